@@ -75,7 +75,7 @@ def main() -> None:
         try:
             again = noise(endpoint)
             report = run_attacks(judge_of(endpoint), attacks=chosen, on_progress=say)
-            model = endpoint.serves(60)
+            model = endpoint.can_serve(60)
         finally:
             endpoint.close()
     told = summary(report, again) | {"model": named(model), "machine": machine()}

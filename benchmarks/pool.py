@@ -17,7 +17,7 @@ from typing import Any, Self
 from agentguard.backends.base import BackendRequest, Response
 from agentguard.backends.config import BackendsOptions
 from agentguard.backends.pool import Pool
-from agentguard.model_api import API
+from agentguard.model_api import API_FORMATS
 from agentguard.resilience import Deadline
 
 BODY = b'{"id":"x","choices":[{"index":0,"message":{"role":"assistant","content":"hello"}}]}'
@@ -27,8 +27,10 @@ NEVER = Deadline.never()
 VARIANTS: dict[str, dict[str, Any]] = {
     "everything": {},
     "without hedging": {"pipeline": {"hedge": "off"}},
-    "over the choice alone": {"pipeline": ["timeout", "shed", "retry", "hedge"]},
-    "at the replica alone": {"pipeline": ["throttle", "breaker", "attempt_timeout", "progress"]},
+    "over the choice alone": {"pipeline": ["timeout", "load_shedding", "retry", "hedge"]},
+    "at the replica alone": {
+        "pipeline": ["adaptive_throttling", "circuit_breaker", "attempt_timeout", "stream_timeout"]
+    },
     "no strategies": {"pipeline": [], "outlier": "off"},
 }
 
@@ -66,7 +68,9 @@ class Endpoint:
 
 
 def request(*, stream: bool) -> BackendRequest:
-    return BackendRequest(target="/chat/completions", body=b"{}", api=API["chat"], model="m", stream=stream)
+    return BackendRequest(
+        target="/chat/completions", body=b"{}", api=API_FORMATS["chat"], model="m", stream=stream
+    )
 
 
 def pool(section: dict[str, Any]) -> Pool:

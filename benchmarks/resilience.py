@@ -14,19 +14,19 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from agentguard.resilience import (
+    AdaptiveThrottling,
     AttemptTimeout,
     BasicRequest,
-    Breaker,
-    Concurrency,
+    CircuitBreakerOptions,
+    ConcurrencyOptions,
     Deadline,
     Hedge,
+    LoadShedding,
     Pipeline,
     Retry,
-    Shed,
     StreamTimeout,
-    Throttle,
     Timeout,
-    standard,
+    build_standard_strategies,
 )
 
 CALL = BasicRequest(payload="x")
@@ -48,10 +48,23 @@ async def streaming(_request: BasicRequest, _deadline: Deadline) -> Any:
 
 def ours() -> dict[str, Caller]:
     """Name to a call through a pipeline."""
-    alone = (Timeout(), Shed(), Retry(), Hedge(), Throttle(), Breaker(), AttemptTimeout(), StreamTimeout())
+    alone = (
+        Timeout(),
+        LoadShedding(),
+        Retry(),
+        Hedge(),
+        AdaptiveThrottling(),
+        CircuitBreakerOptions(),
+        AttemptTimeout(),
+        StreamTimeout(),
+    )
     pipelines = {strategy.name: (strategy,) for strategy in alone} | {
-        "standard": standard(),
-        "like the peers": (Timeout(), Shed(concurrency=Concurrency(rule="fixed")), Retry()),
+        "standard": build_standard_strategies(),
+        "like the peers": (
+            Timeout(),
+            LoadShedding(concurrency=ConcurrencyOptions(algorithm="fixed")),
+            Retry(),
+        ),
     }
 
     def caller(strategies: Any) -> Caller:

@@ -103,7 +103,7 @@ def main() -> None:
         endpoint = client(args, url)
         try:
             ways = measured(endpoint, canaries)
-            model = endpoint.serves(60)
+            model = endpoint.can_serve(60)
         finally:
             endpoint.close()
     told = {

@@ -11,15 +11,15 @@ class NoReplica(BackendError):
     """No replica is there for the model and the API that were asked for; nothing was sent.
 
     Attributes:
-        drained: whether there are such replicas, and all of them are given no requests now.
+        is_drained: whether there are such replicas, and all of them are given no requests now.
     """
 
     code = "no_replica"
 
-    def __init__(self, *, drained: bool = False) -> None:
-        self.drained = drained
+    def __init__(self, *, is_drained: bool = False) -> None:
+        self.is_drained = is_drained
         why = "every replica that serves this is drained"
-        if not drained:
+        if not is_drained:
             why = "no replica serves this model over this API"
         super().__init__(why, status=404, stage="unsent")
 
@@ -27,21 +27,30 @@ class NoReplica(BackendError):
 class AttemptContext:
     """One request on its way through the pool, with what becomes of it."""
 
-    __slots__ = ("attempts", "continues", "hedged", "idempotent", "panic", "priority", "request", "running")
+    __slots__ = (
+        "attempts",
+        "idempotent",
+        "is_hedged",
+        "is_panic",
+        "is_resumption",
+        "priority",
+        "request",
+        "running_count",
+    )
 
-    def __init__(self, request: BackendRequest, *, continues: bool = False) -> None:
+    def __init__(self, request: BackendRequest, *, is_resumption: bool = False) -> None:
         self.request = request
         self.idempotent: bool = request.idempotent
         self.priority: RequestPriority = request.priority
-        self.continues = continues  # only a replica that continues answers will do
-        self.attempts = self.running = 0
-        self.hedged = self.panic = False
+        self.is_resumption = is_resumption  # only a replica that continues answers will do
+        self.attempts = self.running_count = 0
+        self.is_hedged = self.is_panic = False
 
-    def notes(self) -> tuple[tuple[str, str], ...]:
+    def build_notes(self) -> tuple[tuple[str, str], ...]:
         """What is worth telling; empty for a request that went straight through."""
         notes: tuple[tuple[str, str], ...] = ()
         if self.attempts > 1:
-            notes = (("attempts", str(self.attempts)), ("tried", ",".join(self.request.tried)))
-        if self.hedged:
+            notes = (("attempts", str(self.attempts)), ("tried", ",".join(self.request.tried_replicas)))
+        if self.is_hedged:
             notes = (*notes, ("hedged", "1"))
-        return (*notes, ("panic", "1")) if self.panic else notes
+        return (*notes, ("panic", "1")) if self.is_panic else notes

@@ -15,7 +15,7 @@ from agentguard.resilience.base import RequestPriority
 from agentguard.resilience.deadline import Deadline
 
 if TYPE_CHECKING:
-    from agentguard.model_api import Api
+    from agentguard.model_api import ApiFormat
 
 Headers = tuple[tuple[bytes, bytes], ...]
 
@@ -37,27 +37,27 @@ class BackendRequest:
         idempotent: whether sending it twice does no harm.
         priority: how late it is shed.
         model: the model that is asked for; empty where the body names none.
-        session: the run that it belongs to, for policies that keep a run on one replica.
-        prefix: a digest of how its prompt begins, for policies that use a server's prefix cache.
-        votes: replicas that are asked at once, whose answers vote; 1 asks one.
-        replica: that holds what it goes on with, as a stored response; asked as long as it is there and able.
-        tried: replicas that were asked already, in order; the pool's own notes.
+        session_id: the run that it belongs to, for policies that keep a run on one replica.
+        prefix_digest: a digest of how its prompt begins, for policies that use a server's prefix cache.
+        quorum_size: replicas that are asked at once, whose answers vote; 1 asks one.
+        pinned_replica: that holds what it goes on with, as a stored response; asked as long as it is there and able.
+        tried_replicas: replicas that were asked already, in order; the pool's own notes.
     """
 
     target: str
     method: str = "POST"
     headers: Headers = ()
     body: bytes = b""
-    api: Api | None = None
+    api: ApiFormat | None = None
     stream: bool = False
     idempotent: bool = True
     priority: RequestPriority = RequestPriority.CRITICAL
     model: str = ""
-    session: str = ""
-    prefix: bytes = b""
-    votes: int = 1
-    replica: str = ""
-    tried: list[str] = field(default_factory=list, compare=False)
+    session_id: str = ""
+    prefix_digest: bytes = b""
+    quorum_size: int = 1
+    pinned_replica: str = ""
+    tried_replicas: list[str] = field(default_factory=list, compare=False)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -104,15 +104,15 @@ class UpstreamError(BackendError):
     """The endpoint answered with an error of its own; the answer can be handed on as it came.
 
     Attributes:
-        answer: with a status of 400 or more.
+        response: with a status of 400 or more.
     """
 
     code = "refused"
 
-    def __init__(self, answer: Response, *, retry_after_s: float | None = None) -> None:
-        self.answer = answer
-        reason = f"{answer.replica or 'the endpoint'} answered with status {answer.status}"
-        super().__init__(reason, status=answer.status, stage="sent", retry_after_s=retry_after_s)
+    def __init__(self, response: Response, *, retry_after_s: float | None = None) -> None:
+        self.response = response
+        reason = f"{response.replica or 'the endpoint'} answered with status {response.status}"
+        super().__init__(reason, status=response.status, stage="sent", retry_after_s=retry_after_s)
 
 
 class Backend(Protocol):

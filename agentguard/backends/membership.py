@@ -13,7 +13,7 @@ from agentguard.backends.replica import Connect, Replica
 from agentguard.backends.replica_factory import connection_key
 from agentguard.errors import ConfigError
 from agentguard.resilience import Runtime
-from agentguard.resilience.stream_timeout import discard
+from agentguard.resilience.stream_timeout import close_response
 
 
 class PoolMembership:
@@ -26,23 +26,23 @@ class PoolMembership:
     """
 
     def __init__(
-        self, options: BackendsOptions, choice: LoadBalancer, runtime: Runtime, connect: Connect
+        self, options: BackendsOptions, load_balancer: LoadBalancer, runtime: Runtime, connect: Connect
     ) -> None:
-        self._choice, self._runtime, self._connect = choice, runtime, connect
+        self._load_balancer, self._runtime, self._connect = load_balancer, runtime, connect
         self._options = options
-        self._health = self._new_health(options)
-        self._identities: dict[Replica, tuple[object, ...]] = {}
-        self._closing: set[asyncio.Task[None]] = set()
-        self._started = False
+        self._health_checker = self._build_health_checker(options)
+        self._connection_keys: dict[Replica, tuple[object, ...]] = {}
+        self._close_tasks: set[asyncio.Task[None]] = set()
+        self._is_started = False
         self.leaving: set[Replica] = set()
-        choice.set_members([self._make(one, options) for one in options.replicas])
+        load_balancer.set_replicas([self._build_replica(one, options) for one in options.replicas])
 
     def start(self) -> None:
         """Begin to look after the replicas; in the running loop."""
-        if not self._started:
-            self._started = True
-            for replica in self._choice.replicas.values():
-                self._health.watch(replica)
+        if not self._is_started:
+            self._is_started = True
+            for replica in self._load_balancer.replicas.values():
+                self._health_checker.watch(replica)
 
     async def apply(self, options: BackendsOptions) -> None:
         """Become what a configuration says.
@@ -50,118 +50,123 @@ class PoolMembership:
         Raises:
             ConfigError: a replica can't be made; nothing was changed.
         """
-        before, old = self._options, dict(self._choice.replicas)
-        made = {one.name: self._kept(one) or self._make(one, options) for one in options.replicas}
+        before, old = self._options, dict(self._load_balancer.replicas)
+        made = {
+            one.name: self._find_reusable(one) or self._build_replica(one, options)
+            for one in options.replicas
+        }
         self._options = options
-        strategies = pipeline_config.at_replica(options.pipeline)
-        afresh = strategies != pipeline_config.at_replica(before.pipeline)
+        strategies = pipeline_config.select_replica_strategies(options.pipeline)
+        afresh = strategies != pipeline_config.select_replica_strategies(before.pipeline)
         for one in options.replicas:
             replica = made[one.name]
-            replica.change(one)
+            replica.update_options(one)
             if afresh and old.get(one.name) is replica:
-                replica.arrange(strategies)
-        self._choice.set_members(made.values())
+                replica.set_strategies(strategies)
+        self._load_balancer.set_replicas(made.values())
         gone = [replica for name, replica in old.items() if made.get(name) is not replica]
         new = [replica for name, replica in made.items() if old.get(name) is not replica]
-        await self._look_after(options, before, new, gone)
+        await self._update_health_checks(options, before, new, gone)
 
     async def add(self, options: ReplicaOptions) -> None:
         """A new replica. Raises ConfigError if there is one of that name, or it can't be made."""
-        if options.name in self._choice.replicas:
+        if options.name in self._load_balancer.replicas:
             raise ConfigError(f"there is a replica {options.name} already")
-        replica = self._make(options, self._options)
-        self._set([*self._choice.replicas.values(), replica])
-        if self._started:
-            self._health.watch(replica)
+        replica = self._build_replica(options, self._options)
+        self._set_replicas([*self._load_balancer.replicas.values(), replica])
+        if self._is_started:
+            self._health_checker.watch(replica)
 
     def drain(self, name: str, *, on: bool = True) -> None:
         """Give a replica no new requests, or give it some again. Raises ConfigError if there is none."""
-        self._find(name).draining = on
-        self._choice.touch()
+        self._find(name).is_draining = on
+        self._load_balancer.invalidate()
 
     async def remove(self, name: str) -> None:
         """Take a replica out; it is closed when nothing runs on it. Raises ConfigError if there is none."""
         replica = self._find(name)
-        self._set(one for one in self._choice.replicas.values() if one is not replica)
-        await self._part([replica])
+        self._set_replicas(one for one in self._load_balancer.replicas.values() if one is not replica)
+        await self._retire([replica])
 
-    async def idle(self, name: str) -> None:
+    async def wait_idle(self, name: str) -> None:
         """Wait until nothing runs on a replica, be it a member or leaving; at once if there is none."""
-        for replica in [*self._choice.replicas.values(), *self.leaving]:
+        for replica in [*self._load_balancer.replicas.values(), *self.leaving]:
             if replica.name == name and replica.inflight:
-                await _idle(replica)
+                await _wait_idle(replica)
 
     async def aclose(self) -> None:
         """Close all replicas; what runs on them fails."""
-        await self._health.aclose()
-        for task in self._closing:
+        await self._health_checker.aclose()
+        for task in self._close_tasks:
             task.cancel()
-        if self._closing:
-            await asyncio.wait(self._closing)
-        for replica in [*self._choice.replicas.values(), *self.leaving]:
-            await discard(replica.backend)
+        if self._close_tasks:
+            await asyncio.wait(self._close_tasks)
+        for replica in [*self._load_balancer.replicas.values(), *self.leaving]:
+            await close_response(replica.backend)
         self.leaving.clear()
 
-    def _new_health(self, options: BackendsOptions) -> HealthChecker:
-        return HealthChecker(options.health, options.canary, self._runtime, self._choice.touch)
+    def _build_health_checker(self, options: BackendsOptions) -> HealthChecker:
+        return HealthChecker(options.health, options.probe, self._runtime, self._load_balancer.invalidate)
 
-    def _make(self, options: ReplicaOptions, section: BackendsOptions) -> Replica:
-        strategies = pipeline_config.at_replica(section.pipeline)
+    def _build_replica(self, options: ReplicaOptions, section: BackendsOptions) -> Replica:
+        strategies = pipeline_config.select_replica_strategies(section.pipeline)
         replica = Replica(options, self._connect(options), strategies, self._runtime)
-        self._identities[replica] = connection_key(options)
+        self._connection_keys[replica] = connection_key(options)
         return replica
 
-    def _kept(self, options: ReplicaOptions) -> Replica | None:
+    def _find_reusable(self, options: ReplicaOptions) -> Replica | None:
         """The replica of that name, if its connections are those that the options ask for."""
-        replica = self._choice.replicas.get(options.name)
-        same = replica is not None and self._identities[replica] == connection_key(options)
+        replica = self._load_balancer.replicas.get(options.name)
+        same = replica is not None and self._connection_keys[replica] == connection_key(options)
         return replica if same else None
 
     def _find(self, name: str) -> Replica:
-        replica = self._choice.replicas.get(name)
+        replica = self._load_balancer.replicas.get(name)
         if replica is None:
-            raise ConfigError(f"there is no replica {name}; there are: {', '.join(self._choice.replicas)}")
+            raise ConfigError(
+                f"there is no replica {name}; there are: {', '.join(self._load_balancer.replicas)}"
+            )
         return replica
 
-    def _set(self, replicas: Iterable[Replica]) -> None:
+    def _set_replicas(self, replicas: Iterable[Replica]) -> None:
         members = tuple(replicas)
-        self._choice.set_members(members)
+        self._load_balancer.set_replicas(members)
         self._options = self._options.model_copy(update={"replicas": tuple(one.options for one in members)})
 
-    async def _look_after(
+    async def _update_health_checks(
         self, options: BackendsOptions, before: BackendsOptions, new: list[Replica], gone: list[Replica]
     ) -> None:
-        if (options.health, options.canary) != (before.health, before.canary):
-            await self._health.aclose()
-            self._health = self._new_health(options)
-            for replica in self._choice.replicas.values():
-                replica.down.clear()  # who found it down may look no more
-                replica.corrupt = False
-            self._choice.touch()
-            new = [*self._choice.replicas.values()]
-        if self._started:
+        if (options.health, options.probe) != (before.health, before.probe):
+            await self._health_checker.aclose()
+            self._health_checker = self._build_health_checker(options)
+            for replica in self._load_balancer.replicas.values():
+                replica.failed_checks.clear()  # who found it down may look no more
+                replica.is_corrupt = False
+            self._load_balancer.invalidate()
+            new = [*self._load_balancer.replicas.values()]
+        if self._is_started:
             for replica in new:
-                self._health.watch(replica)
-        await self._part(gone)
+                self._health_checker.watch(replica)
+        await self._retire(gone)
 
-    async def _part(self, gone: Iterable[Replica]) -> None:
-        for replica in gone:
-            replica.draining = True
-            self._identities.pop(replica, None)
+    async def _retire(self, replicas: Iterable[Replica]) -> None:
+        for replica in replicas:
+            replica.is_draining = True
+            self._connection_keys.pop(replica, None)
             self.leaving.add(replica)
             task = asyncio.create_task(self._close(replica), name=f"close {replica.name}")
-            self._closing.add(task)
-            task.add_done_callback(self._closing.discard)
-            await self._health.unwatch(replica)
+            self._close_tasks.add(task)
+            task.add_done_callback(self._close_tasks.discard)
+            await self._health_checker.unwatch(replica)
 
     async def _close(self, replica: Replica) -> None:
-        await _idle(replica)
+        await _wait_idle(replica)
         self.leaving.discard(replica)
-        await discard(replica.backend)
+        await close_response(replica.backend)
 
 
-async def _idle(replica: Replica) -> None:
+async def _wait_idle(replica: Replica) -> None:
     while replica.inflight:
-        replica.idle = replica.idle or asyncio.Event()
-        replica.idle.clear()
-        await replica.idle.wait()
+        replica.idle_event = replica.idle_event or asyncio.Event()
+        replica.idle_event.clear()
+        await replica.idle_event.wait()

@@ -19,15 +19,14 @@ from agentguard.backends import pipeline_config, status
 from agentguard.backends.attempt_context import AttemptContext
 from agentguard.backends.base import BackendRequest, Response, StreamingResponse
 from agentguard.backends.config import BackendsOptions, ReplicaOptions
-from agentguard.backends.explain import explain
-from agentguard.backends.health.hint_bridge import HintBridge
-from agentguard.backends.health.hints import Hints
+from agentguard.backends.health.hints import HintBridge, HintChannel
 from agentguard.backends.load_balancer import LoadBalancer
 from agentguard.backends.membership import PoolMembership
 from agentguard.backends.quorum import QuorumReader
 from agentguard.backends.replica import Connect
 from agentguard.backends.replica_factory import http_backend_factory
-from agentguard.backends.stream_resumption.resumer import CONTINUED_APIS, ResumableStream
+from agentguard.backends.status import describe_backends
+from agentguard.backends.stream_resumption.resumer import RESUMABLE_APIS, ResumableStream
 from agentguard.errors import Overloaded
 from agentguard.resilience import (
     MONOTONIC,
@@ -35,12 +34,12 @@ from agentguard.resilience import (
     Clock,
     Deadline,
     EventKind,
+    MonitoredStream,
     Observer,
     Pipeline,
     ResilienceStrategy,
     Retry,
     Runtime,
-    Stream,
     Timeout,
 )
 from agentguard.resilience.events import Observers
@@ -70,30 +69,34 @@ class Pool:
         clock: Clock = MONOTONIC,
         rng: random.Random | None = None,
         observers: Iterable[Observer] = (),
-        hints: Hints | None = None,
+        hints: HintChannel | None = None,
     ) -> None:
         self.options = options
         self._rng = rng or random.Random()  # noqa: S311
         hinting = None if hints is None else HintBridge(hints)
         told = observers if hinting is None else (*observers, hinting.observe)
-        self._runtime = Runtime(clock=clock, rng=self._rng, emit=Observers(told))
-        self._choice = LoadBalancer(options.policy.build(self._rng), options.outlier, self._runtime)
-        if hinting is not None:
-            hinting.subscribe(self._choice, clock)
-        self._members = PoolMembership(
-            options, self._choice, self._runtime, connect or http_backend_factory(options.http)
+        self._runtime = Runtime(clock=clock, rng=self._rng, observers=Observers(told))
+        self._load_balancer = LoadBalancer(
+            options.load_balancing.build(self._rng), options.outlier, self._runtime
         )
-        self._voting = QuorumReader(options.votes, self._one)
-        self._build(options)
-        self._total_s = _total_s(options.pipeline)
+        if hinting is not None:
+            hinting.subscribe(self._load_balancer, clock)
+        self._membership = PoolMembership(
+            options, self._load_balancer, self._runtime, connect or http_backend_factory(options.http)
+        )
+        self._quorum_reader = QuorumReader(options.quorum, self._send_to_one)
+        self._bind_pipeline(options)
+        self._total_timeout_s = _find_total_timeout(options.pipeline)
 
-    def _build(self, options: BackendsOptions) -> None:
+    def _bind_pipeline(self, options: BackendsOptions) -> None:
         """Put the strategies over the choice; requests that run keep to the ones that they began with."""
-        self._over = Pipeline.sharing(_bound(options.pipeline), self._runtime).bind(self._choice.send)
+        self._pool_pipeline = Pipeline.from_runtime(
+            _select_bound_strategies(options.pipeline), self._runtime
+        ).bind(self._load_balancer.send)
 
     async def start(self) -> None:
         """Begin with heartbeats and canaries; without it the pool works, but looks after nothing."""
-        self._members.start()
+        self._membership.start()
 
     def send(
         self, request: BackendRequest, deadline: Deadline
@@ -105,74 +108,83 @@ class Pool:
             CircuitOpen, Overloaded: none can take it now.
             Refused, ResilienceError: as of the last attempt; RetriesExhausted with it if it was tried again.
         """
-        return self._one(request, deadline) if request.votes <= 1 else self._voted(request, deadline)
+        return (
+            self._send_to_one(request, deadline)
+            if request.quorum_size <= 1
+            else self._send_to_quorum(request, deadline)
+        )
 
-    async def _voted(self, request: BackendRequest, deadline: Deadline) -> Response | StreamingResponse:
-        return await self._voting.send(request, deadline, self._choice.count(request))
+    async def _send_to_quorum(
+        self, request: BackendRequest, deadline: Deadline
+    ) -> Response | StreamingResponse:
+        return await self._quorum_reader.send(request, deadline, self._load_balancer.count_available(request))
 
-    async def _one(self, request: BackendRequest, deadline: Deadline) -> Response | StreamingResponse:
-        if self._total_s is not None:
-            deadline = deadline.sooner(self._total_s)  # over what continues the answer, too
-        continuing = request.stream and self._continues(request)
+    async def _send_to_one(self, request: BackendRequest, deadline: Deadline) -> Response | StreamingResponse:
+        if self._total_timeout_s is not None:
+            deadline = deadline.with_timeout(self._total_timeout_s)  # over what continues the answer, too
+        continuing = request.stream and self._is_resumable(request)
         trip = AttemptContext(request)
-        response = await self._over.send(trip, deadline)
-        notes = trip.notes() if trip.attempts > 1 or trip.panic else ()
+        response = await self._pool_pipeline.send(trip, deadline)
+        notes = trip.build_notes() if trip.attempts > 1 or trip.is_panic else ()
         if type(response) is Response:
             return replace(response, notes=(*response.notes, *notes)) if notes else response
         if notes:
             response.notes = (*response.notes, *notes)
-        if continuing and isinstance(response, Stream):
+        if continuing and isinstance(response, MonitoredStream):
             return ResumableStream(
-                response, request, self._goes_on(request, deadline), self.options.continuations
+                response,
+                request,
+                self._build_resume_callback(request, deadline),
+                self.options.max_stream_resumptions,
             )
         return cast("Response | StreamingResponse", response)
 
-    def _continues(self, request: BackendRequest) -> bool:
+    def _is_resumable(self, request: BackendRequest) -> bool:
         api = request.api
         return (
-            self._choice.continues
-            and self.options.continuations > 0
+            self._load_balancer.has_resumable_replica
+            and self.options.max_stream_resumptions > 0
             and request.idempotent
             and api is not None
-            and api.name in CONTINUED_APIS
+            and api.name in RESUMABLE_APIS
         )
 
-    def _goes_on(self, request: BackendRequest, deadline: Deadline) -> Any:
+    def _build_resume_callback(self, request: BackendRequest, deadline: Deadline) -> Any:
         """What asks for the rest of an answer: another attempt, which the budget of retries pays."""
 
         async def go_on(body: bytes, *, prefixed: bool, why: str) -> Any:
-            retrier = self._over.layers.get(Retry.name)
+            retrier = self._pool_pipeline.bound_strategies.get(Retry.name)
             if isinstance(retrier, Retrier) and not retrier.budget.withdraw():
                 raise Overloaded("no retry left in the budget to continue an answer with")
-            trip = AttemptContext(replace(request, body=body), continues=prefixed)
-            response = await self._over.send(trip, deadline)
-            if isinstance(response, Stream):
-                self._runtime.tell(EventKind.CONTINUED, "pool", target=response.replica, reason=why)
+            trip = AttemptContext(replace(request, body=body), is_resumption=prefixed)
+            response = await self._pool_pipeline.send(trip, deadline)
+            if isinstance(response, MonitoredStream):
+                self._runtime.emit_event(EventKind.CONTINUED, "pool", target=response.replica, reason=why)
             return response
 
         return go_on
 
     def explain(self) -> list[str]:
         """The pipeline's order as built: one line a strategy, outermost first."""
-        return explain(self.options)
+        return describe_backends(self.options)
 
     def status(self) -> dict[str, Any]:
         """Everything a status page wants, for JSON: strategies, panics, and the state of each replica."""
         now = self._runtime.clock.now()
-        replicas = status.of_choice(self._choice, self._members.leaving, now)
+        replicas = status.build_replica_statuses(self._load_balancer, self._membership.leaving, now)
         return {
-            "policy": self.options.policy.describe(),
-            "panic": self._choice.panicking,
+            "load_balancing": self.options.load_balancing.describe(),
+            "panic": self._load_balancer.panicking_groups,
             "usable": sum(one["state"] in ("up", "resting", "hinted") for one in replicas),
             "inflight": sum(one["inflight"] for one in replicas),
-            "votes": self._voting.running,
-            **status.of_layers(self._over.layers),
+            "quorum": self._quorum_reader.running_count,
+            **status.build_strategy_status(self._pool_pipeline.bound_strategies),
             "replicas": replicas,
         }
 
     def models(self) -> list[str]:
         """The models that replicas name in the configuration, sorted."""
-        return self._choice.models
+        return self._load_balancer.model_names
 
     async def apply(self, options: BackendsOptions) -> None:
         """Become what a new configuration says, without a lost request.
@@ -181,53 +193,61 @@ class Pool:
             ConfigError: a replica can't be made; nothing was changed.
         """
         before = self.options
-        await self._members.apply(options)
+        await self._membership.apply(options)
         self.options = options
-        chooser = options.policy.build(self._rng) if options.policy != before.policy else None
-        self._choice.arrange(chooser, options.outlier)
-        if options.votes != before.votes:
-            self._voting.options = options.votes
-        if _bound(options.pipeline) != _bound(before.pipeline):
-            self._build(options)
-        self._total_s = _total_s(options.pipeline)
+        chooser = (
+            options.load_balancing.build(self._rng)
+            if options.load_balancing != before.load_balancing
+            else None
+        )
+        self._load_balancer.reconfigure(chooser, options.outlier)
+        if options.quorum != before.quorum:
+            self._quorum_reader.options = options.quorum
+        if _select_bound_strategies(options.pipeline) != _select_bound_strategies(before.pipeline):
+            self._bind_pipeline(options)
+        self._total_timeout_s = _find_total_timeout(options.pipeline)
 
     async def add(self, replica: ReplicaOptions) -> None:
         """Add a replica. Raises ConfigError if its name is taken or it can't be made."""
-        await self._members.add(replica)
-        self._follow()
+        await self._membership.add(replica)
+        self._sync_options()
 
     async def drain(self, name: str, *, on: bool = True) -> None:
         """Give a replica no new requests, or some again. Raises ConfigError if there is none of that name."""
-        self._members.drain(name, on=on)
+        self._membership.drain(name, on=on)
 
     async def remove(self, name: str) -> None:
         """Take a replica out; what runs on it is finished. Raises ConfigError if there is none."""
-        await self._members.remove(name)
-        self._follow()
+        await self._membership.remove(name)
+        self._sync_options()
 
-    async def idle(self, name: str) -> None:
+    async def wait_idle(self, name: str) -> None:
         """Wait until nothing runs on a replica, be it a member or leaving."""
-        await self._members.idle(name)
+        await self._membership.wait_idle(name)
 
-    def _follow(self) -> None:
+    def _sync_options(self) -> None:
         """The options say who is there."""
-        replicas = tuple(one.options for one in self._choice.replicas.values())
+        replicas = tuple(one.options for one in self._load_balancer.replicas.values())
         self.options = self.options.model_copy(update={"replicas": replicas})
 
     async def aclose(self) -> None:
         """End: stop looking after replicas, close their connections; requests under way fail."""
-        await self._members.aclose()
+        await self._membership.aclose()
 
 
-def _total_s(pipeline: tuple[ResilienceStrategy, ...]) -> float | None:
+def _find_total_timeout(pipeline: tuple[ResilienceStrategy, ...]) -> float | None:
     return next((one.total_s for one in pipeline if isinstance(one, Timeout)), None)
 
 
-def _bound(pipeline: tuple[ResilienceStrategy, ...]) -> tuple[ResilienceStrategy, ...]:
+def _select_bound_strategies(pipeline: tuple[ResilienceStrategy, ...]) -> tuple[ResilienceStrategy, ...]:
     """The strategies that are bound over the choice.
 
     Where attempts are limited, each wait of a call ends by the deadline by itself, and a timer over all of
     them would be one too many: the `Timeout` is kept by the deadline that the pool sets.
     """
     limited = any(isinstance(one, AttemptTimeout) for one in pipeline)
-    return tuple(one for one in pipeline_config.over(pipeline) if not (limited and isinstance(one, Timeout)))
+    return tuple(
+        one
+        for one in pipeline_config.select_pool_strategies(pipeline)
+        if not (limited and isinstance(one, Timeout))
+    )

@@ -15,16 +15,16 @@ from dataclasses import replace
 from typing import Self, TypeVar
 
 from agentguard.backends.base import BackendRequest, Headers, Response, StreamingResponse
-from agentguard.backends.config import VoteOptions
+from agentguard.backends.config import QuorumOptions
 from agentguard.errors import BackendError
 from agentguard.model_api.canonical import canonical_response, canonical_stream
 from agentguard.resilience import Deadline
-from agentguard.resilience.stream_timeout import GRACE_S, discard
+from agentguard.resilience.stream_timeout import CLOSE_TIMEOUT_S, close_response
 
 Notes = tuple[tuple[str, str], ...]
-Ask = Callable[[BackendRequest, Deadline], Awaitable[Response | StreamingResponse]]
+SendSingle = Callable[[BackendRequest, Deadline], Awaitable[Response | StreamingResponse]]
 
-MOST_BYTES = 16 << 20
+MAX_RESPONSE_BYTES = 16 << 20
 """Largest streamed answer that is kept until the vote is over."""
 
 
@@ -61,15 +61,15 @@ class QuorumReader:
 
     Args:
         options: None holds none: each request gets one answer.
-        ask: sends a request to one replica that it was not sent to before, where there is one.
+        send_single: sends a request to one replica that it was not sent to before, where there is one.
 
     Attributes:
-        running: votes that are under way.
+        running_count: votes that are under way.
     """
 
-    def __init__(self, options: VoteOptions | None, ask: Ask) -> None:
-        self.options, self._ask = options, ask
-        self.running = 0
+    def __init__(self, options: QuorumOptions | None, send_single: SendSingle) -> None:
+        self.options, self._send_single = options, send_single
+        self.running_count = 0
 
     async def send(
         self, request: BackendRequest, deadline: Deadline, replicas: int
@@ -82,20 +82,20 @@ class QuorumReader:
             ResilienceError: nobody answered; the first one's error.
         """
         options = self.options
-        single = replace(request, votes=1)
-        count = 1 if options is None else min(request.votes, options.most, replicas)
-        if options is None or count < 2 or self.running >= options.at_once:
+        single = replace(request, quorum_size=1)
+        count = 1 if options is None else min(request.quorum_size, options.max_replicas, replicas)
+        if options is None or count < 2 or self.running_count >= options.max_concurrent:
             why = "off" if options is None else "one replica" if count < 2 else "busy"
-            return noted(await self._ask(single, deadline), (("not_voted", why),))
-        self.running += 1
+            return add_notes(await self._send_single(single, deadline), (("not_voted", why),))
+        self.running_count += 1
         try:
-            return await self._vote(single, deadline, count)
+            return await self._run_vote(single, deadline, count)
         finally:
-            self.running -= 1
+            self.running_count -= 1
 
-    async def _vote(self, request: BackendRequest, deadline: Deadline, count: int) -> Ballot:
+    async def _run_vote(self, request: BackendRequest, deadline: Deadline, count: int) -> Ballot:
         # All share the list of who was tried, so that each asks another replica.
-        tasks = [asyncio.create_task(self._ballot(request, deadline)) for _ in range(count)]
+        tasks = [asyncio.create_task(self._collect_ballot(request, deadline)) for _ in range(count)]
         waiting = set(tasks)
         ballots: list[Ballot] = []
         tally: Counter[bytes] = Counter()
@@ -105,20 +105,20 @@ class QuorumReader:
                 for task in (one for one in tasks if one in done and one.exception() is None):
                     ballot = task.result()
                     ballots.append(ballot)
-                    what = _said(request, ballot)
+                    what = _canonicalize(request, ballot)
                     tally[what] += 1
                     if tally[what] * 2 > count:
-                        return noted(ballot, (("voted", f"{tally[what]}/{count}"),))
+                        return add_notes(ballot, (("voted", f"{tally[what]}/{count}"),))
         finally:
-            await _drop(waiting)
+            await _cancel_tasks(waiting)
         if not ballots:
             raise tasks[0].exception() or BackendError("nobody answered")
         most = max(tally.values())
-        return noted(ballots[0], (("voted", f"{most}/{count}"), ("no_majority", "1")))
+        return add_notes(ballots[0], (("voted", f"{most}/{count}"), ("no_majority", "1")))
 
-    async def _ballot(self, request: BackendRequest, deadline: Deadline) -> Ballot:
+    async def _collect_ballot(self, request: BackendRequest, deadline: Deadline) -> Ballot:
         """One replica's answer, whole. Raises as `Ask` does."""
-        answer = await self._ask(request, deadline)
+        answer = await self._send_single(request, deadline)
         if isinstance(answer, Response):
             return answer
         chunks: list[bytes] = []
@@ -127,34 +127,34 @@ class QuorumReader:
             async for chunk in answer:
                 chunks.append(chunk)
                 size += len(chunk)
-                if size > MOST_BYTES:
+                if size > MAX_RESPONSE_BYTES:
                     raise BackendError("the answer is too large for a vote", stage="sent")
         finally:
-            await discard(answer)
+            await close_response(answer)
         return BufferedStream(answer, chunks)
 
 
-A = TypeVar("A", bound=Response | StreamingResponse)
+ResponseT = TypeVar("ResponseT", bound=Response | StreamingResponse)
 
 
-def noted(answer: A, notes: Notes) -> A:
+def add_notes(response: ResponseT, notes: Notes) -> ResponseT:
     """An answer with more notes."""
-    if isinstance(answer, Response):
-        return replace(answer, notes=(*answer.notes, *notes))
-    answer.notes = (*answer.notes, *notes)
-    return answer
+    if isinstance(response, Response):
+        return replace(response, notes=(*response.notes, *notes))
+    response.notes = (*response.notes, *notes)
+    return response
 
 
-def _said(request: BackendRequest, ballot: Ballot) -> bytes:
+def _canonicalize(request: BackendRequest, ballot: Ballot) -> bytes:
     api = request.api.name if request.api is not None else ""
     if isinstance(ballot, Response):
         return canonical_response(api, ballot.body)
     return canonical_stream(api, b"".join(ballot.chunks))
 
 
-async def _drop(tasks: set[asyncio.Task[Ballot]]) -> None:
+async def _cancel_tasks(tasks: set[asyncio.Task[Ballot]]) -> None:
     """Cancel what nobody waits for any more, and see it ended; no longer than `GRACE_S`."""
     for task in tasks:
         task.cancel()
     if tasks:
-        await asyncio.wait(tasks, timeout=GRACE_S)
+        await asyncio.wait(tasks, timeout=CLOSE_TIMEOUT_S)

@@ -20,18 +20,18 @@ def http_backend_factory(limits: StrategyOptions | None = None) -> Connect:
     """
 
     def connect(options: ReplicaOptions) -> Backend:
-        from agentguard.backends.http import Egress, HttpBackend, HttpLimits
+        from agentguard.backends.http import EgressPolicy, HttpBackend, HttpLimits
 
         try:
             return HttpBackend(
                 options.url,
                 name=options.name,
-                key=key_of(options),
+                key=read_api_key(options),
                 auth=options.auth,
                 headers=tuple(
                     (name.lower().encode(), value.encode()) for name, value in options.headers.items()
                 ),
-                egress=Egress(
+                egress=EgressPolicy(
                     allow_private=options.allow_private,
                     allow_metadata=options.allow_metadata,
                     ca_file=options.ca_file,
@@ -44,7 +44,7 @@ def http_backend_factory(limits: StrategyOptions | None = None) -> Connect:
     return connect
 
 
-def key_of(options: ReplicaOptions) -> str | None:
+def read_api_key(options: ReplicaOptions) -> str | None:
     """A replica's key; None if it wants none. Raises ConfigError if the variable that has it is not set."""
     if options.api_key_env is None:
         return None

@@ -5,82 +5,133 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from agentguard.backends import pipeline_config
+from agentguard.backends.config import BackendsOptions, ReplicaOptions
 from agentguard.backends.load_balancer import LoadBalancer
 from agentguard.backends.replica import Replica
-from agentguard.resilience import BoundStrategy, Hedge, Retry, Shed
+from agentguard.resilience import BoundStrategy, Hedge, LoadShedding, Retry
 from agentguard.resilience.hedge import Hedger
-from agentguard.resilience.load_shedding import Shedder
+from agentguard.resilience.load_shedding import LoadShedder
 from agentguard.resilience.outlier_ejection import HostState
 from agentguard.resilience.retry import Retrier
 
 
-def of_replica(replica: Replica, host: HostState | None, now: float) -> dict[str, Any]:
+def describe_backends(options: BackendsOptions) -> list[str]:
+    """What a request passes, outermost first: one line a strategy, with every option, and one a replica."""
+    replicas = options.replicas
+    over, at = (
+        pipeline_config.select_pool_strategies(options.pipeline),
+        pipeline_config.select_replica_strategies(options.pipeline),
+    )
+    lines = [strategy.describe() for strategy in over]
+    lines.append(f"choice of {len(replicas)} replicas: {options.load_balancing.describe()}")
+    numbered = [f"{n}. {line}" for n, line in enumerate([*lines, *(one.describe() for one in at)], 1)]
+    numbered.insert(len(lines), "   at each replica:") if at else None
+    return [*numbered, *_describe_services(options), *(_describe_replica(one) for one in replicas)]
+
+
+def _describe_services(options: BackendsOptions) -> list[str]:
+    """What stands beside the requests' way."""
+    parts: dict[str, object] = {
+        "health": options.health,
+        "canary": options.probe and options.probe.model_copy(update={"ask": "...", "expect": "..."}),
+        "votes": options.quorum,
+    }
+    lines = [f"{name} {part if part is not None else 'off'}" for name, part in parts.items()]
+    ejection = "outlier off" if options.outlier is None else options.outlier.describe()
+    return [ejection, *lines, f"continuations most={options.max_stream_resumptions}"]
+
+
+def _describe_replica(replica: ReplicaOptions) -> str:
+    models = ",".join(asked if asked == name else f"{asked}={name}" for asked, name in replica.models.items())
+    facts = {
+        "tier": replica.priority,
+        "weight": f"{replica.weight:g}",
+        "models": models or "all",
+        "apis": ",".join(replica.apis) if replica.apis is not None else "all",
+        "continues": replica.resumable,
+        "max_concurrent": replica.max_concurrent or "unlimited",
+    }
+    return f"replica {replica.name} {replica.url} " + " ".join(
+        f"{name}={fact}" for name, fact in facts.items()
+    )
+
+
+def build_replica_status(replica: Replica, host: HostState | None, now: float) -> dict[str, Any]:
     """One replica's state; times are in seconds from now."""
     breaker = replica.breaker
-    ejected = host is not None and host.ejected
+    ejected = host is not None and host.is_ejected
     return {
         "name": replica.name,
         "url": replica.options.url,
-        "tier": replica.options.tier,
+        "tier": replica.options.priority,
         "weight": replica.weight,
-        "state": _state(replica, ejected=ejected, now=now),
+        "state": _replica_state(replica, is_ejected=ejected, now=now),
         "inflight": replica.inflight,
         "max_concurrent": replica.options.max_concurrent,
         "breaker": None if breaker is None else str(breaker.state),
-        "breaker_opens_s": None if breaker is None or breaker.ready else round(max(0.0, breaker.left), 3),
-        "ejections": 0 if host is None else host.times,
-        "ejected_s": _left(host.until, now) if host is not None and ejected else None,
-        "down": sorted(replica.down),
-        "corrupt": replica.corrupt,
-        "canary": replica.canary or None,
-        "rests_s": _left(replica.rests_until, now),
-        "hinted_s": _left(replica.hinted_until, now),
-        "good": replica.good,
-        "failed": dict(replica.failed),
+        "breaker_opens_s": None
+        if breaker is None or breaker.is_ready
+        else round(max(0.0, breaker.remaining_break_s), 3),
+        "ejections": 0 if host is None else host.ejection_count,
+        "ejected_s": _seconds_until(host.ejected_until, now) if host is not None and ejected else None,
+        "down": sorted(replica.failed_checks),
+        "corrupt": replica.is_corrupt,
+        "canary": replica.probe_outcome or None,
+        "rests_s": _seconds_until(replica.cooldown_until, now),
+        "hinted_s": _seconds_until(replica.hinted_until, now),
+        "good": replica.successes,
+        "failed": dict(replica.failures),
         "last_errors": [{"code": code, "ago_s": round(now - at, 3)} for at, code in replica.errors],
-        "latency_s": replica.quantiles(),
+        "latency_s": replica.compute_latency_quantiles(),
     }
 
 
-def of_layers(layers: dict[str, BoundStrategy]) -> dict[str, Any]:
+def build_strategy_status(bound_strategies: dict[str, BoundStrategy]) -> dict[str, Any]:
     """What the strategies over the pool know: budgets, limit, queue."""
     found: dict[str, Any] = {}
-    retrier, hedger, shedder = layers.get(Retry.name), layers.get(Hedge.name), layers.get(Shed.name)
+    retrier, hedger, shedder = (
+        bound_strategies.get(Retry.name),
+        bound_strategies.get(Hedge.name),
+        bound_strategies.get(LoadShedding.name),
+    )
     if isinstance(retrier, Retrier):
         found["retry"] = {"tokens": round(retrier.budget.tokens, 3)}
     if isinstance(hedger, Hedger):
         found["hedge"] = {"tokens": round(hedger.budget.tokens, 3), "delay_s": hedger.delay}
-    if isinstance(shedder, Shedder):
+    if isinstance(shedder, LoadShedder):
         found["shed"] = {
             "limit": int(shedder.limit.value),
             "running": shedder.inflight,
-            "waiting": shedder.waiting,
+            "waiting": shedder.queue_length,
         }
     return found
 
 
-def of_choice(choice: LoadBalancer, leaving: set[Replica], now: float) -> list[dict[str, Any]]:
+def build_replica_statuses(
+    load_balancer: LoadBalancer, leaving: set[Replica], now: float
+) -> list[dict[str, Any]]:
     """All replicas, those that are leaving last."""
-    hosts = choice.outliers.snapshot()
+    hosts = load_balancer.outlier_detector.snapshot()
     return [
-        *(of_replica(one, hosts.get(one.name), now) for one in choice.replicas.values()),
-        *(of_replica(one, None, now) | {"state": "leaving"} for one in leaving),
+        *(build_replica_status(one, hosts.get(one.name), now) for one in load_balancer.replicas.values()),
+        *(build_replica_status(one, None, now) | {"state": "leaving"} for one in leaving),
     ]
 
 
-def _left(until: float, now: float) -> float | None:
+def _seconds_until(until: float, now: float) -> float | None:
     return round(until - now, 3) if until > now and math.isfinite(until) else None
 
 
-def _state(replica: Replica, *, ejected: bool, now: float) -> str:
+def _replica_state(replica: Replica, *, is_ejected: bool, now: float) -> str:
     """The one word that says most: why it is not used, or that it is ``up``."""
     states = (
-        ("draining", replica.draining),
-        ("corrupt", replica.corrupt),
-        ("down", bool(replica.down)),
-        ("ejected", ejected),
-        ("open", replica.breaker is not None and not replica.breaker.ready),
+        ("draining", replica.is_draining),
+        ("corrupt", replica.is_corrupt),
+        ("down", bool(replica.failed_checks)),
+        ("ejected", is_ejected),
+        ("open", replica.breaker is not None and not replica.breaker.is_ready),
         ("hinted", replica.hinted_until > now),
-        ("resting", replica.rests_until > now),
+        ("resting", replica.cooldown_until > now),
     )
     return next((name for name, holds in states if holds), "up")

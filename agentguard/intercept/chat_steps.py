@@ -1,7 +1,7 @@
-"""A conversation in OpenAI's chat shape that can be cut between turns, and what its messages are as steps.
+"""Branch of chat messages that can be truncated between turns, and conversion of messages to steps.
 
-A turn is an assistant message and all tool messages that answer it. They are added and cut together: a tool
-call without its answer, or an answer without its call, is refused by providers.
+A turn is an assistant message and the tool messages that answer it. A turn is added and removed as a whole,
+because providers reject a tool call without its result and a result without its call.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ Message = dict[str, Any]
 
 
 class ChatBranch:
-    """The live line of a conversation, a slice of messages a step."""
+    """Current branch of a conversation in the chat format, with a slice of messages per step."""
 
     def __init__(self) -> None:
         self.messages: list[Message] = []
         self._step_ends: list[int] = []
 
     def __len__(self) -> int:
-        """Steps on the line."""
+        """Return the number of steps."""
         return len(self._step_ends)
 
     def add_step(self, *messages: Message) -> None:
@@ -35,36 +35,36 @@ class ChatBranch:
         self._step_ends.append(len(self.messages))
 
     def add_guard_message(self, text: str) -> None:
-        """Add a message of the guard; it belongs to no step, and goes with the step that comes after it."""
+        """Add a message of the guard; a rollback removes it together with the step after it."""
         self.messages.append({"role": "user", "content": text})
 
     def replace_result(self, step: int, result_index: int, text: str) -> None:
-        """Put another text in place of what a step's tools returned, the ``place``-th of its results."""
+        """Replace the text of tool result ``result_index`` of a step."""
         begin = self._step_ends[step - 1] if step else 0
         results = [i for i in range(begin, self._step_ends[step]) if self.messages[i].get("role") == "tool"]
         at = results[result_index]
         self.messages[at] = {**self.messages[at], "content": text}
 
     def truncate(self, to_step: int) -> None:
-        """Drop the messages from step ``to_step`` on, and what the guard said since the step before it."""
+        """Drop the messages from step ``to_step`` on, and the guard messages directly before that step."""
         del self.messages[self._step_ends[to_step - 1] if to_step else 0 :]
         del self._step_ends[to_step:]
 
 
 def build_step(message: Mapping[str, Any]) -> Step:
-    """One message as a step; its index is set when it is committed. Raises FormatError if it is malformed."""
+    """Convert a message to a step without an index. Raises FormatError if the message is malformed."""
     return parse_chat([dict(message)]).steps[0]
 
 
 def build_assistant_message(answer: Any) -> Message:
-    """An assistant message from what a model client returned.
+    """Build an assistant message from the return value of a model client.
 
     Args:
-        answer: a message as a mapping, the text alone, an object with ``model_dump`` (the openai package's
-            message), or a whole chat completion, whose first choice is taken.
+        answer: a message as a mapping, its text, an object with ``model_dump`` (such as the message of the
+            openai package), or a chat completion, whose first choice is used.
 
     Raises:
-        ConfigError: it is none of these.
+        ConfigError: the value has another type.
     """
     if isinstance(answer, str):
         return {"role": "assistant", "content": answer}
@@ -83,7 +83,7 @@ def build_assistant_message(answer: Any) -> Message:
 
 
 def apply_repaired_turn(message: Message, turn: Step) -> Message:
-    """An assistant message with the text and calls of ``turn``, which was made of it and repaired since."""
+    """Return the assistant message with the text and calls of ``turn``, its repaired step."""
     made = {**message, "content": turn.content or message.get("content")}
     calls = [
         {
@@ -102,12 +102,12 @@ def apply_repaired_turn(message: Message, turn: Step) -> Message:
 
 
 def build_messages(step: Step) -> list[Message]:
-    """The messages of a step that `build_step` made, put back together; what the guard said is left out."""
+    """Convert a step back to the messages it was built from, without the guard's messages."""
     extra = {key: value for key, value in step.extra.items() if key != "agentguard"}
     run = Trajectory(id="", format="openai_chat", task="", steps=(replace(step, extra=extra),))
     return build_chat_messages(run)
 
 
 def build_tool_message(call: ToolCall, text: str) -> Message:
-    """The answer to a call."""
+    """Build the tool message that answers a call."""
     return {"role": "tool", "tool_call_id": call.id, "content": text}

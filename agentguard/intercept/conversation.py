@@ -126,7 +126,7 @@ class Conversation:
         superseded_response_ids: IDs of rejected responses that the client saw.
         waiting_since: monotonic time in seconds at which the conversation began to wait for a request.
         abandoned_turns: keys of turns that were rolled back (`agentguard.intercept.history_edits`).
-        version: incremented with each change that other processes must see.
+        version: incremented when shared state is saved or applied.
         size_bytes: size of the last request, an estimate of the memory use.
         shared_history_keys: keys under which other processes find the history; None if they do not need it.
         shared_item_count: number of items stored under these keys.

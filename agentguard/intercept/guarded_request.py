@@ -216,7 +216,7 @@ class GuardedRequest(HistorySync):
         return replace(choice, response=taken)
 
     def _build_step(self, payload: Mapping[str, Any]) -> Step:
-        """Convert an answer to a step without tool results. Raises RecoveryError if the answer is incomplete."""
+        """Convert an answer to a step without results. Raises RecoveryError if the answer is incomplete."""
         answer = self.adapter.extract_answer_items(payload)
         if answer is None:
             raise RecoveryError("a candidate is no whole answer")
@@ -314,7 +314,9 @@ class GuardedRequest(HistorySync):
         if plan is None:
             return "final" if self._check_stopped() else "deliver"
         self._conversation.is_finished = False
-        held = BranchStep(items=list(answer), stored_item_count=len(answer))  # the client never sees this answer
+        held = BranchStep(
+            items=list(answer), stored_item_count=len(answer)
+        )  # the client never sees this answer
         held.stored_response_id = response_id if self.adapter.stores_history else None
         self._conversation.branch.add_step(held)
         return self._apply_and_retry(plan)

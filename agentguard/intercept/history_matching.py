@@ -1,8 +1,8 @@
 """Matching of a conversation by its last turn, for clients that truncate or summarise their history.
 
 No prefix of such a history is known, but its end is: the last answer with its calls, directly before their
-results. The lookup succeeds if exactly one conversation waits for this answer. The branch is then rebuilt from
-the client's history. Rolled back turns are recognised by their call IDs and left out.
+results. The lookup succeeds if exactly one conversation waits for this answer. The branch is then rebuilt
+from the client's history. Rolled back turns are recognised by their call IDs and left out.
 """
 
 from __future__ import annotations

@@ -82,7 +82,7 @@ class HistorySync:
                     self._record_calls(self.adapter.build_step(items, self._services.agent))
                 of.step_offset -= len(of.branch) < of.step_offset
                 return
-            self.session.ledger.rewind(len(self.session))  # effects of the rolled back turns before it are not on the branch
+            self.session.ledger.rewind(len(self.session))  # abandoned turns before it are not on the branch
             for item in self._edits.guard_items_by_turn.get(name, ()):
                 of.branch.add_guard_item(item)
         if len(of.branch) >= of.step_offset:
@@ -110,7 +110,7 @@ class HistorySync:
         self.session.commit(step)
 
     def _record_calls(self, step: Step) -> None:
-        """Record the calls of a step in the ledger; also for a rolled back turn, since its calls were executed."""
+        """Record the calls of a step in the ledger; also of an abandoned turn, since they were executed."""
         seen = {one.call_id: one.content for one in step.observations}
         for call in step.tool_calls:
             claim = self._conversation.claims.pop(call.id, None)

@@ -52,7 +52,7 @@ class Interceptor:
         on_run: called with the session of each run when the run begins.
         max_conversations: number of conversations that are kept between their requests.
         max_conversation_bytes: upper bound on the total size of their last requests.
-        create_session: creates the session of a run from the trajectory without steps; by default the guard's.
+        create_session: creates the session of a run from a trajectory without steps; by default the guard's.
         save_edits: stores the edits of a conversation for another process that may continue it.
     """
 
@@ -161,7 +161,7 @@ class Interceptor:
         turn = find_last_turn(adapter, given)
         last = turn or (len(given), len(given))
         answered = next((place for place in range(*last) if adapter.is_result(given[place])), len(given))
-        # A conversation that waits here may be at an earlier turn; another process may have handled the later ones.
+        # A conversation may wait here at an earlier turn if another process has handled the later ones.
         here = max((place for place, key in enumerate(keys) if key in self.conversations), default=0)
         likely = keys[answered:here:-1]
         if turn is None or not likely or not (run_name or has_random_call_ids(adapter, given[slice(*turn)])):
@@ -221,7 +221,7 @@ class Interceptor:
     def _match_last_turn(
         self, adapter: ApiAdapter, items: Sequence[Item], run_name: str
     ) -> Conversation | None:
-        """Find the only conversation whose last answer ends the history; rebuild its branch from that history."""
+        """Find the only conversation whose last answer ends the history, and rebuild its branch."""
         last = find_last_turn(adapter, items)
         if last is None:
             return None
@@ -240,7 +240,7 @@ class Interceptor:
         )
 
     def _next_run_id(self, run_name: str) -> str:
-        """Return the client's name, numbered if it is already used, or a random ID if the client gave none."""
+        """Return the client's name, with a number if it is already used, or a random ID without a name."""
         if not run_name:
             return f"run-{self._id_generator.getrandbits(64):016x}"
         number = self._run_counts.pop(run_name, 0) + 1

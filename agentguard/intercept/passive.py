@@ -1,6 +1,6 @@
-"""Passive interception: assign completed requests to runs, without any decision about their answers.
+"""Passive interception: assign completed requests to runs without deciding about their answers.
 
-No line is kept, since nothing is ever taken back; a turn is read once, and only if it is new.
+No branch is kept, since passive interception never rolls back. Each turn is read once, when it is new.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from agentguard.trajectory.model import Source, Step
 
 @dataclass(eq=False, slots=True, kw_only=True)
 class PassiveConversation(Conversation):
-    """A conversation that has passed.
+    """Conversation of completed requests.
 
     Attributes:
-        first: the first step of its history, which may be the system prompt.
-        read: the first steps of its first run, until they are taken in.
+        first_step: first step of the history, which may be the system prompt.
+        pending_steps: first steps of the first run, until they are committed.
     """
 
     first_step: Step
@@ -33,13 +33,13 @@ class PassiveConversation(Conversation):
 
 
 class PassiveRequest(GuardedRequest):
-    """One request and its answer; made by `PassiveInterceptor.open`."""
+    """One request and its answer; created by `PassiveInterceptor.open_request`."""
 
     _conversation: PassiveConversation
 
     def prepare(self, edits: HistoryEdits | None = None) -> None:
-        """Take in the turns that are new."""
-        del edits  # nobody edits what has passed
+        """Commit the new turns."""
+        del edits  # a completed request cannot be edited
         of, dialect, history, agent = self._conversation, self.adapter, self._history, self._services.agent
         if of.pending_steps:
             steps, of.pending_steps = of.pending_steps, []
@@ -64,7 +64,7 @@ class PassiveRequest(GuardedRequest):
 
 
 class PassiveInterceptor(Interceptor):
-    """As `Interceptor`, of conversations that have passed."""
+    """`Interceptor` for completed requests."""
 
     request_class = PassiveRequest
 
@@ -102,7 +102,7 @@ class PassiveInterceptor(Interceptor):
 def _build_new_steps(
     adapter: ApiAdapter, history: Sequence[Item], agent: str, *, processed_item_count: int, is_new_run: bool
 ) -> list[Step]:
-    """The steps that are new; of a run that begins, those before its task are not read: nobody needs them."""
+    """Return the new steps; the steps before the task of a new run are not parsed."""
     turns = adapter.split_turns(history, processed_item_count)
     if is_new_run or not processed_item_count:
         given = [adapter.is_prompt(history[start:end]) for start, end in turns]
@@ -113,6 +113,6 @@ def _build_new_steps(
 def _select_context_steps(
     adapter: ApiAdapter, history: Sequence[Item], agent: str, steps: list[Step]
 ) -> list[Step]:
-    """As `select_context_steps`, from the first step and the new ones, where these hold what was asked."""
+    """Return the given steps if they contain a user prompt, else those of `select_context_steps`."""
     asked = any(step.source is Source.USER for step in steps[1:])
     return steps if asked else select_context_steps(adapter, history, agent)

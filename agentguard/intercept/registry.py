@@ -1,4 +1,4 @@
-"""The APIs that can be guarded, by their names in `agentguard.model_api`."""
+"""Registry of the APIs that can be guarded, by their names in `agentguard.model_api`."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from agentguard.intercept.types import CandidateRequest
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GuardedApi:
-    """One API.
+    """Components for one API.
 
     Attributes:
-        path: what the path of its requests ends with.
-        dialect: how it says what a run is made of.
-        hold: the class of what holds its streams back.
+        path_suffix: end of the path of its requests.
+        adapter: adapter that translates its requests and answers.
+        stream_buffer_class: class of its stream buffers.
     """
 
     path_suffix: str
@@ -48,9 +48,7 @@ GUARDED_APIS: Mapping[str, GuardedApi] = {
 def build_stream_buffer(
     request: GuardedRequest, candidate_request: CandidateRequest, *, buffer_all: bool = False
 ) -> EventStreamBuffer:
-    """What holds back the streams of an exchange; see `Hold`."""
-    buffer_all = (
-        buffer_all or request.session.config.safety_assessor is not None
-    )  # what was seen is handed on
+    """Build the buffer for the streamed answers of a request; see `EventStreamBuffer`."""
+    buffer_all = buffer_all or request.session.config.safety_assessor is not None
     made = next(api.stream_buffer_class for api in GUARDED_APIS.values() if api.adapter is request.adapter)
     return made(request, candidate_request, buffer_all=buffer_all)

@@ -1,9 +1,8 @@
-"""The hold on a stream: what of an answer the client may not see before the guard has judged it.
+"""Buffer for streamed answers: holds back events that the client must not see before the verdict.
 
-What is text flows on at once. From what the client would act on, or the end, on, events are held until the
-answer is whole and judged; then the held bytes follow as they came, or the model is asked again and its
-answer's events follow in the same stream, as events of the same answer. What an event is differs between
-the APIs, and is said by the subclasses.
+Text is forwarded at once. Events are held from the first tool call or the end of the answer on, until the
+answer is complete and judged. Then the buffer forwards the held events, or the model is called again and the
+events of its next answer follow as part of the same answer. Subclasses implement the event types of an API.
 """
 
 from __future__ import annotations
@@ -19,16 +18,16 @@ from agentguard.intercept.types import AnswerSource, CandidateRequest, Decision
 from agentguard.model_api.sse import EventReader, parse_event_fast
 
 _PARSE_ERRORS = (TypeError, AttributeError, ValueError)
-"""What reading an event of another shape raises."""
+"""Exceptions raised by events of an unexpected shape."""
 
 
 class EventStreamBuffer(ABC):
-    """Holds back what the client may not see yet; one stream, all the answers that are asked for in it.
+    """Buffer for one stream to the client and all answers that are requested for it.
 
     Args:
-        exchange: judges the answers.
-        wire: how further candidates of an answer are asked for.
-        everything: hold text, too, so that the client sees nothing of a refused answer.
+        request: the request that judges the answers.
+        candidate_request: functions that request further candidates.
+        buffer_all: hold text too, so that the client sees nothing of a rejected answer.
     """
 
     def __init__(
@@ -43,15 +42,15 @@ class EventStreamBuffer(ABC):
         self._reset()
 
     def feed(self, data: bytes) -> bytes:
-        """Take bytes of the current answer; returns what the client may have."""
+        """Process bytes of the current answer; return the bytes to forward to the client."""
         shown = [self._process_event(event) for event in self._event_reader.feed(data)]
         return shown[0] if len(shown) == 1 else b"".join(shown)
 
     def finish(self) -> _sync_async.Effects[tuple[bytes, Decision]]:
-        """The answer's bytes are over: judge it; yields what asks for further candidates.
+        """Judge the answer after its last byte; yield the effects that request further candidates.
 
         Raises:
-            EOFError: it is not whole.
+            EOFError: the answer is incomplete.
         """
         if self._parse_error is not None:
             raise self._parse_error
@@ -70,17 +69,17 @@ class EventStreamBuffer(ABC):
         return (self.flush() if taken is None else self._encode_replacement(taken, how)), decision
 
     def build_answer(self) -> dict[str, Any] | None:
-        """The answer that was fed, for those who only look at it; None if it is an error.
+        """Return the answer without judging it, for passive interception; None if it is an error.
 
         Raises:
-            EOFError: it is not whole.
+            EOFError: the answer is incomplete.
         """
         if self._parse_error is not None:
             raise self._parse_error
         return None if self._has_error_event else self._build_payload()
 
     def flush(self) -> bytes:
-        """All that is held, without a verdict."""
+        """Return all held events, without a verdict."""
         held, self._buffered_events = self._buffered_events, []
         return (
             b"".join([self._try_rewrite_event(event, value) for event, value in held])
@@ -89,47 +88,47 @@ class EventStreamBuffer(ABC):
 
     @abstractmethod
     def build_error_event(self, message: str) -> bytes:
-        """What the client gets when the model could not be asked again."""
+        """Build the event that reports that a retry of the model call failed."""
 
     @abstractmethod
     def _handle_event(self, event: bytes, value: dict[str, Any]) -> None:
-        """Take in what an event says; sets ``_holding`` where it and what follows are to be held.
+        """Process an event; set ``_is_buffering`` if this and later events are to be held.
 
-        What is kept of it, and may be sent again, is to be `parsed`: ``value`` is only skimmed.
+        ``value`` is only partly parsed. Use `parse_event` for data that is kept and may be sent again.
         """
 
     def _handle_other_event(self, event: bytes) -> None:
-        """Take in an event whose data is no object; most say nothing by it."""
+        """Process an event whose data is not a JSON object; most carry no information."""
         del event
 
     @abstractmethod
     def _rewrite_event(self, event: bytes, value: dict[str, Any]) -> bytes:
-        """The event as the client gets it: as it came, or as one of the answer that was begun."""
+        """Return the event as the client gets it: unchanged, or as part of the answer that began first."""
 
     @abstractmethod
     def _build_payload(self) -> dict[str, Any]:
-        """The answer that the events make. Raises EOFError if it is not whole."""
+        """Build the answer from its events. Raises EOFError if it is incomplete."""
 
     @abstractmethod
     def _build_visible_answer(
         self, answer: list[Item], source: AnswerSource
     ) -> tuple[list[Item] | None, str]:
-        """As `agentguard.intercept.types.VisibleAnswer`."""
+        """Return the visible items and response ID; see `agentguard.intercept.types.VisibleAnswer`."""
 
     @abstractmethod
     def _encode_replacement(self, payload: dict[str, Any], source: AnswerSource) -> bytes:
-        """An answer that takes the place of the one that is held, as events."""
+        """Encode the events of an answer that replaces the held one."""
 
     @abstractmethod
     def _begin_retry(self) -> bytes:
-        """Another answer follows; returns what the client gets in between."""
+        """Prepare for another answer; return the bytes that the client gets in between."""
 
     @abstractmethod
     def _encode_final_answer(self) -> bytes:
-        """The guard's last word, and the end of the stream."""
+        """Encode the guard's final answer and the end of the stream."""
 
     def _reset(self) -> None:
-        """Begin another answer."""
+        """Reset the state for another answer."""
         self._event_reader = EventReader()
         self._buffered_events = []
         self._is_buffering, self._has_error_event = self._buffer_all, False

@@ -11,27 +11,27 @@ from types import MappingProxyType
 from typing import Final, Protocol
 
 
-class Api(Protocol):
-    """What is known of one API's answers; see `API` for those there are."""
+class ApiFormat(Protocol):
+    """What is known of one API's answers; see `API_FORMATS` for those there are."""
 
     @property
     def name(self) -> str:
         """E.g. ``chat``, ``responses``, ``messages``."""
         ...
 
-    def carries(self, chunk: bytes) -> bool:
+    def has_content(self, chunk: bytes) -> bool:
         """Whether whole events bring the answer on; comments, pings and empty deltas do not."""
         ...
 
-    def ends(self, chunk: bytes) -> bool:
+    def is_last(self, chunk: bytes) -> bool:
         """Whether the API's last event is the last of these."""
         ...
 
-    def fault(self, chunk: bytes) -> str | None:
+    def find_chunk_error(self, chunk: bytes) -> str | None:
         """What is wrong with events: none of this API, malformed, or an error that stands in a stream."""
         ...
 
-    def wrong(self, body: bytes, asked: bytes = b"") -> str | None:
+    def find_body_error(self, body: bytes, request_body: bytes = b"") -> str | None:
         """What is wrong with a whole answer of status 200, in one clause; None if it can be handed on.
 
         Args:
@@ -41,15 +41,15 @@ class Api(Protocol):
         ...
 
 
-def _apis() -> dict[str, Api]:
+def _load_formats() -> dict[str, ApiFormat]:
     from agentguard.model_api.anthropic_messages import MESSAGES
     from agentguard.model_api.openai_chat import CHAT, COMPLETIONS
     from agentguard.model_api.openai_embeddings import EMBEDDINGS
     from agentguard.model_api.openai_responses import RESPONSES
 
-    found: tuple[Api, ...] = (CHAT, COMPLETIONS, EMBEDDINGS, RESPONSES, MESSAGES)
+    found: tuple[ApiFormat, ...] = (CHAT, COMPLETIONS, EMBEDDINGS, RESPONSES, MESSAGES)
     return {api.name: api for api in found}
 
 
-API: Final[Mapping[str, Api]] = MappingProxyType(_apis())
+API_FORMATS: Final[Mapping[str, ApiFormat]] = MappingProxyType(_load_formats())
 """Name to API: ``chat``, ``completions``, ``embeddings``, ``responses``, ``messages``."""

@@ -7,11 +7,11 @@ from typing import Final
 
 import msgspec
 
-from agentguard.model_api.decoding import Anything, Decoded, payloads, refusal
-from agentguard.model_api.typed_events import Typed
+from agentguard.model_api.decoding import AnyObject, StructDecoder, find_error, iterate_payloads
+from agentguard.model_api.typed_events import TypedEventsFormat
 
-_SAYS: Final = re.compile(rb'"(?:text|partial_json|thinking|signature|stop_reason)"\s*:\s*"[^"]')
-_PREFIX: Final = ("message_", "content_block_", "ping")
+_TEXT_PATTERN: Final = re.compile(rb'"(?:text|partial_json|thinking|signature|stop_reason)"\s*:\s*"[^"]')
+_EVENT_PREFIXES: Final = ("message_", "content_block_", "ping")
 
 
 class _Block(msgspec.Struct):
@@ -26,34 +26,36 @@ class _Event(msgspec.Struct):
 
 class _Message(msgspec.Struct):
     type: str
-    content: list[Anything]
+    content: list[AnyObject]
 
 
-_event, _whole = Decoded(_Event), Decoded(_Message)
+_decode_event, _decode_body = StructDecoder(_Event), StructDecoder(_Message)
 
 
-class AnthropicMessagesFormat(Typed):
-    """See `agentguard.model_api.Api`."""
+class AnthropicMessagesFormat(TypedEventsFormat):
+    """See `agentguard.model_api.ApiFormat`."""
 
     def __init__(self) -> None:
-        super().__init__("messages", prefix=_PREFIX, last=frozenset({"message_stop"}))
+        super().__init__("messages", prefix=_EVENT_PREFIXES, last_types=frozenset({"message_stop"}))
 
-    def carries(self, chunk: bytes) -> bool:
+    def has_content(self, chunk: bytes) -> bool:
         """Whether there is text, a tool's use or its input, a reason to stop, or the end."""
-        return _SAYS.search(chunk) is not None or any(_carries(data) for data in payloads(chunk))
+        return _TEXT_PATTERN.search(chunk) is not None or any(
+            _has_content(data) for data in iterate_payloads(chunk)
+        )
 
-    def wrong(self, body: bytes, asked: bytes = b"") -> str | None:
+    def find_body_error(self, body: bytes, request_body: bytes = b"") -> str | None:
         """An error, no content, or not this API's JSON. Content may be empty."""
-        del asked
-        found = _whole(body)
+        del request_body
+        found = _decode_body(body)
         if not isinstance(found, str) and found.type == "message":
             return None
         reason = found if isinstance(found, str) else "its type is another"
-        return refusal(body) or f"it is no answer of the messages API: {reason}"
+        return find_error(body) or f"it is no answer of the messages API: {reason}"
 
 
-def _carries(data: bytes) -> bool:
-    found = _event(data)
+def _has_content(data: bytes) -> bool:
+    found = _decode_event(data)
     if isinstance(found, str):
         return False
     if found.type == "content_block_start":

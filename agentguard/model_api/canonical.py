@@ -10,16 +10,16 @@ from typing import Any
 
 import orjson
 
-from agentguard.model_api.sse import data_of, events
+from agentguard.model_api.sse import extract_data, split_events
 
-_INCIDENTAL = ("id", "created", "usage", "model", "system_fingerprint", "service_tier")
+_VOLATILE_FIELDS = ("id", "created", "usage", "model", "system_fingerprint", "service_tier")
 
 
 def canonical_response(api: str, body: bytes) -> bytes:
     """What a whole answer says, as bytes that are equal for answers that say the same."""
     try:
         answer = orjson.loads(body)
-        return orjson.dumps(_SAID.get(api, _rest)(answer), option=orjson.OPT_SORT_KEYS)
+        return orjson.dumps(_CANONICALIZERS.get(api, _canonical_other)(answer), option=orjson.OPT_SORT_KEYS)
     except (ValueError, KeyError, TypeError, AttributeError, IndexError):
         return body
 
@@ -27,83 +27,89 @@ def canonical_response(api: str, body: bytes) -> bytes:
 def canonical_stream(api: str, chunks: bytes) -> bytes:
     """What a streamed answer says, in the same form."""
     try:
-        answer = _JOINED[api](payloads(chunks))
-        return orjson.dumps(_SAID[api](answer), option=orjson.OPT_SORT_KEYS)
+        answer = _JOINERS[api](parse_payloads(chunks))
+        return orjson.dumps(_CANONICALIZERS[api](answer), option=orjson.OPT_SORT_KEYS)
     except (ValueError, KeyError, TypeError, AttributeError, IndexError):
         return chunks
 
 
-def payloads(chunks: bytes) -> list[Any]:
+def parse_payloads(chunks: bytes) -> list[Any]:
     """The JSON of each event that has any. Raises ValueError for an event whose data is none."""
-    found = (data_of(event) for event in events(chunks))
+    found = (extract_data(event) for event in split_events(chunks))
     return [orjson.loads(data) for data in found if data is not None and data != b"[DONE]"]
 
 
-def _chat(answer: Any) -> Any:
-    return [_message(choice["message"]) for choice in sorted(answer["choices"], key=_index)]
+def _canonical_chat(answer: Any) -> Any:
+    return [_canonical_message(choice["message"]) for choice in sorted(answer["choices"], key=_choice_index)]
 
 
-def _message(message: Any) -> Any:
+def _canonical_message(message: Any) -> Any:
     calls = [call.get("function") or call.get("custom") or {} for call in message.get("tool_calls") or ()]
     return [
-        _text(message.get("content")),
-        _text(message.get("refusal")),
-        [[call.get("name"), _arguments(call.get("arguments", call.get("input")))] for call in calls],
+        _normalize_text(message.get("content")),
+        _normalize_text(message.get("refusal")),
+        [[call.get("name"), _parse_arguments(call.get("arguments", call.get("input")))] for call in calls],
     ]
 
 
-def _completions(answer: Any) -> Any:
-    return [_text(choice["text"]) for choice in sorted(answer["choices"], key=_index)]
+def _canonical_completions(answer: Any) -> Any:
+    return [_normalize_text(choice["text"]) for choice in sorted(answer["choices"], key=_choice_index)]
 
 
-def _messages(answer: Any) -> Any:
+def _canonical_messages(answer: Any) -> Any:
     found: list[Any] = []
     for block in answer["content"]:
         if block["type"] == "text":
-            found.append(["text", _text(block["text"])])
+            found.append(["text", _normalize_text(block["text"])])
         elif block["type"] == "tool_use":
             found.append(["tool", block["name"], block["input"]])
     return found
 
 
-def _responses(answer: Any) -> Any:
+def _canonical_responses(answer: Any) -> Any:
     found: list[Any] = []
     for item in answer["output"]:
         if item["type"] == "message":
-            found += [["text", _text(part.get("text") or part.get("refusal"))] for part in item["content"]]
+            found += [
+                ["text", _normalize_text(part.get("text") or part.get("refusal"))] for part in item["content"]
+            ]
         elif item["type"].endswith("_call"):
-            found.append(["tool", item.get("name"), _arguments(item.get("arguments", item.get("input")))])
+            found.append(
+                ["tool", item.get("name"), _parse_arguments(item.get("arguments", item.get("input")))]
+            )
     return found
 
 
-def _rest(answer: Any) -> Any:
+def _canonical_other(answer: Any) -> Any:
     if isinstance(answer, dict):
-        return {key: value for key, value in answer.items() if key not in _INCIDENTAL}
+        return {key: value for key, value in answer.items() if key not in _VOLATILE_FIELDS}
     return answer
 
 
-def _text(given: Any) -> Any:
-    return given.strip() if isinstance(given, str) else given or ""
+def _normalize_text(text: Any) -> Any:
+    return text.strip() if isinstance(text, str) else text or ""
 
 
-def _arguments(given: Any) -> Any:
+def _parse_arguments(arguments: Any) -> Any:
     """A tool call's arguments as a value, so that spacing and the order of keys don't count."""
     try:
-        return orjson.loads(given) if isinstance(given, str) else given
+        return orjson.loads(arguments) if isinstance(arguments, str) else arguments
     except ValueError:
-        return given.strip()
+        return arguments.strip()
 
 
-def _index(choice: Any) -> int:
+def _choice_index(choice: Any) -> int:
     found: int = choice.get("index", 0)
     return found
 
 
-def _chat_joined(chunks: list[Any]) -> Any:
+def _join_chat(chunks: list[Any]) -> Any:
     messages: dict[int, dict[str, Any]] = {}
     for chunk in chunks:
         for choice in chunk.get("choices") or ():
-            message = messages.setdefault(_index(choice), {"content": "", "refusal": "", "tool_calls": {}})
+            message = messages.setdefault(
+                _choice_index(choice), {"content": "", "refusal": "", "tool_calls": {}}
+            )
             delta = choice.get("delta") or {}
             for field in ("content", "refusal"):
                 message[field] += delta.get(field) or ""
@@ -120,21 +126,21 @@ def _chat_joined(chunks: list[Any]) -> Any:
     }
 
 
-def _join_call(known: dict[str, str], call: Any) -> None:
+def _join_call(joined: dict[str, str], call: Any) -> None:
     function = call.get("function") or {}
-    known["name"] = known.get("name", "") + (function.get("name") or "")
-    known["arguments"] = known.get("arguments", "") + (function.get("arguments") or "")
+    joined["name"] = joined.get("name", "") + (function.get("name") or "")
+    joined["arguments"] = joined.get("arguments", "") + (function.get("arguments") or "")
 
 
-def _completions_joined(chunks: list[Any]) -> Any:
+def _join_completions(chunks: list[Any]) -> Any:
     texts: dict[int, str] = {}
     for chunk in chunks:
         for choice in chunk.get("choices") or ():
-            texts[_index(choice)] = texts.get(_index(choice), "") + (choice.get("text") or "")
+            texts[_choice_index(choice)] = texts.get(_choice_index(choice), "") + (choice.get("text") or "")
     return {"choices": [{"index": n, "text": text} for n, text in texts.items()]}
 
 
-def _messages_joined(chunks: list[Any]) -> Any:
+def _join_messages(chunks: list[Any]) -> Any:
     blocks: dict[int, dict[str, Any]] = {}
     inputs: dict[int, str] = {}
     for chunk in chunks:
@@ -147,19 +153,24 @@ def _messages_joined(chunks: list[Any]) -> Any:
             inputs[n] = inputs.get(n, "") + delta.get("partial_json", "")
     for n, text in inputs.items():
         if text:
-            blocks[n]["input"] = _arguments(text)
+            blocks[n]["input"] = _parse_arguments(text)
     return {"content": [blocks[n] for n in sorted(blocks)]}
 
 
-def _responses_joined(chunks: list[Any]) -> Any:
+def _join_responses(chunks: list[Any]) -> Any:
     found = [chunk["response"] for chunk in chunks if "response" in chunk]
     return found[-1]  # the one that is complete; an IndexError if there is none, as for any other field
 
 
-_SAID = {"chat": _chat, "completions": _completions, "messages": _messages, "responses": _responses}
-_JOINED = {
-    "chat": _chat_joined,
-    "completions": _completions_joined,
-    "messages": _messages_joined,
-    "responses": _responses_joined,
+_CANONICALIZERS = {
+    "chat": _canonical_chat,
+    "completions": _canonical_completions,
+    "messages": _canonical_messages,
+    "responses": _canonical_responses,
+}
+_JOINERS = {
+    "chat": _join_chat,
+    "completions": _join_completions,
+    "messages": _join_messages,
+    "responses": _join_responses,
 }

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any, Final, Generic, TypeVar
 
 from agentguard.errors import MissingExtra
-from agentguard.model_api.sse import LINES, data_of, events
+from agentguard.model_api.sse import LINE_END, extract_data, split_events
 
 try:
     import msgspec
@@ -15,17 +15,17 @@ except ImportError:  # pragma: no cover - only where the extra is missing
     raise MissingExtra("msgspec", "serve") from None
 
 DONE: Final = b"[DONE]"
-_FIELDS: Final = (b":", b"data:", b"event:", b"id:", b"retry:")
-_WORD: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+_SSE_FIELDS: Final = (b":", b"data:", b"event:", b"id:", b"retry:")
+_SAFE_WORD: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 T = TypeVar("T")
 
 
-class Anything(msgspec.Struct, gc=False):
+class AnyObject(msgspec.Struct, gc=False):
     """Any object; what is in it is skipped."""
 
 
-class Decoded(Generic[T]):
+class StructDecoder(Generic[T]):
     """Decodes JSON into a struct, or says in one clause why it can't be."""
 
     def __init__(self, kind: type[T]) -> None:
@@ -42,54 +42,54 @@ class Decoded(Generic[T]):
         except UnicodeDecodeError:
             return "it is not UTF-8"
         except msgspec.ValidationError as error:
-            return _clause(error)
+            return _format_clause(error)
         except msgspec.MsgspecError:
             return "it is not JSON"
 
 
-class _Failed(msgspec.Struct):
+class _ErrorBody(msgspec.Struct):
     error: Any = None
 
 
-_failed = Decoded(_Failed)
+_decode_error = StructDecoder(_ErrorBody)
 
 
-def told(error: Any) -> str:
+def format_error(error: Any) -> str:
     """An error that stands in an answer, by its type or code; its message stays where it is."""
     for word in (error.get("code"), error.get("type")) if isinstance(error, dict) else ():
-        if isinstance(word, int | str) and not isinstance(word, bool) and _WORD.fullmatch(str(word)):
+        if isinstance(word, int | str) and not isinstance(word, bool) and _SAFE_WORD.fullmatch(str(word)):
             return f"the endpoint answered with an error ({word})"
     return "the endpoint answered with an error"
 
 
-def refusal(body: bytes) -> str | None:
+def find_error(body: bytes) -> str | None:
     """The error that stands in a body in place of an answer, as `told` tells it; None if there is none."""
-    found = _failed(body)
-    return None if isinstance(found, str) or found.error is None else told(found.error)
+    found = _decode_error(body)
+    return None if isinstance(found, str) or found.error is None else format_error(found.error)
 
 
-def payloads(chunk: bytes) -> Iterator[bytes]:
+def iterate_payloads(chunk: bytes) -> Iterator[bytes]:
     """The data of each event; comments and events without data are left out."""
-    for event in events(chunk):
-        data = data_of(event)
+    for event in split_events(chunk):
+        data = extract_data(event)
         if data is not None:
             yield data
 
 
-def last_payload(chunk: bytes, *, skip: bytes = b"") -> bytes | None:
+def find_last_payload(chunk: bytes, *, skip: bytes = b"") -> bytes | None:
     """The data of the last event that has any and whose data is not ``skip``."""
     found = None
-    for data in payloads(chunk):
+    for data in iterate_payloads(chunk):
         if data != skip:
             found = data
     return found
 
 
-def stray(event: bytes) -> bool:
+def has_invalid_line(event: bytes) -> bool:
     """Whether a line of an event is no field of server-sent events, and no comment."""
-    return any(line and not line.startswith(_FIELDS) for line in LINES.split(event))
+    return any(line and not line.startswith(_SSE_FIELDS) for line in LINE_END.split(event))
 
 
-def _clause(error: Exception) -> str:
+def _format_clause(error: Exception) -> str:
     text = str(error)
     return text[:1].lower() + text[1:].rstrip(".")

@@ -21,7 +21,7 @@ else:
     _ENCODER = msgspec.json.Encoder()
 
 
-def fields(body: bytes) -> dict[str, Any]:
+def parse_fields(body: bytes) -> dict[str, Any]:
     """The outermost fields of a JSON object, each as the bytes (`msgspec.Raw`) that it came as.
 
     Raises:
@@ -37,12 +37,12 @@ def fields(body: bytes) -> dict[str, Any]:
     return found
 
 
-def value(raw: Any) -> Any:
+def decode_value(raw: Any) -> Any:
     """A field's value, decoded; None if it is not there."""
     return None if raw is None else msgspec.json.decode(raw)
 
 
-def appended(raw: Any, item: bytes) -> Any:
+def append_item(raw: Any, item: bytes) -> Any:
     """A field that is a list of at least one, with one more JSON value. Raises BackendError if it is none."""
     try:
         items = msgspec.json.decode(raw, type=list[msgspec.Raw])
@@ -55,10 +55,10 @@ def appended(raw: Any, item: bytes) -> Any:
     return [*items, msgspec.Raw(item)]
 
 
-def changed(body: bytes, changes: Mapping[str, Any], *, without: tuple[str, ...] = ()) -> bytes:
+def replace_fields(body: bytes, changes: Mapping[str, Any], *, removed: tuple[str, ...] = ()) -> bytes:
     """A body with some outermost fields set anew or left out. Raises as `fields` does."""
-    found = fields(body)
-    for name in without:
+    found = parse_fields(body)
+    for name in removed:
         found.pop(name, None)
     found.update(changes)
     encoded: bytes = _ENCODER.encode(found)

@@ -6,7 +6,7 @@ from typing import Annotated, Final
 
 import msgspec
 
-from agentguard.model_api.decoding import Decoded, refusal
+from agentguard.model_api.decoding import StructDecoder, find_error
 
 
 class _Embedding(msgspec.Struct):
@@ -17,44 +17,44 @@ class _Embeddings(msgspec.Struct):
     data: list[_Embedding]
 
 
-class _Asked(msgspec.Struct):
+class _EmptyInput(msgspec.Struct):
     input: Annotated[list[msgspec.Raw], msgspec.Meta(max_length=0)]
 
 
-_whole, _nothing = Decoded(_Embeddings), Decoded(_Asked)
+_decode_body, _decode_empty_input = StructDecoder(_Embeddings), StructDecoder(_EmptyInput)
 
 
-class Embeddings:
-    """See `agentguard.model_api.Api`; a stream of it is a fault, whatever it brings."""
+class EmbeddingsFormat:
+    """See `agentguard.model_api.ApiFormat`; a stream of it is a fault, whatever it brings."""
 
     name: Final = "embeddings"
 
-    def carries(self, chunk: bytes) -> bool:
+    def has_content(self, chunk: bytes) -> bool:
         """Whether there is anything."""
         return bool(chunk)
 
-    def ends(self, chunk: bytes) -> bool:
+    def is_last(self, chunk: bytes) -> bool:
         """Never."""
         del chunk
         return False
 
-    def fault(self, chunk: bytes) -> str | None:
+    def find_chunk_error(self, chunk: bytes) -> str | None:
         """That it is a stream."""
         del chunk
         return "embeddings do not come as a stream"
 
-    def wrong(self, body: bytes, asked: bytes = b"") -> str | None:
+    def find_body_error(self, body: bytes, request_body: bytes = b"") -> str | None:
         """An error, no vectors, or not this API's JSON. Vectors are lists of numbers or base64.
 
         There may be none for a request with none: its client must not make a replica look broken.
         """
-        found = _whole(body)
+        found = _decode_body(body)
         if not isinstance(found, str):
-            if not found.data and isinstance(_nothing(asked), str):
-                return refusal(body) or "it is no answer of the embeddings API: there are no vectors"
+            if not found.data and isinstance(_decode_empty_input(request_body), str):
+                return find_error(body) or "it is no answer of the embeddings API: there are no vectors"
             odd = any(bytes(one.embedding)[:1] not in (b"[", b'"') for one in found.data)
             return "it is no answer of the embeddings API: a vector is no vector" if odd else None
-        return refusal(body) or f"it is no answer of the embeddings API: {found}"
+        return find_error(body) or f"it is no answer of the embeddings API: {found}"
 
 
-EMBEDDINGS: Final = Embeddings()
+EMBEDDINGS: Final = EmbeddingsFormat()

@@ -7,11 +7,11 @@ from typing import Any, Final
 
 import msgspec
 
-from agentguard.model_api.decoding import DONE, Decoded, payloads, refusal, told
-from agentguard.model_api.typed_events import EventHead, Typed, head
+from agentguard.model_api.decoding import DONE, StructDecoder, find_error, format_error, iterate_payloads
+from agentguard.model_api.typed_events import EventHead, TypedEventsFormat, decode_event_head
 
-_SAYS: Final = re.compile(rb'"delta"\s*:\s*"[^"]')
-_QUIET: Final = frozenset(
+_DELTA_PATTERN: Final = re.compile(rb'"delta"\s*:\s*"[^"]')
+_CONTENTLESS_EVENTS: Final = frozenset(
     {
         "response.created",
         "response.in_progress",
@@ -21,14 +21,14 @@ _QUIET: Final = frozenset(
         "response.reasoning_summary_part.added",
     }
 )
-_SERVERS: Final = frozenset({"server_error", "rate_limit_exceeded"})
+_SERVER_ERROR_CODES: Final = frozenset({"server_error", "rate_limit_exceeded"})
 
 
 class _Error(msgspec.Struct):
     code: str = ""
 
 
-class _Inner(msgspec.Struct):
+class _InnerResponse(msgspec.Struct):
     error: _Error | None = None
     output: list[msgspec.Raw] | None = None
 
@@ -39,53 +39,55 @@ class _Response(msgspec.Struct):
     error: Any = None
 
 
-_whole, _inner = Decoded(_Response), Decoded(_Inner)
+_decode_body, _decode_inner = StructDecoder(_Response), StructDecoder(_InnerResponse)
 
 
-class ResponsesFormat(Typed):
-    """See `agentguard.model_api.Api`."""
+class ResponsesFormat(TypedEventsFormat):
+    """See `agentguard.model_api.ApiFormat`."""
 
     def __init__(self) -> None:
         ends = frozenset({"response.completed", "response.incomplete", "response.failed"})
-        super().__init__("responses", prefix=("response.", "keepalive"), last=ends)
+        super().__init__("responses", prefix=("response.", "keepalive"), last_types=ends)
 
-    def carries(self, chunk: bytes) -> bool:
+    def has_content(self, chunk: bytes) -> bool:
         """Whether there is part of the output, or of its end; what only opens a part has none."""
-        return _SAYS.search(chunk) is not None or any(_carries(data) for data in payloads(chunk))
+        return _DELTA_PATTERN.search(chunk) is not None or any(
+            _has_content(data) for data in iterate_payloads(chunk)
+        )
 
-    def failed(self, found: EventHead) -> str | None:
+    def find_failure(self, event: EventHead) -> str | None:
         """A response that failed at the server's end; one that was refused is the caller's to see."""
-        if found.type != "response.failed":
+        if event.type != "response.failed":
             return None
-        inner = _inner(bytes(found.response))
-        if isinstance(inner, str) or inner.error is None or inner.error.code not in _SERVERS:
+        inner = _decode_inner(bytes(event.response))
+        if isinstance(inner, str) or inner.error is None or inner.error.code not in _SERVER_ERROR_CODES:
             return None
         return f"the endpoint answered with an error ({inner.error.code})"
 
-    def wrong(self, body: bytes, asked: bytes = b"") -> str | None:
+    def find_body_error(self, body: bytes, request_body: bytes = b"") -> str | None:
         """An error, no output, or not this API's JSON; a response that is still queued has none yet."""
-        del asked
-        found = _whole(body)
+        del request_body
+        found = _decode_body(body)
         if isinstance(found, str):
-            return refusal(body) or f"it is no answer of the responses API: {found}"
+            return find_error(body) or f"it is no answer of the responses API: {found}"
         if found.status == "failed" and found.error is not None:
             code = found.error.get("code") if isinstance(found.error, dict) else None
-            if isinstance(code, str) and code in _SERVERS:
-                return told(found.error)
+            if isinstance(code, str) and code in _SERVER_ERROR_CODES:
+                return format_error(found.error)
         empty = found.status == "completed" and not found.output
         return "it is no answer of the responses API: its output is empty" if empty else None
 
 
-def _carries(data: bytes) -> bool:
+def _has_content(data: bytes) -> bool:
     if data == DONE:
         return False
-    found = head(data)
+    found = decode_event_head(data)
     if isinstance(found, str) or not found.type.startswith("response."):
         return False
     if found.type == "response.completed":  # with no output, and after none, it is no answer
-        inner = _inner(bytes(found.response))
+        inner = _decode_inner(bytes(found.response))
         return isinstance(inner, str) or inner.output != []
-    return found.type not in _QUIET and not found.type.endswith(".delta")
+    return found.type not in _CONTENTLESS_EVENTS and not found.type.endswith(".delta")
 
 
 RESPONSES: Final = ResponsesFormat()

@@ -13,23 +13,23 @@ from typing import Any
 
 import orjson
 
-BLANK = re.compile(rb"(?:\r\n|\n|\r(?!\n)){2}")
+EVENT_END = re.compile(rb"(?:\r\n|\n|\r(?!\n)){2}")
 """The end of an event: two ends of lines, one after the other."""
-LINES = re.compile(rb"\r\n|\n|\r")
+LINE_END = re.compile(rb"\r\n|\n|\r")
 
 
 class EventSplitter:
     """Cuts whole events off, as many at once as there are; what is fed is looked at once."""
 
-    __slots__ = ("_pieces", "_tail", "size")
+    __slots__ = ("_pieces", "_tail", "remainder_size")
 
     def __init__(self) -> None:
         self._pieces: list[bytes] = []
         self._tail = b""
-        self.size = 0
+        self.remainder_size = 0
 
     @property
-    def rest(self) -> bytes:
+    def remainder(self) -> bytes:
         """What was fed and is no whole event yet; `size` is its length."""
         return b"".join(self._pieces)
 
@@ -38,31 +38,31 @@ class EventSplitter:
         if not self._pieces and data.endswith(b"\n\n"):
             return data  # nearly all reads: whole events
         window = self._tail + data
-        end = _last_blank(window)
+        end = _find_last_event_end(window)
         if end == 0:
             self._pieces.append(data)
             self._tail = window[-3:]  # the longest beginning of a blank line is \r\n\r
-            self.size += len(data)
+            self.remainder_size += len(data)
             return b""
         whole = b"".join([*self._pieces, data])
         cut = len(whole) - len(window) + end
         rest = whole[cut:]
-        self._pieces, self._tail, self.size = [rest] if rest else [], rest[-3:], len(rest)
+        self._pieces, self._tail, self.remainder_size = [rest] if rest else [], rest[-3:], len(rest)
         return whole[:cut]
 
 
-def _last_blank(data: bytes) -> int:
+def _find_last_event_end(data: bytes) -> int:
     """Where the last whole event ends; 0 if there is none."""
     if b"\r" not in data:
         end = data.rfind(b"\n\n")
         return end + 2 if end >= 0 else 0
     last = 0
-    for found in BLANK.finditer(data):
+    for found in EVENT_END.finditer(data):
         last = found.end()
     return last
 
 
-def events(chunk: bytes) -> Iterator[bytes]:
+def split_events(chunk: bytes) -> Iterator[bytes]:
     """The events of a chunk of whole ones, each with its blank line; what is left over comes last."""
     if b"\r" not in chunk:  # many times as fast as the expression
         *whole, rest = chunk.split(b"\n\n")
@@ -70,7 +70,7 @@ def events(chunk: bytes) -> Iterator[bytes]:
             yield event + b"\n\n"
     else:
         begin = 0
-        for found in BLANK.finditer(chunk):
+        for found in EVENT_END.finditer(chunk):
             yield chunk[begin : found.end()]
             begin = found.end()
         rest = chunk[begin:]
@@ -78,11 +78,11 @@ def events(chunk: bytes) -> Iterator[bytes]:
         yield rest
 
 
-def data_of(event: bytes) -> bytes | None:
+def extract_data(event: bytes) -> bytes | None:
     """The data of an event; None if it has none, such as a comment."""
     if event.startswith(b"data:") and event.find(b"\n") == len(event) - 2 and b"\r" not in event:
         return event[6:-2] if event.startswith(b"data: ") else event[5:-2]
-    lines = [line[5:].removeprefix(b" ") for line in LINES.split(event) if line.startswith(b"data:")]
+    lines = [line[5:].removeprefix(b" ") for line in LINE_END.split(event) if line.startswith(b"data:")]
     return b"\n".join(lines) if lines else None
 
 
@@ -95,20 +95,20 @@ class EventReader:
     @property
     def remainder(self) -> bytes:
         """What was fed and is no whole event yet."""
-        return self._splitter.rest
+        return self._splitter.remainder
 
     def feed(self, data: bytes) -> Iterable[bytes]:
         """The events that are whole now; joined with `rest` they are the bytes that were fed."""
         whole = self._splitter.feed(data)
         if whole.find(b"\n\n") == len(whole) - 2 and b"\r" not in whole:
             return (whole,)  # nearly all reads: one event
-        return events(whole)
+        return split_events(whole)
 
 
 def parse_event(event: bytes) -> dict[str, Any] | None:
     """The data of an event as an object, None if it is none; its numbers keep all their digits."""
     try:
-        value = json.loads(data_of(event) or b"null")
+        value = json.loads(extract_data(event) or b"null")
     except ValueError:
         return None
     return value if isinstance(value, dict) else None
@@ -120,7 +120,7 @@ def parse_event_fast(event: bytes) -> dict[str, Any] | None:
     For what is only looked at. What is written again is to be `parsed`.
     """
     try:
-        value = orjson.loads(data_of(event) or b"null")
+        value = orjson.loads(extract_data(event) or b"null")
     except ValueError:  # NaN, half of a surrogate pair: servers write what is no JSON
         return parse_event(event)
     return value if isinstance(value, dict) else None
@@ -132,4 +132,4 @@ def encode_event(value: Mapping[str, Any], *, include_name: bool = False) -> byt
     return name + b"data: " + json.dumps(value, separators=(",", ":")).encode() + b"\n\n"
 
 
-__all__ = ["EventReader", "data_of", "encode_event", "parse_event", "parse_event_fast"]
+__all__ = ["EventReader", "encode_event", "extract_data", "parse_event", "parse_event_fast"]

@@ -6,8 +6,14 @@ from typing import Any, Final
 
 import msgspec
 
-from agentguard.model_api.decoding import DONE, Decoded, last_payload, stray, told
-from agentguard.model_api.sse import data_of, events
+from agentguard.model_api.decoding import (
+    DONE,
+    StructDecoder,
+    find_last_payload,
+    format_error,
+    has_invalid_line,
+)
+from agentguard.model_api.sse import extract_data, split_events
 
 
 class EventHead(msgspec.Struct):
@@ -19,10 +25,10 @@ class EventHead(msgspec.Struct):
     response: msgspec.Raw = msgspec.Raw(b"{}")
 
 
-head: Final = Decoded(EventHead)
+decode_event_head: Final = StructDecoder(EventHead)
 
 
-class Typed:
+class TypedEventsFormat:
     """What both have in common.
 
     Args:
@@ -31,40 +37,40 @@ class Typed:
         last: the types that end a stream.
     """
 
-    def __init__(self, name: str, *, prefix: tuple[str, ...], last: frozenset[str]) -> None:
+    def __init__(self, name: str, *, prefix: tuple[str, ...], last_types: frozenset[str]) -> None:
         self.name = name
-        self._prefix, self._last = prefix, last
-        self._marks = tuple(f'"{kind}"'.encode() for kind in sorted(last))
+        self._prefix, self._last_types = prefix, last_types
+        self._last_type_marks = tuple(f'"{kind}"'.encode() for kind in sorted(last_types))
 
-    def ends(self, chunk: bytes) -> bool:
+    def is_last(self, chunk: bytes) -> bool:
         """Whether the last event with data, but for a ``[DONE]`` that some servers add, is a last one."""
-        if not any(mark in chunk for mark in self._marks):
+        if not any(mark in chunk for mark in self._last_type_marks):
             return False
-        data = last_payload(chunk, skip=DONE)
-        found = head(data) if data is not None else ""
-        return not isinstance(found, str) and found.type in self._last
+        data = find_last_payload(chunk, skip=DONE)
+        found = decode_event_head(data) if data is not None else ""
+        return not isinstance(found, str) and found.type in self._last_types
 
-    def fault(self, chunk: bytes) -> str | None:
+    def find_chunk_error(self, chunk: bytes) -> str | None:
         """The first event that is none of this API, or an error in place of one."""
-        for event in events(chunk):
-            if stray(event):
+        for event in split_events(chunk):
+            if has_invalid_line(event):
                 return "a line in the stream is no server-sent event"
-            data = data_of(event)
-            if data is not None and data != DONE and (reason := self._event(data)) is not None:
+            data = extract_data(event)
+            if data is not None and data != DONE and (reason := self._find_event_error(data)) is not None:
                 return reason
         return None
 
-    def _event(self, data: bytes) -> str | None:
-        found = head(data)
+    def _find_event_error(self, data: bytes) -> str | None:
+        found = decode_event_head(data)
         if isinstance(found, str):
             return f"an event is none of the {self.name} API: {found}"
         if found.type == "error" or (not found.type and found.error is not None):
-            return told(found.error if found.error is not None else {"code": found.code})
+            return format_error(found.error if found.error is not None else {"code": found.code})
         if not found.type.startswith(self._prefix):
             return f"an event is none of the {self.name} API: its type is unknown"
-        return self.failed(found)
+        return self.find_failure(found)
 
-    def failed(self, found: EventHead) -> str | None:
+    def find_failure(self, event: EventHead) -> str | None:
         """What is wrong with an event of this API; nothing, unless an API says otherwise."""
-        del found
+        del event
         return None

@@ -28,7 +28,7 @@ from agentguard.resilience import (
     Pipeline,
     Retry,
     Timeout,
-    pushback,
+    parse_pushback,
 )
 from agentguard.version import __version__
 
@@ -204,7 +204,11 @@ class _BatchSender:
         self._client, self._target = client, target
         strategies = (
             Timeout(total_s=target.total_timeout_s),
-            Retry(attempts=5, backoff=Backoff(base_s=0.5, cap_s=10.0), statuses=_RETRYABLE_STATUSES),
+            Retry(
+                max_attempts=5,
+                backoff=Backoff(initial_delay_s=0.5, max_delay_s=10.0),
+                statuses=_RETRYABLE_STATUSES,
+            ),
             AttemptTimeout(seconds=target.attempt_timeout_s),
         )
         self._send = Pipeline(strategies).bind(self._send_once)
@@ -276,7 +280,10 @@ def _to_error(response: httpx2.Response) -> BackendError:
     elif status == 415:
         hint = ": it does not take this encoding (--encoding)"
     return BackendError(
-        f"the collector answered {status}{hint}", status=status, stage="sent", retry_after_s=pushback(headers)
+        f"the collector answered {status}{hint}",
+        status=status,
+        stage="sent",
+        retry_after_s=parse_pushback(headers),
     )
 
 

@@ -3,8 +3,7 @@
 The order of strategies is data, around one seam ``send(request, deadline) -> response``; see `pipeline`.
 """
 
-from agentguard.resilience.adaptive_throttling import Throttle
-from agentguard.resilience.backoff import Backoff
+from agentguard.resilience.adaptive_throttling import AdaptiveThrottling
 from agentguard.resilience.base import (
     BasicRequest,
     BoundStrategy,
@@ -14,40 +13,42 @@ from agentguard.resilience.base import (
     Runtime,
     Send,
 )
-from agentguard.resilience.circuit_breaker import Breaker, CircuitBreaker, CircuitState
+from agentguard.resilience.circuit_breaker import CircuitBreaker, CircuitBreakerOptions, CircuitState
 from agentguard.resilience.clock import MONOTONIC, Clock
-from agentguard.resilience.concurrency_limit import Concurrency
+from agentguard.resilience.concurrency_limit import ConcurrencyOptions
 from agentguard.resilience.deadline import Deadline
 from agentguard.resilience.events import EventKind, Observer, ResilienceEvent
 from agentguard.resilience.hedge import Hedge
-from agentguard.resilience.load_shedding import Shed
-from agentguard.resilience.outlier_ejection import HostBalancer, Outlier, Outliers
-from agentguard.resilience.pipeline import AttemptTimeout, Pipeline, Timeout, standard
-from agentguard.resilience.retry import Retry
-from agentguard.resilience.retry_after import STOP, parse_retry_after, pushback
-from agentguard.resilience.retry_budget import BudgetOptions, RetryBudget
-from agentguard.resilience.stream_timeout import Stream, StreamTimeout
+from agentguard.resilience.load_shedding import LoadShedding
+from agentguard.resilience.outlier_ejection import HostBalancer, OutlierDetection, OutlierDetector
+from agentguard.resilience.pipeline import AttemptTimeout, Pipeline, Timeout, build_standard_strategies
+from agentguard.resilience.retry import Backoff, Retry
+from agentguard.resilience.retry_after import DO_NOT_RETRY, parse_pushback, parse_retry_after
+from agentguard.resilience.retry_budget import RetryBudget, RetryBudgetOptions
+from agentguard.resilience.stream_timeout import MonitoredStream, StreamTimeout
 
 __all__ = [
+    "DO_NOT_RETRY",
     "MONOTONIC",
-    "STOP",
+    "AdaptiveThrottling",
     "AttemptTimeout",
     "Backoff",
     "BasicRequest",
     "BoundStrategy",
-    "Breaker",
-    "BudgetOptions",
     "CircuitBreaker",
+    "CircuitBreakerOptions",
     "CircuitState",
     "Clock",
-    "Concurrency",
+    "ConcurrencyOptions",
     "Deadline",
     "EventKind",
     "Hedge",
     "HostBalancer",
+    "LoadShedding",
+    "MonitoredStream",
     "Observer",
-    "Outlier",
-    "Outliers",
+    "OutlierDetection",
+    "OutlierDetector",
     "Pipeline",
     "Request",
     "RequestPriority",
@@ -55,14 +56,12 @@ __all__ = [
     "ResilienceStrategy",
     "Retry",
     "RetryBudget",
+    "RetryBudgetOptions",
     "Runtime",
     "Send",
-    "Shed",
-    "Stream",
     "StreamTimeout",
-    "Throttle",
     "Timeout",
+    "build_standard_strategies",
+    "parse_pushback",
     "parse_retry_after",
-    "pushback",
-    "standard",
 ]

@@ -69,11 +69,11 @@ class Runtime:
 
     clock: Clock = MONOTONIC
     rng: random.Random = field(default_factory=random.Random)
-    emit: Observers = field(default_factory=Observers)
+    observers: Observers = field(default_factory=Observers)
 
-    def tell(self, kind: EventKind, source: str, **details: Any) -> None:
+    def emit_event(self, kind: EventKind, source: str, **details: Any) -> None:
         """Hand an event to the observers; details are fields of `Event`."""
-        self.emit(ResilienceEvent(kind=kind, at=self.clock.now(), source=source, **details))
+        self.observers(ResilienceEvent(kind=kind, at=self.clock.now(), source=source, **details))
 
 
 class BoundStrategy(Protocol):
@@ -104,16 +104,16 @@ class ResilienceStrategy(Protocol):
 class CallOutcome(Enum):
     """What the end of a call says about the endpoint."""
 
-    GOOD = "good"
-    FAULT = "fault"
-    NOTHING = "nothing"
+    SUCCESS = "good"
+    FAILURE = "fault"
+    IGNORED = "nothing"
 
 
-OVERLOAD = frozenset({429, 503, 529})
+OVERLOAD_STATUSES = frozenset({429, 503, 529})
 """Statuses that say: too much. 529 is Anthropic's."""
 
 
-def verdict(error: BaseException | None, deadline: Deadline) -> CallOutcome:
+def classify_outcome(error: BaseException | None, deadline: Deadline) -> CallOutcome:
     """Whether a call's end speaks for the endpoint, against it, or says nothing.
 
     An answer in the 400s is the caller's fault and speaks for the endpoint. A cancellation speaks against it
@@ -121,32 +121,34 @@ def verdict(error: BaseException | None, deadline: Deadline) -> CallOutcome:
     (`CircuitOpen`, `Overloaded`) says nothing.
     """
     if error is None:
-        return CallOutcome.GOOD
+        return CallOutcome.SUCCESS
     if isinstance(error, BackendError):
-        return CallOutcome.GOOD if error.status is not None and error.status < 500 else CallOutcome.FAULT
+        return CallOutcome.SUCCESS if error.status is not None and error.status < 500 else CallOutcome.FAILURE
     if isinstance(error, DeadlineExceeded | Stalled):
-        return CallOutcome.FAULT
+        return CallOutcome.FAILURE
     if isinstance(error, asyncio.CancelledError | GeneratorExit):
-        return CallOutcome.FAULT if deadline.expired else CallOutcome.NOTHING
-    return CallOutcome.NOTHING if isinstance(error, ResilienceError) else CallOutcome.FAULT
+        return CallOutcome.FAILURE if deadline.is_expired else CallOutcome.IGNORED
+    return CallOutcome.IGNORED if isinstance(error, ResilienceError) else CallOutcome.FAILURE
 
 
-def overloaded(error: BaseException | None, deadline: Deadline) -> bool:
+def is_overload(error: BaseException | None, deadline: Deadline) -> bool:
     """Whether a call's end says that the endpoint has more work than it can do: refused, or out of time."""
     if error is None:
         return False
     if isinstance(error, BackendError):
-        return error.status in OVERLOAD or error.stage == "unsent"
+        return error.status in OVERLOAD_STATUSES or error.stage == "unsent"
     if isinstance(error, asyncio.CancelledError):
-        return deadline.expired
+        return deadline.is_expired
     return isinstance(error, DeadlineExceeded | Stalled)
 
 
-RETRYABLE = frozenset({408, 425, 429, 500, 502, 503, 504, 529})
+RETRYABLE_STATUSES = frozenset({408, 425, 429, 500, 502, 503, 504, 529})
 """Statuses after which another try may help."""
 
 
-def retryable(error: ResilienceError, request: Request, statuses: frozenset[int] = RETRYABLE) -> bool:
+def is_retryable(
+    error: ResilienceError, request: Request, statuses: frozenset[int] = RETRYABLE_STATUSES
+) -> bool:
     """Whether a failed call may be sent again, as far as its class goes.
 
     What was never sent may always be. What the endpoint may have acted on may be if it is idempotent,

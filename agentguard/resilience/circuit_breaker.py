@@ -11,12 +11,12 @@ from enum import StrEnum
 from typing import Any, ClassVar
 
 from agentguard.errors import CircuitOpen
-from agentguard.resilience._sliding_window import Window
-from agentguard.resilience.base import CallOutcome, Response, Runtime, Send, verdict
+from agentguard.resilience._sliding_window import SlidingWindow
+from agentguard.resilience.base import CallOutcome, Response, Runtime, Send, classify_outcome
 from agentguard.resilience.deadline import Deadline
 from agentguard.resilience.events import EventKind
-from agentguard.resilience.options import RATIO, SECONDS, StrategyOptions, check
-from agentguard.resilience.stream_timeout import Stream
+from agentguard.resilience.options import RATIO, SECONDS, StrategyOptions, check_ranges
+from agentguard.resilience.stream_timeout import MonitoredStream
 
 
 class CircuitState(StrEnum):
@@ -28,56 +28,67 @@ class CircuitState(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Breaker(StrategyOptions):
+class CircuitBreakerOptions(StrategyOptions):
     """Options of the breaker.
 
     Attributes:
         failure_ratio: share of failures in the window from which it opens.
-        minimum: calls there must be in the window before it may open.
-        window_s: how far back it looks.
-        open_s: how long it stays open before one call may probe.
+        minimum_throughput: calls there must be in the window before it may open.
+        sampling_duration_s: how far back it looks.
+        break_duration_s: how long it stays open before one call may probe.
         target: what it guards, for events.
     """
 
-    name: ClassVar[str] = "breaker"
+    name: ClassVar[str] = "circuit_breaker"
 
     failure_ratio: float = 0.1
-    minimum: int = 20
-    window_s: float = 30.0
-    open_s: float = 5.0
+    minimum_throughput: int = 20
+    sampling_duration_s: float = 30.0
+    break_duration_s: float = 5.0
     target: str = ""
 
     def __post_init__(self) -> None:
-        check(self, failure_ratio=RATIO, minimum=(1, 100_000), window_s=SECONDS, open_s=SECONDS)
+        check_ranges(
+            self,
+            failure_ratio=RATIO,
+            minimum_throughput=(1, 100_000),
+            sampling_duration_s=SECONDS,
+            break_duration_s=SECONDS,
+        )
 
     def build(self, inner: Send, runtime: Runtime) -> CircuitBreaker:
         """Make the working part."""
         return CircuitBreaker(self, inner, runtime)
 
 
-class Permit:
+class CallPermit:
     """The leave to make one call; tells once what became of it. One of an earlier state counts no more."""
 
-    __slots__ = ("_breaker", "generation", "probe")
+    __slots__ = ("_breaker", "generation", "is_probe")
 
-    def __init__(self, breaker: CircuitBreaker, generation: int, probe: bool) -> None:
+    def __init__(self, breaker: CircuitBreaker, generation: int, is_probe: bool) -> None:
         self._breaker: CircuitBreaker | None = breaker
-        self.generation, self.probe = generation, probe
+        self.generation, self.is_probe = generation, is_probe
 
-    def end(self, outcome: CallOutcome) -> None:
+    def release(self, outcome: CallOutcome) -> None:
         """Give it back with a `Verdict`; only the first time counts."""
         breaker, self._breaker = self._breaker, None
         if breaker is not None:
-            breaker.ended(self, outcome)
+            breaker.release_permit(self, outcome)
 
 
 class CircuitBreaker:
     """The state machine, and the layer around it. Every method but `send` is synchronous, hence atomic."""
 
-    def __init__(self, options: Breaker, inner: Send, runtime: Runtime) -> None:
+    def __init__(self, options: CircuitBreakerOptions, inner: Send, runtime: Runtime) -> None:
         self._options, self._inner, self._runtime = options, inner, runtime
-        self._window = Window(options.window_s, runtime.clock)
-        self._state, self._until, self._generation, self._probing = CircuitState.CLOSED, 0.0, 0, False
+        self._window = SlidingWindow(options.sampling_duration_s, runtime.clock)
+        self._state, self._open_until, self._generation, self._has_probe_in_flight = (
+            CircuitState.CLOSED,
+            0.0,
+            0,
+            False,
+        )
 
     @property
     def state(self) -> CircuitState:
@@ -85,97 +96,97 @@ class CircuitBreaker:
         return self._state
 
     @property
-    def ready(self) -> bool:
+    def is_ready(self) -> bool:
         """Whether `enter` would give leave now; asking changes nothing."""
         if self._state is CircuitState.CLOSED:
             return True
         if self._state is CircuitState.HALF_OPEN:
-            return not self._probing
-        return self.left <= 0
+            return not self._has_probe_in_flight
+        return self.remaining_break_s <= 0
 
     @property
-    def left(self) -> float:
+    def remaining_break_s(self) -> float:
         """Seconds until an open breaker lets one call probe; 0 or less if it would now."""
-        return self._until - self._runtime.clock.now()
+        return self._open_until - self._runtime.clock.now()
 
-    def enter(self) -> Permit:
+    def acquire(self) -> CallPermit:
         """Ask for a call. Raises CircuitOpen, with the seconds until a probe, if there is none to be had."""
         if self._state is CircuitState.CLOSED:
-            return Permit(self, self._generation, probe=False)
-        left = self.left
+            return CallPermit(self, self._generation, is_probe=False)
+        left = self.remaining_break_s
         if self._state is CircuitState.OPEN and left <= 0:
-            self._move(CircuitState.HALF_OPEN)
-        if self._state is CircuitState.OPEN or self._probing:
+            self._transition(CircuitState.HALF_OPEN)
+        if self._state is CircuitState.OPEN or self._has_probe_in_flight:
             raise CircuitOpen("the endpoint failed too often just now", retry_after_s=max(0.0, left))
-        self._probing = True
-        return Permit(self, self._generation, probe=True)
+        self._has_probe_in_flight = True
+        return CallPermit(self, self._generation, is_probe=True)
 
-    def ended(self, permit: Permit, outcome: CallOutcome) -> None:
+    def release_permit(self, permit: CallPermit, outcome: CallOutcome) -> None:
         """Take a permit back; called by the permit."""
         if permit.generation != self._generation:
             return
-        if permit.probe:
-            self._probing = False
-            if outcome is not CallOutcome.NOTHING:
-                self._move(CircuitState.CLOSED if outcome is CallOutcome.GOOD else CircuitState.OPEN)
-        elif outcome is not CallOutcome.NOTHING:
-            self._count(outcome is CallOutcome.GOOD)
+        if permit.is_probe:
+            self._has_probe_in_flight = False
+            if outcome is not CallOutcome.IGNORED:
+                self._transition(CircuitState.CLOSED if outcome is CallOutcome.SUCCESS else CircuitState.OPEN)
+        elif outcome is not CallOutcome.IGNORED:
+            self._record_result(outcome is CallOutcome.SUCCESS)
 
-    def _count(self, good: bool) -> None:
+    def _record_result(self, is_success: bool) -> None:
         """A call of the closed state ended."""
-        fine, total = self._window.add(good)
+        fine, total = self._window.add(is_success)
         if fine == total:
             return
         options, failed = self._options, total - fine
-        if total >= options.minimum and failed >= options.failure_ratio * total:
-            self._move(CircuitState.OPEN)
+        if total >= options.minimum_throughput and failed >= options.failure_ratio * total:
+            self._transition(CircuitState.OPEN)
 
-    def _move(self, state: CircuitState) -> None:
-        self._state, self._probing = state, False
+    def _transition(self, state: CircuitState) -> None:
+        self._state, self._has_probe_in_flight = state, False
         self._generation += 1
         if state is CircuitState.OPEN:
-            self._until = self._runtime.clock.now() + self._options.open_s
+            self._open_until = self._runtime.clock.now() + self._options.break_duration_s
         elif state is CircuitState.CLOSED:
             self._window.clear()
-        self._runtime.tell(
+        self._runtime.emit_event(
             EventKind.BREAKER, self._options.name, target=self._options.target, reason=state.value
         )
 
     async def send(self, request: Any, deadline: Deadline) -> Response:
         """Send on, or raise CircuitOpen; a stream counts when it has ended."""
         if self._state is not CircuitState.CLOSED:
-            return await self._probe(request, deadline)
+            return await self._send_probe(request, deadline)
         generation = self._generation  # what ends in a later one counts no more
         try:
             response = await self._inner(request, deadline)
         except BaseException as error:
-            self._over(generation, error, deadline)
+            self._on_call_end(generation, error, deadline)
             raise
-        if isinstance(response, Stream):
-            response.on_end(lambda error: self._over(generation, error, deadline))
+        if isinstance(response, MonitoredStream):
+            response.add_end_callback(lambda error: self._on_call_end(generation, error, deadline))
         elif generation == self._generation:
-            self._count(True)
+            self._record_result(True)
         return response
 
-    def _over(self, generation: int, error: BaseException | None, deadline: Deadline) -> None:
+    def _on_call_end(self, generation: int, error: BaseException | None, deadline: Deadline) -> None:
         """A call of the closed state ended."""
-        outcome = verdict(error, deadline)
-        if generation == self._generation and outcome is not CallOutcome.NOTHING:
-            self._count(outcome is CallOutcome.GOOD)
+        outcome = classify_outcome(error, deadline)
+        if generation == self._generation and outcome is not CallOutcome.IGNORED:
+            self._record_result(outcome is CallOutcome.SUCCESS)
 
-    async def _probe(self, request: Any, deadline: Deadline) -> Response:
+    async def _send_probe(self, request: Any, deadline: Deadline) -> Response:
         """Send the one call that may find out whether the endpoint is well again, or raise CircuitOpen."""
-        permit = self.enter()
+        permit = self.acquire()
         try:
             response = await self._inner(request, deadline)
         except BaseException as error:
-            permit.end(verdict(error, deadline))
+            permit.release(classify_outcome(error, deadline))
             raise
-        if permit.probe:  # it has answered; the others need not wait until its stream has ended
-            permit.end(CallOutcome.GOOD)
-            permit = Permit(self, self._generation, probe=False)
-        if isinstance(response, Stream):
-            response.on_end(lambda error: permit.end(verdict(error, deadline)))
+        if permit.is_probe:  # it has answered; the others need not wait until its stream has ended
+            permit.release(CallOutcome.SUCCESS)
+            permit = CallPermit(self, self._generation, is_probe=False)
+        if isinstance(response, MonitoredStream):
+            response.add_end_callback(lambda error: permit.release(classify_outcome(error, deadline)))
         elif permit.generation == self._generation:  # what ending it with GOOD comes to
-            self._count(True)
+            self._record_result(True)
         return response

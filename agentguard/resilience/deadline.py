@@ -14,12 +14,12 @@ from types import TracebackType
 from typing import TypeVar
 
 from agentguard.errors import ConfigError, DeadlineExceeded
-from agentguard.resilience._timer_heap import Timer, timers_of
+from agentguard.resilience._timer_heap import TimerEntry, get_timer_heap
 from agentguard.resilience.clock import MONOTONIC, Clock
 
 T = TypeVar("T")
 
-EARLY = 1e-6
+CLOCK_TOLERANCE_S = 1e-6
 """asyncio ends a timer up to its clock's resolution early; that still is the deadline."""
 
 
@@ -49,12 +49,12 @@ class Deadline:
         """No deadline at all."""
         return cls(math.inf, clock)
 
-    def sooner(self, seconds: float) -> Deadline:
+    def with_timeout(self, seconds: float) -> Deadline:
         """The earlier of this deadline and one so many seconds from now."""
         at = self.clock.now() + seconds
         return self if self.at <= at else Deadline(at, self.clock)
 
-    def earlier(self, other: Deadline) -> Deadline:
+    def minimum(self, other: Deadline) -> Deadline:
         """The earlier of two deadlines of one clock."""
         return self if self.at <= other.at else other
 
@@ -63,23 +63,23 @@ class Deadline:
         return max(0.0, self.at - self.clock.now())
 
     @property
-    def expired(self) -> bool:
+    def is_expired(self) -> bool:
         """Whether the time is up."""
-        return self.clock.now() >= self.at - EARLY
+        return self.clock.now() >= self.at - CLOCK_TOLERANCE_S
 
-    def limit(self, what: str = "the call") -> DeadlineLimit:
+    def limit(self, operation: str = "the call") -> DeadlineLimit:
         """``async with deadline.limit("the head"):`` cancels what runs inside when the time is up.
 
         Raises:
             DeadlineExceeded: instead of the cancellation, or at once if the time was up before; nothing
                 inside was started then, and the error's stage is ``unsent``.
         """
-        return DeadlineLimit(self, what)
+        return DeadlineLimit(self, operation)
 
-    async def run(self, awaitable: Awaitable[T], what: str = "the call") -> T:
+    async def run(self, awaitable: Awaitable[T], operation: str = "the call") -> T:
         """Await something within the deadline. Raises DeadlineExceeded; see `limit`."""
         try:
-            async with self.limit(what):
+            async with self.limit(operation):
                 return await awaitable
         finally:
             if asyncio.iscoroutine(awaitable):
@@ -101,30 +101,30 @@ class TaskTimeout:
             alarm.over()
     """
 
-    __slots__ = ("_cancelling", "_ours", "_rang", "_task", "_timer", "_timers")
+    __slots__ = ("_cancelling", "_caused_cancellation", "_has_fired", "_task", "_timer", "_timers")
 
     def __init__(self, seconds: float) -> None:
         loop = asyncio.get_running_loop()
         task = asyncio.current_task(loop)
         assert task is not None  # for mypy: whoever awaits is in a task
         self._task, self._cancelling = task, task.cancelling()
-        self._rang = self._ours = False
-        self._timers = timers_of(loop)
-        self._timer: Timer | None = self._timers.after(loop, seconds, self._ring)
+        self._has_fired = self._caused_cancellation = False
+        self._timers = get_timer_heap(loop)
+        self._timer: TimerEntry | None = self._timers.schedule(loop, seconds, self._on_timeout)
 
-    def _ring(self) -> None:
-        self._rang, self._timer = True, None
+    def _on_timeout(self) -> None:
+        self._has_fired, self._timer = True, None
         self._task.cancel()
 
-    def over(self) -> bool:
+    def stop(self) -> bool:
         """Switch it off; whether a cancellation that came is this alarm's alone. May be called again."""
         if self._timer is not None:
-            self._timers.off(self._timer)
+            self._timers.cancel(self._timer)
             self._timer = None
-        if self._rang:
-            self._rang = False
-            self._ours = self._task.uncancel() <= self._cancelling
-        return self._ours
+        if self._has_fired:
+            self._has_fired = False
+            self._caused_cancellation = self._task.uncancel() <= self._cancelling
+        return self._caused_cancellation
 
 
 class ReusableTimeout:
@@ -133,81 +133,91 @@ class ReusableTimeout:
     Used as `Alarm` is, with `wind` in place of making one, and `off` when there are no more waits.
     """
 
-    __slots__ = ("_at", "_cancelling", "_loop", "_ours", "_rang", "_rings_at", "_task", "_timer", "_timers")
+    __slots__ = (
+        "_cancelling",
+        "_caused_cancellation",
+        "_expires_at",
+        "_fires_at",
+        "_has_fired",
+        "_loop",
+        "_task",
+        "_timer",
+        "_timers",
+    )
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._timers = timers_of(self._loop)
-        self._timer: Timer | None = None
+        self._timers = get_timer_heap(self._loop)
+        self._timer: TimerEntry | None = None
         self._task: asyncio.Task[object] | None = None
-        self._at = self._rings_at = 0.0
+        self._expires_at = self._fires_at = 0.0
         self._cancelling = 0
-        self._rang = self._ours = False
+        self._has_fired = self._caused_cancellation = False
 
-    def wind(self, seconds: float) -> None:
+    def restart(self, seconds: float) -> None:
         """Cancel the present task in so many seconds, unless `over` is called before."""
         loop = self._loop
         task = asyncio.current_task(loop)
         assert task is not None  # for mypy: whoever awaits is in a task
-        self._task, self._cancelling, self._ours = task, task.cancelling(), False
-        self._at = at = loop.time() + seconds
-        if self._timer is None or at < self._rings_at:
-            self._set(seconds)
+        self._task, self._cancelling, self._caused_cancellation = task, task.cancelling(), False
+        self._expires_at = at = loop.time() + seconds
+        if self._timer is None or at < self._fires_at:
+            self._schedule(seconds)
 
-    def over(self) -> bool:
+    def stop(self) -> bool:
         """The wait is over; whether a cancellation in it was this watch's alone. May be called again."""
-        if self._rang and self._task is not None:
-            self._rang = False
-            self._ours = self._task.uncancel() <= self._cancelling
+        if self._has_fired and self._task is not None:
+            self._has_fired = False
+            self._caused_cancellation = self._task.uncancel() <= self._cancelling
         self._task = None
-        return self._ours
+        return self._caused_cancellation
 
-    def off(self) -> None:
+    def close(self) -> None:
         """There are no more waits."""
         if self._timer is not None:
-            self._timers.off(self._timer)
+            self._timers.cancel(self._timer)
             self._timer = None
 
-    def _set(self, seconds: float) -> None:
-        self.off()
-        self._rings_at = self._loop.time() + seconds
-        self._timer = self._timers.after(self._loop, seconds, self._ring)
+    def _schedule(self, seconds: float) -> None:
+        self.close()
+        self._fires_at = self._loop.time() + seconds
+        self._timer = self._timers.schedule(self._loop, seconds, self._on_timeout)
 
-    def _ring(self) -> None:
+    def _on_timeout(self) -> None:
         """The time of some wait is up; if the present one began later, look again when its own is."""
         self._timer = None
         if self._task is None:
             return
-        left = self._at - self._loop.time()
-        if left > EARLY:
-            self._set(left)
+        left = self._expires_at - self._loop.time()
+        if left > CLOCK_TOLERANCE_S:
+            self._schedule(left)
         else:
-            self._rang = True
+            self._has_fired = True
             self._task.cancel()
 
 
 class DeadlineLimit:
     """One use of a deadline around a block; see `Deadline.limit`. Serves one task, once."""
 
-    __slots__ = ("_alarm", "_deadline", "_what")
+    __slots__ = ("_deadline", "_operation", "_timeout")
 
-    def __init__(self, deadline: Deadline, what: str) -> None:
-        self._deadline, self._what = deadline, what
-        self._alarm: TaskTimeout | None = None
+    def __init__(self, deadline: Deadline, operation: str) -> None:
+        self._deadline, self._operation = deadline, operation
+        self._timeout: TaskTimeout | None = None
 
     def start(self) -> None:
         """Begin; without ``async with``, `stop` must follow, whatever happens."""
         if self._deadline.at == math.inf:
             return
         left = self._deadline.remaining()
-        if left <= EARLY:
-            raise DeadlineExceeded(f"no time was left for {self._what}", stage="unsent")
-        self._alarm = TaskTimeout(left)
+        if left <= CLOCK_TOLERANCE_S:
+            raise DeadlineExceeded(f"no time was left for {self._operation}", stage="unsent")
+        self._timeout = TaskTimeout(left)
 
-    def stop(self, kind: type[BaseException] | None) -> None:
+    def stop(self, error_type: type[BaseException] | None) -> None:
         """End, with the kind of what was raised inside. Raises DeadlineExceeded for our own cancellation."""
-        if self._alarm is not None and self._alarm.over() and kind is asyncio.CancelledError:
-            raise DeadlineExceeded(f"{self._what} took longer than it may", stage="sent") from None
+        if self._timeout is not None and self._timeout.stop() and error_type is asyncio.CancelledError:
+            raise DeadlineExceeded(f"{self._operation} took longer than it may", stage="sent") from None
 
     async def __aenter__(self) -> None:
         self.start()

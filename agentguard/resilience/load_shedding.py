@@ -20,38 +20,38 @@ from agentguard.resilience.base import (
     Response,
     Runtime,
     Send,
-    overloaded,
-    verdict,
+    classify_outcome,
+    is_overload,
 )
-from agentguard.resilience.concurrency_limit import Concurrency, Duration
+from agentguard.resilience.concurrency_limit import ConcurrencyOptions, DurationEstimator
 from agentguard.resilience.deadline import Deadline
 from agentguard.resilience.events import EventKind
-from agentguard.resilience.options import SECONDS, StrategyOptions, check
-from agentguard.resilience.stream_timeout import Stream
+from agentguard.resilience.options import SECONDS, StrategyOptions, check_ranges
+from agentguard.resilience.stream_timeout import MonitoredStream
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shed(StrategyOptions):
+class LoadShedding(StrategyOptions):
     """Options of load shedding.
 
     Attributes:
-        queue: most calls that wait.
-        wait_s: longest wait.
+        max_queue: most calls that wait.
+        queue_timeout_s: longest wait.
         concurrency: how many calls run at once.
     """
 
-    name: ClassVar[str] = "shed"
+    name: ClassVar[str] = "load_shedding"
 
-    queue: int = 100
-    wait_s: float = 5.0
-    concurrency: Concurrency = field(default_factory=Concurrency)
+    max_queue: int = 100
+    queue_timeout_s: float = 5.0
+    concurrency: ConcurrencyOptions = field(default_factory=ConcurrencyOptions)
 
     def __post_init__(self) -> None:
-        check(self, queue=(0, 100_000), wait_s=SECONDS)
+        check_ranges(self, max_queue=(0, 100_000), queue_timeout_s=SECONDS)
 
-    def build(self, inner: Send, runtime: Runtime) -> Shedder:
+    def build(self, inner: Send, runtime: Runtime) -> LoadShedder:
         """Make the working part."""
-        return Shedder(self, inner, runtime)
+        return LoadShedder(self, inner, runtime)
 
 
 class _Waiter:
@@ -64,18 +64,18 @@ class _Waiter:
         self.priority, self.deadline = priority, deadline
 
 
-class Shedder:
+class LoadShedder:
     """Lets so many calls through at once, keeps some waiting, refuses the rest."""
 
-    def __init__(self, options: Shed, inner: Send, runtime: Runtime) -> None:
+    def __init__(self, options: LoadShedding, inner: Send, runtime: Runtime) -> None:
         self._options, self._inner, self._runtime = options, inner, runtime
         self.limit = options.concurrency.build()
         self.inflight = 0
         self._queues: tuple[deque[_Waiter], ...] = tuple(deque() for _ in RequestPriority)
-        self._duration = Duration()
+        self._duration = DurationEstimator()
 
     @property
-    def waiting(self) -> int:
+    def queue_length(self) -> int:
         """How many calls wait."""
         return sum(map(len, self._queues))
 
@@ -85,33 +85,33 @@ class Shedder:
         Raises:
             Overloaded: the queue is full of calls that are as important, or the wait would be too long.
         """
-        if self.inflight < int(self.limit.value) and not self.waiting:
+        if self.inflight < int(self.limit.value) and not self.queue_length:
             self.inflight += 1  # even if it seems too late: it is in nobody's way, and may teach us
             return self._runtime.clock.now()
         waiter = _Waiter(priority, deadline)
         self._enqueue(waiter, deadline)
-        seconds = min(self._options.wait_s, deadline.remaining())
+        seconds = min(self._options.queue_timeout_s, deadline.remaining())
         try:
             async with asyncio.timeout(seconds):
                 refusal = await waiter.future
         except BaseException as error:
-            self._withdraw(waiter)
+            self._remove_waiter(waiter)
             if isinstance(error, TimeoutError):
-                raise self._refusal("no turn came in time") from None
+                raise self._build_rejection("no turn came in time") from None
             raise
         if refusal is not None:
-            raise self._refusal(refusal)
+            raise self._build_rejection(refusal)
         return self._runtime.clock.now()
 
-    def release(self, started: float, *, overload: bool = False, counts: bool = True) -> None:
+    def release(self, started: float, *, overload: bool = False, is_sample: bool = True) -> None:
         """Give leave back: when it was got, whether the call met overload, and whether it says anything."""
         now = self._runtime.clock.now()
-        if counts:
+        if is_sample:
             self.limit.update(started=started, ended=now, inflight=self.inflight, overload=overload)
             self._duration.add(now - started)
         self.inflight -= 1
         if any(self._queues):
-            self._admit()
+            self._admit_waiters()
 
     async def send(self, request: Request, deadline: Deadline) -> Response:
         """Send on when it is the call's turn, or raise Overloaded; a stream holds its leave until its end."""
@@ -123,39 +123,39 @@ class Shedder:
         try:
             response = await self._inner(request, deadline)
         except BaseException as error:
-            self._end(started, error, deadline)
+            self._on_call_end(started, error, deadline)
             raise
-        if isinstance(response, Stream):
-            response.on_end(lambda error: self._end(started, error, deadline))
+        if isinstance(response, MonitoredStream):
+            response.add_end_callback(lambda error: self._on_call_end(started, error, deadline))
         else:
             self.release(started)
         return response
 
-    def _end(self, started: float, error: BaseException | None, deadline: Deadline) -> None:
+    def _on_call_end(self, started: float, error: BaseException | None, deadline: Deadline) -> None:
         """Give leave back, with what the call's end says.
 
         A call that was cut off before it had the usual time says nothing: it came too late by itself. If that
         counted as overload, or as a short call, waiting would shrink the limit, and so make for more waiting.
         """
-        overload = overloaded(error, deadline)
-        said = overload or verdict(error, deadline) is not CallOutcome.NOTHING
-        if overload and deadline.expired:
-            said = self._runtime.clock.now() - started >= self._duration.enough
-        self.release(started, overload=overload, counts=said)
+        overload = is_overload(error, deadline)
+        said = overload or classify_outcome(error, deadline) is not CallOutcome.IGNORED
+        if overload and deadline.is_expired:
+            said = self._runtime.clock.now() - started >= self._duration.upper_bound
+        self.release(started, overload=overload, is_sample=said)
 
-    def _late(self, deadline: Deadline, wait: float = 0.0) -> bool:
-        return wait + self._duration.enough > deadline.remaining()
+    def _misses_deadline(self, deadline: Deadline, wait_s: float = 0.0) -> bool:
+        return wait_s + self._duration.upper_bound > deadline.remaining()
 
     def _enqueue(self, waiter: _Waiter, deadline: Deadline) -> None:
         before = sum(len(queue) for queue in self._queues[: waiter.priority + 1])
         wait = self._duration.mean * (before + 1) / max(1, int(self.limit.value))
-        if wait > self._options.wait_s or self._late(deadline, wait):
-            raise self._refusal("it would not be done in time")
-        if self.waiting >= self._options.queue:
-            self._make_room(waiter.priority)
+        if wait > self._options.queue_timeout_s or self._misses_deadline(deadline, wait):
+            raise self._build_rejection("it would not be done in time")
+        if self.queue_length >= self._options.max_queue:
+            self._evict_lower_priority(waiter.priority)
         self._queues[waiter.priority].append(waiter)
 
-    def _make_room(self, priority: RequestPriority) -> None:
+    def _evict_lower_priority(self, priority: RequestPriority) -> None:
         """Refuse the last of the least important that wait, if they are less important than this."""
         for queue in reversed(self._queues[priority + 1 :]):
             while queue:
@@ -163,28 +163,28 @@ class Shedder:
                 if not waiter.future.done():
                     waiter.future.set_result("something more important took the place in the queue")
                     return
-        raise self._refusal("the queue is full")
+        raise self._build_rejection("the queue is full")
 
-    def _withdraw(self, waiter: _Waiter) -> None:
+    def _remove_waiter(self, waiter: _Waiter) -> None:
         """A call stopped waiting; if its turn had just come, it goes to the next."""
         if waiter.future.done() and not waiter.future.cancelled() and waiter.future.result() is None:
             self.inflight -= 1
-            self._admit()
+            self._admit_waiters()
         elif waiter in self._queues[waiter.priority]:
             self._queues[waiter.priority].remove(waiter)
 
-    def _admit(self) -> None:
+    def _admit_waiters(self) -> None:
         for queue in self._queues:
             while queue and self.inflight < int(self.limit.value):
                 waiter = queue.popleft()
                 if waiter.future.done():
                     continue
-                if self._late(waiter.deadline):
+                if self._misses_deadline(waiter.deadline):
                     waiter.future.set_result("its turn came too late")
                 else:
                     waiter.future.set_result(None)
                     self.inflight += 1
 
-    def _refusal(self, reason: str) -> Overloaded:
-        self._runtime.tell(EventKind.SHED, self._options.name, reason=reason)
+    def _build_rejection(self, reason: str) -> Overloaded:
+        self._runtime.emit_event(EventKind.SHED, self._options.name, reason=reason)
         return Overloaded(f"shed: {reason}", retry_after_s=self._duration.mean or None)

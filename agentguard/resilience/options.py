@@ -12,7 +12,7 @@ SECONDS = (0.001, 86_400.0)
 RATIO = (0.0, 1.0)
 
 
-def check(owner: object, **ranges: tuple[float, float]) -> None:
+def check_ranges(owner: object, **ranges: tuple[float, float]) -> None:
     """Check that number fields lie in their ranges; a range of two ints wants an int.
 
     Raises:
@@ -37,10 +37,12 @@ class StrategyOptions:
 
     def describe(self) -> str:
         """The name and all options in the order of their declaration, e.g. ``throttle k=2 window_s=120``."""
-        return " ".join([self.name, *(f"{f.name}={_shown(getattr(self, f.name))}" for f in fields(self))])  # type: ignore[arg-type]
+        return " ".join(
+            [self.name, *(f"{f.name}={_format_value(getattr(self, f.name))}" for f in fields(self))]  # type: ignore[arg-type]
+        )
 
 
-def _shown(value: object) -> str:
+def _format_value(value: object) -> str:
     if isinstance(value, float):
         return f"{value:g}"
     if isinstance(value, StrategyOptions):

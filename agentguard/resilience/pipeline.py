@@ -17,15 +17,15 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from agentguard.errors import ConfigError, DeadlineExceeded, Stage
-from agentguard.resilience.adaptive_throttling import Throttle
+from agentguard.resilience.adaptive_throttling import AdaptiveThrottling
 from agentguard.resilience.base import BoundStrategy, ResilienceStrategy, Response, Runtime, Send
-from agentguard.resilience.circuit_breaker import Breaker
+from agentguard.resilience.circuit_breaker import CircuitBreakerOptions
 from agentguard.resilience.clock import MONOTONIC, Clock
-from agentguard.resilience.deadline import EARLY, Deadline, TaskTimeout
+from agentguard.resilience.deadline import CLOCK_TOLERANCE_S, Deadline, TaskTimeout
 from agentguard.resilience.events import EventKind, Observer, Observers
 from agentguard.resilience.hedge import Hedge
-from agentguard.resilience.load_shedding import Shed
-from agentguard.resilience.options import SECONDS, StrategyOptions, check
+from agentguard.resilience.load_shedding import LoadShedding
+from agentguard.resilience.options import SECONDS, StrategyOptions, check_ranges
 from agentguard.resilience.retry import Retry
 from agentguard.resilience.stream_timeout import StreamTimeout
 
@@ -39,11 +39,11 @@ class Timeout(StrategyOptions):
     total_s: float = 600.0
 
     def __post_init__(self) -> None:
-        check(self, total_s=SECONDS)
+        check_ranges(self, total_s=SECONDS)
 
-    def build(self, inner: Send, runtime: Runtime) -> Timer:
+    def build(self, inner: Send, runtime: Runtime) -> TimeoutEnforcer:
         """Make the working part."""
-        return Timer(self.name, self.total_s, inner, runtime, hand_on=True)
+        return TimeoutEnforcer(self.name, self.total_s, inner, runtime, propagates=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,19 +55,19 @@ class AttemptTimeout(StrategyOptions):
     seconds: float = 60.0
 
     def __post_init__(self) -> None:
-        check(self, seconds=SECONDS)
+        check_ranges(self, seconds=SECONDS)
 
-    def build(self, inner: Send, runtime: Runtime) -> Timer:
+    def build(self, inner: Send, runtime: Runtime) -> TimeoutEnforcer:
         """Make the working part."""
-        return Timer(self.name, self.seconds, inner, runtime, hand_on=False)
+        return TimeoutEnforcer(self.name, self.seconds, inner, runtime, propagates=False)
 
 
-class Timer:
+class TimeoutEnforcer:
     """Ends a call when its time is up."""
 
-    def __init__(self, name: str, seconds: float, inner: Send, runtime: Runtime, *, hand_on: bool) -> None:
+    def __init__(self, name: str, seconds: float, inner: Send, runtime: Runtime, *, propagates: bool) -> None:
         self._name, self._seconds, self._inner, self._runtime = name, seconds, inner, runtime
-        self._hand_on = hand_on
+        self._propagates = propagates
 
     async def send(self, request: Any, deadline: Deadline) -> Response:
         """Send on. Raises DeadlineExceeded when the time is up."""
@@ -76,31 +76,31 @@ class Timer:
         at = now + self._seconds
         if deadline.at <= at:
             at = deadline.at
-        elif self._hand_on:
+        elif self._propagates:
             deadline = Deadline(at, deadline.clock)
-        if at - now <= EARLY:
-            raise self._up("no time was left for", "unsent")
+        if at - now <= CLOCK_TOLERANCE_S:
+            raise self._build_error("no time was left for", "unsent")
         alarm = TaskTimeout(at - now)
         try:
             return await self._inner(request, deadline)
         except asyncio.CancelledError:
-            if alarm.over():
-                raise self._up("too much time went into", "sent") from None
+            if alarm.stop():
+                raise self._build_error("too much time went into", "sent") from None
             raise
         except DeadlineExceeded:
-            if self._runtime.clock.now() >= at - EARLY:  # else it is that of a timer further in
-                self._tell()
+            if self._runtime.clock.now() >= at - CLOCK_TOLERANCE_S:  # else it is that of a timer further in
+                self._emit_timeout()
             raise
         finally:
-            alarm.over()
+            alarm.stop()
 
-    def _up(self, reason: str, stage: Stage) -> DeadlineExceeded:
+    def _build_error(self, reason: str, stage: Stage) -> DeadlineExceeded:
         """The time is up."""
-        self._tell()
-        return DeadlineExceeded(f"{reason} {'the call' if self._hand_on else 'the attempt'}", stage=stage)
+        self._emit_timeout()
+        return DeadlineExceeded(f"{reason} {'the call' if self._propagates else 'the attempt'}", stage=stage)
 
-    def _tell(self) -> None:
-        self._runtime.tell(EventKind.TIMEOUT, self._name, seconds=self._seconds)
+    def _emit_timeout(self) -> None:
+        self._runtime.emit_event(EventKind.TIMEOUT, self._name, seconds=self._seconds)
 
 
 class Pipeline:
@@ -125,11 +125,11 @@ class Pipeline:
         observers: Iterable[Observer] = (),
     ) -> None:
         self.strategies = tuple(strategies)
-        self.runtime = Runtime(clock=clock, rng=rng or random.Random(), emit=Observers(observers))  # noqa: S311
+        self.runtime = Runtime(clock=clock, rng=rng or random.Random(), observers=Observers(observers))  # noqa: S311
         _check_order([strategy.name for strategy in self.strategies])
 
     @classmethod
-    def sharing(cls, strategies: Iterable[ResilienceStrategy], runtime: Runtime) -> Pipeline:
+    def from_runtime(cls, strategies: Iterable[ResilienceStrategy], runtime: Runtime) -> Pipeline:
         """A pipeline with the time, chance and observers of another one. Raises ConfigError as else."""
         pipeline = cls(strategies)
         pipeline.runtime = runtime
@@ -148,15 +148,15 @@ class BoundPipeline:
     """A pipeline at work: itself a ``send(request, deadline)``.
 
     Attributes:
-        layers: the working strategies by name, for their state.
+        bound_strategies: the working strategies by name, for their state.
     """
 
     def __init__(self, pipeline: Pipeline, backend: Send) -> None:
-        self.layers: dict[str, BoundStrategy] = {}
+        self.bound_strategies: dict[str, BoundStrategy] = {}
         self._clock, send = pipeline.runtime.clock, backend
         for strategy in reversed(pipeline.strategies):
             layer = strategy.build(send, pipeline.runtime)
-            self.layers[strategy.name] = layer
+            self.bound_strategies[strategy.name] = layer
             send = layer.send
         self.send: Send = send
         """The outermost layer's own: the same as calling this, with a deadline that must be given."""
@@ -176,7 +176,14 @@ def _check_order(names: list[str]) -> None:
         raise ConfigError(f"Pipeline.strategies has {', '.join(twice)} twice: attempts would multiply")
     if AttemptTimeout.name in names:
         after = [n for n in names[names.index(AttemptTimeout.name) + 1 :] if n not in _INNERMOST]
-        known = {Breaker.name, Hedge.name, Retry.name, Shed.name, Throttle.name, Timeout.name}
+        known = {
+            CircuitBreakerOptions.name,
+            Hedge.name,
+            Retry.name,
+            LoadShedding.name,
+            AdaptiveThrottling.name,
+            Timeout.name,
+        }
         if known.intersection(after):
             raise ConfigError(
                 f"Pipeline.strategies: {', '.join(after)} must stand before {AttemptTimeout.name}, "
@@ -186,15 +193,17 @@ def _check_order(names: list[str]) -> None:
         raise ConfigError(f"Pipeline.strategies: {StreamTimeout.name} must be the last, next to the backend")
 
 
-def standard(total_s: float = 600.0, attempt_s: float = 60.0) -> tuple[ResilienceStrategy, ...]:
+def build_standard_strategies(
+    total_timeout_s: float = 600.0, attempt_timeout_s: float = 60.0
+) -> tuple[ResilienceStrategy, ...]:
     """The usual order, with the usual options."""
     return (
-        Timeout(total_s=total_s),
-        Shed(),
+        Timeout(total_s=total_timeout_s),
+        LoadShedding(),
         Retry(),
         Hedge(),
-        Throttle(),
-        Breaker(),
-        AttemptTimeout(seconds=attempt_s),
+        AdaptiveThrottling(),
+        CircuitBreakerOptions(),
+        AttemptTimeout(seconds=attempt_timeout_s),
         StreamTimeout(),
     )

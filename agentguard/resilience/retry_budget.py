@@ -12,13 +12,13 @@ from typing import ClassVar
 
 from agentguard.errors import ConfigError
 from agentguard.resilience.clock import Clock
-from agentguard.resilience.options import RATIO, StrategyOptions, check
+from agentguard.resilience.options import RATIO, StrategyOptions, check_ranges
 
 _EPSILON = 1e-9  # twenty twentieths are not quite one in floating point
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BudgetOptions(StrategyOptions):
+class RetryBudgetOptions(StrategyOptions):
     """How many extra requests are allowed.
 
     In any stretch of time no more are made than ``burst + ratio * requests + per_second * seconds``.
@@ -30,7 +30,7 @@ class BudgetOptions(StrategyOptions):
         burst: most tokens that can be saved up.
     """
 
-    name: ClassVar[str] = "budget"
+    name: ClassVar[str] = "retry_budget"
 
     ratio: float = 0.2
     reserve: float = 3.0
@@ -38,21 +38,21 @@ class BudgetOptions(StrategyOptions):
     burst: float = 100.0
 
     def __post_init__(self) -> None:
-        check(self, ratio=RATIO, reserve=(0.0, 1e6), per_second=(0.0, 1e6), burst=(0.0, 1e6))
+        check_ranges(self, ratio=RATIO, reserve=(0.0, 1e6), per_second=(0.0, 1e6), burst=(0.0, 1e6))
         if self.burst < self.reserve:
             raise ConfigError(
-                f"BudgetOptions.burst must be at least reserve ({self.reserve:g}), not {self.burst:g}"
+                f"RetryBudgetOptions.burst must be at least reserve ({self.reserve:g}), not {self.burst:g}"
             )
 
 
 class RetryBudget:
     """A bucket of tokens. Nothing awaits between look and withdrawal, so no token is lost or doubled."""
 
-    __slots__ = ("_clock", "_last", "_options", "_tokens")
+    __slots__ = ("_clock", "_options", "_refilled_at", "_tokens")
 
-    def __init__(self, options: BudgetOptions, clock: Clock) -> None:
+    def __init__(self, options: RetryBudgetOptions, clock: Clock) -> None:
         self._options, self._clock = options, clock
-        self._tokens, self._last = options.reserve, clock.now()
+        self._tokens, self._refilled_at = options.reserve, clock.now()
 
     @property
     def tokens(self) -> float:
@@ -61,7 +61,7 @@ class RetryBudget:
         return self._tokens
 
     @property
-    def available(self) -> bool:
+    def has_tokens(self) -> bool:
         """Whether an extra request is allowed now."""
         return self.tokens >= 1 - _EPSILON
 
@@ -75,7 +75,7 @@ class RetryBudget:
 
     def withdraw(self) -> bool:
         """Take a token for an extra request; False if there is none."""
-        if not self.available:
+        if not self.has_tokens:
             return False
         self._tokens = max(0.0, self._tokens - 1)
         return True
@@ -83,6 +83,6 @@ class RetryBudget:
     def _refill(self) -> None:
         now, options = self._clock.now(), self._options
         if self._tokens < options.reserve:
-            earned = options.per_second * (now - self._last)
+            earned = options.per_second * (now - self._refilled_at)
             self._tokens = min(options.reserve, self._tokens + earned)
-        self._last = now
+        self._refilled_at = now

@@ -19,13 +19,13 @@ from agentguard.errors import BackendError, DeadlineExceeded, ResilienceError, S
 from agentguard.resilience.base import Response, Runtime, Send
 from agentguard.resilience.deadline import Deadline, ReusableTimeout
 from agentguard.resilience.events import EventKind
-from agentguard.resilience.options import SECONDS, StrategyOptions, check
+from agentguard.resilience.options import SECONDS, StrategyOptions, check_ranges
 
-GRACE_S = 0.1
+CLOSE_TIMEOUT_S = 0.1
 """How long something cancelled may take to end before it is left to itself."""
 
 
-def anything(_chunk: Any) -> bool:
+def accept_any_chunk(_chunk: Any) -> bool:
     """Every chunk carries something: there are no heartbeats."""
     return True
 
@@ -33,15 +33,15 @@ def anything(_chunk: Any) -> bool:
 class ChunkClassifier(Protocol):
     """How the chunks of one request's answer are read; what a request's ``api`` is, if it has one."""
 
-    def carries(self, chunk: Any) -> bool:
+    def has_content(self, chunk: Any) -> bool:
         """Whether a chunk carries something; a heartbeat does not."""
         ...
 
-    def ends(self, chunk: Any) -> bool:
+    def is_last(self, chunk: Any) -> bool:
         """Whether a chunk is, or has at its end, the protocol's last one."""
         ...
 
-    def fault(self, chunk: Any) -> str | None:
+    def find_chunk_error(self, chunk: Any) -> str | None:
         """What is wrong with a chunk, in one clause that shows nothing of it; None if nothing is."""
         ...
 
@@ -51,23 +51,25 @@ class StreamTimeout(StrategyOptions):
     """Options for streams.
 
     Attributes:
-        first_s: most seconds to the first chunk that carries something; until then the call may be retried.
-        idle_s: most seconds between two such chunks, not counting the time that the reader takes.
-        carries: whether a chunk carries something; a heartbeat does not.
-        ends: whether a chunk is the protocol's last one; None if there is no such thing.
-        ahead: most heartbeats that are kept before the first chunk; more of them are a fault.
+        first_chunk_timeout_s: most seconds to the first chunk that carries something; until then the call may be retried.
+        idle_timeout_s: most seconds between two such chunks, not counting the time that the reader takes.
+        has_content: whether a chunk carries something; a heartbeat does not.
+        is_last: whether a chunk is the protocol's last one; None if there is no such thing.
+        max_leading_heartbeats: most heartbeats that are kept before the first chunk; more of them are a fault.
     """
 
-    name: ClassVar[str] = "progress"
+    name: ClassVar[str] = "stream_timeout"
 
-    first_s: float = 60.0
-    idle_s: float = 20.0
-    carries: Callable[[Any], bool] = anything
-    ends: Callable[[Any], bool] | None = None
-    ahead: int = 1000
+    first_chunk_timeout_s: float = 60.0
+    idle_timeout_s: float = 20.0
+    has_content: Callable[[Any], bool] = accept_any_chunk
+    is_last: Callable[[Any], bool] | None = None
+    max_leading_heartbeats: int = 1000
 
     def __post_init__(self) -> None:
-        check(self, first_s=SECONDS, idle_s=SECONDS, ahead=(0, 1_000_000))
+        check_ranges(
+            self, first_chunk_timeout_s=SECONDS, idle_timeout_s=SECONDS, max_leading_heartbeats=(0, 1_000_000)
+        )
 
     def build(self, inner: Send, runtime: Runtime) -> StreamMonitor:
         """Make the working part."""
@@ -86,12 +88,12 @@ class StreamMonitor:
         if not hasattr(response, "__anext__"):
             return response
         api: ChunkClassifier | None = getattr(request, "api", None)
-        stream = Stream(response, deadline, self._options, self._runtime, reading=api)
+        stream = MonitoredStream(response, deadline, self._options, self._runtime, classifier=api)
         await stream.start()
         return stream
 
 
-class Stream:
+class MonitoredStream:
     """An async iterator of chunks under a deadline. Read it to its end or close it; it holds a connection.
 
     Iterating raises Stalled, DeadlineExceeded, or BackendError if it breaks off or brings what its protocol
@@ -111,51 +113,51 @@ class Stream:
         options: StreamTimeout,
         runtime: Runtime,
         *,
-        reading: ChunkClassifier | None = None,
+        classifier: ChunkClassifier | None = None,
     ) -> None:
         self._source, self._deadline, self._options, self._runtime = source, deadline, options, runtime
         self.status: Any = getattr(source, "status", None)
         self.headers: Any = getattr(source, "headers", ())
         self.replica: Any = getattr(source, "replica", "")
         self.notes: Any = getattr(source, "notes", ())
-        self._carries = options.carries if reading is None else reading.carries
-        self._ends = options.ends if reading is None else reading.ends
-        self._fault = None if reading is None else reading.fault
-        self._watch = ReusableTimeout()
-        self._ahead: deque[Any] = deque()
-        self._left = options.first_s
-        self._started = self._complete = self._over = False
+        self._has_content = options.has_content if classifier is None else classifier.has_content
+        self._is_last = options.is_last if classifier is None else classifier.is_last
+        self._find_chunk_error = None if classifier is None else classifier.find_chunk_error
+        self._timeout = ReusableTimeout()
+        self._buffered_chunks: deque[Any] = deque()
+        self._remaining_s = options.first_chunk_timeout_s
+        self._has_started = self._is_complete = self._is_finished = False
         self._callbacks: list[Callable[[BaseException | None], None]] = []
         self._error: BaseException | None = None
 
-    def on_end(self, callback: Callable[[BaseException | None], None]) -> None:
+    def add_end_callback(self, callback: Callable[[BaseException | None], None]) -> None:
         """Call back once when the stream is over, with the error or None; at once if it is."""
-        if self._over:
+        if self._is_finished:
             callback(self._error)
         else:
             self._callbacks.append(callback)
 
     async def start(self) -> None:
         """Wait for the first chunk that carries something; the reader gets it, and what came before it."""
-        while not self._started and not self._over:
+        while not self._has_started and not self._is_finished:
             try:
-                self._ahead.append(await self._next())
+                self._buffered_chunks.append(await self._next())
             except StopAsyncIteration:
                 return
-            if len(self._ahead) > self._options.ahead:
+            if len(self._buffered_chunks) > self._options.max_leading_heartbeats:
                 await self._fail(Stalled("a stream sent only heartbeats", stage="sent"))
-        self._started = True
+        self._has_started = True
 
     def __aiter__(self) -> Self:
         return self
 
     def __anext__(self) -> Coroutine[Any, Any, Any]:
-        return self._rest() if self._ahead or self._over else self._next()
+        return self._next_buffered() if self._buffered_chunks or self._is_finished else self._next()
 
-    async def _rest(self) -> Any:
+    async def _next_buffered(self) -> Any:
         """What was read ahead; then how it ended."""
-        if self._ahead:
-            return self._ahead.popleft()
+        if self._buffered_chunks:
+            return self._buffered_chunks.popleft()
         if self._error is None:
             raise StopAsyncIteration
         if isinstance(self._error, ResilienceError):
@@ -164,45 +166,47 @@ class Stream:
 
     async def aclose(self) -> None:
         """Close it and what it reads from; at most `GRACE_S` are spent on that."""
-        self._ahead.clear()
-        if not self._over:
-            self._end(asyncio.CancelledError())
-            await discard(self._source)
+        self._buffered_chunks.clear()
+        if not self._is_finished:
+            self._finish(asyncio.CancelledError())
+            await close_response(self._source)
 
     async def _next(self) -> Any:
         """The next chunk, in the time left since the last one; ends the stream at its end and on errors."""
-        clock, watch = self._runtime.clock, self._watch
+        clock, watch = self._runtime.clock, self._timeout
         before = clock.now()
         try:
-            watch.wind(max(0.0, min(self._left, self._deadline.at - before)))
+            watch.restart(max(0.0, min(self._remaining_s, self._deadline.at - before)))
             try:
                 chunk = await self._source.__anext__()
             finally:
-                ours = watch.over()
-            wrong = None if self._fault is None else self._fault(chunk)
+                ours = watch.stop()
+            wrong = None if self._find_chunk_error is None else self._find_chunk_error(chunk)
             if wrong is not None:
                 raise BackendError(f"the stream is not what it should be: {wrong}", stage=self._stage)
-            if self._carries(chunk):
-                self._started, self._left = True, self._options.idle_s
+            if self._has_content(chunk):
+                self._has_started, self._remaining_s = True, self._options.idle_timeout_s
             else:
-                self._left -= clock.now() - before
-            if self._started and not self._complete and self._ends is not None:
-                self._complete = self._ends(chunk)  # the end of something: of nothing there is none
+                self._remaining_s -= clock.now() - before
+            if self._has_started and not self._is_complete and self._is_last is not None:
+                self._is_complete = self._is_last(chunk)  # the end of something: of nothing there is none
         except StopAsyncIteration:
-            if self._ends is not None and not self._complete:
+            if self._is_last is not None and not self._is_complete:
                 await self._fail(BackendError("the stream ended before its last event", stage=self._stage))
-            self._end(None)
+            self._finish(None)
             raise
         except BaseException as error:
-            await self._stop(self._late() if ours and isinstance(error, asyncio.CancelledError) else error)
+            await self._abort(
+                self._build_timeout_error() if ours and isinstance(error, asyncio.CancelledError) else error
+            )
         return chunk
 
-    def _late(self) -> ResilienceError:
-        if self._deadline.expired:
+    def _build_timeout_error(self) -> ResilienceError:
+        if self._deadline.is_expired:
             return DeadlineExceeded("the stream took longer than the call may")
         return Stalled("the stream made no progress in its time")
 
-    async def _stop(self, error: BaseException) -> NoReturn:
+    async def _abort(self, error: BaseException) -> NoReturn:
         """End the stream with what ended its source, and raise it, or what it means."""
         if isinstance(error, ResilienceError):
             error.stage = self._stage  # whatever the backend thought: the caller may have a part of it
@@ -210,41 +214,41 @@ class Stream:
         elif isinstance(error, OSError | EOFError):
             await self._fail(BackendError(f"the stream broke off: {type(error).__name__}", stage=self._stage))
         else:
-            self._end(error)
-            await discard(self._source)
+            self._finish(error)
+            await close_response(self._source)
         raise error
 
     @property
     def _stage(self) -> Any:
-        return "committed" if self._started else "sent"
+        return "committed" if self._has_started else "sent"
 
     async def _fail(self, error: ResilienceError) -> None:
         kind = EventKind.STALL if isinstance(error, Stalled) else EventKind.CUT
-        self._runtime.tell(kind, self._options.name, reason=error.code)
-        self._end(error)
-        await discard(self._source)
+        self._runtime.emit_event(kind, self._options.name, reason=error.code)
+        self._finish(error)
+        await close_response(self._source)
         raise error
 
-    def _end(self, error: BaseException | None) -> None:
-        self._over, self._error = True, error
-        self._watch.off()
+    def _finish(self, error: BaseException | None) -> None:
+        self._is_finished, self._error = True, error
+        self._timeout.close()
         callbacks, self._callbacks = self._callbacks, []
         for callback in callbacks:
             callback(error)
 
 
-def when_done(response: Response, callback: Callable[[BaseException | None], None]) -> None:
+def add_end_callback(response: Response, callback: Callable[[BaseException | None], None]) -> None:
     """Call back when an answer is over: a `Stream` at its end, anything else now."""
-    if isinstance(response, Stream):
-        response.on_end(callback)
+    if isinstance(response, MonitoredStream):
+        response.add_end_callback(callback)
     else:
         callback(None)
 
 
-async def discard(response: Response) -> None:
+async def close_response(response: Response) -> None:
     """Close an answer nobody wants, if it can be closed; no longer than `GRACE_S`, whatever it raises."""
     close = getattr(response, "aclose", None)
     if close is not None:
         with contextlib.suppress(Exception):
-            async with asyncio.timeout(GRACE_S):
+            async with asyncio.timeout(CLOSE_TIMEOUT_S):
                 await close()

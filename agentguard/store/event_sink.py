@@ -1,4 +1,4 @@
-"""A run written behind as it happens: the recorder's events, as rows that the store's writer takes."""
+"""Event sink that writes a run to the store while the run is in progress."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from agentguard.trajectory.serialization import decode_annotation, decode_meta
 
 
 class StoreEventSink:
-    """Takes the events of one run at a time; `append` never waits for the database and never fails on it.
+    """Sink that turns the events of a recorder into rows; `append` never waits for the database.
 
-    What cannot be written is counted by the store (`Store.health`).
+    The store counts rows that cannot be written (`Store.get_health`). The sink handles one run at a time.
 
     Args:
-        store: where the run goes.
-        tenant: whose run it is.
+        store: the store that receives the rows.
+        tenant: tenant that owns the run.
     """
 
     def __init__(self, store: Store, *, tenant: str = "") -> None:
@@ -29,13 +29,13 @@ class StoreEventSink:
         self._length = 0
 
     def append(self, event: dict[str, Any]) -> None:
-        """Queue what an event changes. Raises FormatError on an event that is none, or before any header."""
+        """Queue the rows of an event. Raises FormatError if the event is invalid or precedes the header."""
         rows = self._build_rows(event)
         if rows:
             self._store.write(*rows)
 
     def close(self) -> None:
-        """Nothing is held here: the store writes what was queued."""
+        """Do nothing; the store writes the queued rows."""
 
     def _build_rows(self, event: dict[str, Any]) -> tuple[Row, ...]:
         node = JsonNode.from_value(event)

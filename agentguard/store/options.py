@@ -1,4 +1,4 @@
-"""How a store behaves; checked once."""
+"""Options of a store."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from agentguard.store.db.engine import SynchronousMode
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreOptions:
-    """Options of `Store.open`. Raises ConfigError on one that is out of its range.
+    """Options of `Store.open`. Raises ConfigError if a value is out of range.
 
     Attributes:
-        max_rows, max_bytes: how much may wait to be written; what comes on top of it is lost and counted.
-        synchronous: SQLite only: with ``"normal"`` a power cut may lose the last rows, with ``"full"`` every
-            group of rows waits for the disk. Claims of effects always do.
-        lock_timeout_s: how long to wait for a lock that another process holds, before trying again later.
+        max_rows, max_bytes: bounds of the write queue; rows beyond them are lost and counted.
+        synchronous: SQLite only. With ``"normal"`` a power failure may lose the last commits; with ``"full"``
+            every commit waits for the disk. Effect claims always use ``"full"``.
+        lock_timeout_s: seconds to wait for a database lock that another process holds.
     """
 
     max_rows: int = 50_000

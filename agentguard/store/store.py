@@ -1,4 +1,4 @@
-"""The store as others use it: write rows, ask for them, claim effects, delete."""
+"""Public interface of the store: write rows, query them, claim effects, delete runs."""
 
 from __future__ import annotations
 
@@ -38,15 +38,17 @@ _INHERITED_RESOURCES: list[object] = []
 
 
 class Store(StoreQueries):
-    """Rows on disk; safe to use from many threads, and from several processes at once.
+    """Durable storage of rows; safe to share between threads, and between processes on one database.
 
-    `write` never waits for the database and never raises. Everything else answers from the database, waits
-    for it, and raises StoreUnavailable where it cannot be used now; in asyncio code call it through
-    ``asyncio.to_thread``. Questions are answered from what is durable: `flush` first to see one's own rows.
+    - `write` never waits for the database and never raises.
+    - All other methods wait for the database and raise StoreUnavailable if it cannot be used. In asyncio
+      code,
+      call them with ``asyncio.to_thread``.
+    - Queries return only committed rows: call `flush` before you query rows that you have just written.
     """
 
     def __init__(self, address: DatabaseAddress, options: StoreOptions) -> None:
-        """Use `open`. Nothing is connected here."""
+        """Create the store without connecting; use `open` instead."""
         self.address, self.options = address, options
         self._build_components()
         atexit.register(self.close)
@@ -59,7 +61,8 @@ class Store(StoreQueries):
         self._unit_of_work = UnitOfWork(self._writer)
         self._executor = QueryExecutor(self._database)
         self._retention = Retention(self._database)
-        # A claim that a power cut forgets would let an effect happen twice: it always waits for the disk.
+        # If a power failure lost a claim, its effect could be executed twice. So claims always wait for the
+        # disk.
         self._claims_database = Database(self.address, synchronous="full", lock_timeout_s=o.lock_timeout_s)
         self._effect_claims = EffectClaims(self._claims_database)
 
@@ -67,19 +70,19 @@ class Store(StoreQueries):
     def open(
         cls, url: str | Path | None = None, *, connect: bool = True, options: StoreOptions | None = None
     ) -> Store:
-        """Open a store, and make its tables if the database has none.
+        """Open a store, and create its tables if the database has none.
 
         Args:
-            url: a path, ``sqlite:///path`` or ``postgresql://user:password@host/name``; None: what the
-                environment variable ``AGENTGUARD_STORE`` says, else ``.agentguard/store.db``.
-            connect: try the database now; if False, a database that cannot be reached is waited for.
+            url: a path, ``sqlite:///path`` or ``postgresql://user:password@host/name``. The default is the
+                environment variable ``AGENTGUARD_STORE``, then ``.agentguard/store.db``.
+            connect: connect to the database now. If False, the writer retries until it can connect.
             options: limits and durability.
 
         Raises:
-            ConfigError: no address of a database that can be used.
-            MissingExtra: its driver is not installed.
-            StoreVersion: its tables are of another version of agentguard.
-            StoreUnavailable: it cannot be used now (only with ``connect``).
+            ConfigError: the address is not that of a supported database.
+            MissingExtra: the database driver is not installed.
+            StoreVersion: the tables are of another version of agentguard.
+            StoreUnavailable: the database cannot be used now (only with ``connect``).
         """
         store = cls(resolve_address(url), options or StoreOptions())
         if connect:
@@ -95,12 +98,15 @@ class Store(StoreQueries):
 
     @staticmethod
     def migrate(url: str | Path | None = None) -> tuple[DatabaseAddress, str, str]:
-        """Bring the tables of a store to this version: its address, the versions before and after.
+        """Migrate the tables of a store; return its address and the versions before and after.
 
-        What lists show of its runs is made in several transactions afterwards; where that is broken off, it
-        is done by doing this again.
+        Run summaries are refreshed afterwards in several transactions. If that is interrupted, call this
+        again.
 
-        Raises StoreVersion where they are newer, StoreError where there is no file, StoreUnavailable.
+        Raises:
+            StoreVersion: the tables are newer than this agentguard.
+            StoreError: the database file does not exist.
+            StoreUnavailable: the database cannot be used now.
         """
         address = resolve_address(url)
         if address.path is not None and not address.path.exists():
@@ -126,30 +132,30 @@ class Store(StoreQueries):
     # -- writing
 
     def write(self, *rows: r.Row) -> WriteReceipt:
-        """Queue rows; they become durable together, soon. Never raises and never touches the disk."""
+        """Queue rows, which are committed together soon after. Never raises and never accesses the disk."""
         return self._unit_of_work.write(rows)
 
     def unit_of_work(self) -> AbstractContextManager[None]:
-        """What this thread writes inside of it becomes durable as one: all of it, or nothing.
+        """Return a context manager that commits all rows this thread writes in it, or none.
 
-        Rows are queued when the block ends; `flush` and receipts have to wait until then.
+        The rows are queued when the block ends. `flush` and receipts do not complete before that.
         """
         return self._unit_of_work
 
     def write_run(self, record: Record | Trajectory, *, tenant: str = "") -> WriteReceipt:
-        """Queue a whole run; it replaces what is stored under its id."""
+        """Queue a whole run; it replaces the stored run of the same id."""
         whole = record if isinstance(record, Record) else Record(trajectory=record)
         return self.write(*build_run_rows(whole, tenant=tenant))
 
     def get_health(self) -> WriterHealth:
-        """How many rows were written, wait, were refused or lost, and what is wrong with the database."""
+        """Return the counts of written, pending, refused and lost rows, and the last database error."""
         return self._writer.get_health()
 
     def flush(self, timeout_s: float | None = None, *, immediate: bool = True) -> None:
-        """Wait for the rows written before. Raises StoreTimeout after ``timeout_s`` seconds.
+        """Wait until all rows queued so far are settled. Raises StoreTimeout after ``timeout_s`` seconds.
 
-        With ``haste`` they are written at once; else they are gathered first, as those are for which nobody
-        waits: for who flushes often, as it spares the database transactions.
+        With ``immediate`` the writer commits them at once. Otherwise it gathers rows for a larger batch
+        first. Callers that flush often save transactions that way.
         """
         if not self._writer.flush(timeout_s, immediate=immediate):
             raise StoreTimeout(
@@ -157,16 +163,16 @@ class Store(StoreQueries):
             )
 
     def close(self, timeout_s: float = _CLOSE_TIMEOUT_S) -> None:
-        """Write what waits, for at most ``timeout_s`` seconds; what is left then is lost and counted."""
+        """Write the pending rows for at most ``timeout_s`` seconds; the rest is lost and counted."""
         atexit.unregister(self.close)
         self._writer.close(timeout_s)
         self._database.invalidate()
         self._claims_database.invalidate()
 
     def rebuild_run_summaries(self) -> int:
-        """Make what lists show of each run anew, from all that is stored of it; returns how many runs.
+        """Rebuild the summaries of all runs from their stored rows; return the number of runs.
 
-        Raises StoreUnavailable. For a store whose overviews are in doubt: writing keeps them up by itself.
+        The writer keeps summaries up to date, so this is needed only to repair them. Raises StoreUnavailable.
         """
         self.flush(_FLUSH_TIMEOUT_S)
         try:
@@ -175,16 +181,16 @@ class Store(StoreQueries):
             raise to_unavailable_error(error, self.address) from None
 
     def open_change_detector(self) -> ChangeDetector:
-        """Tells, cheaply and again and again, whether anything was written; close it afterwards."""
+        """Return a detector for polling the store for changes at low cost; the caller closes it."""
         return ChangeDetector(self._database)
 
     # -- effects
 
     def claim(self, effect: r.EffectRow) -> StoredEffectClaim:
-        """Claim an effect before it is carried out; only a claim that is ``"new"`` allows that.
+        """Claim an effect before it is executed; execute it only if the claim is ``"new"``.
 
         Raises:
-            StoreUnavailable: the claim could not be made durable: do not carry the effect out.
+            StoreUnavailable: the claim could not be made durable: do not execute the effect.
             StoreError: the row cannot be stored.
         """
         return self._effect_claims.claim(effect)
@@ -192,29 +198,27 @@ class Store(StoreQueries):
     def settle(
         self, effect: r.EffectRow, state: Literal["done", "compensated"], *, result: r.RowData | None = None
     ) -> bool:
-        """Note that a claimed effect is done or compensated; ``result`` becomes its data.
+        """Record that a claimed effect is done or compensated; ``result`` becomes its data.
 
-        Returns False if it was never claimed, or had got that far before.
+        Returns False if the effect was never claimed or already had this state.
         """
         return self._effect_claims.settle(effect, state, result)
 
     def update_schemata(
         self, transform: SchemaTransform, *, known_versions: SchemaVersions | None = None, tenant: str = ""
     ) -> SchemaVersions:
-        """Read, change and write schemata as one; see
-        `agentguard.store.write.schema_update.update_schemata`.
-        """
+        """Read, transform and write schemata atomically (`agentguard.store.write.schema_update`)."""
         return update_schemata(self._database, transform, known_versions=known_versions or {}, tenant=tenant)
 
-    # -- forgetting
+    # -- deletion
 
     def delete_run(self, run_id: str, *, tenant: str = "") -> DeletionResult:
-        """Remove a run and everything that belongs to it, its claims of effects among it."""
+        """Delete a run and all its rows, including its effect claims."""
         self.flush(_FLUSH_TIMEOUT_S)
         return self._retention.delete_run(run_id, tenant)
 
     def delete_tenant(self, tenant: str) -> DeletionResult:
-        """Remove everything of a tenant, its schemata among it."""
+        """Delete all rows of a tenant, including its schemata."""
         self.flush(_FLUSH_TIMEOUT_S)
         return self._retention.delete_tenant(tenant)
 
@@ -226,7 +230,7 @@ class Store(StoreQueries):
         keep_failed: bool = False,
         tenant: str | None = None,
     ) -> DeletionResult:
-        """Remove what is older, and what is too much (`agentguard.store.write.retention.RetentionLimits`)."""
+        """Delete runs beyond the given age and size (`agentguard.store.write.retention.RetentionLimits`)."""
         limits = RetentionLimits(
             older_than_s=older_than_s, max_bytes=max_bytes, keep_failed=keep_failed, tenant=tenant
         )
@@ -234,7 +238,7 @@ class Store(StoreQueries):
         return self._retention.prune(limits)
 
     def delete_expired_shared_state(self, *, session_ttl_s: float, hint_ttl_s: float) -> int:
-        """Remove shared conversations and hints that nobody has renewed for so long; returns how many.
+        """Delete shared sessions and hints not renewed within their TTL; return the number of rows.
 
         Raises StoreUnavailable.
         """
@@ -242,10 +246,12 @@ class Store(StoreQueries):
 
 
 def _reopen_after_fork() -> None:
-    """A forked process has neither the writer's thread nor any right to its parent's connections.
+    """Give each open store a new writer and new connections in a forked process.
 
-    It gets new ones. The old are kept, unused, as closing them would speak to the database in the parent's
-    name. Rows that waited are the parent's to write.
+    The threads of the parent do not exist in the child, and its connections must not be shared. The old
+    objects
+    are kept unused: closing them would send data on the parent's connections. The parent writes its pending
+    rows.
     """
     for store in list(_OPEN_STORES):
         _INHERITED_RESOURCES.append((store._database, store._claims_database, store._writer))

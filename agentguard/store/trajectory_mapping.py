@@ -1,4 +1,4 @@
-"""Runs as rows and back, without loss: steps, branches, and beside them how a data set judged the run."""
+"""Lossless mapping between trajectories with annotations and rows of the store."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from agentguard.trajectory.serialization import (
 
 
 def build_run_rows(record: Record, *, tenant: str = "", created_at: float | None = None) -> tuple[Row, ...]:
-    """A whole run; it replaces what is stored under its id."""
+    """Return the rows of a whole run; they replace the stored run of the same id."""
     run, made = record.trajectory, time.time() if created_at is None else created_at
     rows: list[Row] = [
         ClearRunRow(tenant=tenant, created_at=made, run_id=run.id),
@@ -45,7 +45,7 @@ def build_run_row(
     tenant: str = "",
     created_at: float | None = None,
 ) -> RunRow:
-    """A run without its steps; written when a run begins, and again when more is known of it."""
+    """Return the row of a run without its steps; written when a run begins and when its metadata changes."""
     judged = annotation or Annotation()
     return RunRow(
         tenant=tenant,
@@ -64,7 +64,7 @@ def build_run_row(
 def build_step_row(
     run_id: str, step: Step, *, branch_id: str = "", tenant: str = "", created_at: float | None = None
 ) -> StepRow:
-    """A step of the live line, or of the branch ``line``."""
+    """Return the row of a step of the current branch, or of the branch ``branch_id``."""
     return StepRow(
         tenant=tenant,
         created_at=time.time() if created_at is None else created_at,
@@ -80,7 +80,7 @@ def build_step_row(
 def build_branch_row(
     run_id: str, branch: Branch, *, tenant: str = "", created_at: float | None = None, takes: bool = False
 ) -> BranchRow:
-    """A branch without its steps; with ``takes`` the live line's steps become its own, as in a rollback."""
+    """Return the row of a branch; with ``takes`` it takes over steps of the current branch (rollback)."""
     data = {"reason": branch.reason} if branch.reason else {}
     return BranchRow(
         tenant=tenant,
@@ -95,7 +95,7 @@ def build_branch_row(
 
 
 def build_trajectory(run: RunRow, steps: Sequence[StepRow], branches: Iterable[BranchRow]) -> Trajectory:
-    """The run of these rows. Raises FormatError, naming the run, if they do not make one."""
+    """Return the trajectory of these rows. Raises FormatError with the run id if they are inconsistent."""
     try:
         lines: dict[str, list[Step]] = {}
         for row in steps:
@@ -110,7 +110,7 @@ def build_trajectory(run: RunRow, steps: Sequence[StepRow], branches: Iterable[B
 
 
 def decode_run_annotation(run: RunRow) -> Annotation:
-    """How a data set judged the run."""
+    """Return the annotation of the run."""
     return decode_annotation(JsonNode.from_value(run.annotation))
 
 
@@ -119,7 +119,7 @@ def _build_branch(row: BranchRow, steps: Sequence[Step]) -> Branch:
     return Branch(
         id=row.id,
         fork_step=row.fork_step,
-        # Moved from the live line, or written under the branch: either way their indices tell the order.
+        # The rows are sorted by index, whether they came from the current branch or were written to this one.
         steps=tuple(steps),
         parent=row.parent,
         reason=node.text_or("reason"),

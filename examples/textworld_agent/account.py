@@ -41,7 +41,7 @@ def status(agent: Agent) -> str:
 
 def closing(agent: Agent) -> str:
     """The last message when the game has not ended by itself."""
-    if GoalPlanner(agent.task).complete(agent.memory):
+    if GoalPlanner(agent.task).is_complete(agent.memory):
         return agent.voice.say("claim", done=done(agent.task))
     return agent.voice.say("stuck", left=_left(agent))
 

@@ -6,36 +6,36 @@ from functools import partial
 
 import pytest
 
-from agentguard.backends.load_balancing.base import policies, policy_factory, register_policy
-from agentguard.backends.load_balancing.consistent_hash import ranked
+from agentguard.backends.load_balancing.base import get_policy_factory, list_policies, register_policy
+from agentguard.backends.load_balancing.consistent_hash import rank_by_score
 from agentguard.errors import ConfigError
 from agentguard.testing.contracts import load_balancing as contract
 
-ALL = policies()
+ALL = list_policies()
 SPREADING = [name for name in ALL if name != "priority"]
-AFFINE = {"session": "session", "prefix": "prefix"}
+AFFINE = {"session_affinity": "session", "prefix_affinity": "prefix"}
 
 
 @pytest.mark.parametrize("name", ALL)
 @pytest.mark.parametrize("check", contract.CHECKS, ids=lambda check: check.__name__)
 def test_every_policy_keeps_the_contract(name, check):
-    check(policy_factory(name))
+    check(get_policy_factory(name))
 
 
 @pytest.mark.parametrize("name", SPREADING)
 def test_policies_that_spread_are_even(name):
-    contract.check_even_distribution(policy_factory(name))
+    contract.check_even_distribution(get_policy_factory(name))
 
 
-@pytest.mark.parametrize("name", ["least_load", "weighted", "session", "prefix"])
+@pytest.mark.parametrize("name", ["least_request", "weighted", "session_affinity", "prefix_affinity"])
 def test_policies_that_heed_weights(name):
-    contract.check_weights_respected(policy_factory(name))
+    contract.check_weights_respected(get_policy_factory(name))
 
 
 @pytest.mark.parametrize(("name", "key"), AFFINE.items())
 def test_policies_that_keep_what_belongs_together_on_one_replica(name, key):
-    contract.check_affinity(policy_factory(name), key=key)
-    contract.check_minimal_disruption(partial(policy_factory(name), bound=0.0))
+    contract.check_affinity(get_policy_factory(name), key=key)
+    contract.check_minimal_disruption(partial(get_policy_factory(name), bound=0.0))
 
 
 def test_the_contract_finds_those_that_break_it():
@@ -65,18 +65,18 @@ def test_the_contract_finds_those_that_break_it():
     with pytest.raises(AssertionError):
         contract.check_unknown_options_rejected(Broken)
     with pytest.raises(AssertionError):
-        contract.check_even_distribution(policy_factory("priority"))
+        contract.check_even_distribution(get_policy_factory("priority"))
     with pytest.raises(AssertionError):
-        contract.check_minimal_disruption(policy_factory("round_robin"))
+        contract.check_minimal_disruption(get_policy_factory("round_robin"))
 
 
 def test_a_hot_prefix_is_bounded_and_overflows_to_its_next_replica():
-    chooser = policy_factory("prefix")(bound=1.25).build(random.Random(1))
+    chooser = get_policy_factory("prefix_affinity")(max_load_factor=1.25).build(random.Random(1))
     offered = contract.build_replicas(1, 1, 1, 1)
-    ask = contract.StubRequest(prefix=b"everybody's")
+    ask = contract.StubRequest(prefix_digest=b"everybody's")
     for _ in range(400):
         chooser.choose(ask, offered).inflight += 1
-    order = ranked(ask.prefix, offered)
+    order = rank_by_score(ask.prefix, offered)
     loads = [one.inflight for one in order]
     assert loads == sorted(loads, reverse=True)
     assert loads[0] == math.ceil(1.25 * 400 / 4)
@@ -84,7 +84,7 @@ def test_a_hot_prefix_is_bounded_and_overflows_to_its_next_replica():
 
 
 def test_the_least_loaded_is_found_when_all_are_compared():
-    chooser = policy_factory("least_load")(choices=0).build(random.Random(1))
+    chooser = get_policy_factory("least_request")(choice_count=0).build(random.Random(1))
     offered = contract.build_replicas(1, 1, 4)
     for one, inflight in zip(offered, (3, 2, 9), strict=True):
         one.inflight = inflight
@@ -92,7 +92,7 @@ def test_the_least_loaded_is_found_when_all_are_compared():
 
 
 def test_slow_replicas_count_as_loaded_where_it_is_asked_for():
-    chooser = policy_factory("least_load")(choices=0, latency=True).build(random.Random(1))
+    chooser = get_policy_factory("least_request")(choice_count=0, use_latency=True).build(random.Random(1))
     offered = contract.build_replicas(1, 1)
     offered[0].latency_s, offered[1].latency_s = 2.0, 0.1
     offered[1].inflight = 5
@@ -100,7 +100,7 @@ def test_slow_replicas_count_as_loaded_where_it_is_asked_for():
 
 
 def test_heavy_replicas_do_not_get_their_turns_in_a_row():
-    chooser = policy_factory("weighted")().build(random.Random(1))
+    chooser = get_policy_factory("weighted")().build(random.Random(1))
     offered = contract.build_replicas(5, 1, 1)
     names = [chooser.choose(contract.StubRequest(), offered).name for _ in range(70)]
     assert [names.count(one.name) for one in offered] == [50, 10, 10]
@@ -112,14 +112,14 @@ def test_heavy_replicas_do_not_get_their_turns_in_a_row():
 
 def test_options_out_of_range_are_refused():
     for name, options in (
-        ("least_load", {"choices": 1}),
-        ("prefix", {"bound": 0.5}),
-        ("session", {"bound": -1}),
+        ("least_request", {"choice_count": 1}),
+        ("prefix_affinity", {"max_load_factor": 0.5}),
+        ("session_affinity", {"max_load_factor": -1}),
     ):
         with pytest.raises(ConfigError):
-            policy_factory(name)(**options)
+            get_policy_factory(name)(**options)
 
 
 def test_one_can_register_a_policy_and_not_replace_another():
     with pytest.raises(ConfigError, match="already"):
-        register_policy("least_load", policy_factory("weighted"))
+        register_policy("least_request", get_policy_factory("weighted"))

@@ -104,7 +104,10 @@ def test_the_deadline_is_over_all_attempts_and_not_over_each(tmp_path: Path) -> 
     pipeline = {
         **FEW,
         "timeout": {"total_s": 2.0},
-        "retry": {"attempts": 10, "budget": AMPLE},  # ten seconds, if each attempt had a deadline of its own
+        "retry": {
+            "max_attempts": 10,
+            "budget": AMPLE,
+        },  # ten seconds, if each attempt had a deadline of its own
         "attempt_timeout": {"seconds": 1.0},
     }
     with FaultBackend(Hang(), name="a") as a, serving(tmp_path, config(a, pipeline=pipeline)) as proxy:
@@ -124,7 +127,7 @@ def test_a_slow_first_token_is_hedged_and_the_loser_is_cancelled(tmp_path: Path)
     slow = {f"number {n}": Ok(first_token_delay_s=20.0) for n in (30, 45)}
     # A machine that stands still makes hedges, too: they take nothing from the two that there must be.
     budget = {"reserve": 4.0, "ratio": 0.05, "per_second": 0.0}
-    pipeline = {**FEW, "hedge": {"minimum": 20, "floor_s": 0.3, "budget": budget}}
+    pipeline = {**FEW, "hedge": {"min_samples": 20, "min_delay_s": 0.3, "budget": budget}}
 
     def script(seen: Any) -> Any:
         text = json.loads(seen.body)["messages"][0]["content"]
@@ -181,7 +184,11 @@ PUSHBACKS: dict[str, tuple[str | None, int, float]] = {
 
 
 def test_retry_after_is_obeyed_and_clamped_to_the_deadline(tmp_path: Path) -> None:
-    pipeline = {**FEW, "timeout": {"total_s": 12.0}, "retry": {"backoff": {"base_s": 0.05}, "budget": AMPLE}}
+    pipeline = {
+        **FEW,
+        "timeout": {"total_s": 12.0},
+        "retry": {"backoff": {"initial_delay_s": 0.05}, "budget": AMPLE},
+    }
 
     def script(seen: RecordedRequest) -> InjectedFault:
         if seen.attempt:
@@ -229,7 +236,7 @@ def test_an_answer_without_any_choice_or_output_is_a_typed_error(
 
 
 def test_a_canary_finds_a_replica_that_corrupts_and_it_gets_no_more_requests(tmp_path: Path) -> None:
-    canary = {"ask": "Say the number 4711.", "expect": "4711", "interval_s": 0.2, "wrong_after": 2}
+    canary = {"prompt": "Say the number 4711.", "expected": "4711", "interval_s": 0.2, "failure_threshold": 2}
     known = {"Say the number 4711.": "4711"}
     with (
         FaultBackend(Corrupt(), name="bad", known_answers=known) as bad,
@@ -336,7 +343,11 @@ def test_more_than_it_can_do_is_refused_at_once_and_the_rest_is_done(tmp_path: P
     pipeline = {
         **FEW,
         "timeout": {"total_s": 20.0},
-        "shed": {"concurrency": {"rule": "fixed", "start": 10}, "queue": 10, "wait_s": 10.0},
+        "load_shedding": {
+            "concurrency": {"algorithm": "fixed", "initial_limit": 10},
+            "max_queue": 10,
+            "queue_timeout_s": 10.0,
+        },
     }
     with (
         FaultBackend(Ok(first_token_delay_s=0.2), name="a") as a,
@@ -357,9 +368,14 @@ def test_more_than_it_can_do_is_refused_at_once_and_the_rest_is_done(tmp_path: P
 
 def test_after_an_outage_it_is_as_before(tmp_path: Path) -> None:
     with FaultBackend(name="a") as a, FaultBackend(name="b") as b:
-        settings = {"backends": {"replicas": replicas(a, b), "health": {"interval_s": 0.5, "up_after": 1}}}
-        settings["backends"]["pipeline"] = {"timeout": {"total_s": 8.0}, "breaker": {"open_s": 1.0}}
-        settings["backends"]["outlier"] = {"base_s": 1.0}
+        settings = {
+            "backends": {"replicas": replicas(a, b), "health": {"interval_s": 0.5, "healthy_threshold": 1}}
+        }
+        settings["backends"]["pipeline"] = {
+            "timeout": {"total_s": 8.0},
+            "circuit_breaker": {"break_duration_s": 1.0},
+        }
+        settings["backends"]["outlier"] = {"base_ejection_time_s": 1.0}
         with serving(tmp_path, settings) as proxy:
             began = time.monotonic()
             assert all(one.status == 200 for one in asyncio.run(many(proxy, 40, gap_s=0.02)))
@@ -391,7 +407,9 @@ def test_a_bad_replica_of_three_is_ejected_and_shown(tmp_path: Path) -> None:
         FaultBackend(Reset(), name="bad") as bad,
         FaultBackend(name="b") as b,
         FaultBackend(name="c") as c,
-        serving(tmp_path, config(bad, b, c, outlier={"in_a_row": 3, "base_s": 120.0})) as proxy,
+        serving(
+            tmp_path, config(bad, b, c, outlier={"consecutive_failures": 3, "base_ejection_time_s": 120.0})
+        ) as proxy,
     ):
         # One after the other: of many at once, many may be at the bad one before the third has failed there.
         asyncio.run(_one_after_the_other(proxy, 60))
@@ -407,7 +425,9 @@ def test_when_all_are_bad_they_are_asked_all_the_same(tmp_path: Path) -> None:
     with (
         FaultBackend(StatusFault(status=500), name="a") as a,
         FaultBackend(StatusFault(status=500), name="b") as b,
-        serving(tmp_path, config(a, b, outlier={"in_a_row": 3, "base_s": 60.0})) as proxy,
+        serving(
+            tmp_path, config(a, b, outlier={"consecutive_failures": 3, "base_ejection_time_s": 60.0})
+        ) as proxy,
     ):
         for one in asyncio.run(many(proxy, 20, gap_s=0.01)):
             assert outcome("chat", one, stream=False).error is not None

@@ -36,16 +36,16 @@ HANDED_ON = 0.8
 """Share of the streams cut after their first token of which the client must have had a part by then."""
 EXACT: dict[str, Any] = {
     "timeout": {"total_s": TOTAL_S},
-    "shed": {"concurrency": {"rule": "fixed", "start": 1000}},
+    "shed": {"concurrency": {"algorithm": "fixed", "initial_limit": 1000}},
     "retry": {
-        "backoff": {"base_s": 0.05, "cap_s": 0.2},
+        "backoff": {"initial_delay_s": 0.05, "max_delay_s": 0.2},
         "budget": {"reserve": 1000.0, "burst": 1000.0, "per_second": 1000.0},
     },
     "hedge": "off",
     "throttle": "off",
     "breaker": "off",
     "attempt_timeout": {"seconds": 4.0},
-    "progress": {"first_s": 3.0, "idle_s": 3.0},
+    "progress": {"first_chunk_timeout_s": 3.0, "idle_timeout_s": 3.0},
 }
 """Retries alone, of which there are enough: each case then has one right number of attempts, as long as the
 machine does not stand still for longer than an attempt may take."""

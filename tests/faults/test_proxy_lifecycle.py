@@ -146,7 +146,9 @@ def test_a_drain_lets_fifty_streams_finish(tmp_path: Path, workers: int) -> None
 def test_a_drain_that_is_over_tells_each_stream_so_once(tmp_path: Path) -> None:
     with FaultBackend(Stall(tokens=2), name="a") as a:
         settings = config(a, listen={"shutdown_timeout_s": 1.0})
-        settings["backends"]["pipeline"] = {"shed": {"concurrency": {"rule": "fixed", "start": 100}}}
+        settings["backends"]["pipeline"] = {
+            "load_shedding": {"concurrency": {"algorithm": "fixed", "initial_limit": 100}}
+        }
         with serving(tmp_path, settings) as proxy:
             began = 0.0
 

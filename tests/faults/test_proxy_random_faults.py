@@ -30,11 +30,11 @@ REQUESTS = 120
 RATE = 20.0
 PIPELINE: dict[str, Any] = {
     "timeout": {"total_s": TOTAL_S},
-    "retry": {"backoff": {"base_s": 0.05, "cap_s": 0.5}},
-    "hedge": {"minimum": 10, "floor_s": 0.2},
-    "breaker": {"failure_ratio": 0.8},
+    "retry": {"backoff": {"initial_delay_s": 0.05, "max_delay_s": 0.5}},
+    "hedge": {"min_samples": 10, "min_delay_s": 0.2},
+    "circuit_breaker": {"failure_ratio": 0.8},
     "attempt_timeout": {"seconds": 2.0},
-    "progress": {"first_s": 1.5, "idle_s": 1.5},
+    "stream_timeout": {"first_chunk_timeout_s": 1.5, "idle_timeout_s": 1.5},
 }
 MAY_HAVE_ACTED = frozenset({408, 500, 502, 503, 504, 529})
 

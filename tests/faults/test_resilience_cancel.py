@@ -16,20 +16,20 @@ import pytest
 
 from agentguard.errors import ResilienceError
 from agentguard.resilience import (
+    AdaptiveThrottling,
     AttemptTimeout,
     Backoff,
     BasicRequest,
-    Breaker,
-    BudgetOptions,
+    CircuitBreakerOptions,
     CircuitState,
-    Concurrency,
+    ConcurrencyOptions,
     EventKind,
     Hedge,
+    LoadShedding,
     Pipeline,
     Retry,
-    Shed,
+    RetryBudgetOptions,
     StreamTimeout,
-    Throttle,
     Timeout,
 )
 from agentguard.testing.virtual_clock import VirtualClock
@@ -45,7 +45,7 @@ from tests.unit.resilience.scripted_backend import (
     stream,
 )
 
-TOKENS = BudgetOptions(ratio=0.0, reserve=50.0, per_second=0.0, burst=50.0)
+TOKENS = RetryBudgetOptions(ratio=0.0, reserve=50.0, per_second=0.0, burst=50.0)
 
 
 class CancelAt:
@@ -88,13 +88,15 @@ class World:
         self.backend = Backend(self.clock, *script)
         order = (
             Timeout(total_s=60.0),
-            Shed(queue=10, concurrency=Concurrency(rule="fixed", start=limit)),
-            Retry(backoff=Backoff(base_s=0.2, jitter=0.0), budget=TOKENS),
-            Hedge(minimum=1, budget=TOKENS),
-            Throttle(),
-            Breaker(minimum=3, failure_ratio=0.9, open_s=1.0),
+            LoadShedding(
+                max_queue=10, concurrency=ConcurrencyOptions(algorithm="fixed", initial_limit=limit)
+            ),
+            Retry(backoff=Backoff(initial_delay_s=0.2, jitter=0.0), budget=TOKENS),
+            Hedge(min_samples=1, budget=TOKENS),
+            AdaptiveThrottling(),
+            CircuitBreakerOptions(minimum_throughput=3, failure_ratio=0.9, break_duration_s=1.0),
             AttemptTimeout(seconds=5.0),
-            StreamTimeout(carries=carries, ends=ends),
+            StreamTimeout(has_content=carries, is_last=ends),
         )
         self.send = Pipeline(
             order, clock=self.clock, rng=random.Random(1), observers=[self.events.append]
@@ -118,17 +120,17 @@ class World:
         return victim.reached
 
     def check(self):
-        layers, kinds = self.send.layers, [event.kind for event in self.events]
+        layers, kinds = self.send.bound_strategies, [event.kind for event in self.events]
         assert (layers["shed"].inflight, layers["shed"].waiting) == (0, 0)
         assert (self.backend.running, self.backend.streams) == (0, 0)
-        assert not layers["hedge"]._strays
+        assert not layers["hedge"]._cancelled_tasks
         hedges = kinds.count(EventKind.HEDGE)
         assert 50 - layers["hedge"].budget.tokens == hedges
         retries = 50 - layers["retry"].budget.tokens
         calls = sum(self.backend.attempts.values())
         # A hedge may be cancelled before its task has begun; a retry that took its token is always sent.
         assert self.sent + retries <= calls <= self.sent + retries + hedges
-        assert layers["breaker"]._probing is False
+        assert layers["breaker"]._has_probe_in_flight is False
 
 
 async def plain(world, k, late):
@@ -160,7 +162,7 @@ async def probing(world, k, late):
     for n in range(3):
         with pytest.raises(ResilienceError):
             await world.call(n, idempotent=False)
-    assert world.send.layers["breaker"].state is CircuitState.OPEN
+    assert world.send.bound_strategies["breaker"].state is CircuitState.OPEN
     await world.clock.sleep(1.0)
     reached = await world.cancelled_at(k, late)
     world.sent = 3 + (world.backend.attempts["victim"] > 0)
@@ -203,7 +205,7 @@ def test_cancelled_at_every_await(scene, late):
         async def main(world=world, k=k):
             reached = await program(world, k, late)
             world.check()
-            if world.send.layers["breaker"].state is not CircuitState.CLOSED:
+            if world.send.bound_strategies["breaker"].state is not CircuitState.CLOSED:
                 await world.clock.sleep(2.0)
             world.backend.script = [answer(0.1)]
             assert await world.call("next") == "answer to next"

@@ -13,17 +13,17 @@ import pytest
 
 from agentguard.errors import ResilienceError
 from agentguard.resilience import (
+    AdaptiveThrottling,
     AttemptTimeout,
     Backoff,
     BasicRequest,
-    Breaker,
+    CircuitBreakerOptions,
     CircuitState,
     Hedge,
+    LoadShedding,
     Pipeline,
     Retry,
-    Shed,
     StreamTimeout,
-    Throttle,
     Timeout,
 )
 from agentguard.testing.virtual_clock import VirtualClock
@@ -67,13 +67,13 @@ CASES = [(name, fault, streamed) for name, fault in BEFORE.items() for streamed 
 def pipeline(clock, rng):
     order = (
         Timeout(total_s=TOTAL_S),
-        Shed(),
-        Retry(backoff=Backoff(base_s=0.1)),
-        Hedge(minimum=5),
-        Throttle(),
-        Breaker(failure_ratio=0.8),
+        LoadShedding(),
+        Retry(backoff=Backoff(initial_delay_s=0.1)),
+        Hedge(min_samples=5),
+        AdaptiveThrottling(),
+        CircuitBreakerOptions(failure_ratio=0.8),
         AttemptTimeout(seconds=3.0),
-        StreamTimeout(first_s=2.0, idle_s=1.0, carries=carries, ends=ends),
+        StreamTimeout(first_chunk_timeout_s=2.0, idle_timeout_s=1.0, has_content=carries, is_last=ends),
     )
     return Pipeline(order, clock=clock, rng=rng)
 
@@ -122,8 +122,8 @@ def test_invariants(name, fault, streamed, idempotent, seed, share):
             assert backend.effects[call.payload] <= 1, where
     retries_and_hedges = 3 + 10 * clock.now() + 0.2 * CALLS + 0.05 * 3 * CALLS
     assert sum(backend.attempts.values()) <= CALLS + retries_and_hedges
-    layers = send.layers
+    layers = send.bound_strategies
     assert (layers["shed"].inflight, layers["shed"].waiting) == (0, 0)
-    assert not (layers["breaker"].state is CircuitState.HALF_OPEN and layers["breaker"]._probing)
+    assert not (layers["breaker"].state is CircuitState.HALF_OPEN and layers["breaker"]._has_probe_in_flight)
     if share < 1 and name not in ("429 with a stop", "429 with a wait beyond all bounds"):
         assert sum(not isinstance(result, ResilienceError) for _, result in results) >= CALLS * 0.3

@@ -18,19 +18,19 @@ from agentguard.errors import ResilienceError
 from agentguard.resilience import (
     AttemptTimeout,
     BasicRequest,
-    Breaker,
-    BudgetOptions,
+    CircuitBreakerOptions,
     Pipeline,
     Retry,
+    RetryBudgetOptions,
     Timeout,
-    standard,
+    build_standard_strategies,
 )
 from agentguard.testing.virtual_clock import VirtualClock
 
 WORKERS, SERVICE_S = 10, 0.08
 RATE = 0.8 * WORKERS / SERVICE_S
 FROZEN, THAWED, END = 10.0, 15.0, 30.0
-UNBOUNDED = BudgetOptions(ratio=1.0, reserve=1e6, per_second=1e6, burst=1e6)
+UNBOUNDED = RetryBudgetOptions(ratio=1.0, reserve=1e6, per_second=1e6, burst=1e6)
 TIMES = Timeout(total_s=3.0), AttemptTimeout(seconds=1.0)
 
 
@@ -106,7 +106,7 @@ def test_a_retry_budget_alone_does_not_recover(seed):
 
 @SEEDS
 def test_budget_and_breaker_recover_within_ten_seconds(seed):
-    shares, calls = goodput((TIMES[0], Retry(), Breaker(), TIMES[1]), seed)
+    shares, calls = goodput((TIMES[0], Retry(), CircuitBreakerOptions(), TIMES[1]), seed)
     assert min(shares[:9]) == 1.0
     assert min(shares[25:]) >= 0.95
     assert calls < 1.2 * RATE * END
@@ -114,6 +114,6 @@ def test_budget_and_breaker_recover_within_ten_seconds(seed):
 
 @SEEDS
 def test_the_standard_order_recovers_within_ten_seconds(seed):
-    shares, _ = goodput(standard(total_s=3.0, attempt_s=1.0), seed)
+    shares, _ = goodput(build_standard_strategies(total_timeout_s=3.0, attempt_timeout_s=1.0), seed)
     assert min(shares[:9]) >= 0.95
     assert min(shares[25:]) >= 0.95

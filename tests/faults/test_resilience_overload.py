@@ -9,7 +9,14 @@ import random
 import pytest
 
 from agentguard.errors import Overloaded, ResilienceError
-from agentguard.resilience import BasicRequest, Concurrency, Pipeline, RequestPriority, Shed, Timeout
+from agentguard.resilience import (
+    BasicRequest,
+    ConcurrencyOptions,
+    LoadShedding,
+    Pipeline,
+    RequestPriority,
+    Timeout,
+)
 from agentguard.testing.virtual_clock import VirtualClock
 
 WORKERS, SERVICE_S = 10, 0.1
@@ -66,7 +73,7 @@ def total(load, strategies, seed):
 @pytest.mark.parametrize("seed", [1, 2, 3])
 @pytest.mark.parametrize("rule", ["aimd", "gradient"])
 def test_goodput_at_three_times_the_load_is_nine_tenths_of_its_peak(rule, seed):
-    shed = (Shed(concurrency=Concurrency(rule=rule)),)
+    shed = (LoadShedding(concurrency=ConcurrencyOptions(algorithm=rule)),)
     at = {load: total(load, shed, seed) for load in (0.9, 1.0, 3.0, 10.0)}
     peak = max(rate for rate, _ in at.values())
     assert peak > 0.85 * CAPACITY
@@ -86,6 +93,6 @@ def test_the_important_is_done_and_the_rest_is_shed():
     def priority(rng):
         return RequestPriority.CRITICAL_PLUS if rng.random() < 0.2 else RequestPriority.SHEDDABLE
 
-    rates, _ = run(3.0, (Shed(),), seed=1, priority=priority)
+    rates, _ = run(3.0, (LoadShedding(),), seed=1, priority=priority)
     assert rates[RequestPriority.CRITICAL_PLUS] >= 0.95 * 0.2 * 3.0 * CAPACITY
     assert rates[RequestPriority.SHEDDABLE] >= 0.2 * CAPACITY

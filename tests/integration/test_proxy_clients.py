@@ -64,7 +64,7 @@ def model() -> Iterator[Model]:
 
 
 def document(model: Model, **more: Any) -> Body:
-    pipeline = {"retry": {"attempts": 1}, "hedge": "off"}
+    pipeline = {"retry": {"max_attempts": 1}, "hedge": "off"}
     replicas = [{"name": "a", "url": model.server.url}]
     return {"backends": {"replicas": replicas, "health": "off", "pipeline": pipeline}, **more}
 

@@ -50,7 +50,7 @@ def bearer(secret: str) -> dict:
 
 def replicas(*backends, **more) -> dict:
     given = [{"name": f"b{n}", "url": one.url, **more} for n, one in enumerate(backends)]
-    return {"replicas": given, "health": "off", "policy": "round_robin"}
+    return {"replicas": given, "health": "off", "load_balancing": "round_robin"}
 
 
 @pytest.fixture(scope="module")

@@ -57,7 +57,12 @@ def fresh(request):
 
 def backends(*endpoints):
     replicas = [{"name": f"b{n}", "url": one.url} for n, one in enumerate(endpoints)]
-    pipeline = {"retry": {"attempts": 1}, "hedge": "off", "throttle": "off", "breaker": "off"}
+    pipeline = {
+        "retry": {"max_attempts": 1},
+        "hedge": "off",
+        "adaptive_throttling": "off",
+        "circuit_breaker": "off",
+    }
     return {"replicas": replicas, "health": "off", "outlier": "off", "pipeline": pipeline}
 
 

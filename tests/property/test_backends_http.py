@@ -10,12 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentguard.backends.http.limits import HttpLimits
-from agentguard.backends.http.response_parser import Malformed, ResponseParser
+from agentguard.backends.http.response_parser import MalformedResponse, ResponseParser
 
 TOKEN = st.text("abcdefghijklmnopqrstuvwxyz-", min_size=1, max_size=10).map(lambda text: "x-" + text)
 VALUE = st.text("abc XYZ09;=,/", max_size=20).map(str.strip)
 FIELDS = st.lists(st.tuples(TOKEN, VALUE), max_size=6)
-LIMITS = HttpLimits(head_bytes=4096, body_bytes=4096)
+LIMITS = HttpLimits(max_header_bytes=4096, max_body_bytes=4096)
 
 
 @dataclass(frozen=True)
@@ -62,16 +62,16 @@ def pieces(draw: Any, wire: bytes) -> list[bytes]:
 def test_responses_are_read_the_same_however_they_are_cut(data: st.DataObject, given_: list[Made]) -> None:
     reader = ResponseParser(LIMITS)
     for made in given_:
-        reader.begin()
+        reader.reset()
         for piece in pieces(data.draw, made.wire):
             reader.feed(piece)
-        assert reader.complete is (made.framing != "close")
-        assert reader.until_close is (made.framing == "close")
-        assert reader.reusable is (made.framing != "close")
-        reader.end()
+        assert reader.is_complete is (made.framing != "close")
+        assert reader.ends_at_close is (made.framing == "close")
+        assert reader.is_reusable is (made.framing != "close")
+        reader.feed_eof()
         assert reader.status == made.status
         assert reader.headers == tuple((name.encode(), value.encode()) for name, value in made.fields)
-        assert reader.take() == made.body
+        assert reader.take_body() == made.body
         if made.framing == "close":
             return
 
@@ -84,10 +84,10 @@ def test_a_beginning_of_a_response_is_never_whole(data: st.DataObject, made: Mad
     cut = data.draw(st.integers(0, len(made.wire) - 1))
     reader = ResponseParser(LIMITS)
     reader.feed(made.wire[:cut])
-    assert not reader.complete
+    assert not reader.is_complete
     try:
-        reader.end()
-    except Malformed:
+        reader.feed_eof()
+    except MalformedResponse:
         return
     raise AssertionError("it counts as whole")
 
@@ -106,12 +106,12 @@ def test_mutated_responses_are_read_or_refused_and_stay_in_bounds(data: st.DataO
     try:
         for piece in pieces(data.draw, bytes(wire)):
             reader.feed(piece)
-        reader.end()
-    except Malformed as error:
+        reader.feed_eof()
+    except MalformedResponse as error:
         assert str(error)
         return
-    assert reader.complete
-    assert sum(map(len, reader.body)) == reader.size <= LIMITS.body_bytes
+    assert reader.is_complete
+    assert sum(map(len, reader.body)) == reader.size <= LIMITS.max_body_bytes
     for name, value in reader.headers:
         assert name == name.lower()
         assert not {b"\r", b"\n", b"\0"} & {value[i : i + 1] for i in range(len(value))}
@@ -124,7 +124,7 @@ def test_any_bytes_are_no_crash(wire: bytes) -> None:
     reader = ResponseParser(LIMITS)
     try:
         reader.feed(wire)
-        reader.end()
-    except Malformed:
+        reader.feed_eof()
+    except MalformedResponse:
         return
-    assert reader.complete
+    assert reader.is_complete

@@ -12,18 +12,18 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from agentguard.errors import CircuitOpen
 from agentguard.resilience import (
-    STOP,
+    DO_NOT_RETRY,
     Backoff,
-    Breaker,
-    BudgetOptions,
+    CircuitBreakerOptions,
     CircuitState,
-    Outlier,
-    Outliers,
+    OutlierDetection,
+    OutlierDetector,
     RetryBudget,
+    RetryBudgetOptions,
     Runtime,
     parse_retry_after,
 )
-from agentguard.resilience._sliding_window import Window
+from agentguard.resilience._sliding_window import SlidingWindow
 from agentguard.resilience.base import CallOutcome
 from agentguard.testing.virtual_clock import VirtualClock
 
@@ -35,7 +35,9 @@ STEPS = st.one_of(st.integers(0, 20), st.integers(0, 400)).map(lambda n: n / 8)
 class BreakerMachine(RuleBasedStateMachine):
     """Keeps every counted call with its time, and the state as a plain variable."""
 
-    OPTIONS = Breaker(failure_ratio=0.25, minimum=4, window_s=20.0, open_s=8.0)
+    OPTIONS = CircuitBreakerOptions(
+        failure_ratio=0.25, minimum_throughput=4, sampling_duration_s=20.0, break_duration_s=8.0
+    )
 
     def __init__(self) -> None:
         super().__init__()
@@ -45,7 +47,7 @@ class BreakerMachine(RuleBasedStateMachine):
         async def nowhere(request, deadline):
             raise AssertionError("the machine calls enter and end itself")
 
-        self.breaker = self.OPTIONS.build(nowhere, Runtime(clock=self.clock, emit=self.events.append))
+        self.breaker = self.OPTIONS.build(nowhere, Runtime(clock=self.clock, observers=self.events.append))
         self.state, self.until, self.probing, self.counted = CircuitState.CLOSED, 0.0, False, []
         self.open_permits = []  # (permit, state's number when it was given, probe)
         self.number = 0
@@ -69,18 +71,18 @@ class BreakerMachine(RuleBasedStateMachine):
         )
         if not allowed:
             with pytest.raises(CircuitOpen) as caught:
-                self.breaker.enter()
+                self.breaker.acquire()
             assert caught.value.retry_after_s >= 0
             return
         self.probing = self.state is CircuitState.HALF_OPEN
-        self.open_permits.append((self.breaker.enter(), self.number, self.probing))
+        self.open_permits.append((self.breaker.acquire(), self.number, self.probing))
 
     @precondition(lambda self: self.open_permits)
     @rule(data=st.data(), outcome=OUTCOMES)
     def end(self, data, outcome):
         self.finish(data.draw(st.integers(0, len(self.open_permits) - 1)), outcome)
 
-    @rule(times=st.integers(1, 6), outcome=st.sampled_from([CallOutcome.GOOD, CallOutcome.FAULT]))
+    @rule(times=st.integers(1, 6), outcome=st.sampled_from([CallOutcome.SUCCESS, CallOutcome.FAILURE]))
     def calls(self, times, outcome):
         """Some calls one after the other, while others that began before are still open."""
         for _ in range(times):
@@ -96,18 +98,18 @@ class BreakerMachine(RuleBasedStateMachine):
     def finish(self, index, outcome):
         permit, number, probe = self.open_permits.pop(index)
         permit.end(outcome)
-        permit.end(CallOutcome.FAULT)  # a second end counts for nothing
+        permit.end(CallOutcome.FAILURE)  # a second end counts for nothing
         if number != self.number:
             return
         if probe:
             self.probing = False
-            if outcome is not CallOutcome.NOTHING:
-                self.move(CircuitState.CLOSED if outcome is CallOutcome.GOOD else CircuitState.OPEN)
-        elif outcome is not CallOutcome.NOTHING:
+            if outcome is not CallOutcome.IGNORED:
+                self.move(CircuitState.CLOSED if outcome is CallOutcome.SUCCESS else CircuitState.OPEN)
+        elif outcome is not CallOutcome.IGNORED:
             self.counted.append((math.floor(self.clock.now() / 2.0), outcome))
             present = self.counted[-1][0]
             inside = [o for slot, o in self.counted if slot > present - 10]
-            failed = inside.count(CallOutcome.FAULT)
+            failed = inside.count(CallOutcome.FAILURE)
             if failed and len(inside) >= 4 and failed >= len(inside) / 4:
                 self.move(CircuitState.OPEN)
 
@@ -136,7 +138,7 @@ class BudgetMachine(RuleBasedStateMachine):
         more=st.sampled_from([0.0, 2.0, 50.0]),
     )
     def make(self, ratio, reserve, per_second, more):
-        self.options = BudgetOptions(
+        self.options = RetryBudgetOptions(
             ratio=ratio, reserve=reserve, per_second=per_second, burst=reserve + more
         )
         self.budget = RetryBudget(self.options, self.clock)
@@ -165,7 +167,7 @@ class BudgetMachine(RuleBasedStateMachine):
     @rule()
     def withdraw(self):
         allowed = self.exact >= 1
-        assert self.budget.available is allowed
+        assert self.budget.has_tokens is allowed
         assert self.budget.withdraw() is allowed
         self.exact -= allowed
         self.note(0, int(allowed))
@@ -186,14 +188,21 @@ class BudgetMachine(RuleBasedStateMachine):
 class OutlierMachine(RuleBasedStateMachine):
     """Keeps each host's last outcomes as a list, and when it may come back."""
 
-    OPTIONS = Outlier(in_a_row=3, base_s=30.0, longest_s=90.0, interval_s=10.0, most=0.4, volume=100_000)
+    OPTIONS = OutlierDetection(
+        consecutive_failures=3,
+        base_ejection_time_s=30.0,
+        max_ejection_time_s=90.0,
+        interval_s=10.0,
+        max_ejection_percent=0.4,
+        success_rate_request_volume=100_000,
+    )
 
     def __init__(self) -> None:
         super().__init__()
         self.clock, self.events = VirtualClock(), []
         self.names = list("abcde")
-        runtime = Runtime(clock=self.clock, emit=self.events.append)
-        self.outliers = Outliers(self.names, self.OPTIONS, runtime)
+        runtime = Runtime(clock=self.clock, observers=self.events.append)
+        self.outliers = OutlierDetector(self.names, self.OPTIONS, runtime)
         self.rows = {name: [] for name in self.names}
         self.back = {}  # host to the end of its ejection
         self.past = {}  # host to (ejections, end of the last)
@@ -257,9 +266,9 @@ class OutlierMachine(RuleBasedStateMachine):
         self.sweep()
         left = [name for name in self.names if name not in self.back]
         panic = len(left) < 0.5 * len(self.names)
-        assert self.outliers.usable() == (self.names if panic else left)
-        assert self.outliers.panic is panic
-        assert self.outliers.usable()
+        assert self.outliers.list_usable_hosts() == (self.names if panic else left)
+        assert self.outliers.is_panicking is panic
+        assert self.outliers.list_usable_hosts()
 
 
 class WindowMachine(RuleBasedStateMachine):
@@ -268,7 +277,7 @@ class WindowMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.clock = VirtualClock()
-        self.window, self.all = Window(10.0, self.clock), []
+        self.window, self.all = SlidingWindow(10.0, self.clock), []
 
     @rule(seconds=STEPS)
     def wait(self, seconds):
@@ -287,7 +296,7 @@ class WindowMachine(RuleBasedStateMachine):
     @invariant()
     def same_counts(self):
         inside = [good for slot, good in self.all if slot > math.floor(self.clock.now()) - 10]
-        assert self.window.counts() == (sum(inside), len(inside))
+        assert self.window.get_counts() == (sum(inside), len(inside))
 
 
 FEW = settings(max_examples=60, stateful_step_count=60)
@@ -301,14 +310,14 @@ for case in (TestBreaker, TestBudget, TestOutlier, TestWindow):
 
 @given(st.one_of(st.none(), st.text(max_size=200), st.floats().map(str), st.integers().map(str)))
 def test_retry_after_is_a_wait_a_stop_or_nothing(value):
-    seconds = parse_retry_after(value, wall=0.0)
-    assert seconds is None or seconds == STOP or seconds >= 0
+    seconds = parse_retry_after(value, wall_time=0.0)
+    assert seconds is None or seconds == DO_NOT_RETRY or seconds >= 0
 
 
 @given(st.floats(allow_nan=False))
 def test_retry_after_in_seconds_is_what_it_says(number):
-    seconds = parse_retry_after(repr(number), wall=0.0)
-    assert seconds == (STOP if number < 0 else number)
+    seconds = parse_retry_after(repr(number), wall_time=0.0)
+    assert seconds == (DO_NOT_RETRY if number < 0 else number)
 
 
 @given(st.datetimes().filter(lambda d: 1970 < d.year < 9000), st.integers(-(10**6), 10**6))
@@ -318,7 +327,7 @@ def test_retry_after_as_a_date_is_the_seconds_to_it(moment, offset):
 
     moment = moment.replace(microsecond=0, tzinfo=UTC)
     then = moment.timestamp()
-    assert parse_retry_after(format_datetime(moment, usegmt=True), wall=then - offset) == max(0, offset)
+    assert parse_retry_after(format_datetime(moment, usegmt=True), wall_time=then - offset) == max(0, offset)
 
 
 @given(
@@ -330,7 +339,9 @@ def test_retry_after_as_a_date_is_the_seconds_to_it(moment, offset):
     st.randoms(),
 )
 def test_a_wait_is_never_beyond_its_bounds(base, factor, times, jitter, failed, rng):
-    backoff = Backoff(base_s=base, factor=factor, cap_s=min(86_400.0, base * times), jitter=jitter)
-    wait = backoff.wait(failed, rng)
-    assert 0 <= wait <= backoff.bound(failed) <= backoff.cap_s
-    assert backoff.bound(failed) <= backoff.bound(failed + 1)
+    backoff = Backoff(
+        initial_delay_s=base, factor=factor, max_delay_s=min(86_400.0, base * times), jitter=jitter
+    )
+    wait = backoff.sample_delay(failed, rng)
+    assert 0 <= wait <= backoff.compute_max_delay(failed) <= backoff.max_delay_s
+    assert backoff.compute_max_delay(failed) <= backoff.compute_max_delay(failed + 1)

@@ -33,17 +33,20 @@ CHAT = PATHS["chat"]
 PIPELINE: dict[str, Any] = {
     "timeout": {"total_s": 6.0},
     "attempt_timeout": {"seconds": 2.0},
-    "progress": {"first_s": 1.0, "idle_s": 1.0},
-    "retry": {"backoff": {"base_s": 0.05}, "budget": {"reserve": 100.0, "burst": 100.0, "per_second": 100.0}},
+    "stream_timeout": {"first_chunk_timeout_s": 1.0, "idle_timeout_s": 1.0},
+    "retry": {
+        "backoff": {"initial_delay_s": 0.05},
+        "budget": {"reserve": 100.0, "burst": 100.0, "per_second": 100.0},
+    },
     "hedge": "off",
-    "breaker": "off",
+    "circuit_breaker": "off",
 }
 # The fallback has to be in time, too, on a machine that stands still for a second now and then.
 EASY = {
     **PIPELINE,
     "timeout": {"total_s": 30.0},
     "attempt_timeout": {"seconds": 4.0},
-    "progress": {"first_s": 2.0, "idle_s": 2.0},
+    "progress": {"first_chunk_timeout_s": 2.0, "idle_timeout_s": 2.0},
 }
 
 
@@ -134,7 +137,7 @@ def test_litellm_37140_a_call_that_is_no_stream_is_cancelled_when_its_caller_lea
 def test_litellm_34836_a_deployment_that_only_fails_leaves_the_rotation(tmp_path: Path) -> None:
     """There 25 failures in a row left it where it was; and its state is shown over an API (#25504)."""
     with FaultBackend(StatusFault(status=500), name="bad") as bad, FaultBackend(name="good") as good:
-        section = {"replicas": replicas(bad, good), "health": "off", "policy": "round_robin"}
+        section = {"replicas": replicas(bad, good), "health": "off", "load_balancing": "round_robin"}
         with serving(tmp_path, {"backends": section}) as proxy:
 
             async def main() -> None:

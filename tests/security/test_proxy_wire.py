@@ -32,7 +32,7 @@ SMUGGLED = b"GET /v1/smuggled HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n"
 def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Proxy, FaultBackend]]:
     with FaultBackend(name="a") as a:
         settings = {
-            "backends": {"replicas": replicas(a), "health": "off", "http": {"body_bytes": 8 * MB}},
+            "backends": {"replicas": replicas(a), "health": "off", "http": {"max_body_bytes": 8 * MB}},
             "limits": {"max_body_bytes": 8 * MB, "body_timeout_s": 20.0, "header_timeout_s": 3.0},
             "capture": {"store": str(tmp_path_factory.mktemp("store") / "runs.db")},
         }

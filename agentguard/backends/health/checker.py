@@ -11,21 +11,21 @@ import logging
 from collections.abc import Awaitable, Callable
 
 from agentguard.backends.base import BackendRequest, UpstreamError
-from agentguard.backends.config import CanaryOptions, HealthOptions
+from agentguard.backends.config import HealthOptions, ProbeOptions
 from agentguard.backends.health.known_answer_probe import KnownAnswerProbe
 from agentguard.backends.replica import Replica
 from agentguard.errors import ResilienceError
 from agentguard.resilience import Deadline, EventKind, Runtime
-from agentguard.resilience.stream_timeout import discard
+from agentguard.resilience.stream_timeout import close_response
 
 _LOG = logging.getLogger(__name__)
 
-HEARTBEAT, CANARY = "heartbeat", "canary"
-SOONER = 5
+HEARTBEAT, PROBE = "heartbeat", "canary"
+UNSETTLED_SPEEDUP = 5
 """How many times sooner than usual a replica is looked at again that was not found as it was."""
 
 
-class Streak:
+class OutcomeStreak:
     """Counts what comes several times in a row, and says when that is often enough."""
 
     __slots__ = ("_count", "_last")
@@ -45,20 +45,20 @@ class HealthChecker:
 
     Args:
         heartbeat: options, None for none.
-        canary: options, None for none.
+        probe: options, None for none.
         runtime: time, chance and observers.
-        changed: called when what was found about a replica changed.
+        on_change: called when what was found about a replica changed.
     """
 
     def __init__(
         self,
         heartbeat: HealthOptions | None,
-        canary: CanaryOptions | None,
+        probe: ProbeOptions | None,
         runtime: Runtime,
-        changed: Callable[[], None],
+        on_change: Callable[[], None],
     ) -> None:
-        self._heartbeat, self._canary = heartbeat, canary
-        self._runtime, self._changed = runtime, changed
+        self._heartbeat, self._probe = heartbeat, probe
+        self._runtime, self._on_change = runtime, on_change
         self._tasks: dict[Replica, list[asyncio.Task[None]]] = {}
 
     def watch(self, replica: Replica) -> None:
@@ -66,11 +66,13 @@ class HealthChecker:
         loops: list[Awaitable[None]] = []
         if self._heartbeat is not None:
             loops.append(
-                self._loop(self._heartbeat.interval_s, HeartbeatCheck(self._heartbeat, replica, self.found))
+                self._run_check(
+                    self._heartbeat.interval_s, HeartbeatCheck(self._heartbeat, replica, self.report)
+                )
             )
-        if self._canary is not None and replica.options.canary and KnownAnswerProbe.suits(replica):
+        if self._probe is not None and replica.options.probe and KnownAnswerProbe.supports(replica):
             loops.append(
-                self._loop(self._canary.interval_s, KnownAnswerCheck(self._canary, replica, self.found))
+                self._run_check(self._probe.interval_s, KnownAnswerCheck(self._probe, replica, self.report))
             )
         self._tasks[replica] = [asyncio.ensure_future(loop) for loop in loops]
 
@@ -87,83 +89,83 @@ class HealthChecker:
         for replica in [*self._tasks]:
             await self.unwatch(replica)
 
-    def found(self, replica: Replica, kind: EventKind, by: str) -> None:
+    def report(self, replica: Replica, kind: EventKind, source: str) -> None:
         """Take note of what a look at a replica has found: `DOWN`, `UP` or `CORRUPT`, from a loop by name."""
-        before = (replica.corrupt, frozenset(replica.down))
+        before = (replica.is_corrupt, frozenset(replica.failed_checks))
         if kind is EventKind.CORRUPT:
-            replica.corrupt = True
+            replica.is_corrupt = True
         elif kind is EventKind.DOWN:
-            replica.down.add(by)
+            replica.failed_checks.add(source)
         else:
-            replica.down.discard(by)
-            replica.corrupt = replica.corrupt and by != CANARY
-        if (replica.corrupt, frozenset(replica.down)) != before:
-            self._changed()
-            self._runtime.tell(kind, by, target=replica.name)
+            replica.failed_checks.discard(source)
+            replica.is_corrupt = replica.is_corrupt and source != PROBE
+        if (replica.is_corrupt, frozenset(replica.failed_checks)) != before:
+            self._on_change()
+            self._runtime.emit_event(kind, source, target=replica.name)
 
-    async def _loop(self, interval_s: float, look: Callable[[Runtime], Awaitable[bool]]) -> None:
+    async def _run_check(self, interval_s: float, check: Callable[[Runtime], Awaitable[bool]]) -> None:
         # The first look comes at a random time, so that not all replicas are asked in one instant.
         await self._runtime.clock.sleep(self._runtime.rng.random() * min(interval_s, 1.0))
         while True:
             settled = True
             try:
-                settled = await look(self._runtime)
+                settled = await check(self._runtime)
             except Exception as error:  # it says nothing of the replica, and must not be the last look
                 _LOG.warning("a look at a replica failed: %s", type(error).__name__)
-            await self._runtime.clock.sleep(interval_s if settled else interval_s / SOONER)
+            await self._runtime.clock.sleep(interval_s if settled else interval_s / UNSETTLED_SPEEDUP)
 
 
-Found = Callable[[Replica, EventKind, str], None]
+ReportCallback = Callable[[Replica, EventKind, str], None]
 
 
 class HeartbeatCheck:
     """One replica's heartbeat."""
 
-    def __init__(self, options: HealthOptions, replica: Replica, found: Found) -> None:
-        self._options, self._replica, self._found = options, replica, found
+    def __init__(self, options: HealthOptions, replica: Replica, report: ReportCallback) -> None:
+        self._options, self._replica, self._report = options, replica, report
         self._request = BackendRequest(target=options.path, method="GET")
-        self._streak = Streak()
+        self._streak = OutcomeStreak()
 
     async def __call__(self, runtime: Runtime) -> bool:
         """Ask once. Returns whether what was heard is what is known; if not, it is looked at again soon."""
-        alive = await self._alive(runtime)
+        alive = await self._is_alive(runtime)
         times = self._streak.add("alive" if alive else "dead")
-        if alive and times >= self._options.up_after:
-            self._found(self._replica, EventKind.UP, HEARTBEAT)
-        elif not alive and times >= self._options.down_after:
-            self._found(self._replica, EventKind.DOWN, HEARTBEAT)
-        return alive is (HEARTBEAT not in self._replica.down)
+        if alive and times >= self._options.healthy_threshold:
+            self._report(self._replica, EventKind.UP, HEARTBEAT)
+        elif not alive and times >= self._options.unhealthy_threshold:
+            self._report(self._replica, EventKind.DOWN, HEARTBEAT)
+        return alive is (HEARTBEAT not in self._replica.failed_checks)
 
-    async def _alive(self, runtime: Runtime) -> bool:
+    async def _is_alive(self, runtime: Runtime) -> bool:
         deadline = Deadline.after(self._options.timeout_s, clock=runtime.clock)
         try:
             answer = await deadline.run(self._replica.backend.send(self._request, deadline), "the heartbeat")
         except UpstreamError as error:
-            return error.answer.status < 500
+            return error.response.status < 500
         except (ResilienceError, OSError, EOFError):
             return False
-        await discard(answer)
+        await close_response(answer)
         return True
 
 
 class KnownAnswerCheck:
     """One replica's canary."""
 
-    def __init__(self, options: CanaryOptions, replica: Replica, found: Found) -> None:
-        self._options, self._replica, self._found = options, replica, found
-        self._streak = Streak()
+    def __init__(self, options: ProbeOptions, replica: Replica, report: ReportCallback) -> None:
+        self._options, self._replica, self._report = options, replica, report
+        self._streak = OutcomeStreak()
 
     async def __call__(self, runtime: Runtime) -> bool:
         """Ask once. Returns whether what was heard is what is known; if not, it is asked again soon."""
         options = self._options
-        outcome = self._replica.canary = await KnownAnswerProbe(options, self._replica).ask(runtime)
+        outcome = self._replica.probe_outcome = await KnownAnswerProbe(options, self._replica).run(runtime)
         times = self._streak.add(outcome)
-        if outcome == "right" and times >= options.right_after:
-            self._found(self._replica, EventKind.UP, CANARY)
-        elif outcome == "wrong" and times >= options.wrong_after:
-            self._found(self._replica, EventKind.CORRUPT, CANARY)
-        elif outcome == "silent" and times >= options.down_after:
-            self._found(self._replica, EventKind.DOWN, CANARY)
+        if outcome == "right" and times >= options.success_threshold:
+            self._report(self._replica, EventKind.UP, PROBE)
+        elif outcome == "wrong" and times >= options.failure_threshold:
+            self._report(self._replica, EventKind.CORRUPT, PROBE)
+        elif outcome == "silent" and times >= options.unresponsive_threshold:
+            self._report(self._replica, EventKind.DOWN, PROBE)
         replica = self._replica
-        known = "wrong" if replica.corrupt else "silent" if CANARY in replica.down else "right"
+        known = "wrong" if replica.is_corrupt else "silent" if PROBE in replica.failed_checks else "right"
         return outcome in (known, "unclear")

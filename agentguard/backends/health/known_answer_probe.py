@@ -7,16 +7,16 @@ from typing import Literal
 import orjson
 
 from agentguard.backends.base import BackendRequest, Response, UpstreamError
-from agentguard.backends.config import ANY, CanaryOptions
+from agentguard.backends.config import ANY_MODEL, ProbeOptions
 from agentguard.backends.replica import Replica
 from agentguard.errors import ResilienceError
-from agentguard.model_api import API
+from agentguard.model_api import API_FORMATS
 from agentguard.resilience import Deadline, Runtime
-from agentguard.resilience.stream_timeout import discard
+from agentguard.resilience.stream_timeout import close_response
 
-Outcome = Literal["right", "wrong", "silent", "unclear"]
+ProbeOutcome = Literal["right", "wrong", "silent", "unclear"]
 _HEADERS = ((b"content-type", b"application/json"),)
-_SHOWN = 100_000
+_MAX_BODY_BYTES = 100_000
 
 
 class KnownAnswerProbe:
@@ -25,65 +25,67 @@ class KnownAnswerProbe:
     The question goes straight to the endpoint, past all strategies: what is found is the replica's own.
     """
 
-    def __init__(self, options: CanaryOptions, replica: Replica) -> None:
+    def __init__(self, options: ProbeOptions, replica: Replica) -> None:
         self._options, self._replica = options, replica
         speaks = replica.options.apis
         self._api = "chat" if speaks is None or "chat" in speaks else "messages"
 
     @staticmethod
-    def suits(replica: Replica) -> bool:
+    def supports(replica: Replica) -> bool:
         """Whether a replica speaks an API that can be asked."""
         speaks = replica.options.apis
         return speaks is None or "chat" in speaks or "messages" in speaks
 
-    async def ask(self, runtime: Runtime) -> Outcome:
+    async def run(self, runtime: Runtime) -> ProbeOutcome:
         """Ask once: ``right``, ``wrong``, or ``silent`` if there is no answer in time.
 
         ``unclear`` if the question was refused: a wrong key or model, or too many requests.
         """
         deadline = Deadline.after(self._options.timeout_s, clock=runtime.clock)
         try:
-            answer = await deadline.run(self._replica.backend.send(self.request(), deadline), "the canary")
+            answer = await deadline.run(
+                self._replica.backend.send(self.build_request(), deadline), "the canary"
+            )
         except UpstreamError as error:
-            return "unclear" if error.answer.status < 500 else "silent"
+            return "unclear" if error.response.status < 500 else "silent"
         except (ResilienceError, OSError, EOFError):
             return "silent"
         if not isinstance(answer, Response):
-            await discard(answer)
+            await close_response(answer)
             return "wrong"  # nobody asked for a stream
-        return "right" if self._is_right(answer.body) else "wrong"
+        return "right" if self._is_expected(answer.body) else "wrong"
 
-    def request(self) -> BackendRequest:
+    def build_request(self) -> BackendRequest:
         """The question as a request."""
         options = self._options
-        model = self._model()
+        model = self._select_model()
         body = {
             "model": model,
-            "messages": [{"role": "user", "content": options.ask}],
+            "messages": [{"role": "user", "content": options.prompt}],
             "max_tokens": options.max_tokens,
             "temperature": 0,
         }
         target = "/chat/completions" if self._api == "chat" else "/messages"
         headers = _HEADERS if self._api == "chat" else (*_HEADERS, (b"anthropic-version", b"2023-06-01"))
         return BackendRequest(
-            target=target, headers=headers, body=orjson.dumps(body), api=API[self._api], model=model
+            target=target, headers=headers, body=orjson.dumps(body), api=API_FORMATS[self._api], model=model
         )
 
-    def _model(self) -> str:
+    def _select_model(self) -> str:
         """The name of the model as this replica knows it."""
         models = self._replica.options.models
-        asked = self._options.model or next((name for name in models if name != ANY), "")
-        served = models.get(asked) or models.get(ANY) or asked
-        return asked if served == ANY else served
+        asked = self._options.model or next((name for name in models if name != ANY_MODEL), "")
+        served = models.get(asked) or models.get(ANY_MODEL) or asked
+        return asked if served == ANY_MODEL else served
 
-    def _is_right(self, body: bytes) -> bool:
+    def _is_expected(self, body: bytes) -> bool:
         """Whether what was expected stands in the answer's text; not in its ids or names."""
         try:
-            answer = orjson.loads(body[:_SHOWN])
+            answer = orjson.loads(body[:_MAX_BODY_BYTES])
             if self._api == "chat":
                 text = answer["choices"][0]["message"]["content"]
             else:
                 text = "".join(block["text"] for block in answer["content"] if block["type"] == "text")
         except (ValueError, KeyError, IndexError, TypeError):
             return False
-        return isinstance(text, str) and self._options.expect.casefold() in text.casefold()
+        return isinstance(text, str) and self._options.expected.casefold() in text.casefold()

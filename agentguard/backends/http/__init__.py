@@ -4,8 +4,8 @@ It speaks what such endpoints speak and no more: no redirects, cookies, proxies,
 """
 
 from agentguard.backends.http.backend import Auth, HttpBackend
-from agentguard.backends.http.egress_policy import Egress
+from agentguard.backends.http.egress_policy import EgressPolicy
 from agentguard.backends.http.limits import HttpLimits
 from agentguard.backends.http.response_stream import HttpStream
 
-__all__ = ["Auth", "Egress", "HttpBackend", "HttpLimits", "HttpStream"]
+__all__ = ["Auth", "EgressPolicy", "HttpBackend", "HttpLimits", "HttpStream"]

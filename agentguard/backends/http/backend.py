@@ -3,26 +3,63 @@
 from __future__ import annotations
 
 import time
+import zlib
 from typing import Final, Literal
+
+import msgspec
 
 from agentguard.backends.base import BackendRequest, Headers, Response, UpstreamError
 from agentguard.backends.http.connection import HttpConnection
-from agentguard.backends.http.connection_pool import Connections
-from agentguard.backends.http.decoding import decoded, self_contained, without
-from agentguard.backends.http.egress_policy import Egress, checked, origin_of
+from agentguard.backends.http.connection_pool import ConnectionPool
+from agentguard.backends.http.egress_policy import EgressPolicy, check_origin, parse_origin
 from agentguard.backends.http.limits import HttpLimits
-from agentguard.backends.http.request_head import Heads
+from agentguard.backends.http.request_head import RequestHeadBuilder
 from agentguard.backends.http.response_stream import HttpStream
 from agentguard.errors import BackendError, DeadlineExceeded
 from agentguard.resilience.deadline import Deadline
-from agentguard.resilience.retry_after import pushback
+from agentguard.resilience.retry_after import parse_pushback
+
+_ZLIB_WINDOW_BITS = {b"gzip": 31, b"x-gzip": 31, b"deflate": 15}
+
+
+def decompress(body: bytes, coding: bytes, *, max_bytes: int) -> bytes | None:
+    """Take off a coding that was not asked for; None if it is another, broken, or hides more than ``most``.
+
+    The bound is on what comes out, and it holds while decoding (CVE-2025-48956 and its like).
+    """
+    window = _ZLIB_WINDOW_BITS.get(coding)
+    if window is None:
+        return None
+    decoder = zlib.decompressobj(window)
+    try:
+        data = decoder.decompress(body, max_bytes + 1)
+    except zlib.error:
+        return None
+    return data if decoder.eof and len(data) <= max_bytes and not decoder.unused_data else None
+
+
+def remove_header(headers: Headers, name: bytes) -> Headers:
+    """Headers without those of a name."""
+    return tuple(field for field in headers if field[0] != name)
+
+
+def is_complete_json(body: bytes) -> bool:
+    """Whether a body shows by itself that nothing is missing: it is one JSON object or array."""
+    if body.lstrip()[:1] not in (b"{", b"["):
+        return False
+    try:
+        msgspec.json.decode(body, type=msgspec.Raw)
+    except (msgspec.MsgspecError, RecursionError):
+        return False
+    return True
+
 
 Auth = Literal["bearer", "x-api-key", "api-key"]
 """Where the key stands: ``Authorization: Bearer``, Anthropic's field, or Azure's."""
 
-_EARLY: Final = 1e-6
+_CLOCK_TOLERANCE_S: Final = 1e-6
 _REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
-_AGAIN: Final = frozenset({b"retry-after", b"retry-after-ms", b"x-should-retry", b"date"})
+_RETRY_FIELDS: Final = frozenset({b"retry-after", b"retry-after-ms", b"x-should-retry", b"date"})
 
 
 class HttpBackend:
@@ -50,20 +87,20 @@ class HttpBackend:
         key: str | None = None,
         headers: Headers = (),
         auth: Auth = "bearer",
-        egress: Egress | None = None,
+        egress: EgressPolicy | None = None,
         limits: HttpLimits | None = None,
     ) -> None:
-        egress = egress or Egress()
-        origin = checked(origin_of(url), egress)
+        egress = egress or EgressPolicy()
+        origin = check_origin(parse_origin(url), egress)
         self.name = name or origin.authority
         self._limits = limits or HttpLimits()
-        self._heads = Heads(origin, key=key, auth=auth, headers=headers)
-        self._connections = Connections(origin, egress, self._limits)
+        self._head_builder = RequestHeadBuilder(origin, key=key, auth=auth, headers=headers)
+        self._connection_pool = ConnectionPool(origin, egress, self._limits)
 
     @property
-    def connections(self) -> int:
+    def connection_count(self) -> int:
         """How many connections there are now."""
-        return self._connections.count
+        return self._connection_pool.count
 
     async def send(self, request: BackendRequest, deadline: Deadline) -> Response | HttpStream:
         """Send a request; a stream of events is handed out as it comes, anything else whole.
@@ -78,57 +115,57 @@ class HttpBackend:
                 (``sent``).
             DeadlineExceeded: the time is up.
         """
-        head = self._heads.make(request)
+        head = self._head_builder.build(request)
         left = deadline.at - deadline.clock.now()
-        if left <= _EARLY:
+        if left <= _CLOCK_TOLERANCE_S:
             raise DeadlineExceeded("no time was left for the call", stage="unsent")
-        kept = request.idempotent or not self._connections.room
-        connection, now = self._connections.take() if kept else None, time.monotonic()
+        kept = request.idempotent or not self._connection_pool.has_capacity
+        connection, now = self._connection_pool.acquire_idle() if kept else None, time.monotonic()
         if connection is None:
-            connection = await self._connections.get(deadline)
+            connection = await self._connection_pool.acquire(deadline)
             left, now = deadline.remaining(), time.monotonic()
         try:
-            self._connections.begin(connection, now + left)
+            self._connection_pool.start_request(connection, now + left)
             raw = request.stream and request.api is None
-            await connection.ask(head, request.body, bodiless=request.method == "HEAD", raw=raw)
+            await connection.send_request(head, request.body, bodiless=request.method == "HEAD", raw=raw)
         except BaseException:
-            connection.drop()
+            connection.abort()
             raise
-        if connection.reader.streaming:
-            return self._streamed(request, connection)
-        return self._whole(request, connection)
+        if connection.parser.is_streaming:
+            return self._build_stream(request, connection)
+        return self._build_response(request, connection)
 
     async def aclose(self) -> None:
         """Close all connections. Requests that are under way fail."""
-        await self._connections.aclose()
+        await self._connection_pool.aclose()
 
-    def _streamed(self, request: BackendRequest, connection: HttpConnection) -> HttpStream:
-        reader = connection.reader
+    def _build_stream(self, request: BackendRequest, connection: HttpConnection) -> HttpStream:
+        reader = connection.parser
         if reader.encoding and request.api is not None:
-            connection.drop()
+            connection.abort()
             raise BackendError("the endpoint's stream is encoded, which was not asked for", stage="sent")
-        release = self._connections.release
+        release = self._connection_pool.release
         return HttpStream(connection, release, self._limits, replica=self.name).start(request.api)
 
-    def _whole(self, request: BackendRequest, connection: HttpConnection) -> Response:
-        reader = connection.reader
-        status, headers, body = reader.status, reader.headers, reader.take()
-        encoding, until_close = reader.encoding, reader.until_close
-        self._connections.release(connection)
+    def _build_response(self, request: BackendRequest, connection: HttpConnection) -> Response:
+        reader = connection.parser
+        status, headers, body = reader.status, reader.headers, reader.take_body()
+        encoding, until_close = reader.encoding, reader.ends_at_close
+        self._connection_pool.release(connection)
         if status == 200 and not encoding and not until_close:
             return Response(status=status, headers=headers, body=body, replica=self.name)
         if status >= 300:
-            self._refuse(status, headers, body)
-        if until_close and not self_contained(body):
+            self._raise_for_status(status, headers, body)
+        if until_close and not is_complete_json(body):
             raise BackendError("the endpoint's answer has no length, and may be cut off", stage="sent")
         if encoding and request.api is not None:
-            plain = decoded(body, encoding, most=self._limits.body_bytes)
+            plain = decompress(body, encoding, max_bytes=self._limits.max_body_bytes)
             if plain is None:
                 raise BackendError("the endpoint's answer is encoded, which was not asked for", stage="sent")
-            headers, body = without(headers, b"content-encoding"), plain
+            headers, body = remove_header(headers, b"content-encoding"), plain
         return Response(status=status, headers=headers, body=body, replica=self.name)
 
-    def _refuse(self, status: int, headers: Headers, body: bytes) -> None:
+    def _raise_for_status(self, status: int, headers: Headers, body: bytes) -> None:
         """Raise for a status that is no success; 304 and its like pass."""
         if status in _REDIRECTS:
             raise BackendError(
@@ -136,12 +173,12 @@ class HttpBackend:
             )
         if status < 400:
             return
-        if len(body) > self._limits.error_bytes:
+        if len(body) > self._limits.max_error_bytes:
             raise BackendError(
                 f"{self.name} answered with status {status}, and more than is handed on",
                 status=status,
                 stage="sent",
             )
         answer = Response(status=status, headers=headers, body=body, replica=self.name)
-        told = {name.decode(): value.decode("latin-1") for name, value in headers if name in _AGAIN}
-        raise UpstreamError(answer, retry_after_s=pushback(told) if told else None)
+        told = {name.decode(): value.decode("latin-1") for name, value in headers if name in _RETRY_FIELDS}
+        raise UpstreamError(answer, retry_after_s=parse_pushback(told) if told else None)

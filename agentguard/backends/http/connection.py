@@ -10,23 +10,23 @@ import time
 from typing import Final, Protocol, cast
 
 from agentguard.backends.http.limits import HttpLimits
-from agentguard.backends.http.response_parser import Malformed, ResponseParser
+from agentguard.backends.http.response_parser import MalformedResponse, ResponseParser
 from agentguard.errors import BackendError, ResilienceError
 
-_JOIN: Final = 65_536
+_MAX_JOINED_BYTES: Final = 65_536
 """Up to this size head and body go out in one piece."""
-_PEEK_S: Final = 1.0
+_POLL_AFTER_IDLE_S: Final = 1.0
 """After so long without use it is asked of the system whether the endpoint has closed it."""
 
 
-class Owner(Protocol):
+class ConnectionOwner(Protocol):
     """Who keeps connections."""
 
-    def made(self, connection: HttpConnection) -> None:
+    def on_open(self, connection: HttpConnection) -> None:
         """It is open."""
         ...
 
-    def lost(self, connection: HttpConnection) -> None:
+    def on_close(self, connection: HttpConnection) -> None:
         """It is closed; called once after `made`."""
         ...
 
@@ -47,11 +47,11 @@ class HttpConnection(asyncio.Protocol):
     """Sends a request, reads the response.
 
     Attributes:
-        reader: of the response under way.
-        busy: whether it carries a request.
-        at: monotonic time by which that must be over.
-        paused: whether nothing is read for now.
-        since: when it became idle.
+        parser: of the response under way.
+        is_busy: whether it carries a request.
+        expires_at: monotonic time by which that must be over.
+        is_paused: whether nothing is read for now.
+        idle_since: when it became idle.
     """
 
     __slots__ = (
@@ -62,86 +62,86 @@ class HttpConnection(asyncio.Protocol):
         "_sink",
         "_transport",
         "_waiter",
-        "at",
-        "busy",
-        "paused",
-        "reader",
-        "since",
+        "expires_at",
+        "idle_since",
+        "is_busy",
+        "is_paused",
+        "parser",
     )
 
-    def __init__(self, owner: Owner, limits: HttpLimits) -> None:
+    def __init__(self, owner: ConnectionOwner, limits: HttpLimits) -> None:
         self._owner = owner
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._waiter: asyncio.Future[None] | None = None
         self._sink: ResponseSink | None = None
-        self.paused = False
+        self.is_paused = False
         self._fd = -1
         self._error: ResilienceError | None = None
-        self.reader = ResponseParser(limits)
-        self.busy = False
-        self.at = self.since = 0.0
+        self.parser = ResponseParser(limits)
+        self.is_busy = False
+        self.expires_at = self.idle_since = 0.0
 
     @property
-    def open(self) -> bool:
+    def is_open(self) -> bool:
         """Whether it was made and nothing has ended it."""
         return self._transport is not None and not self._transport.is_closing()
 
     @property
-    def clear(self) -> bool:
+    def is_flushed(self) -> bool:
         """Whether it is open, and all that was written has gone out."""
         transport = self._transport
         return transport is not None and not transport.is_closing() and transport.get_write_buffer_size() == 0
 
-    def usable(self, now: float) -> bool:
+    def is_usable(self, now: float) -> bool:
         """Whether a request may go out on it; one that the endpoint has closed may not carry any."""
-        transport, idle = self._transport, now - self.since
-        if transport is None or transport.is_closing() or idle > self.reader.keep_s:
+        transport, idle = self._transport, now - self.idle_since
+        if transport is None or transport.is_closing() or idle > self.parser.keepalive_s:
             return False
-        if idle < _PEEK_S or self._fd < 0 or sys.platform == "win32":
+        if idle < _POLL_AFTER_IDLE_S or self._fd < 0 or sys.platform == "win32":
             return True
         poll = select.poll()
         poll.register(self._fd, select.POLLIN)
         return not poll.poll(0)
 
-    def ask(self, head: bytes, body: bytes, *, bodiless: bool, raw: bool) -> asyncio.Future[None]:
+    def send_request(self, head: bytes, body: bytes, *, bodiless: bool, raw: bool) -> asyncio.Future[None]:
         """Send a request; done once the head of a stream, or all of another response, is there.
 
-        It fails with a ResilienceError of stage ``sent``. `take_over` must follow, or `free`, or `drop`.
+        It fails with a ResilienceError of stage ``sent``. `attach_sink` must follow, or `free`, or `drop`.
         """
         transport = self._transport
         assert transport is not None  # for mypy: it is open
-        self.busy, self._error = True, None
-        self.reader.begin(bodiless=bodiless, raw=raw)
+        self.is_busy, self._error = True, None
+        self.parser.reset(bodiless=bodiless, raw=raw)
         self._waiter = waiter = self._loop.create_future()
         if not body:
             transport.write(head)
-        elif len(body) <= _JOIN:
+        elif len(body) <= _MAX_JOINED_BYTES:
             transport.write(head + body)
         else:
             transport.write(head)
             transport.write(body)
         return waiter
 
-    def take_over(self, sink: ResponseSink) -> None:
+    def attach_sink(self, sink: ResponseSink) -> None:
         """From now on a sink gets the body as it comes, and its end."""
         self._sink = sink
-        if self.reader.body:
-            self._push(sink)
-        if self._sink is not None and (self.reader.complete or self._error is not None):
+        if self.parser.body:
+            self._push_body(sink)
+        if self._sink is not None and (self.parser.is_complete or self._error is not None):
             self._sink = None
             sink.finish(self._error)
 
     def pause(self) -> None:
         """Read no more for now: what comes stays with the system, and then with the endpoint."""
-        if not self.paused and self._transport is not None and not self._transport.is_closing():
-            self.paused = True
+        if not self.is_paused and self._transport is not None and not self._transport.is_closing():
+            self.is_paused = True
             self._transport.pause_reading()
 
     def resume(self) -> None:
         """Read on."""
-        if self.paused:
-            self.paused = False
+        if self.is_paused:
+            self.is_paused = False
             if self._transport is not None and not self._transport.is_closing():
                 self._transport.resume_reading()
 
@@ -149,15 +149,15 @@ class HttpConnection(asyncio.Protocol):
         """Give the request up with an error, and close; whoever takes the stream over later is told, too."""
         waiter, sink = self._waiter, self._sink
         self._waiter = self._sink = None
-        if self._error is None and not self.reader.complete:
+        if self._error is None and not self.parser.is_complete:
             self._error = error
-        self.drop()
+        self.abort()
         if waiter is not None and not waiter.done():
             waiter.set_exception(error)
         if sink is not None:
             sink.finish(error)
 
-    def drop(self) -> None:
+    def abort(self) -> None:
         """Close at once; what was not sent is not sent."""
         self._sink = None
         if self._transport is not None and not self._transport.is_closing():
@@ -173,75 +173,75 @@ class HttpConnection(asyncio.Protocol):
         if made is not None:
             self._fd = made.fileno()
             made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self.since = time.monotonic()
-        self._owner.made(self)
+        self.idle_since = time.monotonic()
+        self._owner.on_open(self)
 
     def data_received(self, data: bytes) -> None:
         """Part of a response; anything that was not asked for closes the connection."""
-        reader = self.reader
-        if not self.busy or reader.complete:
-            reader.reusable = False
-            if not self.busy:
-                self.drop()
+        reader = self.parser
+        if not self.is_busy or reader.is_complete:
+            reader.is_reusable = False
+            if not self.is_busy:
+                self.abort()
             return
         try:
             whole = reader.feed(data)
-        except Malformed as error:
-            self._malformed(error)
+        except MalformedResponse as error:
+            self._fail_malformed(error)
             return
         if self._sink is not None:
-            self._push(self._sink)
+            self._push_body(self._sink)
         if whole:
-            self._done()
-        elif self._waiter is not None and reader.streaming:
-            self._wake()
+            self._finish_response()
+        elif self._waiter is not None and reader.is_streaming:
+            self._resolve_waiter()
 
     def eof_received(self) -> bool:
         """The endpoint closed its side."""
-        if self.busy and not self.reader.complete:
+        if self.is_busy and not self.parser.is_complete:
             try:
-                self.reader.end()
-            except Malformed as error:
-                self._malformed(error)
+                self.parser.feed_eof()
+            except MalformedResponse as error:
+                self._fail_malformed(error)
             else:
-                self._done()
-        self.reader.reusable = False
+                self._finish_response()
+        self.parser.is_reusable = False
         return False
 
     def connection_lost(self, error: Exception | None) -> None:
         """It is closed."""
         del error
-        if self.busy and not self.reader.complete and self._error is None:
+        if self.is_busy and not self.parser.is_complete and self._error is None:
             self.fail(
                 BackendError("the endpoint closed the connection before its answer was whole", stage="sent")
             )
         self._transport = None
         self._fd = -1
-        self._owner.lost(self)
+        self._owner.on_close(self)
 
-    def _push(self, sink: ResponseSink) -> None:
-        body = self.reader.body
-        data = body.pop() if len(body) == 1 else self.reader.take()
+    def _push_body(self, sink: ResponseSink) -> None:
+        body = self.parser.body
+        data = body.pop() if len(body) == 1 else self.parser.take_body()
         if data:
             try:
                 sink.push(data)
             except ResilienceError as error:
                 self.fail(error)
 
-    def _malformed(self, error: Malformed) -> None:
+    def _fail_malformed(self, error: MalformedResponse) -> None:
         self.fail(BackendError(f"the endpoint's answer is not valid: {error}", stage="sent"))
 
-    def _wake(self) -> None:
+    def _resolve_waiter(self) -> None:
         waiter = self._waiter
         if waiter is not None:
             self._waiter = None
             if not waiter.done():
                 waiter.set_result(None)
 
-    def _done(self) -> None:
+    def _finish_response(self) -> None:
         """The response is whole."""
         sink, self._sink = self._sink, None
         if sink is not None:
             sink.finish(None)
         else:
-            self._wake()
+            self._resolve_waiter()

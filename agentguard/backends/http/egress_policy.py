@@ -24,8 +24,16 @@ _URL: Final = re.compile(
     re.ASCII | re.IGNORECASE,
 )
 _PORTS: Final = {"http": 80, "https": 443}
-_INSIDE: Final = (".local", ".internal", ".svc", ".cluster.local", ".localhost", ".lan", ".home.arpa")
-_METADATA: Final = frozenset(
+_INTERNAL_SUFFIXES: Final = (
+    ".local",
+    ".internal",
+    ".svc",
+    ".cluster.local",
+    ".localhost",
+    ".lan",
+    ".home.arpa",
+)
+_METADATA_ADDRESSES: Final = frozenset(
     map(
         ipaddress.ip_address,
         # AWS, Google, Alibaba, Azure, Oracle; 169.254.169.254 and its like are link-local and need no entry.
@@ -36,7 +44,7 @@ _NAT64: Final = ipaddress.IPv6Network("64:ff9b::/96")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Egress:
+class EgressPolicy:
     """What an endpoint's name may stand for.
 
     Attributes:
@@ -69,7 +77,7 @@ class UpstreamOrigin:
         return host if self.port == _PORTS[self.scheme] else f"{host}:{self.port}"
 
     @property
-    def literal(self) -> Address | None:
+    def literal_address(self) -> Address | None:
         """Its address, where the host is one."""
         try:
             return ipaddress.ip_address(self.host)
@@ -77,12 +85,14 @@ class UpstreamOrigin:
             return None
 
     @property
-    def inside(self) -> bool:
+    def is_internal(self) -> bool:
         """Whether the URL itself says that it may be a private address."""
-        return self.literal is not None or "." not in self.host or self.host.endswith(_INSIDE)
+        return (
+            self.literal_address is not None or "." not in self.host or self.host.endswith(_INTERNAL_SUFFIXES)
+        )
 
 
-def origin_of(url: str) -> UpstreamOrigin:
+def parse_origin(url: str) -> UpstreamOrigin:
     """Take a base URL apart. Raises ConfigError for one that is not plain, without repeating it."""
     found = _URL.fullmatch(url)
     if found is None:
@@ -97,39 +107,39 @@ def origin_of(url: str) -> UpstreamOrigin:
     if {".", ".."} & set(origin.path.split("/")):
         raise ConfigError("a backend's url has a segment . or .. in its path")
     numeric = host.rsplit(".", 1)[-1][:1].isdigit() or found["host"].startswith("[")
-    if numeric and origin.literal is None:  # 0x7f.1, 2130706433: resolvers take them for addresses
+    if numeric and origin.literal_address is None:  # 0x7f.1, 2130706433: resolvers take them for addresses
         raise ConfigError("a backend's host is neither a name nor an address in its usual form")
     return origin
 
 
-def refusal(address: Address, origin: UpstreamOrigin, egress: Egress) -> str | None:
+def find_refusal_reason(address: Address, origin: UpstreamOrigin, egress: EgressPolicy) -> str | None:
     """Why an address may not be connected to, in one clause; None if it may."""
-    meant = _embedded(address)
+    meant = _extract_ipv4(address)
     if meant.is_multicast or meant.is_unspecified or int(meant) == 0xFFFFFFFF:
         return "it is no address of one machine"
-    if meant.is_link_local or meant in _METADATA:
+    if meant.is_link_local or meant in _METADATA_ADDRESSES:
         return None if egress.allow_metadata else "it is link-local or a cloud's metadata service"
-    allowed = origin.inside if egress.allow_private is None else egress.allow_private
+    allowed = origin.is_internal if egress.allow_private is None else egress.allow_private
     inside = meant.is_private or meant.is_loopback
     return "it is a private address, and the url does not say so" if inside and not allowed else None
 
 
-def checked(origin: UpstreamOrigin, egress: Egress) -> UpstreamOrigin:
+def check_origin(origin: UpstreamOrigin, egress: EgressPolicy) -> UpstreamOrigin:
     """The origin, if it does not name an address that is refused. Raises ConfigError."""
-    literal = origin.literal
-    reason = refusal(literal, origin, egress) if literal is not None else None
+    literal = origin.literal_address
+    reason = find_refusal_reason(literal, origin, egress) if literal is not None else None
     if reason is not None:
         raise ConfigError(f"a backend's address is refused: {reason}")
     return origin
 
 
-async def addresses(origin: UpstreamOrigin, egress: Egress) -> list[str]:
+async def resolve_addresses(origin: UpstreamOrigin, egress: EgressPolicy) -> list[str]:
     """What to connect to, in order. All of a name's addresses must be allowed.
 
     Raises:
         BackendError: the name has no address, or one that is refused.
     """
-    if origin.literal is not None:
+    if origin.literal_address is not None:
         return [origin.host]
     loop = asyncio.get_running_loop()
     try:
@@ -138,13 +148,13 @@ async def addresses(origin: UpstreamOrigin, egress: Egress) -> list[str]:
         raise BackendError("the endpoint's name has no address", stage="unsent") from None
     hosts = list(dict.fromkeys(str(entry[4][0]) for entry in found))
     for host in hosts:
-        reason = refusal(ipaddress.ip_address(host.split("%")[0]), origin, egress)
+        reason = find_refusal_reason(ipaddress.ip_address(host.split("%")[0]), origin, egress)
         if reason is not None:
             raise BackendError(f"the endpoint's address is refused: {reason}", stage="unsent")
     return hosts
 
 
-def _embedded(address: Address) -> Address:
+def _extract_ipv4(address: Address) -> Address:
     """The IPv4 address inside an IPv6 one: mapped, compatible, 6to4 or NAT64."""
     if isinstance(address, ipaddress.IPv4Address):
         return address

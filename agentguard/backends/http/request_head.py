@@ -21,7 +21,7 @@ CONNECTION_FIELDS: Final = frozenset(
     }
 )
 """Fields that belong to one connection and never pass."""
-_OURS: Final = CONNECTION_FIELDS | {
+_RESERVED_FIELDS: Final = CONNECTION_FIELDS | {
     b"host",
     b"content-length",
     b"accept-encoding",
@@ -29,16 +29,16 @@ _OURS: Final = CONNECTION_FIELDS | {
     b"proxy-authorization",
     b"http2-settings",
 }
-_KEYS: Final = frozenset({b"authorization", b"x-api-key", b"api-key"})
+_API_KEY_FIELDS: Final = frozenset({b"authorization", b"x-api-key", b"api-key"})
 _TOKEN: Final = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _VALUE: Final = re.compile(rb"[\t\x20-\x7e\x80-\xff]*")
 _TARGET: Final = re.compile(r"(?:(?:/(?!/)|\?)[!\"$-\[\]-~]*)?", re.ASCII)
 _METHOD: Final = re.compile(r"(?!CONNECT$|TRACE$)[A-Z]{1,20}", re.ASCII)
 _BODILESS: Final = frozenset({"GET", "HEAD", "DELETE", "OPTIONS"})
-_REMEMBERED: Final = 1024
+_MAX_CACHED: Final = 1024
 
 
-class Heads:
+class RequestHeadBuilder:
     """Builds heads for one endpoint; remembers what it has looked at, since requests are alike.
 
     Args:
@@ -57,63 +57,67 @@ class Heads:
             if not (_TOKEN.fullmatch(name) and _VALUE.fullmatch(value)):
                 raise ConfigError("a backend's key, or one of its headers, has characters that none may have")
         self._path = origin.path
-        own = frozenset(name.lower() for name, _ in fixed) | (_KEYS if key is not None else frozenset())
-        self._fixed = b"".join(b"%s: %s\r\n" % field for field in fixed)
+        own = frozenset(name.lower() for name, _ in fixed) | (
+            _API_KEY_FIELDS if key is not None else frozenset()
+        )
+        self._fixed_fields = b"".join(b"%s: %s\r\n" % field for field in fixed)
         self._starts: dict[tuple[str, str], bytes] = {}
-        self._passes = _Passes(own)
+        self._header_filter = _HeaderFilter(own)
 
-    def make(self, request: BackendRequest) -> bytes:
+    def build(self, request: BackendRequest) -> bytes:
         """The head with its blank line. Raises BackendError (400, unsent) for what can't be sent."""
         try:
             start = self._starts[request.method, request.target]
         except KeyError:
-            start = self._start(request.method, request.target)
-        passes = self._passes
+            start = self._build_start(request.method, request.target)
+        passes = self._header_filter
         lines = [name + b": " + value for name, value in request.headers if passes[name]]
         lines.append(b"")
         block, breaks = b"\r\n".join(lines), len(lines) - 1
         if block.count(b"\r") != breaks or block.count(b"\n") != breaks or b"\0" in block:
-            raise _unsent("a header has characters that none may have")
+            raise _build_error("a header has characters that none may have")
         if request.body or request.method not in _BODILESS:
             return b"%b%bcontent-length: %d\r\n\r\n" % (start, block, len(request.body))
         return start + block + b"\r\n"
 
-    def _start(self, method: str, target: str) -> bytes:
+    def _build_start(self, method: str, target: str) -> bytes:
         """The request line and the fields that every request has."""
         if not _METHOD.fullmatch(method):
-            raise _unsent("its method is none that is passed on")
-        if not _TARGET.fullmatch(target) or _climbs(target):
-            raise _unsent("its target is none that is passed on")
+            raise _build_error("its method is none that is passed on")
+        if not _TARGET.fullmatch(target) or _escapes_base_path(target):
+            raise _build_error("its target is none that is passed on")
         path = self._path + target
         line = f"{method} {path if path.startswith('/') else '/' + path} HTTP/1.1\r\n"
-        start = line.encode() + self._fixed
-        if len(self._starts) < _REMEMBERED and len(target) < 256:
+        start = line.encode() + self._fixed_fields
+        if len(self._starts) < _MAX_CACHED and len(target) < 256:
             self._starts[method, target] = start
         return start
 
 
-class _Passes(dict[bytes, bool]):
+class _HeaderFilter(dict[bytes, bool]):
     """Whether a field passes, by its name; names of our own proxy's fields do not."""
 
-    def __init__(self, own: frozenset[bytes]) -> None:
+    def __init__(self, own_fields: frozenset[bytes]) -> None:
         super().__init__()
-        self._own = own
+        self._own_fields = own_fields
 
     def __missing__(self, name: bytes) -> bool:
         if not _TOKEN.fullmatch(name):
-            raise _unsent("a header has a name that none may have")
+            raise _build_error("a header has a name that none may have")
         low = name.lower()
-        passed = low not in _OURS and low not in self._own and not low.startswith(b"agentguard-")
-        if len(self) < _REMEMBERED and len(name) < 128:
+        passed = (
+            low not in _RESERVED_FIELDS and low not in self._own_fields and not low.startswith(b"agentguard-")
+        )
+        if len(self) < _MAX_CACHED and len(name) < 128:
             self[name] = passed
         return passed
 
 
-def _climbs(target: str) -> bool:
+def _escapes_base_path(target: str) -> bool:
     """Whether a path has a segment that leads out of the base URL, however it is written."""
     segments = target.partition("?")[0].lower().replace("%2e", ".").replace("%2f", "/").split("/")
     return "." in segments or ".." in segments or "%5c" in target.lower()
 
 
-def _unsent(reason: str) -> BackendError:
+def _build_error(reason: str) -> BackendError:
     return BackendError(f"the request cannot be sent: {reason}", status=400, stage="unsent")

@@ -10,7 +10,7 @@ from agentguard.backends.base import Headers
 from agentguard.backends.http.connection import HttpConnection
 from agentguard.backends.http.limits import HttpLimits
 from agentguard.errors import BackendError, ResilienceError
-from agentguard.model_api import Api
+from agentguard.model_api import ApiFormat
 from agentguard.model_api.sse import EventSplitter
 
 
@@ -29,27 +29,27 @@ class HttpStream:
         *,
         replica: str,
     ) -> None:
-        reader = connection.reader
+        reader = connection.parser
         self.status: int = reader.status
         self.headers: Headers = reader.headers
         self.replica, self.notes = replica, tuple[tuple[str, str], ...]()
         self._connection: HttpConnection | None = connection
         self._release, self._limits = release, limits
-        self._cutter = EventSplitter() if reader.events else None
-        self._unbounded = reader.until_close
-        self._api: Api | None = None
-        self._ready: list[bytes] = []
+        self._splitter = EventSplitter() if reader.is_event_stream else None
+        self._ends_at_close = reader.ends_at_close
+        self._api: ApiFormat | None = None
+        self._chunks: list[bytes] = []
         self._size = 0
-        self._last = b""
-        self._given = self._over = False
+        self._last_chunk = b""
+        self._has_yielded = self._is_finished = False
         self._error: ResilienceError | None = None
         self._waiter: asyncio.Future[None] | None = None
 
-    def start(self, api: Api | None) -> Self:
+    def start(self, api: ApiFormat | None) -> Self:
         """Take the body over from the connection."""
         self._api = api
         if self._connection is not None:
-            self._connection.take_over(self)
+            self._connection.attach_sink(self)
         return self
 
     def __aiter__(self) -> Self:
@@ -61,12 +61,12 @@ class HttpStream:
         Raises:
             ResilienceError: it broke off, was closed, or is out of time. What came before was given out.
         """
-        ready = self._ready
+        ready = self._chunks
         while not ready:
-            if self._over:
+            if self._is_finished:
                 if self._error is None:
                     raise StopAsyncIteration
-                self._error.stage = "committed" if self._given else "sent"
+                self._error.stage = "committed" if self._has_yielded else "sent"
                 raise self._error
             self._waiter = waiter = asyncio.get_running_loop().create_future()
             try:
@@ -76,11 +76,11 @@ class HttpStream:
                 raise
             finally:
                 self._waiter = None
-        self._given = True
-        if len(ready) > 1 or self._unbounded:
-            return self._take()
+        self._has_yielded = True
+        if len(ready) > 1 or self._ends_at_close:
+            return self._take_chunks()
         self._size, connection = 0, self._connection
-        if connection is not None and connection.paused:
+        if connection is not None and connection.is_paused:
             connection.resume()
         return ready.pop()
 
@@ -90,16 +90,16 @@ class HttpStream:
 
     def push(self, data: bytes) -> None:
         """More of the body, from the connection. Raises BackendError for an event without an end."""
-        cutter, waiter = self._cutter, self._waiter
+        cutter, waiter = self._splitter, self._waiter
         if cutter is not None:
             data = cutter.feed(data)
-            if cutter.size > self._limits.event_bytes:
+            if cutter.remainder_size > self._limits.max_event_bytes:
                 raise BackendError("an event of the stream is too large", stage="sent")
             if not data:
                 return
-        self._ready.append(data)
+        self._chunks.append(data)
         self._size += len(data)
-        if self._size > self._limits.ahead_bytes and self._connection is not None:
+        if self._size > self._limits.max_buffered_bytes and self._connection is not None:
             self._connection.pause()
         if waiter is not None and not waiter.done():
             waiter.set_result(None)
@@ -108,45 +108,45 @@ class HttpStream:
         """The body is over."""
         connection, self._connection = self._connection, None
         if error is None:
-            rest = self._cutter.rest if self._cutter is not None else b""
+            rest = self._splitter.remainder if self._splitter is not None else b""
             if rest:
-                self._ready.append(rest)
-            error = self._cut() if self._unbounded else None
+                self._chunks.append(rest)
+            error = self._find_truncation() if self._ends_at_close else None
             if connection is not None:
                 connection.resume()  # whoever has it next must hear
                 self._release(connection)
-        self._over, self._error = True, error
-        self._wake()
+        self._is_finished, self._error = True, error
+        self._resolve_waiter()
 
-    def _cut(self) -> BackendError | None:
+    def _find_truncation(self) -> BackendError | None:
         """Whether a stream that only the end of the connection ended may have been cut off."""
-        last = self._ready[-1] if self._ready else self._last
-        if self._api is not None and self._api.ends(last):
+        last = self._chunks[-1] if self._chunks else self._last_chunk
+        if self._api is not None and self._api.is_last(last):
             return None
         return BackendError("the stream ended with the connection, before its last event", stage="sent")
 
-    def _take(self) -> bytes:
+    def _take_chunks(self) -> bytes:
         """All that is there."""
-        ready = self._ready
+        ready = self._chunks
         data = ready[0] if len(ready) == 1 else b"".join(ready)
         ready.clear()
         self._size = 0
-        if self._unbounded:
-            self._last = data
+        if self._ends_at_close:
+            self._last_chunk = data
         if self._connection is not None:
             self._connection.resume()
         return data
 
     def _close(self) -> None:
         connection, self._connection = self._connection, None
-        self._ready.clear()
-        if not self._over:
-            self._over = True
+        self._chunks.clear()
+        if not self._is_finished:
+            self._is_finished = True
             self._error = ResilienceError("the stream was closed before its end", stage="committed")
         if connection is not None:
-            connection.drop()
-        self._wake()
+            connection.abort()
+        self._resolve_waiter()
 
-    def _wake(self) -> None:
+    def _resolve_waiter(self) -> None:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)

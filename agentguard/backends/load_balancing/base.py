@@ -42,23 +42,23 @@ class RoutingRequest(Protocol):
     """What a policy may know of a request; `agentguard.backends.base.BackendRequest` has it."""
 
     @property
-    def session(self) -> str:
+    def session_id(self) -> str:
         """The run that it belongs to, or empty."""
         ...
 
     @property
-    def prefix(self) -> bytes:
+    def prefix_digest(self) -> bytes:
         """A digest of how its prompt begins, or empty."""
         ...
 
 
-V = TypeVar("V", bound=ReplicaView)
+ReplicaT = TypeVar("ReplicaT", bound=ReplicaView)
 
 
 class LoadBalancingPolicy(Protocol):
     """A policy at work, with its state."""
 
-    def choose(self, asked: RoutingRequest, offered: Sequence[V]) -> V:
+    def choose(self, request: RoutingRequest, replicas: Sequence[ReplicaT]) -> ReplicaT:
         """One of those that are offered: at least one, in the order of the configuration. Never waits."""
         ...
 
@@ -84,29 +84,29 @@ PolicyFactory = Callable[..., LoadBalancingOptions]
 """A frozen dataclass of options; see `agentguard.resilience.options.StrategyOptions`."""
 
 
-def _builtin() -> dict[str, str]:
+def _list_builtin() -> dict[str, str]:
     room = "agentguard.backends.load_balancing"
     return {
-        "least_load": f"{room}.least_request:LeastLoad",
-        "prefix": f"{room}.consistent_hash:Prefix",
+        "least_request": f"{room}.least_request:LeastRequest",
+        "prefix_affinity": f"{room}.consistent_hash:PrefixAffinity",
         "priority": f"{room}.round_robin:PriorityOptions",
         "round_robin": f"{room}.round_robin:RoundRobin",
-        "session": f"{room}.consistent_hash:SessionAffinity",
-        "weighted": f"{room}.round_robin:Weighted",
+        "session_affinity": f"{room}.consistent_hash:SessionAffinity",
+        "weighted": f"{room}.round_robin:WeightedRoundRobin",
     }
 
 
 _REGISTRY: Registry[PolicyFactory] = Registry(
-    "backend policy", group="agentguard.backend_policies", builtin=_builtin()
+    "backend policy", group="agentguard.backend_policies", builtin=_list_builtin()
 )
 
 
-def policies() -> tuple[str, ...]:
+def list_policies() -> tuple[str, ...]:
     """The names of all policies, sorted."""
     return _REGISTRY.names()
 
 
-def policy_factory(name: str) -> PolicyFactory:
+def get_policy_factory(name: str) -> PolicyFactory:
     """What makes the policy of a name. Raises UnknownPlugin with the names there are."""
     return _REGISTRY.get(name)
 

@@ -14,24 +14,24 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from typing import ClassVar
 
-from agentguard.backends.load_balancing.base import RoutingRequest, V
-from agentguard.backends.load_balancing.least_request import LeastLoad, LeastRequestBalancer
+from agentguard.backends.load_balancing.base import ReplicaT, RoutingRequest
+from agentguard.backends.load_balancing.least_request import LeastRequest, LeastRequestBalancer
 from agentguard.errors import ConfigError
-from agentguard.resilience.options import StrategyOptions, check
+from agentguard.resilience.options import StrategyOptions, check_ranges
 
-_WHOLE = float(1 << 64)
+_HASH_SPACE = float(1 << 64)
 
 
-def score(key: bytes, name: str, weight: float) -> float:
+def compute_score(key: bytes, name: str, weight: float) -> float:
     """A replica's score for a key; the highest wins. The same in every process and on every machine."""
     digest = blake2b(b"%b\0%b" % (name.encode(), key), digest_size=8).digest()
-    share = (int.from_bytes(digest, "big") + 0.5) / _WHOLE  # never 0, nor quite 1 before rounding
+    share = (int.from_bytes(digest, "big") + 0.5) / _HASH_SPACE  # never 0, nor quite 1 before rounding
     return -weight / math.log(min(share, 1 - 1e-16))
 
 
-def ranked(key: bytes, offered: Sequence[V]) -> list[V]:
+def rank_by_score(key: bytes, replicas: Sequence[ReplicaT]) -> list[ReplicaT]:
     """The replicas by their scores for a key, the highest first."""
-    return sorted(offered, key=lambda one: score(key, one.name, one.weight), reverse=True)
+    return sorted(replicas, key=lambda one: compute_score(key, one.name, one.weight), reverse=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,69 +39,69 @@ class SessionAffinity(StrategyOptions):
     """A run's requests go to one replica; a request of no run goes to the least loaded.
 
     Attributes:
-        bound: how many times its fair share of what is under way a replica may have before a run goes to its
+        max_load_factor: how many times its fair share of what is under way a replica may have before a run goes to its
             next one; 0 is no bound.
     """
 
-    name: ClassVar[str] = "session"
+    name: ClassVar[str] = "session_affinity"
 
-    bound: float = 0.0
+    max_load_factor: float = 0.0
 
     def __post_init__(self) -> None:
-        _check_bound(self)
+        _check_max_load_factor(self)
 
     def build(self, rng: random.Random) -> ConsistentHashBalancer:
         """Make the part at work."""
-        return ConsistentHashBalancer(self.bound, rng, by_prefix=False)
+        return ConsistentHashBalancer(self.max_load_factor, rng, by_prefix=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Prefix(StrategyOptions):
+class PrefixAffinity(StrategyOptions):
     """Prompts that begin alike go to one replica, whose prefix cache has the beginning (vLLM, SGLang).
 
     A prefix that everybody has would drown its replica, so the load is bounded (Mirrokni, Thorup and
     Zadimoghaddam, Consistent Hashing with Bounded Loads, 2018).
 
     Attributes:
-        bound: how many times its fair share of what is under way a replica may have before a prefix goes to
+        max_load_factor: how many times its fair share of what is under way a replica may have before a prefix goes to
             its next one; 0 is no bound.
     """
 
-    name: ClassVar[str] = "prefix"
+    name: ClassVar[str] = "prefix_affinity"
 
-    bound: float = 1.25
+    max_load_factor: float = 1.25
 
     def __post_init__(self) -> None:
-        _check_bound(self)
+        _check_max_load_factor(self)
 
     def build(self, rng: random.Random) -> ConsistentHashBalancer:
         """Make the part at work."""
-        return ConsistentHashBalancer(self.bound, rng, by_prefix=True)
+        return ConsistentHashBalancer(self.max_load_factor, rng, by_prefix=True)
 
 
 class ConsistentHashBalancer:
     """Ranks replicas for a request's key."""
 
-    def __init__(self, bound: float, rng: random.Random, *, by_prefix: bool) -> None:
-        self._bound, self._by_prefix = bound, by_prefix
-        self._keyless = LeastRequestBalancer(LeastLoad(), rng)
+    def __init__(self, max_load_factor: float, rng: random.Random, *, by_prefix: bool) -> None:
+        self._max_load_factor, self._by_prefix = max_load_factor, by_prefix
+        self._fallback = LeastRequestBalancer(LeastRequest(), rng)
 
-    def choose(self, asked: RoutingRequest, offered: Sequence[V]) -> V:
+    def choose(self, request: RoutingRequest, replicas: Sequence[ReplicaT]) -> ReplicaT:
         """The key's replica, or the next in its order where that has its share."""
-        key = asked.prefix if self._by_prefix else asked.session.encode()
+        key = request.prefix_digest if self._by_prefix else request.session_id.encode()
         if not key:
-            return self._keyless.choose(asked, offered)
-        if not self._bound:
-            return max(offered, key=lambda one: score(key, one.name, one.weight))
-        running = sum(one.inflight for one in offered) + 1
-        weights = sum(one.weight for one in offered)
-        for one in ranked(key, offered):
-            if one.inflight < math.ceil(self._bound * running * one.weight / weights):
+            return self._fallback.choose(request, replicas)
+        if not self._max_load_factor:
+            return max(replicas, key=lambda one: compute_score(key, one.name, one.weight))
+        running = sum(one.inflight for one in replicas) + 1
+        weights = sum(one.weight for one in replicas)
+        for one in rank_by_score(key, replicas):
+            if one.inflight < math.ceil(self._max_load_factor * running * one.weight / weights):
                 return one
-        return self._keyless.choose(asked, offered)  # where rounding left no room
+        return self._fallback.choose(request, replicas)  # where rounding left no room
 
 
-def _check_bound(options: SessionAffinity | Prefix) -> None:
-    check(options, bound=(0.0, 100.0))
-    if 0 < options.bound < 1:
-        raise ConfigError(f"{type(options).__name__}.bound must be 0 (none) or from 1 to 100")
+def _check_max_load_factor(options: SessionAffinity | PrefixAffinity) -> None:
+    check_ranges(options, max_load_factor=(0.0, 100.0))
+    if 0 < options.max_load_factor < 1:
+        raise ConfigError(f"{type(options).__name__}.max_load_factor must be 0 (none) or from 1 to 100")

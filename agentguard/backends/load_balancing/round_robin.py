@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from agentguard.backends.load_balancing.base import RoutingRequest, V
+from agentguard.backends.load_balancing.base import ReplicaT, RoutingRequest
 from agentguard.resilience.options import StrategyOptions
 
 
@@ -28,14 +28,14 @@ class RoundRobinBalancer:
     def __init__(self, rng: random.Random) -> None:
         self._turn = rng.randrange(1_000_000)
 
-    def choose(self, asked: RoutingRequest, offered: Sequence[V]) -> V:  # noqa: ARG002
+    def choose(self, request: RoutingRequest, replicas: Sequence[ReplicaT]) -> ReplicaT:  # noqa: ARG002
         """The next."""
         self._turn += 1
-        return offered[self._turn % len(offered)]
+        return replicas[self._turn % len(replicas)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Weighted(StrategyOptions):
+class WeightedRoundRobin(StrategyOptions):
     """In turn, by weight: smooth weighted round robin, as nginx does it.
 
     Each choice adds every replica's weight to its credit; the one with the most is taken and pays the sum of
@@ -44,23 +44,23 @@ class Weighted(StrategyOptions):
 
     name: ClassVar[str] = "weighted"
 
-    def build(self, rng: random.Random) -> WeightedTurns:
+    def build(self, rng: random.Random) -> WeightedRoundRobinBalancer:
         """Make the part at work."""
-        return WeightedTurns(rng)
+        return WeightedRoundRobinBalancer(rng)
 
 
-class WeightedTurns:
+class WeightedRoundRobinBalancer:
     """Keeps each replica's credit."""
 
     def __init__(self, rng: random.Random) -> None:
         self._rng = rng
         self._credit: dict[str, float] = {}
 
-    def choose(self, asked: RoutingRequest, offered: Sequence[V]) -> V:  # noqa: ARG002
+    def choose(self, request: RoutingRequest, replicas: Sequence[ReplicaT]) -> ReplicaT:  # noqa: ARG002
         """The one whose turn it is."""
         credit, total = self._credit, 0.0
-        best, most = offered[0], float("-inf")
-        for one in offered:
+        best, most = replicas[0], float("-inf")
+        for one in replicas:
             total += one.weight
             # The first credit is random, so that workers that start together do not go in step.
             now = credit.get(one.name, -self._rng.random() * one.weight) + one.weight
@@ -68,8 +68,8 @@ class WeightedTurns:
             if now > most:
                 best, most = one, now
         credit[best.name] = most - total
-        if len(credit) > 2 * len(offered) + 100:  # replicas come and go
-            kept = {one.name for one in offered}
+        if len(credit) > 2 * len(replicas) + 100:  # replicas come and go
+            kept = {one.name for one in replicas}
             self._credit = {name: value for name, value in credit.items() if name in kept}
         return best
 
@@ -88,6 +88,6 @@ class PriorityOptions(StrategyOptions):
 class PriorityBalancer:
     """Has no state."""
 
-    def choose(self, asked: RoutingRequest, offered: Sequence[V]) -> V:  # noqa: ARG002
+    def choose(self, request: RoutingRequest, replicas: Sequence[ReplicaT]) -> ReplicaT:  # noqa: ARG002
         """The first."""
-        return offered[0]
+        return replicas[0]

@@ -9,12 +9,12 @@ import orjson
 
 from agentguard.backends.base import BackendRequest
 from agentguard.errors import AgentGuardError, BackendError
-from agentguard.model_api.canonical import payloads
-from agentguard.model_api.json_rewrite import appended, changed, fields, value
+from agentguard.model_api.canonical import parse_payloads
+from agentguard.model_api.json_rewrite import append_item, decode_value, parse_fields, replace_fields
 
-_LIMITS = ("max_tokens", "max_completion_tokens")
-_LEAST = "min_tokens"
-_GRAMMAR = (
+_TOKEN_LIMIT_FIELDS = ("max_tokens", "max_completion_tokens")
+_MIN_TOKENS_FIELD = "min_tokens"
+_FORMAT_FIELDS = (
     "guided_json",
     "guided_regex",
     "guided_choice",
@@ -23,7 +23,7 @@ _GRAMMAR = (
     "echo",
     "suffix",
 )
-_COUNTED = ("logprobs", "top_logprobs", "prompt_logprobs", "return_token_ids", "use_beam_search")
+_TOKEN_DETAIL_FIELDS = ("logprobs", "top_logprobs", "prompt_logprobs", "return_token_ids", "use_beam_search")
 
 
 class NotResumable(AgentGuardError):
@@ -38,18 +38,18 @@ class PartialResponse:
 
     Attributes:
         api: ``chat`` or ``completions``.
-        head: fields of its chunks that the rest must have, too: id, created, model.
+        common_fields: fields of its chunks that the rest must have, too: id, created, model.
         text: of the answer.
-        tokens: chunks with text; at least so many tokens came.
+        token_count: chunks with text; at least so many tokens came.
     """
 
     api: str
-    head: dict[str, Any]
+    common_fields: dict[str, Any]
     text: str
-    tokens: int
+    token_count: int
 
     @property
-    def asked(self) -> str:
+    def resume_text(self) -> str:
         """The text that is sent, without spaces at its end, and for chat none at its beginning either.
 
         Many templates cut them, and servers then don't find the message that they should go on with (vLLM
@@ -58,25 +58,25 @@ class PartialResponse:
         return self.text.strip() if self.api == "chat" else self.text.rstrip()
 
     @property
-    def over(self) -> str:
+    def trailing_whitespace(self) -> str:
         """What of the text is not sent, and will come again."""
         return self.text[len(self.text.rstrip()) :]
 
 
-def parse_partial_response(api: str, shown: bytes) -> PartialResponse:
+def parse_partial_response(api: str, forwarded: bytes) -> PartialResponse:
     """Read what was shown of an answer. Raises Unfit if it can't be continued."""
     text: list[str] = []
     head: dict[str, Any] = {}
     try:
-        for chunk in payloads(shown):
+        for chunk in parse_payloads(forwarded):
             head = head or {key: chunk[key] for key in ("id", "created", "model") if key in chunk}
-            text += [_delta(api, choice) for choice in chunk.get("choices") or ()]
+            text += [_extract_text(api, choice) for choice in chunk.get("choices") or ()]
     except (ValueError, AttributeError, TypeError):
         raise NotResumable("what was shown can't be read") from None
-    return PartialResponse(api=api, head=head, text="".join(text), tokens=sum(map(bool, text)))
+    return PartialResponse(api=api, common_fields=head, text="".join(text), token_count=sum(map(bool, text)))
 
 
-def _delta(api: str, choice: Any) -> str:
+def _extract_text(api: str, choice: Any) -> str:
     """The text of a choice's delta. Raises Unfit for anything else in it."""
     if choice.get("index", 0) != 0:
         raise NotResumable("it has several choices")
@@ -93,42 +93,48 @@ def _delta(api: str, choice: Any) -> str:
     return str(delta.get("content") or "")
 
 
-def build_resume_request(request: BackendRequest, before: PartialResponse) -> bytes:
+def build_resume_request(request: BackendRequest, partial: PartialResponse) -> bytes:
     """The body that asks for the rest. Raises Unfit, or BackendError for a body that is no JSON object."""
-    found = fields(request.body)
-    given = {key: value(raw) for key, raw in found.items() if key not in ("messages", "prompt", "tools")}
-    _check(given)
-    changes: dict[str, Any] = {
-        name: max(1, given[name] - before.tokens) for name in _LIMITS if isinstance(given.get(name), int)
+    found = parse_fields(request.body)
+    given = {
+        key: decode_value(raw) for key, raw in found.items() if key not in ("messages", "prompt", "tools")
     }
-    if isinstance(given.get(_LEAST), int):
-        changes[_LEAST] = max(0, given[_LEAST] - before.tokens)
-    if before.asked and before.api == "chat":
-        message = orjson.dumps({"role": "assistant", "content": before.asked})
+    _check_resumable(given)
+    changes: dict[str, Any] = {
+        name: max(1, given[name] - partial.token_count)
+        for name in _TOKEN_LIMIT_FIELDS
+        if isinstance(given.get(name), int)
+    }
+    if isinstance(given.get(_MIN_TOKENS_FIELD), int):
+        changes[_MIN_TOKENS_FIELD] = max(0, given[_MIN_TOKENS_FIELD] - partial.token_count)
+    if partial.resume_text and partial.api == "chat":
+        message = orjson.dumps({"role": "assistant", "content": partial.resume_text})
         try:
-            changes["messages"] = appended(found["messages"], message)
+            changes["messages"] = append_item(found["messages"], message)
         except (KeyError, BackendError):
             raise NotResumable("its messages are no list") from None
         changes |= {"add_generation_prompt": False, "continue_final_message": True}
-    elif before.asked:
-        prompt = value(found.get("prompt"))
+    elif partial.resume_text:
+        prompt = decode_value(found.get("prompt"))
         if not isinstance(prompt, str):
             raise NotResumable("its prompt is no text")
-        changes["prompt"] = prompt + before.asked
-    return changed(request.body, changes)
+        changes["prompt"] = prompt + partial.resume_text
+    return replace_fields(request.body, changes)
 
 
-def _check(given: dict[str, Any]) -> None:
+def _check_resumable(body: dict[str, Any]) -> None:
     """Refuse what a second answer could not be joined to."""
-    if given.get("n") not in (None, 1) or given.get("best_of") not in (None, 1):
+    if body.get("n") not in (None, 1) or body.get("best_of") not in (None, 1):
         raise NotResumable("it asks for several choices")
-    bound = [name for name in (*_GRAMMAR, *_COUNTED) if given.get(name) not in (None, False, 0)]
+    bound = [
+        name for name in (*_FORMAT_FIELDS, *_TOKEN_DETAIL_FIELDS) if body.get(name) not in (None, False, 0)
+    ]
     if bound:
         raise NotResumable(f"it asks for {', '.join(bound)}")
-    kind = given.get("response_format")
+    kind = body.get("response_format")
     if kind is not None and not (isinstance(kind, dict) and kind.get("type") == "text"):
         raise NotResumable("its answer must have a form")
-    if given.get("tool_choice") not in (None, "auto", "none"):
+    if body.get("tool_choice") not in (None, "auto", "none"):
         raise NotResumable("it asks for a certain tool")
-    if given.get("continue_final_message"):
+    if body.get("continue_final_message"):
         raise NotResumable("it continues a message by itself")

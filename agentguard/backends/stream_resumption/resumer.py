@@ -15,19 +15,91 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol, Self
 
+import orjson
+
 from agentguard.backends.base import BackendRequest, Headers, StreamingResponse
 from agentguard.backends.stream_resumption.partial_response import (
     NotResumable,
+    PartialResponse,
     build_resume_request,
     parse_partial_response,
 )
-from agentguard.backends.stream_resumption.splicer import StreamSplicer
-from agentguard.errors import DeadlineExceeded, ResilienceError
-from agentguard.resilience.stream_timeout import discard
+from agentguard.errors import BackendError, DeadlineExceeded, ResilienceError
+from agentguard.model_api.sse import extract_data, split_events
+from agentguard.resilience.stream_timeout import close_response
 
-CONTINUED_APIS = frozenset({"chat", "completions"})
 
-KEPT_BYTES = 4 << 20
+class StreamSplicer:
+    """Changes the events of a continuation.
+
+    Usage is told as if one answer had been made: what was asked again as a prompt moves to the completion, by
+    the number of chunks, at least one token each; the sum is what the server counted.
+    """
+
+    def __init__(self, partial: PartialResponse) -> None:
+        self._partial, self._known_whitespace = partial, partial.trailing_whitespace
+
+    def rewrite(self, chunk: bytes) -> bytes:
+        """Whole events as the client is to see them; nothing, if they have nothing new.
+
+        Raises:
+            BackendError: an event that can't be joined.
+        """
+        try:
+            return b"".join(self._rewrite_event(event) for event in split_events(chunk))
+        except (ValueError, TypeError, AttributeError):
+            raise BackendError("the rest of the answer can't be joined to it", stage="committed") from None
+
+    def _rewrite_event(self, event: bytes) -> bytes:
+        data = extract_data(event)
+        if data is None or data == b"[DONE]":
+            return event
+        chunk = orjson.loads(data)
+        chunk.update(self._partial.common_fields)
+        kept = [choice for choice in chunk.get("choices") or () if self._rewrite_choice(choice)]
+        usage = chunk.get("usage")
+        if isinstance(usage, dict):
+            self._merge_usage(usage)
+        if chunk.get("choices") and not kept and not usage:
+            return b""
+        chunk["choices"] = kept
+        return b"data: " + orjson.dumps(chunk) + b"\n\n"
+
+    def _rewrite_choice(self, choice: dict[str, Any]) -> bool:
+        """Change a choice; whether anything is left of it."""
+        chat = self._partial.api == "chat"
+        holder: Any = choice.get("delta") if chat else choice
+        if not isinstance(holder, dict):
+            return True
+        if chat:
+            holder.pop("role", None)
+        field = "content" if chat else "text"
+        text = holder.get(field)
+        if isinstance(text, str):
+            holder[field] = self._strip_known_whitespace(text)
+        says = any(holder.values()) if chat else bool(holder.get("text"))
+        return says or bool(choice.get("finish_reason"))
+
+    def _strip_known_whitespace(self, text: str) -> str:
+        """Text without the spaces at its beginning that the client has."""
+        at = 0
+        while self._known_whitespace and at < len(text):
+            if text[at] != self._known_whitespace[0]:
+                self._known_whitespace = ""
+                break
+            self._known_whitespace, at = self._known_whitespace[1:], at + 1
+        return text[at:]
+
+    def _merge_usage(self, usage: dict[str, Any]) -> None:
+        prompt, completion = usage.get("prompt_tokens"), usage.get("completion_tokens")
+        if isinstance(prompt, int) and isinstance(completion, int) and self._partial.resume_text:
+            moved = min(self._partial.token_count, prompt)
+            usage["prompt_tokens"], usage["completion_tokens"] = prompt - moved, completion + moved
+
+
+RESUMABLE_APIS = frozenset({"chat", "completions"})
+
+MAX_RESUMABLE_BYTES = 4 << 20
 """An answer of which more than this was shown is not continued."""
 
 
@@ -46,16 +118,21 @@ class ResumableStream:
     """
 
     def __init__(
-        self, stream: StreamingResponse, request: BackendRequest, go_on: ResumeCallback, most: int
+        self, stream: StreamingResponse, request: BackendRequest, resume: ResumeCallback, max_resumptions: int
     ) -> None:
         self.status: int = stream.status
         self.headers: Headers = stream.headers
         self.replica: str = stream.replica
         self.notes: tuple[tuple[str, str], ...] = stream.notes
-        self._stream, self._request, self._go_on, self._left = stream, request, go_on, most
-        self._shown: list[bytes] = []
+        self._stream, self._request, self._resume, self._resumptions_left = (
+            stream,
+            request,
+            resume,
+            max_resumptions,
+        )
+        self._forwarded_chunks: list[bytes] = []
         self._size = 0
-        self._change: Callable[[bytes], bytes] | None = None
+        self._rewrite: Callable[[bytes], bytes] | None = None
 
     def __aiter__(self) -> Self:
         return self
@@ -64,41 +141,45 @@ class ResumableStream:
         while True:
             try:
                 chunk = await self._stream.__anext__()
-                if self._change is not None:
-                    chunk = self._change(chunk)
+                if self._rewrite is not None:
+                    chunk = self._rewrite(chunk)
             except ResilienceError as error:
-                chunk = await self._continue(error)
+                chunk = await self._resume_after(error)
             if chunk:
-                self._keep(chunk)
+                self._remember_chunk(chunk)
                 return chunk
 
     async def aclose(self) -> None:
         """Close what it reads from now."""
         await self._stream.aclose()
 
-    def _keep(self, chunk: bytes) -> None:
+    def _remember_chunk(self, chunk: bytes) -> None:
         self._size += len(chunk)
-        if self._size <= KEPT_BYTES:
-            self._shown.append(chunk)
+        if self._size <= MAX_RESUMABLE_BYTES:
+            self._forwarded_chunks.append(chunk)
         else:
-            self._shown.clear()
+            self._forwarded_chunks.clear()
 
-    async def _continue(self, error: ResilienceError) -> bytes:
+    async def _resume_after(self, error: ResilienceError) -> bytes:
         """The first of what goes on; raises the error that broke the stream off if nothing does."""
-        await discard(self._stream)  # over by now, unless what it brought could not be joined
-        if not self._left or self._size > KEPT_BYTES or isinstance(error, DeadlineExceeded):
+        await close_response(self._stream)  # over by now, unless what it brought could not be joined
+        if (
+            not self._resumptions_left
+            or self._size > MAX_RESUMABLE_BYTES
+            or isinstance(error, DeadlineExceeded)
+        ):
             raise error
-        self._left -= 1
+        self._resumptions_left -= 1
         try:
             before = parse_partial_response(
-                self._request.api.name if self._request.api else "", b"".join(self._shown)
+                self._request.api.name if self._request.api else "", b"".join(self._forwarded_chunks)
             )
             body, splice = build_resume_request(self._request, before), StreamSplicer(before)
-            stream = await self._go_on(body, prefixed=bool(before.asked), why=error.code)
+            stream = await self._resume(body, prefixed=bool(before.resume_text), why=error.code)
         except (NotResumable, ResilienceError):
             raise error from None
         if not hasattr(stream, "__anext__"):
             raise error
-        self._stream, self._change = stream, splice.change
+        self._stream, self._rewrite = stream, splice.rewrite
         self.notes = (*self.notes, ("continued", str(stream.replica)))
         return b": agentguard: continued by %b\n\n" % str(stream.replica).encode("ascii", "replace")

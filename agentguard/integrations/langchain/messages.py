@@ -1,6 +1,6 @@
-"""LangChain's messages as turns and steps.
+"""Conversion of LangChain's messages to turns and steps.
 
-A message of the guard carries a mark and belongs to no step: it goes with the step that comes after it.
+Messages of the guard are marked and are part of no step. A rollback removes them with the following step.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ MessageTurn = list[AnyMessage]
 
 
 def build_guard_message(text: str) -> HumanMessage:
-    """A message of the guard to the agent."""
+    """Build a message of the guard to the agent."""
     return HumanMessage(content=text, additional_kwargs={GUARD_MARK: True})
 
 
 def build_stop_message(reason: str) -> AIMessage:
-    """The guard's last word in a run that it ends."""
+    """Build the guard's final message in a run that it ends."""
     return AIMessage(content=f"[guard] {reason}", additional_kwargs={GUARD_MARK: True})
 
 
 def is_guard_message(message: AnyMessage) -> bool:
-    """Whether the guard wrote a message."""
+    """Return whether the guard wrote a message."""
     return message.additional_kwargs.get(GUARD_MARK) is True
 
 
 def split_turns(messages: Sequence[AnyMessage]) -> list[MessageTurn]:
-    """Messages by turn: an answer of the model with all results of its calls, or any other message alone."""
+    """Split messages into turns: an answer with the results of its calls, or any other single message."""
     made: list[MessageTurn] = []
     for message in messages:
         if is_guard_message(message):
@@ -53,22 +53,22 @@ def split_turns(messages: Sequence[AnyMessage]) -> list[MessageTurn]:
 
 
 class MessageBranch:
-    """Which messages of an agent are which steps of its session, by identity and not by counting.
+    """Mapping of an agent's messages to the steps of its session, by identity instead of position.
 
-    Others may shorten the history of an agent too, e.g. by a summary in place of the oldest turns. What is
-    left is still known, and no turn is taken for another.
+    Other middleware may shorten the history too, for example by a summary of the oldest turns. The remaining
+    turns are still recognised, and no turn is mistaken for another.
     """
 
     def __init__(self) -> None:
         self._keys: list[str] = []
         self._foreign_keys: set[str] = set()
         self.task_end = 0
-        """Steps up to the task of this run; a rollback never goes back before it."""
+        """Number of steps up to the task of this run; a rollback never goes before it."""
 
     def add_new_turns(self, messages: Sequence[AnyMessage], step_count: int) -> list[MessageTurn]:
-        """The turns that a session of ``steps`` steps has not seen, in order, which become its next steps.
+        """Return the turns after the first ``step_count`` steps, in order; they become the next steps.
 
-        A turn that stands before one that is known, such as a summary, is somebody's rewriting and no step.
+        A new turn before a known one, such as a summary, was written by other middleware and is not a step.
         """
         del self._keys[step_count:]
         made = split_turns(messages)
@@ -84,9 +84,9 @@ class MessageBranch:
         return [made[i] for i in new]
 
     def align_to_session(self, messages: Sequence[AnyMessage], step_count: int) -> None:
-        """Go on with a session that has ``steps`` steps already: the first turns of an agent are those.
+        """Map the first turns of an agent to the ``step_count`` existing steps of a session.
 
-        Where there are fewer turns, others have summed up the oldest; the turns that are left are the latest.
+        If there are fewer turns, the oldest were summarised, and the turns are mapped to the latest steps.
         """
         keys = _build_turn_keys(split_turns(messages))[:step_count]
         lost = step_count - len(keys)
@@ -97,16 +97,16 @@ class MessageBranch:
         self.task_end = min(step_count, lost + 1 + max(asked, default=-1))
 
     def count_steps(self, messages: Sequence[AnyMessage]) -> int:
-        """How many steps lie behind a state with these messages: one more than the latest step in it."""
+        """Return the number of steps up to the latest step in a state with these messages."""
         at = {key: step for step, key in enumerate(self._keys)}
         return 1 + max((at.get(key, -1) for key in _build_turn_keys(split_turns(messages))), default=-1)
 
     def find_result(self, messages: Sequence[AnyMessage], step: int, field: str) -> ToolMessage | None:
-        """The message behind an observation of a step; None if others have taken it out of the messages.
+        """Return the message of an observation; None if other middleware has removed it.
 
         Args:
-            messages: of the agent, as they are now.
-            step: which step.
+            messages: the agent's current messages.
+            step: index of the step.
             field: ``observations[i]``.
         """
         made = split_turns(messages)
@@ -123,10 +123,10 @@ class MessageBranch:
         return results[place] if place < len(results) else None
 
     def truncate(self, messages: Sequence[AnyMessage], to_step: int) -> list[AnyMessage]:
-        """The messages without step ``to_step`` and what came after it, at a boundary between turns.
+        """Return the messages before step ``to_step``, cut at a boundary between turns.
 
-        Call this before `fresh`, while the steps that are left are still known. What the guard said before
-        the first message that goes, goes with it. The task stays.
+        Call this before `add_new_turns`, while the remaining steps are still known. Guard messages directly
+        before the first removed message are removed too. The task stays.
         """
         at = {key: step for step, key in enumerate(self._keys)}
         made = split_turns(messages)
@@ -145,12 +145,12 @@ class MessageBranch:
 
 
 def _build_turn_keys(turns: Sequence[MessageTurn]) -> list[str]:
-    """What a turn is known by: the id of its first message, else its place and text."""
+    """Return a key for each turn: the ID of its first message, or its position and text."""
     return [turn[0].id or f"{place} {turn[0].type} {turn[0].text}" for place, turn in enumerate(turns)]
 
 
 def drop_incomplete_turn(messages: Sequence[AnyMessage]) -> list[AnyMessage]:
-    """The messages without a last turn that still waits for results of its calls."""
+    """Return the messages without a last turn that still waits for tool results."""
     made = split_turns(messages)
     last = made[-1] if made else []
     waiting = len(_build_tool_calls(last[0])) if last and isinstance(last[0], AIMessage) else 0
@@ -161,7 +161,7 @@ def drop_incomplete_turn(messages: Sequence[AnyMessage]) -> list[AnyMessage]:
 
 
 def apply_repaired_turn(message: AIMessage, turn: Step) -> AIMessage:
-    """An answer with the text and the calls of ``turn``, which was made of it and repaired since."""
+    """Return the answer with the text and the calls of ``turn``, its repaired step."""
     new = {call.id: call for call in turn.tool_calls if call.arguments is not None}
     content: Any = message.content
     if isinstance(content, list):
@@ -182,7 +182,7 @@ def apply_repaired_turn(message: AIMessage, turn: Step) -> AIMessage:
 
 
 def _apply_repaired_call(block: Any, calls: Mapping[str, ToolCall]) -> Any:
-    """A block of an answer's content; providers such as Anthropic keep the calls there, too."""
+    """Repair a content block; providers such as Anthropic repeat the calls there."""
     if not isinstance(block, dict) or block.get("type") != "tool_use" or block.get("id") not in calls:
         return block
     call = calls[block["id"]]
@@ -190,7 +190,7 @@ def _apply_repaired_call(block: Any, calls: Mapping[str, ToolCall]) -> Any:
 
 
 def build_step(turn: Sequence[AnyMessage], *, agent: str) -> Step:
-    """A turn as a step; its index is set when it is committed."""
+    """Convert a turn to a step without an index."""
     first = turn[0]
     calls = _build_tool_calls(first) if isinstance(first, AIMessage) else ()
     return Step(
@@ -219,7 +219,7 @@ def _build_tool_calls(message: AIMessage) -> tuple[ToolCall, ...]:
         ToolCall(id=call["id"] or f"call-{i}", name=call["name"], arguments=call["args"])
         for i, call in enumerate(message.tool_calls)
     ]
-    # LangChain keeps calls whose arguments do not parse apart, with their text.
+    # LangChain stores calls with malformed arguments separately, as text.
     bad = [_build_invalid_call(i, call) for i, call in enumerate(message.invalid_tool_calls)]
     return (*good, *bad)
 

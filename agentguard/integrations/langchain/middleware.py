@@ -4,11 +4,14 @@
 
     agent = create_agent(model, tools, middleware=[guard.langchain(), ...])     # first in the list
 
-*First* matters: the first middleware is the outermost, so its rewritten messages are what all others see.
-Rollback truncates the messages in ``before_model``, at the boundary between turns; a jump back to the model
-from ``after_model`` would skip the hooks of others, whose counters would stand still. Other state channels
-(todos, counters) stay; forking the checkpoint restores those, too: with ``guard.langgraph(agent)`` around the
-agent, the middleware leaves rollbacks to it and keeps to what it alone can do, refusing answers and tools.
+The guard must be *first*: the first middleware is the outermost, so all others see its rewritten messages.
+
+A rollback truncates the messages in ``before_model``, at the boundary between turns. A jump back to the model
+from ``after_model`` would skip the hooks of other middleware, so that their counters would miss a call.
+
+Other state channels (todos, counters) keep their values. To restore them too, wrap the agent by
+``guard.langgraph(agent)``, which forks the checkpoint. The middleware then leaves rollbacks to it, and only
+rejects answers and disables tools.
 """
 
 from __future__ import annotations
@@ -51,24 +54,23 @@ if TYPE_CHECKING:
     from agentguard.guard import Guard
 
 MAX_REJECTIONS = 10
-"""Times one turn may be refused in a row before it is let through: a budget may be without limits."""
+"""Consecutive rejections of one turn. After that the answer is accepted, since a budget may be unlimited."""
 
 
 class GuardState(AgentState[Any]):
-    """The agent's state with the guard's own channel; it never leaves the graph."""
+    """State of the agent with the guard's own channel, which is private to the graph."""
 
     agentguard_run: NotRequired[Annotated[str, PrivateStateAttr]]
 
 
 class GuardMiddleware(AgentMiddleware[Any, Any, Any]):
-    """Guards every run of an agent.
+    """Middleware that guards every run of an agent.
 
     Args:
-        guard: whose rules hold; `Guard.langchain` gives itself.
-        name: of the agent, as the trajectory shows it.
-        on_run: called with the session of each run when it begins, e.g. to keep it for looking at.
-        models: chat models by name, which may be asked for candidates of a turn; others are made by
-            LangChain's ``init_chat_model`` of the name.
+        guard: the guard whose rules apply; set by `Guard.langchain`.
+        name: name of the agent in the trajectory.
+        on_run: called with the session of each run when the run begins, for example to inspect it later.
+        models: chat models by name, for candidates of a turn; ``init_chat_model`` creates others by name.
     """
 
     state_schema = GuardState
@@ -87,68 +89,68 @@ class GuardMiddleware(AgentMiddleware[Any, Any, Any]):
 
     @property
     def name(self) -> str:
-        """Name of the middleware in the graph."""
+        """Return the name of the middleware in the graph."""
         return "agentguard"
 
     def before_agent(self, state: Any, runtime: Any) -> dict[str, Any] | None:
-        """Name the run: a new one for each invocation, on a thread with a history as well."""
+        """Create the ID of the run: a new one for each invocation, even on a thread with a history."""
         del state, runtime
         return {"agentguard_run": uuid.uuid4().hex[:12]}
 
     async def abefore_agent(self, state: Any, runtime: Any) -> dict[str, Any] | None:
-        """As `before_agent`."""
+        """Run like `before_agent`."""
         return self.before_agent(state, runtime)
 
     @hook_config(can_jump_to=["end"])
     def before_model(self, state: Any, runtime: Any) -> dict[str, Any] | None:
-        """Take in what happened since the last model call, and do what is to be done first."""
+        """Commit the turns since the last model call, and apply the recovery that is due."""
         del runtime
         return _sync_async.run_sync(self._handle_boundary(state), lambda asked: undo_effects(*asked))
 
     @hook_config(can_jump_to=["end"])
     async def abefore_model(self, state: Any, runtime: Any) -> dict[str, Any] | None:
-        """As `before_model`; undo functions may be coroutine functions."""
+        """Run like `before_model`; undo functions may be coroutine functions."""
         del runtime
         return await _sync_async.run_async(self._handle_boundary(state), lambda asked: aundo_effects(*asked))
 
     def wrap_model_call(self, request: Any, handler: Callable[[Any], Any]) -> Any:
-        """Ask the model, and again with the correction where its answer is refused before any tool ran."""
+        """Call the model; retry with a correction if the guard rejects the answer before its tools run."""
         return _sync_async.run_sync(self._resolve_answer(request), handler)
 
     async def awrap_model_call(self, request: Any, handler: Callable[[Any], Awaitable[Any]]) -> Any:
-        """As `wrap_model_call`."""
+        """Run like `wrap_model_call`."""
         return await _sync_async.run_async(self._resolve_answer(request), handler)
 
     def wrap_tool_call(self, request: Any, handler: Callable[[Any], Any]) -> Any:
-        """Let each effect happen once."""
+        """Call a tool through the effect ledger, so that each effect happens once."""
         return call_tool(self._runs.get_or_restore(request.state), request, handler)
 
     async def awrap_tool_call(self, request: Any, handler: Callable[[Any], Awaitable[Any]]) -> Any:
-        """As `wrap_tool_call`."""
+        """Run like `wrap_tool_call`."""
         return await acall_tool(self._runs.get_or_restore(request.state), request, handler)
 
     @hook_config(can_jump_to=["model"])
     def after_agent(self, state: Any, runtime: Any) -> dict[str, Any] | None:
-        """Accept the end of the run, or send the agent back."""
+        """Accept the end of the run, or send the agent back to the model."""
         del runtime
         return _sync_async.run_sync(self._handle_end(state), lambda asked: undo_effects(*asked))
 
     @hook_config(can_jump_to=["model"])
     async def aafter_agent(self, state: Any, runtime: Any) -> dict[str, Any] | None:
-        """As `after_agent`; undo functions may be coroutine functions."""
+        """Run like `after_agent`; undo functions may be coroutine functions."""
         del runtime
         return await _sync_async.run_async(self._handle_end(state), lambda asked: aundo_effects(*asked))
 
     def get_session(self, state: Mapping[str, Any]) -> Session | None:
-        """The session of a run, from inside the graph (a tool, another middleware); None before it began."""
+        """Return the session of a run, for tools and other middleware; None before the run begins."""
         run = self._runs.get(state)
         return None if run is None else run.session
 
     def _handle_boundary(self, state: Any) -> _sync_async.Effects[dict[str, Any] | None]:
-        """Yields a session and its plan; is sent the effects whose undo failed."""
+        """Handle a boundary between turns. Yield a session and its plan; receive the effects whose undo failed."""
         run = self._find_run(state)
         if run is None:
-            return None  # the first model call begins the session, since it knows the tools
+            return None  # the first model call starts the session, since it knows the tools
         messages = self._runs.commit_new_turns(run, state)
         plan = run.session.check_boundary()
         if plan is None:
@@ -156,7 +158,7 @@ class GuardMiddleware(AgentMiddleware[Any, Any, Any]):
         return build_plan_update(run, messages, plan, (yield run.session, plan))
 
     def _resolve_answer(self, request: Any) -> _sync_async.Effects[Any]:
-        """Yields requests of the model; is sent its responses."""
+        """Resolve the answer to a model call. Yield requests to the model; receive its responses."""
         run = self._runs.get_or_start(request)
         self._runs.register_tools(run, request)
         response = yield remove_disabled_tools(run, request)
@@ -181,7 +183,7 @@ class GuardMiddleware(AgentMiddleware[Any, Any, Any]):
         return turn
 
     def _handle_end(self, state: Any) -> _sync_async.Effects[dict[str, Any] | None]:
-        """As `_boundary`, where the agent wants to stop."""
+        """Handle the end of the run; yield and receive as `_handle_boundary`."""
         run = self._find_run(state)
         if run is None:
             return None
@@ -190,13 +192,13 @@ class GuardMiddleware(AgentMiddleware[Any, Any, Any]):
         if plan is None:
             return None
         update = build_plan_update(run, messages, plan, (yield run.session, plan))
-        if run.session.stop_reason is not None:  # what it said last is not handed on
+        if run.session.stop_reason is not None:  # the final output is withheld
             said = [RemoveMessage(id=one.id) for one in messages[-1:] if one.id]
             return {"messages": [*said, *update["messages"]]}
         return {"jump_to": "model", **update} if "jump_to" not in update else None
 
     def _find_run(self, state: Mapping[str, Any]) -> AgentRun | None:
-        """The run, unless a guarded graph sees to the boundaries and the end."""
+        """Return the run, unless a guarded graph handles the boundaries and the end."""
         return None if get_current_run() is not None else self._runs.get(state)
 
 

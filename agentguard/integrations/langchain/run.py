@@ -1,4 +1,4 @@
-"""One guarded run of a LangChain agent, and how its tools are called: shared by middleware and graph."""
+"""Guarded run of a LangChain agent and its tool calls; shared by the middleware and the guarded graph."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from agentguard.runtime.tool_execution import UNKNOWN_OUTCOME_MESSAGE, run_with_
 
 
 class ToolClaims:
-    """What the ledger said of the calls of one turn, by their ids; thread-safe.
+    """Effect claims of the calls of one turn, by call ID; thread-safe.
 
-    LangGraph runs a node again when it resumes or retries it, and with it calls that were made before. Those
-    are the same calls, and no more of the kind.
+    LangGraph runs a node again when it resumes or retries it, and repeats the calls of the node. A repeated call
+    gets the claim of its first execution, because it is the same call.
     """
 
     def __init__(self, session: Session) -> None:
@@ -33,7 +33,7 @@ class ToolClaims:
         self._claims_by_call: dict[str, EffectClaim] = {}
 
     def claim(self, call: Mapping[str, Any]) -> EffectClaim:
-        """Ask the ledger whether a call may run."""
+        """Return the ledger's decision on whether a call may run."""
         with self._lock:
             at = len(self._session), len(self._session.recoveries)
             if at != self._position:
@@ -47,19 +47,19 @@ class ToolClaims:
             return claim
 
     def mark_done(self, claim: EffectClaim, call: Mapping[str, Any], result: str) -> None:
-        """The tool returned."""
+        """Record that the tool returned a result."""
         self._session.end_tool(claim, result)
         self._claims_by_call[call["id"]] = EffectClaim(
             decision=ExecutionDecision.REUSE, effect=replace(claim.effect, result=result)
         )
 
     def mark_not_executed(self, claim: EffectClaim, call: Mapping[str, Any]) -> None:
-        """The tool did nothing."""
+        """Record that the tool did not run."""
         self._session.end_tool(claim, "", is_refused=True)
         self._claims_by_call.pop(call["id"], None)
 
     def _renew_claim(self, claim: EffectClaim) -> EffectClaim:
-        """The claim of a call that is made again: one that never came back is in doubt."""
+        """Return the claim of a repeated call; the outcome of a call that never returned is unknown."""
         declared = self._session.ledger.get_tool_effect(claim.effect.tool)
         free = declared.idempotent or declared.effect is EffectClass.READ
         if claim.decision is not ExecutionDecision.RUN and not free:
@@ -68,15 +68,15 @@ class ToolClaims:
 
 
 class ToolWrapper:
-    """The tool of one call.
+    """Wrapper of the tool for one call.
 
     Args:
-        claims: of the run.
-        claim: what the ledger said of the call.
-        call: of the model.
+        claims: claims of the run.
+        claim: the ledger's decision on the call.
+        call: the model's tool call.
 
     Attributes:
-        returned: the tool has returned, now or in an earlier attempt, and the ledger knows.
+        has_returned: True if the ledger has a result of the tool, from now or from an earlier attempt.
     """
 
     def __init__(self, claims: ToolClaims, claim: EffectClaim, call: Mapping[str, Any]) -> None:
@@ -84,7 +84,7 @@ class ToolWrapper:
         self.has_returned = claim.decision is not ExecutionDecision.RUN
 
     def wrap(self, inner: Any) -> Any:
-        """A copy of the tool that can be called in its place."""
+        """Return a copy of the tool that records its results."""
         made = copy.copy(inner)
 
         def invoke(input: Any, config: Any = None, **options: Any) -> Any:
@@ -97,13 +97,13 @@ class ToolWrapper:
                 await inner.ainvoke(input, config, **options)
             )
 
-        # Tools are pydantic models, which refuse attributes that are no fields of theirs.
+        # Tools are pydantic models, which reject attributes that are not fields.
         object.__setattr__(made, "invoke", invoke)
         object.__setattr__(made, "ainvoke", ainvoke)
         return made
 
     def get_recorded_result(self) -> ToolMessage | None:
-        """What the tool is known to have returned, or that nobody knows; None where it is to be called."""
+        """Return the recorded result, or a message that the outcome is unknown; None if the tool is to run."""
         if self._claim.decision is ExecutionDecision.RUN:
             return None
         text = (
@@ -114,7 +114,7 @@ class ToolWrapper:
         return ToolMessage(content=text, tool_call_id=self._call["id"], name=self._call["name"])
 
     def record_result(self, result: Any) -> None:
-        """Enter a result; an error leaves open whether the tool acted, so that it stays in doubt."""
+        """Record a result. After an error the outcome stays unknown, because the tool may have acted."""
         if self.has_returned or (isinstance(result, ToolMessage) and result.status == "error"):
             return
         self._claims.mark_done(
@@ -128,14 +128,14 @@ class ToolWrapper:
 
 
 RUN_CONFIG_KEY = "__agentguard_run"
-"""Where a guarded graph puts its run in ``configurable``; two underscores keep it out of checkpoints."""
+"""Key of the guarded graph's run in ``configurable``; the two underscores keep it out of checkpoints."""
 
 _NAMESPACE_SEPARATOR = "|"
-"""Parts the names of a node and of the sub-graph's node in it, in LangGraph's checkpoint namespaces."""
+"""Separator of node names in LangGraph's checkpoint namespaces."""
 
 
 class AgentRun:
-    """One run of the agent: its session, its messages by step, and the tools that were taken away."""
+    """One run of the agent: its session, its branch of messages and its disabled tools."""
 
     def __init__(self, session: Session) -> None:
         self.session = session
@@ -143,17 +143,17 @@ class AgentRun:
         self.disabled_tools: set[str] = set()
         self.known_tools: set[str] = set()
         self.response_format: Any = None
-        """Tools that the session knows of, and the structured output whose tools are among them."""
+        """Structured output whose tools are in `known_tools`, the tools that the session has been given."""
         self.ask: Callable[[str], str] | None = None
-        """Puts a question to a person, where somebody can be asked."""
+        """Function that puts a question to a person, if the caller gave one."""
         self.claims = ToolClaims(session)
 
 
 def get_current_run(*, include_nested: bool = False) -> AgentRun | None:
-    """The run of the guarded graph whose node this is called in; None outside of one.
+    """Return the run of the guarded graph whose node makes this call; None outside such a graph.
 
     Args:
-        nested: in its sub-graphs, too: their tools are tools of the run, their messages are not.
+        include_nested: also in subgraphs: their tools are part of the run, but their messages are not.
     """
     try:
         given: Mapping[str, Any] = get_config().get("configurable", {})
@@ -165,28 +165,28 @@ def get_current_run(*, include_nested: bool = False) -> AgentRun | None:
 
 
 def call_tool(run: AgentRun | None, request: Any, handler: Callable[[Any], Any]) -> Any:
-    """Call a tool so that each effect happens once; without a run it is just called."""
+    """Call a tool so that each effect happens once; without a run, call it directly."""
     return handler(request) if run is None else _sync_async.run_sync(_guard_call(run, request), handler)
 
 
 async def acall_tool(run: AgentRun | None, request: Any, handler: Callable[[Any], Awaitable[Any]]) -> Any:
-    """As `call_tool`, for a tool that is awaited."""
+    """Call an awaitable tool like `call_tool`."""
     return await (
         handler(request) if run is None else _sync_async.run_async(_guard_call(run, request), handler)
     )
 
 
 def _guard_call(run: AgentRun, request: Any) -> _sync_async.Effects[Any]:
-    """Yields the request where the tool is to run; is sent what it returned."""
+    """Guard one tool call. Yield the request if the tool is to run; receive its result."""
     call = request.tool_call
     claim = run.claims.claim(call)
     watched = ToolWrapper(run.claims, claim, call)
-    if request.tool is None:  # another middleware brings the tool along
+    if request.tool is None:  # another middleware provides the tool
         if (known := watched.get_recorded_result()) is not None:
             return known
     else:
         request = request.override(tool=watched.wrap(request.tool))
-    if watched.has_returned:  # what is wrapped around the tool may still have something to do or to ask
+    if watched.has_returned:  # wrappers around the tool may still have to act
         return (yield request)
     try:
         result = yield from run_with_read_retry(
@@ -194,14 +194,14 @@ def _guard_call(run: AgentRun, request: Any) -> _sync_async.Effects[Any]:
         )
     except GraphBubbleUp:
         if not watched.has_returned:
-            run.claims.mark_not_executed(claim, call)  # it only paused: it will be called again
+            run.claims.mark_not_executed(claim, call)  # the tool only paused and will be called again
         raise
     watched.record_result(result)
     return result
 
 
 def _to_observation(result: Any) -> tuple[str, bool | None]:
-    """What a tool returned, and whether it failed; a command of the graph is no result and no failure."""
+    """Return the text of a result and whether it is an error; a graph command is neither."""
     if not isinstance(result, ToolMessage):
         return "a command", False
     return result.text, True if result.status == "error" else None

@@ -1,4 +1,4 @@
-"""Which run a call of the middleware belongs to: runs begun, found again, read anew after a restart."""
+"""Registry of the middleware's runs: starts runs, finds them by state, and restores them after a restart."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ if TYPE_CHECKING:
     from agentguard.guard import Guard
 
 _MAX_RUNS = 1024
-"""Runs that one middleware keeps in memory; an older one that goes on is read anew from its messages."""
+"""Runs that one middleware keeps in memory; an older run is rebuilt from its messages."""
 
 
 class AgentRunRegistry:
-    """The runs of one middleware, by the name that each keeps in the agent's state; thread-safe.
+    """Thread-safe registry of one middleware's runs, by the run ID in the agent's state.
 
     Args:
-        guard: whose rules hold.
-        agent: its name in the trajectory.
-        on_run: called with the session of each run when it begins.
+        guard: the guard whose rules apply.
+        agent: name of the agent in the trajectory.
+        on_run: called with the session of each run when the run begins.
     """
 
     def __init__(self, guard: Guard, *, agent: str, on_run: Callable[[Session], None] | None) -> None:
@@ -47,11 +47,11 @@ class AgentRunRegistry:
         self._lock = threading.Lock()
 
     def get(self, state: Mapping[str, Any]) -> AgentRun | None:
-        """The run of a state, that of the guarded graph around it first; None before it began."""
+        """Return the run of a state, or of the guarded graph around it; None before the run begins."""
         return get_current_run() or self._runs.get(state.get("agentguard_run", ""))
 
     def get_or_start(self, request: Any) -> AgentRun:
-        """The run of a model call; the first call begins its session, as does the first in a new process."""
+        """Return the run of a model call; the first call starts or restores its session."""
         run = self.get(request.state)
         if run is None:
             run = self._start_or_get(request.state, request.tools, request.system_message)
@@ -59,7 +59,7 @@ class AgentRunRegistry:
         return run
 
     def register_tools(self, run: AgentRun, request: Any) -> None:
-        """Let the session know of tools that come later in a run, and of those that give its output."""
+        """Add new tools to the session, and the tools that produce structured output."""
         specs = [
             _build_tool_spec(tool) for tool in request.tools if get_tool_name(tool) not in run.known_tools
         ]
@@ -71,7 +71,7 @@ class AgentRunRegistry:
             run.session.add_tools(specs)
 
     def get_or_restore(self, state: Mapping[str, Any]) -> AgentRun | None:
-        """The run of a tool call; one that died in the midst of its tools comes back from the store."""
+        """Return the run of a tool call; a run that was interrupted among its tools is restored from the store."""
         run = self.get(state)
         if run is not None or self._guard.components.store is None or not state.get("agentguard_run"):
             return run
@@ -80,7 +80,7 @@ class AgentRunRegistry:
         return run
 
     def commit_new_turns(self, run: AgentRun, state: Mapping[str, Any]) -> list[AnyMessage]:
-        """Commit the turns that the session has not seen; returns all messages."""
+        """Commit the turns that the session has not seen; return all messages."""
         messages = list(state["messages"])
         for turn in run.branch.add_new_turns(messages, len(run.session)):
             run.session.commit(build_step(turn, agent=self.agent))
@@ -119,7 +119,7 @@ class AgentRunRegistry:
             repair=True,
             sample=True,
         )
-        # A run that has answers before its first call here began in another process; the store may know it.
+        # A run with answers before its first call here began in another process; the store may contain it.
         said = messages[messages.index(asked[-1]) :] if asked else ()
         begun = any(isinstance(message, AIMessage) or is_guard_message(message) for message in said)
         resume = begun and self._guard.components.store is not None
@@ -135,7 +135,7 @@ class AgentRunRegistry:
 
 
 def build_output_specs(response_format: Any) -> list[ToolSpec]:
-    """The tools by which a model gives structured output, where it does so by calling one."""
+    """Return the tools for structured output, if the model produces it by a tool call."""
     if response_format is None:
         return []
     strategy = (
@@ -149,7 +149,7 @@ def build_output_specs(response_format: Any) -> list[ToolSpec]:
 def _build_tool_spec(tool: Any) -> ToolSpec:
     try:
         function = convert_to_openai_tool(tool)["function"]
-    except (KeyError, TypeError, ValueError):  # a provider's own tool has a name at most
+    except (KeyError, TypeError, ValueError):  # a provider's own tool has at most a name
         return ToolSpec(name=get_tool_name(tool))
     return ToolSpec(
         name=function["name"],

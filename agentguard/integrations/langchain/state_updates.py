@@ -1,4 +1,4 @@
-"""Plans as updates of a LangChain agent's state, and as what its model is asked again with."""
+"""Conversion of recovery plans to state updates and model requests of a LangChain agent."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ from agentguard.trajectory.model import Step
 def build_plan_update(
     run: AgentRun, messages: list[AnyMessage], plan: RecoveryPlan, failed_effects: Sequence[Effect]
 ) -> dict[str, Any]:
-    """The state update that makes the agent's messages agree with a plan the session has carried out.
+    """Build the state update for a plan that the session has executed.
 
     Args:
-        run: whose plan it is; tools that are taken away are noted there.
-        messages: the agent's messages now.
-        plan: what the session has carried out.
-        failed: effects whose undo failed.
+        run: the run of the plan; its disabled tools are updated.
+        messages: the agent's current messages.
+        plan: the executed plan.
+        failed_effects: effects whose undo failed.
     """
     kept, fixed = messages, build_repaired_results(run, messages, plan)
     for action in plan.actions:
@@ -62,33 +62,33 @@ def build_plan_update(
 
 
 def build_end_update(run: AgentRun) -> dict[str, Any] | None:
-    """The state update of a run that the guard has ended; None while it goes on."""
+    """Build the state update for a run that the guard has ended; None while the run continues."""
     reason = run.session.stop_reason
     return None if reason is None else _build_jump_to_end(reason)
 
 
 def build_stop_answer(run: AgentRun) -> AIMessage | None:
-    """What stands in place of an answer whose tools must not run, since the guard ended the run."""
+    """Build the answer that replaces a rejected one if the guard has ended the run; otherwise None."""
     reason = run.session.stop_reason
     return None if reason is None else build_stop_message(reason)
 
 
 def requests_new_answer(plan: RecoveryPlan) -> bool:
-    """Whether a plan about an answer wants another one."""
+    """Return whether a plan for an answer requests another answer."""
     return any(isinstance(action, Reject | Escalate) for action in plan.actions)
 
 
 def build_guard_messages(
     run: AgentRun, plan: RecoveryPlan, failed_effects: Sequence[Effect] = ()
 ) -> list[HumanMessage]:
-    """All that the agent is told by a plan."""
+    """Build the guard's messages of a plan to the agent."""
     return [build_guard_message(text) for text in collect_messages(plan, failed_effects, ask_person=run.ask)]
 
 
 def prepend_messages(messages: Sequence[HumanMessage], response: Any) -> Any:
-    """The response with what the model was told before it, so that later turns know it, too.
+    """Return the response with the guard's messages before it, so that later turns see them too.
 
-    Without it an agent whose answer was refused would be told of it once, and forget it by the next turn.
+    Without them the agent would see the reason for a rejected answer only once.
     """
     if not messages:
         return response
@@ -100,7 +100,7 @@ def prepend_messages(messages: Sequence[HumanMessage], response: Any) -> Any:
 
 
 def parse_answer(response: Any, *, agent: str) -> Step | None:
-    """The model's answer in a response as a step whose tools have not run; None if there is none."""
+    """Convert the model's answer in a response to a step without results; None if there is no answer."""
     inner = getattr(response, "model_response", response)
     messages = getattr(inner, "result", None) or [inner]
     answer = next((message for message in messages if isinstance(message, AIMessage)), None)
@@ -108,7 +108,7 @@ def parse_answer(response: Any, *, agent: str) -> Step | None:
 
 
 def remove_disabled_tools(run: AgentRun, request: Any) -> Any:
-    """A model's request without the tools that were taken away."""
+    """Return a model request without the disabled tools."""
     if not run.disabled_tools:
         return request
     return request.override(
@@ -119,13 +119,13 @@ def remove_disabled_tools(run: AgentRun, request: Any) -> Any:
 def build_candidate_request(
     run: AgentRun, request: Any, variant: SampleVariant, models: Mapping[str, Any]
 ) -> Any:
-    """The request of another candidate of the turn.
+    """Build the request for another candidate of the turn.
 
     Args:
-        run: whose turn it is.
-        request: of the turn itself.
-        variant: how this candidate is asked for.
-        models: chat models by name; one that is not there is made by LangChain's ``init_chat_model``.
+        run: the run of the turn.
+        request: request of the turn.
+        variant: variation of the request for this candidate.
+        models: chat models by name; ``init_chat_model`` of LangChain creates others.
     """
     made = request
     if variant.model:
@@ -138,7 +138,7 @@ def build_candidate_request(
 
 
 def build_selected_response(choice: ResolvedTurn) -> Any:
-    """The response that was chosen, repaired if it had to be."""
+    """Return the selected response, repaired if necessary."""
     if not choice.is_repaired:
         return choice.response
     inner = getattr(choice.response, "model_response", choice.response)
@@ -155,7 +155,7 @@ def build_selected_response(choice: ResolvedTurn) -> Any:
 def build_repaired_results(
     run: AgentRun, messages: Sequence[AnyMessage], plan: RecoveryPlan
 ) -> list[AnyMessage]:
-    """Results of tools that a plan repairs, as messages that take the place of those with their ids."""
+    """Build the messages for repaired tool results; they replace the messages with the same IDs."""
     made: list[AnyMessage] = []
     for action in plan.actions:
         if isinstance(action, Repair):
@@ -166,7 +166,7 @@ def build_repaired_results(
 
 
 def get_tool_name(tool: Any) -> str:
-    """The name of a tool, or of a provider's own tool given as a mapping."""
+    """Return the name of a tool, or of a provider's own tool given as a mapping."""
     if isinstance(tool, Mapping):
         return str(tool.get("name") or (tool.get("function") or {}).get("name", ""))
     return str(getattr(tool, "name", ""))

@@ -1,4 +1,4 @@
-"""Reading what a graph was given and what its checkpoints hold."""
+"""Access to the inputs and checkpoints of a graph."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from agentguard.integrations.langgraph.graph_inspection import GraphInfo
 
 
 class ForkPointSearch:
-    """Looks for the boundary with so many steps on the live line, from the newest checkpoint back.
+    """Search for the boundary with a given number of steps, from the newest checkpoint backwards.
 
     Args:
-        run: whose line it is.
-        shape: of the graph.
-        steps: how many steps lie behind the boundary.
-        head: the newest checkpoint; branches that were left earlier lie beside its line.
+        run: the run on the current branch.
+        graph_info: properties of the graph.
+        step_count: number of steps before the boundary.
+        head: the newest checkpoint; the search follows its parents and skips abandoned branches.
     """
 
     def __init__(self, run: AgentRun, graph_info: GraphInfo, step_count: int, head: StateSnapshot) -> None:
@@ -31,7 +31,7 @@ class ForkPointSearch:
         self._found: StateSnapshot | None = None
 
     def visit(self, snapshot: StateSnapshot) -> bool:
-        """Look at the next older checkpoint of the thread; True where nothing better can come."""
+        """Check the next older checkpoint of the thread; return True if the search is over."""
         if _get_checkpoint_id(snapshot.config) != self._next_id:
             return False
         self._next_id = _get_checkpoint_id(snapshot.parent_config)
@@ -39,16 +39,16 @@ class ForkPointSearch:
         steps = self._run.branch.count_steps(messages)
         if steps == self._step_count and snapshot.next and set(snapshot.next) <= self._graph_info.turn_nodes:
             self._found = snapshot
-            # An older one without what the guard said there before is better: that belongs to the line left.
+            # Prefer an older checkpoint without the guard's message, which is part of the abandoned branch.
             return not (messages and is_guard_message(messages[-1]))
         return steps < self._step_count or self._next_id is None
 
     @property
     def snapshot(self) -> StateSnapshot:
-        """The checkpoint.
+        """Return the checkpoint.
 
         Raises:
-            RecoveryError: it was not kept.
+            RecoveryError: the thread does not have it any more.
         """
         if self._found is None:
             raise RecoveryError(
@@ -60,17 +60,17 @@ class ForkPointSearch:
 
 
 def get_messages(head: StateSnapshot) -> list[AnyMessage]:
-    """The messages of a state."""
+    """Return the messages of a state."""
     values = head.values
     given = values.get("messages") if isinstance(values, Mapping) else getattr(values, "messages", None)
     return list(given or ())
 
 
 def find_source_node(snapshot: StateSnapshot, graph_info: GraphInfo) -> str | None:
-    """The tool node that led to a boundary, which a message added there is said to come from.
+    """Return the tool node that led to a boundary, as the source of messages added there.
 
-    LangGraph cannot tell by itself where tools are sent their calls one by one, as in ``create_agent``, and
-    would take the model's node for it. None where no tool was called last: there it can.
+    LangGraph cannot infer it if calls are sent to tools one by one, as in ``create_agent``; it would choose
+    the model's node. Return None if the last message is not a tool result, because LangGraph can infer it then.
     """
     said = [message for message in get_messages(snapshot) if not is_guard_message(message)]
     last = said[-1] if said else None
@@ -78,7 +78,7 @@ def find_source_node(snapshot: StateSnapshot, graph_info: GraphInfo) -> str | No
 
 
 def get_task(input: Any) -> str | None:
-    """The last thing a person says in an input; None if nobody says anything."""
+    """Return the last user message of an input; None if there is no user message."""
     if input is None or isinstance(input, Command):
         return None
     given = input.get("messages") if isinstance(input, Mapping) else getattr(input, "messages", None)
@@ -92,12 +92,12 @@ def get_task(input: Any) -> str | None:
 
 
 def starts_run(input: Any) -> bool:
-    """Whether an input begins a run, and does not go on with one that was interrupted."""
+    """Return whether an input begins a run, rather than resuming an interrupted one."""
     return input is not None and not isinstance(input, Command)
 
 
 def get_answer(input: Any) -> str | None:
-    """What a person answered to the guard, in a command that resumes."""
+    """Return a person's answer to the guard, from a command that resumes the run."""
     given = input.resume if isinstance(input, Command) else None
     if isinstance(given, Mapping) and len(given) == 1:
         given = next(iter(given.values()))

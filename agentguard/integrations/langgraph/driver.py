@@ -1,8 +1,8 @@
-"""One call of a guarded graph, segment by segment; what is the same for sync and async.
+"""Driver of one call of a guarded graph, segment by segment; shared by the sync and async methods.
 
-The graph is run from one turn boundary to the next: it is interrupted before the node that begins a turn.
-There its state lies in the checkpointer, whole; the session looks at the turns that are new, and where it has
-a plan, the state is forked or added to before the graph goes on.
+The driver runs the graph from one turn boundary to the next, by an interrupt before the node that begins a
+turn. At the boundary the checkpointer holds the complete state. The session reads the new turns. If it has a
+plan, the driver forks or extends the state before the graph continues.
 """
 
 from __future__ import annotations
@@ -29,26 +29,26 @@ from agentguard.runtime.tool_execution import collect_messages
 
 ALL_NODES = "*"
 RUN_ID_KEY = "agentguard_run"
-"""What a run's id is called in the metadata of its checkpoints."""
+"""Key of the run's ID in the metadata of its checkpoints."""
 
 
 class GraphRun(AgentRun):
-    """A run that may be interrupted and gone on with: it outlives a call."""
+    """Run that may be interrupted and resumed, so that it outlives a call."""
 
     def __init__(self, session: Session) -> None:
         super().__init__(session)
         self.pending_question: str | None = None
-        """What a person was asked by an interrupt of the guard's own, and has not answered."""
+        """Question that the guard's own interrupt put to a person, until it is answered."""
 
 
 @dataclass(slots=True, kw_only=True)
 class GraphChange:
-    """What is to be done to the graph's state.
+    """Change of the graph's state.
 
     Attributes:
-        fork_at: go back to the boundary with so many steps; None stays where it is.
-        messages: to be added there.
-        stop: the run ends there.
+        fork_step: fork at the boundary with this many steps; None keeps the current state.
+        messages: messages to add.
+        is_stop: True if the run ends there.
     """
 
     fork_step: int | None = None
@@ -57,23 +57,23 @@ class GraphChange:
 
 
 class GraphDriver:
-    """One call.
+    """Driver of one call.
 
     Args:
-        run: the run it belongs to.
-        shape: what the graph looks like.
-        input: what the caller gave.
-        config: as the caller gave it.
-        options: the other arguments of ``invoke`` or ``stream``.
-        defaults: the graph, for its own config and interrupts.
-        agent: name of the agent, as the trajectory shows it.
+        run: the run that the call starts or resumes.
+        graph_info: properties of the graph.
+        input: input from the caller.
+        config: configuration from the caller.
+        options: other arguments of ``invoke`` or ``stream``.
+        defaults: the graph, for its own configuration and interrupts.
+        agent: name of the agent in the trajectory.
 
     Attributes:
-        input: of the next segment.
-        over: the call has come to its end.
-        closing: one segment is left, which only tells what the state is.
-        segment: how many have been run.
-        forked: the next one begins with another state than the last one ended with.
+        input: input of the next segment.
+        is_finished: True if the call has ended.
+        is_closing: True if one segment is left, which only outputs the final state.
+        segment_count: number of segments that have run.
+        is_forked: True if the next segment starts with another state than the last one ended with.
     """
 
     def __init__(
@@ -106,15 +106,15 @@ class GraphDriver:
 
     @property
     def thread(self) -> dict[str, Any]:
-        """The thread, at its latest checkpoint."""
+        """Return the configuration of the thread at its latest checkpoint."""
         given = self._config["configurable"]
         return {"configurable": {key: value for key, value in given.items() if key != "checkpoint_id"}}
 
     def build_config(self) -> dict[str, Any]:
-        """The config of the next segment; the caller's recursion limit is one for all segments together.
+        """Return the configuration of the next segment; the recursion limit covers all segments together.
 
         Raises:
-            GraphRecursionError: nothing is left.
+            GraphRecursionError: the recursion limit is used up.
         """
         where = dict(self._config["configurable"] if self.segment_count == 0 else self.thread["configurable"])
         made = {**self.add_run_id(self._config), "configurable": {**where, RUN_CONFIG_KEY: self.run}}
@@ -129,20 +129,20 @@ class GraphDriver:
         return made
 
     def add_run_id(self, config: Mapping[str, Any]) -> dict[str, Any]:
-        """A config that lets the run's id be kept with each checkpoint, so that a new process knows it."""
+        """Return the configuration with the run's ID in its metadata, so that a new process can find the run."""
         return {**config, "metadata": {**(config.get("metadata") or {}), RUN_ID_KEY: self.run.session.id}}
 
     def begin(self, head: StateSnapshot) -> None:
-        """Take note of where the thread stands before the call."""
+        """Record the position of the thread before the call."""
         self._last_step = (head.metadata or {}).get("step", -1)
 
     def complete_segment(self, head: StateSnapshot) -> _sync_async.Effects[RecoveryPlan | None]:
-        """Take in what a segment did; a plan is to be carried out with `change`, then `went`.
+        """Commit the turns of a segment; return a plan for `build_change` and `complete_change`.
 
-        A body: it yields what may take long.
+        Yield the effects that may take long.
 
         Raises:
-            RunStopped: the graph has ended, and the guard blocks what it said last.
+            RunStopped: the graph has ended, and the guard blocks its final output.
         """
         step = (head.metadata or {}).get("step", -1)
         self._used_steps, self._last_step = self._used_steps + max(0, step - self._last_step), step
@@ -151,7 +151,7 @@ class GraphDriver:
             self._commit_new_turns(head)
             plan = yield from end_session(self.run.session)
             if plan is not None and self.run.session.stop_reason is not None:
-                raise RunStopped(self.run.session.stop_reason)  # what it said last is not handed on
+                raise RunStopped(self.run.session.stop_reason)  # the final output is withheld
             self.is_finished = plan is None
             return plan
         if head.interrupts or not set(head.next) <= self._graph_info.turn_nodes:
@@ -164,7 +164,7 @@ class GraphDriver:
     def build_change(
         self, plan: RecoveryPlan | None, failed_effects: Sequence[Effect], head: StateSnapshot
     ) -> GraphChange | None:
-        """What a plan, or a session that has stopped, means for the graph's state; None is nothing."""
+        """Build the state change for a plan or a stopped session; return None if there is nothing to change."""
         made = GraphChange()
         run = self.run
         for action in plan.actions if plan is not None else ():
@@ -192,22 +192,22 @@ class GraphDriver:
         return made if made.messages or made.fork_step is not None else None
 
     def build_answer_change(self, answer: str) -> GraphChange:
-        """What a person's answer to the guard's question means for the state."""
+        """Build the state change for a person's answer to the guard's question."""
         self.run.pending_question, self.input = None, None
         return GraphChange(messages=[build_guard_message(answer)])
 
     def add_as_input(self, change: GraphChange, head: StateSnapshot) -> bool:
-        """Whether a change is just new input of a graph that has ended; then nothing is written."""
+        """Return True if the graph has ended and the change is only new input; the state is then not written."""
         if head.next or change.fork_step is not None:
             return False
         self.input = {"messages": change.messages}
         return True
 
     def complete_change(self, head: StateSnapshot, change: GraphChange) -> None:
-        """Take note of the state that was written.
+        """Record the state that was written.
 
         Raises:
-            RecoveryError: the graph would not go on with a turn from there.
+            RecoveryError: the graph would not continue with a turn.
         """
         self._last_step = (head.metadata or {}).get("step", self._last_step)
         self.is_forked = change.fork_step is not None or change.is_stop

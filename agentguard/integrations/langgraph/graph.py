@@ -1,18 +1,18 @@
-"""LangGraph: a compiled graph under the guard, taken back by forking its checkpoints.
+"""LangGraph: a compiled graph under the guard, with rollback by forking its checkpoints.
 
 ::
 
     app = guard.langgraph(graph)          # a graph with a checkpointer and a channel `messages`
     app.invoke({"messages": [...]}, {"configurable": {"thread_id": "1"}})
 
-The graph is run from one turn boundary to the next. Where the session wants a turn undone, the checkpoint
-before it is forked by ``update_state`` with the correction: *all* channels of the state are as they were
-there, and the line that was left stays in the thread's history.
+The graph runs from one turn boundary to the next. To roll back a turn, the guard forks the checkpoint before
+it by ``update_state`` with the correction. *All* channels of the state return to their values at that
+checkpoint. The abandoned branch stays in the thread's history.
 
-What tools did outside of the state stays done. So that nothing is done twice, let the ledger see the calls:
-build the graph's tool node by ``guard.langgraph_tools(tools)``, or, in ``create_agent``, list
-``guard.langchain()`` first among the middleware. That one also refuses answers before their tools run and
-takes tools away, which a graph alone cannot.
+Side effects of tools outside the state remain. To prevent that a call is executed twice, the effect ledger
+must see the calls. Either build the graph's tool node by ``guard.langgraph_tools(tools)``, or list
+``guard.langchain()`` first among the middleware of ``create_agent``. The middleware can also reject answers
+before their tools run and disable tools, which is impossible from outside the graph.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class _GraphAccess:
-    """How a graph's checkpoints are read and written and effects undone: at once, or awaited."""
+    """Functions that read and write a graph's checkpoints and undo effects, sync or async."""
 
     get_state: Callable[..., Any]
     update_state: Callable[..., Any]
@@ -56,25 +56,25 @@ class _GraphAccess:
 
 
 class GuardedGraph:
-    """A compiled graph whose runs are guarded; whatever is not here is the graph's own.
+    """Compiled graph whose runs are guarded; other attributes are those of the graph.
 
-    One call with an input is one run; calls that resume an interrupted run (with ``None`` or a ``Command``)
-    belong to it. Threads may be run side by side; calls on one thread come one after the other, as for any
-    graph. The graph must be run at the root: state inside sub-graphs is not forked, a sub-graph is run again
-    as a whole where its node lies after the fork.
+    One call with an input is one run. Calls that resume an interrupted run (with ``None`` or a ``Command``)
+    continue that run. Threads may run concurrently; calls on one thread must be sequential, as for any graph.
+    The graph must be the root graph. State inside subgraphs is not forked: a subgraph whose node comes after
+    the fork runs again as a whole.
 
     Args:
-        guard: whose rules hold; `Guard.langgraph` gives itself.
-        graph: compiled, with a checkpointer and a channel ``messages``.
-        name: of the agent, as the trajectory shows it.
-        before: the nodes that begin a turn, where they are not those that follow the tools.
-        as_node: the node that corrections are said to come from, where LangGraph cannot tell by itself.
-        ask: called with a question when a person must decide; without it the run is interrupted, with the
-            question as the interrupt's value, and goes on with ``Command(resume=answer)``.
-        on_run: called with the session of each run when it begins.
+        guard: the guard whose rules apply; set by `Guard.langgraph`.
+        graph: compiled graph with a checkpointer and a channel ``messages``.
+        name: name of the agent in the trajectory.
+        turn_nodes: the nodes that begin a turn, if they are not those that follow the tools.
+        as_node: source node of corrections, if LangGraph cannot infer it.
+        ask: called with a question when a person must decide. Without it the run is interrupted with the
+            question as the interrupt's value, and ``Command(resume=answer)`` resumes it.
+        on_run: called with the session of each run when the run begins.
 
     Raises:
-        ConfigError: the graph cannot be guarded; says why and what to change.
+        ConfigError: the graph cannot be guarded; the message gives the reason and the remedy.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class GuardedGraph:
         self._runs = ThreadRuns(guard, self.info, agent=name, ask=ask, on_run=on_run)
 
     def __getattr__(self, name: str) -> Any:
-        if name == "graph" or name in UNGUARDED_METHODS:  # the former: a copy that is not filled yet
+        if name == "graph" or name in UNGUARDED_METHODS:  # "graph" is missing in a copy under construction
             raise AttributeError(
                 f"a guarded graph has no {name!r}, which would run the graph without its guard; "
                 f"if that is meant: .graph.{name}"
@@ -113,12 +113,12 @@ class GuardedGraph:
         return getattr(self.graph, name)
 
     def invoke(self, input: Any, config: Mapping[str, Any] | None = None, **options: Any) -> Any:
-        """As the graph's own.
+        """Run the graph's ``invoke``, guarded.
 
         Raises:
-            ConfigError: the config names no thread, or the call is made inside of another graph.
-            RecoveryError: the state cannot be forked where it must be.
-            GraphRecursionError: the recursion limit is used up, steps that were taken back included.
+            ConfigError: the configuration has no thread, or the call is made inside another graph.
+            RecoveryError: the state cannot be forked at the required step.
+            GraphRecursionError: the recursion limit is used up; rolled back steps count too.
         """
         if options.get("stream_mode", "values") != "values":
             return list(self.stream(input, config, **options))
@@ -132,7 +132,7 @@ class GuardedGraph:
                 return add_question(out, drive.run.pending_question)
 
     async def ainvoke(self, input: Any, config: Mapping[str, Any] | None = None, **options: Any) -> Any:
-        """As `invoke`."""
+        """Run like `invoke`, asynchronously."""
         if options.get("stream_mode", "values") != "values":
             return [chunk async for chunk in self.astream(input, config, **options)]
         drive = await _sync_async.run_async(
@@ -145,7 +145,7 @@ class GuardedGraph:
                 return add_question(out, drive.run.pending_question)
 
     def stream(self, input: Any, config: Mapping[str, Any] | None = None, **options: Any) -> Iterator[Any]:
-        """As the graph's own; what a line that is left had streamed before stays streamed.
+        """Run the graph's ``stream``, guarded; chunks of a branch that is rolled back later are not recalled.
 
         Raises:
             ConfigError, RecoveryError, GraphRecursionError: as for `invoke`.
@@ -164,7 +164,7 @@ class GuardedGraph:
     async def astream(
         self, input: Any, config: Mapping[str, Any] | None = None, **options: Any
     ) -> AsyncIterator[Any]:
-        """As `stream`."""
+        """Run like `stream`, asynchronously."""
         drive = await _sync_async.run_async(
             self._start_call(self._async_access, input, config, options), _sync_async.call
         )
@@ -179,14 +179,14 @@ class GuardedGraph:
             yield one
 
     def get_session(self, config: Mapping[str, Any]) -> Session | None:
-        """The session of a thread's latest run; None before its first."""
+        """Return the session of a thread's latest run; None before its first run."""
         run = self._runs.get_latest(str(config["configurable"]["thread_id"]))
         return None if run is None else run.session
 
     def _start_call(
         self, access: _GraphAccess, input: Any, config: Mapping[str, Any] | None, options: Mapping[str, Any]
     ) -> _sync_async.Effects[GraphDriver]:
-        """Yields what is to be called, at once or awaited; as the next two."""
+        """Build the driver of a call; yield functions for the caller to call or to await."""
         given, thread = _parse_config(config)
         head = yield partial(access.get_state, _select_latest(given))
         run, answer = self._runs.resolve(thread, input, given, head)
@@ -199,7 +199,7 @@ class GuardedGraph:
         return drive
 
     def _complete_segment(self, access: _GraphAccess, driver: GraphDriver) -> _sync_async.Effects[None]:
-        """Look at what a segment did, and carry out what is planned."""
+        """Commit the turns of a segment and apply the resulting plan."""
         if driver.is_closing:
             driver.is_finished = True
             return
@@ -249,15 +249,15 @@ class GuardedGraph:
 
 
 def build_tool_node(guard: Guard, tools: Sequence[Any], **options: Any) -> ToolNode:
-    """A tool node whose calls are entered in the ledger of the guarded run, so that each effect happens once.
+    """Build a tool node whose calls use the effect ledger of the guarded run, so each effect happens once.
 
     Args:
-        guard: unused but for the form; a run finds its guard by itself.
+        guard: unused; a run finds its guard by itself.
         tools: as for ``ToolNode``.
         options: further arguments of ``ToolNode``.
 
     Raises:
-        ConfigError: a wrapper of one's own is given, too.
+        ConfigError: the options contain a tool call wrapper.
     """
     del guard
     if {"wrap_tool_call", "awrap_tool_call"} & set(options):
@@ -274,7 +274,7 @@ async def _acall_tool(request: Any, handler: Callable[[Any], Any]) -> Any:
 
 
 def _parse_config(config: Mapping[str, Any] | None) -> tuple[Mapping[str, Any], str]:
-    """The config and its thread; refuses what cannot be forked."""
+    """Return the configuration and its thread. Raises ConfigError if the graph cannot be forked."""
     given = dict(config or {})
     configurable = dict(given.get("configurable") or {})
     around = ensure_config().get("configurable") or {}

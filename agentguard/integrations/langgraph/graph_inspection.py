@@ -1,4 +1,4 @@
-"""What the guard must know of a compiled graph: where its turns begin, and what its tools are."""
+"""Inspection of compiled graphs: the nodes that begin a turn, and the tools."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from agentguard.errors import ConfigError
 from agentguard.trajectory.model import ToolSpec
 
 _MODEL_NODES = frozenset({"model", "agent", "call_model", "llm", "chatbot"})
-"""Names of a model's node, for graphs without tools."""
+"""Names of the model's node, for graphs without tools."""
 
 MIDDLEWARE_NODE = "agentguard.before_model"
-"""The node that `GuardMiddleware` has in an agent of ``create_agent``."""
+"""Node of `GuardMiddleware` in an agent of ``create_agent``."""
 
 UNGUARDED_METHODS = frozenset(
     (
@@ -47,18 +47,18 @@ UNGUARDED_METHODS = frozenset(
         "with_types",
     )
 )
-"""What a graph has besides, and what would run it, or make another of it, that the guard does not see."""
+"""Methods of a graph that would run it, or derive another graph from it, without the guard."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GraphInfo:
-    """A graph as the guard sees it.
+    """Properties of a graph that the guard needs.
 
     Attributes:
-        before: nodes that begin a turn: the run pauses before them, and is forked there.
-        tools: names of tools to the nodes that call them.
-        specs: the tools themselves.
-        middleware: the guard is a middleware of the agent, too.
+        turn_nodes: nodes that begin a turn. The run pauses before them, and forks start there.
+        tools: tool nodes by tool name.
+        specs: specifications of the tools.
+        has_middleware: True if the agent also has the guard's middleware.
     """
 
     turn_nodes: frozenset[str]
@@ -68,14 +68,14 @@ class GraphInfo:
 
 
 def inspect_graph(graph: Any, turn_nodes: str | Iterable[str] | None = None) -> GraphInfo:
-    """Look at a compiled graph.
+    """Inspect a compiled graph.
 
     Args:
-        graph: a compiled state graph, e.g. from ``create_agent``.
-        before: the nodes that begin a turn, where they cannot be found: those that follow the tools.
+        graph: a compiled state graph, for example from ``create_agent``.
+        turn_nodes: the nodes that begin a turn; by default those that follow the tools.
 
     Raises:
-        ConfigError: the graph cannot be guarded; says why and what to change.
+        ConfigError: the graph cannot be guarded; the message gives the reason and the remedy.
     """
     if not isinstance(graph, CompiledStateGraph):
         raise ConfigError(f"langgraph: expected a compiled state graph, found {type(graph).__name__}")
@@ -110,7 +110,7 @@ def inspect_graph(graph: Any, turn_nodes: str | Iterable[str] | None = None) -> 
 
 
 def _find_turn_nodes(graph: Any, tools: set[str]) -> set[str]:
-    """The nodes that follow the tools, but not those that end a run; the model's node where none do."""
+    """Return the nodes that follow the tools, without those that end a run; otherwise the model's node."""
     builder = graph.builder
     after = {b for a, b in builder.edges if a in tools}
     for name in tools:

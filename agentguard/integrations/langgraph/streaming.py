@@ -1,4 +1,4 @@
-"""What a guarded graph streams: the graph's own chunks, without the seams between its segments."""
+"""Streaming of a guarded graph: the graph's own chunks, without traces of the pauses between segments."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ INTERRUPT_KEY = "__interrupt__"
 
 
 class ChunkFilter:
-    """Leaves out what shows that the graph was paused at a turn boundary.
+    """Filter for chunks that show the guard's pauses at turn boundaries.
 
     Args:
-        options: of the call.
-        default: the graph's own stream mode.
+        options: options of the call.
+        default_mode: the graph's own stream mode.
     """
 
     def __init__(self, options: Mapping[str, Any], default_mode: Any) -> None:
@@ -30,14 +30,14 @@ class ChunkFilter:
         self._skips_state = False
 
     def start_segment(self, *, is_first: bool, is_forked: bool) -> None:
-        """A segment begins: it streams the state it begins with, which is news after a fork alone."""
+        """Start a segment. Its first state chunk repeats the last state, unless the state was forked."""
         self._skips_state, self._pause_chunk = not is_first and not is_forked, None
 
     def filter(self, chunk: Any) -> Iterator[Any]:
-        """The chunk, unless it shows a seam."""
+        """Yield the chunk, unless it shows a pause of the guard."""
         mode, root, payload = self._parse_chunk(chunk)
         if root and mode == "updates" and payload == {INTERRUPT_KEY: ()}:
-            self._pause_chunk = chunk  # the caller's own pause, if the call ends here
+            self._pause_chunk = chunk  # sent at the end if the call ends at this pause
             return
         if root and mode == "values" and self._skips_state:
             self._skips_state = False
@@ -45,7 +45,7 @@ class ChunkFilter:
         yield chunk
 
     def finish(self, question: str | None) -> Iterator[Any]:
-        """What ends the stream: the caller's pause, or the guard's question."""
+        """Yield the last chunk: the caller's pause, or the guard's question."""
         if question is not None:
             mode = "updates" if "updates" in self._modes else self._modes[0]
             yield self._build_chunk(mode, {INTERRUPT_KEY: (build_interrupt(question),)})
@@ -68,7 +68,7 @@ class ChunkFilter:
 
 
 def add_question(output: Any, question: str | None) -> Any:
-    """What ``invoke`` returns, with the question that the guard put to a person as an interrupt."""
+    """Return the result of ``invoke`` with the guard's question to a person as an interrupt."""
     if question is None:
         return output
     if is_dataclass(output) and not isinstance(output, type) and hasattr(output, "interrupts"):
@@ -77,5 +77,5 @@ def add_question(output: Any, question: str | None) -> Any:
 
 
 def build_interrupt(question: str) -> Interrupt:
-    """The guard's own interrupt."""
+    """Build the guard's own interrupt."""
     return Interrupt(value=question, id=uuid.uuid4().hex)

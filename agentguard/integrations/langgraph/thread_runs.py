@@ -1,4 +1,4 @@
-"""Which run a call of a guarded graph belongs to: a new one, or one that was interrupted."""
+"""Registry of the latest run of each thread: assigns a call to a new run or to an interrupted one."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ if TYPE_CHECKING:
     from agentguard.guard import Guard
 
 _MAX_THREADS = 1024
-"""Threads whose latest run is kept in memory; an older one that goes on is read anew from its state."""
+"""Threads whose latest run is kept in memory; the run of another thread is rebuilt from its state."""
 
 
 class ThreadRuns:
-    """The latest run of each thread.
+    """Latest run of each thread.
 
     Args:
-        guard: whose rules hold.
-        shape: of the graph.
-        agent: its name in the trajectory.
+        guard: the guard whose rules apply.
+        graph_info: properties of the graph.
+        agent: name of the agent in the trajectory.
         ask: called with a question when a person must decide.
-        on_run: called with the session of each run when it begins.
+        on_run: called with the session of each run when the run begins.
     """
 
     def __init__(
@@ -50,15 +50,15 @@ class ThreadRuns:
         self._lock = threading.Lock()
 
     def get_latest(self, thread: str) -> GraphRun | None:
-        """The thread's latest run; None before its first."""
+        """Return the latest run of a thread; None before its first run."""
         return self._runs.get(thread)
 
     def resolve(
         self, thread: str, input: Any, config: Mapping[str, Any], head: Any
     ) -> tuple[GraphRun, str | None]:
-        """The run that a call belongs to, and what a person answers the guard by it."""
+        """Return the run of a call, and a person's answer to the guard's question if the call contains one."""
         known = self.get_latest(thread)
-        earlier = "checkpoint_id" in config["configurable"]  # the caller goes back by themselves
+        earlier = "checkpoint_id" in config["configurable"]  # the caller chose an earlier checkpoint
         if known is not None and not (starts_run(input) or earlier or known.session.has_ended):
             answer = get_answer(input) if known.pending_question is not None else None
             return known, answer
@@ -74,7 +74,7 @@ class ThreadRuns:
             or self._guard.components.store is None
         ):
             return self._start_run(thread, task), None
-        run = self._start_run(thread, task, run_id=kept)  # it was interrupted in another process
+        run = self._start_run(thread, task, run_id=kept)  # interrupted in another process
         said = get_messages(head)
         discard_unknown_steps(
             run.session,
@@ -86,7 +86,7 @@ class ThreadRuns:
         return run, None
 
     def _start_run(self, thread: str, task: str, *, run_id: str | None = None) -> GraphRun:
-        """A new run, or the one of that id as the store knows it."""
+        """Start a new run, or restore the run with this ID from the store."""
         meta = Trajectory(
             id=run_id or uuid.uuid4().hex[:12],
             format="event_log",
@@ -103,7 +103,8 @@ class ThreadRuns:
             disable_tools=inside,
             repair=inside,
             sample=inside,
-            # The middleware cannot interrupt: where a person is asked about an answer, `ask` must do it.
+            # The middleware cannot interrupt the graph: only `ask` can put a question about an answer to a
+            # person.
             escalate=self._ask is not None or not inside,
         )
         run = GraphRun(self._guard.session(meta, can, resume=run_id is not None))

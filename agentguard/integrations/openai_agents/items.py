@@ -1,8 +1,7 @@
-"""Items of the OpenAI Agents SDK as steps, and the view of them that a model gets.
+"""Conversion of the OpenAI Agents SDK's items to steps, and the view of the items that the model gets.
 
-The SDK keeps every item of a run in one list that only grows. What the guard takes back therefore has to be
-left out again at each later model call: a view is sticky. It is kept as ranges that are left out and texts
-that were said at a place in the list.
+The SDK keeps all items of a run in one append-only list. The guard must therefore hide rolled back items at
+every later model call. The view stores the hidden ranges, and the guard's texts with their positions.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ Item = Mapping[str, Any]
 
 
 def build_step(items: Iterable[Item], *, agent: str) -> Step:
-    """What a model answered as a step whose tools have not run; its index is set when it is committed."""
+    """Convert the items of a model's answer to a step without index and tool results."""
     said, thought, calls = [], [], []
     for item in items:
         kind = item.get("type", "message")
@@ -42,7 +41,7 @@ def build_step(items: Iterable[Item], *, agent: str) -> Step:
 
 
 def add_observations(items: Iterable[Item], step: Step, failed_call_ids: set[str]) -> Step:
-    """The step with what its calls returned, as far as it is among the items."""
+    """Return the step with those results of its calls that are among the items."""
     answers = {item.get("call_id"): item for item in items if "output" in item}
     seen = tuple(
         Observation(
@@ -58,7 +57,7 @@ def add_observations(items: Iterable[Item], step: Step, failed_call_ids: set[str
 
 
 def build_steps(items: Sequence[Item], *, agent: str) -> list[Step]:
-    """The items a run begins with as steps: a prompt, and the turns of an earlier run."""
+    """Convert the items that a run starts with to steps: prompts and the turns of an earlier run."""
     made: list[Step] = []
     turn: list[Item] = []
     answered = False
@@ -83,7 +82,7 @@ _ITEM_END_TYPES = frozenset({*_SOURCE_BY_ROLE, "end"})
 
 
 def join_text(content: Any) -> str:
-    """The text of a content, a summary or a tool's output: a string, or parts with a text."""
+    """Return the text of a content, a summary or a tool output: a string, or parts with texts."""
     if isinstance(content, str):
         return content
     if isinstance(content, Mapping):
@@ -94,7 +93,7 @@ def join_text(content: Any) -> str:
 
 
 def build_usage(usage: Any) -> Usage:
-    """What a response cost."""
+    """Convert the usage of a response."""
     return Usage(
         prompt_tokens=usage.input_tokens,
         completion_tokens=usage.output_tokens,
@@ -103,7 +102,7 @@ def build_usage(usage: Any) -> Usage:
 
 
 def parse_arguments(text: Any) -> dict[str, Any] | None:
-    """Arguments as an object; None where the text is none."""
+    """Parse the arguments of a call; return None if the text is not a JSON object."""
     try:
         given = json.loads(text) if text else {}
     except (TypeError, ValueError):
@@ -112,10 +111,10 @@ def parse_arguments(text: Any) -> dict[str, Any] | None:
 
 
 class HistoryView:
-    """What the model gets of the SDK's list.
+    """View of the SDK's item list that the model gets.
 
     Attributes:
-        items: the list as the SDK gave it last.
+        items: the list that the SDK passed last.
     """
 
     def __init__(self) -> None:
@@ -126,9 +125,9 @@ class HistoryView:
         self._replaced_results: dict[str, str] = {}
 
     def update(self, items: Sequence[Item]) -> bool:
-        """Take the list in; False if it does not go on from what it was, e.g. a handoff has rewritten it.
+        """Replace the list; return False if it does not extend the old one, for example after a handoff.
 
-        Calls that were left out stay out then, too, with their answers; what the guard said is said no more.
+        In that case hidden calls stay hidden, with their results, and the guard's texts are dropped.
         """
         before, self.items = self.items, list(items)
         if self.items[: len(before)] == before:
@@ -144,38 +143,38 @@ class HistoryView:
         return False
 
     def end_steps(self, count: int = 1) -> None:
-        """``count`` steps end where the list ends now."""
+        """Mark the current end of the list as the end of ``count`` steps."""
         self._step_ends += [len(self.items)] * count
 
     def add_guard_text(self, text: str) -> None:
-        """Say something where the list ends now."""
+        """Add a text of the guard at the current end of the list."""
         self._guard_texts.append((len(self.items), text))
 
     def replace_result(self, call_id: str | None, text: str) -> None:
-        """Show another text in place of what a call returned."""
+        """Replace the text of a tool result in the view."""
         if call_id is not None:
             self._replaced_results[call_id] = text
 
     def truncate(self, to_step: int) -> None:
-        """Leave out all from step ``to_step`` on, and what was said since the step before it."""
+        """Hide the items from step ``to_step`` on, and the guard's texts directly before that step."""
         at = self._step_ends[to_step - 1] if to_step else 0
         self._hidden_ranges.append((at, len(self.items)))
         self._guard_texts = [(place, text) for place, text in self._guard_texts if place < at]
         del self._step_ends[to_step:]
 
     def build_items(self) -> list[Any]:
-        """The items that are not left out, and what the guard said among them."""
+        """Return the visible items and the guard's texts in order."""
         return self._build_items_with_positions()[0]
 
     def rebase(self) -> list[Any]:
-        """Make what is shown the whole list, for a run that begins from it."""
+        """Make the visible items the whole list, for a runner that starts from them."""
         shown, places = self._build_items_with_positions()
         self._step_ends = [places[end] for end in self._step_ends]
         self.items, self._hidden_ranges, self._guard_texts = list(shown), [], []
         return shown
 
     def _build_items_with_positions(self) -> tuple[list[Any], list[int]]:
-        """What is shown, and for each place in the list where it is there."""
+        """Return the visible items, and the position among them of each position in the list."""
         shown: list[Any] = []
         places: list[int] = []
         for place in range(len(self.items) + 1):
@@ -209,14 +208,15 @@ def _build_item_key(item: Item) -> tuple[Any, bool] | None:
 
 
 class RunHistory:
-    """Steps of a session, side by side with the view that the model gets.
+    """Steps of a session, kept in step with the view that the model gets.
 
     Args:
-        session: of the run.
+        session: session of the run.
 
     Attributes:
-        view: what the model gets.
-        given: steps that are never taken back: what the run began with, or what a handoff has rewritten.
+        view: the model's view of the items.
+        fixed_step_count: number of leading steps that cannot be rolled back: the input of the run, and steps
+            that a handoff has rewritten.
     """
 
     def __init__(self, session: Session) -> None:
@@ -225,24 +225,24 @@ class RunHistory:
         self._speakers: list[Agent[Any]] = []
 
     def commit_step(self, step: Step, speaker: Agent[Any]) -> None:
-        """A step that ends where the view ends now."""
+        """Commit a step that ends at the current end of the view."""
         self._steps.append(self._session.commit(step))
         self._speakers.append(speaker)
         self.view.end_steps()
 
     def fix_steps(self) -> None:
-        """Nothing of what is there now can be taken back any more."""
+        """Exclude all current steps from rollback."""
         self.fixed_step_count = len(self._steps)
 
     def roll_back(self, to_step: int, *, speaker: Agent[Any]) -> Agent[Any]:
-        """Cut before a step; what cannot be taken back is committed again.
+        """Roll back to before a step; commit the steps that cannot be rolled back again.
 
         Args:
-            to_step: of the session, from 0.
-            speaker: who goes on where nobody has spoken after that.
+            to_step: index of the step in the session.
+            speaker: agent that continues if no agent has a step after the target.
 
         Returns:
-            Whose turn it is now.
+            The agent that continues.
         """
         at = max(to_step, self.fixed_step_count)
         if at < len(self._speakers):
@@ -255,6 +255,6 @@ class RunHistory:
         return speaker
 
     def replace_result(self, step: int, field: str, text: str) -> None:
-        """Put a text in place of what a call of a step returned; ``field`` is ``observations[i]``."""
+        """Replace the text of a tool result; ``field`` is ``observations[i]``."""
         at = int(field.partition("[")[2].rstrip("]"))
         self.view.replace_result(self._steps[step].observations[at].call_id, text)

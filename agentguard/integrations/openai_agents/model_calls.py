@@ -1,7 +1,7 @@
-"""Model calls of a guarded run of the OpenAI Agents SDK: asked again where an answer is refused.
+"""Model calls of a guarded run of the OpenAI Agents SDK, with a retry for each rejected answer.
 
-The SDK acts on an answer once it is whole. In a stream, text flows at once; from the first call on, events
-are held until the verdict, so that no consumer is told of a call that will not be made.
+The SDK acts on an answer once it is complete. In a stream, text is forwarded at once. Events from the first
+call on are held until the verdict, so that consumers do not see a call that will not be executed.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from agentguard.recover.strategy import SampleVariant
 from agentguard.trajectory.model import Step
 
 CallModel = Callable[[list[Any]], Awaitable[ModelResponse]]
-"""Asks the model once, given the items it sees."""
+"""Calls the model once with the given items."""
 
 CallCandidate = Callable[[list[Any], SampleVariant], Awaitable[ModelResponse]]
-"""Asks for another candidate of the answer to the same items, never streamed."""
+"""Requests another candidate of the answer to the same items; it is never streamed."""
 
 StreamModel = Callable[[list[Any]], AsyncIterator[Any]]
-"""As `Ask`, for a streamed answer."""
+"""Calls the model once with the given items and streams the answer."""
 
 MAX_REJECTIONS = 10
-"""Times one turn may be refused in a row before it is let through: a budget may be without limits."""
+"""Consecutive rejections of one turn. After that the answer is accepted, since a budget may be unlimited."""
 
 _UNBUFFERED_ITEM_TYPES = ("message", "reasoning")
 _FAILED_EVENT_TYPES = ("response.incomplete", "response.failed", "response.error", "error")
@@ -36,11 +36,11 @@ _FAILED_EVENT_TYPES = ("response.incomplete", "response.failed", "response.error
 
 @dataclass(frozen=True, slots=True)
 class JudgedResponse:
-    """A verdict on an answer.
+    """Verdict on an answer.
 
     Attributes:
-        response: the answer to go on with: that one, repaired perhaps, or another candidate.
-        told: items that the model is asked again with; None if there is nothing to ask.
+        response: the accepted answer: the original, its repaired form, or another candidate.
+        retry_items: items to add to the retry of the model call; None if the answer is accepted.
     """
 
     response: ModelResponse
@@ -48,7 +48,7 @@ class JudgedResponse:
 
 
 class JudgeResponse(Protocol):
-    """Judges an answer whose tools have not run."""
+    """Function that judges an answer before its tools run."""
 
     async def __call__(
         self,
@@ -57,21 +57,21 @@ class JudgeResponse(Protocol):
         *,
         is_last: bool,
     ) -> JudgedResponse:
-        """What is gone on with.
+        """Return the verdict.
 
         Args:
-            response: the answer, with what it cost.
-            more: asks for another candidate of it.
-            last: it is accepted whatever it is.
+            response: the answer, with its usage.
+            call_candidate: requests another candidate.
+            is_last: accept the answer in any case.
         """
         ...
 
 
 class ModelCaller:
-    """Asks models.
+    """Calls models and retries rejected answers.
 
     Args:
-        verdict: judges each answer.
+        judge_response: judges each answer.
     """
 
     def __init__(self, judge_response: JudgeResponse) -> None:
@@ -79,13 +79,13 @@ class ModelCaller:
         self._retry_items: list[Any] = []
 
     def start_turn(self) -> None:
-        """The next call asks for another turn. Until then it asks for the same again, e.g. after an error."""
+        """Drop the retry items of the last turn. Until then, a repeated call uses them, as after an error."""
         self._retry_items = []
 
     async def get_response(
         self, items: list[Any], call_model: CallModel, call_candidate: CallCandidate
     ) -> ModelResponse:
-        """The answer that was accepted; it costs what all of them cost."""
+        """Return the accepted answer; its usage is the sum over all attempts."""
         spent = SdkUsage()
 
         async def more(variant: SampleVariant) -> ModelResponse:
@@ -105,13 +105,13 @@ class ModelCaller:
     async def stream_events(
         self, items: list[Any], stream_model: StreamModel, call_candidate: CallCandidate, *, buffer_all: bool
     ) -> AsyncIterator[Any]:
-        """The events of one answer after the other; the last event alone says that an answer is whole.
+        """Yield the events of all attempts as one answer; only the last event marks it as complete.
 
         Args:
-            items: what the model sees.
-            ask: asks it.
-            candidate: asks it for another candidate.
-            everything: hold text, too, where half an answer is of no use to anybody.
+            items: the items that the model gets.
+            stream_model: calls the model and streams the answer.
+            call_candidate: requests another candidate.
+            buffer_all: hold text too, if a partial answer is useless to the consumer.
         """
         spent: Any = None
 
@@ -128,7 +128,7 @@ class ModelCaller:
                     for shown in hold.feed(event):
                         yield shown
             if hold.response is None:
-                return  # it failed or broke off, which the SDK says by itself
+                return  # the answer failed or was interrupted; the SDK reports this itself
             output, usage = hold.response.output, hold.response.usage
             made = ModelResponse(output=output, usage=_to_sdk_usage(usage), response_id=None)
             spent = _add_usage(spent, usage)
@@ -142,10 +142,10 @@ class ModelCaller:
 
 
 class ModelStreamBuffer:
-    """Holds back what must not be seen of an answer before the verdict.
+    """Buffer that holds events back until the verdict.
 
     Attributes:
-        response: the answer, once it is whole.
+        response: the answer, once it is complete.
     """
 
     def __init__(self, *, buffer_all: bool) -> None:
@@ -155,13 +155,13 @@ class ModelStreamBuffer:
         self._items: list[Any] = []
 
     def feed(self, event: Any) -> list[Any]:
-        """Take an event; returns what may be seen now."""
+        """Process an event; return the events that may be shown now."""
         kind = event.type
         if kind in _FAILED_EVENT_TYPES:
             return [event]
         if kind == "response.completed":
             self.response = event.response
-            if not self.response.output:  # some servers list the items in their own events alone
+            if not self.response.output:  # some servers list the items only in their own events
                 self.response = self.response.model_copy(update={"output": list(self._items)})
             self._buffered_events.append(event)
             return []
@@ -175,11 +175,11 @@ class ModelStreamBuffer:
         return [event]
 
     def flush(self, usage: Any, *, replacement: ModelResponse | None = None) -> list[Any]:
-        """What was held; the last event says what all answers cost.
+        """Return the held events; the last one carries the usage.
 
         Args:
-            spent: that.
-            instead: the answer that takes its place: then the last event alone tells of it, whole.
+            usage: usage of all attempts.
+            replacement: the answer that replaces the held one; then the last event alone carries it.
         """
         *held, last = self._buffered_events
         update = (
@@ -191,7 +191,7 @@ class ModelStreamBuffer:
 
 @asynccontextmanager
 async def close_on_exit(events: AsyncIterator[Any]) -> AsyncIterator[AsyncIterator[Any]]:
-    """Close a stream however its reader leaves it, where it can be closed."""
+    """Close a stream when its reader leaves it, if it can be closed."""
     try:
         yield events
     finally:
@@ -201,7 +201,7 @@ async def close_on_exit(events: AsyncIterator[Any]) -> AsyncIterator[AsyncIterat
 
 
 def apply_repaired_turn(response: ModelResponse, turn: Step) -> ModelResponse:
-    """The answer with the text and the calls of ``turn``, which was made of it and repaired since."""
+    """Return the answer with the text and the calls of ``turn``, its repaired step."""
     calls = {call.id: call for call in turn.tool_calls if call.arguments is not None}
     said = [item for item in response.output if item.type == "message"]
     output: list[Any] = []
@@ -230,7 +230,7 @@ def _to_sdk_usage(usage: Any) -> SdkUsage:
 
 
 def _add_usage(left: Any, right: Any) -> Any:
-    """The sum of what two responses say of their usage, where both say anything."""
+    """Return the sum of two usages; if one is None, return the other."""
     if left is None or right is None:
         return right if left is None else left
     names = ("input_tokens", "output_tokens", "total_tokens")

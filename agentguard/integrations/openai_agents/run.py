@@ -1,4 +1,4 @@
-"""One guarded run of the OpenAI Agents SDK: turns as events of a session, plans as a view of its items."""
+"""Guarded run of the OpenAI Agents SDK: feeds turns to the session and applies plans to the items."""
 
 from __future__ import annotations
 
@@ -51,19 +51,19 @@ AskCallback = Callable[[str], str | Awaitable[str]]
 
 
 class _RestartRunner(Exception):
-    """Begin the runner again: another agent has to go on, or with fewer tools, which are settled by now."""
+    """Restarts the runner, since the agent or its tools have changed; the runner has fixed both already."""
 
 
 class AgentsGuardedRun:
     """One guarded run.
 
     Args:
-        guard: whose rules hold.
-        agent: where the run begins.
+        guard: the guard whose rules apply.
+        agent: the agent that the run starts with.
         ask: called with a question when a person must decide.
 
     Attributes:
-        cancelled: how the caller has cancelled a streamed run.
+        cancel_mode: mode in which the caller cancelled a streamed run, else None.
     """
 
     def __init__(self, guard: Guard, agent: Agent[Any], ask: AskCallback | None) -> None:
@@ -87,7 +87,7 @@ class AgentsGuardedRun:
     async def start(
         self, input: str | list[Any], on_run: Callable[[Session], None] | None, options: Mapping[str, Any]
     ) -> None:
-        """Begin the session; ``options`` are those of the runner."""
+        """Start the session and commit the input; ``options`` are those of ``Runner.run``."""
         items = [{"role": "user", "content": input}] if isinstance(input, str) else list(input)
         self._set_options(options)
         keep = self._options.pop("session", None)
@@ -101,13 +101,13 @@ class AgentsGuardedRun:
         self._commit_input(items)
 
     def resume(self, state: Any, options: Mapping[str, Any]) -> None:
-        """Go on with a run that waited for an approval, from the SDK's state of it."""
+        """Resume a run that waited for an approval, from the SDK's state of the run."""
         self._set_options(options)
-        self._options.pop("session", None)  # the run still has its own
+        self._options.pop("session", None)  # the run keeps its own SDK session
         self._paused_state = state
 
     async def run(self) -> Any:
-        """Run to the end, or to where the run waits for an approval; returns the SDK's last result."""
+        """Run until the end or until the run waits for an approval; return the SDK's last result."""
         while True:
             try:
                 result = await Runner.run(self._agent, self._build_runner_input(), **self._options)
@@ -117,7 +117,7 @@ class AgentsGuardedRun:
                 return result
 
     async def stream(self, on_result: Callable[[Any], None]) -> AsyncIterator[Any]:
-        """As `go`; yields the SDK's events, and tells of each of its results when its runner begins."""
+        """Run like `run`; yield the SDK's events, and call ``on_result`` with the result of each runner."""
         over = False
         while not over and not self._is_cancelled():
             result = Runner.run_streamed(self._agent, self._build_runner_input(), **self._options)
@@ -134,23 +134,23 @@ class AgentsGuardedRun:
         return self.cancel_mode is not None
 
     async def _finish_cancelled(self, result: Any) -> bool:
-        """The caller has cancelled the run, at once or after its last turn, which is whole then."""
+        """Finish a cancelled run; with ``after_turn`` the last turn is complete and is committed."""
         if self.cancel_mode == "after_turn":
             self._commit_turn(result.to_input_list(mode="normalized"))
             await self._sync_sdk_session()
         return True
 
     def get_original_agent(self, agent: Agent[Any]) -> Agent[Any]:
-        """The caller's agent that one was copied from."""
+        """Return the caller's agent that a copy was made from."""
         return self._agent_wrapper.get_original(agent)
 
     @property
     def session(self) -> Session:
-        """The session of the run."""
+        """Return the session of the run."""
         return self._session
 
     def build_items(self) -> list[Any]:
-        """The items that are left."""
+        """Return the items without turns that were rolled back."""
         return self._history.view.build_items()
 
     def _build_metadata(self, items: Sequence[Any]) -> Trajectory:
@@ -179,7 +179,7 @@ class AgentsGuardedRun:
         )
 
     def _commit_input(self, items: Sequence[Any]) -> None:
-        """Commit what the run begins with; nothing of it is ever taken back."""
+        """Commit the input of the run; a rollback never removes it."""
         self._history.view.update(items)
         for step in build_steps(items, agent=self._agent.name):
             self._history.commit_step(step, self._agent)
@@ -194,12 +194,12 @@ class AgentsGuardedRun:
         self._options = {**options, "run_config": seams}
 
     def _build_runner_input(self) -> Any:
-        """What the runner begins with: the items that are left, or the state of a paused run."""
+        """Return the input of the runner: the remaining items, or the state of a paused run."""
         state, self._paused_state = self._paused_state, None
         return self._history.view.rebase() if state is None else state
 
     async def _filter_model_input(self, data: CallModelData[Any]) -> ModelInputData:
-        """The boundary between turns: commit the last one, do what is to be done, show what is left."""
+        """Handle the boundary between turns: commit the last turn, apply a plan, and return the items."""
         self._model_caller.start_turn()
         self._commit_turn(data.model_data.input)
         speaker = self._agent = self._agent_wrapper.wrap_agent(data.agent)
@@ -223,7 +223,7 @@ class AgentsGuardedRun:
         *,
         is_last: bool,
     ) -> JudgedResponse:
-        """Judge an answer before any tool runs; what is told then is shown at every later call, too."""
+        """Judge an answer before any tool runs; messages of the guard also stay for later model calls."""
         if is_last:
             self._turn = self._build_step(response)
             return JudgedResponse(response)
@@ -245,15 +245,15 @@ class AgentsGuardedRun:
         return replace(turn, usage=build_usage(response.usage)) if response.usage.requests else turn
 
     def _get_model(self, name: str) -> Model:
-        """The model of a name, as the caller's provider gives it."""
+        """Return the model with this name from the caller's model provider."""
         return self._config.model_provider.get_model(name)
 
     async def _invoke_tool(self, context: Any, arguments: str, tool: Callable[[], Awaitable[Any]]) -> Any:
-        """Let each effect happen once."""
-        context.run_config = self._config  # an agent inside of the tool would run with the guard's seams
+        """Invoke a tool through the effect ledger, so that each effect happens once."""
+        context.run_config = self._config  # else an agent inside the tool would run with the guard's hooks
         given = parse_arguments(arguments)
         if given is None:
-            return await tool()  # no arguments, no call: the SDK says so
+            return await tool()  # the SDK reports malformed arguments
         claim = self._session.begin_tool(context.tool_name, given)
         try:
             return await arun_tool(self._session, claim, lambda: _call_tool(tool))
@@ -262,7 +262,7 @@ class AgentsGuardedRun:
             raise
 
     def _declare_tool(self, tool: str, annotations: dict[str, Any]) -> None:
-        """What the server of an MCP tool says of it holds where nothing else was declared."""
+        """Declare an MCP tool by its server's annotations, unless the guard's configuration declares it."""
         if tool not in self._guard.tools:
             self._session.ledger.declare_tool(tool, from_annotations(annotations))
 
@@ -271,21 +271,22 @@ class AgentsGuardedRun:
         turn, self._turn = self._turn, None
         if turn is not None:
             self._history.commit_step(add_observations(items, turn, self._failed_call_ids), self._agent)
-        if not goes_on:  # a handoff has rewritten the list: nothing before it can be cut
+        if not goes_on:  # a handoff has rewritten the list: earlier steps cannot be rolled back
             self._history.fix_steps()
             if self._sdk_session is not None:
                 self._sdk_session.rebase(self._history.view.build_items())
 
     async def _sync_sdk_session(self) -> None:
-        """At a boundary: let the caller's session hold what is left."""
+        """Write the remaining items to the caller's SDK session."""
         if self._sdk_session is not None:
             await self._sdk_session.sync(self._history.view.build_items())
 
     async def _judge_end(self, result: Any) -> bool:
-        """Whether the run is over: the runner has ended, and the guard accepts that."""
+        """Return True if the run is over: the runner has ended and the guard accepts the end."""
         if result.interruptions:
-            return True  # it only paused, for an approval; its last turn is not whole
-        self._commit_turn(result.to_input_list(mode="normalized"))  # as the model sees it after handoffs
+            return True  # the run waits for an approval; its last turn is incomplete
+        # the form that the model sees after handoffs
+        self._commit_turn(result.to_input_list(mode="normalized"))
         plan = await aend_session(self._session)
         if plan is not None:
             self._agent = await self._apply_plan(plan)
@@ -294,7 +295,7 @@ class AgentsGuardedRun:
         return plan is None
 
     async def _apply_plan(self, plan: RecoveryPlan) -> Agent[Any]:
-        """Make the view agree with a plan that the session has carried out; returns who goes on."""
+        """Apply to the view a plan that the session has executed; return the agent that continues."""
         speaker = self._agent
         failed = await aundo_effects(self._session, plan)
         for action in plan.actions:

@@ -1,17 +1,21 @@
-"""OpenAI Agents SDK: the guard around its runner.
+"""Guarded runner of the OpenAI Agents SDK.
 
 ::
 
     result = await guard.openai_agents.run(agent, "task")
 
-The SDK's hooks only observe, so the guard takes four other seams: the model (an answer can be refused before
-it is anything), the filter of each model call's input (turns that were taken back stay left out of every
-later call), the tools (each effect once), and a loop around the runner, since a run that has ended, or that
-has to go back to before a handoff, is begun again from the items that are left. Agents are copied for a run,
-with their tools and models, and those that they hand off to.
+The SDK's hooks only observe, so the guard uses four other extension points:
 
-Where the server keeps the history, what was taken back would come back from there; so such runs are not taken
-on. The SDK's own sessions are: the guard writes them itself, so that they hold just what is left.
+- the model: the guard can reject an answer before the SDK acts on it.
+- the filter of each model call's input: it hides rolled back turns from every later call.
+- the tools: each effect happens once.
+- a loop around the runner: it restarts the runner from the remaining items if a run has ended or must go
+  back to before a handoff.
+
+Agents are copied for a run, with their tools, their models and the agents that they hand off to.
+
+Runs whose history the server stores are rejected, since rolled back turns would reappear from there. Other
+sessions of the SDK are supported: the guard writes them, so that they contain only the remaining items.
 """
 
 from __future__ import annotations
@@ -40,7 +44,7 @@ _SERVER_HISTORY_OPTIONS = ("conversation_id", "previous_response_id", "auto_prev
 
 
 class GuardedState:
-    """The state of a guarded run that waits for an approval; all else is the SDK's own ``RunState``.
+    """State of a guarded run that waits for an approval; other attributes are those of ``RunState``.
 
     Attributes:
         state: the SDK's state.
@@ -61,10 +65,10 @@ class GuardedState:
 
 
 class GuardedResult:
-    """What came of a guarded run; all else is the SDK's own result of the last run of its runner.
+    """Result of a guarded run; other attributes are those of the SDK's result of the last runner.
 
     Attributes:
-        result: the SDK's result. Its items still hold turns that were taken back.
+        result: the SDK's result. Its items still contain turns that were rolled back.
     """
 
     def __init__(self, run: AgentsGuardedRun, result: Any) -> None:
@@ -72,20 +76,20 @@ class GuardedResult:
 
     @property
     def session(self) -> Session:
-        """The guarded run: findings, recoveries, the recorded trajectory."""
+        """Return the session: findings, recoveries, the recorded trajectory."""
         return self._run.session
 
     @property
     def last_agent(self) -> Agent[Any]:
-        """Who spoke last: the caller's agent, and not the copy that ran."""
+        """Return the last active agent: the caller's agent, not its copy."""
         return self._run.get_original_agent(self.result.last_agent)
 
     def to_input_list(self) -> list[Any]:
-        """The items of the run without turns that were taken back, to go on from; whole turns alone."""
+        """Return the items of the run as input of a further run: whole turns, none of them rolled back."""
         return self._run.build_items()
 
     def to_state(self) -> GuardedState:
-        """The state of a run that waits for an approval: approve or reject, and give it to `run` as input."""
+        """Return the state of a run that waits for an approval. Approve or reject, then pass it to `run`."""
         return GuardedState(self.result.to_state(), self._run)
 
     def __getattr__(self, name: str) -> Any:
@@ -93,20 +97,20 @@ class GuardedResult:
 
 
 class GuardedRunStream(GuardedResult):
-    """A streamed run; it goes on as its events are read."""
+    """Streamed run; it advances while its events are read."""
 
     def __init__(self, run: AgentsGuardedRun, start: Callable[[], Awaitable[None]]) -> None:
         super().__init__(run, None)
         self._start = start
 
     async def stream_events(self) -> AsyncIterator[Any]:
-        """The SDK's events, of the runs that took its place after a rollback, too.
+        """Yield the SDK's events, including those of runners that were restarted after a rollback.
 
-        Events of a turn are seen before the guard may take the turn back; an answer that is refused is seen
-        up to its first call.
+        The caller sees the events of a turn before the guard may roll it back. Of a rejected answer it sees
+        the events up to the first call.
 
         Raises:
-            ConfigError: the events have been read.
+            ConfigError: the events have been read already.
             RunStopped: the guard stopped the run.
         """
         if self.result is not None:
@@ -119,7 +123,7 @@ class GuardedRunStream(GuardedResult):
                 yield event
 
     def cancel(self, mode: Literal["immediate", "after_turn"] = "immediate") -> None:
-        """As ``RunResultStreaming.cancel``; the run is not begun again, and its end is not judged."""
+        """Cancel the run as ``RunResultStreaming.cancel`` does. The guard neither restarts nor judges it."""
         self._run.cancel_mode = mode
         if self.result is not None:
             self.result.cancel(mode)
@@ -134,7 +138,7 @@ class GuardedRunStream(GuardedResult):
 
 
 class GuardedRunner:
-    """Runs agents under a guard; `Guard.openai_agents` is one."""
+    """Runs agents under a guard; see `Guard.openai_agents`."""
 
     def __init__(self, guard: Guard) -> None:
         self._guard = guard
@@ -148,18 +152,18 @@ class GuardedRunner:
         on_run: Callable[[Session], None] | None = None,
         **options: Any,
     ) -> GuardedResult:
-        """As ``Runner.run``, guarded.
+        """Run an agent like ``Runner.run``, guarded.
 
         Args:
-            agent: where the run begins; it is not changed.
-            input: the task, the items to go on from, or the state of a guarded run that waits.
+            agent: the agent that the run starts with; it is not changed.
+            input: the task, the items to continue from, or the state of a guarded run that waits.
             ask: called with a question when a person must decide; may be a coroutine function.
-            on_run: called with the session of the run when it begins.
-            options: of ``Runner.run``; ``max_turns`` counts anew where the runner is begun again.
+            on_run: called with the session of the run when the run begins.
+            options: options of ``Runner.run``; ``max_turns`` applies to each restart of the runner.
 
         Raises:
-            ConfigError: the server keeps the history, or the input is none of these.
-            RecoveryError: somebody else has written to the session of a turn that is taken back.
+            ConfigError: the server stores the history, or the input has an unsupported type.
+            RecoveryError: another writer has changed the SDK session of a turn that is rolled back.
             RunStopped: the guard stopped the run.
         """
         run, begin = self._prepare_run(agent, input, ask, on_run, options)
@@ -175,16 +179,16 @@ class GuardedRunner:
         on_run: Callable[[Session], None] | None = None,
         **options: Any,
     ) -> GuardedRunStream:
-        """As ``Runner.run_streamed``, guarded; arguments and errors are those of `run`.
+        """Run an agent like ``Runner.run_streamed``, guarded; arguments and errors are those of `run`.
 
-        The run goes on as `GuardedStream.stream_events` is read, and raises there.
+        The run advances, and raises its errors, while `GuardedRunStream.stream_events` is read.
         """
         return GuardedRunStream(*self._prepare_run(agent, input, ask, on_run, options))
 
     def run_sync(
         self, agent: Agent[Any], input: str | list[Any] | GuardedState, **options: Any
     ) -> GuardedResult:
-        """As `run`, where no event loop is running."""
+        """Run like `run`; no event loop may be running."""
         return asyncio.run(self.run(agent, input, **options))
 
     def _prepare_run(
@@ -195,7 +199,7 @@ class GuardedRunner:
         on_run: Callable[[Session], None] | None,
         options: dict[str, Any],
     ) -> tuple[AgentsGuardedRun, Callable[[], Awaitable[None]]]:
-        """The run, and what begins it."""
+        """Return the run and the function that starts it."""
         for name in _SERVER_HISTORY_OPTIONS:
             if options.get(name):
                 raise ConfigError(f"run: {name} keeps turns that are taken back; give the items as input")
@@ -214,7 +218,7 @@ class GuardedRunner:
 
 
 async def _do_nothing() -> None:
-    """For a run that has begun."""
+    """Do nothing, for a run that has already begun."""
 
 
 __all__ = ["GuardedResult", "GuardedRunStream", "GuardedRunner", "GuardedState"]

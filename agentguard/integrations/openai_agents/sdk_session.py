@@ -1,7 +1,7 @@
-"""A session of the OpenAI Agents SDK that holds just what is left of a guarded run, turn by turn.
+"""Writer that keeps a session of the OpenAI Agents SDK equal to the remaining items of a guarded run.
 
-The SDK itself only adds to a session. So the guard reads the history and writes it: at each boundary between
-turns, what was taken back is popped and what is new is added. A process that dies leaves whole turns.
+The SDK only appends to a session. So the guard reads and writes it itself: at each boundary between turns it
+pops the items that were rolled back and adds the new ones. After a crash the session holds whole turns.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from agentguard.errors import RecoveryError
 
 
 class SdkSessionWriter:
-    """The part of a session that one run writes.
+    """Writer of one run's part of an SDK session.
 
     Args:
-        session: the SDK's, or one's own.
-        config: of the run; its session settings and session input callback hold.
+        session: a session of the SDK, or the caller's implementation.
+        config: configuration of the run; its session settings and session input callback apply.
     """
 
     def __init__(self, session: Session, config: RunConfig) -> None:
@@ -33,10 +33,10 @@ class SdkSessionWriter:
         self._run_offset = 0
 
     async def load(self, new_items: list[Any]) -> list[Any]:
-        """What the run begins with: the session's history with the new items.
+        """Return the input of the run: the session's history and the new items.
 
         Args:
-            new: the caller's input.
+            new_items: the caller's input.
         """
         settings = getattr(self._session, "session_settings", None) or SessionSettings()
         limit = settings.resolve(self._config.session_settings).limit
@@ -54,14 +54,14 @@ class SdkSessionWriter:
         return items
 
     def rebase(self, items: Sequence[Any]) -> None:
-        """A handoff has rewritten the list: what the session has stays, and what comes now is added to it."""
+        """Keep the stored items after a handoff has rewritten the list; later items are appended."""
         self._first_items, self._run_offset = list(self._written_items), len(items)
 
     async def sync(self, run_items: Sequence[Any]) -> None:
-        """Make the session agree with the items that are left of the run, which are whole turns.
+        """Make the session equal to the remaining items of the run, which form whole turns.
 
         Raises:
-            RecoveryError: somebody else has written to the session in between.
+            RecoveryError: another writer has changed the session in between.
         """
         wanted = [*self._first_items, *run_items[self._run_offset :]]
         same = 0
@@ -87,14 +87,14 @@ class SdkSessionWriter:
 
 
 def _is_new(item: Any, history: list[Any], new_items: list[Any]) -> bool:
-    """Whether what a callback returned belongs to the new input: by identity, else by what it says."""
+    """Return whether an item from the session input callback is new input, by identity or by content."""
     if any(item is one for one in new_items):
         return True
     return not any(item is one for one in history) and item not in history
 
 
 def _is_same_item(popped: Any, expected: Any) -> bool:
-    """Whether an item is the one that was written; a session may add fields of its own."""
+    """Return whether a popped item is the expected one; a session may add fields to it."""
     kept = json.loads(json.dumps(expected, default=str))
     return isinstance(popped, dict) and all(popped.get(key) == value for key, value in kept.items())
 

@@ -1,6 +1,6 @@
-"""Copies of agents, with their tools and models, that a guarded run can look into.
+"""Guarded copies of agents, with their tools and models.
 
-The agents a user made are never changed: one agent may be in many runs at once.
+The caller's agents are never changed, because one agent may take part in many runs at once.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from agentguard.recover.strategy import SampleVariant
 from agentguard.trajectory.model import ToolSpec
 
 InvokeTool = Callable[[Any, str, Callable[[], Awaitable[Any]]], Awaitable[Any]]
-"""Called with the tool, its arguments as JSON and what runs it."""
+"""Called with the tool context, the arguments as JSON and the function that runs the tool."""
 
 DeclareTool = Callable[[str, dict[str, Any]], None]
 """Called with the name of an MCP tool and its annotations."""
 
 
 class GuardedModel(Model):
-    """A model whose answers the guard may refuse before anything comes of them."""
+    """Model whose answers the guard may reject before the SDK acts on them."""
 
     def __init__(self, inner: Model, model_caller: ModelCaller, get_model: Callable[[str], Model]) -> None:
         self._inner, self._model_caller, self._get_model = inner, model_caller, get_model
@@ -36,7 +36,7 @@ class GuardedModel(Model):
     async def get_response(  # the signature is the SDK's
         self, system_instructions: str | None, input: Any, *more: Any, **options: Any
     ) -> ModelResponse:
-        """As `Model.get_response`."""
+        """Implement `Model.get_response`."""
 
         async def ask(items: list[Any]) -> ModelResponse:
             return await self._inner.get_response(system_instructions, items, *more, **options)
@@ -48,7 +48,7 @@ class GuardedModel(Model):
     def stream_response(
         self, system_instructions: str | None, input: Any, *more: Any, **options: Any
     ) -> AsyncIterator[Any]:
-        """As `Model.stream_response`; where the answer is to be JSON, nothing of a refused one is seen."""
+        """Implement `Model.stream_response`; if the output must be JSON, a rejected answer stays hidden."""
 
         def ask(items: list[Any]) -> AsyncIterator[Any]:
             return self._inner.stream_response(system_instructions, items, *more, **options)
@@ -61,7 +61,7 @@ class GuardedModel(Model):
     def _build_candidate_call(
         self, system: str | None, args: tuple[Any, ...], options: dict[str, Any]
     ) -> CallCandidate:
-        """What asks for another candidate of an answer."""
+        """Build the function that requests another candidate of an answer."""
 
         async def candidate(items: list[Any], variant: SampleVariant) -> ModelResponse:
             model = self._get_model(variant.model) if variant.model else self._inner
@@ -80,11 +80,11 @@ class GuardedModel(Model):
         return candidate
 
     def get_retry_advice(self, request: Any) -> Any:
-        """As `Model.get_retry_advice`."""
+        """Implement `Model.get_retry_advice`."""
         return self._inner.get_retry_advice(request)
 
     async def close(self) -> None:
-        """As `Model.close`."""
+        """Implement `Model.close`."""
         await self._inner.close()
 
     async def _cleanup_on_run_end(self, owner: object) -> None:
@@ -92,13 +92,13 @@ class GuardedModel(Model):
 
 
 class GuardedProvider(ModelProvider):
-    """A provider of guarded models."""
+    """Provider of guarded models."""
 
     def __init__(self, inner: ModelProvider, model_caller: ModelCaller) -> None:
         self._inner, self._model_caller = inner, model_caller
 
     def get_model(self, model_name: str | None) -> Model:
-        """As `ModelProvider.get_model`."""
+        """Implement `ModelProvider.get_model`."""
         return GuardedModel(self._inner.get_model(model_name), self._model_caller, self._inner.get_model)
 
 
@@ -108,13 +108,13 @@ def build_guarded_config(
     model_caller: ModelCaller,
     get_model: Callable[[str], Model],
 ) -> RunConfig:
-    """The caller's configuration with the guard's seams; the caller's filter sees the guard's view.
+    """Return the caller's configuration with the guard's hooks; the caller's filter gets the guard's view.
 
     Args:
-        config: the caller's.
-        before: called before each model call, with what the SDK would show; gives what is shown.
-        asking: makes model calls.
-        models: the model of a name.
+        config: the caller's configuration.
+        filter_input: called before each model call with the SDK's input; returns the input to use.
+        model_caller: makes the model calls.
+        get_model: returns a model by name.
     """
     theirs = config.call_model_input_filter
 
@@ -129,21 +129,22 @@ def build_guarded_config(
     return replace(
         config,
         call_model_input_filter=view,
-        tool_not_found_behavior="return_error_to_model",  # a hint, if nothing else, comes after it
+        # the run continues, so that the guard can add a hint
+        tool_not_found_behavior="return_error_to_model",
         model_provider=GuardedProvider(config.model_provider, model_caller),
         model=GuardedModel(model, model_caller, get_model) if isinstance(model, Model) else model,
     )
 
 
 class AgentWrapper:
-    """Makes the copies for one run, each agent once, so that agents may hand off in a circle.
+    """Creates the copies of agents for one run; each agent is copied once, so handoffs may be circular.
 
     Args:
-        invoke: runs a tool.
-        asking: makes model calls.
-        models: gives the model of a name.
-        withheld: names of tools that were taken away; looked at whenever tools are offered.
-        declare: told of an MCP tool what its server says it does.
+        invoke_tool: runs a tool.
+        model_caller: makes the model calls.
+        get_model: returns a model by name.
+        disabled_tools: names of disabled tools; checked whenever tools are offered.
+        declare_tool: called with the annotations of each MCP tool.
     """
 
     def __init__(
@@ -166,7 +167,7 @@ class AgentWrapper:
         self._has_unknown_tools = False
 
     def wrap_agent(self, agent: Agent[Any]) -> Agent[Any]:
-        """The copy of an agent, and with it of those it hands off to."""
+        """Return the copy of an agent; the agents that it hands off to are copied too."""
         if id(agent) in self._copies:
             return self._copies[id(agent)][1]
         if any(agent is made for _, made in self._copies.values()):
@@ -179,16 +180,16 @@ class AgentWrapper:
         self._copies[id(agent)] = (agent, made)
         made.handoffs = [self._wrap_handoff(one) for one in agent.handoffs]
         if agent.mcp_servers:
-            self._has_unknown_tools = True  # which tools its servers have is known only later
+            self._has_unknown_tools = True  # the tools of its servers are known only later
             made.get_mcp_tools = self._wrap_mcp_tools(agent)  # type: ignore[method-assign, assignment]
         return made
 
     def get_original(self, agent: Agent[Any]) -> Agent[Any]:
-        """The agent that a copy was made of."""
+        """Return the agent that a copy was made from."""
         return next((own for own, made in self._copies.values() if made is agent), agent)
 
     def list_tool_specs(self) -> tuple[ToolSpec, ...]:
-        """All tools and handoffs of the agents; none if some cannot be known before they are used."""
+        """Return all tools and handoffs of the agents; empty if some are known only when they are used."""
         specs: dict[str, ToolSpec] = {}
         for agent, _ in list(self._copies.values()):
             for tool in agent.tools:
@@ -202,7 +203,7 @@ class AgentWrapper:
     def _wrap_handoff(self, handoff: Any) -> Any:
         if not isinstance(handoff, Handoff):
             return self.wrap_agent(handoff)
-        self._has_unknown_tools = True  # its target is known when it is invoked
+        self._has_unknown_tools = True  # its target is known only when it is invoked
         invoke = handoff.on_invoke_handoff
 
         async def handed(context: Any, arguments: str) -> Any:
@@ -230,10 +231,10 @@ class AgentWrapper:
         return made
 
     def _build_invoker(self, tool: FunctionTool) -> Any:
-        """What runs the tool, once.
+        """Build the function that runs the tool at most once.
 
-        A tool made from a function turns its exceptions into texts, which look like results. So the guard
-        goes below that, where an exception is still one.
+        A tool made from a function converts its exceptions to texts that look like results. So the guard
+        wraps the layer below, which still raises the exception.
         """
         outer: Any = tool.on_invoke_tool
         raw = getattr(outer, "_invoke_tool_impl", None)

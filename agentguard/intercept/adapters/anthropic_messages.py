@@ -1,9 +1,9 @@
-"""Anthropic's Messages API: what of a request and of an answer a guarded run is made of.
+"""Adapter of Anthropic's Messages API.
 
-A user's message may hold several results of tools, and text besides. Here each result is an item of its own,
-and what else the message holds is another; messages that were taken apart are put together again where the
-request is changed, results first, as the API demands. Thinking blocks and their signatures are never touched.
-(Facts: platform.claude.com/docs, "Messages", "Tool use", "Extended thinking".)
+A user message may contain several tool results and text. The adapter splits it: each result is an item, and
+the rest of the message is another. When it changes a request, it merges the items again, results first, as
+the API requires. Thinking blocks and their signatures are never changed.
+(Source: platform.claude.com/docs, "Messages", "Tool use", "Extended thinking".)
 """
 
 from __future__ import annotations
@@ -22,30 +22,30 @@ from agentguard.trajectory.formats.sdk import add_tool_results, parse_chat
 from agentguard.trajectory.model import Step, ToolCall, Usage
 
 _COMPLETE_STOP_REASONS = ("end_turn", "tool_use", "stop_sequence")
-"""Stop reasons of answers that were not cut off; a paused turn goes on in the next request."""
+"""Stop reasons of complete answers; a paused turn continues in the next request."""
 
 _IGNORED_FIELDS = ("cache_control", "citations")
-"""Fields that clients move about or leave out when they resend a block."""
+"""Fields that clients change or omit when they resend a block."""
 
 
 class AnthropicAdapter:
-    """The dialect of ``POST /messages``."""
+    """Adapter of ``POST /messages``."""
 
     stores_history = False
 
     def can_guard(self, body: Mapping[str, Any]) -> bool:
-        """Whether a request can be guarded."""
+        """Return whether a request can be guarded."""
         given = body.get("messages")
         if not isinstance(given, list) or not given:
             return False
         return all(isinstance(one, dict) and isinstance(one.get("content"), str | list) for one in given)
 
     def extract_items(self, body: Mapping[str, Any]) -> list[Item]:
-        """The history in a request, results of tools apart."""
+        """Return the history in a request, with tool results as separate items."""
         return [item for message in body["messages"] for item in _split_results(message)]
 
     def build_item_key(self, item: Item) -> bytes:
-        """What an item is known again by; thinking, and marks for the cache, do not count."""
+        """Return the key of an item; thinking blocks and cache markers do not change it."""
         role, blocks = item.get("role"), _get_blocks(item)
         if role != "assistant":
             return encode_canonical([role, [_normalize_block(block) for block in blocks]])
@@ -53,7 +53,7 @@ class AnthropicAdapter:
         return encode_canonical([role, "" if calls else _join_text(blocks).strip(), calls])
 
     def split_turns(self, items: Sequence[Item], start: int) -> list[tuple[int, int]]:
-        """Turns from ``start`` on: an answer with its results, or a message alone."""
+        """Return the turns from ``start``: an answer with its results, or a single message."""
         made: list[tuple[int, int]] = []
         for place in range(start, len(items)):
             folded = made and items[made[-1][0]].get("role") == "assistant"
@@ -64,29 +64,29 @@ class AnthropicAdapter:
         return made
 
     def build_step(self, items: Sequence[Item], agent: str) -> Step:
-        """A turn as a step. Raises FormatError if it is malformed."""
+        """Convert a turn to a step. Raises FormatError if it is malformed."""
         return _mark_errors(
             parse_chat([_to_chat_message(item) for item in items], agent=agent).steps[0], items
         )
 
     def add_results(self, step: Step, results: Sequence[Item]) -> Step:
-        """An answer's step with what its calls returned. Raises FormatError if that is malformed."""
+        """Return an answer's step with its tool results. Raises FormatError if a result is malformed."""
         return _mark_errors(add_tool_results(step, [_to_chat_message(item) for item in results]), results)
 
     def is_prompt(self, items: Sequence[Item]) -> bool:
-        """Whether a turn is a user's or a system prompt."""
+        """Return whether a turn is a user or system prompt."""
         return items[0].get("role") in PROMPT_ROLES and not self.is_result(items[0])
 
     def is_result(self, item: Item) -> bool:
-        """Whether an item is what a call returned."""
+        """Return whether an item is a tool result."""
         return bool(_get_result_block(item))
 
     def build_guard_item(self, text: str) -> Item:
-        """What the guard says, as an item."""
+        """Build the item that carries a message of the guard."""
         return {"role": "user", "content": text}
 
     def extract_answer_items(self, payload: Mapping[str, Any]) -> list[Item] | None:
-        """The items of a whole answer; None if it was cut off or refused, or has nothing in it."""
+        """Return the items of a complete answer; None if it is truncated, refused or empty."""
         content = payload.get("content")
         if (
             payload.get("stop_reason") not in _COMPLETE_STOP_REASONS
@@ -97,14 +97,14 @@ class AnthropicAdapter:
         return [{"role": "assistant", "content": content}]
 
     def extract_usage(self, payload: Mapping[str, Any]) -> Usage | None:
-        """What an answer cost, if it says so."""
+        """Return the token usage of an answer, if it reports any."""
         used = payload.get("usage")
         if not isinstance(used, dict):
             return None
         return Usage(prompt_tokens=used.get("input_tokens"), completion_tokens=used.get("output_tokens"))
 
     def apply_repaired_turn(self, payload: Mapping[str, Any], step: Step) -> dict[str, Any]:
-        """The answer with the text and the calls of ``step``, which was made of it and repaired since."""
+        """Return the answer with the text and the calls of ``step``, its repaired step."""
         calls = iter(step.tool_calls)
         content = [
             _apply_repaired_call(one, next(calls)) if _is_client_call(one) else one
@@ -116,16 +116,16 @@ class AnthropicAdapter:
         return {**payload, "content": content}
 
     def replace_result_text(self, item: Item, text: str) -> Item:
-        """What a call returned, with another text."""
+        """Return a copy of a tool result with another text."""
         return {**item, "content": [{**item["content"][0], "content": text}]}
 
     def extract_system_prompt(self, body: Mapping[str, Any]) -> str:
-        """The system prompt."""
+        """Return the system prompt."""
         given = body.get("system")
         return _join_text(given) if isinstance(given, list) else str(given or "")
 
     def extract_tools(self, body: Mapping[str, Any]) -> list[Any]:
-        """The tools that are offered; what their input looks like stands under ``parameters``."""
+        """Return the tool definitions of a request, with the input schema under ``parameters``."""
         made = []
         for tool in body.get("tools") or ():
             rest = {key: value for key, value in tool.items() if key not in ("input_schema", "cache_control")}
@@ -133,10 +133,10 @@ class AnthropicAdapter:
         return made
 
     def remove_tools(self, body: dict[str, Any], disabled_tools: set[str]) -> dict[str, Any]:
-        """The request without the tools that were taken away.
+        """Return the request without the disabled tools.
 
-        Where none is left they stay defined, as the API wants it where the history has calls, and may not be
-        used.
+        If no tool remains, the definitions stay and the tool choice becomes ``none``. The API requires the
+        definitions if the history contains calls.
         """
         offered = {get_tool_name(tool) for tool in body.get("tools") or ()}
         if not offered & disabled_tools:
@@ -147,14 +147,14 @@ class AnthropicAdapter:
         return {**made, "tool_choice": {"type": "auto"}} if made.get("tool_choice") == "auto" else made
 
     def encode_stream(self, payload: Mapping[str, Any], *, include_usage: bool) -> bytes:
-        """A whole answer as a stream of events; its cost is always among them."""
+        """Encode a complete answer as a stream of events; its token usage is always included."""
         del include_usage
         return encode_message_stream(payload)
 
     def is_unchanged(
         self, branch: ConversationBranch, body: Mapping[str, Any], history: Sequence[Item]
     ) -> bool:
-        """Whether the request says just what the line says."""
+        """Return whether the history of the request equals the view of the branch."""
         del body
         return branch.collect_item_refs() == list(range(len(history)))
 
@@ -166,14 +166,14 @@ class AnthropicAdapter:
         *,
         root_response_id: str | None,
     ) -> dict[str, Any]:
-        """The request with the line's view in place of the history."""
+        """Return the request with the view of the branch in place of the history."""
         del root_response_id
         return {**body, "messages": _merge_user_items(resolve_items(branch.collect_item_refs(), history))}
 
     def build_final_answer(
         self, body: Mapping[str, Any], payload: Mapping[str, Any] | None, text: str
     ) -> dict[str, Any]:
-        """An answer of the guard that ends the run; a refusal where the client expects JSON."""
+        """Build the guard's answer that ends the run; a refusal if the client expects JSON."""
         made = {
             "id": f"msg_agentguard_{uuid.uuid4().hex[:12]}",
             "type": "message",
@@ -189,7 +189,7 @@ class AnthropicAdapter:
 
 
 def _split_results(message: Item) -> list[Item]:
-    """A message as items: its results one by one, then what else it holds."""
+    """Split a message into items: one per tool result, then the rest."""
     content = message.get("content")
     if message.get("role") != "user" or not isinstance(content, list):
         return [message]
@@ -202,7 +202,7 @@ def _split_results(message: Item) -> list[Item]:
 
 
 def _merge_user_items(items: Sequence[Item]) -> list[Item]:
-    """Items as messages whose roles take turns."""
+    """Merge items into messages with alternating roles."""
     made: list[Item] = []
     for item in items:
         if made and made[-1].get("role") == item.get("role") == "user":
@@ -213,7 +213,7 @@ def _merge_user_items(items: Sequence[Item]) -> list[Item]:
 
 
 def _get_result_block(item: Item) -> Item:
-    """The block of a result; empty for what is none."""
+    """Return the block of a tool result; empty if the item is not a tool result."""
     content = item.get("content")
     alone = isinstance(content, list) and len(content) == 1 and _get_type(content[0]) == "tool_result"
     return content[0] if alone and content else {}
@@ -229,12 +229,12 @@ def _get_type(block: Any) -> str:
 
 
 def _is_client_call(block: Any) -> bool:
-    """Whether a client has to carry a block out; tools that the server runs are none of its business."""
+    """Return whether the client has to execute a block; server tools are excluded."""
     return _get_type(block) == "tool_use"
 
 
 def _normalize_block(block: Any) -> Any:
-    """A block without what clients move about; content of one text is that text."""
+    """Return a block without the ignored fields; content with a single text becomes that text."""
     if not isinstance(block, dict):
         return block
     made = {key: value for key, value in block.items() if key not in _IGNORED_FIELDS}
@@ -251,7 +251,7 @@ def _join_text(blocks: Sequence[Any]) -> str:
 
 
 def _to_chat_message(item: Item) -> Item:
-    """An item as a chat message."""
+    """Convert an item to a chat message."""
     blocks = _get_blocks(item)
     if item.get("role") != "assistant":
         if _get_type(blocks[0] if blocks else None) == "tool_result":
@@ -270,7 +270,7 @@ def _to_chat_message(item: Item) -> Item:
 
 
 def _mark_errors(step: Step, items: Sequence[Item]) -> Step:
-    """The step with those of its results marked that are errors."""
+    """Return the step with its failed tool results marked as errors."""
     failed = [one["tool_use_id"] for one in map(_get_result_block, items) if one.get("is_error") is True]
     if not failed:
         return step

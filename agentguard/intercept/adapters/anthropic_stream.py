@@ -1,8 +1,8 @@
-"""The hold on a stream of the Messages API.
+"""Stream buffer of the Messages API.
 
-Text and thinking flow on at once. From the first block that the client has to carry out, or the stop reason,
-on, events are held until the verdict. The blocks of an answer that is asked for again follow as those of the
-same message: it began once, its id stays, and blocks are numbered on.
+Text and thinking are forwarded at once. Events are held from the first block that the client has to execute,
+or from the stop reason, until the verdict. The blocks of a further answer continue the same message: its ID
+stays, and blocks are numbered consecutively.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ MessageEvent = dict[str, Any]
 
 
 def encode_message_stream(payload: Mapping[str, Any]) -> bytes:
-    """A whole message as a stream of events."""
+    """Encode a message as a stream of events."""
     events = [build_start_event(payload)]
     for index, block in enumerate(payload["content"]):
         events += build_block_events(block, index)
@@ -30,13 +30,13 @@ def encode_message_stream(payload: Mapping[str, Any]) -> bytes:
 
 
 def build_start_event(payload: Mapping[str, Any]) -> MessageEvent:
-    """The event that begins a message."""
+    """Build the event that starts a message."""
     message = {**payload, "content": [], "stop_reason": None, "stop_sequence": None}
     return {"type": "message_start", "message": message}
 
 
 def build_block_events(block: Mapping[str, Any], index: int) -> list[MessageEvent]:
-    """A whole block as the events that build it; one of an unknown kind begins as a whole."""
+    """Return the events of a block; a block of an unknown type starts with its whole content."""
     empty, deltas = _split_block(block)
     return [
         {"type": "content_block_start", "index": index, "content_block": empty},
@@ -46,7 +46,7 @@ def build_block_events(block: Mapping[str, Any], index: int) -> list[MessageEven
 
 
 def build_end_events(payload: Mapping[str, Any]) -> list[MessageEvent]:
-    """The events that end a message."""
+    """Return the events that end a message."""
     used = (payload.get("usage") or {}).get("output_tokens") or 0
     delta = {"stop_reason": payload.get("stop_reason"), "stop_sequence": payload.get("stop_sequence")}
     return [
@@ -56,7 +56,7 @@ def build_end_events(payload: Mapping[str, Any]) -> list[MessageEvent]:
 
 
 def apply_delta(block: MessageEvent, delta: Mapping[str, Any]) -> None:
-    """Put a delta into the block that it belongs to; the text of an input is gathered under ``partial``."""
+    """Apply a delta to its block; the JSON text of a tool input accumulates under ``partial``."""
     match delta.get("type"):
         case "text_delta":
             block["text"] = block.get("text", "") + str(delta.get("text") or "")
@@ -71,7 +71,7 @@ def apply_delta(block: MessageEvent, delta: Mapping[str, Any]) -> None:
 
 
 def finish_block(block: MessageEvent) -> MessageEvent:
-    """A block whose deltas are all there; an input that is no JSON stays the text that it is."""
+    """Return a block after its last delta; an input that is not valid JSON stays text."""
     text = block.pop("partial", "")
     if text:
         try:
@@ -82,7 +82,7 @@ def finish_block(block: MessageEvent) -> MessageEvent:
 
 
 def _split_block(block: Mapping[str, Any]) -> tuple[MessageEvent, list[MessageEvent]]:
-    """A block as it is when it begins, and the deltas that it grows by."""
+    """Split a block into its initial state and its deltas."""
     match block.get("type"):
         case "text":
             made: list[MessageEvent] = [{"type": "text_delta", "text": block.get("text") or ""}]
@@ -103,7 +103,7 @@ JsonObject = dict[str, Any]
 
 
 class AnthropicStreamBuffer(EventStreamBuffer):
-    """The hold on events of a message."""
+    """Stream buffer for events of a message."""
 
     def __init__(
         self, request: GuardedRequest, candidate_request: CandidateRequest, *, buffer_all: bool = False
@@ -113,7 +113,7 @@ class AnthropicStreamBuffer(EventStreamBuffer):
         super().__init__(request, candidate_request, buffer_all=buffer_all)
 
     def build_error_event(self, message: str) -> bytes:
-        """As `Hold.failed`."""
+        """Build the event that reports that a retry of the model call failed."""
         said = {"type": "api_error", "message": message}
         return encode_event({"type": "error", "error": said}, include_name=True)
 
@@ -125,7 +125,7 @@ class AnthropicStreamBuffer(EventStreamBuffer):
 
     def _handle_event(self, event: bytes, value: JsonObject) -> None:
         if value.get("type") == "content_block_start":
-            value = parse_event(event) or value  # the arguments of a call may be in it
+            value = parse_event(event) or value  # the event may contain the arguments of a call
         self._update_message(value)
 
     def _build_payload(self) -> dict[str, Any]:
@@ -145,7 +145,7 @@ class AnthropicStreamBuffer(EventStreamBuffer):
     def _encode_replacement(self, payload: dict[str, Any], source: AnswerSource) -> bytes:
         shown = len(self._visible_blocks) - len(self._earlier_blocks)
         self._begin_retry()
-        if source != "other":  # these blocks of it have been shown
+        if source != "other":  # the client has seen these blocks
             payload = {**payload, "content": payload["content"][shown:]}
         return self.feed(self._request.adapter.encode_stream(payload, include_usage=True)) + self.flush()
 
@@ -188,7 +188,7 @@ class AnthropicStreamBuffer(EventStreamBuffer):
         return encode_event({**value, "index": value["index"] + len(self._earlier_blocks)}, include_name=True)
 
     def _encode_final_answer(self) -> bytes:
-        """The guard's word as one more block of the message, which ends with it."""
+        """Encode the guard's final answer as another block of the message, and the end of the message."""
         text = self._request.final_text or ""
         made = self._request.adapter.build_final_answer(
             self._request.request_body, self._message or None, text

@@ -1,4 +1,4 @@
-"""Chat completions: what of a request and of an answer a guarded run is made of."""
+"""Adapter of the Chat Completions API."""
 
 from __future__ import annotations
 
@@ -18,33 +18,33 @@ from agentguard.trajectory.model import Source, Step, Usage
 CHUNK_META_FIELDS = frozenset(
     {"id", "object", "created", "model", "usage", "system_fingerprint", "service_tier"}
 )
-"""Fields of a completion and of each of its chunks."""
+"""Metadata fields of a completion and of each of its chunks."""
 
 CHUNK_HEAD_FIELDS = CHUNK_META_FIELDS - {"usage"}
 
 PROMPT_ROLES = ("user", "system", "developer", "human")
-"""Roles of messages that no model said."""
+"""Roles of messages that no model wrote."""
 
 _RESULT_ROLES = ("tool", "function")
 _COMPLETE_FINISH_REASONS = ("stop", "tool_calls", "function_call")
 
 
 class ChatAdapter:
-    """The dialect of ``POST /chat/completions``."""
+    """Adapter of ``POST /chat/completions``."""
 
     stores_history = False
-    """Whether the server keeps the history."""
+    """True if the server stores the history."""
 
     def can_guard(self, body: Mapping[str, Any]) -> bool:
-        """Whether a request can be guarded: several choices, or the old functions, cannot."""
+        """Return whether a request can be guarded: it asks for one choice and has no legacy functions."""
         return body.get("n") in (None, 1) and "functions" not in body and bool(body.get("messages"))
 
     def extract_items(self, body: Mapping[str, Any]) -> list[Item]:
-        """The history in a request."""
+        """Return the history in a request."""
         return list(body["messages"])
 
     def build_item_key(self, item: Item) -> bytes:
-        """What an item is known again by: clients drop and add fields of answers when they resend them."""
+        """Return the key of an item. It ignores fields that clients add or drop when they resend answers."""
         role = item.get("role")
         if role != "assistant":
             return encode_canonical([role, item.get("name"), item.get("tool_call_id"), item.get("content")])
@@ -53,7 +53,7 @@ class ChatAdapter:
         return encode_canonical([role, said, calls])
 
     def split_turns(self, items: Sequence[Item], start: int) -> list[tuple[int, int]]:
-        """Turns from ``start`` on, as first place and end: an answer with its results, or a message alone."""
+        """Return the turns from ``start`` as (start, end): an answer with its results, or one message."""
         made: list[tuple[int, int]] = []
         for place in range(start, len(items)):
             folded = made and items[made[-1][0]].get("role") == "assistant"
@@ -64,27 +64,27 @@ class ChatAdapter:
         return made
 
     def build_step(self, items: Sequence[Item], agent: str) -> Step:
-        """A turn as a step. Raises FormatError if it is malformed."""
+        """Convert a turn to a step. Raises FormatError if it is malformed."""
         return parse_chat([dict(item) for item in items], agent=agent).steps[0]
 
     def add_results(self, step: Step, results: Sequence[Item]) -> Step:
-        """An answer's step with what its calls returned. Raises FormatError if that is malformed."""
+        """Return an answer's step with its tool results. Raises FormatError if a result is malformed."""
         return add_tool_results(step, results)
 
     def is_prompt(self, items: Sequence[Item]) -> bool:
-        """Whether a turn is a user's or a system prompt."""
+        """Return whether a turn is a user or system prompt."""
         return items[0].get("role") in PROMPT_ROLES
 
     def is_result(self, item: Item) -> bool:
-        """Whether an item is what a call returned."""
+        """Return whether an item is a tool result."""
         return item.get("role") in _RESULT_ROLES
 
     def build_guard_item(self, text: str) -> Item:
-        """What the guard says, as an item."""
+        """Build the item that carries a message of the guard."""
         return {"role": "user", "content": text}
 
     def extract_answer_items(self, payload: Mapping[str, Any]) -> list[Item] | None:
-        """The items of a whole answer; None if there is none: it was cut off, filtered, or has no choice."""
+        """Return the items of a complete answer; None if it is truncated, filtered or malformed."""
         choices = payload.get("choices")
         if not isinstance(choices, list) or len(choices) != 1:
             return None
@@ -94,37 +94,37 @@ class ChatAdapter:
         return [{"role": "assistant", **message}]
 
     def extract_usage(self, payload: Mapping[str, Any]) -> Usage | None:
-        """What an answer cost, if it says so."""
+        """Return the token usage of an answer, if it reports any."""
         used = payload.get("usage")
         if not isinstance(used, dict):
             return None
         return Usage(prompt_tokens=used.get("prompt_tokens"), completion_tokens=used.get("completion_tokens"))
 
     def apply_repaired_turn(self, payload: Mapping[str, Any], step: Step) -> dict[str, Any]:
-        """The answer with the text and the calls of ``step``, which was made of it and repaired since."""
+        """Return the answer with the text and the calls of ``step``, its repaired step."""
         first = payload["choices"][0]
         message = apply_repaired_turn(first["message"], step)
         return {**payload, "choices": [{**first, "message": message}]}
 
     def replace_result_text(self, item: Item, text: str) -> Item:
-        """What a call returned, with another text."""
+        """Return a copy of a tool result with another text."""
         return {**item, "content": text}
 
     def extract_system_prompt(self, body: Mapping[str, Any]) -> str:
-        """System prompts are messages."""
+        """Return an empty string, because system prompts are messages."""
         del body
         return ""
 
     def extract_tools(self, body: Mapping[str, Any]) -> list[Any]:
-        """The tools that are offered."""
+        """Return the tool definitions of a request."""
         return list(body.get("tools") or ())
 
     def remove_tools(self, body: dict[str, Any], disabled_tools: set[str]) -> dict[str, Any]:
-        """As `remove_tools` of this module."""
+        """Return the request without the disabled tools; see `remove_tools` of this module."""
         return remove_tools(body, disabled_tools)
 
     def encode_stream(self, payload: Mapping[str, Any], *, include_usage: bool) -> bytes:
-        """A whole answer as a stream of chunks; ``usage`` says whether the client asked for its cost."""
+        """Encode a complete answer as a stream of chunks, with its token usage if ``include_usage``."""
         message, finish = payload["choices"][0]["message"], payload["choices"][0].get("finish_reason")
         head = {
             **{k: v for k, v in payload.items() if k in CHUNK_HEAD_FIELDS},
@@ -144,7 +144,7 @@ class ChatAdapter:
     def is_unchanged(
         self, branch: ConversationBranch, body: Mapping[str, Any], history: Sequence[Item]
     ) -> bool:
-        """Whether the request says just what the line says."""
+        """Return whether the history of the request equals the view of the branch."""
         del body
         return branch.collect_item_refs() == list(range(len(history)))
 
@@ -156,14 +156,14 @@ class ChatAdapter:
         *,
         root_response_id: str | None,
     ) -> dict[str, Any]:
-        """The request with the line's view in place of the history."""
+        """Return the request with the view of the branch in place of the history."""
         del root_response_id
         return {**body, "messages": resolve_items(branch.collect_item_refs(), history)}
 
     def build_final_answer(
         self, body: Mapping[str, Any], payload: Mapping[str, Any] | None, text: str
     ) -> dict[str, Any]:
-        """An answer of the guard that ends the run; a refusal where the client expects JSON."""
+        """Build the guard's answer that ends the run; a refusal if the client expects JSON."""
         message: Item = {"role": "assistant", "content": text, "refusal": None}
         if requires_json(body):
             message = {"role": "assistant", "content": None, "refusal": text}
@@ -179,21 +179,21 @@ class ChatAdapter:
 
 
 def add_usage(step: Step, usage: Usage | None, model: Any) -> Step:
-    """A step of the agent with what it cost and who gave it."""
+    """Return an agent's step with its token usage and model; other steps are unchanged."""
     if step.source is not Source.AGENT:
         return step
     return step.with_usage(usage, model if isinstance(model, str) else None)
 
 
 def requires_json(body: Mapping[str, Any]) -> bool:
-    """Whether the answer must be JSON as a whole."""
+    """Return whether the request demands an answer in JSON."""
     where = body.get("text") or body.get("output_config") or {}  # Responses, Messages
     wanted = body.get("response_format") or (where.get("format") if isinstance(where, dict) else None) or {}
     return isinstance(wanted, dict) and wanted.get("type") in ("json_schema", "json_object")
 
 
 def remove_tools(body: dict[str, Any], disabled_tools: set[str]) -> dict[str, Any]:
-    """The request without the tools that were taken away; a choice that forced one of them is left open."""
+    """Return the request without the disabled tools; a tool choice that forces one becomes ``auto``."""
     if not disabled_tools or not body.get("tools"):
         return body
     kept = [tool for tool in body["tools"] if get_tool_name(tool) not in disabled_tools]
@@ -208,7 +208,7 @@ def remove_tools(body: dict[str, Any], disabled_tools: set[str]) -> dict[str, An
 
 
 def get_tool_name(tool: Mapping[str, Any]) -> str:
-    """Name of a tool, or of the one that a choice forces."""
+    """Return the name of a tool definition, or of the tool that a tool choice forces."""
     inner = tool.get("function")
     return str((inner if isinstance(inner, dict) else tool).get("name", ""))
 
@@ -219,7 +219,7 @@ def _build_call_key(call: Mapping[str, Any]) -> list[Any]:
 
 
 def parse_arguments_key(text: Any) -> Any:
-    """Arguments as data, so that spaces and the order of keys do not count; the text if they are no JSON."""
+    """Parse arguments, so that spaces and key order do not matter; return invalid JSON unchanged."""
     try:
         return orjson.loads(text)
     except ValueError:

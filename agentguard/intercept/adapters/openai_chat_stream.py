@@ -1,4 +1,7 @@
-"""The hold on a stream of chat chunks: what follows a refused answer are chunks of the same completion."""
+"""Stream buffer of the Chat Completions API.
+
+Chunks that follow a rejected answer continue the same completion.
+"""
 
 from __future__ import annotations
 
@@ -11,15 +14,15 @@ from agentguard.intercept.conversation import Item
 from agentguard.intercept.guarded_request import GuardedRequest
 from agentguard.intercept.stream_buffer import EventStreamBuffer
 from agentguard.intercept.types import AnswerSource, CandidateRequest
-from agentguard.model_api.sse import data_of, encode_event, parse_event
+from agentguard.model_api.sse import encode_event, extract_data, parse_event
 
 _EXTRA_TEXT_FIELDS = frozenset({"refusal", "reasoning_content", "reasoning"})
-"""Text of an answer beside its content."""
+"""Text fields of an answer other than its content."""
 
 
 @dataclass(slots=True)
 class _PartialCall:
-    """A call as far as its pieces have come."""
+    """Tool call assembled from the deltas received so far."""
 
     id: str = ""
     function: dict[str, list[str]] = field(default_factory=lambda: {"name": [], "arguments": []})
@@ -30,7 +33,7 @@ class _PartialCall:
 
 
 class ChatStreamBuffer(EventStreamBuffer):
-    """The hold on chunks of a chat completion."""
+    """Stream buffer for chunks of a chat completion."""
 
     def __init__(
         self, request: GuardedRequest, candidate_request: CandidateRequest, *, buffer_all: bool = False
@@ -40,7 +43,7 @@ class ChatStreamBuffer(EventStreamBuffer):
         super().__init__(request, candidate_request, buffer_all=buffer_all)
 
     def build_error_event(self, message: str) -> bytes:
-        """As `Hold.failed`."""
+        """Build the event that reports that a retry of the model call failed."""
         return encode_event({"error": {"message": message, "type": "agentguard_error", "code": "ask_again"}})
 
     def _reset(self) -> None:
@@ -55,16 +58,16 @@ class ChatStreamBuffer(EventStreamBuffer):
 
     @property
     def _visible_text(self) -> str:
-        """What the client has seen, of all answers."""
+        """Return the text of all answers that the client has seen."""
         return self._earlier_text + "".join(self._content_parts[: self._forwarded_count])
 
     @property
     def _buffered_text(self) -> str:
-        """What it has not seen of this one."""
+        """Return the text of the current answer that the client has not seen."""
         return "" if self._forwarded_count is None else "".join(self._content_parts[self._forwarded_count :])
 
     def _handle_other_event(self, event: bytes) -> None:
-        if (data_of(event) or b"").startswith(b"[DONE]"):
+        if (extract_data(event) or b"").startswith(b"[DONE]"):
             self._is_done = self._finish_reason is not None
 
     def _build_visible_answer(
@@ -81,7 +84,7 @@ class ChatStreamBuffer(EventStreamBuffer):
         data = b""
         if source == "other":
             data = self._begin_retry()
-        else:  # its text has been shown; what was held of it is said again
+        else:  # the client has seen part of its text; only the buffered rest is sent
             choice = payload["choices"][0]
             message = {**choice["message"], "content": self._buffered_text or None}
             payload = {**payload, "choices": [{**choice, "message": message}]}
@@ -155,7 +158,7 @@ class ChatStreamBuffer(EventStreamBuffer):
         return self._rewrite_chunk(parse_event(event) or value)
 
     def _rewrite_chunk(self, chunk: dict[str, Any]) -> bytes:
-        """A chunk of another answer as one of the answer that was begun."""
+        """Rewrite a chunk of another answer as a chunk of the answer that began first."""
         choices = chunk.get("choices") or []
         for choice in choices:
             delta = choice.get("delta") or {}
@@ -175,7 +178,7 @@ class ChatStreamBuffer(EventStreamBuffer):
         return encode_event({**self._answer_head, "choices": [choice]})
 
     def _start_next_answer(self) -> None:
-        """Another answer follows."""
+        """Reset the state for another answer."""
         self._follows_rejected, self._earlier_text = True, self._visible_text
         self._reset()
 

@@ -1,7 +1,7 @@
-"""The Responses API: what of a request and of an answer a guarded run is made of.
+"""Adapter of the Responses API.
 
-A client resends its items, or names the response that it continues (``previous_response_id``). Responses are
-a tree that the server keeps: there, a turn is taken back by continuing from the response before it.
+A client resends its items, or names the response that it continues (``previous_response_id``). The server
+stores the responses as a tree. A rollback of a stored turn continues from the response before that turn.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from agentguard.trajectory.model import Step, ToolCall, Usage
 
 
 class ResponsesAdapter:
-    """The dialect of ``POST /responses``."""
+    """Adapter of ``POST /responses``."""
 
     stores_history = True
 
     def can_guard(self, body: Mapping[str, Any]) -> bool:
-        """Whether a request can be guarded: one in the background, or of a kept conversation, cannot."""
+        """Return whether a request can be guarded: not in the background, and without ``conversation``."""
         if body.get("background") or body.get("conversation"):
             return False
         given = body.get("input")
@@ -40,12 +40,12 @@ class ResponsesAdapter:
         return isinstance(given, str)
 
     def extract_items(self, body: Mapping[str, Any]) -> list[Item]:
-        """The items in a request."""
+        """Return the items in a request."""
         given = body["input"]
         return [{"role": "user", "content": given}] if isinstance(given, str) else list(given)
 
     def build_item_key(self, item: Item) -> bytes:
-        """What an item is known again by; clients may leave out what is no message, call or result."""
+        """Return the key of an item; it is empty for items that clients may omit, such as reasoning."""
         if self.is_result(item):
             return encode_canonical([item.get("type"), item.get("call_id"), item.get("output")])
         if _is_client_call(item):
@@ -62,12 +62,12 @@ class ResponsesAdapter:
         return b"" if _is_model_item(item) else encode_canonical([item.get("role"), item.get("content")])
 
     def is_result(self, item: Item) -> bool:
-        """Whether an item is what a call returned."""
+        """Return whether an item is a tool result."""
         kind = str(item.get("type", ""))
         return kind.endswith("_output") or kind == "mcp_approval_response"
 
     def split_turns(self, items: Sequence[Item], start: int) -> list[tuple[int, int]]:
-        """Turns from ``start`` on: items of the model with the results that follow, or one item alone."""
+        """Return the turns from ``start``: items of the model with their results, or a single item."""
         made: list[tuple[int, int]] = []
         for place in range(start, len(items)):
             item = items[place]
@@ -81,7 +81,7 @@ class ResponsesAdapter:
         return made
 
     def build_step(self, items: Sequence[Item], agent: str) -> Step:
-        """A turn as a step. Raises FormatError if it is malformed."""
+        """Convert a turn to a step. Raises FormatError if it is malformed."""
         results = [_to_tool_message(item) for item in items if self.is_result(item)]
         models = [item for item in items if not self.is_result(item)]
         if models and _is_model_item(models[0]):
@@ -90,36 +90,36 @@ class ResponsesAdapter:
         return parse_chat([*given, *results], agent=agent).steps[0]
 
     def add_results(self, step: Step, results: Sequence[Item]) -> Step:
-        """An answer's step with what its calls returned. Raises FormatError if that is malformed."""
+        """Return an answer's step with its tool results. Raises FormatError if a result is malformed."""
         return add_tool_results(step, [_to_tool_message(item) for item in results])
 
     def is_prompt(self, items: Sequence[Item]) -> bool:
-        """Whether a turn is a user's or a system prompt."""
+        """Return whether a turn is a user or system prompt."""
         first = items[0]
         return (
             not (self.is_result(first) or _is_model_item(first)) and first.get("role", "user") in PROMPT_ROLES
         )
 
     def build_guard_item(self, text: str) -> Item:
-        """What the guard says, as an item."""
+        """Build the item that carries a message of the guard."""
         return {"role": "user", "content": text}
 
     def extract_answer_items(self, payload: Mapping[str, Any]) -> list[Item] | None:
-        """The items of a completed response; None if it is not complete or has none."""
+        """Return the items of a completed response; None if it is incomplete or empty."""
         output = payload.get("output")
         if payload.get("status", "completed") != "completed" or not isinstance(output, list):
             return None
         return output or None
 
     def extract_usage(self, payload: Mapping[str, Any]) -> Usage | None:
-        """What a response cost, if it says so."""
+        """Return the token usage of a response, if it reports any."""
         used = payload.get("usage")
         if not isinstance(used, dict):
             return None
         return Usage(prompt_tokens=used.get("input_tokens"), completion_tokens=used.get("output_tokens"))
 
     def apply_repaired_turn(self, payload: Mapping[str, Any], step: Step) -> dict[str, Any]:
-        """The answer with the text and the calls of ``step``, which was made of it and repaired since."""
+        """Return the answer with the text and the calls of ``step``, its repaired step."""
         calls = iter(step.tool_calls)
         output = [
             _apply_repaired_call(item, next(calls)) if _is_client_call(item) else item
@@ -132,31 +132,31 @@ class ResponsesAdapter:
         return {**payload, "output": output}
 
     def replace_result_text(self, item: Item, text: str) -> Item:
-        """What a call returned, with another text."""
+        """Return a copy of a tool result with another text."""
         return {**item, "output": text}
 
     def extract_system_prompt(self, body: Mapping[str, Any]) -> str:
-        """The instructions."""
+        """Return the instructions."""
         given = body.get("instructions")
         return given if isinstance(given, str) else ""
 
     def extract_tools(self, body: Mapping[str, Any]) -> list[Any]:
-        """The tools that are offered."""
+        """Return the tool definitions of a request."""
         return list(body.get("tools") or ())
 
     def remove_tools(self, body: dict[str, Any], disabled_tools: set[str]) -> dict[str, Any]:
-        """As `agentguard.intercept.adapters.openai_chat.remove_tools`."""
+        """Return the request without the disabled tools; see `openai_chat.remove_tools`."""
         return remove_tools(body, disabled_tools)
 
     def encode_stream(self, payload: Mapping[str, Any], *, include_usage: bool) -> bytes:
-        """A whole answer as a stream of events; its cost is always among them."""
+        """Encode a complete answer as a stream of events; its token usage is always included."""
         del include_usage
         return encode_response_stream(payload)
 
     def is_unchanged(
         self, branch: ConversationBranch, body: Mapping[str, Any], history: Sequence[Item]
     ) -> bool:
-        """Whether the request says just what the line says."""
+        """Return whether the history of the request equals the view of the branch."""
         before = body.get("previous_response_id")
         if before is None:
             return branch.collect_item_refs() == list(range(len(history)))
@@ -172,7 +172,7 @@ class ResponsesAdapter:
         *,
         root_response_id: str | None,
     ) -> dict[str, Any]:
-        """The request with the line's view: whole, or from the last response that the line still holds."""
+        """Return the request with the view of the branch, or its part after the last stored response."""
         if body.get("previous_response_id") is None:
             return {**body, "input": resolve_items(branch.collect_item_refs(), history)}
         anchor, places = branch.split_at_stored_response()
@@ -188,7 +188,7 @@ class ResponsesAdapter:
     def build_final_answer(
         self, body: Mapping[str, Any], payload: Mapping[str, Any] | None, text: str
     ) -> dict[str, Any]:
-        """A response of the guard that ends the run; a refusal where the client expects JSON."""
+        """Build the guard's response that ends the run; a refusal if the client expects JSON."""
         made = {
             "object": "response",
             "created_at": int(time.time()),
@@ -209,7 +209,7 @@ class ResponsesAdapter:
 
 
 def _is_client_call(item: Item) -> bool:
-    """Whether the client has to carry an item out."""
+    """Return whether the client has to execute an item."""
     kind = str(item.get("type", ""))
     return kind == "mcp_approval_request" or ("call_id" in item and not kind.endswith("_output"))
 
@@ -229,7 +229,7 @@ def _is_model_item(item: Item) -> bool:
 
 
 def _to_assistant_message(items: Sequence[Item]) -> Item:
-    """The model's items of a turn as one chat message."""
+    """Convert the model's items of a turn to one chat message."""
     calls = [
         {
             "id": _get_call_id(item),

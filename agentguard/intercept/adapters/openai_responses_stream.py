@@ -1,8 +1,8 @@
-"""The hold on a stream of Responses events.
+"""Stream buffer of the Responses API.
 
-Text and reasoning flow on at once. From the first item that the client has to carry out, or the terminal
-event, on, events are held until the verdict. The events of an answer that is asked for again follow as those
-of the same response: its id stays, items and events are numbered on.
+Text and reasoning are forwarded at once. Events are held from the first item that the client has to execute,
+or from the terminal event, until the verdict. The events of a further answer continue the same response: its
+ID stays, and items and events are numbered consecutively.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from agentguard.model_api.sse import encode_event, parse_event
 
 
 def build_guard_message(text: str, *, refusal: bool) -> Item:
-    """A message of the guard as an output item."""
+    """Build a message of the guard as an output item."""
     part: Item = {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
     if refusal:
         part = {"type": "refusal", "refusal": text}
@@ -29,7 +29,7 @@ def build_guard_message(text: str, *, refusal: bool) -> Item:
 
 
 def build_item_events(item: Item, index: int) -> list[dict[str, Any]]:
-    """A whole item as the events that build it; one of an unknown kind begins and ends as a whole."""
+    """Return the events of an item; an item of an unknown type is added and finished as a whole."""
     empty, between = dict(item), list[dict[str, Any]]()
     if item.get("type", "message") == "message":
         empty = {**item, "status": "in_progress", "content": []}
@@ -52,7 +52,7 @@ def build_item_events(item: Item, index: int) -> list[dict[str, Any]]:
 
 
 def encode_response_stream(payload: Mapping[str, Any]) -> bytes:
-    """A whole response as a stream of events."""
+    """Encode a response as a stream of events."""
     events: list[dict[str, Any]] = [
         {"type": "response.created", "response": build_in_progress_response(payload)}
     ]
@@ -65,7 +65,7 @@ def encode_response_stream(payload: Mapping[str, Any]) -> bytes:
 
 
 def build_in_progress_response(payload: Mapping[str, Any]) -> dict[str, Any]:
-    """A response as it is when it begins."""
+    """Return the response in its initial state."""
     return {**payload, "status": "in_progress", "output": []}
 
 
@@ -88,7 +88,7 @@ _UNBUFFERED_ITEM_TYPES = ("message", "reasoning")
 
 
 class ResponsesStreamBuffer(EventStreamBuffer):
-    """The hold on events of a response."""
+    """Stream buffer for events of a response."""
 
     def __init__(
         self, request: GuardedRequest, candidate_request: CandidateRequest, *, buffer_all: bool = False
@@ -99,7 +99,7 @@ class ResponsesStreamBuffer(EventStreamBuffer):
         super().__init__(request, candidate_request, buffer_all=buffer_all)
 
     def build_error_event(self, message: str) -> bytes:
-        """As `Hold.failed`."""
+        """Build the event that reports that a retry of the model call failed."""
         return self._encode_event({"type": "error", "code": "ask_again", "message": message, "param": None})
 
     def _reset(self) -> None:
@@ -108,7 +108,8 @@ class ResponsesStreamBuffer(EventStreamBuffer):
 
     def _handle_event(self, event: bytes, value: dict[str, Any]) -> None:
         if value.get("type") in _TERMINAL_EVENT_TYPES:
-            value = parse_event(event) or value  # the whole answer is in it, and may be sent again
+            # the event contains the whole answer, which may be sent again
+            value = parse_event(event) or value
         self._update_response(value)
 
     def _build_payload(self) -> dict[str, Any]:
@@ -130,7 +131,7 @@ class ResponsesStreamBuffer(EventStreamBuffer):
     def _encode_replacement(self, payload: dict[str, Any], source: AnswerSource) -> bytes:
         shown = len(self._visible_items) - len(self._earlier_items)
         self._begin_retry()
-        if source != "other":  # these items of it have been shown
+        if source != "other":  # the client has seen these items
             payload = {**payload, "output": payload["output"][shown:]}
         return self.feed(self._request.adapter.encode_stream(payload, include_usage=True)) + self.flush()
 
@@ -149,7 +150,7 @@ class ResponsesStreamBuffer(EventStreamBuffer):
         if kind in _TERMINAL_EVENT_TYPES:
             self._is_buffering = True
             response, status = value.get("response") or {}, str(kind).partition(".")[2]
-            if response.get("status") == "incomplete":  # vLLM 0.32 says so in a `response.completed`
+            if response.get("status") == "incomplete":  # vLLM 0.32 reports it in `response.completed`
                 status = "incomplete"
             self._response = {**response, "status": status}
         elif kind == "response.output_item.added" and isinstance(item, dict):
@@ -183,7 +184,7 @@ class ResponsesStreamBuffer(EventStreamBuffer):
         return encode_event(value, include_name=True)
 
     def _encode_final_answer(self) -> bytes:
-        """The guard's word as one more item of the response, which ends with it."""
+        """Encode the guard's final answer as another item of the response, and the terminal event."""
         body, text = self._request.request_body, self._request.final_text or ""
         made = self._request.adapter.build_final_answer(body, self._response, text)
         data, seen = b"", list(self._visible_items)

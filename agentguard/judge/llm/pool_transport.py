@@ -18,7 +18,7 @@ import orjson
 from agentguard.backends.base import BackendRequest, Response, UpstreamError
 from agentguard.backends.config import BackendsOptions
 from agentguard.backends.pool import Pool
-from agentguard.backends.replica_factory import key_of
+from agentguard.backends.replica_factory import read_api_key
 from agentguard.errors import (
     BackendError,
     ConfigError,
@@ -30,7 +30,7 @@ from agentguard.errors import (
 )
 from agentguard.judge.llm.client import JudgeEndpoint
 from agentguard.judge.llm.types import EndpointOptions
-from agentguard.model_api import API
+from agentguard.model_api import API_FORMATS
 from agentguard.resilience import Deadline
 
 if TYPE_CHECKING:
@@ -39,7 +39,10 @@ if TYPE_CHECKING:
 PLACEHOLDER_URL: Final = "http://replicas.invalid/v1"
 """Where an endpoint over replicas seems to be; a name that nobody can have (RFC 2606)."""
 
-_API_BY_PATH: Final = {"/v1/chat/completions": API["chat"], "/v1/embeddings": API["embeddings"]}
+_API_BY_PATH: Final = {
+    "/v1/chat/completions": API_FORMATS["chat"],
+    "/v1/embeddings": API_FORMATS["embeddings"],
+}
 _DEFAULT_TIMEOUT_S: Final = 60.0
 
 
@@ -86,14 +89,14 @@ def build_pool_options(
     """
     told = [_parse_replica(place, one, key_env) for place, one in enumerate(replicas)]
     usual = {
-        "policy": "prefix",
-        "health": {"path": "/v1/models", "interval_s": 5.0, "down_after": 2, "up_after": 1},
+        "load_balancing": "prefix_affinity",
+        "health": {"path": "/v1/models", "interval_s": 5.0, "unhealthy_threshold": 2, "healthy_threshold": 1},
         # A second copy of a long prompt costs a second prefill, so nothing is hedged.
         "pipeline": {"hedge": "off", "attempt_timeout": {"seconds": deadline_s / 2}},
     }
     found = BackendsOptions.parse({**usual, **overrides, "replicas": told}, source="judge")
     for one in found.replicas:
-        key_of(one)
+        read_api_key(one)
     return found
 
 
@@ -150,8 +153,8 @@ def to_backend_request(method: str, path: str, body: bytes) -> BackendRequest:
         body=body,
         api=_API_BY_PATH.get(path),
         model=told["model"] if isinstance(told.get("model"), str) else "",
-        session=begins,
-        prefix=begins.encode(),
+        session_id=begins,
+        prefix_digest=begins.encode(),
     )
 
 
@@ -159,7 +162,7 @@ def _to_response(sdk: Any, request: httpx2.Request, error: ResilienceError) -> h
     """A refusal as it came; anything else as the client's own error."""
     last = error.last if isinstance(error, RetriesExhausted) else error
     if isinstance(last, UpstreamError):
-        return _build_response(sdk, last.answer)
+        return _build_response(sdk, last.response)
     if isinstance(last, DeadlineExceeded | Stalled):
         raise sdk.ReadTimeout("no replica answered in time", request=request)
     if isinstance(last, BackendError) and last.status is not None:

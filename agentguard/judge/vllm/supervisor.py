@@ -19,7 +19,7 @@ from agentguard.errors import JudgeError
 from agentguard.judge.vllm.command import SHUTDOWN_TIMEOUT_S
 from agentguard.judge.vllm.probe import ProbeResult
 from agentguard.judge.vllm.status_server import ServerPhase, ServerStatus
-from agentguard.resilience.backoff import Backoff
+from agentguard.resilience.retry import Backoff
 
 
 class ServedProcess(Protocol):
@@ -77,7 +77,7 @@ class WatchOptions:
     failure_threshold: int = 2
     max_restarts: int = 5
     restart_reset_s: float = 600.0
-    backoff: Backoff = field(default_factory=lambda: Backoff(base_s=1.0, cap_s=60.0))
+    backoff: Backoff = field(default_factory=lambda: Backoff(initial_delay_s=1.0, max_delay_s=60.0))
 
 
 class VllmSupervisor:
@@ -154,7 +154,7 @@ class VllmSupervisor:
     @property
     def _interval_s(self) -> float:
         if self._status.phase is ServerPhase.WAITING:
-            return self.options.backoff.wait(max(1, self._restarts), self._rng)
+            return self.options.backoff.sample_delay(max(1, self._restarts), self._rng)
         return self.options.heartbeat_interval_s
 
     def _start(self) -> None:

@@ -1,4 +1,4 @@
-"""The database a store is in: opened when it is needed, made when it is new, opened anew when it was lost."""
+"""Connection of a store to its database: opens it on demand, creates the tables, reopens it after a loss."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ from agentguard.store.db.url import DatabaseAddress
 
 
 class Database:
-    """Hands out an engine whose tables are known to be there; safe to use from any thread.
+    """Provider of an engine whose tables exist; safe to use from any thread.
 
-    A file that was removed still takes rows, from those who have it open: they vanish with it. So the file
-    is looked at before and after each transaction, and rows count as written only if it is still there.
+    Processes that have a SQLite file open can still write to it after it was deleted; those rows are lost. So
+    the
+    file is checked before and after each transaction, and rows count as written only if it is still there.
     """
 
     def __init__(
@@ -36,7 +37,7 @@ class Database:
         self._file_identity: tuple[int, int] | None = None
 
     def get_engine(self) -> Engine:
-        """The engine.
+        """Return the engine; open the database if it is not open or its file was replaced.
 
         Raises:
             StoreVersion: the tables are of another version.
@@ -58,32 +59,32 @@ class Database:
             return self._engine
 
     def verify_file(self, engine: Engine) -> None:
-        """Raise StoreUnavailable if the file that ``engine`` wrote to is no longer where it was."""
+        """Raise StoreUnavailable if the file that ``engine`` wrote to was removed or replaced."""
         with self._lock:
             same = self._engine is engine and self._file_identity == _get_file_identity(self.address.path)
         if not same:
             raise StoreUnavailable(f"store {self.address}: the file was removed or replaced")
 
     def invalidate(self) -> None:
-        """Open everything anew next time: after an error nothing is known of the connections."""
+        """Dispose of the engine after an error, so that the next call of `get_engine` reconnects."""
         with self._lock:
             self._dispose()
 
     def _dispose(self) -> None:
         if self._engine is not None:
-            # Who still uses a connection brings it back to a pool that nobody looks after any more.
+            # A connection that is still in use returns to the disposed pool, which would keep it open.
             event.listen(self._engine.pool, "checkin", _close_connection)
             self._engine.dispose()
             self._engine = None
 
 
 def _close_connection(_: Any, entry: ConnectionPoolEntry) -> None:
-    """Close a connection so that whoever takes it out of the pool again gets a new one."""
+    """Close a returned connection, so that the next checkout opens a new one."""
     entry.close()
 
 
 def _get_file_identity(path: Path | None) -> tuple[int, int] | None:
-    """What tells one file from another of the same name."""
+    """Return device and inode of the file, which change when it is replaced by another of the same name."""
     if path is None:
         return None
     try:

@@ -1,4 +1,4 @@
-"""Connections: how SQLite and PostgreSQL are set up, and what their errors mean."""
+"""Setup of SQLite and PostgreSQL connections, and classification of their errors."""
 
 from __future__ import annotations
 
@@ -16,11 +16,13 @@ from agentguard.store.db.url import DatabaseAddress
 SynchronousMode = Literal["normal", "full"]
 
 IMMEDIATE_TRANSACTION = {"agentguard_immediate": True}
-"""Execution options of a transaction that will write: SQLite takes its lock at the start, so that it never
-has to give up half-way because another process wrote first."""
+"""Execution options of a write transaction: SQLite acquires its write lock at the start.
+
+Otherwise the transaction would fail half-way if another process had written in the meantime.
+"""
 
 PRESERVE_ROWCOUNT = {"preserve_rowcount": True}
-"""Execution options of an insert that has to tell whether it inserted."""
+"""Execution options of an insert whose row count is needed afterwards."""
 
 _MAX_ERROR_CHARS = 200
 # connection, authorization, rollback, resources, not ready, operator, system, internal
@@ -32,11 +34,12 @@ _OUTAGE_STATES = frozenset({"25006", "3D000", "42501", "42P01"})
 def build_engine(
     address: DatabaseAddress, *, synchronous: SynchronousMode = "normal", lock_timeout_s: float = 5.0
 ) -> Engine:
-    """An engine; nothing is connected yet. Raises MissingExtra where the driver is not installed.
+    """Return an engine that is not connected yet. Raises MissingExtra if the driver is not installed.
 
-    With ``synchronous="normal"`` SQLite hands a commit to the operating system: it survives the death of the
-    process, and a power cut may lose the last ones (https://sqlite.org/pragma.html#pragma_synchronous).
-    ``"full"`` waits for the disk. PostgreSQL waits for the disk unless its own configuration says otherwise.
+    With ``synchronous="normal"`` SQLite hands a commit to the operating system. The commit survives the death
+    of the process; a power failure may lose the last ones
+    (https://sqlite.org/pragma.html#pragma_synchronous). ``"full"`` waits for the disk. PostgreSQL waits for
+    the disk unless it is configured otherwise.
     """
     if address.kind == "sqlite":
         return _build_sqlite_engine(address, synchronous, lock_timeout_s)
@@ -61,9 +64,9 @@ def _build_sqlite_engine(
 
     @event.listens_for(engine, "connect")
     def _configure(connection: Any, _: Any) -> None:
-        connection.isolation_level = None  # BEGIN is ours: sqlite3's own leaves DDL outside transactions
+        connection.isolation_level = None  # `_begin` sends BEGIN: sqlite3 would not begin one for DDL
         if not connection.execute("PRAGMA page_count").fetchone()[0]:
-            # Free pages can be given back to the disk only if this is said before the first table.
+            # SQLite can return free pages to the disk only if this is set before the first table is created.
             connection.execute("PRAGMA auto_vacuum=INCREMENTAL").fetchall()
         for pragma in (
             "journal_mode=WAL",
@@ -82,7 +85,7 @@ def _build_sqlite_engine(
 
 
 def _create_database_file(path: Path) -> None:
-    """A new database is readable by its owner only: it holds what agents said."""
+    """Create the file with access for its owner only, as runs may contain secrets."""
     if path.exists():
         return
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -112,10 +115,11 @@ def _build_postgresql_engine(address: DatabaseAddress, lock_timeout_s: float) ->
 
 
 def is_outage(error: BaseException) -> bool:
-    """Whether the database, not what was asked of it, is the trouble: worth waiting for.
+    """Return whether an error comes from the state of the database and not from the statement.
 
-    Full, locked, read-only, gone, restarting, out of connections, a disk that fails. PostgreSQL tells by
-    SQLSTATE (https://www.postgresql.org/docs/current/errcodes-appendix.html).
+    Such an error may pass: full disk, lock, read-only file, lost connection, restart, too many connections.
+    For
+    PostgreSQL the SQLSTATE decides (https://www.postgresql.org/docs/current/errcodes-appendix.html).
     """
     if isinstance(error, sqlite3.Error | OSError):
         return True
@@ -130,7 +134,7 @@ def is_outage(error: BaseException) -> bool:
 
 
 def describe_error(error: BaseException, address: DatabaseAddress) -> str:
-    """What went wrong, in one line, without SQL, parameters or the password."""
+    """Return an error as one line without SQL, parameters or the password."""
     cause = error.orig if isinstance(error, DBAPIError) and error.orig is not None else error
     diag = getattr(cause, "diag", None)
     text = address.redact(getattr(diag, "message_primary", None) or str(cause)).strip()
@@ -139,5 +143,5 @@ def describe_error(error: BaseException, address: DatabaseAddress) -> str:
 
 
 def to_unavailable_error(error: BaseException, address: DatabaseAddress) -> StoreUnavailable:
-    """The error to raise where a caller waits for the database."""
+    """Return the error to raise when a caller waits for the database."""
     return StoreUnavailable(f"store {address}: {describe_error(error, address)}")

@@ -1,4 +1,4 @@
-"""Versions of the tables: make them in a new database, refuse another version, migrate on request."""
+"""Versions of the tables: creation in a new database, version check, migration on request."""
 
 from __future__ import annotations
 
@@ -12,20 +12,18 @@ from agentguard.store.db.tables import PREFIX
 from agentguard.store.db.url import DatabaseAddress
 
 REVISIONS: tuple[str, ...] = ("0001", "0002", "0003", "0004", "0005")
-"""Every version of the tables, oldest first; this agentguard reads and writes the last."""
+"""All versions of the tables, oldest first; this agentguard reads and writes the last one."""
 
 VERSION_TABLE = f"{PREFIX}version"
 _MIGRATIONS_DIR = Path(__file__).parents[1] / "migrations"
-_ADVISORY_LOCK_KEY = (
-    0x61_67_73_74_6F_72_65  # one agentguard at a time makes or changes the tables of a PostgreSQL
-)
+_ADVISORY_LOCK_KEY = 0x61_67_73_74_6F_72_65  # PostgreSQL: one process at a time creates or migrates tables
 
 
 def ensure_tables(engine: Engine, address: DatabaseAddress) -> None:
-    """Make the tables in a database that has none; leave one that has them as it is.
+    """Create the tables if the database has none; existing tables remain unchanged.
 
     Raises:
-        StoreVersion: the tables are of another version; a migration is for a person to start.
+        StoreVersion: the tables are of another version; only the operator starts a migration.
         sqlalchemy.exc.SQLAlchemyError: the database cannot be used now.
     """
     with engine.connect() as connection:
@@ -40,9 +38,9 @@ def ensure_tables(engine: Engine, address: DatabaseAddress) -> None:
 
 
 def migrate_tables(engine: Engine, address: DatabaseAddress) -> tuple[str, str]:
-    """Bring the tables to this version in one transaction; returns the versions before and after.
+    """Migrate the tables to this version in one transaction; return the versions before and after.
 
-    Raises StoreVersion where the tables are newer than this agentguard.
+    Raises StoreVersion if the tables are newer than this agentguard.
     """
     with engine.connect().execution_options(**IMMEDIATE_TRANSACTION) as connection, connection.begin():
         _acquire_lock(connection)
@@ -55,7 +53,7 @@ def migrate_tables(engine: Engine, address: DatabaseAddress) -> tuple[str, str]:
 
 
 def check_version(connection: Connection, address: DatabaseAddress) -> None:
-    """Raise StoreVersion unless the tables are of this agentguard's version."""
+    """Raise StoreVersion unless the tables have the version of this agentguard."""
     found = get_revision(connection)
     if found == REVISIONS[-1]:
         return
@@ -68,17 +66,17 @@ def check_version(connection: Connection, address: DatabaseAddress) -> None:
 
 
 def has_tables(connection: Connection) -> bool:
-    """Whether there is a store in the database, of any version."""
+    """Return whether the database holds a store of any version."""
     return inspect(connection).has_table(VERSION_TABLE)
 
 
 def get_revision(connection: Connection) -> str:
-    """The version of the tables; empty if none is noted."""
+    """Return the version of the tables; empty if none is recorded."""
     return connection.execute(text(f"SELECT version_num FROM {VERSION_TABLE}")).scalar() or ""  # noqa: S608
 
 
 def _acquire_lock(connection: Connection) -> None:
-    """SQLite has its lock already, by BEGIN IMMEDIATE."""
+    """Acquire the advisory lock of PostgreSQL; SQLite already holds its lock because of BEGIN IMMEDIATE."""
     if connection.dialect.name == "postgresql":
         connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _ADVISORY_LOCK_KEY})
 

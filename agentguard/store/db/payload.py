@@ -1,11 +1,12 @@
-"""JSON of a row as bytes that any database takes, and back without loss.
+"""Lossless encoding of the JSON of a row as bytes for a binary column.
 
-Plain JSON in UTF-8 where that is short, so that a person can read it with the database's own tools; zlib
-(RFC 1950) where it is long. The first byte tells: ``{`` or ``[`` begins JSON, ``x`` begins zlib. Kept in
-binary columns, because text columns of PostgreSQL refuse U+0000 and no database keeps half a surrogate pair:
-such text is written with JSON's escapes. NaN and infinities are kept the way Python's json writes them.
-
-A ``[`` holds the data and the texts of columns that had to be altered to fit their column.
+- Short data is plain JSON in UTF-8, so that a person can read it with the tools of the database.
+- Long data is compressed with zlib (RFC 1950).
+- The first byte identifies the form: ``{`` or ``[`` begins JSON, ``x`` begins zlib.
+- The columns are binary because text columns of PostgreSQL reject U+0000, and no database stores lone
+  surrogates; such text is written with JSON escapes.
+- NaN and infinities are written as Python's json does.
+- A list (``[``) holds the data and the original texts of columns that were altered to fit.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _COMPRESSION_LEVEL = 1
 
 
 class RowRejected(ValueError):
-    """A row that cannot be stored; the text says why, without its contents."""
+    """Error for a row that cannot be stored; the message gives the reason without the contents."""
 
 
 def _encode_mapping(value: object) -> object:
@@ -41,10 +42,10 @@ _ASCII_ENCODER = json.JSONEncoder(ensure_ascii=True, separators=(",", ":"), defa
 
 
 def encode_payload(data: Mapping[str, Any], originals: Mapping[str, str] | None = None) -> bytes:
-    """Bytes of ``data`` and of ``originals`` (column name to its unaltered text).
+    """Return ``data`` and ``originals`` (column name to its unaltered text) as bytes.
 
     Raises:
-        Refused: something JSON does not know, a circle, nesting too deep, or more than `MAX_PAYLOAD_BYTES`.
+        RowRejected: not JSON, a circular reference, too deep nesting, or more than `MAX_PAYLOAD_BYTES`.
     """
     if type(data) is not dict and not isinstance(data, Mapping):
         raise RowRejected(f"data is a {type(data).__name__}, not a mapping")
@@ -66,7 +67,7 @@ def encode_payload(data: Mapping[str, Any], originals: Mapping[str, str] | None 
 
 
 def decode_payload(payload: bytes) -> tuple[dict[str, Any], dict[str, str]]:
-    """What was packed: the data and the unaltered texts. Raises StoreError on any other bytes."""
+    """Return the data and the original texts of a payload. Raises StoreError on invalid bytes."""
     try:
         value = json.loads(_decompress(payload) if payload[:1] == b"x" else payload)
     except (ValueError, zlib.error, RecursionError):
@@ -83,12 +84,12 @@ def _to_json(value: Any) -> bytes:
         raw = orjson.dumps(value, default=_encode_mapping, option=_ORJSON_OPTIONS)
     except TypeError:
         return _to_json_fallback(value)
-    # NaN and infinities become null there.
+    # orjson writes NaN and infinities as null, so a null may stand for them.
     return _to_json_fallback(value) if b"null" in raw else raw
 
 
 def _to_json_fallback(value: Any) -> bytes:
-    """What orjson does not take, or would not bring back: numbers of any size, NaN, broken Unicode, depth."""
+    """Encode with json, for data that orjson rejects or alters: large integers, NaN, lone surrogates."""
     try:
         return _UTF8_ENCODER.encode(value).encode("utf-8")
     except UnicodeEncodeError:
@@ -96,7 +97,7 @@ def _to_json_fallback(value: Any) -> bytes:
 
 
 def _decompress(payload: bytes) -> bytes:
-    """Bounded, so that no few bytes fill the memory."""
+    """Decompress up to `MAX_DECODED_BYTES`, so that a small payload cannot exhaust the memory."""
     stream = zlib.decompressobj()
     raw = stream.decompress(payload, MAX_DECODED_BYTES)
     if stream.unconsumed_tail or not stream.eof:

@@ -1,4 +1,4 @@
-"""A row as parameters of a statement, made to fit its columns, and a row read back."""
+"""Conversion of rows to statement parameters that fit their columns, and back."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ _INT64 = 2**63
 
 
 def to_parameters(row: Row) -> dict[str, Any]:
-    """Parameters for every column of the row's table.
+    """Return the parameters for every column of the row's table.
 
     Raises:
-        Refused: an id that cannot name a row, a number out of range, data that is not JSON.
+        RowRejected: an id is invalid, a number is out of range, or the data is not JSON.
     """
     names, fits, given = _CONVERSION_PLANS[type(row)]
     originals: dict[str, str] = {}
@@ -37,7 +37,7 @@ def to_parameters(row: Row) -> dict[str, Any]:
 
 
 def to_row(kind: type[R], mapping: RowMapping) -> R:
-    """The row that was stored. Raises StoreError if its data is damaged."""
+    """Return the stored row. Raises StoreError if its data is damaged."""
     data, originals = decode_payload(mapping["data"])
     values = {name: mapping[name] for name in _PLAIN_FIELDS[kind]} | originals
     values["data"] = data
@@ -47,11 +47,11 @@ def to_row(kind: type[R], mapping: RowMapping) -> R:
 
 
 DAMAGED_KEY = "damaged"
-"""Key of a row's data that says why its own could not be read."""
+"""Key in the data of a row whose stored data is damaged; its value is the error."""
 
 
 def to_row_or_damaged(kind: type[R], mapping: RowMapping) -> R:
-    """As `row_of`; where the data is damaged, what is wrong with it stands in its place."""
+    """Return the row as `to_row` does; if its data is damaged, replace the data with the error."""
     try:
         return to_row(kind, mapping)
     except StoreError as error:
@@ -60,7 +60,7 @@ def to_row_or_damaged(kind: type[R], mapping: RowMapping) -> R:
 
 
 def validate_id(value: object, name: str, *, max_length: int = MAX_ID, allow_empty: bool = False) -> str:
-    """An id as it is. Raises Refused unless it is printable text of at most ``most`` characters."""
+    """Return the id. Raises RowRejected unless it is printable text of at most ``max_length`` characters."""
     if not isinstance(value, str):
         raise RowRejected(f"{name} is a {type(value).__name__}, not text")
     if not value and not allow_empty:
@@ -73,13 +73,13 @@ def validate_id(value: object, name: str, *, max_length: int = MAX_ID, allow_emp
 
 
 def sanitize_text(text: str) -> str:
-    """A text as a column keeps it: short, and without what a database refuses."""
+    """Return a text cut to the length of a column and without characters that a database rejects."""
     short = text[:MAX_TEXT]
     return short if short.isprintable() else _INVALID_TEXT_CHARS.sub("\ufffd", short)
 
 
 def validate_query_id(value: object, name: str = "run_id") -> str:
-    """An id in a question to the store. Raises StoreError unless it could name a row."""
+    """Return an id of a query. Raises StoreError unless it is a valid id."""
     try:
         return validate_id(value, name)
     except RowRejected as error:
@@ -87,7 +87,7 @@ def validate_query_id(value: object, name: str = "run_id") -> str:
 
 
 def validate_query_tenant(value: object) -> str:
-    """A tenant in a question to the store. Raises StoreError unless it could be one."""
+    """Return a tenant of a query. Raises StoreError unless it is a valid tenant."""
     try:
         return validate_id(value, "tenant", max_length=MAX_TENANT, allow_empty=True)
     except RowRejected as error:
@@ -95,7 +95,7 @@ def validate_query_tenant(value: object) -> str:
 
 
 _Converter = Callable[[Any, dict[str, str]], Any]
-"""Takes what a row has for a column, and where to put texts that had to be altered; gives what is stored."""
+"""Converter of a field's value to its column's value; puts originals of altered texts into the dict."""
 
 
 def _build_tenant_converter(column: Column[Any]) -> _Converter:
@@ -110,7 +110,7 @@ def _build_bounded_id_converter(column: Column[Any], *, max_length: int, allow_e
     name, null, least = column.name, column.nullable, 0 if allow_empty else 1
 
     def fit(value: Any, _: dict[str, str]) -> str | None:
-        # What most ids are, told at one look; whatever else is printable takes the longer way.
+        # Fast path for most ids. `validate_id` is slower and also accepts ids for which isprintable is false.
         if type(value) is str and least <= len(value) <= max_length and value.isprintable():
             return value
         if value is None and null:
@@ -181,7 +181,7 @@ def _build_flag_converter(name: str, nullable: bool | None) -> _Converter:
 
 
 def _to_float(column: Column[Any], value: int | float) -> float | None:
-    """SQLite keeps NaN as null: a number that is none is no number."""
+    """Return a float; NaN and infinities become null, because SQLite stores NaN as null."""
     try:
         real = float(value)
     except OverflowError:
@@ -214,7 +214,7 @@ _CONVERTER_FACTORIES: dict[str, Callable[[Column[Any]], _Converter]] = {
 def _build_plan(
     kind: type[Row],
 ) -> tuple[tuple[str, ...], tuple[_Converter, ...], Callable[[Row], tuple[Any, ...]]]:
-    """Columns but for the data, how each is made to fit, and how to get all of them from a row."""
+    """Return the names of all columns but ``data``, their converters, and a getter for their values."""
     columns = [one for one in TABLE_MAPPINGS[kind].table.columns if one.name != "data"]
     names = tuple(one.name for one in columns)
     return names, tuple(_CONVERTER_FACTORIES[one.info["kind"]](one) for one in columns), attrgetter(*names)
@@ -230,8 +230,8 @@ def _list_plain_fields(kind: type[Row]) -> tuple[str, ...]:
     return tuple(one.name for one in fields(kind) if one.name in columns)
 
 
-# Fields that are columns as they are, and packed columns beside ``data``.
+# Fields stored as columns without conversion, and payload columns other than ``data``.
 _PLAIN_FIELDS = {kind: _list_plain_fields(kind) for kind in TABLE_MAPPINGS}
 _PAYLOAD_COLUMNS = {kind: _list_payload_columns(kind) for kind in TABLE_MAPPINGS}
-# How to make each kind of row fit: looked up once, as rows are many.
+# Built once per row type, since every write uses them.
 _CONVERSION_PLANS = {kind: _build_plan(kind) for kind in TABLE_MAPPINGS}

@@ -1,11 +1,13 @@
-"""What the store keeps: one frozen row type a table.
+"""Row types of the store: one frozen dataclass per table.
 
-A row is its indexed columns and ``data``, any JSON. The store lies below detectors, judges and localizers and
-knows none of their types: who writes a finding, a diagnosis or a schema maps it to a row. What ``data`` holds
-comes back as it was, except that tuples come back as lists; it must not be changed after the row was written.
+A row consists of its indexed columns and ``data``, which is any JSON. The store is a lower layer than
+detectors,
+judges and localizers and does not import their types: they map their objects to rows. ``data`` is stored
+without
+loss, except that tuples come back as lists. Do not change it after the row was written.
 
-Every row has ``tenant`` and ``created_at`` (epoch seconds), and rows without a name of their own have an
-``id`` made here, so that writing a row twice stores it once.
+Every row has ``tenant`` and ``created_at`` (epoch seconds). Rows without a natural key generate an ``id``, so
+that writing a row twice stores it once.
 """
 
 from __future__ import annotations
@@ -25,12 +27,12 @@ _ID_COUNTER = itertools.count(secrets.randbits(16))
 
 
 def generate_id() -> str:
-    """An id of 32 hexadecimal digits; ids made later by one process sort later."""
+    """Return an id of 32 hexadecimal digits; later ids of one process sort after earlier ones."""
     return f"{time.time_ns() // 1_000_000:012x}{next(_ID_COUNTER) % 2**24:06x}{secrets.token_hex(7)}"
 
 
 def compute_digest(*parts: str) -> str:
-    """SHA-256 in hexadecimal of some texts; no two lists of texts share one by running together."""
+    """Return the hexadecimal SHA-256 of texts; their lengths are hashed too, to keep the parts apart."""
     hashed = hashlib.sha256()
     for part in parts:
         raw = part.encode("utf-8", "surrogatepass")
@@ -41,7 +43,7 @@ def compute_digest(*parts: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """What all rows have."""
+    """Base class of all rows."""
 
     tenant: str = ""
     created_at: float = field(default_factory=time.time)
@@ -50,17 +52,16 @@ class Row:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRow(Row):
-    """A run without its steps; written again, it replaces what was there
-    (`agentguard.store.trajectory_mapping`).
+    """Run without its steps; a second row of the same id replaces the first.
 
     Attributes:
         id: id of the trajectory.
-        format: name of the importer that made it.
-        task: what was asked.
-        group: runs of one question share it.
+        format: name of the importer that read it.
+        task: the task of the agent.
+        group: key that runs of the same question share.
         failed: whether the run failed, if known.
-        length: steps of the live line.
-        annotation: how a data set judged it; kept apart from ``data`` and read only when asked for.
+        length: number of steps of the current branch.
+        annotation: annotation of the run; stored apart from ``data`` and read only on request.
     """
 
     id: str
@@ -74,7 +75,7 @@ class RunRow(Row):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepRow(Row):
-    """A step. ``line`` is empty for the live line, else the id of the branch it belongs to."""
+    """Step of a run. ``line`` is the id of its branch; empty for the current branch."""
 
     run_id: str
     line: str = ""
@@ -85,14 +86,14 @@ class StepRow(Row):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BranchRow(Row):
-    """A line of steps that was left.
+    """Abandoned branch of a run.
 
     Attributes:
         run_id, id: the run and the branch.
         fork_step: index of its first step.
-        parent: the branch it left; None for the live line.
-        place: its place among branches made at the same time.
-        takes: the live line's steps from ``fork_step`` on become the branch's, as when a run is rolled back.
+        parent: the branch it forked from; None for the current branch.
+        place: its position among branches created at the same time.
+        takes: move the current branch's steps from ``fork_step`` on to this branch, as in a rollback.
     """
 
     run_id: str
@@ -105,19 +106,19 @@ class BranchRow(Row):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClearRunRow(Row):
-    """Forgets the steps, branches and snapshots of a run, so that those that follow replace them."""
+    """Command to delete the steps, branches and snapshots of a run before new ones replace them."""
 
     run_id: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotRow(Row):
-    """A saved state of what a run acts on; written again for a step, it replaces what was there.
+    """Snapshot of the environment of a run; a second row for a step replaces the first.
 
     Attributes:
         run_id: the run.
-        step: steps on the live line when it was taken: the run goes on from it with this step.
-        state: the bytes as their owner packed them; ``data`` tells how (`agentguard.recover.snapshots`).
+        step: number of steps on the current branch at the snapshot: a restored run continues with this step.
+        state: the bytes of the snapshot; ``data`` describes their encoding (`agentguard.recover.snapshots`).
     """
 
     run_id: str
@@ -127,7 +128,7 @@ class SnapshotRow(Row):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DropSnapshotsRow(Row):
-    """Forgets the snapshots of some steps of a run: they were thinned out, or their line was left."""
+    """Command to delete the snapshots of some steps, after thinning or a rollback."""
 
     run_id: str
     steps: tuple[int, ...] = ()
@@ -135,7 +136,7 @@ class DropSnapshotsRow(Row):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FindingRow(Row):
-    """What a detector saw; ``code`` is the most specific taxonomy code."""
+    """Finding of a detector; ``code`` is the most specific taxonomy code."""
 
     id: str = field(default_factory=generate_id)
     run_id: str
@@ -147,7 +148,7 @@ class FindingRow(Row):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiagnosisRow(Row):
-    """What a localizer said; step, agent, module and code are those of the likeliest hypothesis."""
+    """Diagnosis of a localizer; step, agent, module and code are those of the first hypothesis."""
 
     id: str = field(default_factory=generate_id)
     run_id: str
@@ -162,7 +163,7 @@ class DiagnosisRow(Row):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchemaRow(Row):
-    """An error schema; a lower ``version`` never replaces a higher one of the same id."""
+    """Error schema; a lower ``version`` never replaces a higher one of the same id."""
 
     id: str
     status: str = "active"
@@ -177,9 +178,9 @@ class SchemaRow(Row):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerdictRow(Row):
-    """An answer of a judge, found again by its ``key`` (`compute_verdict_key`).
+    """Cached answer of a judge, found by its ``key`` (`compute_verdict_key`).
 
-    ``run_id`` is the run it was first asked about, if known: deleting that run deletes the answer.
+    ``run_id`` is the run of the first question, if known: deleting that run deletes the answer.
     """
 
     key: str
@@ -191,12 +192,12 @@ class VerdictRow(Row):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecoveryRow(Row):
-    """An attempt to take a run back; written again with the same id once its outcome is known.
+    """Recovery of a run; written again with the same id once its outcome is known.
 
     Attributes:
-        strategy: what was done.
-        step: the step the run was taken back to.
-        outcome: ``"planned"`` (not judged yet), ``"recovered"`` (confirmed) or ``"failed"`` (refuted), as
+        strategy: the strategy that proposed the plan.
+        step: the step to which the run was rolled back.
+        outcome: ``"planned"`` (not verified yet), ``"recovered"`` (confirmed) or ``"failed"`` (refuted), as
             `agentguard.recover.persistence.OUTCOME_LABELS` maps them.
         schema_id: the schema whose correction was used, if any.
         updated_at: when the outcome was set; epoch seconds.
@@ -213,17 +214,17 @@ class RecoveryRow(Row):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EffectRow(Row):
-    """An effect that a tool has on the world.
+    """Side effect of a tool call.
 
-    Claimed with `Store.claim`, and at most once for one ``key``, whichever process asks.
+    `Store.claim` claims a ``key`` at most once, across all processes that use the database.
 
     Attributes:
         run_id: the run.
-        line: the line of the run, if effects of its lines are to be told apart.
+        line: the branch, if the effects of branches are to be distinguished.
         tool: name of the tool.
         arguments: hash of the canonical arguments.
-        logical_step: the step as the agent's plan counts it; a tool call's id changes with every turn.
-        state: how far it got.
+        logical_step: the step in the agent's plan; the id of a tool call differs in every turn.
+        state: progress of the effect.
         settled_at: when it was done or compensated; epoch seconds.
     """
 
@@ -237,13 +238,13 @@ class EffectRow(Row):
 
     @property
     def key(self) -> str:
-        """What is claimed at most once within a tenant."""
+        """Return the key that can be claimed at most once within a tenant."""
         return compute_digest(self.run_id, self.line, self.tool, self.arguments, self.logical_step)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackendEventRow(Row):
-    """What happened to a model endpoint: ``kind`` is e.g. ``"ejected"``, ``"retry"``, ``"breaker_open"``."""
+    """Event of a backend: ``kind`` is e.g. ``"ejected"``, ``"retry"``, ``"breaker_open"``."""
 
     id: str = field(default_factory=generate_id)
     backend: str
@@ -253,14 +254,14 @@ class BackendEventRow(Row):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JudgementRow(Row):
-    """What a person said of a diagnosis, finding, schema or verdict: right, or wrong.
+    """Feedback of a person on a diagnosis, finding, schema or verdict: right or wrong.
 
     Attributes:
-        run_id: the run it is about; empty for none.
-        subject: what was judged, e.g. ``"diagnosis"``.
+        run_id: the run; empty for feedback without a run.
+        subject: kind of the judged object, e.g. ``"diagnosis"``.
         subject_id: its id.
-        right: the answer.
-        by: who gave it.
+        right: the judgement.
+        by: the person.
     """
 
     id: str = field(default_factory=generate_id)
@@ -273,13 +274,13 @@ class JudgementRow(Row):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionRow(Row):
-    """What a guarded conversation needs to go on at another process or machine, under one of its keys.
+    """State of a session, under one of its keys, with which another process or machine can continue it.
 
     Attributes:
-        key: by which the conversation's next request finds it.
-        run_id: the run that it belongs to; its deletion takes this along.
-        version: counts the requests of the conversation; an older one replaces no newer one.
-        updated_at: when it was told, in epoch seconds.
+        key: key by which the next request of the session finds it.
+        run_id: the run of the session; deleting the run deletes this row.
+        version: number of requests so far; an older version never replaces a newer one.
+        updated_at: when the session was written, in epoch seconds.
     """
 
     key: str
@@ -290,15 +291,15 @@ class SessionRow(Row):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HealthHintRow(Row):
-    """Trouble with a backend, as one machine sees it; nothing is decided by it alone.
+    """Advisory health report of one machine about a backend.
 
     Attributes:
-        machine: who says so.
-        backend: the replica's name.
-        trouble: what it is; empty once it is over.
-        seconds: how long it is held to last, from ``updated_at`` on.
-        updated_at: when it was told, in epoch seconds of that machine.
-        number: of this machine's hints, rising.
+        machine: the machine that reports.
+        backend: name of the replica.
+        trouble: kind of trouble; empty once it is over.
+        seconds: expected duration from ``updated_at`` on.
+        updated_at: when the hint was written, in epoch seconds of that machine.
+        number: sequence number of this machine's hints.
     """
 
     machine: str
@@ -311,12 +312,12 @@ class HealthHintRow(Row):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AcceptanceRow(Row):
-    """What an acceptance test said of one attempt; ``data`` has input, output and each rule's verdict.
+    """Result of an acceptance test; ``data`` has input, output and each rule's verdict.
 
     Attributes:
-        run_id: the run; deleting it deletes its attempts.
-        attempt: counts the attempts of the run from 1.
-        accepted: whether every rule let it pass.
+        run_id: the run; deleting it deletes this row.
+        attempt: number of the attempt within the run, from 1.
+        accepted: whether the output passed every rule.
     """
 
     id: str = field(default_factory=generate_id)
@@ -326,5 +327,5 @@ class AcceptanceRow(Row):
 
 
 def compute_verdict_key(content: str, question: str, judge: str, version: str) -> str:
-    """The key of a judge's answer: equal for equal content, question, judge and version of the judge."""
+    """Return the cache key of an answer: equal for equal content, question, judge and judge version."""
     return compute_digest(content, question, judge, version)

@@ -1,4 +1,4 @@
-"""A run at a glance, for lists: one row a run, kept up by the writer as the run's own rows are written."""
+"""Run summaries for lists: one row per run, which the writer updates along with the run's rows."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from agentguard.errors import StoreError
 from agentguard.store.db.rows import Row
 
 TAGS_KEY: Final = "tags"
-"""Key of ``Trajectory.extra`` for the tags of a run: a list of texts."""
+"""Key of ``Trajectory.extra`` for the tags of a run, a list of strings."""
 MAX_LABEL_CHARS: Final = 64
 MAX_LABELS: Final = 12
 
@@ -20,7 +20,7 @@ FeedbackState = Literal["", "right", "wrong", "mixed"]
 
 
 class VerdictFilter(StrEnum):
-    """What runs may be asked for by: a diagnosis's verdict, or that there is none yet."""
+    """Filter of runs by the verdict of their diagnosis; NONE selects runs without a diagnosis."""
 
     FAILURE = "failure"
     NO_FAILURE = "no_failure"
@@ -30,25 +30,25 @@ class VerdictFilter(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSummaryRow(Row):
-    """A run at a glance. The store makes these itself; nobody writes one. ``created_at`` is the run's.
+    """Summary of a run. Only the store writes these rows. ``created_at`` is that of the run.
 
     Attributes:
-        run_id, task, format: as in `RunRow`; the task's first 256 characters.
-        failed: whether the run failed, where its data set says so.
-        began_at: when its first step began, else when it was stored; epoch seconds.
-        started_at, ended_at, duration_s: of its steps, where they have times.
-        steps: on the live line.
-        tokens, cost_usd: of all lines, those that were left too; None where no step says.
-        models, tags: distinct, as `join_labels` joins them.
+        run_id, task, format: as in `RunRow`; the task is cut to 256 characters.
+        failed: whether the run failed according to its annotation, if it has one.
+        began_at: time of the first step, else the time of storage; epoch seconds.
+        started_at, ended_at, duration_s: times of the steps, if they have any.
+        steps: number of steps on the current branch.
+        tokens, cost_usd: totals over all branches, including abandoned ones; None if no step records them.
+        models, tags: distinct values, joined by `join_labels`.
         verdict, probability, method, step, agent, module, code: of the latest diagnosis; empty without one.
-        diagnosed_at: when that was made.
-        guard_s: seconds that diagnosis took.
-        findings, recoveries: how many there are.
-        recovered: whether recovery brought the run back.
-        judged: what people said of its diagnosis and hypotheses.
-        known: the run itself was written, not only what belongs to it.
-        stale: made by a migration, and not yet looked at in full.
-        updated_at: when any of this changed.
+        diagnosed_at: time of that diagnosis.
+        guard_s: duration of that diagnosis in seconds.
+        findings, recoveries: numbers of findings and recoveries.
+        recovered: outcome of the recoveries.
+        judged: feedback of people on the diagnosis and its hypotheses.
+        known: whether the run's own row was written, and not only rows that refer to it.
+        stale: whether a migration made the summary and it has not been completed yet.
+        updated_at: time of the last change of the summary.
     """
 
     run_id: str
@@ -84,20 +84,20 @@ class RunSummaryRow(Row):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSummaryFilter:
-    """Which runs: all that is given must hold.
+    """Filter of runs; a run must match all given conditions.
 
     Attributes:
         verdicts: any of these.
-        code: the beginning of the first hypothesis's code.
+        code: prefix of the first hypothesis's code.
         step, agent: of the first hypothesis.
-        recovered: any of ``"yes"``, ``"no"``, ``"pending"``, ``""`` (nothing was tried).
-        model, tag: one of the run's.
+        recovered: any of ``"yes"``, ``"no"``, ``"pending"``, ``""`` (no recovery).
+        model, tag: a model or tag of the run.
         min_cost, max_cost: US dollars.
-        min_tokens, max_tokens: of all lines.
+        min_tokens, max_tokens: total over all branches.
         since, until: began at or after, began before; epoch seconds.
-        text: what the first 256 characters of the task, or the id, hold; any case of ASCII letters.
-        failed: what the data set says; only runs of which it does.
-        judged: True: judged by a person; False: not yet.
+        text: substring of the id or of the first 256 characters of the task, ignoring ASCII case.
+        failed: outcome in the annotation; excludes runs without one.
+        judged: True: with feedback of a person; False: without.
     """
 
     verdicts: frozenset[VerdictFilter] = frozenset()
@@ -138,15 +138,15 @@ SORT_COLUMNS: Final[Mapping[str, str]] = {
     "judged": "judged",
     "updated": "updated_at",
 }
-"""What a list may be sorted by, and the column it is."""
+"""Sort keys of lists, and their columns."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSort:
-    """An order of runs; equal ones by id, and those without a value last.
+    """Sort order of runs; ties are sorted by id, and runs without a value come last.
 
     Raises:
-        StoreError: there is no such column to sort by.
+        StoreError: the sort key is unknown.
     """
 
     by: str = "time"
@@ -159,7 +159,7 @@ class RunSort:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFacets:
-    """What there is to filter by: value to number of runs, the most frequent first, fifty at most each."""
+    """Numbers of runs by filter value, most frequent first, at most fifty values per column."""
 
     verdicts: Mapping[str, int] = field(default_factory=dict)
     codes: Mapping[str, int] = field(default_factory=dict)
@@ -170,7 +170,7 @@ class RunFacets:
 
 @dataclass(frozen=True, slots=True)
 class SummaryChange:
-    """A run whose overview changed."""
+    """Change of the summary of a run."""
 
     run_id: str
     updated_at: float
@@ -178,12 +178,12 @@ class SummaryChange:
 
 
 def normalize_label(text: str) -> str:
-    """A tag or a model as it is kept: one line, short."""
+    """Return a tag or a model name as stored: one line of limited length."""
     return " ".join(text.split())[:MAX_LABEL_CHARS]
 
 
 def join_labels(values: Iterable[str], *, max_length: int = 256) -> str:
-    """Labels with a line break around each, so that one is found by its whole name; no more than fit."""
+    """Join labels with a newline around each, so that queries match whole labels; drop what does not fit."""
     held: dict[str, None] = {}
     length = 1
     for one in map(normalize_label, values):
@@ -194,5 +194,5 @@ def join_labels(values: Iterable[str], *, max_length: int = 256) -> str:
 
 
 def split_labels(text: str) -> tuple[str, ...]:
-    """What `join_labels` joined."""
+    """Return the labels of a text from `join_labels`."""
     return tuple(one for one in text.split("\n") if one)

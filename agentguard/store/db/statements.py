@@ -1,8 +1,7 @@
-"""Statements that are carried out for row after row: compiled once, and handed to the driver as they are.
+"""Cache of compiled statements, executed by the driver without SQLAlchemy's parameter processing.
 
-SQLAlchemy looks at each row of parameters anew. Ours are made to fit before
-(`agentguard.store.db.row_mapping`), so that
-this would only cost time; its errors, events and transactions stay as they are.
+SQLAlchemy processes each row of parameters. `agentguard.store.db.row_mapping` has already converted ours, so
+that step would only cost time. Errors, events and transactions of SQLAlchemy apply as usual.
 """
 
 from __future__ import annotations
@@ -31,16 +30,16 @@ Values = Mapping[str, Any]
 
 
 class _CompiledStatement(NamedTuple):
-    """A statement as a driver takes it, and how it takes its parameters."""
+    """Statement text in the dialect of the driver, and the function that orders its parameters."""
 
     text: str
     bind: Callable[[Values], Any]
 
 
 def match_any_id(column: Column[str], dialect: str) -> ColumnElement[bool]:
-    """Whether a column holds one of the ids in the parameter ``ids`` (`to_id_parameter`).
+    """Return the condition that a column equals one of the ids in the parameter ``ids`` (`to_id_parameter`).
 
-    They are one parameter, so that the text of a statement is the same for any number of them.
+    The ids are one parameter, so that the text of the statement is the same for any number of ids.
     """
     if dialect == "postgresql":
         return column == any_(bindparam("ids", type_=postgresql.ARRAY(Text)))
@@ -49,7 +48,7 @@ def match_any_id(column: Column[str], dialect: str) -> ColumnElement[bool]:
 
 
 def to_id_parameter(ids: list[str], dialect: str) -> list[str] | str:
-    """Ids as `match_any_id` takes them."""
+    """Return ids as the parameter of `match_any_id`."""
     return ids if dialect == "postgresql" else orjson.dumps(ids).decode()
 
 
@@ -57,22 +56,22 @@ _STATEMENT_CACHE: dict[tuple[Executable, str], _CompiledStatement] = {}
 
 
 def execute_many(connection: Connection, statement: Executable, rows: Sequence[Values]) -> None:
-    """Carry out a statement for each row of parameters.
+    """Execute a statement for each row of parameters.
 
     Args:
-        connection: in a transaction.
-        statement: one that is kept and used again; its parameters are those of its columns, or named.
-        rows: at least one; values that the driver takes, and more of them than needed do no harm.
+        connection: a connection in a transaction.
+        statement: a statement that is kept and reused; its parameters are named, or are those of its columns.
+        rows: at least one; values that the driver accepts. Extra values are ignored.
 
     Raises:
-        sqlalchemy.exc.SQLAlchemyError: the database refused a row, or is in trouble.
+        sqlalchemy.exc.SQLAlchemyError: the database rejected a row or cannot be used.
     """
     text, given = _get_statement(connection, statement)
     connection.exec_driver_sql(text, [given(one) for one in rows])
 
 
 def execute_query(connection: Connection, statement: Executable, values: Values) -> CursorResult[Any]:
-    """Carry out a query that is kept and used again; rows have the driver's types (SQLite: no booleans)."""
+    """Execute a query that is kept and reused; values have the types of the driver (SQLite: no booleans)."""
     text, given = _get_statement(connection, statement)
     return connection.exec_driver_sql(text, given(values))
 
@@ -87,7 +86,7 @@ def _get_statement(connection: Connection, statement: Executable) -> _CompiledSt
 def _compile_statement(connection: Connection, statement: Executable) -> _CompiledStatement:
     compiled = cast(SQLCompiler, cast(Any, statement).compile(dialect=connection.dialect))
     order = compiled.positiontup
-    if order is None:  # by name: psycopg picks what it needs
+    if order is None:  # named parameters: psycopg ignores extra ones
         return _CompiledStatement(str(compiled), lambda values: values)
     if len(order) == 1:
         return _CompiledStatement(str(compiled), lambda values: (values[order[0]],))

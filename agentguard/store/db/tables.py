@@ -1,13 +1,13 @@
-"""The tables, as SQLAlchemy Core knows them; migrations make them, tests compare the two.
+"""Tables of the store for SQLAlchemy Core. Migrations create them; tests compare both.
 
-A column has the name of the row's field. What kind of value a column takes, and how it is made to fit, is
-told by its ``info["kind"]``:
+A column has the name of the row's field. Its ``info["kind"]`` determines which values it accepts and how they
+are converted:
 
-``id``      text that names something: refused if empty, longer than `MAX_ID` or not printable
-``text``    text for searching and for lists: cut and cleaned to fit, the whole is kept in the row's data
-``packed``  JSON as `agentguard.store.db.payload` makes it
-``bytes``   bytes as they are: refused if longer than `MAX_STATE`
-``plain``   a number or a truth value
+``id``      identifier: rejected if empty, longer than `MAX_ID` or not printable
+``text``    text for search and lists: cut and cleaned to fit; the row's data keeps the original
+``packed``  JSON as encoded by `agentguard.store.db.payload`
+``bytes``   raw bytes: rejected if longer than `MAX_STATE`
+``plain``   a number or a boolean
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def _bytes(name: str) -> Column[bytes]:
 
 
 def _table(name: str, *columns: Column[Any], indexes: tuple[tuple[str, ...], ...] = ()) -> Table:
-    """A table whose key begins with the tenant; each index too, as every query names one."""
+    """Return a table; its key and its indexes begin with the tenant, because every query names one."""
     full = PREFIX + name
     return Table(
         full,
@@ -264,13 +264,15 @@ HINTS = _table(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableMapping:
-    """Where rows of a type live.
+    """Table of a row type, and its rules for writing an existing key.
 
     Attributes:
-        table: their table.
-        replace: whether a row with a key that is there replaces it; else the first one stays.
-        guard: a column whose value must not get smaller by being replaced.
-        keep: columns that stay as they were first written.
+        table: the table.
+        replaces_existing: whether a new row replaces the stored row of the same key; if not, the first one
+            stays.
+        version_column: a column that must not decrease; a row with a lower value does not replace the stored
+            one.
+        preserved_columns: columns that keep their first value.
     """
 
     table: Table
@@ -301,10 +303,10 @@ TABLE_MAPPINGS: dict[type[rows.Row], TableMapping] = {
 }
 
 TABLES: dict[str, Table] = {name.removeprefix(PREFIX): table for name, table in metadata.tables.items()}
-"""Short name to table."""
+"""Tables by name without the prefix."""
 
 RUN_TABLES: tuple[Table, ...] = (
     STEPS, BRANCHES, SNAPSHOTS, FINDINGS, DIAGNOSES, VERDICTS, RECOVERIES, EFFECTS, BACKEND_EVENTS,
     JUDGEMENTS, OVERVIEWS, SESSIONS, ACCEPTANCES,
 )  # fmt: skip
-"""Tables whose rows belong to a run by ``run_id``."""
+"""Tables whose rows refer to a run by ``run_id``."""

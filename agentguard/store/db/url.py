@@ -1,4 +1,4 @@
-"""Which database: a path, a URL or the environment; and its address without its password."""
+"""Address of the database, from a path, a URL or the environment."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _MASK = "***"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatabaseAddress:
-    """Where a database is. ``str()`` and ``repr()`` never hold a password.
+    """Address of a database. ``str()`` and ``repr()`` mask the password.
 
     Attributes:
-        kind: which kind of database.
+        kind: kind of database.
         path: the file, for SQLite.
-        url: what SQLAlchemy is given; it does hold the password.
+        url: URL for SQLAlchemy, including the password.
     """
 
     kind: Literal["sqlite", "postgresql"]
@@ -42,10 +42,10 @@ class DatabaseAddress:
         return self.url.set(drivername=self.kind, query=query).render_as_string(hide_password=True)
 
     def redact(self, text: str) -> str:
-        """``text`` without the password, in whichever way it may be written in it."""
+        """Return ``text`` with the password masked in all its quoted forms."""
         secrets = [self.url.password or "", *(self._get_query_value(key) for key in _SECRET_PARAMETERS)]
         for secret in sorted(filter(None, map(str, secrets)), key=len, reverse=True):
-            # SQLAlchemy leaves blanks and plus signs as they are, others do not.
+            # SQLAlchemy does not quote blanks and plus signs; other libraries do.
             quoted = {quote(secret, safe=safe, errors="replace") for safe in ("", "/", " +")}
             for form in {secret, quote_plus(secret, errors="replace"), *quoted}:
                 text = text.replace(form, _MASK)
@@ -57,10 +57,10 @@ class DatabaseAddress:
 
 
 def resolve_address(url: str | Path | None, environ: Mapping[str, str] | None = None) -> DatabaseAddress:
-    """Find the database: what is given, else ``AGENTGUARD_STORE``, else ``.agentguard/store.db``.
+    """Return the address: ``url``, else ``AGENTGUARD_STORE``, else ``.agentguard/store.db``.
 
     Raises:
-        ConfigError: no URL or path of a database that agentguard can use; the message does not repeat it.
+        ConfigError: the URL or path is not that of a supported database; the message does not repeat it.
     """
     found = url or (os.environ if environ is None else environ).get(ENVIRONMENT_VARIABLE) or DEFAULT_PATH
     text = str(found)

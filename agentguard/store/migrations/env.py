@@ -1,11 +1,12 @@
-"""What alembic runs: the migrations, on the connection and in the transaction it is handed."""
+"""Alembic environment: runs the migrations on the connection and in the transaction of the caller."""
 
 from alembic import context
 
 from agentguard.store.db.tables import PREFIX
 
-# Beside other programs' tables the version needs a name of its own. SQLite can roll tables back: alembic
-# does not expect that, because Python's sqlite3 does not do it unless told to (agentguard.store.db.engine).
+# The version table has the prefix because other programs may use the same database. Alembic assumes that
+# SQLite cannot roll back DDL, since Python's sqlite3 begins no transaction for it; agentguard.store.db.engine
+# begins one.
 context.configure(
     connection=context.config.attributes["connection"],
     version_table=f"{PREFIX}version",

@@ -36,13 +36,13 @@ class StubReplica:
 class StubRequest:
     """A request as policies see it."""
 
-    session: str = ""
-    prefix: bytes = b""
+    session_id: str = ""
+    prefix_digest: bytes = b""
 
 
 def build_requests(count: int) -> list[StubRequest]:
     """Requests of as many runs, with as many prompts."""
-    return [StubRequest(session=f"run {n}", prefix=b"prompt %d" % n) for n in range(count)]
+    return [StubRequest(session_id=f"run {n}", prefix_digest=b"prompt %d" % n) for n in range(count)]
 
 
 def build_replicas(*weights: float) -> list[StubReplica]:
@@ -105,7 +105,7 @@ def check_state_bounded(factory: LoadBalancingFactory) -> None:
     chooser = factory().build(random.Random(9))  # noqa: S311
     for n in range(2000):
         offered = [StubReplica(name=f"short-lived-{n}"), StubReplica(name="lasting")]
-        assert chooser.choose(StubRequest(session="s", prefix=b"p"), offered) in offered
+        assert chooser.choose(StubRequest(session_id="s", prefix_digest=b"p"), offered) in offered
     assert _count_stored_items(chooser) < 1000, "it keeps a record of every replica that there ever was"
 
 
@@ -133,7 +133,11 @@ def check_affinity(factory: LoadBalancingFactory, *, key: str) -> None:
     """
     offered = build_replicas(1, 1, 1, 1)
     for n in range(50):
-        ask = StubRequest(session=f"run {n}") if key == "session" else StubRequest(prefix=b"prompt %d" % n)
+        ask = (
+            StubRequest(session_id=f"run {n}")
+            if key == "session"
+            else StubRequest(prefix_digest=b"prompt %d" % n)
+        )
         chosen = {factory().build(random.Random(seed)).choose(ask, offered).name for seed in range(5)}  # noqa: S311
         assert len(chosen) == 1
 

@@ -66,7 +66,7 @@ def to_proxy_error(error: ResilienceError) -> ProxyError:
     """What a client is told of a call that was not carried out: a status for its code."""
     last = error.last if isinstance(error, RetriesExhausted) else error
     if isinstance(last, NoReplica):
-        if last.drained:
+        if last.is_drained:
             return ProxyError(503, last.code, str(last), retry_after_s=_DRAINED_RETRY_AFTER_S)
         return ProxyError(404, "model_not_found", str(last))
     status = 502
@@ -83,7 +83,7 @@ def upstream_error_response(error: BaseException) -> Response | None:
     """The endpoint's own answer, where that was an error, to be handed on as it came."""
     if isinstance(error, RetriesExhausted):
         error = error.last
-    return error.answer if isinstance(error, UpstreamError) else None
+    return error.response if isinstance(error, UpstreamError) else None
 
 
 def error_body(error: ProxyError, shape: ErrorShape, request_id: str) -> bytes:

@@ -90,4 +90,4 @@ class AppState:
 
 
 def _uses_prefix_affinity(settings: ProxySettings) -> bool:
-    return getattr(settings.backends.policy, "name", "") == "prefix"
+    return getattr(settings.backends.load_balancing, "name", "") == "prefix_affinity"

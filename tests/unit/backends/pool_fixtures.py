@@ -11,7 +11,7 @@ from agentguard.backends.base import BackendRequest, Response, UpstreamError
 from agentguard.backends.config import BackendsOptions
 from agentguard.backends.pool import Pool
 from agentguard.errors import BackendError
-from agentguard.model_api import API
+from agentguard.model_api import API_FORMATS
 from agentguard.resilience import Deadline
 from agentguard.testing.virtual_clock import VirtualClock
 
@@ -197,7 +197,7 @@ class Scene:
 
     async def ask(self, seconds=100.0, **fields):
         fields = {"body": b'{"model":"m","messages":[{"role":"user","content":"q"}]}', "model": "m", **fields}
-        request = BackendRequest(target="/chat/completions", api=API["chat"], **fields)
+        request = BackendRequest(target="/chat/completions", api=API_FORMATS["chat"], **fields)
         return await self.pool.send(request, Deadline.after(seconds, clock=self.clock))
 
     async def attempt(self, *args, **fields):

@@ -2,7 +2,7 @@ import pytest
 
 from agentguard.backends.config import BackendsOptions, ReplicaOptions
 from agentguard.errors import ConfigError
-from agentguard.resilience import Outlier
+from agentguard.resilience import OutlierDetection
 
 ONE = {"replicas": [{"name": "a", "url": "http://127.0.0.1:8000/v1"}]}
 
@@ -20,16 +20,20 @@ def test_the_least_that_can_be_said_gets_the_usual():
     assert names(options) == [
         "timeout", "shed", "retry", "hedge", "throttle", "breaker", "attempt_timeout", "progress",
     ]  # fmt: skip
-    assert (options.policy.name, options.outlier, options.canary) == ("least_load", Outlier(), None)
+    assert (options.policy.name, options.outlier, options.canary) == ("least_load", OutlierDetection(), None)
     assert options.health.path == "/models"
 
 
 def test_a_mapping_changes_the_usual_order_and_a_list_is_the_order():
-    changed = parse(pipeline={"hedge": False, "throttle": "off", "retry": {"backoff": {"base_s": 1}}})
+    changed = parse(
+        pipeline={"hedge": False, "adaptive_throttling": "off", "retry": {"backoff": {"initial_delay_s": 1}}}
+    )
     assert names(changed) == ["timeout", "shed", "retry", "breaker", "attempt_timeout", "progress"]
     retry = changed.pipeline[2]
-    assert (retry.backoff.base_s, retry.backoff.cap_s, retry.attempts) == (1.0, 10.0, 3)
-    listed = parse(pipeline=["retry", {"breaker": {"minimum": 5}}, {"progress": None}])
+    assert (retry.backoff.base_s, retry.backoff.max_delay_s, retry.attempts) == (1.0, 10.0, 3)
+    listed = parse(
+        pipeline=["retry", {"circuit_breaker": {"minimum_throughput": 5}}, {"stream_timeout": None}]
+    )
     assert names(listed) == ["retry", "breaker", "progress"]
     assert listed.pipeline[1].minimum == 5
     assert names(parse(pipeline=[])) == []
@@ -48,8 +52,8 @@ def test_models_can_be_a_list_or_a_mapping():
 
 
 def test_a_policy_is_a_name_or_has_options():
-    assert parse(policy={"name": "prefix", "bound": 2}).policy.bound == 2.0
-    assert parse(policy="session").policy.bound == 0.0
+    assert parse(policy={"name": "prefix_affinity", "max_load_factor": 2}).policy.bound == 2.0
+    assert parse(load_balancing="session_affinity").policy.bound == 0.0
 
 
 def test_parts_can_be_switched_off():
@@ -58,7 +62,11 @@ def test_parts_can_be_switched_off():
 
 
 def test_equal_sections_are_equal():
-    section = {"pipeline": {"hedge": "off"}, "policy": "prefix", "http": {"connections": 5}}
+    section = {
+        "pipeline": {"hedge": "off"},
+        "load_balancing": "prefix_affinity",
+        "http": {"max_connections": 5},
+    }
     assert parse(**section) == parse(**section)
 
 
@@ -74,27 +82,27 @@ def test_equal_sections_are_equal():
         ({"replicas": [{"name": "a", "url": "http://x", "key": "s"}]}, "replicas.0.key"),
         ({"replicas": [{"name": "a", "url": "http://x", "headers": {"X-Api-Key": "s"}}]}, "api_key_env"),
         ({"policy": "fastest"}, "there are: least_load, prefix, priority, round_robin, session, weighted"),
-        ({"policy": {"name": "prefix", "bond": 1}}, "no option bond; there are: bound"),
-        ({"policy": {"name": "prefix", "bound": 0.5}}, "bound must be 0"),
+        ({"policy": {"name": "prefix_affinity", "bond": 1}}, "no option bond; there are: bound"),
+        ({"policy": {"name": "prefix_affinity", "max_load_factor": 0.5}}, "bound must be 0"),
         ({"policy": 3}, "a name, or a mapping"),
-        ({"pipeline": {"retry": {"attempts": 0}}}, "pipeline.retry: Retry.attempts"),
-        ({"pipeline": {"retry": {"attempts": "3"}}}, "pipeline.retry.attempts must be of type int"),
+        ({"pipeline": {"retry": {"max_attempts": 0}}}, "pipeline.retry: Retry.attempts"),
+        ({"pipeline": {"retry": {"max_attempts": "3"}}}, "pipeline.retry.attempts must be of type int"),
         ({"pipeline": {"retry": {"backoff": 3}}}, "pipeline.retry.backoff must be a mapping"),
         ({"pipeline": {"retry": {"statuses": ["x"]}}}, "list of whole numbers"),
         ({"pipeline": {"retry": {"budget": {"ratio": float("nan")}}}}, "ratio"),
-        ({"pipeline": {"breaker": {"target": "x"}}}, "no option target"),
-        ({"pipeline": {"progress": {"carries": "x"}}}, "no option carries"),
+        ({"pipeline": {"circuit_breaker": {"target": "x"}}}, "no option target"),
+        ({"pipeline": {"stream_timeout": {"carries": "x"}}}, "no option carries"),
         ({"pipeline": {"retries": {}}}, "there are: timeout, shed, retry"),
-        ({"pipeline": ["breaker", "retry"]}, "retry must stand before breaker"),
+        ({"pipeline": ["circuit_breaker", "retry"]}, "retry must stand before breaker"),
         ({"pipeline": ["retry", "retry"]}, "twice"),
-        ({"pipeline": ["progress", "breaker"]}, "must be the last"),
+        ({"pipeline": ["stream_timeout", "circuit_breaker"]}, "must be the last"),
         ({"pipeline": [{"retry": {}, "hedge": {}}]}, "pipeline[0] must be a name"),
         ({"pipeline": "standard"}, "pipeline must be a list"),
-        ({"outlier": {"panic": 2}}, "panic"),
+        ({"outlier": {"panic_threshold": 2}}, "panic"),
         ({"health": {"interval": 1}}, "health.interval"),
         ({"canary": True}, "canary.ask"),
-        ({"votes": {"most": 100}}, "votes.most"),
-        ({"http": {"connections": 0}}, "connections"),
+        ({"votes": {"max_replicas": 100}}, "votes.most"),
+        ({"http": {"max_connections": 0}}, "connections"),
         ({"polcy": "x"}, "polcy"),
     ],
 )

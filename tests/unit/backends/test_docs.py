@@ -10,18 +10,18 @@ import pytest
 from agentguard.backends import status
 from agentguard.backends.config import (
     BackendsOptions,
-    CanaryOptions,
     HealthOptions,
+    ProbeOptions,
+    QuorumOptions,
     ReplicaOptions,
-    VoteOptions,
 )
 from agentguard.backends.http.limits import HttpLimits
-from agentguard.backends.load_balancing.base import policies, policy_factory
+from agentguard.backends.load_balancing.base import get_policy_factory, list_policies
 from agentguard.testing.fake_backend import FaultBackend
 from tests.unit.backends.pool_fixtures import Scene, ok
 
 PAGE = (Path(__file__).resolve().parents[3] / "docs" / "backends.md").read_text(encoding="utf-8")
-SECTIONS = (BackendsOptions, ReplicaOptions, HealthOptions, CanaryOptions)
+SECTIONS = (BackendsOptions, ReplicaOptions, HealthOptions, ProbeOptions)
 OPTIONS = sorted({name for section in SECTIONS for name in section.model_fields})
 
 
@@ -30,15 +30,15 @@ def test_options(name):
     assert f"`{name}`" in PAGE or f"{name}:" in PAGE
 
 
-@pytest.mark.parametrize("name", VoteOptions.model_fields)
+@pytest.mark.parametrize("name", QuorumOptions.model_fields)
 def test_options_of_votes(name):
     assert f"`{name}`" in PAGE
 
 
-@pytest.mark.parametrize("name", policies())
+@pytest.mark.parametrize("name", list_policies())
 def test_policies_and_their_options(name):
     assert f"| `{name}` |" in PAGE
-    for option in policy_factory(name).__dataclass_fields__:
+    for option in get_policy_factory(name).__dataclass_fields__:
         assert f"`{option}" in PAGE
 
 

@@ -1,6 +1,6 @@
 import pytest
 
-from agentguard.backends.config import CanaryOptions, ReplicaOptions
+from agentguard.backends.config import ProbeOptions, ReplicaOptions
 from agentguard.backends.health.known_answer_probe import KnownAnswerProbe
 from agentguard.errors import CircuitOpen
 from tests.unit.backends.pool_fixtures import Scene, fail, hang, ok, refuse, stream
@@ -44,7 +44,7 @@ def test_any_answer_but_a_fault_of_the_server_is_a_pulse(well):
 
 
 def test_one_missed_beat_is_not_enough():
-    scene = Scene(a=[ok()], b=[ok()], health={**BEAT, "down_after": 3})
+    scene = Scene(a=[ok()], b=[ok()], health={**BEAT, "unhealthy_threshold": 3})
     beats = [fail(), fail(), ok(seconds=0)] * 10
 
     async def irregular(one, request):
@@ -148,8 +148,8 @@ def test_a_canary_that_is_refused_says_nothing():
 def test_a_canary_asks_for_the_model_by_the_name_that_it_has_at_the_replica():
     def model(**options):
         scene = Scene(a=[ok()], per={"a": options})
-        one = scene.pool._choice.replicas["a"]
-        return KnownAnswerProbe(CanaryOptions(ask="q", expect="e"), one).request()
+        one = scene.pool._load_balancer.replicas["a"]
+        return KnownAnswerProbe(ProbeOptions(prompt="q", expected="e"), one).build_request()
 
     assert model(models={"m": "served"}).model == "served"
     assert model(models={"*": "served"}).model == "served"
@@ -166,7 +166,7 @@ def test_a_canary_suits_only_who_can_be_asked():
         assert scene.ones["a"].asked == []
 
     scene.run(main)
-    assert ReplicaOptions(name="a", url="http://a").canary
+    assert ReplicaOptions(name="a", url="http://a").probe
 
 
 class Wire:
@@ -230,7 +230,9 @@ def test_hints_against_all_are_not_heeded():
 
 def test_what_is_new_is_looked_at_again_soon_and_what_is_known_is_not():
     scene = Scene(
-        a=[ok()], b=[ok()], health={"interval_s": 50, "timeout_s": 1, "down_after": 3, "up_after": 2}
+        a=[ok()],
+        b=[ok()],
+        health={"interval_s": 50, "timeout_s": 1, "unhealthy_threshold": 3, "healthy_threshold": 2},
     )
 
     async def main():

@@ -66,7 +66,9 @@ def expected(kinds, *, continues, hedge):
     st.lists(REPLICA, min_size=1, max_size=6),
     st.booleans(),
     st.booleans(),
-    st.sampled_from(["round_robin", "least_load", "weighted", "priority", "session", "prefix"]),
+    st.sampled_from(
+        ["round_robin", "least_request", "weighted", "priority", "session_affinity", "prefix_affinity"]
+    ),
 )
 def test_the_choice_keeps_to_its_rules(kinds, continues, hedge, policy):
     kinds = [{**kind, "name": name} for name, kind in zip(NAMES, kinds, strict=False)]
@@ -80,21 +82,23 @@ def test_the_choice_keeps_to_its_rules(kinds, continues, hedge, policy):
         for kind in kinds
     }
     scene = Scene(per=per, policy=policy, **{kind["name"]: [ok()] for kind in kinds})
-    choice = scene.pool._choice
-    request = BackendRequest(target="/", model="m", session="s", prefix=b"p")
+    choice = scene.pool._load_balancer
+    request = BackendRequest(target="/", model="m", session_id="s", prefix_digest=b"p")
     for kind in kinds:
         replica = choice.replicas[kind["name"]]
-        replica.draining, replica.corrupt = kind["draining"], kind["corrupt"]
-        replica.down = {"heartbeat"} if kind["down"] else set()
+        replica.is_draining, replica.is_corrupt = kind["draining"], kind["corrupt"]
+        replica.failed_checks = {"heartbeat"} if kind["down"] else set()
         replica.hinted_until = 10.0 if kind["hinted"] else 0.0
-        replica.rests_until = 10.0 if kind["rests"] else 0.0
+        replica.cooldown_until = 10.0 if kind["rests"] else 0.0
         replica.inflight = int(kind["full"])
         if kind["tried"]:
-            request.tried.append(kind["name"])
-    choice.touch()
+            request.tried_replicas.append(kind["name"])
+    choice.invalidate()
     wanted = expected(kinds, continues=continues, hedge=hedge)
     try:
-        found = choice._pick(AttemptContext(request, continues=continues), (), None, hedge=hedge).name
+        found = choice._select_replica(
+            AttemptContext(request, is_resumption=continues), (), None, is_hedge=hedge
+        ).name
     except ResilienceError as error:
         assert type(error) is wanted
     else:
@@ -104,13 +108,15 @@ def test_the_choice_keeps_to_its_rules(kinds, continues, hedge, policy):
 
 def test_time_alone_brings_back_what_rests_or_was_hinted_at():
     scene = Scene(a=[ok()], b=[ok()], policy="priority")
-    choice = scene.pool._choice
+    choice = scene.pool._load_balancer
 
     def now():
-        return choice._pick(AttemptContext(BackendRequest(target="/")), (), None, hedge=False).name
+        return choice._select_replica(
+            AttemptContext(BackendRequest(target="/")), (), None, is_hedge=False
+        ).name
 
-    choice.replicas["a"].rests_until = 5.0
-    choice.touch()
+    choice.replicas["a"].cooldown_until = 5.0
+    choice.invalidate()
     assert now() == "b"
     scene.clock.advance(4.9)
     assert now() == "b"

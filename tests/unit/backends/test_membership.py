@@ -34,7 +34,7 @@ def test_a_draining_replica_finishes_what_it_has_and_gets_nothing_new():
         assert [(await scene.ask()).replica for _ in range(3)] == ["b"] * 3
         state = scene.pool.status()["replicas"][0]
         assert (state["state"], state["inflight"]) == ("draining", 1)
-        await scene.pool.idle("a")
+        await scene.pool.wait_idle("a")
         assert task.done() or (await task).replica == "a"
         assert scene.clock.now() >= 5
         await scene.pool.drain("a", on=False)
@@ -146,12 +146,12 @@ def test_a_configuration_that_can_not_be_made_changes_nothing():
         return connect(options)
 
     async def main():
-        scene.pool._members._connect = refusing
+        scene.pool._membership._connect = refusing
         with pytest.raises(ConfigError, match="no key"):
             await scene.pool.apply(scene.options("b", "c", policy="round_robin"))
         assert (await scene.ask()).replica == "a"
         assert [one["name"] for one in scene.pool.status()["replicas"]] == ["a"]
-        assert scene.pool.options.policy.name == "priority"
+        assert scene.pool.options.load_balancing.name == "priority"
 
     scene.run(main)
 
@@ -206,9 +206,9 @@ def test_a_new_deadline_holds_at_once_and_the_budgets_stay():
     scene = Scene(a=[ok(seconds=50)])
 
     async def main():
-        over = scene.pool._over
+        over = scene.pool._pool_pipeline
         await scene.pool.apply(scene.options("a", pipeline={"timeout": {"total_s": 2}}))
-        assert scene.pool._over is over
+        assert scene.pool._pool_pipeline is over
         error = await scene.attempt()
         assert error.code == "deadline_exceeded"
         assert scene.clock.now() == pytest.approx(2.0)

@@ -164,7 +164,7 @@ def test_names_of_models_that_clients_make_up_take_no_memory():
     async def main():
         for number in range(300):
             await scene.ask(model=f"made up {number}")
-        assert len(scene.pool._choice._offers) == 1
+        assert len(scene.pool._load_balancer._candidates) == 1
 
     scene.run(main)
 
@@ -202,7 +202,7 @@ def test_a_replica_that_fails_is_ejected_and_comes_back():
 
 def test_where_too_few_are_sound_all_are_used():
     scene = Scene(
-        a=[ok()], b=[ok()], c=[ok()], health={"interval_s": 1, "down_after": 1}, policy="round_robin"
+        a=[ok()], b=[ok()], c=[ok()], health={"interval_s": 1, "unhealthy_threshold": 1}, policy="round_robin"
     )
 
     async def main():
@@ -224,7 +224,7 @@ def test_where_too_few_are_sound_all_are_used():
 
 
 def test_an_open_breaker_sends_requests_elsewhere_at_no_cost():
-    order = {"breaker": {"minimum": 4, "open_s": 60}}
+    order = {"breaker": {"minimum_throughput": 4, "break_duration_s": 60}}
     scene = Scene(a=[refuse(500)], b=[ok()], policy="round_robin", outlier="off", order=order)
 
     async def main():
@@ -239,7 +239,7 @@ def test_an_open_breaker_sends_requests_elsewhere_at_no_cost():
 
 
 def test_when_every_breaker_is_open_the_refusal_is_quick_and_says_when_to_come_again():
-    order = {"breaker": {"minimum": 4, "open_s": 60}, "retry": "off"}
+    order = {"breaker": {"minimum_throughput": 4, "break_duration_s": 60}, "retry": "off"}
     scene = Scene(a=[refuse(500)], outlier="off", order=order)
 
     async def main():
@@ -364,7 +364,10 @@ def test_after_its_first_token_a_stream_that_can_not_be_continued_ends_in_one_er
 
 
 def test_less_important_requests_are_shed_first():
-    order = {"shed": {"queue": 1, "concurrency": {"rule": "fixed", "start": 1}}, "hedge": "off"}
+    order = {
+        "shed": {"max_queue": 1, "concurrency": {"algorithm": "fixed", "initial_limit": 1}},
+        "hedge": "off",
+    }
     scene = Scene(a=[ok(seconds=1)], order=order)
 
     async def main():
@@ -410,10 +413,10 @@ def test_the_status_tells_what_a_page_wants():
 
 
 def test_the_order_is_told_as_it_was_built():
-    scene = Scene(a=[ok()], order={"hedge": "off", "retry": {"attempts": 2}})
+    scene = Scene(a=[ok()], order={"hedge": "off", "retry": {"max_attempts": 2}})
     lines = scene.pool.explain()
     names = [line.split()[1] for line in lines if line[0].isdigit()]
-    layers = [*scene.pool._over.layers][::-1]
+    layers = [*scene.pool._pool_pipeline.bound_strategies][::-1]
     assert names == [
         "timeout",
         "shed",

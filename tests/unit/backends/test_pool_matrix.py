@@ -36,8 +36,8 @@ BEFORE = [stream(then=then) for then in ("cut", "stall", "junk", "close")]
 AFTER = [stream("one", " two", then=then) for then in ("cut", "stall", "junk", "close")]
 ORDER = {
     "attempt_timeout": {"seconds": 5},
-    "progress": {"first_s": 3, "idle_s": 2},
-    "breaker": {"minimum": 5},
+    "progress": {"first_chunk_timeout_s": 3, "idle_timeout_s": 2},
+    "breaker": {"minimum_throughput": 5},
 }
 
 
@@ -139,7 +139,12 @@ def test_a_caller_who_leaves_at_any_moment_leaves_nothing_behind(streamed, votes
         rest = stream(" three", id="x") if streamed else ok(WHOLE)
         per = {name: {"continues": True} for name in "abc"}
         scene = Scene(
-            a=[first, rest], b=[rest], c=[hang()], per=per, policy="priority", order={"hedge": {"minimum": 1}}
+            a=[first, rest],
+            b=[rest],
+            c=[hang()],
+            per=per,
+            policy="priority",
+            order={"hedge": {"min_samples": 1}},
         )
 
         async def course(scene=scene):

@@ -11,7 +11,7 @@ from agentguard.backends.base import BackendRequest
 from agentguard.backends.config import BackendsOptions
 from agentguard.backends.pool import Pool
 from agentguard.errors import BackendError, DeadlineExceeded, RetriesExhausted
-from agentguard.model_api import API
+from agentguard.model_api import API_FORMATS
 from agentguard.model_api.canonical import canonical_response
 from agentguard.resilience import Deadline
 from agentguard.testing.fake_backend import (
@@ -30,8 +30,11 @@ from agentguard.testing.fake_backend import (
 from tests.unit.backends.pool_fixtures import notes, read, texts
 
 BODY = {"model": "m", "messages": [{"role": "user", "content": "hello"}]}
-PATIENT = {"attempt_timeout": {"seconds": 60}, "progress": {"first_s": 60, "idle_s": 60}}
-QUICK = {"attempt_timeout": {"seconds": 3}, "progress": {"first_s": 3, "idle_s": 3}}
+PATIENT = {
+    "attempt_timeout": {"seconds": 60},
+    "progress": {"first_chunk_timeout_s": 60, "idle_timeout_s": 60},
+}
+QUICK = {"attempt_timeout": {"seconds": 3}, "progress": {"first_chunk_timeout_s": 3, "idle_timeout_s": 3}}
 """For what only time tells; a sound endpoint on a busy machine must not take as long."""
 
 
@@ -46,7 +49,7 @@ def request(*, stream=False, **fields):
         target="/chat/completions",
         headers=headers,
         body=body,
-        api=API["chat"],
+        api=API_FORMATS["chat"],
         model="m",
         stream=stream,
         **fields,
@@ -156,7 +159,7 @@ def test_the_deadline_holds_over_all_attempts():
             await pool.send(request(), Deadline.after(3.0))
         assert time.monotonic() - began < 12, "ten attempts would take forty seconds"
 
-    attempts = {"retry": {"attempts": 10}, "attempt_timeout": {"seconds": 2}}
+    attempts = {"retry": {"max_attempts": 10}, "attempt_timeout": {"seconds": 2}}
     over([Hang(), Hang()], main, pipeline=attempts)
 
 
@@ -172,7 +175,7 @@ def test_a_vote_masks_a_corrupt_answer():
 
 
 def test_a_canary_finds_a_corrupt_replica_and_it_is_not_used():
-    canary = {"ask": "Say seven", "expect": "seven", "interval_s": 0.05, "timeout_s": 30}
+    canary = {"prompt": "Say seven", "expected": "seven", "interval_s": 0.05, "timeout_s": 30}
 
     async def main(pool, ends):
         async with asyncio.timeout(60):
@@ -183,7 +186,7 @@ def test_a_canary_finds_a_corrupt_replica_and_it_is_not_used():
 
     async def whole(ends):
         replicas = [{"name": one.name, "url": one.url} for one in ends]
-        section = {"replicas": replicas, "canary": canary, "health": "off", "policy": "priority"}
+        section = {"replicas": replicas, "probe": canary, "health": "off", "load_balancing": "priority"}
         pool = Pool(BackendsOptions.parse(section))
         await pool.start()
         try:

@@ -70,7 +70,9 @@ def test_one_of_three_that_hangs_does_not_hold_a_tie_beyond_the_deadline():
 
 
 def test_votes_are_bounded():
-    scene = Scene(a=[ok("x", 5)], b=[ok("x", 5)], c=[ok("x", 5)], votes={"most": 2, "at_once": 1})
+    scene = Scene(
+        a=[ok("x", 5)], b=[ok("x", 5)], c=[ok("x", 5)], votes={"max_replicas": 2, "max_concurrent": 1}
+    )
 
     async def main():
         found = await asyncio.gather(*(scene.ask(votes=9) for _ in range(3)))

@@ -204,7 +204,7 @@ def test_a_completion_goes_on_behind_its_prompt():
     body = json.dumps({"prompt": "Tell: ", "max_tokens": 10, "min_tokens": 1}).encode()
     sent = json.loads(build_resume_request(BackendRequest(target="/completions", body=body), before))
     assert sent == {"prompt": "Tell: Once upon", "max_tokens": 8, "min_tokens": 0}
-    assert before.over == " "
+    assert before.trailing_whitespace == " "
     with pytest.raises(NotResumable, match="no text"):
         build_resume_request(BackendRequest(target="/", body=b'{"prompt": [1, 2]}'), before)
 

@@ -170,9 +170,9 @@ def test_a_run_is_known_by_its_fence_whatever_is_asked() -> None:
         to_backend_request("POST", "/v1/chat/completions", body(*x))
         for x in (("a", "1"), ("a", "2"), ("b", "1"))
     )
-    assert one.prefix == same.prefix != other.prefix
+    assert one.prefix_digest == same.prefix_digest != other.prefix_digest
     assert one.model == "m"
-    assert to_backend_request("GET", "/v1/models", b"").prefix == b""
+    assert to_backend_request("GET", "/v1/models", b"").prefix_digest == b""
     assert to_backend_request("POST", "/tokenize", b"no json").model == ""
 
 
@@ -180,7 +180,7 @@ def test_a_policy_names_replicas_in_place_of_one_address(two: Two) -> None:
     urls, scripts = two
     scripts[0].always = "server"
     policy = Policy.model_validate(
-        {"judge": {"kind": "chat", "replicas": urls, "pool": {"policy": "session"}}}
+        {"judge": {"kind": "chat", "replicas": urls, "pool": {"load_balancing": "session_affinity"}}}
     )
     assert policy.judge is not None
     judge = build_judge(policy.judge)
@@ -196,7 +196,7 @@ def test_a_policy_names_replicas_in_place_of_one_address(two: Two) -> None:
     [
         {},
         {"base_url": "http://127.0.0.1:1/v1", "replicas": ["http://127.0.0.1:2/v1"]},
-        {"base_url": "http://127.0.0.1:1/v1", "pool": {"policy": "session"}},
+        {"base_url": "http://127.0.0.1:1/v1", "pool": {"load_balancing": "session_affinity"}},
     ],
 )
 def test_a_judge_that_is_nowhere_or_in_two_places_is_refused(wrong: dict[str, object]) -> None:

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agentguard.model_api import API
-from agentguard.model_api.sse import BLANK, EventSplitter, data_of, events
+from agentguard.model_api import API_FORMATS
+from agentguard.model_api.sse import EVENT_END, EventSplitter, extract_data, split_events
 
 
 def event(data: Any, name: str = "", end: str = "\n") -> bytes:
@@ -105,14 +105,14 @@ def named(cases: dict[str, dict[str, bytes]]) -> list[Any]:
 
 @pytest.mark.parametrize(("api", "chunk"), named(CARRIES))
 def test_what_brings_an_answer_on(api: str, chunk: bytes) -> None:
-    assert API[api].carries(chunk)
-    assert API[api].fault(chunk) is None
+    assert API_FORMATS[api].has_content(chunk)
+    assert API_FORMATS[api].find_chunk_error(chunk) is None
 
 
 @pytest.mark.parametrize(("api", "chunk"), named(SILENT))
 def test_what_does_not(api: str, chunk: bytes) -> None:
-    assert not API[api].carries(chunk)
-    assert not API[api].ends(chunk)
+    assert not API_FORMATS[api].has_content(chunk)
+    assert not API_FORMATS[api].is_last(chunk)
 
 
 @pytest.mark.parametrize(
@@ -140,14 +140,16 @@ def test_what_does_not(api: str, chunk: bytes) -> None:
     ],
 )
 def test_the_last_event(api: str, chunk: bytes, ends: bool) -> None:
-    assert API[api].ends(chunk) is ends
+    assert API_FORMATS[api].is_last(chunk) is ends
 
 
 def test_the_end_alone_is_no_answer() -> None:
     """An end is looked for once something was said: a stream of nothing but its end says nothing."""
-    assert not API["chat"].carries(DONE)
-    assert not API["completions"].carries(DONE)
-    assert API["messages"].carries(typed("message_stop"))  # an empty message is an answer of this API
+    assert not API_FORMATS["chat"].has_content(DONE)
+    assert not API_FORMATS["completions"].has_content(DONE)
+    assert API_FORMATS["messages"].has_content(
+        typed("message_stop")
+    )  # an empty message is an answer of this API
 
 
 SECRET = "sk-canary"
@@ -181,7 +183,7 @@ ERROR = {"message": SECRET, "type": "InternalServerError", "code": 500}
     ],
 )
 def test_faults_in_a_stream(api: str, chunk: bytes, part: str) -> None:
-    reason = API[api].fault(chunk)
+    reason = API_FORMATS[api].find_chunk_error(chunk)
     assert reason is not None
     assert part in reason
     assert SECRET not in reason
@@ -198,7 +200,7 @@ def test_faults_in_a_stream(api: str, chunk: bytes, part: str) -> None:
     ],
 )
 def test_what_is_no_fault(api: str, chunk: bytes) -> None:
-    assert API[api].fault(chunk) is None
+    assert API_FORMATS[api].find_chunk_error(chunk) is None
 
 
 CHAT = {"choices": [{"index": 0, "message": {"role": "assistant", "content": None}, "finish_reason": "stop"}]}
@@ -214,8 +216,8 @@ GOOD: dict[str, Any] = {
 @pytest.mark.parametrize("api", GOOD)
 def test_whole_answers_pass_with_whatever_else_is_in_them(api: str) -> None:
     body = json.dumps({**GOOD[api], "unknown": {"field": [1, None]}}).encode()
-    assert API[api].wrong(body) is None
-    assert API[api].wrong(body[:-1]) is not None
+    assert API_FORMATS[api].find_body_error(body) is None
+    assert API_FORMATS[api].find_body_error(body[:-1]) is not None
 
 
 @pytest.mark.parametrize("api", GOOD)
@@ -223,7 +225,7 @@ def test_whole_answers_pass_with_whatever_else_is_in_them(api: str) -> None:
     "body", [b"", b"<html>sk-canary</html>", b"null", b"[]", b'"sk-canary"', b"{}", b'{"detail":"sk-canary"}']
 )
 def test_what_is_no_answer(api: str, body: bytes) -> None:
-    reason = API[api].wrong(body)
+    reason = API_FORMATS[api].find_body_error(body)
     assert reason is not None
     assert SECRET not in reason
 
@@ -247,7 +249,7 @@ def test_what_is_no_answer(api: str, body: bytes) -> None:
     ],
 )
 def test_answers_of_status_200_that_are_none(api: str, value: Any, part: str) -> None:
-    reason = API[api].wrong(json.dumps(value).encode())
+    reason = API_FORMATS[api].find_body_error(json.dumps(value).encode())
     assert reason is not None
     assert part in reason
     assert SECRET not in reason
@@ -264,17 +266,17 @@ def test_answers_of_status_200_that_are_none(api: str, value: Any, part: str) ->
     ],
 )
 def test_no_vectors_are_right_where_none_were_asked_for(asked: bytes, right: bool) -> None:
-    assert (API["embeddings"].wrong(b'{"data":[]}', asked) is None) is right
+    assert (API_FORMATS["embeddings"].find_body_error(b'{"data":[]}', asked) is None) is right
 
 
 def test_a_response_that_is_queued_is_no_wrong_one() -> None:
-    assert API["responses"].wrong(b'{"output":[],"status":"queued"}') is None
+    assert API_FORMATS["responses"].find_body_error(b'{"output":[],"status":"queued"}') is None
 
 
 def test_deep_nesting_is_a_reason_and_no_crash() -> None:
     deep = b'{"choices":' + b"[" * 100_000
-    for api in API.values():
-        assert api.wrong(deep) is not None
+    for api in API_FORMATS.values():
+        assert api.find_body_error(deep) is not None
 
 
 CORPUS = [chunk for cases in (CARRIES, SILENT) for api in cases.values() for chunk in api.values()]
@@ -288,11 +290,11 @@ def test_events_are_cut_whole_wherever_reads_end(chunks: list[bytes], data: st.D
     cutter, given_out = EventSplitter(), []
     for begin, end in zip([0, *cuts], [*cuts, len(stream)], strict=True):
         given_out.append(cutter.feed(stream[begin:end]))
-    assert b"".join(given_out) + cutter.rest == stream
-    assert cutter.size == len(cutter.rest)
-    assert BLANK.search(cutter.rest.rstrip(b"\r")) is None
-    want = [data_of(one) for one in events(stream) if BLANK.search(one)]
-    got = [data_of(one) for out in given_out for one in events(out)]
+    assert b"".join(given_out) + cutter.remainder == stream
+    assert cutter.remainder_size == len(cutter.remainder)
+    assert EVENT_END.search(cutter.remainder.rstrip(b"\r")) is None
+    want = [extract_data(one) for one in split_events(stream) if EVENT_END.search(one)]
+    got = [extract_data(one) for out in given_out for one in split_events(out)]
     assert [one for one in got if one is not None] == [one for one in want if one is not None]
 
 
@@ -300,8 +302,8 @@ def test_events_are_cut_whole_wherever_reads_end(chunks: list[bytes], data: st.D
 @given(st.sampled_from(CORPUS), st.integers(0, 400), st.binary(max_size=3))
 def test_mutated_events_never_raise(chunk: bytes, at: int, junk: bytes) -> None:
     mutated = chunk[:at] + junk + chunk[at + 1 :]
-    for api in API.values():
-        assert api.fault(mutated) is None or isinstance(api.fault(mutated), str)
-        assert api.carries(mutated) in (True, False)
-        assert api.ends(mutated) in (True, False)
-        assert api.wrong(mutated) is not None
+    for api in API_FORMATS.values():
+        assert api.find_chunk_error(mutated) is None or isinstance(api.find_chunk_error(mutated), str)
+        assert api.has_content(mutated) in (True, False)
+        assert api.is_last(mutated) in (True, False)
+        assert api.find_body_error(mutated) is not None

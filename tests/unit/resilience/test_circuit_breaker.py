@@ -5,17 +5,17 @@ import pytest
 
 from agentguard.errors import BackendError, CircuitOpen
 from agentguard.resilience import (
+    AdaptiveThrottling,
     BasicRequest,
-    Breaker,
+    CircuitBreakerOptions,
     CircuitState,
     Deadline,
     Pipeline,
     Runtime,
     StreamTimeout,
-    Throttle,
     Timeout,
 )
-from agentguard.resilience._sliding_window import Window
+from agentguard.resilience._sliding_window import SlidingWindow
 from agentguard.resilience.base import CallOutcome
 from agentguard.testing.virtual_clock import VirtualClock
 from tests.unit.resilience.scripted_backend import Backend, answer, carries, ends, fails, hang, read, stream
@@ -40,7 +40,12 @@ async def tried(send, n, payload=None):
 def test_opens_at_the_ratio_but_not_before_the_minimum():
     clock, events = VirtualClock(), []
     backend = Backend(clock, *[answer()] * 7, fails(500), fails(500), answer())
-    send = bound(clock, backend, Breaker(failure_ratio=0.2, minimum=10), observers=[events.append])
+    send = bound(
+        clock,
+        backend,
+        CircuitBreakerOptions(failure_ratio=0.2, minimum_throughput=10),
+        observers=[events.append],
+    )
 
     async def main():
         assert await tried(send, 10) == ["good"] * 7 + ["backend_error"] * 2 + ["good"]
@@ -57,14 +62,14 @@ def test_opens_at_the_ratio_but_not_before_the_minimum():
 def test_errors_of_the_caller_do_not_open_it(status):
     clock = VirtualClock()
     backend = Backend(clock, fails(status))
-    send = bound(clock, backend, Breaker(minimum=1))
+    send = bound(clock, backend, CircuitBreakerOptions(minimum_throughput=1))
     assert clock.run(tried(send, 50)) == ["backend_error"] * 50
 
 
 def test_old_failures_are_forgotten():
     clock = VirtualClock()
     backend = Backend(clock, *[fails(500)] * 9, answer())
-    send = bound(clock, backend, Breaker(minimum=10, window_s=30.0))
+    send = bound(clock, backend, CircuitBreakerOptions(minimum_throughput=10, sampling_duration_s=30.0))
 
     async def main():
         await tried(send, 9)
@@ -77,7 +82,12 @@ def test_old_failures_are_forgotten():
 def test_exactly_one_of_fifty_may_probe():
     clock, events = VirtualClock(), []
     backend = Backend(clock, fails(500), answer(1.0))
-    send = bound(clock, backend, Breaker(minimum=1, open_s=5.0), observers=[events.append])
+    send = bound(
+        clock,
+        backend,
+        CircuitBreakerOptions(minimum_throughput=1, break_duration_s=5.0),
+        observers=[events.append],
+    )
 
     async def main():
         await tried(send, 1)
@@ -96,8 +106,8 @@ def test_exactly_one_of_fifty_may_probe():
 def test_a_failed_probe_opens_it_again_and_a_cancelled_one_frees_the_place():
     clock = VirtualClock()
     backend = Backend(clock, fails(500), hang(), fails(500), answer())
-    send = bound(clock, backend, Breaker(minimum=1, open_s=5.0))
-    breaker = send.layers["breaker"]
+    send = bound(clock, backend, CircuitBreakerOptions(minimum_throughput=1, break_duration_s=5.0))
+    breaker = send.bound_strategies["breaker"]
 
     async def main():
         await tried(send, 1)
@@ -118,8 +128,8 @@ def test_a_failed_probe_opens_it_again_and_a_cancelled_one_frees_the_place():
 def test_running_out_of_time_counts_but_the_caller_leaving_does_not():
     clock = VirtualClock()
     backend = Backend(clock, hang())
-    send = bound(clock, backend, Timeout(total_s=1.0), Breaker(minimum=2))
-    breaker = send.layers["breaker"]
+    send = bound(clock, backend, Timeout(total_s=1.0), CircuitBreakerOptions(minimum_throughput=2))
+    breaker = send.bound_strategies["breaker"]
 
     async def main():
         for _ in range(5):
@@ -136,9 +146,9 @@ def test_running_out_of_time_counts_but_the_caller_leaving_does_not():
 def test_a_stream_counts_at_its_end_and_a_probe_at_its_start():
     clock = VirtualClock()
     backend = Backend(clock, stream(tokens=2, then="cut"), stream(), stream(tokens=2, then="cut"))
-    progress = StreamTimeout(carries=carries, ends=ends)
-    send = bound(clock, backend, Breaker(minimum=1, open_s=5.0), progress)
-    breaker = send.layers["breaker"]
+    progress = StreamTimeout(has_content=carries, is_last=ends)
+    send = bound(clock, backend, CircuitBreakerOptions(minimum_throughput=1, break_duration_s=5.0), progress)
+    breaker = send.bound_strategies["breaker"]
 
     async def main():
         response = await send(BasicRequest())
@@ -160,49 +170,51 @@ def test_a_stream_counts_at_its_end_and_a_probe_at_its_start():
 
 def test_a_permit_of_an_earlier_state_and_a_second_end_count_for_nothing():
     clock = VirtualClock()
-    breaker = Breaker(minimum=1).build(Backend(clock, answer()).send, Runtime(clock=clock))
-    late, later, first = breaker.enter(), breaker.enter(), breaker.enter()
-    first.end(CallOutcome.FAULT)
-    first.end(CallOutcome.GOOD)
+    breaker = CircuitBreakerOptions(minimum_throughput=1).build(
+        Backend(clock, answer()).send, Runtime(clock=clock)
+    )
+    late, later, first = breaker.acquire(), breaker.acquire(), breaker.acquire()
+    first.release(CallOutcome.FAILURE)
+    first.release(CallOutcome.SUCCESS)
     clock.advance(5)
-    probe = breaker.enter()
-    late.end(CallOutcome.FAULT)
+    probe = breaker.acquire()
+    late.release(CallOutcome.FAILURE)
     assert breaker.state is CircuitState.HALF_OPEN
-    probe.end(CallOutcome.GOOD)
-    probe.end(CallOutcome.FAULT)
-    later.end(CallOutcome.FAULT)
+    probe.release(CallOutcome.SUCCESS)
+    probe.release(CallOutcome.FAILURE)
+    later.release(CallOutcome.FAILURE)
     assert breaker.state is CircuitState.CLOSED
 
 
 def test_window_counts_what_is_younger_than_its_length():
     clock = VirtualClock(1000)
-    window = Window(10.0, clock)
+    window = SlidingWindow(10.0, clock)
     window.add(True)
     clock.advance(5)
     window.add(False)
-    assert window.counts() == (1, 2)
+    assert window.get_counts() == (1, 2)
     clock.advance(5)
-    assert window.counts() == (0, 1)
+    assert window.get_counts() == (0, 1)
     clock.advance(1e7)
-    assert window.counts() == (0, 0)
+    assert window.get_counts() == (0, 0)
 
 
 def test_throttle_holds_nothing_back_at_half_accepted_and_most_at_none():
     clock = VirtualClock()
     backend = Backend(clock, *[answer(), fails(429)] * 50, fails(429))
-    send = bound(clock, backend, Throttle())
-    throttle = send.layers["throttle"]
+    send = bound(clock, backend, AdaptiveThrottling())
+    throttle = send.bound_strategies["throttle"]
 
     async def main():
         assert "overloaded" not in await tried(send, 100)
-        assert throttle.held_back() == 0
+        assert throttle.compute_rejection_probability() == 0
         await tried(send, 5000)
-        assert throttle.held_back() == 0.9
+        assert throttle.compute_rejection_probability() == 0.9
         before = len(backend.calls)
         await tried(send, 1000)
         assert 60 < len(backend.calls) - before < 140
         await clock.sleep(31)
-        assert throttle.held_back() == 0
+        assert throttle.compute_rejection_probability() == 0
 
     clock.run(main())
 
@@ -210,16 +222,16 @@ def test_throttle_holds_nothing_back_at_half_accepted_and_most_at_none():
 def test_throttle_recovers_in_a_few_windows_and_says_what_it_does():
     clock, events = VirtualClock(), []
     backend = Backend(clock, *[fails(503, seconds=0.01)] * 100, answer(0.01))
-    send = bound(clock, backend, Throttle(window_s=10.0), observers=[events.append])
-    throttle = send.layers["throttle"]
+    send = bound(clock, backend, AdaptiveThrottling(window_s=10.0), observers=[events.append])
+    throttle = send.bound_strategies["throttle"]
 
     async def main():
         while len(backend.script) > 1:
             await tried(send, 10)
             await clock.sleep(0.01)
-        assert throttle.held_back() > 0.6
+        assert throttle.compute_rejection_probability() > 0.6
         back = clock.now()
-        while throttle.held_back():
+        while throttle.compute_rejection_probability():
             await tried(send, 10)
             await clock.sleep(0.01)
         assert clock.now() - back < 40
@@ -231,13 +243,13 @@ def test_throttle_recovers_in_a_few_windows_and_says_what_it_does():
 def test_throttle_needs_enough_requests_to_judge_by():
     clock = VirtualClock()
     backend = Backend(clock, fails(503))
-    send = bound(clock, backend, Throttle(minimum=15))
+    send = bound(clock, backend, AdaptiveThrottling(min_requests=15))
     assert clock.run(tried(send, 15)) == ["backend_error"] * 15
-    assert send.layers["throttle"].held_back() == 0.9
+    assert send.bound_strategies["throttle"].compute_rejection_probability() == 0.9
 
 
 def test_a_caller_error_is_an_accepted_request():
     clock = VirtualClock()
-    send = bound(clock, Backend(clock, fails(400)), Throttle())
+    send = bound(clock, Backend(clock, fails(400)), AdaptiveThrottling())
     assert clock.run(tried(send, 50)) == ["backend_error"] * 50
-    assert Deadline.never(clock=clock).expired is False
+    assert Deadline.never(clock=clock).is_expired is False

@@ -98,12 +98,12 @@ def test_only_the_date_of_a_retry_after_looks_at_the_wall_clock():
 def test_deadline_of_two_is_the_earlier():
     clock = VirtualClock(100)
     outer = Deadline.after(10, clock=clock)
-    assert outer.sooner(3).at == 103
-    assert outer.sooner(30) is outer
-    assert Deadline.never(clock=clock).earlier(outer) is outer
-    assert (outer.remaining(), outer.expired) == (10, False)
+    assert outer.with_timeout(3).at == 103
+    assert outer.with_timeout(30) is outer
+    assert Deadline.never(clock=clock).minimum(outer) is outer
+    assert (outer.remaining(), outer.is_expired) == (10, False)
     clock.advance(12)
-    assert (outer.remaining(), outer.expired) == (0, True)
+    assert (outer.remaining(), outer.is_expired) == (0, True)
     assert Deadline.never(clock=clock).remaining() == math.inf
 
 
@@ -150,7 +150,7 @@ def test_nested_limits_blame_the_earlier_one_and_a_foreign_timeout_passes():
     async def main():
         outer = Deadline.after(2, clock=clock)
         with pytest.raises(DeadlineExceeded, match="inner"):
-            async with outer.limit("outer"), outer.sooner(1).limit("inner"):
+            async with outer.limit("outer"), outer.with_timeout(1).limit("inner"):
                 await clock.sleep(9)
         with pytest.raises(DeadlineExceeded, match="outer"):
             async with outer.limit("outer"), outer.limit("inner"):

@@ -8,7 +8,7 @@ import pytest
 
 from agentguard import errors
 from agentguard.errors import BackendError
-from agentguard.resilience import EventKind, HostBalancer, standard
+from agentguard.resilience import EventKind, HostBalancer, build_standard_strategies
 from agentguard.testing.virtual_clock import VirtualClock
 from tests.unit.resilience.scripted_backend import TOKENS
 
@@ -32,7 +32,9 @@ def test_events(kind):
     assert f"`{kind}`" in PAGE
 
 
-@pytest.mark.parametrize("name", [type(s).__name__ for s in standard()] + [HostBalancer.__name__])
+@pytest.mark.parametrize(
+    "name", [type(s).__name__ for s in build_standard_strategies()] + [HostBalancer.__name__]
+)
 def test_strategies(name):
     assert f"`{name}`" in PAGE
 

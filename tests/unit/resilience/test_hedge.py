@@ -4,7 +4,7 @@ import random
 import pytest
 
 from agentguard.errors import BackendError
-from agentguard.resilience import BasicRequest, BudgetOptions, Deadline, Hedge, Pipeline, StreamTimeout
+from agentguard.resilience import BasicRequest, Deadline, Hedge, Pipeline, RetryBudgetOptions, StreamTimeout
 from agentguard.resilience.hedge import RecentQuantile
 from agentguard.testing.virtual_clock import VirtualClock
 from tests.unit.resilience.scripted_backend import (
@@ -19,7 +19,7 @@ from tests.unit.resilience.scripted_backend import (
     stream,
 )
 
-FREE = BudgetOptions(ratio=1.0, reserve=0.0, per_second=0.0, burst=10.0)
+FREE = RetryBudgetOptions(ratio=1.0, reserve=0.0, per_second=0.0, burst=10.0)
 
 
 class Scene:
@@ -30,11 +30,11 @@ class Scene:
         self.backend = Backend(self.clock, *[stream() if progress else answer(0.1)] * 20, *script)
         strategies = [Hedge(budget=budget)]
         if progress:
-            strategies.append(StreamTimeout(carries=carries, ends=ends))
+            strategies.append(StreamTimeout(has_content=carries, is_last=ends))
         self.send = Pipeline(strategies, clock=self.clock, observers=[self.events.append]).bind(
             self.backend.send
         )
-        self.hedger = self.send.layers["hedge"]
+        self.hedger = self.send.bound_strategies["hedge"]
         self.progress = progress
 
     def run(self, then):
@@ -71,7 +71,7 @@ def test_nothing_is_hedged_before_enough_is_known():
 
     async def main():
         for n in range(19):
-            assert send.layers["hedge"].delay is None
+            assert send.bound_strategies["hedge"].delay is None
             await send(BasicRequest(payload=n))
 
     clock.run(main())
@@ -191,7 +191,7 @@ def test_a_loser_that_ignores_its_cancellation_is_left_after_a_tenth_of_a_second
 
     scene.run(then)
     assert scene.kinds == ["hedge", "stray"]
-    assert not scene.hedger._strays
+    assert not scene.hedger._cancelled_tasks
 
 
 def test_what_a_stubborn_loser_brings_is_closed():
@@ -235,7 +235,7 @@ def test_the_quantile_is_exact_over_the_last_values():
         recent.add(values[-1])
         last = sorted(values[-50:])
         for quantile in (0.5, 0.9, 0.95, 0.999):
-            got = recent.at(quantile)
+            got = recent.compute(quantile)
             assert got in last
             assert sum(v <= got for v in last) >= quantile * len(last)
             assert sum(v < got for v in last) < quantile * len(last)

@@ -5,26 +5,26 @@ import pytest
 from agentguard.errors import DeadlineExceeded, Overloaded
 from agentguard.resilience import (
     BasicRequest,
-    Concurrency,
+    ConcurrencyOptions,
     Deadline,
+    LoadShedding,
     Pipeline,
     RequestPriority,
-    Shed,
     StreamTimeout,
     Timeout,
 )
 from agentguard.testing.virtual_clock import VirtualClock
 from tests.unit.resilience.scripted_backend import Backend, answer, carries, ends, fails, hang, read, stream
 
-TWO = Concurrency(rule="fixed", start=2)
+TWO = ConcurrencyOptions(algorithm="fixed", initial_limit=2)
 
 
 def scene(*script, shed=None, after=()):
     clock, events = VirtualClock(), []
     backend = Backend(clock, *script)
-    strategies = (shed or Shed(queue=3, concurrency=TWO), *after)
+    strategies = (shed or LoadShedding(max_queue=3, concurrency=TWO), *after)
     send = Pipeline(strategies, clock=clock, observers=[events.append]).bind(backend.send)
-    return clock, backend, send, send.layers["shed"], events
+    return clock, backend, send, send.bound_strategies["shed"], events
 
 
 async def kinds_of(*calls):
@@ -70,7 +70,9 @@ def test_the_least_important_go_first_and_the_important_get_ahead():
 
 
 def test_what_would_not_be_done_in_time_is_refused_when_it_comes():
-    clock, _, send, _, _ = scene(answer(1.0), shed=Shed(queue=50, wait_s=60.0, concurrency=TWO))
+    clock, _, send, _, _ = scene(
+        answer(1.0), shed=LoadShedding(max_queue=50, queue_timeout_s=60.0, concurrency=TWO)
+    )
 
     async def main():
         await send(BasicRequest())
@@ -98,7 +100,9 @@ def test_an_estimate_that_is_too_long_corrects_itself():
 
 def test_a_call_that_comes_too_late_by_itself_is_no_sign_of_overload():
     clock, _, send, shed, _ = scene(
-        answer(1.0), shed=Shed(concurrency=Concurrency(start=10)), after=(Timeout(total_s=60.0),)
+        answer(1.0),
+        shed=LoadShedding(concurrency=ConcurrencyOptions(initial_limit=10)),
+        after=(Timeout(total_s=60.0),),
     )
 
     async def main():
@@ -112,7 +116,9 @@ def test_a_call_that_comes_too_late_by_itself_is_no_sign_of_overload():
 
 
 def test_no_turn_in_time_is_a_refusal_and_the_place_is_free_again():
-    clock, _, send, shed, _ = scene(hang(), shed=Shed(queue=3, wait_s=2.0, concurrency=TWO))
+    clock, _, send, shed, _ = scene(
+        hang(), shed=LoadShedding(max_queue=3, queue_timeout_s=2.0, concurrency=TWO)
+    )
 
     async def main():
         running = [asyncio.create_task(send(BasicRequest())) for _ in range(2)]
@@ -130,7 +136,8 @@ def test_no_turn_in_time_is_a_refusal_and_the_place_is_free_again():
 
 def test_a_turn_that_comes_in_the_instant_of_leaving_goes_to_the_next():
     clock, _, send, shed, _ = scene(
-        answer(1.0), shed=Shed(queue=5, concurrency=Concurrency(rule="fixed", start=1))
+        answer(1.0),
+        shed=LoadShedding(max_queue=5, concurrency=ConcurrencyOptions(algorithm="fixed", initial_limit=1)),
     )
 
     async def main():
@@ -148,7 +155,7 @@ def test_a_turn_that_comes_in_the_instant_of_leaving_goes_to_the_next():
 
 
 def test_a_stream_holds_its_place_until_its_end():
-    clock, _, send, shed, _ = scene(stream(), after=(StreamTimeout(carries=carries, ends=ends),))
+    clock, _, send, shed, _ = scene(stream(), after=(StreamTimeout(has_content=carries, is_last=ends),))
 
     async def main():
         response = await send(BasicRequest())
@@ -163,7 +170,7 @@ def test_a_stream_holds_its_place_until_its_end():
 
 
 def test_aimd_shrinks_once_for_calls_that_ran_together_and_grows_by_one_a_round():
-    limit = Concurrency(start=20).build()
+    limit = ConcurrencyOptions(initial_limit=20).build()
     for _ in range(20):
         limit.update(started=0.0, ended=1.0, inflight=20, overload=True)
     assert limit.value == 18
@@ -179,7 +186,7 @@ def test_aimd_shrinks_once_for_calls_that_ran_together_and_grows_by_one_a_round(
 
 @pytest.mark.parametrize("rule", ["aimd", "gradient"])
 def test_limits_stay_in_their_range(rule):
-    limit = Concurrency(rule=rule, start=5, least=2, most=8, samples=1).build()
+    limit = ConcurrencyOptions(algorithm=rule, initial_limit=5, min_limit=2, max_limit=8, samples=1).build()
     for n in range(300):
         limit.update(started=n, ended=n + 0.1, inflight=8, overload=False)
     assert 7 < limit.value <= 8
@@ -199,7 +206,7 @@ def test_gradient_notices_a_queue_before_anything_fails():
             await clock.sleep(0.1)
         worst.append(clock.now() - before)
 
-    shed = Shed(queue=0, concurrency=Concurrency(rule="gradient", start=5))
+    shed = LoadShedding(max_queue=0, concurrency=ConcurrencyOptions(algorithm="gradient", initial_limit=5))
     send = Pipeline((shed,), clock=clock).bind(backend)
 
     async def main():
@@ -210,14 +217,16 @@ def test_gradient_notices_a_queue_before_anything_fails():
         await asyncio.gather(*tasks, return_exceptions=True)
 
     clock.run(main())
-    assert 10 <= send.layers["shed"].limit.value <= 25
+    assert 10 <= send.bound_strategies["shed"].limit.value <= 25
     assert max(worst[-500:]) < 0.3
     assert len(worst) > 1800
 
 
 def test_overload_shrinks_the_limit_and_the_caller_leaving_does_not():
     clock, _, send, shed, _ = scene(
-        hang(), shed=Shed(concurrency=Concurrency(start=10)), after=(Timeout(total_s=1.0),)
+        hang(),
+        shed=LoadShedding(concurrency=ConcurrencyOptions(initial_limit=10)),
+        after=(Timeout(total_s=1.0),),
     )
 
     async def main():
@@ -231,6 +240,8 @@ def test_overload_shrinks_the_limit_and_the_caller_leaving_does_not():
         assert shed.limit.value == 9
 
     clock.run(main())
-    clock, _, send, shed, _ = scene(fails(429), shed=Shed(concurrency=Concurrency(start=10)))
+    clock, _, send, shed, _ = scene(
+        fails(429), shed=LoadShedding(concurrency=ConcurrencyOptions(initial_limit=10))
+    )
     clock.run(kinds_of(send(BasicRequest())))
     assert shed.limit.value == 9

@@ -6,19 +6,19 @@ import pytest
 
 from agentguard.errors import ConfigError
 from agentguard.resilience import (
+    AdaptiveThrottling,
     AttemptTimeout,
     Backoff,
-    Breaker,
-    BudgetOptions,
-    Concurrency,
+    CircuitBreakerOptions,
+    ConcurrencyOptions,
     EventKind,
     Hedge,
-    Outlier,
+    LoadShedding,
+    OutlierDetection,
     ResilienceEvent,
     Retry,
-    Shed,
+    RetryBudgetOptions,
     StreamTimeout,
-    Throttle,
     Timeout,
 )
 from agentguard.resilience.events import Observers
@@ -26,15 +26,15 @@ from agentguard.resilience.events import Observers
 KINDS = (
     AttemptTimeout,
     Backoff,
-    Breaker,
-    BudgetOptions,
-    Concurrency,
+    CircuitBreakerOptions,
+    RetryBudgetOptions,
+    ConcurrencyOptions,
     Hedge,
-    Outlier,
+    OutlierDetection,
     StreamTimeout,
     Retry,
-    Shed,
-    Throttle,
+    LoadShedding,
+    AdaptiveThrottling,
     Timeout,
 )
 NUMBERS = [
@@ -56,10 +56,10 @@ def test_every_number_has_a_range_and_the_error_names_the_field(kind, field, val
     ("kind", "options", "field"),
     [
         (Backoff, {"base_s": 20.0}, "cap_s"),
-        (BudgetOptions, {"burst": 1.0}, "burst"),
-        (Concurrency, {"start": 5000}, "start"),
-        (Concurrency, {"rule": "vegas"}, "rule"),
-        (Outlier, {"longest_s": 1.0}, "longest_s"),
+        (RetryBudgetOptions, {"burst": 1.0}, "burst"),
+        (ConcurrencyOptions, {"start": 5000}, "start"),
+        (ConcurrencyOptions, {"rule": "vegas"}, "rule"),
+        (OutlierDetection, {"longest_s": 1.0}, "longest_s"),
         (Retry, {"statuses": frozenset({200})}, "statuses"),
         (Retry, {"attempts": 2.0}, "attempts"),
     ],
@@ -74,7 +74,7 @@ def test_a_description_has_every_option():
         line = kind().describe()
         assert line.startswith(kind.name)
         assert all(f"{field.name}=" in line for field in dataclasses.fields(kind))
-    assert Throttle(k=3.0).describe() == "throttle k=3 window_s=30 minimum=20 most=0.9"
+    assert AdaptiveThrottling(k=3.0).describe() == "throttle k=3 window_s=30 minimum=20 most=0.9"
 
 
 def test_an_observer_that_raises_does_no_harm(caplog):

@@ -1,7 +1,14 @@
 import pytest
 
 from agentguard.errors import BackendError, ConfigError
-from agentguard.resilience import BasicRequest, Deadline, HostBalancer, Outlier, Outliers, Runtime
+from agentguard.resilience import (
+    BasicRequest,
+    Deadline,
+    HostBalancer,
+    OutlierDetection,
+    OutlierDetector,
+    Runtime,
+)
 from agentguard.resilience.events import Observers
 from agentguard.testing.virtual_clock import VirtualClock
 from tests.unit.resilience.scripted_backend import Backend, answer, fails, hang
@@ -9,8 +16,8 @@ from tests.unit.resilience.scripted_backend import Backend, answer, fails, hang
 
 def outliers(hosts="abc", **options):
     clock, events = VirtualClock(), []
-    runtime = Runtime(clock=clock, emit=Observers([events.append]))
-    return Outliers(hosts, Outlier(**options), runtime), clock, events
+    runtime = Runtime(clock=clock, observers=Observers([events.append]))
+    return OutlierDetector(hosts, OutlierDetection(**options), runtime), clock, events
 
 
 def test_five_failures_in_a_row_eject_for_thirty_seconds_and_longer_each_time():
@@ -143,7 +150,7 @@ def test_hosts_come_and_go():
 
 def spread(clock, **scripts):
     backends = {name: Backend(clock, *script) for name, script in scripts.items()}
-    layer = HostBalancer({n: b.send for n, b in backends.items()}, Outlier(), Runtime(clock=clock))
+    layer = HostBalancer({n: b.send for n, b in backends.items()}, OutlierDetection(), Runtime(clock=clock))
     return backends, layer
 
 
@@ -191,5 +198,5 @@ def test_all_bad_are_used_in_turn_with_one_left_out():
 
 def test_a_spread_over_nothing_is_refused():
     with pytest.raises(ConfigError, match=r"Spread\.hosts"):
-        HostBalancer({}, Outlier(), Runtime())
+        HostBalancer({}, OutlierDetection(), Runtime())
     assert BackendError("x").stage == "sent"

@@ -5,18 +5,18 @@ import pytest
 
 from agentguard.errors import ConfigError, DeadlineExceeded, RetriesExhausted
 from agentguard.resilience import (
+    AdaptiveThrottling,
     AttemptTimeout,
     Backoff,
     BasicRequest,
-    Breaker,
+    CircuitBreakerOptions,
     Deadline,
+    LoadShedding,
     Pipeline,
     Retry,
-    Shed,
     StreamTimeout,
-    Throttle,
     Timeout,
-    standard,
+    build_standard_strategies,
 )
 from agentguard.testing.virtual_clock import VirtualClock
 from tests.unit.resilience.scripted_backend import WHOLE, Backend, answer, fails, hang, read, stream
@@ -25,21 +25,21 @@ NAMES = ["timeout", "shed", "retry", "hedge", "throttle", "breaker", "attempt_ti
 
 
 def test_the_order_is_data_and_can_be_printed_and_compared():
-    pipeline = Pipeline(standard())
+    pipeline = Pipeline(build_standard_strategies())
     assert [s.name for s in pipeline.strategies] == NAMES
-    assert pipeline.strategies == standard()
-    assert pipeline.strategies != standard(total_s=5.0)
+    assert pipeline.strategies == build_standard_strategies()
+    assert pipeline.strategies != build_standard_strategies(total_timeout_s=5.0)
     lines = pipeline.describe()
     assert [line.split()[:2] for line in lines] == [[f"{n}.", name] for n, name in enumerate(NAMES, 1)]
     assert lines[0] == "1. timeout total_s=600"
-    assert list(pipeline.bind(hang()).layers) == NAMES[::-1]
+    assert list(pipeline.bind(hang()).bound_strategies) == NAMES[::-1]
 
 
 @pytest.mark.parametrize(
     ("order", "match"),
     [
-        ((Retry(), Retry(attempts=2)), "retry twice"),
-        ((AttemptTimeout(), Breaker()), "breaker must stand before attempt_timeout"),
+        ((Retry(), Retry(max_attempts=2)), "retry twice"),
+        ((AttemptTimeout(), CircuitBreakerOptions()), "breaker must stand before attempt_timeout"),
         ((AttemptTimeout(), Retry(), StreamTimeout()), "retry must stand before"),
         ((StreamTimeout(), Retry()), "progress must be the last"),
     ],
@@ -59,7 +59,7 @@ def test_an_empty_pipeline_is_the_backend():
 
 def test_each_binding_has_a_state_of_its_own():
     clock = VirtualClock()
-    pipeline = Pipeline((Breaker(minimum=1),), clock=clock)
+    pipeline = Pipeline((CircuitBreakerOptions(minimum_throughput=1),), clock=clock)
     bad, good = pipeline.bind(Backend(clock, fails(500)).send), pipeline.bind(Backend(clock, answer()).send)
 
     async def main():
@@ -68,7 +68,10 @@ def test_each_binding_has_a_state_of_its_own():
         await good(BasicRequest())
 
     clock.run(main())
-    assert (bad.layers["breaker"].state, good.layers["breaker"].state) == ("open", "closed")
+    assert (bad.bound_strategies["breaker"].state, good.bound_strategies["breaker"].state) == (
+        "open",
+        "closed",
+    )
 
 
 @pytest.mark.parametrize(
@@ -82,7 +85,7 @@ def test_one_deadline_over_all_attempts_and_waits(attempt_s, error, ended, sourc
     """The second attempt is cut short by the deadline, or has no third one after it that could be in time."""
     clock, events = VirtualClock(), []
     backend = Backend(clock, hang())
-    retry = Retry(backoff=Backoff(base_s=1.0, jitter=0.0))
+    retry = Retry(backoff=Backoff(initial_delay_s=1.0, jitter=0.0))
     order = (Timeout(total_s=10.0), retry, AttemptTimeout(seconds=attempt_s))
     send = Pipeline(order, clock=clock, observers=[events.append]).bind(backend.send)
 
@@ -109,7 +112,7 @@ def test_the_end_of_the_callers_time_is_no_failed_attempt():
 
 def test_the_callers_deadline_holds_if_it_is_earlier():
     clock = VirtualClock()
-    send = Pipeline(standard(), clock=clock).bind(Backend(clock, hang()).send)
+    send = Pipeline(build_standard_strategies(), clock=clock).bind(Backend(clock, hang()).send)
 
     async def main():
         with pytest.raises(DeadlineExceeded):
@@ -155,7 +158,7 @@ def test_a_strategy_of_ones_own_has_the_same_shape():
 def test_failover_before_the_first_token_through_the_standard_order():
     clock = VirtualClock()
     backend = Backend(clock, stream(first=1e6), stream(tokens=0, then="cut"), stream())
-    send = Pipeline(standard(attempt_s=5.0), clock=clock).bind(backend.send)
+    send = Pipeline(build_standard_strategies(attempt_timeout_s=5.0), clock=clock).bind(backend.send)
 
     async def main():
         return await read(await send(BasicRequest(payload=1)))
@@ -166,7 +169,7 @@ def test_failover_before_the_first_token_through_the_standard_order():
 
 def test_everything_a_refusal_says_is_typed_and_free_of_the_request():
     clock, secret = VirtualClock(), "sk-secret"
-    send = Pipeline((Timeout(), Shed(), Retry(), Throttle()), clock=clock).bind(
+    send = Pipeline((Timeout(), LoadShedding(), Retry(), AdaptiveThrottling()), clock=clock).bind(
         Backend(clock, fails(503)).send
     )
 

@@ -12,12 +12,20 @@ from agentguard.errors import (
     RetriesExhausted,
     Stalled,
 )
-from agentguard.resilience import Backoff, BasicRequest, BudgetOptions, Deadline, EventKind, Pipeline, Retry
-from agentguard.resilience.base import retryable
+from agentguard.resilience import (
+    Backoff,
+    BasicRequest,
+    Deadline,
+    EventKind,
+    Pipeline,
+    Retry,
+    RetryBudgetOptions,
+)
+from agentguard.resilience.base import is_retryable
 from agentguard.testing.virtual_clock import VirtualClock
 from tests.unit.resilience.scripted_backend import Backend, answer, fails
 
-PLAIN = Retry(backoff=Backoff(base_s=1.0, jitter=0.0))
+PLAIN = Retry(backoff=Backoff(initial_delay_s=1.0, jitter=0.0))
 
 
 def outcome(*script, retry=PLAIN, call=None, total_s=100.0):
@@ -78,7 +86,7 @@ def test_what_would_fail_again_passes_unchanged(status):
     ids=str,
 )
 def test_classes(error, idempotent, allowed):
-    assert retryable(error, BasicRequest(idempotent=idempotent)) is allowed
+    assert is_retryable(error, BasicRequest(idempotent=idempotent)) is allowed
 
 
 def test_a_servers_wait_is_kept_and_spread_by_a_tenth_at_most():
@@ -97,7 +105,7 @@ def test_a_stop_or_a_wait_beyond_the_deadline_ends_it_at_once(seconds):
 def test_the_budget_is_that_of_all_calls_together():
     clock = VirtualClock()
     backend = Backend(clock, fails(503))
-    budget = BudgetOptions(ratio=0.2, reserve=3.0, per_second=0.0)
+    budget = RetryBudgetOptions(ratio=0.2, reserve=3.0, per_second=0.0)
     send = Pipeline((Retry(budget=budget),), clock=clock, rng=random.Random(1)).bind(backend.send)
 
     async def main():
@@ -111,7 +119,7 @@ def test_the_budget_is_that_of_all_calls_together():
 
 
 def test_a_budget_that_ran_dry_in_the_meantime_is_respected():
-    budget = BudgetOptions(ratio=0.0, reserve=1.0, per_second=0.0)
+    budget = RetryBudgetOptions(ratio=0.0, reserve=1.0, per_second=0.0)
     clock = VirtualClock()
     backend = Backend(clock, fails(503))
     events = []
@@ -138,9 +146,9 @@ def test_a_bug_is_not_retried():
 
 
 def test_full_jitter_fills_the_range_and_stays_in_it():
-    backoff, rng = Backoff(base_s=1.0, cap_s=5.0), random.Random(0)
+    backoff, rng = Backoff(initial_delay_s=1.0, max_delay_s=5.0), random.Random(0)
     for failed, bound in [(1, 1.0), (2, 2.0), (3, 4.0), (4, 5.0), (2000, 5.0)]:
-        waits = [backoff.wait(failed, rng) for _ in range(300)]
-        assert backoff.bound(failed) == bound
+        waits = [backoff.sample_delay(failed, rng) for _ in range(300)]
+        assert backoff.compute_max_delay(failed) == bound
         assert 0 <= min(waits) < 0.05 * bound
         assert 0.95 * bound < max(waits) <= bound

@@ -2,7 +2,7 @@ import math
 
 import pytest
 
-from agentguard.resilience import STOP, parse_retry_after, pushback
+from agentguard.resilience import DO_NOT_RETRY, parse_pushback, parse_retry_after
 
 SUNDAY = 784_111_777.0  # RFC 9110's example date
 
@@ -16,9 +16,9 @@ SUNDAY = 784_111_777.0  # RFC 9110's example date
         ("1e9", 1e9),
         ("inf", math.inf),
         ("9" * 100, 1e100),
-        ("-1", STOP),
-        ("-inf", STOP),
-        ("-0.001", STOP),
+        ("-1", DO_NOT_RETRY),
+        ("-inf", DO_NOT_RETRY),
+        ("-0.001", DO_NOT_RETRY),
         (None, None),
         ("", None),
         ("nan", None),
@@ -37,13 +37,13 @@ SUNDAY = 784_111_777.0  # RFC 9110's example date
     ],
 )
 def test_values(value, seconds):
-    assert parse_retry_after(value, wall=SUNDAY) == seconds
+    assert parse_retry_after(value, wall_time=SUNDAY) == seconds
 
 
 def test_a_date_is_measured_from_the_servers_own_clock():
     later = "Sun, 06 Nov 1994 08:50:37 GMT"
-    assert parse_retry_after(later, date="Sun, 06 Nov 1994 08:50:07 GMT", wall=0.0) == 30
-    assert parse_retry_after(later, date="rubbish", wall=SUNDAY) == 60
+    assert parse_retry_after(later, date="Sun, 06 Nov 1994 08:50:07 GMT", wall_time=0.0) == 30
+    assert parse_retry_after(later, date="rubbish", wall_time=SUNDAY) == 60
     assert parse_retry_after(later) == 0  # by the real wall clock, long past
 
 
@@ -54,10 +54,10 @@ def test_a_date_is_measured_from_the_servers_own_clock():
         ({"retry-after": "3"}, 3.0),
         ({"retry-after": "3", "retry-after-ms": "250"}, 0.25),
         ({"retry-after": "3", "retry-after-ms": "soon"}, 3.0),
-        ({"retry-after-ms": "-5"}, STOP),
-        ({"retry-after": "3", "x-should-retry": "False"}, STOP),
+        ({"retry-after-ms": "-5"}, DO_NOT_RETRY),
+        ({"retry-after": "3", "x-should-retry": "False"}, DO_NOT_RETRY),
         ({"retry-after": "3", "x-should-retry": "true"}, 3.0),
     ],
 )
 def test_headers(headers, seconds):
-    assert pushback(headers) == seconds
+    assert parse_pushback(headers) == seconds

@@ -21,7 +21,7 @@ from tests.unit.resilience.scripted_backend import (
     stream,
 )
 
-OPTIONS = StreamTimeout(first_s=10.0, idle_s=3.0, carries=carries, ends=ends)
+OPTIONS = StreamTimeout(first_chunk_timeout_s=10.0, idle_timeout_s=3.0, has_content=carries, is_last=ends)
 
 
 def scene(*script, before=(), options=OPTIONS):
@@ -85,7 +85,7 @@ def test_a_quiet_end_is_no_success():
 
 
 def test_a_quiet_end_is_one_where_the_protocol_has_no_last_event():
-    clock, _, send, _ = scene(stream(tokens=3, then="close"), options=StreamTimeout(carries=carries))
+    clock, _, send, _ = scene(stream(tokens=3, then="close"), options=StreamTimeout(has_content=carries))
     assert clock.run(_read(send)) == (list(TOKENS[:3]), None)
 
 
@@ -101,7 +101,7 @@ def test_before_the_first_token_the_error_is_that_of_the_call_and_may_be_retried
 
 
 def test_too_many_heartbeats_are_not_kept():
-    options = StreamTimeout(carries=carries, ends=ends, ahead=5)
+    options = StreamTimeout(has_content=carries, is_last=ends, max_leading_heartbeats=5)
     clock, backend, send, _ = scene(stream(beats=50, first=0.01), options=options)
 
     async def main():
@@ -153,7 +153,7 @@ def test_closing_early_closes_the_source_and_later_reading_ends():
 
     async def main():
         response = await send(BasicRequest())
-        response.on_end(ended.append)
+        response.add_end_callback(ended.append)
         assert await anext(response) == TOKENS[0]
         await response.aclose()
         await response.aclose()
@@ -174,7 +174,7 @@ def test_an_error_is_raised_again_when_read_again():
             _, error = await tokens_and_error(response)
             assert isinstance(error, BackendError)
         ended = []
-        response.on_end(ended.append)
+        response.add_end_callback(ended.append)
         assert ended == [error]
 
     clock.run(main())
@@ -186,7 +186,7 @@ def test_a_cancelled_reader_ends_the_stream_even_if_it_does_not_close_it():
 
     async def reader():
         response = await send(BasicRequest())
-        response.on_end(ended.append)
+        response.add_end_callback(ended.append)
         await tokens_and_error(response)
 
     async def main():
@@ -224,9 +224,9 @@ def test_a_source_that_does_not_close_is_left_after_a_tenth_of_a_second():
 class Reads:
     """An API whose faulty chunks say so."""
 
-    carries, ends = staticmethod(carries), staticmethod(ends)
+    has_content, is_last = staticmethod(carries), staticmethod(ends)
 
-    def fault(self, chunk):
+    def find_chunk_error(self, chunk):
         return "an event is malformed" if chunk == "junk" else None
 
 

@@ -1,7 +1,7 @@
 import asyncio
 import random
 
-from agentguard.resilience._timer_heap import timers_of
+from agentguard.resilience._timer_heap import get_timer_heap
 from agentguard.testing.virtual_clock import VirtualClock
 
 
@@ -13,14 +13,14 @@ def run(main):
 def test_timers_ring_in_the_order_of_their_times_and_not_when_off():
     async def main(clock):
         loop, rung = asyncio.get_running_loop(), []
-        timers = timers_of(loop)
+        timers = get_timer_heap(loop)
         rng = random.Random(3)
         wanted = []
         for number in range(500):
             at = rng.choice((0.5, 1.0, 2.0, rng.random() * 10))
-            timer = timers.after(loop, at, lambda at=at: rung.append((clock.now(), at)))
+            timer = timers.schedule(loop, at, lambda at=at: rung.append((clock.now(), at)))
             if number % 3:
-                timers.off(timer)
+                timers.cancel(timer)
             else:
                 wanted.append(at)
         await clock.sleep(20)
@@ -34,12 +34,12 @@ def test_timers_ring_in_the_order_of_their_times_and_not_when_off():
 def test_those_that_are_off_do_not_pile_up():
     async def main(clock):
         loop = asyncio.get_running_loop()
-        timers = timers_of(loop)
-        kept = timers.after(loop, 600, lambda: None)
+        timers = get_timer_heap(loop)
+        kept = timers.schedule(loop, 600, lambda: None)
         for _ in range(10_000):
-            timers.off(timers.after(loop, 600, lambda: None))
+            timers.cancel(timers.schedule(loop, 600, lambda: None))
             assert len(timers._heap) < 200
-        timers.off(kept)
+        timers.cancel(kept)
 
     run(main)
 
@@ -47,10 +47,10 @@ def test_those_that_are_off_do_not_pile_up():
 def test_an_earlier_timer_that_is_set_later_rings_first():
     async def main(clock):
         loop, rung = asyncio.get_running_loop(), []
-        timers = timers_of(loop)
-        timers.after(loop, 5, lambda: rung.append("late"))
+        timers = get_timer_heap(loop)
+        timers.schedule(loop, 5, lambda: rung.append("late"))
         await clock.sleep(1)
-        timers.after(loop, 1, lambda: rung.append("early"))
+        timers.schedule(loop, 1, lambda: rung.append("early"))
         await clock.sleep(1.5)
         assert rung == ["early"]
         await clock.sleep(5)
@@ -63,14 +63,14 @@ def test_a_timer_that_raises_does_not_stop_the_others():
     async def main(clock):
         loop, rung, told = asyncio.get_running_loop(), [], []
         loop.set_exception_handler(lambda _, context: told.append(context["exception"]))
-        timers = timers_of(loop)
+        timers = get_timer_heap(loop)
 
         def fails():
             raise ValueError
 
-        timers.after(loop, 1, fails)
-        timers.after(loop, 1, lambda: rung.append("same"))
-        timers.after(loop, 2, lambda: rung.append("next"))
+        timers.schedule(loop, 1, fails)
+        timers.schedule(loop, 1, lambda: rung.append("same"))
+        timers.schedule(loop, 2, lambda: rung.append("next"))
         await clock.sleep(3)
         assert rung == ["same", "next"]
         assert [type(error) for error in told] == [ValueError]
@@ -80,6 +80,6 @@ def test_a_timer_that_raises_does_not_stop_the_others():
 
 def test_each_loop_has_its_own():
     async def mine():
-        return timers_of(asyncio.get_running_loop())
+        return get_timer_heap(asyncio.get_running_loop())
 
     assert asyncio.run(mine()) is not asyncio.run(mine())

@@ -1,4 +1,4 @@
-"""The first tables."""
+"""Migration 0001: the first tables."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _OF_RUN = ("run_id", "created_at", "id")
 
 
 def upgrade() -> None:
-    """Make the tables."""
+    """Create the tables."""
     _runs()
     _learnt()
     _done()

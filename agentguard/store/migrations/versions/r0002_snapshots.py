@@ -1,4 +1,4 @@
-"""Saved states of what a run acts on."""
+"""Migration 0002: snapshots of the environment of a run."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ down_revision = "0001"
 
 
 def upgrade() -> None:
-    """Make the table; what other tables hold stays as it is."""
+    """Create the table; other tables remain unchanged."""
     op.create_table(
         "agentguard_snapshots",
         sa.Column("tenant", sa.Text, nullable=False, primary_key=True),

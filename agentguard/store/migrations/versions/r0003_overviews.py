@@ -1,8 +1,7 @@
-"""What a list of runs shows of each.
+"""Migration 0003: run summaries.
 
-The runs that are there get a row with what their own row says; the rest of it is read from their steps and
-diagnoses afterwards (`agentguard.store.read.run_summaries.refresh_summaries`), as that needs what only this
-program can unpack.
+Each existing run gets a summary from its own row. The rest comes from its steps and diagnoses, which only
+agentguard can decode: `agentguard.store.read.run_summaries.refresh_summaries` adds it after the migration.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ _TEXTS = (
 
 
 def upgrade() -> None:
-    """Make the table and a row in it for each run; what other tables hold stays as it is."""
+    """Create the table and a summary for each run; other tables remain unchanged."""
     op.create_table(
         _TABLE,
         sa.Column("tenant", sa.Text, nullable=False, primary_key=True),

@@ -1,4 +1,4 @@
-"""What several proxies tell each other: conversations that go on elsewhere, and trouble with backends."""
+"""Migration 0004: state that proxies share, namely sessions and health hints."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ down_revision = "0003"
 
 
 def upgrade() -> None:
-    """Make the two tables; what other tables hold stays as it is."""
+    """Create both tables; other tables remain unchanged."""
     _table(
         "sessions",
         sa.Column("key", sa.Text, nullable=False, primary_key=True),

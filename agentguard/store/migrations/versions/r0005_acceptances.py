@@ -1,4 +1,4 @@
-"""The record of acceptance tests: what was given for what was asked, and whether it was accepted."""
+"""Migration 0005: attempts and results of acceptance tests."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _TABLE = "agentguard_acceptances"
 
 
 def upgrade() -> None:
-    """Make the table; what other tables hold stays as it is."""
+    """Create the table; other tables remain unchanged."""
     op.create_table(
         _TABLE,
         sa.Column("tenant", sa.Text, nullable=False, primary_key=True),

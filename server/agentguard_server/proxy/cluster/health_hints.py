@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, cast, get_args
 
 from sqlalchemy import select
 
-from agentguard.backends.health.hints import LONGEST_S, Hint, Trouble
+from agentguard.backends.health.hints import MAX_HINT_S, Hint, ReplicaProblem
 from agentguard.errors import AgentGuardError
 from agentguard.store.db.row_mapping import to_row
 from agentguard.store.db.rows import HealthHintRow
@@ -29,13 +29,13 @@ _MAX_CLOCK_SKEW_S: Final = 120.0
 _PURGE_INTERVAL_S: Final = 300.0
 _HINT_TTL_S: Final = 3600.0
 _WARNING_INTERVAL_S: Final = 60.0
-_TROUBLES: Final = frozenset(get_args(Trouble))
+_TROUBLES: Final = frozenset(get_args(ReplicaProblem))
 
 HintCallback = Callable[[Hint], None]
 
 
 class SharedHealthHints:
-    """`agentguard.backends.health.hints.Hints` over a store; a thread looks for what others say.
+    """`agentguard.backends.health.hints.HintChannel` over a store; a thread looks for what others say.
 
     Args:
         store: where; opened without waiting for the database.
@@ -79,8 +79,8 @@ class SharedHealthHints:
             HealthHintRow(
                 machine=self.machine,
                 backend=hint.replica,
-                trouble=hint.trouble or "",
-                seconds=min(max(hint.seconds, 0.0), LONGEST_S),
+                trouble=hint.problem or "",
+                seconds=min(max(hint.duration_s, 0.0), MAX_HINT_S),
                 number=next(self._sequence),
             )
         )
@@ -153,5 +153,5 @@ def _to_hint(row: HealthHintRow, *, now: float | None) -> Hint | None:
     seconds = row.seconds if now is None else row.updated_at + row.seconds - now
     if row.trouble and seconds <= 0:
         return None
-    trouble = cast(Trouble, row.trouble) if row.trouble else None
-    return Hint(replica=row.backend, trouble=trouble, seconds=min(max(seconds, 0.0), LONGEST_S))
+    trouble = cast(ReplicaProblem, row.trouble) if row.trouble else None
+    return Hint(replica=row.backend, problem=trouble, duration_s=min(max(seconds, 0.0), MAX_HINT_S))

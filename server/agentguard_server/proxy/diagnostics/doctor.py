@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import orjson
 
 from agentguard.backends.base import BackendRequest, Response, UpstreamError
-from agentguard.backends.config import ANY, ReplicaOptions
+from agentguard.backends.config import ANY_MODEL, ReplicaOptions
 from agentguard.cli.doctor_checks import CheckContext, CheckResult, check_store_access
 from agentguard.cli.doctor_judge_checks import check_judges
 from agentguard.errors import AgentGuardError, BackendError, ResilienceError
@@ -217,7 +217,7 @@ def _check_models(replica: ReplicaOptions, response: Response, seconds: float) -
             way_out="url must go up to and with /v1",
         )
         return
-    wanted = {served for served in replica.models.values() if served != ANY}
+    wanted = {served for served in replica.models.values() if served != ANY_MODEL}
     missing = sorted(wanted - names)
     if missing:
         yield CheckResult(

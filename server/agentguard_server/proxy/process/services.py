@@ -19,7 +19,7 @@ from agentguard_server.proxy.telemetry.counters import MetricSample
 from agentguard_server.proxy.telemetry.worker_snapshots import SnapshotDirectory
 
 if TYPE_CHECKING:
-    from agentguard.backends.health.hints import Hints
+    from agentguard.backends.health.hints import HintChannel
     from agentguard_server.proxy.admin.app import AdminApp
     from agentguard_server.proxy.cluster.services import ClusterServices
     from agentguard_server.proxy.config.schema import ProxySettings
@@ -95,7 +95,7 @@ class WorkerServices:
         return (self.logger,) if self.metrics is None else (self.metrics, self.logger)
 
     @property
-    def health_hints(self) -> Hints | None:
+    def health_hints(self) -> HintChannel | None:
         """What carries hints about replicas to other proxies; None if nothing does."""
         return None if self.cluster is None else self.cluster.health_hints
 

@@ -324,7 +324,7 @@ class RequestHandler:
     async def _call_model(self, body: bytes, stream: bool) -> Response | StreamingResponse:
         assert self._upstream_request is not None  # for mypy: nobody asks again before
         return await self._app_state.pool.send(
-            replace(self._upstream_request, body=body, stream=stream, tried=[]), _NO_DEADLINE
+            replace(self._upstream_request, body=body, stream=stream, tried_replicas=[]), _NO_DEADLINE
         )
 
     async def _send_upstream_error(self, error: ResilienceError) -> None:

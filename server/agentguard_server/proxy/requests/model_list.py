@@ -9,7 +9,7 @@ from urllib.parse import unquote
 import orjson
 
 from agentguard.backends.base import Response
-from agentguard.backends.config import ANY, BackendsOptions
+from agentguard.backends.config import ANY_MODEL, BackendsOptions
 from agentguard_server.proxy.errors import ProxyError
 from agentguard_server.proxy.state import AppState
 
@@ -33,7 +33,7 @@ def build_model_list_response(app_state: AppState, path: bytes) -> Response | No
     """
     options: BackendsOptions = getattr(app_state.pool, "options", app_state.settings.backends)
     named = [replica.models for replica in options.replicas]
-    if not all(named) or any(ANY in models for models in named):
+    if not all(named) or any(ANY_MODEL in models for models in named):
         return None
     names = sorted({name for models in named for name in models})
     if path in (PATH, PATH + b"/"):

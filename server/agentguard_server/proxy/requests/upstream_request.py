@@ -6,7 +6,7 @@ import re
 from typing import Final
 
 from agentguard.backends.base import BackendRequest
-from agentguard.model_api import API
+from agentguard.model_api import API_FORMATS
 from agentguard.resilience.base import RequestPriority
 from agentguard_server.proxy.errors import ProxyError
 from agentguard_server.proxy.requests.body_inspection import (
@@ -71,15 +71,15 @@ def build_upstream_request(
         method=method,
         headers=tuple(forwarded_headers),
         body=body,
-        api=API.get(route.api),
+        api=API_FORMATS.get(route.api),
         stream=bool(found.stream) if is_model else method != "HEAD",  # files may be long
         idempotent=(is_model and not found.background) or method in _IDEMPOTENT_METHODS,
         priority=priority,
         model=found.model if isinstance(found.model, str) else "",
-        session=session,
-        prefix=prefix,
-        votes=votes,
-        replica=replica,
+        session_id=session,
+        prefix_digest=prefix,
+        quorum_size=votes,
+        pinned_replica=replica,
     )
 
 

@@ -123,7 +123,7 @@ async def backend(server: Server, **more: Any) -> AsyncIterator[HttpBackend]:
         yield made
     finally:
         await made.aclose()
-        assert made.connections == 0
+        assert made.connection_count == 0
 
 
 def request(target: str = "/chat/completions", **more: Any) -> BackendRequest:

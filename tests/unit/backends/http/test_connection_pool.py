@@ -11,7 +11,7 @@ import pytest
 from agentguard.backends.base import Response
 from agentguard.backends.http import HttpBackend, HttpLimits
 from agentguard.errors import BackendError, DeadlineExceeded, ResilienceError
-from agentguard.model_api import API
+from agentguard.model_api import API_FORMATS
 from tests.unit.backends.http.scripted_server import (
     CHUNKED,
     END,
@@ -46,7 +46,7 @@ def test_one_connection_serves_one_request_after_the_other() -> None:
         async with serving() as server, backend(server) as client:
             for _ in range(5):
                 await client.send(request(), soon())
-            assert (server.connections, client.connections) == (1, 1)
+            assert (server.connections, client.connection_count) == (1, 1)
             await asyncio.gather(*(client.send(request(), soon()) for _ in range(8)))
             assert server.connections == 8
 
@@ -55,12 +55,12 @@ def test_one_connection_serves_one_request_after_the_other() -> None:
 
 def test_what_may_not_be_sent_twice_has_a_connection_of_its_own_while_there_is_room() -> None:
     async def main() -> None:
-        limits = HttpLimits(connections=3)
+        limits = HttpLimits(max_connections=3)
         async with serving() as server, backend(server, limits=limits) as client:
             await client.send(request(), soon())
             for opened in (2, 3, 3):
                 await client.send(request(idempotent=False), soon())
-                assert server.connections == client.connections == opened
+                assert server.connections == client.connection_count == opened
             await client.send(request(), soon())
             assert server.connections == 3
 
@@ -89,7 +89,7 @@ def test_a_stale_connection_costs_nothing() -> None:
     async def main() -> None:
         async with serving(_ok_and_close) as server, backend(server) as client:
             await client.send(request(), soon())
-            await until(lambda: client.connections == 0)
+            await until(lambda: client.connection_count == 0)
             answer = await client.send(request(), soon())
             assert isinstance(answer, Response)
             assert server.connections == 2
@@ -111,11 +111,11 @@ def test_a_request_that_went_out_on_a_closing_connection_counts_as_sent() -> Non
 
 def test_idle_connections_are_closed_after_a_while_and_beyond_a_number() -> None:
     async def main() -> None:
-        limits = HttpLimits(idle=2, idle_s=0.05)
+        limits = HttpLimits(max_idle_connections=2, keepalive_timeout_s=0.05)
         async with serving() as server, backend(server, limits=limits) as client:
             await asyncio.gather(*(client.send(request(), soon()) for _ in range(5)))
-            await until(lambda: client.connections <= 2)
-            await until(lambda: client.connections == 0)
+            await until(lambda: client.connection_count <= 2)
+            await until(lambda: client.connection_count == 0)
             await client.send(request(), soon())
 
     run(main())
@@ -123,7 +123,7 @@ def test_idle_connections_are_closed_after_a_while_and_beyond_a_number() -> None
 
 def test_requests_wait_in_order_for_one_of_few_connections() -> None:
     async def main() -> None:
-        limits = HttpLimits(connections=2)
+        limits = HttpLimits(max_connections=2)
         async with serving(*([_slow_ok] * 9)) as server, backend(server, limits=limits) as client:
             order: list[int] = []
 
@@ -145,7 +145,7 @@ async def _slow_ok(heard: Heard) -> None:
 
 def test_the_wait_for_a_connection_is_bounded_in_number_and_time() -> None:
     async def main() -> None:
-        limits = HttpLimits(connections=1, waiting=1, wait_s=0.05)
+        limits = HttpLimits(max_connections=1, max_waiting=1, pool_timeout_s=0.05)
         async with serving(_hang) as server, backend(server, limits=limits) as client:
             first = asyncio.ensure_future(client.send(request(), soon()))
             await until(lambda: len(server.heard) == 1)
@@ -169,15 +169,15 @@ def test_a_connection_that_breaks_as_it_is_handed_on_is_not_used() -> None:
     async def main() -> None:
         async with (
             serving(_slow_ok, OK) as server,
-            backend(server, limits=HttpLimits(connections=1)) as client,
+            backend(server, limits=HttpLimits(max_connections=1)) as client,
         ):
-            release = client._connections.release
+            release = client._connection_pool.release
 
             def breaking(connection: Any) -> None:
                 release(connection)
                 connection.drop()
 
-            client._connections.release = breaking  # type: ignore[method-assign]
+            client._connection_pool.release = breaking  # type: ignore[method-assign]
             answers = await asyncio.gather(*(client.send(request(), soon()) for _ in range(2)))
             assert [type(one) for one in answers] == [Response, Response]
             assert [one.connection for one in server.heard] == [1, 2]
@@ -189,11 +189,11 @@ def test_an_idle_connection_that_the_endpoint_has_closed_is_seen_before_anything
     async def main() -> None:
         async with serving() as server, backend(server) as client:
             await client.send(request(), soon())
-            kept = client._connections._idle[0]
+            kept = client._connection_pool._idle[0]
             kept._fd, theirs = (pair := socket.socketpair())[0].fileno(), pair[1]
-            assert kept.usable(kept.since + 2)
+            assert kept.is_usable(kept.idle_since + 2)
             theirs.close()
-            assert not kept.usable(kept.since + 2)
+            assert not kept.is_usable(kept.idle_since + 2)
             pair[0].close()
 
     run(main())
@@ -201,7 +201,10 @@ def test_an_idle_connection_that_the_endpoint_has_closed_is_seen_before_anything
 
 def test_who_waits_gets_the_place_of_a_connection_that_broke() -> None:
     async def main() -> None:
-        async with serving(_close, OK) as server, backend(server, limits=HttpLimits(connections=1)) as client:
+        async with (
+            serving(_close, OK) as server,
+            backend(server, limits=HttpLimits(max_connections=1)) as client,
+        ):
             results = await asyncio.gather(
                 *(client.send(request(), soon()) for _ in range(3)), return_exceptions=True
             )
@@ -219,7 +222,7 @@ def test_refused_and_unknown_endpoints_were_never_sent_to() -> None:
                 with pytest.raises(BackendError) as caught:
                     await client.send(request(), soon())
                 assert caught.value.stage == "unsent"
-                assert client.connections == 0
+                assert client.connection_count == 0
                 await client.aclose()
 
     run(main())
@@ -236,12 +239,12 @@ def test_connecting_has_its_own_bound() -> None:
                     filler.setblocking(False)
                     filler.connect_ex(full.getsockname())
                 client = HttpBackend(
-                    f"http://127.0.0.1:{full.getsockname()[1]}", limits=HttpLimits(connect_s=0.05)
+                    f"http://127.0.0.1:{full.getsockname()[1]}", limits=HttpLimits(connect_timeout_s=0.05)
                 )
                 with pytest.raises(BackendError, match="too long") as caught:
                     await client.send(request(), soon())
                 assert caught.value.stage == "unsent"
-                assert client.connections == 0
+                assert client.connection_count == 0
             finally:
                 for filler in fillers:
                     filler.close()
@@ -287,7 +290,7 @@ def test_an_answer_before_all_was_sent_ends_the_request_and_the_connection() -> 
         client = HttpBackend(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
         answer = await client.send(request(body=big), soon())
         assert isinstance(answer, Response)
-        await until(lambda: client.connections == 0)
+        await until(lambda: client.connection_count == 0)
         server.close()
         await client.aclose()
 
@@ -309,7 +312,7 @@ def test_what_comes_unasked_closes_an_idle_connection() -> None:
         async with serving() as server, backend(server) as client:
             await client.send(request(), soon())
             server.heard[0].writer.write(OK)
-            await until(lambda: client.connections == 0)
+            await until(lambda: client.connection_count == 0)
             answer = await client.send(request(), soon())
             assert isinstance(answer, Response)
             assert [one.connection for one in server.heard] == [1, 2]
@@ -319,7 +322,7 @@ def test_what_comes_unasked_closes_an_idle_connection() -> None:
 
 def test_closing_fails_what_is_under_way_and_what_comes_later() -> None:
     async def main() -> None:
-        async with serving(_hang) as server, backend(server, limits=HttpLimits(connections=1)) as client:
+        async with serving(_hang) as server, backend(server, limits=HttpLimits(max_connections=1)) as client:
             tasks = [asyncio.ensure_future(client.send(request(), soon())) for _ in range(2)]
             await until(lambda: len(server.heard) == 1)
             await client.aclose()
@@ -362,7 +365,7 @@ class Cancelled:
 @pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
 def test_cancelled_at_any_moment_nothing_is_left(loop: str) -> None:
     async def use(client: HttpBackend) -> None:
-        stream: Any = await client.send(request(stream=True, api=API["chat"]), soon())
+        stream: Any = await client.send(request(stream=True, api=API_FORMATS["chat"]), soon())
         try:
             async for _ in stream:
                 pass
@@ -374,7 +377,7 @@ def test_cancelled_at_any_moment_nothing_is_left(loop: str) -> None:
         for after in range(1, 200):
             async with (
                 serving(_in_parts) as server,
-                backend(server, limits=HttpLimits(connections=1)) as client,
+                backend(server, limits=HttpLimits(max_connections=1)) as client,
             ):
                 done = await Cancelled(after).run(use(client))
                 whole += done
@@ -395,7 +398,7 @@ def test_cancelled_while_waiting_in_the_instant_in_which_a_connection_is_free() 
     async def main() -> None:
         async with (
             serving(_slow_ok, OK) as server,
-            backend(server, limits=HttpLimits(connections=1)) as client,
+            backend(server, limits=HttpLimits(max_connections=1)) as client,
         ):
             first = asyncio.ensure_future(client.send(request(), soon()))
             await asyncio.sleep(0)

@@ -13,8 +13,14 @@ from typing import Any
 import pytest
 
 from agentguard.backends.base import Response
-from agentguard.backends.http import Egress, HttpBackend, HttpLimits
-from agentguard.backends.http.egress_policy import UpstreamOrigin, addresses, checked, origin_of, refusal
+from agentguard.backends.http import EgressPolicy, HttpBackend, HttpLimits
+from agentguard.backends.http.egress_policy import (
+    UpstreamOrigin,
+    check_origin,
+    find_refusal_reason,
+    parse_origin,
+    resolve_addresses,
+)
 from agentguard.errors import BackendError, ConfigError
 from tests.unit.backends.http.scripted_server import OK, request, run, serving, soon
 
@@ -35,7 +41,7 @@ from tests.unit.backends.http.scripted_server import OK, request, run, serving, 
     ],
 )
 def test_base_urls_are_taken_apart(url: str, origin: UpstreamOrigin, authority: str) -> None:
-    assert origin_of(url) == origin
+    assert parse_origin(url) == origin
     assert origin.authority == authority
 
 
@@ -85,7 +91,7 @@ def test_base_urls_are_taken_apart(url: str, origin: UpstreamOrigin, authority: 
 )
 def test_what_could_be_read_in_two_ways_is_no_base_url(url: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        origin_of(url)
+        parse_origin(url)
     assert "sk-canary" not in str(caught.value)
 
 
@@ -111,15 +117,18 @@ def test_metadata_services_are_refused_in_every_form(address: str) -> None:
     with pytest.raises(ConfigError, match="refused"):
         HttpBackend(f"http://{host}/latest")
     named = UpstreamOrigin("http", "name.example", 80, "")
-    assert refusal(ipaddress.ip_address(address), named, Egress(allow_private=True)) is not None
-    HttpBackend(f"http://{host}/latest", egress=Egress(allow_metadata=True))
+    assert (
+        find_refusal_reason(ipaddress.ip_address(address), named, EgressPolicy(allow_private=True))
+        is not None
+    )
+    HttpBackend(f"http://{host}/latest", egress=EgressPolicy(allow_metadata=True))
 
 
 @pytest.mark.parametrize("address", NOBODY)
 def test_addresses_of_nobody_are_refused_whatever_is_allowed(address: str) -> None:
     host = f"[{address}]" if ":" in address else address
     with pytest.raises(ConfigError, match="refused"):
-        checked(origin_of(f"http://{host}/"), Egress(allow_metadata=True, allow_private=True))
+        check_origin(parse_origin(f"http://{host}/"), EgressPolicy(allow_metadata=True, allow_private=True))
 
 
 @pytest.mark.parametrize(
@@ -139,8 +148,8 @@ def test_addresses_of_nobody_are_refused_whatever_is_allowed(address: str) -> No
 def test_a_public_name_may_not_stand_for_a_private_address(host: str, address: str, allowed: bool) -> None:
     origin = UpstreamOrigin("http", host, 80, "")
     found = ipaddress.ip_address(address)
-    assert (refusal(found, origin, Egress()) is None) is allowed
-    assert refusal(found, origin, Egress(allow_private=True)) is None
+    assert (find_refusal_reason(found, origin, EgressPolicy()) is None) is allowed
+    assert find_refusal_reason(found, origin, EgressPolicy(allow_private=True)) is None
 
 
 def resolving(monkeypatch: pytest.MonkeyPatch, *answers: list[str]) -> list[str]:
@@ -167,8 +176,8 @@ def test_the_connection_goes_to_the_address_that_was_looked_at(monkeypatch: pyte
             assert server.heard[0].head.split(b"\r\n")[1] == f"host: models.internal:{server.port}".encode()
             await client.send(request(), soon())  # kept: the name is not asked again
             assert asked.count("models.internal") == 1
-            for connection in list(client._connections._all):
-                connection.drop()
+            for connection in list(client._connection_pool._all):
+                connection.abort()
             await asyncio.sleep(0.01)
             with pytest.raises(BackendError, match="metadata") as caught:
                 await client.send(request(), soon())
@@ -184,7 +193,7 @@ def test_one_refused_address_of_a_name_is_enough(monkeypatch: pytest.MonkeyPatch
 
     async def main() -> None:
         with pytest.raises(BackendError, match="private"):
-            await addresses(origin_of("http://api.example.com"), Egress())
+            await resolve_addresses(parse_origin("http://api.example.com"), EgressPolicy())
 
     run(main())
 
@@ -196,7 +205,7 @@ def test_the_next_address_is_tried_where_one_refuses(monkeypatch: pytest.MonkeyP
         async with serving() as server:
             client = HttpBackend(f"http://models.internal:{server.port}/v1")
             await client.send(request(), soon())
-            assert client.connections == 1
+            assert client.connection_count == 1
             await client.aclose()
 
     run(main())
@@ -221,7 +230,7 @@ def test_tls_is_verified_against_the_file_that_is_named(certificate: tuple[Path,
     async def main() -> None:
         async with serving(OK, OK, OK, ssl=context) as server:
             url = server.url.replace("http:", "https:")
-            good = HttpBackend(url, egress=Egress(ca_file=str(certificate[0])))
+            good = HttpBackend(url, egress=EgressPolicy(ca_file=str(certificate[0])))
             for _ in range(2):
                 assert isinstance(await good.send(request(), soon()), Response)
             assert server.connections == 1
@@ -229,13 +238,13 @@ def test_tls_is_verified_against_the_file_that_is_named(certificate: tuple[Path,
             unknown = HttpBackend(url)
             with pytest.raises(BackendError, match="certificate is not trusted") as caught:
                 await unknown.send(request(), soon())
-            assert (caught.value.stage, unknown.connections) == ("unsent", 0)
+            assert (caught.value.stage, unknown.connection_count) == ("unsent", 0)
             other = HttpBackend(
-                url.replace("127.0.0.1", "localhost"), egress=Egress(ca_file=str(certificate[0]))
+                url.replace("127.0.0.1", "localhost"), egress=EgressPolicy(ca_file=str(certificate[0]))
             )
             with pytest.raises(BackendError, match="certificate"):
                 await other.send(request(), soon())
-            blind = HttpBackend(url, egress=Egress(verify=False))
+            blind = HttpBackend(url, egress=EgressPolicy(verify=False))
             assert isinstance(await blind.send(request(), soon()), Response)
             for client in (unknown, other, blind):
                 await client.aclose()
@@ -246,11 +255,11 @@ def test_tls_is_verified_against_the_file_that_is_named(certificate: tuple[Path,
 def test_an_endpoint_that_does_not_speak_tls() -> None:
     async def main() -> None:
         async with serving() as server:
-            limits = HttpLimits(connect_s=0.2)  # it waits for the end of a head that never comes
+            limits = HttpLimits(connect_timeout_s=0.2)  # it waits for the end of a head that never comes
             client = HttpBackend(server.url.replace("http:", "https:"), limits=limits)
             with pytest.raises(BackendError) as caught:
                 await client.send(request(), soon())
-            assert (caught.value.stage, client.connections) == ("unsent", 0)
+            assert (caught.value.stage, client.connection_count) == ("unsent", 0)
             await client.aclose()
 
     run(main())
@@ -259,4 +268,4 @@ def test_an_endpoint_that_does_not_speak_tls() -> None:
 def test_a_file_without_certificates_is_an_error_of_the_configuration(tmp_path: Path) -> None:
     for path in (tmp_path / "none.pem", tmp_path):
         with pytest.raises(ConfigError, match="certificates"):
-            HttpBackend("https://example.com", egress=Egress(ca_file=str(path)))
+            HttpBackend("https://example.com", egress=EgressPolicy(ca_file=str(path)))

@@ -10,20 +10,22 @@ from hypothesis import strategies as st
 
 from agentguard.backends.base import BackendRequest, Headers
 from agentguard.backends.http import HttpBackend, HttpLimits
-from agentguard.backends.http.egress_policy import origin_of
-from agentguard.backends.http.request_head import Heads
+from agentguard.backends.http.egress_policy import parse_origin
+from agentguard.backends.http.request_head import RequestHeadBuilder
 from agentguard.errors import BackendError, ConfigError
 
 URL = "http://127.0.0.1:8000/v1"
 
 
-def heads(url: str = URL, **more: Any) -> Heads:
-    return Heads(origin_of(url), **{"key": None, "auth": "bearer", "headers": (), **more})
+def heads(url: str = URL, **more: Any) -> RequestHeadBuilder:
+    return RequestHeadBuilder(parse_origin(url), **{"key": None, "auth": "bearer", "headers": (), **more})
 
 
-def made(target: str = "/chat/completions", *, by: Heads | None = None, **more: Any) -> list[bytes]:
+def made(
+    target: str = "/chat/completions", *, by: RequestHeadBuilder | None = None, **more: Any
+) -> list[bytes]:
     request = BackendRequest(target=target, **{"body": b"{}", **more})
-    head = (by or heads()).make(request)
+    head = (by or heads()).build(request)
     assert head.endswith(b"\r\n\r\n")
     return head[:-4].split(b"\r\n")
 

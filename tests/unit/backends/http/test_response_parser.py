@@ -11,7 +11,7 @@ import pytest
 from agentguard.backends.base import Response, UpstreamError
 from agentguard.backends.http import HttpLimits
 from agentguard.errors import BackendError
-from agentguard.model_api import API
+from agentguard.model_api import API_FORMATS
 from tests.unit.backends.http.scripted_server import OK, Heard, backend, request, run, serving, soon
 
 HEAD = b"HTTP/1.1 200 OK\r\n"
@@ -194,7 +194,7 @@ def test_bytes_after_an_answer_are_no_answer_to_the_next_request() -> None:
     run(main())
 
 
-SMALL = HttpLimits(head_bytes=2048, head_fields=20, body_bytes=4096, error_bytes=1024)
+SMALL = HttpLimits(max_header_bytes=2048, max_headers=20, max_body_bytes=4096, max_error_bytes=1024)
 
 
 @pytest.mark.parametrize(
@@ -224,8 +224,8 @@ def test_a_refusal_is_handed_on_with_its_body_and_when_to_come_again() -> None:
     error = ask(sized(body, b"Retry-After: 7", b"X-Request-Id: r", status=b"429 Too Many"))
     assert isinstance(error, UpstreamError)
     assert (error.status, error.stage, error.retry_after_s) == (429, "sent", 7.0)
-    assert error.answer.body == body
-    assert (b"x-request-id", b"r") in error.answer.headers
+    assert error.response.body == body
+    assert (b"x-request-id", b"r") in error.response.headers
     assert "slow down" not in str(error)
 
 
@@ -255,7 +255,7 @@ def test_a_refusal_that_is_too_large_or_cut_is_told_by_its_status_alone() -> Non
 def test_an_error_that_is_a_stream_is_read_whole() -> None:
     error = ask(sized(b"data: no\n\n", b"content-type: text/event-stream", status=b"400 Bad"), stream=True)
     assert isinstance(error, UpstreamError)
-    assert error.answer.body == b"data: no\n\n"
+    assert error.response.body == b"data: no\n\n"
 
 
 @pytest.mark.parametrize(
@@ -278,7 +278,7 @@ def packed(body: bytes, coding: bytes) -> bytes:
     ids=["gzip", "deflate", "identity"],
 )
 def test_a_coding_that_was_not_asked_for_is_taken_off(coding: bytes, body: bytes) -> None:
-    answer = ask(packed(body, coding), api=API["chat"])
+    answer = ask(packed(body, coding), api=API_FORMATS["chat"])
     assert answer.body == b"{}"
     assert coding == b"identity" or not any(name == b"content-encoding" for name, _ in answer.headers)
 
@@ -296,7 +296,7 @@ def test_a_coding_that_was_not_asked_for_is_taken_off(coding: bytes, body: bytes
     ids=["bomb", "cut short", "more after it", "not packed", "unknown coding", "packed twice"],
 )
 def test_bombs_and_other_codings_are_refused(scene: bytes) -> None:
-    error = ask(scene, api=API["chat"], limits=HttpLimits(body_bytes=100_000))
+    error = ask(scene, api=API_FORMATS["chat"], limits=HttpLimits(max_body_bytes=100_000))
     assert isinstance(error, BackendError)
 
 

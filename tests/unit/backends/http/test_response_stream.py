@@ -10,7 +10,7 @@ import pytest
 from agentguard.backends.base import Response
 from agentguard.backends.http import HttpLimits, HttpStream
 from agentguard.errors import BackendError, DeadlineExceeded, ResilienceError
-from agentguard.model_api import API
+from agentguard.model_api import API_FORMATS
 from tests.unit.backends.http.scripted_server import (
     CHUNKED,
     END,
@@ -29,7 +29,7 @@ from tests.unit.backends.http.scripted_server import (
 
 ONE, TWO = b'data: {"choices":[],"n":1}\n\n', b'data: {"choices":[],"n":2}\n\n'
 DONE = b"data: [DONE]\n\n"
-CHAT = API["chat"]
+CHAT = API_FORMATS["chat"]
 
 
 async def stream_of(client: Any, deadline: Any = None, **more: Any) -> HttpStream:
@@ -157,7 +157,7 @@ def test_what_stands_behind_the_last_blank_line_is_kept() -> None:
 
 
 def test_an_event_without_an_end_has_a_bound() -> None:
-    limits = HttpLimits(event_bytes=4096)
+    limits = HttpLimits(max_event_bytes=4096)
     _, error = read(CHUNKED + chunked(b"data: " + b"x" * 8000), limits=limits)
     assert isinstance(error, BackendError)
     assert error.stage == "sent"
@@ -232,7 +232,7 @@ def test_who_leaves_closes_the_connection_at_once(how: str) -> None:
             await until(lambda: server.open == 0)
             with pytest.raises(ResilienceError):
                 await anext(stream)
-            assert client.connections == 0
+            assert client.connection_count == 0
 
     run(main())
 

@@ -11,7 +11,7 @@ from agentguard.errors import JudgeError
 from agentguard.judge.vllm.probe import ProbeResult
 from agentguard.judge.vllm.status_server import ServerPhase, ServerStatus
 from agentguard.judge.vllm.supervisor import VllmSupervisor, WatchOptions
-from agentguard.resilience.backoff import Backoff
+from agentguard.resilience.retry import Backoff
 
 GOOD = ProbeResult(probabilities=(0.9, 0.1, 0.2), correct_count=3)
 OPTIONS = WatchOptions(
@@ -19,7 +19,7 @@ OPTIONS = WatchOptions(
     heartbeat_interval_s=5,
     probe_interval_s=20,
     max_restarts=3,
-    backoff=Backoff(base_s=4, cap_s=60, jitter=0),
+    backoff=Backoff(initial_delay_s=4, max_delay_s=60, jitter=0),
 )
 
 

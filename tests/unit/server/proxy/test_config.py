@@ -46,7 +46,7 @@ def test_little_is_enough():
         ({"backends": REPLICAS, "keys": [{"name": "k", "hash": HASH}] * 2}, "keys"),
         ({"backends": REPLICAS, "listen": {"host": "0.0.0.0"}}, "--no-keys"),
         ({"backends": REPLICAS, "guard": {"detector": {}}}, "guard"),
-        ({"backends": {**REPLICAS, "policy": "no_such_policy"}}, "backends.policy"),
+        ({"backends": {**REPLICAS, "load_balancing": "no_such_policy"}}, "backends.policy"),
         ([], "mapping"),
     ],
 )

@@ -186,7 +186,7 @@ def test_a_model_that_nobody_offers_is_none_and_not_an_outage(path, again):
 
 @pytest.mark.parametrize("path", APIS)
 def test_a_model_whose_replicas_are_all_drained_comes_back(path):
-    got = ask(gateway(NoReplica(drained=True)), path=path)
+    got = ask(gateway(NoReplica(is_drained=True)), path=path)
     assert (got.status, got.headers["retry-after"]) == (503, "5")
     assert got.json["error"]["type"] == ("overloaded_error" if path == "/v1/messages" else "server_error")
 

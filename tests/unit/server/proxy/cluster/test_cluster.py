@@ -13,7 +13,7 @@ from agentguard_server.proxy.cluster.services import ClusterServices
 from agentguard_server.proxy.cluster.session_store import SharedConversationStore
 from agentguard_server.proxy.config.schema import ClusterOptions
 
-from agentguard.backends.health.hints import LONGEST_S, Hint
+from agentguard.backends.health.hints import MAX_HINT_S, Hint
 from agentguard.errors import ConfigError
 from agentguard.store import Store
 from agentguard.store.db.rows import HealthHintRow, SessionRow
@@ -110,18 +110,18 @@ def test_hints_reach_the_others_and_nobody_hears_itself(two: tuple[ClusterServic
         one.health_hints.subscribe(own.append)
         one.start()
         other.start()
-        one.health_hints.publish(Hint(replica="a", trouble="open", seconds=9))
-        one.health_hints.publish(Hint(replica="b", trouble="down", seconds=1e9))
+        one.health_hints.publish(Hint(replica="a", problem="open", duration_s=9))
+        one.health_hints.publish(Hint(replica="b", problem="down", duration_s=1e9))
         await until(lambda: len(heard) >= 2)
-        one.health_hints.publish(Hint(replica="a", trouble=None))
+        one.health_hints.publish(Hint(replica="a", problem=None))
         await until(lambda: len(heard) >= 3)
         await asyncio.sleep(0.2)
 
     asyncio.run(tell())
-    found = {(hint.replica, hint.trouble): hint.seconds for hint in heard}
+    found = {(hint.replica, hint.problem): hint.duration_s for hint in heard}
     assert len(heard) == 3
     assert 0 < found["a", "open"] <= 9
-    assert 0 < found["b", "down"] <= LONGEST_S
+    assert 0 < found["b", "down"] <= MAX_HINT_S
     assert ("a", None) in found
     assert own == []
 
@@ -156,8 +156,8 @@ def test_a_proxy_that_begins_hears_only_what_still_holds(url: str) -> None:
     passed = time.time() - now
     shared.close()
     (hint,) = heard
-    assert (hint.replica, hint.trouble) == ("holds", "down")
-    assert 25 - passed <= hint.seconds <= 25.5
+    assert (hint.replica, hint.problem) == ("holds", "down")
+    assert 25 - passed <= hint.duration_s <= 25.5
 
 
 def test_what_is_old_is_removed(url: str) -> None:
@@ -183,7 +183,7 @@ def test_without_a_database_it_goes_on_and_counts(tmp_path: Path) -> None:
             assert shared.health_hints is not None
             shared.health_hints.subscribe(lambda hint: None)
             shared.start()
-            shared.health_hints.publish(Hint(replica="a", trouble="open", seconds=5))
+            shared.health_hints.publish(Hint(replica="a", problem="open", duration_s=5))
             for _ in range(50):
                 sessions_of(shared).save([KEY], {}, tenant="", run="r", version=1)
                 assert await sessions_of(shared).load([KEY], tenant="") is None
@@ -266,7 +266,7 @@ def test_a_database_that_stops_is_missed_and_found_again(request: Any) -> None:
         try:
             began = time.monotonic()
             for _ in range(30):
-                one.health_hints.publish(Hint(replica="a", trouble="open", seconds=30))
+                one.health_hints.publish(Hint(replica="a", problem="open", duration_s=30))
                 assert not await found()
             assert time.monotonic() - began < 15, "nobody waits for what is away: that were 30 seconds"
             assert sessions_of(other).missed_lookups == missed + 30
