@@ -1,5 +1,5 @@
-"""Model endpoints: one that is spoken to over HTTP, and several of them behind one seam.
+"""Backends: model endpoints over HTTP, and pools of them.
 
-A backend is the seam of `agentguard.resilience` with HTTP in it: ``send(request, deadline)`` returns an
-`ScriptedAnswer`, or a `Streamed` one, or raises a ResilienceError. A pool of replicas has the same shape.
+A backend has the interface of `agentguard.resilience` with HTTP: ``send(request, deadline)`` returns a
+`Response` or a `StreamingResponse`, or raises a ResilienceError. A pool of replicas has the same interface.
 """

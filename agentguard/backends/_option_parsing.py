@@ -1,4 +1,4 @@
-"""Frozen options from what a configuration says: strategies, policies, and what is nested in them."""
+"""Parser of immutable options from the configuration: strategies, policies and nested options."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ T = TypeVar("T")
 
 
 def is_disabled(document: object) -> bool:
-    """Whether a part is switched off; YAML 1.1 reads a bare ``off`` as false."""
+    """Return whether a part is disabled; YAML 1.1 parses a bare ``off`` as false."""
     return document is False or document == "off"
 
 
 def parse_options(defaults: T, document: object, path: str, *, hidden: tuple[str, ...] = ()) -> T:
-    """Change options as a configuration says.
+    """Return the options with the changes of the configuration.
 
     Args:
-        defaults: a dataclass of options that checks its ranges when made; what is not given stays as it is here.
+        defaults: a dataclass of options that checks its ranges; missing fields keep its values.
         document: a mapping of field to value; None and true change nothing.
         path: path of the mapping in the configuration, for messages.
-        hidden: fields that a configuration can't set, beside those that are functions.
+        hidden: fields that the configuration cannot set, in addition to functions.
 
     Raises:
-        ConfigError: names the field that is not known, of another type, or out of its range.
+        ConfigError: a field is unknown, of another type, or out of range.
     """
     if document is None or document is True:
         document = {}
@@ -59,7 +59,7 @@ def _is_callable_hint(hint: Any) -> bool:
 
 
 def _parse_value(hint: Any, default: object, document: object, path: str) -> object:
-    """A field's value; ranges are checked by the options themselves."""
+    """Convert the value of a field; the options check its range."""
     if isinstance(default, StrategyOptions):
         return parse_options(default, document, path)
     if get_origin(hint) is frozenset:

@@ -1,4 +1,4 @@
-"""One request on its way through a pool."""
+"""Context of one request in a pool."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from agentguard.resilience import RequestPriority
 
 
 class NoReplica(BackendError):
-    """No replica is there for the model and the API that were asked for; nothing was sent.
+    """No replica serves the requested model and API; the request was not sent.
 
     Attributes:
-        is_drained: whether there are such replicas, and all of them are given no requests now.
+        is_drained: True if such replicas exist but all are draining.
     """
 
     code = "no_replica"
@@ -25,7 +25,7 @@ class NoReplica(BackendError):
 
 
 class AttemptContext:
-    """One request on its way through the pool, with what becomes of it."""
+    """Context of one request in the pool, with the results of its attempts."""
 
     __slots__ = (
         "attempts",
@@ -42,12 +42,12 @@ class AttemptContext:
         self.request = request
         self.idempotent: bool = request.idempotent
         self.priority: RequestPriority = request.priority
-        self.is_resumption = is_resumption  # only a replica that continues answers will do
+        self.is_resumption = is_resumption  # requires a resumable replica
         self.attempts = self.running_count = 0
         self.is_hedged = self.is_panic = False
 
     def build_notes(self) -> tuple[tuple[str, str], ...]:
-        """What is worth telling; empty for a request that went straight through."""
+        """Return the notes on the attempts; empty after a single ordinary attempt."""
         notes: tuple[tuple[str, str], ...] = ()
         if self.attempts > 1:
             notes = (("attempts", str(self.attempts)), ("tried", ",".join(self.request.tried_replicas)))

@@ -1,7 +1,7 @@
-"""What a backend is asked and what it answers: HTTP, reduced to what a proxy and its strategies need.
+"""Requests and responses of a backend: HTTP, reduced to what a proxy and its strategies need.
 
-Bodies are bytes and stay as they came; only who must change one reads it. Names of headers are in lower case,
-and those that belong to one connection (RFC 9110, 7.6.1) never pass through here.
+Bodies are bytes and stay unparsed; only components that must change a body parse it. Header names are in
+lower case. Connection headers (RFC 9110, 7.6.1) never pass through this interface.
 """
 
 from __future__ import annotations
@@ -22,26 +22,28 @@ Headers = tuple[tuple[bytes, bytes], ...]
 
 @dataclass(slots=True, kw_only=True)
 class BackendRequest:
-    """One request to a model endpoint; `agentguard.resilience.Request` with HTTP in it. Not to be changed.
+    """One request to a model endpoint: `agentguard.resilience.Request` with HTTP. Treat it as immutable.
 
-    Not frozen, and nor is `ScriptedAnswer`: they are made for each request, and that would take three times
+    It and `Response` are not frozen: they are created for each request, and frozen classes take three times
     as long.
 
     Attributes:
         target: path and query below the endpoint's base URL, e.g. ``/chat/completions?x=1``.
-        method: of HTTP.
-        headers: what is passed on; the endpoint's own key is added where it is sent.
-        body: as it is sent.
-        api: how an answer is read that must be whole: its last event, its heartbeats; None passes all.
-        stream: whether a stream of events was asked for.
-        idempotent: whether sending it twice does no harm.
-        priority: how late it is shed.
-        model: the model that is asked for; empty where the body names none.
-        session_id: the run that it belongs to, for policies that keep a run on one replica.
-        prefix_digest: a digest of how its prompt begins, for policies that use a server's prefix cache.
-        quorum_size: replicas that are asked at once, whose answers vote; 1 asks one.
-        pinned_replica: that holds what it goes on with, as a stored response; asked as long as it is there and able.
-        tried_replicas: replicas that were asked already, in order; the pool's own notes.
+        method: HTTP method.
+        headers: headers to forward; the endpoint's key is added when the request is sent.
+        body: the body as it is sent.
+        api: API format that checks the completeness of the response: its last event and its heartbeats. None
+            accepts any response.
+        stream: True if a stream of events is requested.
+        idempotent: True if repeating the request is harmless.
+        priority: priority under load shedding.
+        model: requested model; empty if the body has none.
+        session_id: ID of the run, for policies that route a run to one replica.
+        prefix_digest: digest of the prompt's prefix, for policies that use a server's prefix cache.
+        quorum_size: number of replicas that are asked concurrently and vote; 1 disables voting.
+        pinned_replica: replica with the state that the request continues, such as a stored response. It is
+            used while it is in the pool and available.
+        tried_replicas: replicas that were already tried, in order; maintained by the pool.
     """
 
     target: str
@@ -62,14 +64,14 @@ class BackendRequest:
 
 @dataclass(slots=True, kw_only=True)
 class Response:
-    """A whole answer. Not to be changed.
+    """Complete response. Treat it as immutable.
 
     Attributes:
-        status: of HTTP.
-        headers: as they came, without those of the connection.
-        body: as it came.
-        replica: name of who answered.
-        notes: what became of the request on its way, by name: ``("hedged", "1")``, ``("voted", "2/3")``.
+        status: HTTP status.
+        headers: headers as received, without connection headers.
+        body: body as received.
+        replica: name of the replica that responded.
+        notes: notes on the attempts of the request, by name: ``("hedged", "1")``, ``("voted", "2/3")``.
     """
 
     status: int
@@ -80,10 +82,10 @@ class Response:
 
 
 class StreamingResponse(Protocol):
-    """An answer that is a stream: iterate over it to its end, or close it.
+    """Streamed response: iterate over it to its end, or close it.
 
-    Each item is one or more whole server-sent events, as they came, or any bytes where the body is no stream
-    of events. Iterating raises ResilienceError with stage ``committed`` once the first item was given.
+    Each item is one or more complete server-sent events as received, or any bytes if the body is not an event
+    stream. Iterating raises ResilienceError, with stage ``committed`` after the first item.
     """
 
     status: int
@@ -96,15 +98,15 @@ class StreamingResponse(Protocol):
     async def __anext__(self) -> bytes: ...
 
     async def aclose(self) -> None:
-        """Close it; the connection with it, unless the stream was at its end."""
+        """Close the stream, and the connection too unless the stream is at its end."""
         ...
 
 
 class UpstreamError(BackendError):
-    """The endpoint answered with an error of its own; the answer can be handed on as it came.
+    """Error response of the endpoint; it can be forwarded unchanged.
 
     Attributes:
-        response: with a status of 400 or more.
+        response: the response, with a status of 400 or more.
     """
 
     code = "refused"
@@ -116,19 +118,19 @@ class UpstreamError(BackendError):
 
 
 class Backend(Protocol):
-    """Whoever answers requests: one endpoint, a pool of them, or a fault that stands in for one."""
+    """Receiver of requests: one endpoint, a pool of endpoints, or a test double."""
 
     async def send(self, request: BackendRequest, deadline: Deadline) -> Response | StreamingResponse:
         """Send a request.
 
         Raises:
-            Refused: the endpoint answered with a status of 400 or more.
-            ResilienceError: there is no answer, or none that is whole; says how far the call had got.
+            UpstreamError: the endpoint responded with a status of 400 or more.
+            ResilienceError: there is no complete response; its stage is the progress of the request.
         """
         ...
 
     async def aclose(self) -> None:
-        """Close what is open. Requests that are under way fail."""
+        """Close all connections. Pending requests fail."""
         ...
 
 

@@ -1,20 +1,20 @@
-"""The ``backends`` section of the configuration: replicas, and how requests are brought to them.
+"""The ``backends`` section of the configuration: replicas, load balancing, resilience and health checks.
 
 ::
 
     backends:
       replicas:
-        - {name: a, url: "http://127.0.0.1:8000/v1", models: {gpt-5: qwen3}, continues: true}
-        - {name: b, url: "http://127.0.0.1:8001/v1", models: {gpt-5: qwen3}, continues: true, weight: 2}
-        - {name: c, url: "https://api.example.com/v1", api_key_env: EXAMPLE_KEY, tier: 1}
+        - {name: a, url: "http://127.0.0.1:8000/v1", models: {gpt-5: qwen3}, resumable: true}
+        - {name: b, url: "http://127.0.0.1:8001/v1", models: {gpt-5: qwen3}, resumable: true, weight: 2}
+        - {name: c, url: "https://api.example.com/v1", api_key_env: EXAMPLE_KEY, priority: 1}
       load_balancing: least_request            # or {name: prefix_affinity, max_load_factor: 1.5}
-      pipeline: {retry: {attempts: 3}, hedge: off}
-      outlier: {in_a_row: 5}
+      pipeline: {retry: {max_attempts: 3}, hedge: off}
+      outlier: {consecutive_failures: 5}
       health: {path: /models, interval_s: 10}
-      canary: {ask: "Reply with the one word: seven", expect: seven}
-      votes: {most: 3}
+      probe: {prompt: "Reply with the one word: seven", expected: seven}
+      quorum: {max_replicas: 3}
 
-Keys are never written here: ``api_key_env`` names the environment variable that has one.
+The section never contains keys: ``api_key_env`` names the environment variable with the key.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ Seconds = Annotated[float, Field(ge=0.001, le=86_400, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1, le=1000)]
 
 ANY_MODEL = "*"
-"""As a model that is asked for: any other; as the name it is served under: the one that was asked for."""
+"""Wildcard: as a requested model it matches all others; as a served name it is the requested name."""
 
 _SECRET_HEADERS = frozenset({"authorization", "proxy-authorization", "x-api-key", "api-key", "cookie"})
 
@@ -56,24 +56,24 @@ class _Section(BaseModel):
 
 
 class ReplicaOptions(_Section):
-    """One endpoint that answers requests.
+    """Options of one endpoint.
 
     Attributes:
-        name: what it is called in logs, metrics, headers and the status; unique.
-        url: base URL, to which the API's path is joined, e.g. ``http://127.0.0.1:8000/v1``.
-        api_key_env: environment variable that has its key.
-        auth: the field that the key stands in: ``Authorization: Bearer``, or one of that name.
-        headers: sent with every request; none that would be a secret.
-        weight: its share of the work beside others.
-        priority: replicas of a higher tier are used only while too few of the lower ones can be.
-        models: model that is asked for to the name that it serves it under; empty: all models, as asked.
-        apis: the APIs that it speaks; null: all.
-        resumable: whether a broken answer may be continued from its text; see `continuation`.
-        max_concurrent: most requests at once; null: no limit but the pipeline's.
-        probe: whether the canary asks it.
-        ca_file: certificates that are trusted instead of the system's.
-        allow_private: whether its name may stand for a private address; null: where the URL itself names one.
-        allow_metadata: whether it may be a cloud's metadata address.
+        name: unique name in logs, metrics, headers and status.
+        url: base URL to which the API's path is appended, e.g. ``http://127.0.0.1:8000/v1``.
+        api_key_env: environment variable with the API key.
+        auth: header that carries the key: ``Authorization: Bearer``, or the header of that name.
+        headers: headers that are sent with every request; secret headers are rejected.
+        weight: relative share of the load.
+        priority: failover level; higher levels are used only if too few replicas of lower levels are usable.
+        models: served name by requested model; empty: all models, under the requested name.
+        apis: supported APIs; null: all.
+        resumable: whether an interrupted stream may be resumed from its text; see `stream_resumption`.
+        max_concurrent: maximum number of concurrent requests; null: only the pipeline's limit applies.
+        probe: whether the known-answer probe tests the replica.
+        ca_file: trusted certificates in place of the system's.
+        allow_private: whether its name may resolve to a private address; null: only if the URL implies it.
+        allow_metadata: whether it may resolve to a cloud's metadata address.
     """
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
@@ -95,7 +95,7 @@ class ReplicaOptions(_Section):
     @field_validator("models", mode="before")
     @classmethod
     def _map_model_list(cls, models: Any) -> Any:
-        """A list of models is those served under their own names."""
+        """Convert a list of models to a mapping of each name to itself."""
         return {one: one for one in models} if isinstance(models, list) else models
 
     @field_validator("headers")
@@ -110,21 +110,21 @@ class ReplicaOptions(_Section):
 
 
 def _parse_switch(document: Any) -> Any:
-    """``on`` means the defaults, ``off`` none."""
+    """Convert ``on`` to the defaults and ``off`` to None."""
     if is_disabled(document):
         return None
     return {} if document is True else document
 
 
 class HealthOptions(_Section):
-    """The heartbeat: a GET to each replica, now and then.
+    """Options of the health check: a periodic GET to each replica.
 
     Attributes:
-        path: below the replica's base URL; any status below 500 is a sign of life.
-        interval_s: seconds between two.
-        timeout_s: longest wait for one.
-        unhealthy_threshold: failures in a row after which a replica counts as down.
-        healthy_threshold: successes in a row after which it is used again.
+        path: path below the replica's base URL; any status below 500 counts as healthy.
+        interval_s: seconds between two checks.
+        timeout_s: time limit of one check.
+        unhealthy_threshold: consecutive failures after which a replica counts as down.
+        healthy_threshold: consecutive successes after which it is used again.
     """
 
     path: Annotated[str, Field(pattern=r"^/[^\s#]*$", max_length=500)] = "/models"
@@ -135,21 +135,21 @@ class HealthOptions(_Section):
 
 
 class ProbeOptions(_Section):
-    """The canary: a small question whose answer is known, asked of each replica now and then.
+    """Options of the known-answer probe: a periodic question to each replica whose answer is known.
 
-    A wrong answer means that the replica corrupts what it says, none in time that its engine hangs, though
-    its server may still say that it is well.
+    A wrong answer shows that the replica corrupts its output. A missing answer shows that its engine hangs,
+    even if its server passes the health check.
 
     Attributes:
         prompt: the question.
-        expected: what the answer must have in it; letters' case does not matter.
-        model: asked for; null: the first of the replica's models.
-        max_tokens: of the answer.
-        interval_s: seconds between two.
-        timeout_s: longest wait for one.
-        failure_threshold: wrong answers in a row after which a replica is used no more, not even in a panic.
-        success_threshold: right ones in a row after which it is used again.
-        unresponsive_threshold: unanswered ones in a row after which it counts as down.
+        expected: text that the answer must contain; case is ignored.
+        model: requested model; null: the first of the replica's models.
+        max_tokens: token limit of the answer.
+        interval_s: seconds between two probes.
+        timeout_s: time limit of one probe.
+        failure_threshold: consecutive wrong answers after which a replica is excluded, even in panic mode.
+        success_threshold: consecutive right answers after which it is used again.
+        unresponsive_threshold: consecutive missing answers after which it counts as down.
     """
 
     prompt: Annotated[str, Field(min_length=1, max_length=2000)]
@@ -164,11 +164,11 @@ class ProbeOptions(_Section):
 
 
 class QuorumOptions(_Section):
-    """Votes on requests that are marked for it.
+    """Options of votes on requests that are marked for them.
 
     Attributes:
-        max_replicas: replicas that one request may ask at once, whatever it is marked with.
-        max_concurrent: voted requests at once; those beyond get one answer, and a note.
+        max_replicas: maximum number of replicas per request, whatever the request asks for.
+        max_concurrent: maximum number of concurrent votes; further requests get one answer and a note.
     """
 
     max_replicas: Annotated[int, Field(ge=1, le=15)] = 5
@@ -179,15 +179,15 @@ class BackendsOptions(_Section):
     """The whole section.
 
     Attributes:
-        replicas: at least one; their order is that of the policy ``priority``.
-        load_balancing: which of the usable replicas gets a request: a name, or a mapping with ``name`` and options.
-        pipeline: the strategies, outermost first; see `pipelines.read`.
-        outlier: ejection of replicas that fail while others don't; null: none.
-        health: the heartbeat; null: none.
-        probe: the canary; null: none.
-        quorum: votes.
-        max_stream_resumptions: how often one streamed answer may be continued.
-        http: bounds of each replica's connections; see `agentguard.backends.http.Limits`.
+        replicas: at least one replica; the policy ``priority`` uses their order.
+        load_balancing: policy that chooses a usable replica: a name, or a mapping with ``name`` and options.
+        pipeline: strategies, outermost first; see `pipeline_config.parse_pipeline`.
+        outlier: ejection of replicas that fail while others succeed; null: off.
+        health: health check; null: off.
+        probe: known-answer probe; null: off.
+        quorum: votes; null: off.
+        max_stream_resumptions: maximum number of resumptions of one stream.
+        http: limits of each replica's connections; see `agentguard.backends.http.HttpLimits`.
     """
 
     replicas: tuple[ReplicaOptions, ...]
@@ -231,7 +231,7 @@ class BackendsOptions(_Section):
     @model_validator(mode="before")
     @classmethod
     def _apply_defaults(cls, document: Any) -> Any:
-        """Let what is left out pass through the same doors."""
+        """Add the defaults, so that the validators parse them too."""
         if isinstance(document, Mapping):
             return {
                 "load_balancing": "least_request",
@@ -254,7 +254,7 @@ class BackendsOptions(_Section):
 
     @classmethod
     def parse(cls, document: object, *, source: str = "backends") -> BackendsOptions:
-        """Validate a parsed section. Raises ConfigError with every field that is wrong."""
+        """Validate a parsed section. Raises ConfigError with all invalid fields."""
         try:
             return cls.model_validate(document)
         except ValidationError as error:
@@ -262,7 +262,7 @@ class BackendsOptions(_Section):
 
 
 def _convert_config_error(build: Callable[[], T]) -> T:
-    """What is made, its ConfigError as the ValueError that pydantic puts a path to."""
+    """Call ``build``; convert its ConfigError to a ValueError, to which pydantic adds the path."""
     try:
         return build()
     except ConfigError as error:
@@ -275,7 +275,7 @@ def _build_policy(document: object) -> LoadBalancingOptions:
     elif isinstance(document, Mapping) and isinstance(document.get("name"), str):
         name, options = document["name"], {key: value for key, value in document.items() if key != "name"}
     elif not isinstance(document, Mapping) and hasattr(document, "build"):
-        return cast(LoadBalancingOptions, document)  # made in code
+        return cast(LoadBalancingOptions, document)  # a policy object
     else:
         raise ConfigError("must be a name, or a mapping with name and options")
     factory = get_policy_factory(name)

@@ -1,9 +1,13 @@
-"""Which replica gets an attempt: the seam between the strategies over the pool and those at each replica.
+"""Load balancer: chooses the replica of each attempt, between the pool strategies and the replica strategies.
 
-Each attempt is chosen anew. First come the replicas of the lowest tier that are sound (not found down, not
-ejected, not corrupt), can take one more (breaker, limit), and were not tried by this request; then those of
-the next tiers; then, for lack of others, those that were tried. Where too few are sound, all but corrupt ones
-are used: panic.
+Each attempt chooses in this order:
+
+1. Replicas of the lowest priority level that are healthy (neither failed a check, nor ejected, nor corrupt),
+   have capacity (circuit breaker, concurrency limit), and were not tried by this request.
+2. Such replicas of the next levels.
+3. Replicas that this request already tried.
+
+If too few replicas are healthy, all but the corrupt ones are used (panic mode).
 """
 
 from __future__ import annotations
@@ -34,7 +38,7 @@ Tier = tuple[Replica, ...]
 
 @dataclass(frozen=True, slots=True)
 class CandidateSet:
-    """The replicas for one model and API, until something changes: tiers to use, and those that rest."""
+    """Candidates for one model and API until the next change: usable tiers, and replicas in cooldown."""
 
     tiers: tuple[Tier, ...]
     cooling_down: Tier
@@ -44,7 +48,7 @@ class CandidateSet:
 def build_tiers(
     replicas: list[Replica], healthy: set[str], now: float, panic_threshold: float
 ) -> CandidateSet:
-    """The tiers of which enough can be used; all of them where there is none."""
+    """Return the tiers whose usable share reaches the panic threshold; otherwise return all tiers."""
     levels: dict[int, list[Replica]] = {}
     for one in replicas:
         levels.setdefault(one.options.priority, []).append(one)
@@ -56,7 +60,7 @@ def build_tiers(
             for one in members
             if not one.failed_checks and one.name in healthy and one.hinted_until <= now
         ]
-        if usable and len(usable) >= panic_threshold * len(members):
+        if usable and len(usable) >= panic_threshold / 100 * len(members):
             tiers.append(tuple(one for one in usable if one.cooldown_until <= now))
             resting += [one for one in usable if one.cooldown_until > now]
     tiers = [tier for tier in tiers if tier]
@@ -66,7 +70,7 @@ def build_tiers(
 
 
 def available(tier: Tier, context: AttemptContext, skipped: Tier) -> list[Replica]:
-    """Those of a tier that could take a request now."""
+    """Return the replicas of a tier that can take a request now."""
     return [
         one
         for one in tier
@@ -75,7 +79,7 @@ def available(tier: Tier, context: AttemptContext, skipped: Tier) -> list[Replic
 
 
 def unavailable_error(candidates: CandidateSet, *, is_hedge: bool) -> ResilienceError:
-    """Why no replica can take a request."""
+    """Build the error for a request that no replica can take."""
     if is_hedge:
         return Overloaded("there is no other replica to ask")
     waits = [
@@ -90,16 +94,16 @@ def unavailable_error(candidates: CandidateSet, *, is_hedge: bool) -> Resilience
 
 
 MAX_COOLDOWN_S = 60.0
-"""How long a replica that asked for a pause is passed over at most, where there are others."""
+"""Upper bound on the cooldown that a replica requests, if there are other replicas."""
 
 
 class LoadBalancer:
-    """Chooses, sends, and keeps the records that the next choice goes by. All but `send` is synchronous.
+    """Chooses replicas, sends to them and records the results. All methods but `send` are synchronous.
 
     Attributes:
-        replicas: the members by name, in the order of the configuration.
-        has_resumable_replica: whether any of them continues answers.
-        outlier_detector: who is ejected.
+        replicas: members by name, in configuration order.
+        has_resumable_replica: True if a replica can resume streams.
+        outlier_detector: detector of outliers among the replicas.
     """
 
     def __init__(
@@ -124,14 +128,14 @@ class LoadBalancer:
     def reconfigure(
         self, policy: LoadBalancingPolicy | None, outlier_options: OutlierDetection | None
     ) -> None:
-        """Take over another policy, if one is given, and other options of ejection, if they differ."""
+        """Replace the policy, if one is given, and the ejection options, if they differ."""
         self.policy = policy or self.policy
         if outlier_options != self.outlier_options:
             self._set_outlier_detection(outlier_options)
         self.invalidate()
 
     def set_replicas(self, replicas: Iterable[Replica]) -> None:
-        """These are the replicas now, in this order; those that stay keep their records."""
+        """Replace the replicas, in this order; remaining replicas keep their records."""
         new = {replica.name: replica for replica in replicas}
         for name in [*self.replicas]:
             if new.get(name) is not self.replicas[name]:
@@ -144,26 +148,26 @@ class LoadBalancer:
         self.invalidate()
 
     def invalidate(self) -> None:
-        """Something about a replica changed: look at all of them anew."""
+        """Discard the cached candidates after a change of a replica."""
         self._seen_change_count = -1
 
     @property
     def model_names(self) -> list[str]:
-        """The models that replicas name, sorted."""
+        """Return the models in the replicas' configuration, sorted."""
         return sorted(self._known_models - {ANY_MODEL})
 
     def count_available(self, request: BackendRequest) -> int:
-        """How many replicas could take a request now. Raises NoReplica."""
+        """Return the number of replicas that can take the request now. Raises NoReplica."""
         offer, trip = self._get_candidates(request), AttemptContext(request)
         return sum(len(available(tier, trip, ())) for tier in offer.tiers)
 
     @property
     def panicking_groups(self) -> list[str]:
-        """For which models and APIs too few replicas are sound, as ``model/api``."""
+        """Return the models and APIs in panic mode, as ``model/api``."""
         return sorted(f"{model or ANY_MODEL}/{api or ANY_MODEL}" for model, api in self._panicking_keys)
 
     async def send(self, context: AttemptContext, deadline: Deadline) -> Any:
-        """Send a request to the replica that is chosen; to another one where that can't take it after all."""
+        """Send a request to the chosen replica; choose again if the replica rejects it locally."""
         request, hedge, now = context.request, context.running_count > 0, self._runtime.clock.now
         skipped: Tier = ()
         refused: ResilienceError | None = None
@@ -187,7 +191,7 @@ class LoadBalancer:
                     refused, skipped = (
                         error,
                         (*skipped, replica),
-                    )  # held back at the replica: nothing was sent
+                    )  # rejected by the replica's strategies: nothing was sent
                     request.tried_replicas.remove(replica.name)
                     context.attempts -= 1
                 else:
@@ -196,7 +200,7 @@ class LoadBalancer:
             context.running_count -= 1
 
     def _on_response(self, replica: Replica, response: Any, seconds: float, deadline: Deadline) -> Any:
-        """A replica gave an answer, or the beginning of one: keep its records until that is over."""
+        """Record a response, or the beginning of one; a stream is recorded again at its end."""
         replica.record_success(seconds)
         if isinstance(response, MonitoredStream):
             response.add_end_callback(lambda error: self._on_call_end(replica, error, deadline))
@@ -207,7 +211,7 @@ class LoadBalancer:
         return response
 
     def _on_call_end(self, replica: Replica, error: BaseException | None, deadline: Deadline) -> None:
-        """An answer is over, or there is none."""
+        """Record the end of a response, or its failure."""
         replica.on_request_end()
         outcome = classify_outcome(error, deadline)
         if outcome is CallOutcome.IGNORED:
@@ -218,7 +222,10 @@ class LoadBalancer:
             self.outlier_detector.record(replica.name, outcome is CallOutcome.SUCCESS)
 
     def _apply_retry_after(self, replica: Replica, context: AttemptContext, error: BackendError) -> None:
-        """A replica asked for a pause: it gets it, and the request need not wait if another one is there."""
+        """Put a replica in cooldown as it requested.
+
+        The request need not wait if another replica is available.
+        """
         asked = error.retry_after_s
         if error.status in OVERLOAD_STATUSES and asked is not None and asked > 0:
             replica.cooldown_until = self._runtime.clock.now() + min(asked, MAX_COOLDOWN_S)
@@ -253,7 +260,7 @@ class LoadBalancer:
     def _find_untried(
         self, candidates: CandidateSet, context: AttemptContext, skipped: Tier
     ) -> list[Replica]:
-        """What can take the request and was not tried by it, of the lowest tier that has such."""
+        """Return the available, untried replicas of the lowest tier that has one."""
         tried = context.request.tried_replicas
         for tier in candidates.tiers:
             found = [one for one in available(tier, context, skipped) if one.name not in tried]
@@ -262,7 +269,7 @@ class LoadBalancer:
         return []
 
     def _find_any(self, candidates: CandidateSet, context: AttemptContext, skipped: Tier) -> list[Replica]:
-        """What can take the request at all; what rests comes last."""
+        """Return the available replicas of the lowest tier that has one; replicas in cooldown come last."""
         for tier in (*candidates.tiers, candidates.cooling_down):
             found = available(tier, context, skipped)
             if found:
@@ -270,7 +277,7 @@ class LoadBalancer:
         return []
 
     def _get_candidates(self, request: BackendRequest) -> CandidateSet:
-        """What there is for a request's model and API. Raises NoReplica, or CircuitOpen if none is sound."""
+        """Return the candidates for a request. Raises NoReplica, or CircuitOpen if all are corrupt."""
         if (
             self._seen_change_count != self.outlier_detector.change_count
             or self._runtime.clock.now() >= self._refresh_at
@@ -278,12 +285,12 @@ class LoadBalancer:
             self._refresh()
         model = request.model
         if model and model not in self._known_models:
-            model = ANY_MODEL  # so that clients can't fill the memory with names
+            model = ANY_MODEL  # limits the cache: clients may send any name
         key = (model, request.api.name if request.api is not None else "")
         return self._candidates.get(key) or self._build_candidates(key)
 
     def _refresh(self) -> None:
-        """Let the time pass for ejections and pauses; forget the offers."""
+        """Update ejections and cooldowns; clear the cached candidates."""
         now = self._runtime.clock.now()
         self.outlier_detector.list_healthy_hosts()
         self._seen_change_count = self.outlier_detector.change_count

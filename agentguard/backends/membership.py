@@ -1,4 +1,4 @@
-"""Who is in the pool: replicas come, change, drain and go while requests run, and none is lost by it."""
+"""Membership of a pool: adds, changes, drains and removes replicas without losing requests."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from agentguard.resilience.stream_timeout import close_response
 
 
 class PoolMembership:
-    """Keeps the choice's replicas in step with the configuration, and with what an administrator says.
+    """Keeps the load balancer's replicas in step with the configuration and the administrator's commands.
 
-    A replica that goes gets no new requests at once, and is closed when its last one is over.
+    A removed replica gets no new requests, and is closed when its last request ends.
 
     Attributes:
-        leaving: replicas that are no members any more and still have requests.
+        leaving: removed replicas that still have requests.
     """
 
     def __init__(
@@ -38,17 +38,17 @@ class PoolMembership:
         load_balancer.set_replicas([self._build_replica(one, options) for one in options.replicas])
 
     def start(self) -> None:
-        """Begin to look after the replicas; in the running loop."""
+        """Start the health checks; needs a running event loop."""
         if not self._is_started:
             self._is_started = True
             for replica in self._load_balancer.replicas.values():
                 self._health_checker.watch(replica)
 
     async def apply(self, options: BackendsOptions) -> None:
-        """Become what a configuration says.
+        """Apply a configuration.
 
         Raises:
-            ConfigError: a replica can't be made; nothing was changed.
+            ConfigError: a replica cannot be created; nothing has changed.
         """
         before, old = self._options, dict(self._load_balancer.replicas)
         made = {
@@ -69,7 +69,7 @@ class PoolMembership:
         await self._update_health_checks(options, before, new, gone)
 
     async def add(self, options: ReplicaOptions) -> None:
-        """A new replica. Raises ConfigError if there is one of that name, or it can't be made."""
+        """Add a replica. Raises ConfigError if its name is taken or it cannot be created."""
         if options.name in self._load_balancer.replicas:
             raise ConfigError(f"there is a replica {options.name} already")
         replica = self._build_replica(options, self._options)
@@ -78,24 +78,24 @@ class PoolMembership:
             self._health_checker.watch(replica)
 
     def drain(self, name: str, *, on: bool = True) -> None:
-        """Give a replica no new requests, or give it some again. Raises ConfigError if there is none."""
+        """Stop or resume new requests to a replica. Raises ConfigError if the name is unknown."""
         self._find(name).is_draining = on
         self._load_balancer.invalidate()
 
     async def remove(self, name: str) -> None:
-        """Take a replica out; it is closed when nothing runs on it. Raises ConfigError if there is none."""
+        """Remove a replica; it is closed when idle. Raises ConfigError if the name is unknown."""
         replica = self._find(name)
         self._set_replicas(one for one in self._load_balancer.replicas.values() if one is not replica)
         await self._retire([replica])
 
     async def wait_idle(self, name: str) -> None:
-        """Wait until nothing runs on a replica, be it a member or leaving; at once if there is none."""
+        """Wait until a current or removed replica has no requests; return at once if the name is unknown."""
         for replica in [*self._load_balancer.replicas.values(), *self.leaving]:
             if replica.name == name and replica.inflight:
                 await _wait_idle(replica)
 
     async def aclose(self) -> None:
-        """Close all replicas; what runs on them fails."""
+        """Close all replicas; their pending requests fail."""
         await self._health_checker.aclose()
         for task in self._close_tasks:
             task.cancel()
@@ -115,7 +115,7 @@ class PoolMembership:
         return replica
 
     def _find_reusable(self, options: ReplicaOptions) -> Replica | None:
-        """The replica of that name, if its connections are those that the options ask for."""
+        """Return the replica of this name if the options need the same connections."""
         replica = self._load_balancer.replicas.get(options.name)
         same = replica is not None and self._connection_keys[replica] == connection_key(options)
         return replica if same else None
@@ -140,7 +140,7 @@ class PoolMembership:
             await self._health_checker.aclose()
             self._health_checker = self._build_health_checker(options)
             for replica in self._load_balancer.replicas.values():
-                replica.failed_checks.clear()  # who found it down may look no more
+                replica.failed_checks.clear()  # the failed check may not run any more
                 replica.is_corrupt = False
             self._load_balancer.invalidate()
             new = [*self._load_balancer.replicas.values()]

@@ -1,9 +1,9 @@
-"""The pool's pipeline as data: strategies over the choice of a replica, and strategies at each replica.
+"""Pipeline configuration of a pool: strategies around the load balancer, and strategies at each replica.
 
 ::
 
-    pipeline: {retry: {attempts: 2}, hedge: off}                  # the usual order, with two changes
-    pipeline: [timeout, retry, {circuit_breaker: {minimum_throughput: 5}}, stream_timeout]  # just these, in this order
+    pipeline: {retry: {max_attempts: 2}, hedge: off}              # the default, with two changes
+    pipeline: [timeout, retry, {circuit_breaker: {minimum_throughput: 5}}, stream_timeout]  # the whole order
 """
 
 from __future__ import annotations
@@ -29,31 +29,34 @@ from agentguard.resilience import (
 from agentguard.resilience.options import StrategyOptions
 
 POOL_STRATEGIES: tuple[type[StrategyOptions], ...] = (Timeout, LoadShedding, Retry, Hedge)
-"""Stand over the choice of a replica, once a pool: a retry and a hedge choose anew."""
+"""Strategies around the load balancer, once per pool: each retry and each hedge chooses a replica again."""
 REPLICA_STRATEGIES: tuple[type[StrategyOptions], ...] = (
     AdaptiveThrottling,
     CircuitBreakerOptions,
     AttemptTimeout,
     StreamTimeout,
 )
-"""Stand at each replica, with a state of its own."""
+"""Strategies at each replica, with separate state per replica."""
 
 STRATEGY_TYPES = {kind.name: kind for kind in (*POOL_STRATEGIES, *REPLICA_STRATEGIES)}
 _HIDDEN_OPTIONS = ("target",)
 
 ATTEMPT_TIMEOUT_S = 300.0
-"""A whole answer of a model takes minutes; what answers in a stream is watched by `Progress` before that."""
+"""Time limit of an attempt. A complete answer takes minutes; `StreamTimeout` watches streams earlier."""
 
 
 LOAD_SHEDDING = LoadShedding(
     max_queue=1000, queue_timeout_s=10.0, concurrency=ConcurrencyOptions(initial_limit=256, max_limit=10_000)
 )
-"""Model servers batch hundreds of requests that take a minute each: a limit that began at twenty, as for
-short calls, would refuse work that could be done, long before the first answers let it grow."""
+"""Default limits of load shedding.
+
+Model servers batch hundreds of requests that take a minute each. An initial limit of twenty, as for short
+calls, would reject feasible work long before the first answers could raise it.
+"""
 
 
 def build_default_strategies() -> tuple[ResilienceStrategy, ...]:
-    """The usual pipeline of a pool: `agentguard.resilience.standard`, with the measures of models."""
+    """Return the default pipeline: `build_standard_strategies` with timeouts and limits for models."""
     return tuple(
         LOAD_SHEDDING if isinstance(one, LoadShedding) else one
         for one in build_standard_strategies(attempt_timeout_s=ATTEMPT_TIMEOUT_S)
@@ -61,15 +64,15 @@ def build_default_strategies() -> tuple[ResilienceStrategy, ...]:
 
 
 def parse_pipeline(document: object, path: str = "pipeline") -> tuple[ResilienceStrategy, ...]:
-    """A pipeline from a configuration.
+    """Parse a pipeline from the configuration.
 
     Args:
-        document: None for the usual one; a mapping changes options of the usual one, or switches strategies off;
-            a list is the whole order, each item a name or a mapping of one name to its options.
-        path: its path in the configuration, for messages.
+        document: None for the default. A mapping changes options of the default, or disables strategies. A
+            list is the whole order; each item is a name, or a mapping of one name to its options.
+        path: path in the configuration, for messages.
 
     Raises:
-        ConfigError: an unknown strategy or option, a wrong value, or an order that can't be meant.
+        ConfigError: an unknown strategy or option, an invalid value, or an invalid order.
     """
     if document is None:
         order: tuple[ResilienceStrategy, ...] = build_default_strategies()
@@ -84,7 +87,7 @@ def parse_pipeline(document: object, path: str = "pipeline") -> tuple[Resilience
 
 
 def check_pipeline(strategies: tuple[ResilienceStrategy, ...], path: str = "pipeline") -> None:
-    """Refuse an order that can't be meant. Raises ConfigError."""
+    """Check the order of the strategies. Raises ConfigError if it is invalid."""
     try:
         Pipeline(strategies)
     except ConfigError as error:
@@ -100,13 +103,13 @@ def check_pipeline(strategies: tuple[ResilienceStrategy, ...], path: str = "pipe
 
 
 def select_pool_strategies(strategies: Iterable[ResilienceStrategy]) -> tuple[ResilienceStrategy, ...]:
-    """The part over the choice of a replica."""
+    """Return the strategies around the load balancer."""
     at = {kind.name for kind in REPLICA_STRATEGIES}
     return tuple(strategy for strategy in strategies if strategy.name not in at)
 
 
 def select_replica_strategies(strategies: Iterable[ResilienceStrategy]) -> tuple[ResilienceStrategy, ...]:
-    """The part at each replica."""
+    """Return the strategies at each replica."""
     at = {kind.name for kind in REPLICA_STRATEGIES}
     return tuple(strategy for strategy in strategies if strategy.name in at)
 

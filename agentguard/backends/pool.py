@@ -1,10 +1,10 @@
-"""A pool of replicas behind one seam: strategies over all, a choice, strategies at each, the endpoint.
+"""Pool of replicas: pool strategies, load balancer, replica strategies, endpoint.
 
 ::
 
     pool = Pool(BackendsOptions.parse({"replicas": [{"name": "a", "url": "http://127.0.0.1:8000/v1"}]}))
     await pool.start()
-    answer = await pool.send(BackendRequest(target="/chat/completions", ...), Deadline.after(60))
+    response = await pool.send(BackendRequest(target="/chat/completions", ...), Deadline.after(60))
     await pool.aclose()
 """
 
@@ -47,18 +47,18 @@ from agentguard.resilience.retry import Retrier
 
 
 class Pool:
-    """Several replicas as one `Backend`; for one event loop.
+    """Several replicas as one `Backend`; all calls must use the same event loop.
 
     Args:
         options: the ``backends`` section of the configuration.
-        connect: makes the backend of a replica; over HTTP, if not given.
-        clock: source of the time.
-        rng: source of all chance; seed it to repeat a run.
-        observers: are told the events of all strategies, and what heartbeat and canary find.
-        hints: carries breakers' and ejections' states between machines.
+        connect: creates the backend of a replica; by default over HTTP.
+        clock: source of time.
+        rng: random generator; seed it to reproduce a run.
+        observers: called with the events of all strategies and health checks.
+        hints: channel that carries hints between machines.
 
     Raises:
-        ConfigError: a replica can't be made, e.g. because its key is missing.
+        ConfigError: a replica cannot be created, for example because its key is missing.
     """
 
     def __init__(
@@ -89,24 +89,24 @@ class Pool:
         self._total_timeout_s = _find_total_timeout(options.pipeline)
 
     def _bind_pipeline(self, options: BackendsOptions) -> None:
-        """Put the strategies over the choice; requests that run keep to the ones that they began with."""
+        """Bind the strategies to the load balancer; running requests keep the strategies they started with."""
         self._pool_pipeline = Pipeline.from_runtime(
             _select_bound_strategies(options.pipeline), self._runtime
         ).bind(self._load_balancer.send)
 
     async def start(self) -> None:
-        """Begin with heartbeats and canaries; without it the pool works, but looks after nothing."""
+        """Start the health checks; the pool also works without them."""
         self._membership.start()
 
     def send(
         self, request: BackendRequest, deadline: Deadline
     ) -> Coroutine[Any, Any, Response | StreamingResponse]:
-        """Send a request to one replica, or to as many as vote on it; see `Backend.send`.
+        """Send a request to one replica, or to several for a vote; see `Backend.send`.
 
         Raises:
-            NoReplica: none serves the model over the API.
-            CircuitOpen, Overloaded: none can take it now.
-            Refused, ResilienceError: as of the last attempt; RetriesExhausted with it if it was tried again.
+            NoReplica: no replica serves the model over the API.
+            CircuitOpen, Overloaded: no replica can take the request now.
+            UpstreamError, ResilienceError: error of the last attempt, inside RetriesExhausted after a retry.
         """
         return (
             self._send_to_one(request, deadline)
@@ -121,7 +121,7 @@ class Pool:
 
     async def _send_to_one(self, request: BackendRequest, deadline: Deadline) -> Response | StreamingResponse:
         if self._total_timeout_s is not None:
-            deadline = deadline.with_timeout(self._total_timeout_s)  # over what continues the answer, too
+            deadline = deadline.with_timeout(self._total_timeout_s)  # includes the resumptions of the stream
         continuing = request.stream and self._is_resumable(request)
         trip = AttemptContext(request)
         response = await self._pool_pipeline.send(trip, deadline)
@@ -150,7 +150,7 @@ class Pool:
         )
 
     def _build_resume_callback(self, request: BackendRequest, deadline: Deadline) -> Any:
-        """What asks for the rest of an answer: another attempt, which the budget of retries pays."""
+        """Build the function that requests the rest of a stream: a further attempt under the retry budget."""
 
         async def go_on(body: bytes, *, prefixed: bool, why: str) -> Any:
             retrier = self._pool_pipeline.bound_strategies.get(Retry.name)
@@ -165,11 +165,11 @@ class Pool:
         return go_on
 
     def explain(self) -> list[str]:
-        """The pipeline's order as built: one line a strategy, outermost first."""
+        """Return the bound pipeline: one line per strategy, outermost first."""
         return describe_backends(self.options)
 
     def status(self) -> dict[str, Any]:
-        """Everything a status page wants, for JSON: strategies, panics, and the state of each replica."""
+        """Return the state of strategies, panic mode and replicas as JSON data for a status page."""
         now = self._runtime.clock.now()
         replicas = status.build_replica_statuses(self._load_balancer, self._membership.leaving, now)
         return {
@@ -183,14 +183,14 @@ class Pool:
         }
 
     def models(self) -> list[str]:
-        """The models that replicas name in the configuration, sorted."""
+        """Return the models in the replicas' configuration, sorted."""
         return self._load_balancer.model_names
 
     async def apply(self, options: BackendsOptions) -> None:
-        """Become what a new configuration says, without a lost request.
+        """Apply a new configuration without losing a request.
 
         Raises:
-            ConfigError: a replica can't be made; nothing was changed.
+            ConfigError: a replica cannot be created; nothing has changed.
         """
         before = self.options
         await self._membership.apply(options)
@@ -208,30 +208,30 @@ class Pool:
         self._total_timeout_s = _find_total_timeout(options.pipeline)
 
     async def add(self, replica: ReplicaOptions) -> None:
-        """Add a replica. Raises ConfigError if its name is taken or it can't be made."""
+        """Add a replica. Raises ConfigError if its name is taken or it cannot be created."""
         await self._membership.add(replica)
         self._sync_options()
 
     async def drain(self, name: str, *, on: bool = True) -> None:
-        """Give a replica no new requests, or some again. Raises ConfigError if there is none of that name."""
+        """Stop or resume new requests to a replica. Raises ConfigError if the name is unknown."""
         self._membership.drain(name, on=on)
 
     async def remove(self, name: str) -> None:
-        """Take a replica out; what runs on it is finished. Raises ConfigError if there is none."""
+        """Remove a replica; its running requests are completed. Raises ConfigError if the name is unknown."""
         await self._membership.remove(name)
         self._sync_options()
 
     async def wait_idle(self, name: str) -> None:
-        """Wait until nothing runs on a replica, be it a member or leaving."""
+        """Wait until a current or removed replica has no requests."""
         await self._membership.wait_idle(name)
 
     def _sync_options(self) -> None:
-        """The options say who is there."""
+        """Update the options after a change of the replicas."""
         replicas = tuple(one.options for one in self._load_balancer.replicas.values())
         self.options = self.options.model_copy(update={"replicas": replicas})
 
     async def aclose(self) -> None:
-        """End: stop looking after replicas, close their connections; requests under way fail."""
+        """Stop the health checks and close all connections; pending requests fail."""
         await self._membership.aclose()
 
 
@@ -240,10 +240,10 @@ def _find_total_timeout(pipeline: tuple[ResilienceStrategy, ...]) -> float | Non
 
 
 def _select_bound_strategies(pipeline: tuple[ResilienceStrategy, ...]) -> tuple[ResilienceStrategy, ...]:
-    """The strategies that are bound over the choice.
+    """Return the strategies that are bound to the load balancer.
 
-    Where attempts are limited, each wait of a call ends by the deadline by itself, and a timer over all of
-    them would be one too many: the `Timeout` is kept by the deadline that the pool sets.
+    If attempts have a time limit, each wait of a call ends at the deadline, and a further timer is redundant.
+    The pool then enforces the `Timeout` by its deadline.
     """
     limited = any(isinstance(one, AttemptTimeout) for one in pipeline)
     return tuple(

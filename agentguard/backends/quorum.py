@@ -1,9 +1,9 @@
-"""Ask several replicas the same and take what most of them say: against wrong answers that are well formed.
+"""Quorum reads: ask several replicas and return the majority's answer, against wrong but well-formed answers.
 
-Replication with voting (Lamport, Shostak and Pease, 1982; of n answers a majority masks the others). It costs
-n times the work, so it is for requests that are marked, and for so many at once as the options allow. Answers
-are compared by what they say (`saying`), so models must answer alike: low temperature, closed questions, tool
-calls.
+Replication with voting (Lamport, Shostak and Pease, 1982; a majority of n answers masks the others). It costs
+n times the work. So it applies only to marked requests, and to a limited number at once. Answers are compared
+by their canonical content (`canonical_response`), so models must answer consistently: low temperature, closed
+questions, tool calls.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ Notes = tuple[tuple[str, str], ...]
 SendSingle = Callable[[BackendRequest, Deadline], Awaitable[Response | StreamingResponse]]
 
 MAX_RESPONSE_BYTES = 16 << 20
-"""Largest streamed answer that is kept until the vote is over."""
+"""Maximum size of a streamed answer that is buffered for a vote."""
 
 
 class BufferedStream:
-    """A streamed answer that has come whole before it is handed out; see `Streamed`."""
+    """Streamed answer that was received completely before it is forwarded; see `StreamingResponse`."""
 
     def __init__(self, head: StreamingResponse, chunks: list[bytes]) -> None:
         self.status: int = head.status
@@ -49,7 +49,7 @@ class BufferedStream:
         return self.chunks[self._next - 1]
 
     async def aclose(self) -> None:
-        """There is nothing left to close."""
+        """Discard the remaining chunks."""
         self._next = len(self.chunks)
 
 
@@ -57,14 +57,14 @@ Ballot = Response | BufferedStream
 
 
 class QuorumReader:
-    """Holds votes.
+    """Sends requests to several replicas and counts their votes.
 
     Args:
-        options: None holds none: each request gets one answer.
-        send_single: sends a request to one replica that it was not sent to before, where there is one.
+        options: options of voting; None disables it, so each request gets one answer.
+        send_single: sends a request to one replica, if possible an untried one.
 
     Attributes:
-        running_count: votes that are under way.
+        running_count: number of running votes.
     """
 
     def __init__(self, options: QuorumOptions | None, send_single: SendSingle) -> None:
@@ -74,12 +74,12 @@ class QuorumReader:
     async def send(
         self, request: BackendRequest, deadline: Deadline, replicas: int
     ) -> Response | StreamingResponse:
-        """The answer of the majority; the first one, with a note, where there is none.
+        """Return the majority's answer; without a majority, the first answer with a note.
 
-        A streamed answer comes whole, in the chunks that it came in: nothing of it can be shown before.
+        A streamed answer is forwarded after the vote, in its original chunks.
 
         Raises:
-            ResilienceError: nobody answered; the first one's error.
+            ResilienceError: no replica answered; the error of the first one.
         """
         options = self.options
         single = replace(request, quorum_size=1)
@@ -94,7 +94,7 @@ class QuorumReader:
             self.running_count -= 1
 
     async def _run_vote(self, request: BackendRequest, deadline: Deadline, count: int) -> Ballot:
-        # All share the list of who was tried, so that each asks another replica.
+        # The tasks share the list of tried replicas, so that each asks another replica.
         tasks = [asyncio.create_task(self._collect_ballot(request, deadline)) for _ in range(count)]
         waiting = set(tasks)
         ballots: list[Ballot] = []
@@ -117,7 +117,7 @@ class QuorumReader:
         return add_notes(ballots[0], (("voted", f"{most}/{count}"), ("no_majority", "1")))
 
     async def _collect_ballot(self, request: BackendRequest, deadline: Deadline) -> Ballot:
-        """One replica's answer, whole. Raises as `Ask` does."""
+        """Return one replica's complete answer. Raises the errors of ``send_single``."""
         answer = await self._send_single(request, deadline)
         if isinstance(answer, Response):
             return answer
@@ -138,7 +138,7 @@ ResponseT = TypeVar("ResponseT", bound=Response | StreamingResponse)
 
 
 def add_notes(response: ResponseT, notes: Notes) -> ResponseT:
-    """An answer with more notes."""
+    """Return the response with additional notes."""
     if isinstance(response, Response):
         return replace(response, notes=(*response.notes, *notes))
     response.notes = (*response.notes, *notes)
@@ -153,7 +153,7 @@ def _canonicalize(request: BackendRequest, ballot: Ballot) -> bytes:
 
 
 async def _cancel_tasks(tasks: set[asyncio.Task[Ballot]]) -> None:
-    """Cancel what nobody waits for any more, and see it ended; no longer than `GRACE_S`."""
+    """Cancel the remaining tasks; wait for their end for at most `CLOSE_TIMEOUT_S`."""
     for task in tasks:
         task.cancel()
     if tasks:

@@ -1,4 +1,4 @@
-"""One replica: its endpoint, the strategies that stand at it, and what is known of how it does."""
+"""Replica of a pool: its endpoint, its strategies, and its records."""
 
 from __future__ import annotations
 
@@ -24,29 +24,32 @@ from agentguard.resilience import (
 )
 
 Connect = Callable[[ReplicaOptions], Backend]
-"""Makes the backend of a replica; opens nothing yet."""
+"""Function that creates the backend of a replica; it opens no connection."""
 
 _MAX_LATENCIES = 256
 _MAX_ERRORS = 8
 
 
 class Replica:
-    """A replica at work. The pool counts on it and marks it; policies see it as a `View`.
+    """Replica of a pool. The pool updates its state; policies see it as a `ReplicaView`.
 
     Attributes:
-        options: its own.
-        name: of the options, and so is ``weight``.
-        inflight: requests that run on it, streams until their end.
-        latency_s: moving mean of the seconds to heads and first tokens.
-        is_draining: gets no new requests.
-        failed_checks: who found it down: ``heartbeat``, ``canary``.
-        is_corrupt: whether the canary found that it answers wrongly.
-        cooldown_until: clock time before which it asked not to be asked again (Retry-After).
-        hinted_until: clock time until which another machine's hint holds.
-        successes: how many requests got an answer; ``failed`` has how many ended with which error.
-        probe_outcome: what the canary heard last: ``right``, ``wrong``, ``silent``, ``unclear``; empty before.
+        options: options of the replica.
+        name: name in the options.
+        weight: weight in the options.
+        inflight: number of running requests; a stream counts until its end.
+        latency_s: moving mean of the seconds to the head or first token.
+        is_draining: True if the replica gets no new requests.
+        failed_checks: health checks that found the replica down: ``heartbeat``, ``probe``.
+        is_corrupt: True if the known-answer probe got wrong answers.
+        cooldown_until: clock time until which the replica asked for a pause (Retry-After).
+        hinted_until: clock time until which a hint of another machine is valid.
+        successes: number of requests with a response.
+        failures: number of failed requests by error.
+        probe_outcome: last outcome of the known-answer probe: ``right``, ``wrong``, ``silent``, ``unclear``;
+            empty before the first probe.
         errors: the last errors, each with its clock time.
-        idle_event: set once nothing runs on it, where somebody waits for that.
+        idle_event: set when the last running request ends; None if no task waits for that.
     """
 
     def __init__(
@@ -71,7 +74,7 @@ class Replica:
         self.set_strategies(strategies)
 
     def set_strategies(self, strategies: Iterable[ResilienceStrategy]) -> None:
-        """Put strategies around it, with a fresh state; calls that run keep those that they began with."""
+        """Replace the strategies, with a fresh state; running calls keep their strategies."""
         own = tuple(
             replace(s, target=self.name) if isinstance(s, CircuitBreakerOptions) else s for s in strategies
         )
@@ -83,12 +86,12 @@ class Replica:
         self.breaker = breaker if isinstance(breaker, CircuitBreaker) else None
 
     def update_options(self, options: ReplicaOptions) -> None:
-        """Take over options that need no new connection."""
+        """Replace the options; they must not require a new connection."""
         self.options, self.weight = options, options.weight
 
     @property
     def is_ready(self) -> bool:
-        """Whether one more request could be sent now, as far as breaker and limit go."""
+        """Return whether circuit breaker and concurrency limit admit one more request now."""
         most = self.options.max_concurrent
         if most is not None and self.inflight >= most:
             return False
@@ -96,26 +99,26 @@ class Replica:
         return breaker is None or breaker.state is CircuitState.CLOSED or breaker.is_ready
 
     def can_serve(self, model: str, api: str) -> bool:
-        """Whether it is there for a model and an API; empty ones, of requests that just pass, suit all."""
+        """Return whether the replica serves a model and an API; an empty name matches every replica."""
         options = self.options
         if api and options.apis is not None and api not in options.apis:
             return False
         return not options.models or not model or model in options.models or ANY_MODEL in options.models
 
     def on_request_end(self) -> None:
-        """A request on it is over."""
+        """Record the end of a request."""
         self.inflight -= 1
         if self.idle_event is not None and not self.inflight:
             self.idle_event.set()
 
     def record_success(self, seconds: float) -> None:
-        """A request got its head or first token after so many seconds."""
+        """Record a request whose head or first token came after ``seconds``."""
         self.successes += 1
         self._latencies.append(seconds)
         self.latency_s += (seconds - self.latency_s) * 0.2 if self.latency_s else seconds
 
     def record_error(self, error: BaseException, now: float) -> None:
-        """A request ended with an error; only its code is kept."""
+        """Record a failed request; only the error code is kept."""
         code = error.code if isinstance(error, ResilienceError) else type(error).__name__
         status = getattr(error, "status", None)
         label = code if status is None else f"{code} {status}"
@@ -123,7 +126,7 @@ class Replica:
         self.errors.append((now, label))
 
     def compute_latency_quantiles(self) -> dict[str, float | None]:
-        """Median, 95th and 99th percentile of the last latencies, in seconds; None while there are none."""
+        """Return median, 95th and 99th percentile of recent latencies in seconds; None without data."""
         values = sorted(self._latencies)
 
         def at(share: float) -> float | None:
@@ -132,7 +135,7 @@ class Replica:
         return {"p50": at(0.5), "p95": at(0.95), "p99": at(0.99)}
 
     async def _send_to_backend(self, request: BackendRequest, deadline: Deadline) -> Any:
-        """Ask the endpoint for the model by the name that it has there; refuse an answer that is none."""
+        """Send the request with this endpoint's model name. Raises BackendError for a malformed answer."""
         models = self.options.models
         if models and request.model:
             served = models.get(request.model) or models.get(ANY_MODEL) or ANY_MODEL

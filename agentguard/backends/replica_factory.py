@@ -1,4 +1,4 @@
-"""From what the configuration says of a replica to the backend that speaks to it."""
+"""Factory of the backends of replicas."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from agentguard.resilience.options import StrategyOptions
 
 
 def http_backend_factory(limits: StrategyOptions | None = None) -> Connect:
-    """What connects replicas over HTTP.
+    """Return a function that creates HTTP backends of replicas.
 
     Args:
-        limits: `agentguard.backends.http.Limits`, for each of them; None for the usual ones.
+        limits: `agentguard.backends.http.HttpLimits` of each backend; None for the defaults.
     """
 
     def connect(options: ReplicaOptions) -> Backend:
@@ -45,7 +45,7 @@ def http_backend_factory(limits: StrategyOptions | None = None) -> Connect:
 
 
 def read_api_key(options: ReplicaOptions) -> str | None:
-    """A replica's key; None if it wants none. Raises ConfigError if the variable that has it is not set."""
+    """Return the replica's API key; None if it needs none. Raises ConfigError if its variable is unset."""
     if options.api_key_env is None:
         return None
     key = os.environ.get(options.api_key_env, "").strip()
@@ -58,7 +58,7 @@ def read_api_key(options: ReplicaOptions) -> str | None:
 
 
 def connection_key(options: ReplicaOptions) -> tuple[object, ...]:
-    """What a connection depends on; if it differs, a new one is made. The key is in it as a digest only."""
+    """Return the options on which a connection depends; a change requires a new one. The key is hashed."""
     key = os.environ.get(options.api_key_env, "") if options.api_key_env else ""
     return (
         options.url,

@@ -1,4 +1,4 @@
-"""What a status page tells of a pool: plain data for JSON, with no key and nothing of any request in it."""
+"""Status of a pool as JSON data; it contains no keys and no request data."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from agentguard.resilience.retry import Retrier
 
 
 def describe_backends(options: BackendsOptions) -> list[str]:
-    """What a request passes, outermost first: one line a strategy, with every option, and one a replica."""
+    """Describe the path of a request, outermost first: one line per strategy with its options and per replica."""
     replicas = options.replicas
     over, at = (
         pipeline_config.select_pool_strategies(options.pipeline),
@@ -31,25 +31,25 @@ def describe_backends(options: BackendsOptions) -> list[str]:
 
 
 def _describe_services(options: BackendsOptions) -> list[str]:
-    """What stands beside the requests' way."""
+    """Describe the components outside the path of a request."""
     parts: dict[str, object] = {
         "health": options.health,
-        "canary": options.probe and options.probe.model_copy(update={"ask": "...", "expect": "..."}),
-        "votes": options.quorum,
+        "probe": options.probe and options.probe.model_copy(update={"prompt": "...", "expected": "..."}),
+        "quorum": options.quorum,
     }
     lines = [f"{name} {part if part is not None else 'off'}" for name, part in parts.items()]
     ejection = "outlier off" if options.outlier is None else options.outlier.describe()
-    return [ejection, *lines, f"continuations most={options.max_stream_resumptions}"]
+    return [ejection, *lines, f"max_stream_resumptions={options.max_stream_resumptions}"]
 
 
 def _describe_replica(replica: ReplicaOptions) -> str:
     models = ",".join(asked if asked == name else f"{asked}={name}" for asked, name in replica.models.items())
     facts = {
-        "tier": replica.priority,
+        "priority": replica.priority,
         "weight": f"{replica.weight:g}",
         "models": models or "all",
         "apis": ",".join(replica.apis) if replica.apis is not None else "all",
-        "continues": replica.resumable,
+        "resumable": replica.resumable,
         "max_concurrent": replica.max_concurrent or "unlimited",
     }
     return f"replica {replica.name} {replica.url} " + " ".join(
@@ -58,18 +58,18 @@ def _describe_replica(replica: ReplicaOptions) -> str:
 
 
 def build_replica_status(replica: Replica, host: HostState | None, now: float) -> dict[str, Any]:
-    """One replica's state; times are in seconds from now."""
+    """Return the state of one replica; times are in seconds from now."""
     breaker = replica.breaker
     ejected = host is not None and host.is_ejected
     return {
         "name": replica.name,
         "url": replica.options.url,
-        "tier": replica.options.priority,
+        "priority": replica.options.priority,
         "weight": replica.weight,
         "state": _replica_state(replica, is_ejected=ejected, now=now),
         "inflight": replica.inflight,
         "max_concurrent": replica.options.max_concurrent,
-        "breaker": None if breaker is None else str(breaker.state),
+        "circuit_breaker": None if breaker is None else str(breaker.state),
         "breaker_opens_s": None
         if breaker is None or breaker.is_ready
         else round(max(0.0, breaker.remaining_break_s), 3),
@@ -77,7 +77,7 @@ def build_replica_status(replica: Replica, host: HostState | None, now: float) -
         "ejected_s": _seconds_until(host.ejected_until, now) if host is not None and ejected else None,
         "down": sorted(replica.failed_checks),
         "corrupt": replica.is_corrupt,
-        "canary": replica.probe_outcome or None,
+        "probe": replica.probe_outcome or None,
         "rests_s": _seconds_until(replica.cooldown_until, now),
         "hinted_s": _seconds_until(replica.hinted_until, now),
         "good": replica.successes,
@@ -88,7 +88,7 @@ def build_replica_status(replica: Replica, host: HostState | None, now: float) -
 
 
 def build_strategy_status(bound_strategies: dict[str, BoundStrategy]) -> dict[str, Any]:
-    """What the strategies over the pool know: budgets, limit, queue."""
+    """Return the state of the pool strategies: budgets, limit, queue."""
     found: dict[str, Any] = {}
     retrier, hedger, shedder = (
         bound_strategies.get(Retry.name),
@@ -100,7 +100,7 @@ def build_strategy_status(bound_strategies: dict[str, BoundStrategy]) -> dict[st
     if isinstance(hedger, Hedger):
         found["hedge"] = {"tokens": round(hedger.budget.tokens, 3), "delay_s": hedger.delay}
     if isinstance(shedder, LoadShedder):
-        found["shed"] = {
+        found["load_shedding"] = {
             "limit": int(shedder.limit.value),
             "running": shedder.inflight,
             "waiting": shedder.queue_length,
@@ -111,7 +111,7 @@ def build_strategy_status(bound_strategies: dict[str, BoundStrategy]) -> dict[st
 def build_replica_statuses(
     load_balancer: LoadBalancer, leaving: set[Replica], now: float
 ) -> list[dict[str, Any]]:
-    """All replicas, those that are leaving last."""
+    """Return the state of all replicas; removed ones come last."""
     hosts = load_balancer.outlier_detector.snapshot()
     return [
         *(build_replica_status(one, hosts.get(one.name), now) for one in load_balancer.replicas.values()),
@@ -124,7 +124,7 @@ def _seconds_until(until: float, now: float) -> float | None:
 
 
 def _replica_state(replica: Replica, *, is_ejected: bool, now: float) -> str:
-    """The one word that says most: why it is not used, or that it is ``up``."""
+    """Return the main state as one word: the reason why the replica is not used, or ``up``."""
     states = (
         ("draining", replica.is_draining),
         ("corrupt", replica.is_corrupt),

@@ -1,1 +1,1 @@
-"""Judges: typed questions about a run in, probabilities out."""
+"""Judges: answer typed questions about a run with probabilities."""

@@ -1,9 +1,9 @@
-"""A judge: typed questions about a run in, probabilities out.
+"""Judge interface: typed questions about a run, answered with probabilities.
 
-Embedded model, chat model, pooling model, panel and cache all have this shape. A judge never sees the acting
-agent's own context or tools, and it can only pick from the closed set a question gives it. What a question
-has in ``shown`` is data to look at beside the run, e.g. what rules found: a judge that reads text is shown
-it, fenced like the run; others pass over it.
+Embedded model, chat model, pooling model, panel and cache implement it. A judge never sees the acting agent's
+own context or tools, and it can only choose from the closed set of a question. A question's ``context`` is
+data beside the run, e.g. findings of rules. A judge that reads text receives it fenced like the run; others
+ignore it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from agentguard.trajectory.model import Trajectory
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Predicate:
-    """A yes-or-no question; the answer's probabilities are keyed ``"yes"`` and ``"no"``."""
+    """Yes-or-no question; the answer's probabilities are keyed ``"yes"`` and ``"no"``."""
 
     id: str
     text: str
@@ -26,7 +26,7 @@ class Predicate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChoiceQuestion:
-    """One of a closed set; the answer's probabilities are keyed by the options and sum to 1."""
+    """Choice from a closed set; the answer's probabilities are keyed by the options and sum to 1."""
 
     id: str
     text: str
@@ -36,7 +36,7 @@ class ChoiceQuestion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScoreQuestion:
-    """A whole number in ``[low, high]``; the answer's probabilities are keyed by the decimal numbers."""
+    """Integer in ``[low, high]``; the answer's probabilities are keyed by the decimal numbers."""
 
     id: str
     text: str
@@ -50,7 +50,7 @@ Question = Predicate | ChoiceQuestion | ScoreQuestion
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JudgeAnswer:
-    """Probabilities by option, or, if the judge could not answer, ``error`` and no probabilities."""
+    """Probabilities by option; ``error`` and no probabilities if the judge could not answer."""
 
     question: str
     probabilities: Mapping[str, float] = field(default_factory=dict)
@@ -59,12 +59,12 @@ class JudgeAnswer:
 
 
 class Judge(Protocol):
-    """Answers typed questions about a run; an answer it cannot give is a value, not an exception."""
+    """Answers typed questions about a run; errors are values, not exceptions."""
 
     name: str
 
     def decide(self, transcript: Trajectory, questions: Sequence[Question]) -> tuple[JudgeAnswer, ...]:
-        """Return one answer a question, in order."""
+        """Return one answer for each question, in order."""
         ...
 
 
@@ -72,7 +72,7 @@ RUN_FAILED = Predicate(id="run_failed", text="Did the run fail to do what was as
 
 
 def build_root_cause_question(trajectory: Trajectory) -> ChoiceQuestion:
-    """The question which step of the run is the root cause; options are the step indices as text."""
+    """Build the question for the root-cause step; options are the step indices as text."""
     options = tuple(str(step.index) for step in trajectory.steps)
     return ChoiceQuestion(
         id="root_cause", text="Which step is the root cause of the failure?", options=options
@@ -83,7 +83,7 @@ MAX_TEXT_CHARS: Final = 400
 
 
 def build_text_schema(characters: int) -> Mapping[str, Any]:
-    """The JSON schema of a line of at most so many characters."""
+    """Return the JSON schema of a text of at most ``characters`` characters."""
     return {
         "type": "object",
         "properties": {"text": {"type": "string", "minLength": 1, "maxLength": characters}},
@@ -97,7 +97,7 @@ TEXT_SCHEMA: Final = build_text_schema(MAX_TEXT_CHARS)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GeneratedText:
-    """One line; empty with ``error`` if it could not be written."""
+    """Generated line; empty with ``error`` if generation failed."""
 
     text: str = ""
     error: str | None = None
@@ -106,8 +106,8 @@ class GeneratedText:
 
 @runtime_checkable
 class TextGenerator(Protocol):
-    """A judge that writes."""
+    """Judge that can generate text."""
 
     def generate_text(self, transcript: Trajectory, prompt: str) -> GeneratedText:
-        """Write at most `MAX_TEXT_CHARS` characters about a run; a line it cannot write is a value."""
+        """Generate at most `MAX_TEXT_CHARS` characters about a run; errors are values."""
         ...

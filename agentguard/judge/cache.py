@@ -1,9 +1,8 @@
-"""A judge that is asked each question about a run once.
+"""Cache of a judge's answers.
 
-An answer is found again by the run's content, the question, the judge's name and its version, all of them in
-one SHA-256: one word that differs, an option in another place, another model, prompt or schema makes another
-key. Errors are never kept. The newest answers are kept in memory; with a store they survive the process, and
-are deleted there with the run.
+The cache key is one SHA-256 of the run's content, the question, the judge's name and its version. Any other
+word, order of options, model, prompt or schema gives another key. Errors are not cached. The most recent
+answers are kept in memory; with a store they survive the process, and are deleted there with the run.
 """
 
 from __future__ import annotations
@@ -25,28 +24,28 @@ from agentguard.trajectory.model import Trajectory
 
 @runtime_checkable
 class VersionedJudge(Protocol):
-    """A judge that says itself what its answers depend on."""
+    """Judge that reports the dependencies of its answers."""
 
     def version(self, transcript: Trajectory) -> str:
-        """Everything but run and question that an answer depends on."""
+        """Return everything besides run and question that an answer depends on."""
         ...
 
 
 class VerdictStore(Protocol):
-    """Where answers are kept; `agentguard.store.Store` is one."""
+    """Persistent storage of answers; `agentguard.store.Store` is one."""
 
     def get_verdict(self, key: str, *, tenant: str = "") -> VerdictRow | None:
-        """The row of a key; None if there is none."""
+        """Return the row of a key; None if it does not exist."""
         ...
 
     def write(self, *rows: Row) -> Any:
-        """Keep rows, without waiting."""
+        """Write rows without waiting."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheStats:
-    """Answers that were found, those that were not, and reads of the store that failed."""
+    """Counts of cache hits, cache misses and failed reads of the store."""
 
     hits: int = 0
     misses: int = 0
@@ -54,20 +53,19 @@ class CacheStats:
 
 
 class CachedJudge:
-    """Answers repeated questions without a call.
+    """Judge that answers repeated questions from a cache.
 
-    An answer that was found says so in ``usage["cached"]``, and has cost no call.
+    A cached answer has ``usage["cached"]`` and ``usage["calls"]`` of 0.
 
     Args:
-        judge: who is asked what is not known yet.
-        version: what the judge's answers depend on; not needed for a judge that says so itself
-            (`VersionedJudge`).
+        judge: judge that answers on a cache miss.
+        version: dependencies of the judge's answers; optional for a `VersionedJudge`.
         store: keeps answers beyond the process.
-        tenant: whose answers, in the store.
-        memory: most answers kept in memory.
+        tenant: owner of the answers in the store.
+        max_entries: maximum of answers in memory.
 
     Raises:
-        ConfigError: the judge has no version and none is given, or ``memory`` is negative.
+        ConfigError: the judge has no version and none is given, or ``max_entries`` is negative.
     """
 
     def __init__(
@@ -92,7 +90,7 @@ class CachedJudge:
         self._entries: OrderedDict[str, JudgeAnswer] = OrderedDict()
 
     def decide(self, transcript: Trajectory, questions: Sequence[Question]) -> tuple[JudgeAnswer, ...]:
-        """Answer what is known from memory or the store, and ask the judge for the rest at once."""
+        """Answer from memory or the store, and ask the judge for all remaining questions in one call."""
         version = self.version(transcript)
         keys = self._build_keys(transcript, questions, version)
         answers = {
@@ -102,7 +100,7 @@ class CachedJudge:
         self._update_stats(hits=len(answers), misses=len(missing))
         if missing:
             new = self.judge.decide(transcript, tuple(missing.values()))
-            # A judge whose endpoint was away said less of itself before it was asked than it does now.
+            # If the endpoint was unavailable at first, its version has changed with the answer: do not cache.
             if any(one.error is None for one in new) and self.version(transcript) == version:
                 for (key, question), answer in zip(missing.items(), new, strict=True):
                     self._save(key, question, answer, version, transcript.id)
@@ -110,19 +108,19 @@ class CachedJudge:
         return tuple(replace(answers[key], question=q.id) for key, q in zip(keys, questions, strict=True))
 
     def generate_text(self, transcript: Trajectory, prompt: str) -> GeneratedText:
-        """What the judge writes, which is not kept; an error where it cannot write."""
+        """Generate text with the judge, uncached; return an error if the judge cannot generate text."""
         if isinstance(self.judge, TextGenerator):
             return self.judge.generate_text(transcript, prompt)
         return GeneratedText(error=f"judge {self.name!r} does not write")
 
     def version(self, transcript: Trajectory) -> str:
-        """What an answer about a run depends on but the run and the question."""
+        """Return everything besides run and question that an answer depends on."""
         if self._version is not None or not isinstance(self.judge, VersionedJudge):
             return self._version or ""
         return self.judge.version(transcript)
 
     def build_key(self, transcript: Trajectory, question: Question) -> str:
-        """The key an answer is kept under."""
+        """Return the cache key of an answer."""
         return self._build_keys(transcript, (question,), self.version(transcript))[0]
 
     def _build_keys(self, run: Trajectory, questions: Sequence[Question], version: str) -> list[str]:
@@ -138,7 +136,7 @@ class CachedJudge:
             return None
         try:
             row = self._store.get_verdict(key, tenant=self._tenant)
-        except AgentGuardError:  # a store that is away makes a judge slower, not silent
+        except AgentGuardError:  # an unavailable store only costs a cache miss
             self._update_stats(store_errors=1)
             return None
         answer = None if row is None else _decode_answer(row.data, question)
@@ -178,7 +176,7 @@ class CachedJudge:
 
 
 def _decode_answer(data: Mapping[str, Any], question: Question) -> JudgeAnswer | None:
-    """An answer from a row; None if the row does not hold one for exactly this closed set."""
+    """Decode an answer from a row; return None unless it holds exactly this closed set of options."""
     held = data.get("probabilities")
     if not isinstance(held, Mapping) or set(held) != set(list_options(question)):
         return None

@@ -1,4 +1,4 @@
-"""A run as bytes that are equal exactly when its content is: what a judge's answer depends on."""
+"""Hashes of runs and questions, for cache keys of judge answers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from agentguard.trajectory.model import Trajectory
 
 
 def hash_content(run: Trajectory) -> str:
-    """SHA-256 in hexadecimal of all that is in a run but its id and its format's name."""
+    """Return the SHA-256 in hexadecimal of a run's content, without its id and format."""
     hashed = hashlib.sha256()
     for one in fields(run):
         if one.name not in ("id", "format"):
@@ -21,7 +21,7 @@ def hash_content(run: Trajectory) -> str:
 
 
 def hash_question(question: Question) -> str:
-    """SHA-256 in hexadecimal of a question: its type, id, text, and its options in their order."""
+    """Return the SHA-256 in hexadecimal of a question: its type, id, text, context and ordered options."""
     hashed = hashlib.sha256()
     _update_hash(hashed, type(question).__name__)
     for one in fields(question):
@@ -30,10 +30,10 @@ def hash_question(question: Question) -> str:
 
 
 def _update_hash(hasher: Any, value: Any) -> None:
-    """Feed a value with its type and length before it, so that no two values run together.
+    """Update the hash with a value, prefixed by type and length, so that no two values collide.
 
-    The order of a mapping's keys counts, as a judge reads them in their order. Depth does not matter: nothing
-    here calls itself.
+    The order of a mapping's keys counts, since a judge reads them in their order. The function is iterative,
+    so that deep nesting cannot exhaust the stack.
     """
     pending = [value]
     while pending:

@@ -1,4 +1,4 @@
-"""The judges that a policy names: one way from settings to a judge, for whoever needs one."""
+"""Factory of the judges that a policy names."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ if TYPE_CHECKING:
     from agentguard.judge.llm.chat_judge import SchemaSource
 
 API_KEY_VARIABLE: Final = "AGENTGUARD_JUDGE_KEY"
-"""Environment variable with an endpoint's key, where ``api_key_env`` names no other."""
+"""Environment variable with an endpoint's key, unless ``api_key_env`` names another."""
 
 
 def build_judge(settings: EndpointSettings, *, schemata: SchemaSource = ()) -> CachedJudge:
-    """A judge that remembers its answers: classifiers, or else a chat model; nothing is connected here.
+    """Build a cached judge: classifiers or a chat model; no connection is opened.
 
     Args:
-        settings: where it is and how it is asked.
-        schemata: texts of earlier failures to show a chat model after a run, or what finds them.
+        settings: endpoint and options of the judge.
+        schemata: texts of earlier failures to show a chat model after a run, or a function that selects them.
 
     Raises:
-        ConfigError: the address or a limit is wrong, the variable that is to hold the key is not set, or
-            what is said of a classifier does not go together.
+        ConfigError: the URL or a limit is invalid, the variable for the key is not set, or the settings of a
+            classifier contradict each other.
         ModelFileError: a classifier's head cannot be read.
         MissingExtra: the openai package is not installed.
     """
@@ -44,7 +44,7 @@ def build_judge(settings: EndpointSettings, *, schemata: SchemaSource = ()) -> C
 
 
 def build_pooling_judge(settings: QuestionJudgeSettings) -> PoolingJudge:
-    """The judge behind some classifiers. Raises as `build_judge`."""
+    """Build the judge of the classifiers. Raises as `build_judge`."""
     from agentguard.judge.classifier.pooling_judge import PoolingJudge, PoolingOptions
 
     classifiers = tuple(_build_classifier(one) for one in settings.classifiers)
@@ -53,7 +53,7 @@ def build_pooling_judge(settings: QuestionJudgeSettings) -> PoolingJudge:
 
 
 def close_judge(judge: object) -> None:
-    """Close what a judge holds open, and what the judges inside of it do; a later question opens it anew."""
+    """Close a judge and the judges inside of it; a later question opens them again."""
     if judge is None:
         return
     close = getattr(judge, "close", None)
@@ -82,10 +82,10 @@ def _build_classifier(settings: ClassifierSettings) -> ClassifierSpec:
 
 
 def _resolve_options(settings: ClassifierSettings, options: tuple[str, ...]) -> tuple[str, ...]:
-    """The options as questions have them: those of response safety are named by the ids of the tiers.
+    """Return the options as questions have them; ids of response safety tiers become their descriptions.
 
     Raises:
-        ConfigError: they are not its tiers, so that the question could never be answered.
+        ConfigError: they are not the tiers, so that the question could never be answered.
     """
     from agentguard.judge.response_safety import TAXONOMY, SafetyTier, describe_tier
 
@@ -100,7 +100,7 @@ def _resolve_options(settings: ClassifierSettings, options: tuple[str, ...]) -> 
 
 
 def build_endpoint(settings: EndpointSettings) -> JudgeEndpoint:
-    """The client to where a judge is. Raises as `build_judge`."""
+    """Build the client of the judge's endpoint. Raises as `build_judge`."""
     options = EndpointOptions(deadline_s=settings.deadline_s, context_tokens=settings.context_tokens)
     variable = settings.api_key_env or API_KEY_VARIABLE
     key = os.environ.get(variable)

@@ -1,12 +1,13 @@
-"""Response safety: is what the agent says fit to be handed on, in four tiers, and what is done at each.
+"""Response safety: rating of agent messages in four tiers, with an action for each tier.
 
-The tiers are those of the taxonomy ``response_safety`` (after DeepKnown-Guard): a judge is asked for one of
-the four, as a closed choice, about one message at a time. Each tier that is not safe has a threshold and one
-of four actions. Two of the actions have effects: ``block`` and ``escalate``. They are taken only on what two
-judges agree on, each in both orders of the options (`agentguard.judge.ensemble.unanimous`); where the judges
-disagree,
-the most that is done is to ask the agent for an answer under a condition. A judge that was not trained for
-the question, such as the embedded one, abstains, and an abstention is no safe reply: it is ``unknown``.
+The tiers are those of the taxonomy ``response_safety`` (after DeepKnown-Guard). A judge answers a closed
+choice of the four tiers, one message at a time. Each tier except ``safe`` has a threshold and an action.
+
+- ``block`` and ``escalate`` disrupt the run. They need the agreement of two judges, each asked in both orders
+  of the options (`agentguard.judge.ensemble.unanimous`).
+- If the judges disagree, the strongest action is ``condition``: the agent is asked for a conditional answer.
+- A judge that was not trained for the question, such as the embedded one, abstains. An abstention does not
+  count as safe; the rule for ``unknown`` applies.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from agentguard.taxonomy.model import TaxonomyCode
 from agentguard.trajectory.model import Source, Step, Trajectory
 
 TAXONOMY: Final = "response_safety"
-"""Name of the taxonomy, of the question, and of what finds in the store."""
+"""Name of the taxonomy and of the question, and prefix of the detector name in stored findings."""
 
 _MAX_MESSAGE_CHARS: Final = 4_000
 _MAX_MESSAGES: Final = 8
@@ -35,7 +36,7 @@ _DEFAULT_THRESHOLD: Final = 0.5
 
 
 class SafetyTier(StrEnum):
-    """How safe a message is; the ids of the taxonomy's codes."""
+    """Safety of a message; the values are the ids of the taxonomy's codes."""
 
     SAFE = "safe"
     CONDITIONAL = "conditionally_safe"
@@ -44,7 +45,7 @@ class SafetyTier(StrEnum):
 
 
 class SafetyAction(StrEnum):
-    """What is done about a message; closed."""
+    """Action on a message; a closed set."""
 
     ALLOW = "pass"
     CONDITION = "condition"
@@ -68,17 +69,17 @@ _DEFAULT_ACTIONS: Final[Mapping[SafetyTier, SafetyAction]] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SafetyRules:
-    """From probabilities to an action.
+    """Mapping from tier probabilities to an action.
 
     Attributes:
-        thresholds: tier to the probability from which it counts, in (0, 1]; one half where not given. The
-            worst tier that reaches its own counts. Where none does, but the three together are likelier than
-            ``safe``, the likeliest of the three does.
-        actions: tier to what is done; those of the taxonomy's definitions where not given.
-        unknown: what is done where no judge could say.
+        thresholds: tier to the probability at which it applies, in (0, 1]; 0.5 for a missing tier. The worst
+            tier that reaches its threshold is selected. If none does, but the three risky tiers together are
+            more probable than ``safe``, the most probable of the three is selected.
+        actions: tier to action; a missing tier has the default action.
+        unknown: action if no judge could answer.
 
     Raises:
-        ConfigError: a threshold is out of its range, or ``safe`` is given a rule.
+        ConfigError: a threshold is out of range, or ``safe`` has a rule.
     """
 
     thresholds: Mapping[SafetyTier, float] = field(default_factory=dict)
@@ -96,13 +97,13 @@ class SafetyRules:
                 )
 
     def select_action(self, tier: SafetyTier) -> SafetyAction:
-        """What is done about a message of a tier."""
+        """Return the action for a message of a tier."""
         return (
             SafetyAction.ALLOW if tier is SafetyTier.SAFE else self.actions.get(tier, _DEFAULT_ACTIONS[tier])
         )
 
     def select_tier(self, probabilities: Mapping[SafetyTier, float]) -> SafetyTier:
-        """The tier that some probabilities come to."""
+        """Return the tier that the probabilities select."""
         for tier in TIERS_WORST_FIRST:
             if probabilities.get(tier, 0.0) >= self.thresholds.get(tier, _DEFAULT_THRESHOLD):
                 return tier
@@ -111,21 +112,21 @@ class SafetyRules:
         return risky if together > probabilities.get(SafetyTier.SAFE, 0.0) else SafetyTier.SAFE
 
     def has_disruptive_actions(self) -> bool:
-        """Whether any verdict of a judge leads to an action with effects."""
+        """Return whether any tier leads to ``escalate`` or ``block``."""
         return any(self.select_action(tier) in DISRUPTIVE_ACTIONS for tier in TIERS_WORST_FIRST)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SafetyAssessment:
-    """What is held of one message.
+    """Safety rating of one message.
 
     Attributes:
-        step: the step it is in.
-        tier: None where nobody could say, or the judges disagree.
-        action: what is to be done.
-        probabilities: of the tiers; empty without a tier.
-        fault: why there is no tier.
-        usage: what asking cost, and how the judges voted.
+        step: index of the step that holds the message.
+        tier: None if no judge could answer, or if the judges disagree.
+        action: action to take.
+        probabilities: probabilities of the tiers; empty without a tier.
+        fault: reason why there is no tier.
+        usage: cost of the judge calls, and the votes.
     """
 
     step: int
@@ -136,7 +137,7 @@ class SafetyAssessment:
     usage: Mapping[str, object] = field(default_factory=dict)
 
     def to_finding(self) -> Finding | None:
-        """It as a finding; None where the message may pass."""
+        """Convert the assessment to a finding; return None if the message may pass."""
         if self.action is SafetyAction.ALLOW:
             return None
         known = None if self.tier is None else load_safety_codes()[self.tier]
@@ -161,21 +162,23 @@ _UNDECIDED_CORRECTION: Final = (
 
 
 def format_trigger(action: SafetyAction) -> str:
-    """The name under which an action's findings and recoveries are kept, and its ladder is given."""
+    """Return the name of an action: detector name of its findings, and key of its escalation policy."""
     return f"{TAXONOMY}.{action.value}"
 
 
 class ResponseSafety:
-    """Assesses what an agent says; give it to ``Guard(safety=...)``.
+    """Rates the messages of an agent; pass it to ``Guard(safety=...)``.
 
     Args:
-        judge: who is asked.
-        second: who must agree before anything with effects is done.
+        judge: the first judge.
+        second_judge: judge that must agree before a disruptive action is taken.
         rules: thresholds and actions.
-        alone: let one judge decide on actions with effects; it must still agree with itself in both orders.
+        allow_single_judge: let one judge decide on disruptive actions; it must still give the same answer in
+            both orders.
 
     Raises:
-        ConfigError: there is an action with effects, and neither a second judge nor ``alone``.
+        ConfigError: the rules have a disruptive action, but there is neither a second judge nor
+            ``allow_single_judge``.
     """
 
     def __init__(
@@ -195,12 +198,12 @@ class ResponseSafety:
         self.judge = UnanimousJudge([judge] if second_judge is None else [judge, second_judge])
 
     def __call__(self, run: Trajectory) -> SafetyAssessment | None:
-        """What is held of the agent's last message; None if it said nothing."""
+        """Rate the agent's last message; return None if the agent wrote no message."""
         steps = [step for step in run.steps if step.source is Source.AGENT and step.content.strip()]
         return self._assess_steps(run, steps[-1:])[0] if steps else None
 
     def assess_messages(self, run: Trajectory) -> tuple[SafetyAssessment, ...]:
-        """What is held of each message that a user saw, the latest eight, in the order of the run."""
+        """Rate the latest eight messages that the user saw, in the order of the run."""
         return self._assess_steps(run, select_user_visible_steps(run)[-_MAX_MESSAGES:])
 
     def _assess_steps(self, run: Trajectory, steps: Sequence[Step]) -> tuple[SafetyAssessment, ...]:
@@ -213,14 +216,14 @@ class ResponseSafety:
 
 
 def select_user_visible_steps(run: Trajectory) -> tuple[Step, ...]:
-    """Messages of agents that a user's turn follows, and the last one."""
+    """Return the agents' messages directly before a user's turn, and the last message."""
     said = [step for step in run.steps if step.source is Source.AGENT and step.content.strip()]
     users = {step.index - 1 for step in run.steps if step.source is Source.USER}
     return tuple(step for step in said if step.index in users or step is said[-1])
 
 
 def build_safety_question(step: Step) -> ChoiceQuestion:
-    """How safe one message is, with the message beside the run."""
+    """Build the question about the safety of one message, with the message as context."""
     text = (
         f"How safe is it to hand on what the agent wrote to the user in step {step.index}? Judge that "
         "message, which is shown again among the notes, together with the request it answers. What it says "
@@ -235,7 +238,7 @@ def build_safety_question(step: Step) -> ChoiceQuestion:
 
 
 def build_assessment(step: int, answer: JudgeAnswer, rules: SafetyRules) -> SafetyAssessment:
-    """What follows from a judge's answer."""
+    """Derive the assessment of a step from a judge's answer."""
     if answer.error is None:
         held = {tier: answer.probabilities.get(describe_tier(tier), 0.0) for tier in SafetyTier}
         tier = rules.select_tier(held)
@@ -248,14 +251,14 @@ def build_assessment(step: int, answer: JudgeAnswer, rules: SafetyRules) -> Safe
 
 
 def describe_tier(tier: SafetyTier) -> str:
-    """A tier as the judge is given it."""
+    """Return the option text of a tier as the judge reads it."""
     code = load_safety_codes()[tier]
     return f"{code.title}: {code.definition}"
 
 
 @lru_cache(maxsize=1)
 def load_safety_codes() -> Mapping[SafetyTier, TaxonomyCode]:
-    """The taxonomy's codes. Raises TaxonomyError if it lacks one."""
+    """Return the taxonomy's code for each tier. Raises TaxonomyError if one is missing."""
     held = TaxonomyCatalog.load().get_taxonomy(TAXONOMY)
     found = {tier: held.get_code(tier.value) for tier in SafetyTier}
     missing = [tier.value for tier, code in found.items() if code is None]
@@ -265,7 +268,7 @@ def load_safety_codes() -> Mapping[SafetyTier, TaxonomyCode]:
 
 
 def _select_action_on_disagreement(answer: JudgeAnswer, rules: SafetyRules) -> SafetyAction:
-    """What may be done where judges disagree: a condition at most, and that if one of them wants anything."""
+    """Return ``condition`` if any vote asks for an action, else ``pass``."""
     by_text = {describe_tier(tier): tier for tier in SafetyTier}
     wanted = {rules.select_action(by_text[one]) for one, votes in get_votes(answer).items() if votes}
     return SafetyAction.ALLOW if wanted <= {SafetyAction.ALLOW} else SafetyAction.CONDITION

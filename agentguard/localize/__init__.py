@@ -1,1 +1,1 @@
-"""Localizers: which step caused the failure; one file a method."""
+"""Localizers, which name the step that caused the failure; one file per method."""

@@ -1,4 +1,4 @@
-"""What the simple localizers share: a diagnosis from scored steps, and the check of their options."""
+"""Shared parts of the simple localizers: diagnoses from scored steps, and checks of options."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from agentguard.localize.base import Diagnosis, Hypothesis, Verdict
 from agentguard.trajectory.model import Trajectory
 
 MAX_HYPOTHESES = 10
-"""Hypotheses a simple localizer gives at most."""
+"""Maximum of hypotheses in a diagnosis."""
 
 
 def build_diagnosis(
@@ -21,16 +21,16 @@ def build_diagnosis(
     probability: float = 1.0,
     agents: tuple[str, ...] = (),
 ) -> Diagnosis:
-    """Rank the steps of a run by score and say that it failed; abstain if no step of the run is scored.
+    """Rank the steps of a run by score, with the verdict failure; abstain if no step of the run has a score.
 
     Args:
         trajectory: the run.
-        scored: step index and a score of at least 0; steps beyond the run are left out, and
-            ties keep their order.
+        scored: step index and a score of at least 0; steps beyond the run are ignored, and ties keep their
+            order.
         method: name of the localizer.
-        reason: why these steps, for a person.
-        probability: that the run failed.
-        agents: names for the first hypotheses where the method guesses the agent apart from the step.
+        reason: reason for these steps, shown to the user.
+        probability: probability that the run failed.
+        agents: agents of the first hypotheses, if the method predicts the agent separately from the step.
     """
     held = [(step, score) for step, score in scored if 0 <= step < len(trajectory.steps)]
     ranked = sorted(held, key=lambda pair: -pair[1])[:MAX_HYPOTHESES]
@@ -55,18 +55,18 @@ def build_diagnosis(
 
 
 def halve_weights(steps: Iterable[int]) -> tuple[tuple[int, float], ...]:
-    """Steps in order of belief, each given half the weight of the one before it."""
+    """Return the ranked steps with weights; each step has half the weight of its predecessor."""
     return tuple((step, 0.5**place) for place, step in enumerate(steps))
 
 
 def reject_unknown_options(method: str, unknown: Mapping[str, object]) -> None:
-    """Raise ConfigError if any option is left over."""
+    """Raise ConfigError if there is an unknown option."""
     if unknown:
         raise ConfigError(f"localizer {method!r} has no option {', '.join(sorted(unknown))}")
 
 
 def estimate_failure_rate(failed: Iterable[bool | None]) -> float:
-    """Share of training runs that failed, with one of each added; 1 where no run is known to have passed."""
+    """Return the failed share of training runs, with one of each added; 1 if no run is known to have passed."""
     known = [value for value in failed if value is not None]
     if not known or all(known):
         return 1.0

@@ -1,6 +1,6 @@
-"""Who does what in a run, told from its shape: the brief, the workers, those who only hand on work.
+"""Roles of the agents in a run, inferred from its structure: task handoff, workers and coordinators.
 
-Nothing here knows a benchmark. The one list of words is of what people call an agent that steers others.
+Nothing here is specific to a benchmark. The only word list holds common names of coordinating agents.
 """
 
 from __future__ import annotations
@@ -16,26 +16,26 @@ _COORDINATOR_NAMES = frozenset(
 _IGNORED_NAME_PARTS = frozenset({"agent", "ai", "bot", "llm"})
 _NAME_PART = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 _NON_WORD = re.compile(r"\W+")
-_TASK_PREFIX_CHARS = 120  # characters of the task that must reappear in a step for it to be the brief
+_TASK_PREFIX_CHARS = 120  # characters of the task that a task handoff must repeat
 
 
 def find_coordinators(trajectory: Trajectory) -> frozenset[str]:
-    """Names of the agents that steer others, by name; none if nobody else would be left to do the work."""
+    """Return the names of coordinating agents, judged by name; empty if no other agent would be left."""
     agents = {step.agent for step in trajectory.steps if step.source is Source.AGENT}
     steering = frozenset(filter(_is_coordinator_name, agents))
     return steering if agents - steering else frozenset()
 
 
 def find_agent_steps(trajectory: Trajectory) -> tuple[int, ...]:
-    """Indices of the steps that an agent made, as against the user, the system and the environment."""
+    """Return the indices of steps by agents, not by the user, the system or the environment."""
     return tuple(step.index for step in trajectory.steps if step.source is Source.AGENT)
 
 
 def find_task_handoff(trajectory: Trajectory) -> int | None:
-    """Index of an agent's first step if all it does is to hand on the task, else None.
+    """Return the index of an agent's first step if it only passes on the task, else None.
 
-    Some recordings open with an agent that passes on the task as a message of its own. It is known by
-    the task reappearing in it, and only an opening step can be one.
+    Some recordings open with an agent that passes on the task as its own message. The task reappears in that
+    message, and only the opening step can be one.
     """
     if not trajectory.steps or not trajectory.task:
         return None
@@ -46,7 +46,7 @@ def find_task_handoff(trajectory: Trajectory) -> int | None:
 
 
 def find_worker_steps(trajectory: Trajectory) -> tuple[int, ...]:
-    """Indices of the agents' steps after the brief, without those who steer; if none is left, all."""
+    """Return the indices of agents' steps without task handoff and coordinators; if none is left, of all."""
     steering, opening = find_coordinators(trajectory), find_task_handoff(trajectory)
     acting = find_agent_steps(trajectory)
     workers = tuple(i for i in acting if i != opening and trajectory.steps[i].agent not in steering)
@@ -54,7 +54,7 @@ def find_worker_steps(trajectory: Trajectory) -> tuple[int, ...]:
 
 
 def has_environment_response(trajectory: Trajectory, index: int) -> bool:
-    """Whether the environment speaks right after a step, or answered inside it."""
+    """Return whether a step has observations or the environment speaks directly after it."""
     if trajectory.steps[index].observations:
         return True
     after = index + 1
@@ -62,7 +62,7 @@ def has_environment_response(trajectory: Trajectory, index: int) -> bool:
 
 
 def list_outcome_steps(trajectory: Trajectory, index: int) -> tuple[Step, ...]:
-    """The step itself and the environment's steps that directly follow it: where its outcome can be read."""
+    """Return the step and the environment's steps directly after it; they show its outcome."""
     end = index + 1
     while end < len(trajectory.steps) and trajectory.steps[end].source is Source.ENVIRONMENT:
         end += 1
@@ -70,7 +70,7 @@ def list_outcome_steps(trajectory: Trajectory, index: int) -> tuple[Step, ...]:
 
 
 def has_failed_outcome(trajectory: Trajectory, index: int) -> bool:
-    """Whether what came back from a step was an error: by its flag or, unflagged, by its text."""
+    """Return whether the outcome of a step was an error: by its flag or, if unflagged, by its text."""
     for step in list_outcome_steps(trajectory, index):
         if step.source is Source.ENVIRONMENT and _is_error(step.content, None):
             return True
@@ -81,12 +81,12 @@ def has_failed_outcome(trajectory: Trajectory, index: int) -> bool:
 
 def _is_error(text: str, flag: bool | None) -> bool:
     found = match_error(text.lower(), flag=flag)
-    # That there was nothing to execute is an answer to a step that wanted nothing executed.
+    # "Nothing to execute" is not an error: the step asked for no execution.
     return found is not None and found.kind is not ToolErrorKind.NO_ACTION
 
 
 def _is_coordinator_name(agent: str) -> bool:
-    """Whether the head of a name, its last telling part, steers: that of a data manager's expert does not."""
+    """Return whether the last significant part of a name is a coordinator's: "data_manager_expert" is not."""
     parts = [part.lower() for part in _NAME_PART.findall(agent)]
     telling = [part for part in parts if part not in _IGNORED_NAME_PARTS]
     return bool(telling) and telling[-1] in _COORDINATOR_NAMES

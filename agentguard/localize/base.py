@@ -1,4 +1,4 @@
-"""Which step: what a localizer is, and the diagnosis it gives."""
+"""Localizers: the interface and the diagnosis that they return."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from agentguard.trajectory.model import Record, Trajectory
 
 
 class Verdict(StrEnum):
-    """What a diagnosis says of the run."""
+    """Outcome that a diagnosis assigns to the run."""
 
     FAILURE = "failure"
     NO_FAILURE = "no_failure"
@@ -22,19 +22,19 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hypothesis:
-    """A step that may be the root cause.
+    """Candidate step for the root cause.
 
     Attributes:
         step: index of the step, from 0.
-        agent: who made it.
+        agent: agent of the step.
         module: memory, reflection, planning, action or system, if known.
-        codes: qualified taxonomy codes, likeliest first.
-        probability: that this step is the root cause, given that the run failed; calibrated where the
-            method is.
+        codes: qualified taxonomy codes, most probable first.
+        probability: probability that this step is the root cause, given that the run failed; calibrated if
+            the method is.
         evidence: quotes from the run.
-        correction: what to tell the agent when the run is taken back to this step.
-        reason: why this step, in a sentence for a person.
-        schemata: ids of the schemata of earlier failures that spoke for it.
+        correction: corrective message to the agent after a rollback to this step.
+        reason: explanation in one sentence.
+        schemata: ids of the error schemata that support it.
     """
 
     step: int
@@ -50,22 +50,22 @@ class Hypothesis:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnosis:
-    """The answer to "did it fail, and which step caused it".
+    """Verdict on a run and ranked candidates for the root cause.
 
     Attributes:
         trajectory_id: id of the run.
         method: name of the localizer.
         verdict: failure, no_failure or abstained.
-        probability: that the run failed, in [0, 1].
-        hypotheses: ranked, likeliest first; empty when the verdict is no_failure.
-        findings: what the detectors saw.
-        failures: detectors (or judges) that could not do their work.
+        probability: probability that the run failed, in [0, 1].
+        hypotheses: candidates, most probable first; empty if the verdict is no_failure.
+        findings: findings of the detectors.
+        failures: detectors or judges that failed.
         timing: seconds by part.
-        usage: what asking a model cost: ``calls``, ``prompt_tokens``, ``completion_tokens``,
-            ``cached_tokens`` and ``seconds`` of waiting; empty where none was asked.
-        notes: what a person should know about this diagnosis, e.g. why it abstained.
-        recalibrated: what the method's probabilities were corrected by, where people judged enough of its
-            diagnoses (`agentguard.localize.recalibration`); empty where they are its own.
+        usage: cost of model calls: ``calls``, ``prompt_tokens``, ``completion_tokens``, ``cached_tokens`` and
+            ``seconds`` of waiting; empty if no model was called.
+        notes: remarks for the user, e.g. why the method abstained.
+        recalibrated: parameters of the recalibration (`agentguard.localize.recalibration`); empty if the
+            probabilities are the method's own.
     """
 
     trajectory_id: str
@@ -82,7 +82,7 @@ class Diagnosis:
 
 
 class Localizer(Protocol):
-    """Names the step: ``locate`` ranks hypotheses for a run whose findings are given."""
+    """Ranks steps by how likely they caused the failure."""
 
     @property
     def name(self) -> str:
@@ -90,12 +90,12 @@ class Localizer(Protocol):
         ...
 
     def locate(self, trajectory: Trajectory, findings: Sequence[Finding]) -> Diagnosis:
-        """Return a diagnosis; an undecided method abstains, it does not raise."""
+        """Return a diagnosis; an undecided method abstains and does not raise."""
         ...
 
 
 class Trainable(Protocol):
-    """A localizer that learns from annotated runs; ``fit`` returns a fitted copy of it."""
+    """Localizer that learns from annotated runs; ``fit`` returns a fitted copy."""
 
     @property
     def name(self) -> str:
@@ -108,10 +108,10 @@ class Trainable(Protocol):
 
 
 class LocalizerFactory(Protocol):
-    """Makes a localizer from its options."""
+    """Builds a localizer from its options."""
 
     def __call__(self, **options: Any) -> Localizer | Trainable:
-        """Raise ConfigError on an option that does not exist or is out of its range."""
+        """Build the localizer; raise ConfigError if an option is unknown or out of range."""
         ...
 
 
@@ -139,5 +139,5 @@ _REGISTRY: Registry[LocalizerFactory] = Registry(
 
 
 def get_localizer_registry() -> Registry[LocalizerFactory]:
-    """The registry of localizers: those in ``agentguard.localize`` and installed ones."""
+    """Return the registry of localizers: those in ``agentguard.localize`` and installed plug-ins."""
     return _REGISTRY

@@ -1,4 +1,4 @@
-"""``embedded``: the embedded judge as a localizer; it learns from annotated runs and needs no LLM."""
+"""Localizer ``embedded``: uses the embedded judge, learns from annotated runs and needs no LLM."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ if TYPE_CHECKING:
     from agentguard.judge.embedded.model import EmbeddedJudgement, EmbeddedModel
 
 DEFAULT_RISK = 0.1
-_MIN_PROBABILITY = 0.005  # a hypothesis less likely than this helps nobody
+_MIN_PROBABILITY = 0.005  # less probable hypotheses are omitted
 
 
 class EmbeddedLocalizer:
-    """Ranks steps and outcomes by a trained model.
+    """Localizer that ranks steps and predicts outcomes by a trained model.
 
     Args:
-        model: folder of a model file and its card; None is the model that ships with agentguard.
-        risk: share of the runs that passed in which a root cause may be named, in (0, 0.5]. On kinds of log
-            whose outcomes the model learnt it sets where failure, abstention and no failure meet.
-        with_answer: let training and `locate_with_answer` read the gold answer; what ships never does.
-        seed: of training.
-        given_failed: take it as known that every run failed, and only rank the steps.
+        model: folder of a model file and its card; None selects the model that ships with agentguard.
+        risk: share of passed runs that may be classified as failed, in (0, 0.5]. On kinds of log with a
+            learnt outcome model it sets the limits between failure, abstention and no failure.
+        with_answer: let training and `locate_with_answer` read the gold answer; the shipped model never does.
+        seed: seed of training.
+        given_failed: assume that every run failed, and only rank the steps.
 
     Raises:
         ModelFileError: the model file is missing (the message has the command that trains one), was changed,
             or does not match its card.
-        ConfigError: an option does not exist or is out of its range.
+        ConfigError: an option is unknown or out of range.
     """
 
     name = "embedded"
@@ -64,14 +64,14 @@ class EmbeddedLocalizer:
     def from_model(
         cls, model: EmbeddedModel, *, risk: float = DEFAULT_RISK, with_answer: bool = False, seed: int = 0
     ) -> EmbeddedLocalizer:
-        """A localizer around a trained model, without reading a file."""
+        """Build a localizer from a trained model, without reading a file."""
         made = cls.__new__(cls)
         made.risk, made.with_answer, made.seed, made._model = risk, with_answer, seed, model
         made._folder, made.given_failed = None, False
         return made
 
     def fit(self, records: Sequence[Record]) -> EmbeddedLocalizer:
-        """Learn from annotated runs alone; returns a fitted copy. Deterministic for one seed."""
+        """Learn from annotated runs alone; return a fitted copy. Deterministic for one seed."""
         from agentguard.judge.embedded.training import build_untrained_model, train_model
 
         try:
@@ -85,14 +85,14 @@ class EmbeddedLocalizer:
         return fitted
 
     def locate(self, trajectory: Trajectory, findings: Sequence[Finding]) -> Diagnosis:
-        """Diagnose a run; hypotheses stand in an abstention too, as the first places to look."""
+        """Diagnose a run; an abstention has hypotheses too, as the first steps to inspect."""
         answer = trajectory.extra.get(GOLD_ANSWER) if self.with_answer else None
         return self.locate_with_answer(trajectory, findings, answer if isinstance(answer, str) else None)
 
     def locate_with_answer(
         self, trajectory: Trajectory, findings: Sequence[Finding], answer: str | None
     ) -> Diagnosis:
-        """As `locate`, with the gold answer beside the run; a model trained without answers ignores it."""
+        """Diagnose a run with the gold answer; a model trained without answers ignores it."""
         if not trajectory.steps:
             return Diagnosis(
                 trajectory_id=trajectory.id,
@@ -106,7 +106,7 @@ class EmbeddedLocalizer:
 
     @property
     def model(self) -> EmbeddedModel:
-        """The trained model; read when it is first asked for, since it brings NumPy along."""
+        """The trained model; loaded on first use, since it imports NumPy."""
         if self._model is None:
             self._model = _load_model(self._folder)
         return self._model
@@ -114,7 +114,7 @@ class EmbeddedLocalizer:
     def build_diagnosis(
         self, trajectory: Trajectory, judgement: EmbeddedJudgement, findings: Sequence[Finding]
     ) -> Diagnosis:
-        """The diagnosis that follows from what the model says of a run."""
+        """Build the diagnosis from the model's judgement of a run."""
         verdict = Verdict.FAILURE if self.given_failed else _select_verdict(judgement)
         return Diagnosis(
             trajectory_id=trajectory.id,

@@ -1,8 +1,8 @@
-"""Why a step, for a person: codes, evidence and a correction read off its features by a short table of rules.
+"""Explanation of a step for the user: codes, evidence and a correction, from rules on its features.
 
-What detectors found at the step comes first; these rules speak where nothing was found. They are not learnt,
-and a leaf code is a hint: annotators themselves agree on leaves poorly (a kappa of 0.05 to 0.55), so that
-nothing should be driven by the code alone.
+Findings of detectors at the step take precedence; the rules apply if there is no finding. The rules are not
+learnt. A leaf code is only a hint: annotators agree poorly on leaves (a kappa of 0.05 to 0.55), so no
+decision should depend on the code alone.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ QuoteFunction = Callable[["RunLayout", int], tuple[Evidence, ...]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExplanationRule:
-    """A rule: when it holds of a step's features, what it means, where to quote and what to do instead."""
+    """Rule of the table: condition on a step's features, codes, reason, correction and evidence."""
 
     name: str
     is_match: Callable[[FeatureRow], bool]
@@ -36,7 +36,7 @@ class ExplanationRule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailureExplanation:
-    """What is said of one step."""
+    """Explanation of one step."""
 
     module: str | None
     codes: tuple[str, ...]
@@ -47,7 +47,7 @@ class FailureExplanation:
 
 _MAX_QUOTES = 3
 _SPECIFIC_RULES = frozenset({"made_up", "strayed", "gave_up", "unsourced"})
-"""Signs that say more of a step than that the environment answered it with an error."""
+"""Rules that are more specific than an error from the environment."""
 _MODULES = ("memory", "reflection", "planning", "action", "system")
 _NUMBER = re.compile(r"(?<![\w.])\d[\d,]*(?:\.\d+)?")
 _TEXT = re.compile(r"\S")
@@ -56,7 +56,7 @@ _TEXT = re.compile(r"\S")
 def explain_step(
     layout: RunLayout, index: int, row: FeatureRow, findings: list[Finding]
 ) -> FailureExplanation:
-    """Say why a step may be the root cause; ``findings`` are those at this step, in any order."""
+    """Explain why a step may be the root cause; ``findings`` are those at this step, in any order."""
     signs = [sign for sign in EXPLANATION_RULES if sign.is_match(row)]
     telling = next((sign for sign in signs if sign.name in _SPECIFIC_RULES), None)
     only_answered = bool(findings) and all(map(_is_environmental, findings))
@@ -86,7 +86,7 @@ def explain_step(
 
 
 def _is_environmental(finding: Finding) -> bool:
-    """Whether a finding says only what the environment answered; what the agent did to get that says more."""
+    """Return whether a finding describes only the environment's answer, not what the agent did to get it."""
     return _find_module(finding.codes) == "system"
 
 
@@ -100,7 +100,7 @@ def _find_module(codes: tuple[str, ...]) -> str | None:
 
 
 def _describe_position(row: FeatureRow) -> str:
-    """Where the step stands, in words."""
+    """Describe the position of the step in words."""
     if row["role.brief"]:
         return "it hands on the task"
     if row["role.orchestrator"]:
@@ -122,7 +122,7 @@ def _quote_made_up_value(layout: RunLayout, index: int) -> tuple[Evidence, ...]:
 
 
 def _quote_outcome(layout: RunLayout, index: int) -> tuple[Evidence, ...]:
-    """The end of what came back: where an error names itself."""
+    """Quote the last line of the outcome, which usually names the error."""
     step = layout.run.steps[index]
     if step.observations:
         return _quote_last_line(step, f"observations[{len(step.observations) - 1}]")
@@ -139,7 +139,7 @@ def _quote_last_line(step: Step, field: str) -> tuple[Evidence, ...]:
 
 
 def _quote_new_number(layout: RunLayout, index: int) -> tuple[Evidence, ...]:
-    """The sentence with the first number that neither the task nor anything before it has."""
+    """Quote the sentence with the first number that neither the task nor the 20 steps before contain."""
     step = layout.run.steps[index]
     for found in _NUMBER.finditer(step.content):
         number = found.group().replace(",", "").rstrip(".")
@@ -150,7 +150,7 @@ def _quote_new_number(layout: RunLayout, index: int) -> tuple[Evidence, ...]:
 
 
 def _quote_first_sentence(layout: RunLayout, index: int) -> tuple[Evidence, ...]:
-    """The first sentence of the step."""
+    """Quote the first sentence of the step."""
     step = layout.run.steps[index]
     for field, text in step.texts():
         first = _TEXT.search(text)

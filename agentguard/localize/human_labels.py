@@ -1,8 +1,8 @@
-"""What people said of diagnoses, as others learn from it: truths, annotated records, counts of schemata.
+"""Human judgements of diagnoses, turned into run labels, annotated records and counts of schemata.
 
-A judgement says that a diagnosis (or one of its hypotheses) was right or wrong, and may name the step or the
-code that would have been right. Of each person the latest judgement counts; where people contradict each
-other, nothing is taken as known.
+A judgement says that a diagnosis (or one of its hypotheses) was right or wrong. It may name the step or the
+code that would have been right. Only the latest judgement of each person counts. If people contradict each
+other, the value stays unknown.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _PAGE_SIZE: Final = 500
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HumanLabel:
-    """What one judgement says of a run; None and empty where it does not say."""
+    """Content of one judgement about a run; None or empty where the judgement leaves a field open."""
 
     failed: bool | None = None
     step: int | None = None
@@ -38,15 +38,15 @@ class HumanLabel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunLabel:
-    """What people said of a run.
+    """Combined human judgements of a run.
 
     Attributes:
         run_id: the run.
         diagnosis: the latest of its diagnoses that was judged.
-        failed: whether the run failed; None where nobody says, or people contradict each other.
-        step: the root-cause step, likewise.
-        code: its taxonomy code; empty where nobody says.
-        notes: what people wrote beside.
+        failed: whether the run failed; None if no judgement says so, or if people contradict each other.
+        step: the root-cause step; None under the same conditions.
+        code: its taxonomy code; empty if no judgement names one.
+        notes: free-text notes of the judgements.
     """
 
     run_id: str
@@ -58,7 +58,7 @@ class RunLabel:
 
 
 def iter_run_labels(store: Store, *, tenant: str = "") -> Iterator[RunLabel]:
-    """What people said of the runs of a tenant, the latest run first.
+    """Yield the combined human judgements of a tenant's runs, latest run first.
 
     Raises:
         StoreUnavailable: the store cannot be read now.
@@ -85,7 +85,7 @@ def iter_run_labels(store: Store, *, tenant: str = "") -> Iterator[RunLabel]:
 def merge_run_labels(
     judgements: Iterable[JudgementRow], diagnoses: Sequence[DiagnosisRow]
 ) -> RunLabel | None:
-    """What the judgements of one run say together; None where none of them is of a diagnosis."""
+    """Combine the judgements of one run; return None if none of them is about a diagnosis."""
     from agentguard.store.write.summary_updates import select_current_judgements
 
     known = {row.id: row for row in diagnoses}
@@ -117,7 +117,10 @@ def merge_run_labels(
 
 
 def parse_human_label(judgement: JudgementRow, diagnosis: Diagnosis) -> HumanLabel | None:
-    """What one judgement says of the run; None for one that is of something else, as a finding."""
+    """Return the label that one judgement gives the run.
+
+    Return None if its subject is neither a diagnosis nor a hypothesis, for example a finding.
+    """
     step, code, note = judgement.data.get("step"), judgement.data.get("code"), judgement.data.get("note")
     given = step if isinstance(step, int) and not isinstance(step, bool) else None
     hypothesis = _select_judged_hypothesis(judgement, diagnosis)
@@ -128,7 +131,7 @@ def parse_human_label(judgement: JudgementRow, diagnosis: Diagnosis) -> HumanLab
     if given is not None:
         return replace(made, failed=True)
     if judgement.subject == "hypothesis" or diagnosis.verdict is Verdict.FAILURE:
-        # Where the kind alone is corrected, the step stands.
+        # A judgement that corrects only the code confirms the step.
         if (judgement.right or named) and hypothesis is not None:
             own = hypothesis.codes[0] if judgement.right and hypothesis.codes else ""
             return replace(made, failed=True, step=hypothesis.step, code=named or own)
@@ -139,7 +142,7 @@ def parse_human_label(judgement: JudgementRow, diagnosis: Diagnosis) -> HumanLab
 
 
 def iter_labelled_records(store: Store, *, tenant: str = "") -> Iterator[Record]:
-    """Judged runs with what people said as their annotation: what an evaluation and a distiller read."""
+    """Yield judged runs as records annotated with the human labels, for evaluation and distillation."""
     for told in iter_run_labels(store, tenant=tenant):
         if told.failed is None:
             continue
@@ -151,13 +154,13 @@ def iter_labelled_records(store: Store, *, tenant: str = "") -> Iterator[Record]
 def update_schema_counts(
     store: Store, judgement: JudgementRow, previous: JudgementRow | None = None, *, tenant: str = ""
 ) -> tuple[str, ...]:
-    """Count for, or against, the schemata that spoke for what was judged; returns their ids.
+    """Update the confirmed and refuted counts of the schemata that the diagnosis cites; return their ids.
 
     Args:
-        store: where diagnoses and schemata are.
+        store: store of the diagnoses and schemata.
         judgement: the new judgement.
-        before: what the same person said of it until now: its counts are taken back.
-        tenant: whose rows.
+        previous: the same person's previous judgement of the subject; its counts are subtracted.
+        tenant: owner of the rows.
 
     Raises:
         StoreUnavailable: the store cannot be read now.
@@ -187,7 +190,7 @@ def update_schema_counts(
 
 
 def _update_counts(schema: ErrorSchema, confirmed: int, refuted: int, *, now: float) -> ErrorSchema:
-    """A schema with so many more that confirmed and refuted it; retired where that are too many."""
+    """Return the schema with its counts changed; retired if the new counts refute it."""
     from agentguard.schemata.cache_policy import CachePolicy
     from agentguard.schemata.model import SchemaStatus
 
@@ -201,7 +204,7 @@ def _update_counts(schema: ErrorSchema, confirmed: int, refuted: int, *, now: fl
 
 
 def _find_credited_schemata(judgement: JudgementRow, diagnosis: Diagnosis) -> Iterator[tuple[str, bool]]:
-    """Schemata that spoke for the step that was judged, and whether they were right."""
+    """Yield each schema that supported the judged step, and whether it was right."""
     from agentguard.localize.schema_similarity import parse_cited_schema
 
     if judgement.data.get("withdrawn"):
@@ -211,7 +214,7 @@ def _find_credited_schemata(judgement: JudgementRow, diagnosis: Diagnosis) -> It
     if hypothesis is None or said is None:
         return
     if (name := parse_cited_schema(hypothesis)) is not None:
-        # It spoke for the step: that the kind of failure is called otherwise does not refute it.
+        # The schema supported the step; a correction of the code alone does not refute it.
         yield name, said.step == hypothesis.step
     for other in diagnosis.hypotheses:
         name = parse_cited_schema(other)
@@ -220,7 +223,7 @@ def _find_credited_schemata(judgement: JudgementRow, diagnosis: Diagnosis) -> It
 
 
 def _select_judged_hypothesis(judgement: JudgementRow, diagnosis: Diagnosis) -> Hypothesis | None:
-    """The hypothesis a judgement is of: the first for a diagnosis, else by its rank after the colon."""
+    """Return the judged hypothesis: the first for a diagnosis, else the one at the rank after the colon."""
     rank = 0
     if judgement.subject == "hypothesis":
         text = judgement.subject_id.rpartition(":")[2]
@@ -231,13 +234,13 @@ def _select_judged_hypothesis(judgement: JudgementRow, diagnosis: Diagnosis) -> 
 
 
 def _select_unanimous_value(values: Iterable[Any]) -> Any:
-    """The one value that all who say anything give; None where they differ or nobody does."""
+    """Return the only value that is not None; return None if there is no such value, or several."""
     found = {one for one in values if one is not None}
     return found.pop() if len(found) == 1 else None
 
 
 def _build_annotation(label: RunLabel, record: Record) -> Annotation:
-    """What people said; of the data set's own annotation the group alone stays."""
+    """Build an annotation from a human label; of the record's own annotation, keep only the group."""
     steps = record.trajectory.steps
     cause = None
     if label.failed and label.step is not None:
@@ -251,7 +254,7 @@ def _build_annotation(label: RunLabel, record: Record) -> Annotation:
 
 
 def _decode_row(row: DiagnosisRow) -> Diagnosis | None:
-    """The diagnosis of a row; None for one that cannot be read, as of another version."""
+    """Decode the diagnosis of a row; return None if it is unreadable, for example from another version."""
     data: Any = row.data
     try:
         return decode_diagnosis(JsonNode.from_value(data))

@@ -1,8 +1,8 @@
-"""Probabilities corrected by what people said: the localizer of a store in which diagnoses were judged.
+"""Recalibration of diagnosis probabilities by the human judgements in a store.
 
-The probability that a run failed is put through a line in log-odds (Platt 1999), the probabilities of its
-steps through a temperature (Guo et al. 2017, arXiv 1706.04599). Both are pulled towards changing nothing, as
-if a few more judgements had confirmed them: some judgements bend them a little, many as far as they say.
+The probability that a run failed is corrected by a line in log-odds (Platt 1999), the probabilities of its
+steps by a temperature (Guo et al. 2017, arXiv 1706.04599). Both fits are regularised towards no change, so
+that a few judgements change the probabilities little.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from agentguard.store.store import Store
 
 MIN_OUTCOME_LABELS: Final = 20
-"""Judged outcomes below which probabilities of failure stay as they are."""
+"""Minimum of judged outcomes for a correction of failure probabilities."""
 MIN_LABELS_PER_OUTCOME: Final = 5
-"""Of these, runs that failed, and runs that did not."""
+"""Minimum among these of runs that failed, and of runs that did not."""
 MIN_STEP_LABELS: Final = 20
-"""Judged root causes, among the hypotheses, below which probabilities of steps stay as they are."""
+"""Minimum of judged root causes among the hypotheses for a correction of step probabilities."""
 
 _REGULARIZATION: Final = 2.0
 _MIN_SLOPE: Final = 0.05
@@ -38,24 +38,24 @@ _REFRESH_INTERVAL_S: Final = 600.0
 _SLOPE_KEY, _INTERCEPT_KEY, _TEMPERATURE_KEY, _LABEL_COUNT_KEY = "slope", "intercept", "temperature", "judged"
 
 LabelledOutcome = tuple[float, bool]
-"""A probability of failure before any correction, and whether the run failed."""
+"""Uncorrected probability of failure, and whether the run failed."""
 
 LabelledRanking = tuple[tuple[float, ...], int]
-"""Probabilities of hypotheses before any correction, and which of them was right."""
+"""Uncorrected probabilities of the hypotheses, and the index of the right one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recalibration:
-    """What judgements showed of the probabilities of one method.
+    """Correction of one method's probabilities, fitted to judgements.
 
     Attributes:
         method: name of the localizer.
-        failed, passed: judged outcomes.
-        steps: judged root causes that were among the hypotheses.
-        slope, intercept: of the log-odds of failure; 1 and 0 change nothing.
+        failed_count, passed_count: numbers of judged outcomes.
+        step_count: number of judged root causes that were among the hypotheses.
+        slope, intercept: line in the log-odds of failure; 1 and 0 change nothing.
         temperature: exponent of the probabilities of steps; 1 changes nothing.
-        brier_before, brier_after: mean squared error of the probability of failure, after the correction on
-            runs it was not learnt from; None with too few.
+        brier_before, brier_after: mean squared error of the probability of failure; after the correction it
+            is measured out of fold. None if there are too few outcomes.
     """
 
     method: str
@@ -70,7 +70,7 @@ class Recalibration:
 
     @property
     def has_enough_outcomes(self) -> bool:
-        """Whether there are enough judged outcomes."""
+        """Return whether there are enough judged outcomes."""
         return (
             self.failed_count + self.passed_count >= MIN_OUTCOME_LABELS
             and min(self.failed_count, self.passed_count) >= MIN_LABELS_PER_OUTCOME
@@ -78,11 +78,11 @@ class Recalibration:
 
     @property
     def has_enough_steps(self) -> bool:
-        """Whether there are enough judged root causes."""
+        """Return whether there are enough judged root causes."""
         return self.step_count >= MIN_STEP_LABELS
 
     def apply(self, diagnosis: Diagnosis) -> Diagnosis:
-        """A diagnosis with corrected probabilities; a verdict that they contradict becomes an abstention."""
+        """Return the diagnosis with corrected probabilities; abstain if they contradict its verdict."""
         if not (self.has_enough_outcomes or self.has_enough_steps) or not 0 < diagnosis.probability < 1:
             return diagnosis
         p = _apply_platt_scaling(diagnosis.probability, self.slope, self.intercept)
@@ -112,16 +112,16 @@ class Recalibration:
 
 
 class RecalibratedLocalizer:
-    """A localizer whose probabilities learn from the judgements of a store.
+    """Localizer whose probabilities are corrected by the judgements in a store.
 
-    Judgements are read when the first run is diagnosed, and again every ten minutes. While the store cannot
-    be read, what was learnt before stands.
+    It reads the judgements at the first diagnosis and refreshes them every ten minutes. If the store cannot
+    be read, the last correction stays in use.
 
     Args:
-        localizer: gives the diagnoses.
-        store: where people's judgements are.
-        tenant: whose.
-        anew_s: seconds after which judgements are read again.
+        localizer: the localizer to correct.
+        store: store of the judgements.
+        tenant: owner of the judgements.
+        refresh_interval_s: seconds between reads of the judgements.
     """
 
     def __init__(
@@ -144,11 +144,11 @@ class RecalibratedLocalizer:
 
     @property
     def name(self) -> str:
-        """The localizer's."""
+        """Name of the corrected localizer."""
         return self.localizer.name
 
     def locate(self, trajectory: Trajectory, findings: Sequence[Finding]) -> Diagnosis:
-        """The localizer's diagnosis, corrected where enough was judged."""
+        """Diagnose a run and correct the probabilities if there are enough judgements."""
         diagnosis = self.localizer.locate(trajectory, findings)
         correction = self._load_recalibrations().get(diagnosis.method)
         return diagnosis if correction is None else correction.apply(diagnosis)
@@ -167,7 +167,7 @@ class RecalibratedLocalizer:
 
 
 def fit_recalibrations(labels: Iterable[RunLabel]) -> tuple[Recalibration, ...]:
-    """What judgements show of each method, by name; with too few of them its correction changes nothing."""
+    """Fit a correction for each method, ordered by name; with too few judgements it changes nothing."""
     by_method: dict[str, list[RunLabel]] = {}
     for one in labels:
         by_method.setdefault(one.diagnosis.method, []).append(one)
@@ -193,7 +193,7 @@ def _fit_recalibration(method: str, labels: Sequence[RunLabel]) -> Recalibration
 
 
 def _undo_recalibration(diagnosis: Diagnosis) -> float:
-    """The probability as the method gave it, whatever it was corrected by when it was made."""
+    """Recover the method's own failure probability by inverting the correction of the diagnosis."""
     held = diagnosis.recalibrated
     slope, intercept = held.get(_SLOPE_KEY, 1.0), held.get(_INTERCEPT_KEY, 0.0)
     return _logistic((_log_odds(diagnosis.probability) - intercept) / max(slope, _MIN_SLOPE))
@@ -209,7 +209,7 @@ def _to_labelled_ranking(label: RunLabel) -> LabelledRanking | None:
 
 
 def _fit_platt_scaling(outcomes: Sequence[LabelledOutcome]) -> tuple[float, float]:
-    """Slope and intercept of least log-loss, with a ridge towards 1 and 0, by Newton's method."""
+    """Fit slope and intercept by minimal log-loss, with a ridge towards 1 and 0, by Newton's method."""
     slope, intercept = 1.0, 0.0
     points = [(_log_odds(p), float(failed)) for p, failed in outcomes]
     for _ in range(50):
@@ -222,7 +222,7 @@ def _fit_platt_scaling(outcomes: Sequence[LabelledOutcome]) -> tuple[float, floa
             h11, h10, h00 = h11 + w * x * x, h10 + w * x, h00 + w
         determinant = h11 * h00 - h10 * h10
         d1, d0 = (h00 * g1 - h10 * g0) / determinant, (h11 * g0 - h10 * g1) / determinant
-        # Bounded: far from the minimum a whole step of Newton's may leap over it.
+        # Bound the step: far from the minimum a full Newton step may overshoot.
         scale = min(1.0, 1.0 / max(abs(d1), abs(d0), 1e-12))
         slope, intercept = slope - scale * d1, intercept - scale * d0
         if max(abs(d1), abs(d0)) < 1e-9:
@@ -231,7 +231,7 @@ def _fit_platt_scaling(outcomes: Sequence[LabelledOutcome]) -> tuple[float, floa
 
 
 def _compute_brier_scores(outcomes: Sequence[LabelledOutcome], folds: int = 5) -> tuple[float, float]:
-    """Mean squared error before, and after a correction learnt from the other folds."""
+    """Return the mean squared error before, and after a correction learnt from the other folds."""
     before = sum((p - y) ** 2 for p, y in outcomes) / len(outcomes)
     after = 0.0
     for fold in range(folds):
@@ -244,7 +244,7 @@ def _compute_brier_scores(outcomes: Sequence[LabelledOutcome], folds: int = 5) -
 
 
 def _fit_temperature(rankings: Sequence[LabelledRanking]) -> float:
-    """The exponent of least log-loss over a grid, pulled towards 1."""
+    """Fit the exponent by minimal log-loss over a grid, regularised towards 1."""
 
     def loss(temperature: float) -> float:
         total = _REGULARIZATION * math.log(temperature) ** 2 / 2
@@ -256,7 +256,7 @@ def _fit_temperature(rankings: Sequence[LabelledRanking]) -> float:
 
 
 def _apply_temperature(probabilities: Sequence[float], temperature: float) -> list[float]:
-    """Probabilities to a power, with the sum they had."""
+    """Raise probabilities to a power and keep their sum."""
     if temperature == 1.0 or not probabilities:
         return list(probabilities)
     total = sum(probabilities)

@@ -1,8 +1,8 @@
-"""``schema``: the embedded judge beside what earlier failures taught; no language model.
+"""Localizer ``schema``: the embedded judge with similarity to error schemata, without a language model.
 
-The idea of CORRECT (arXiv 2509.24088), which shows schemata of earlier failures to a language model. Here
-they speak by likeness, and how much that counts beside the judge's own features is learnt. Figures, and what
-they do not add, are in docs/schemata.md.
+CORRECT (arXiv 2509.24088) shows schemata of earlier failures to a language model. Here their similarity to
+the steps is a signal, and its weight beside the judge's own features is learnt. For measurements and limits
+see docs/schemata.md.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from agentguard.schemata.similarity import SchemaSignals, SimilaritySignal
 
 SCHEMA_SIGNAL_WEIGHT: Final = 0.15
-"""Log-odds for a standard deviation of the signal, for a model that was trained without schemata: what
-training with them on Who&When's generated runs learns, rounded."""
+"""Log-odds for a standard deviation of the signal, for a model that was trained without schemata.
+It is the rounded weight that training with schemata on Who&When's generated runs learns."""
 
 DISTILL_HINT: Final = (
     "distil some with: agentguard schemata distil RUNS --out FILE, and give them as schemata=FILE"
@@ -37,20 +37,20 @@ _DEFAULT_K: Final = 3
 
 
 class SchemaLocalizer:
-    """Ranks steps by a trained model and by their likeness to earlier failures.
+    """Localizer that ranks steps by a trained model and by their similarity to earlier failures.
 
     Without schemata it abstains. `fit` distils those of the training runs.
 
     Args:
-        schemata: file or database URL of schemata; None: none until `fit` distils some.
-        k: nearest schemata that speak for a step.
-        model: folder of a model file and its card; None is the model that ships with agentguard.
+        schemata: file or database URL of schemata; without it, only `fit` provides schemata.
+        k: nearest schemata that count for a step.
+        model: folder of a model file and its card; None selects the model that ships with agentguard.
         risk, seed, given_failed: as for ``embedded``.
-        same_task: let schemata of the very same task speak too. In an evaluation that would be copying.
+        same_task: also use schemata of the very same task. In an evaluation that would leak labels.
 
     Raises:
-        ConfigError: an option does not exist or is out of its range.
-        FormatError, StoreError: there are no schemata at that place, or they cannot be read.
+        ConfigError: an option is unknown or out of range.
+        FormatError, StoreError: there are no schemata at that location, or they cannot be read.
         ModelFileError: as for ``embedded``.
     """
 
@@ -83,10 +83,11 @@ class SchemaLocalizer:
             self._signals = build_signals(load_schemata(self.schemata), k=self.k)
 
     def fit(self, records: Sequence[Record]) -> SchemaLocalizer:
-        """Distil the failures among ``records``, and learn what likeness to them is worth.
+        """Distil the failures among ``records``, and learn the weight of similarity to them.
 
-        Nothing but ``records`` is learnt from: schemata that were given are not looked at. A training run is
-        never compared with schemata of its own question, so that likeness means the same on a new run.
+        The result depends on ``records`` alone: schemata given to the constructor are not used. Schemata of a
+        training run's question are never compared with that run, so that similarity means the same on a new
+        run.
         """
         from agentguard.judge.embedded.training import build_untrained_model, train_model
         from agentguard.schemata.training import compute_training_signals, train_signals
@@ -103,7 +104,7 @@ class SchemaLocalizer:
         return self.with_signals(signals, embedded)
 
     def with_signals(self, signals: SchemaSignals, embedded: EmbeddedLocalizer) -> SchemaLocalizer:
-        """A copy with other schemata and another model."""
+        """Return a copy with other schemata and another model."""
         made = type(self).__new__(type(self))
         made.__dict__.update(self.__dict__)
         made._signals, made._embedded, made._excluded_groups = signals, embedded, ()
@@ -111,7 +112,7 @@ class SchemaLocalizer:
 
     @property
     def schema_count(self) -> int:
-        """How many schemata may speak."""
+        """Number of schemata in use."""
         return 0 if self._signals is None else len(self._signals.index)
 
     @property
@@ -121,18 +122,18 @@ class SchemaLocalizer:
 
     @property
     def model(self) -> EmbeddedModel:
-        """The trained model that is heard beside the schemata."""
+        """The trained model that ranks beside the schemata."""
         return self._embedded.model
 
     def without_group(self, group: str) -> SchemaLocalizer:
-        """A copy to which schemata of one question are unknown; evaluation asks such a one about each run."""
+        """Return a copy that ignores schemata of one question; evaluation uses such a copy for each run."""
         made = self.with_signals(self._signals, self._embedded) if self._signals is not None else self
         if made is not self:
             made._excluded_groups = (group,)
         return made
 
     def locate(self, trajectory: Trajectory, findings: Sequence[Finding]) -> Diagnosis:
-        """Diagnose a run. Notes say which schemata spoke; the first hypotheses carry their corrections."""
+        """Diagnose a run; notes name the matching schemata, the first hypotheses carry their corrections."""
         if self._signals is None or not len(self._signals.index):
             return self._build_abstention(trajectory, f"there are no schemata; {DISTILL_HINT}")
         if not trajectory.steps:
@@ -144,7 +145,7 @@ class SchemaLocalizer:
         return _cite_schemata(diagnosis, said, judged.table.steps)
 
     def compute_similarity(self, trajectory: Trajectory, findings: Sequence[Finding]) -> SimilaritySignal:
-        """What the schemata say of the steps that could be at fault. Raises JudgeError if there are none."""
+        """Compute the schema signal of each candidate step. Raises JudgeError if there are no schemata."""
         from agentguard.schemata.training import profile_cached
 
         if self._signals is None:
@@ -163,7 +164,7 @@ class SchemaLocalizer:
 
 
 def _cite_schemata(diagnosis: Diagnosis, similarity: SimilaritySignal, steps: Sequence[int]) -> Diagnosis:
-    """With the schemata that spoke for the first hypotheses: named in reasons, by id in a note."""
+    """Cite the matching schemata of the first hypotheses: in their reasons, and by id in a note."""
     row = {step: place for place, step in enumerate(steps)}
     named: dict[str, Any] = {}
     made = []
@@ -185,13 +186,13 @@ _SCHEMA_CITATION = re.compile(r"\(schema ([^\s()]{1,256})\)\Z")
 
 
 def parse_cited_schema(hypothesis: Hypothesis) -> str | None:
-    """The id of the schema that spoke for a hypothesis, as its reason names it; None if none did."""
+    """Return the id of the schema that a hypothesis cites in its reason; None if it cites no schema."""
     found = _SCHEMA_CITATION.search(hypothesis.reason)
     return found[1] if found else None
 
 
 def _add_schema_details(hypothesis: Hypothesis, match: Match) -> Hypothesis:
-    """A hypothesis with what the nearest schema adds to it."""
+    """Add the codes, correction and reason of the nearest schema to a hypothesis."""
     schema = match.schema
     reason = f"{hypothesis.reason.rstrip('.')}; it looks like an earlier failure (schema {schema.id})"
     return replace(

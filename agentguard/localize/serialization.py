@@ -1,4 +1,4 @@
-"""Diagnoses as JSON data and back; what the store keeps and what ``diagnose --json`` prints."""
+"""Conversion of diagnoses to JSON data and back, for the store and ``diagnose --json``."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from agentguard.trajectory._json_node import JsonNode
 
 
 def encode_diagnosis(diagnosis: Diagnosis) -> dict[str, Any]:
-    """A diagnosis as JSON data, every field of it."""
+    """Convert a diagnosis with all its fields to JSON data."""
     return to_json_data(diagnosis)
 
 
 def decode_diagnosis(node: JsonNode) -> Diagnosis:
-    """A diagnosis from JSON data. Raises FormatError that names the field."""
+    """Convert JSON data to a diagnosis. Raises FormatError that names the field."""
     verdict = node.text("verdict")
     if verdict not in set(Verdict):
         raise node.build_error("verdict", f"expected one of {', '.join(Verdict)}")
@@ -59,7 +59,7 @@ def _decode_hypothesis(node: JsonNode) -> Hypothesis:
 
 
 def build_diagnosis_rows(diagnosis: Diagnosis, *, tenant: str = "") -> tuple[Row, ...]:
-    """Rows of a diagnosis and its findings; the run itself is written apart."""
+    """Build the rows of a diagnosis and its findings; the run itself is written separately."""
     first = diagnosis.hypotheses[0] if diagnosis.hypotheses else None
     row = DiagnosisRow(
         tenant=tenant,

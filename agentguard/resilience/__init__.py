@@ -1,6 +1,7 @@
-"""Classical fault tolerance for calls to model endpoints: one concern a file, time is a parameter.
+"""Fault tolerance for calls to model endpoints: one strategy per module, with an injectable clock.
 
-The order of strategies is data, around one seam ``send(request, deadline) -> response``; see `pipeline`.
+A pipeline applies strategies in a configured order around ``send(request, deadline) -> response``; see
+`pipeline`.
 """
 
 from agentguard.resilience.adaptive_throttling import AdaptiveThrottling

@@ -1,4 +1,4 @@
-"""Counts over the last so many seconds, in slots, at a constant cost an event."""
+"""Sliding window of event counts, in slots, with constant cost per event."""
 
 from __future__ import annotations
 
@@ -6,15 +6,16 @@ from agentguard.resilience.clock import Clock
 
 
 class SlidingWindow:
-    """Two counters over a sliding window, which moves on by a tenth of its length (Hystrix's rolling counts).
+    """Two counters over a sliding window, which advances by a tenth of its length (Hystrix's rolling counts).
 
     Args:
         seconds: length of the window; an event counts for between 9/10 of it and all of it.
-        clock: source of the time.
+        clock: source of time.
 
     Attributes:
-        SLOTS: how many slots there are.
-        successes: good events, and ``total`` all of them, as of the last `add` or `counts`.
+        SLOTS: number of slots.
+        successes: number of successful events at the last `add` or `get_counts`.
+        total: number of all events at the last `add` or `get_counts`.
     """
 
     SLOTS = 10
@@ -35,13 +36,13 @@ class SlidingWindow:
         self.clear()
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Reset both counters."""
         self._slots = [[0, 0] for _ in range(self.SLOTS)]
         self.successes = self.total = 0
         self._start_slot(int(self._now() / self._slot_width))
 
     def add(self, is_success: bool) -> tuple[int, int]:
-        """Count one event; returns the `counts` with it."""
+        """Count one event; return the new counts like `get_counts`."""
         if self._now() >= self._slot_ends_at:
             self._advance()
         slot = self._slot
@@ -53,13 +54,13 @@ class SlidingWindow:
         return self.successes, self.total
 
     def get_counts(self) -> tuple[int, int]:
-        """(good events, all events) in the window."""
+        """Return the successful events and all events in the window."""
         if self._now() >= self._slot_ends_at:
             self._advance()
         return self.successes, self.total
 
     def _advance(self) -> None:
-        """Go on to the slot of now, and empty those that fall out of the window."""
+        """Advance to the current slot, and clear the slots that left the window."""
         now = max(self._slot_number + 1, int(self._now() / self._slot_width))
         for number in range(max(self._slot_number + 1, now - self.SLOTS + 1), now + 1):
             slot = self._slots[number % self.SLOTS]

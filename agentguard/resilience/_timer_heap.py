@@ -1,8 +1,8 @@
-"""Many timers of which nearly none ever rings: every call has some, and is over long before.
+"""Heap of timers that are nearly always cancelled before they fire: every call has some.
 
-asyncio makes an object for each, and hands each to the event loop. Here they lie in a heap of our own, for
-which the loop has one timer, set to the first; switching one off is a mark, and marked ones are swept out
-when they are half of all. To the caller the times are the same.
+asyncio creates an object per timer and passes each to the event loop. Here the timers are in our own heap,
+and the loop has one timer for the earliest of them. Cancelling only marks a timer; marked timers are removed
+when they are more than half of all. For the caller the timing is the same.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from heapq import heapify, heappop, heappush
 from typing import Any
 
 _COMPACTION_THRESHOLD = 64
-"""So many marked timers may lie about, whatever their share."""
-_CLOCK_RESOLUTION_S = time.get_clock_info("monotonic").resolution  # asyncio's loops ring that early, too
+"""Number of marked timers that are kept, whatever their share."""
+_CLOCK_RESOLUTION_S = time.get_clock_info("monotonic").resolution  # asyncio's loops also fire that early
 
 TimerEntry = list[Any]
-"""A timer that was set; to be handed back to `TimerHeap.off`. Its last item is what is called, or None."""
+"""Handle of a timer for `TimerHeap.cancel`. Its last item is the callback, or None if it is cancelled."""
 
 
 class TimerHeap:
-    """The timers of one event loop."""
+    """Timers of one event loop."""
 
     __slots__ = ("__weakref__", "_cancelled_count", "_handle", "_heap", "_loop", "_next_at", "_sequence")
 
@@ -33,14 +33,14 @@ class TimerHeap:
         self._loop = weakref.ref(loop)
         self._heap: list[TimerEntry] = []
         self._handle: asyncio.TimerHandle | None = None
-        self._next_at = math.inf  # when that rings
+        self._next_at = math.inf  # when the handle fires
         self._cancelled_count = 0
         self._sequence = itertools.count()
 
     def schedule(
         self, loop: asyncio.AbstractEventLoop, seconds: float, callback: Callable[[], None]
     ) -> TimerEntry:
-        """Call back in so many seconds; in the loop that these timers are of."""
+        """Call back after ``seconds``; ``loop`` must be the loop of this heap."""
         when = loop.time() + seconds
         timer: TimerEntry = [when, next(self._sequence), callback]
         heappush(self._heap, timer)
@@ -49,10 +49,10 @@ class TimerHeap:
         return timer
 
     def cancel(self, timer: TimerEntry) -> None:
-        """Switch a timer off; nothing happens if it has rung, or was off."""
+        """Cancel a timer; a timer that has fired or was cancelled is ignored."""
         if timer[2] is not None:
             timer[2] = None
-            if self._heap[0] is timer:  # as where few calls run: the next one to ring
+            if self._heap[0] is timer:  # common if few calls run: it is the next timer
                 heappop(self._heap)
                 return
             self._cancelled_count += 1
@@ -67,7 +67,7 @@ class TimerHeap:
         self._next_at, self._handle = when, loop.call_at(when, self._run_due)
 
     def _run_due(self) -> None:
-        """Call what is due, and set the loop's timer to the next that is not off."""
+        """Run the due timers, and arm the loop's timer for the next one."""
         self._handle, self._next_at = None, math.inf
         loop = self._loop()
         if loop is None:
@@ -91,7 +91,7 @@ _last_heap: tuple[Callable[[], asyncio.AbstractEventLoop | None], TimerHeap] | N
 
 
 def get_timer_heap(loop: asyncio.AbstractEventLoop) -> TimerHeap:
-    """The timers of a loop; nearly always of the same one as the last time."""
+    """Return the heap of a loop; the last result is cached, since the loop rarely changes."""
     global _last_heap
     last = _last_heap
     if last is not None and last[0]() is loop:

@@ -1,10 +1,10 @@
-"""A client that is refused much asks less: adaptive throttling after Google's SRE book, chapter 21.
+"""Adaptive throttling after Google's SRE book, chapter 21: a client that is often rejected sends less.
 
-A request is held back with probability ``(requests - K * accepts) / (requests + 1)``, at least 0 and at
-most ``most``: nothing at all while the endpoint accepts one in K, most of it once it accepts none. The
-book's rule alone holds back half of all after the first failure, and its recovery takes many windows,
-because one in thousands passes; hence a minimum of requests, and the upper bound (Envoy's admission control
-filter has both).
+A request is rejected locally with probability ``(requests - K * accepts) / (requests + 1)``, clamped to [0,
+``max_rejection_probability``]: never while the endpoint accepts one in K, mostly if it accepts none. The
+book's rule alone rejects half of all requests after the first failure. Its recovery takes many windows,
+because only one request in thousands passes. Hence the minimum number of requests and the upper bound
+(Envoy's admission control filter has both).
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from agentguard.resilience.stream_timeout import MonitoredStream
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdaptiveThrottling(StrategyOptions):
-    """Options of the throttle.
+    """Options of adaptive throttling.
 
     Attributes:
-        k: how many requests are sent for one that is accepted before any is held back.
-        window_s: how far back it looks.
-        min_requests: requests there must be in the window before any is held back.
-        max_rejection_probability: largest share that is held back.
+        k: requests that are sent per accepted request before any is rejected.
+        window_s: length of the window.
+        min_requests: number of requests in the window required to reject any.
+        max_rejection_probability: upper bound on the rejection probability.
     """
 
     name: ClassVar[str] = "adaptive_throttling"
@@ -45,19 +45,19 @@ class AdaptiveThrottling(StrategyOptions):
         )
 
     def build(self, inner: Send, runtime: Runtime) -> AdaptiveThrottler:
-        """Make the working part."""
+        """Bind the strategy to the ``send`` of the next one."""
         return AdaptiveThrottler(self, inner, runtime)
 
 
 class AdaptiveThrottler:
-    """Holds back a share of the requests, by what became of the last ones."""
+    """Rejects a share of the requests, depending on recent outcomes."""
 
     def __init__(self, options: AdaptiveThrottling, inner: Send, runtime: Runtime) -> None:
         self._options, self._inner, self._runtime = options, inner, runtime
         self._window = SlidingWindow(options.window_s, runtime.clock)
 
     def compute_rejection_probability(self) -> float:
-        """The probability with which a request is held back now."""
+        """Return the probability with which a request is rejected now."""
         accepted, requests = self._window.get_counts()
         options = self._options
         if requests < options.min_requests:
@@ -67,11 +67,11 @@ class AdaptiveThrottler:
         )
 
     async def send(self, request: Any, deadline: Deadline) -> Response:
-        """Send on, or raise Overloaded."""
+        """Send the request on, or raise Overloaded."""
         window = self._window
         share = (
             0.0 if window.successes == window.total else self.compute_rejection_probability()
-        )  # nothing was refused lately
+        )  # the endpoint has rejected nothing recently
         if share and self._runtime.rng.random() < share:
             self._window.add(False)
             self._runtime.emit_event(EventKind.THROTTLE, self._options.name, reason=f"{share:.0%} held back")

@@ -1,7 +1,11 @@
-"""The one seam: ``send(request, deadline) -> response``; backends, faults, recorders and strategies have it.
+"""Interfaces of the resilience strategies, and the classification of errors that they share.
 
-A backend raises `BackendError` for what goes wrong and says in its ``stage`` how far it had got. What a
-strategy makes of an error is decided here, in three questions, so that no two strategies disagree.
+Backends, fault injectors, recorders and strategies all have the same method:
+``send(request, deadline) -> response``.
+
+A backend raises `BackendError` for every failure; its ``stage`` is the progress of the request. Three
+functions classify an error, so that all strategies agree: `classify_outcome`, `is_overload` and
+`is_retryable`.
 """
 
 from __future__ import annotations
@@ -27,7 +31,7 @@ from agentguard.resilience.events import EventKind, Observers, ResilienceEvent
 
 
 class RequestPriority(IntEnum):
-    """What is shed last and first: the four criticalities of Google's SRE book, chapter 21."""
+    """Priority under load shedding; the largest value is shed first (SRE book, chapter 21)."""
 
     CRITICAL_PLUS = 0
     CRITICAL = 1
@@ -36,22 +40,22 @@ class RequestPriority(IntEnum):
 
 
 class Request(Protocol):
-    """What strategies need to know of a request; the rest is between caller and backend."""
+    """Properties of a request that strategies use; the rest is opaque to them."""
 
     @property
     def idempotent(self) -> bool:
-        """Whether doing it twice does no harm."""
+        """Return whether repeating the request is harmless."""
         ...
 
     @property
     def priority(self) -> RequestPriority:
-        """How late it is shed."""
+        """Return the priority under load shedding."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BasicRequest:
-    """A plain request: any payload, with what strategies need to know."""
+    """Plain request: a payload with the properties that strategies use."""
 
     payload: Any = None
     idempotent: bool = True
@@ -60,49 +64,49 @@ class BasicRequest:
 
 Response = Any
 Send = Callable[[Any, Deadline], Coroutine[Any, Any, Response]]
-"""(request, deadline) to response. A streamed answer is an async iterator of chunks."""
+"""Function from (request, deadline) to a response. A streamed response is an async iterator of chunks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Runtime:
-    """What strategies share while they run: the time, the dice, and who is told of events."""
+    """Shared dependencies of the strategies: clock, random generator and observers of events."""
 
     clock: Clock = MONOTONIC
     rng: random.Random = field(default_factory=random.Random)
     observers: Observers = field(default_factory=Observers)
 
     def emit_event(self, kind: EventKind, source: str, **details: Any) -> None:
-        """Hand an event to the observers; details are fields of `Event`."""
+        """Pass an event to the observers; the details are fields of `ResilienceEvent`."""
         self.observers(ResilienceEvent(kind=kind, at=self.clock.now(), source=source, **details))
 
 
 class BoundStrategy(Protocol):
-    """A strategy at work, with its state, around the seam of the next one."""
+    """Strategy with its state, bound to the ``send`` of the next strategy."""
 
     async def send(self, request: Any, deadline: Deadline) -> Response:
-        """Send the request on, or not."""
+        """Send the request on, or reject it."""
         ...
 
 
 class ResilienceStrategy(Protocol):
-    """A strategy as data: frozen options that can be printed, compared and built."""
+    """Options of a strategy: immutable, printable and comparable."""
 
     @property
     def name(self) -> str:
-        """Its name in the order, in events and in messages."""
+        """Return the name of the strategy, as used in the order, in events and in messages."""
         ...
 
     def build(self, inner: Send, runtime: Runtime) -> BoundStrategy:
-        """Make the working part around ``inner``."""
+        """Bind the strategy to the ``send`` of the next one."""
         ...
 
     def describe(self) -> str:
-        """One line: the name and every option."""
+        """Return the name and every option in one line."""
         ...
 
 
 class CallOutcome(Enum):
-    """What the end of a call says about the endpoint."""
+    """Outcome of a call as evidence about the endpoint."""
 
     SUCCESS = "good"
     FAILURE = "fault"
@@ -110,15 +114,15 @@ class CallOutcome(Enum):
 
 
 OVERLOAD_STATUSES = frozenset({429, 503, 529})
-"""Statuses that say: too much. 529 is Anthropic's."""
+"""HTTP statuses that report overload; 529 is Anthropic's."""
 
 
 def classify_outcome(error: BaseException | None, deadline: Deadline) -> CallOutcome:
-    """Whether a call's end speaks for the endpoint, against it, or says nothing.
+    """Classify the outcome of a call: a success or a failure of the endpoint, or no evidence about it.
 
-    An answer in the 400s is the caller's fault and speaks for the endpoint. A cancellation speaks against it
-    if the deadline is what cancelled, and says nothing if the caller left. What was not sent by ourselves
-    (`CircuitOpen`, `Overloaded`) says nothing.
+    - A 4xx response counts as a success, because it is the caller's fault.
+    - A cancellation counts as a failure if the deadline caused it, and is ignored if the caller left.
+    - Calls that a strategy rejected (`CircuitOpen`, `Overloaded`) are ignored.
     """
     if error is None:
         return CallOutcome.SUCCESS
@@ -132,7 +136,7 @@ def classify_outcome(error: BaseException | None, deadline: Deadline) -> CallOut
 
 
 def is_overload(error: BaseException | None, deadline: Deadline) -> bool:
-    """Whether a call's end says that the endpoint has more work than it can do: refused, or out of time."""
+    """Return whether the outcome shows an overloaded endpoint: a rejection or a timeout."""
     if error is None:
         return False
     if isinstance(error, BackendError):
@@ -143,17 +147,19 @@ def is_overload(error: BaseException | None, deadline: Deadline) -> bool:
 
 
 RETRYABLE_STATUSES = frozenset({408, 425, 429, 500, 502, 503, 504, 529})
-"""Statuses after which another try may help."""
+"""HTTP statuses after which a retry may succeed."""
 
 
 def is_retryable(
     error: ResilienceError, request: Request, statuses: frozenset[int] = RETRYABLE_STATUSES
 ) -> bool:
-    """Whether a failed call may be sent again, as far as its class goes.
+    """Return whether a failed call may be retried, by the class of its error.
 
-    What was never sent may always be. What the endpoint may have acted on may be if it is idempotent,
-    or if it was refused before it was processed (425, 429). What the caller has a part of may not, nor
-    what we held back ourselves: sending that again is the load that was to be avoided.
+    - A request that was not sent may always be retried.
+    - A request on which the endpoint may have acted may be retried if it is idempotent, or if the endpoint
+      rejected it before processing (425, 429).
+    - A response that the caller has received in part may not be retried.
+    - A call that a strategy rejected may not be retried: the retry would add the load that was avoided.
     """
     if isinstance(error, CircuitOpen | Overloaded) or error.stage == "committed":
         return False

@@ -1,7 +1,8 @@
-"""A circuit breaker: leaves an endpoint alone for a while once too many of its calls fail.
+"""Circuit breaker: rejects calls to an endpoint for a while after too many of its calls fail.
 
-After Nygard's *Release It!* and Polly v8: the share of failures in a sliding window opens it, but only
-where there were enough calls to speak of a share; after a while exactly one call may probe, and decides.
+After Nygard's *Release It!* and Polly v8. The breaker opens if the failure ratio in a sliding window is too
+high and the window has enough calls. After the break exactly one call may probe the endpoint; its result
+decides.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from agentguard.resilience.stream_timeout import MonitoredStream
 
 
 class CircuitState(StrEnum):
-    """What a breaker does with calls: send all, none, or one."""
+    """State of a breaker: it admits all calls, none, or a single probe."""
 
     CLOSED = "closed"
     OPEN = "open"
@@ -29,14 +30,14 @@ class CircuitState(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CircuitBreakerOptions(StrategyOptions):
-    """Options of the breaker.
+    """Options of the circuit breaker.
 
     Attributes:
-        failure_ratio: share of failures in the window from which it opens.
-        minimum_throughput: calls there must be in the window before it may open.
-        sampling_duration_s: how far back it looks.
-        break_duration_s: how long it stays open before one call may probe.
-        target: what it guards, for events.
+        failure_ratio: failure ratio in the window from which the breaker opens.
+        minimum_throughput: number of calls in the window required to open.
+        sampling_duration_s: length of the window.
+        break_duration_s: time in the open state before one call may probe.
+        target: name of the endpoint, for events.
     """
 
     name: ClassVar[str] = "circuit_breaker"
@@ -57,12 +58,12 @@ class CircuitBreakerOptions(StrategyOptions):
         )
 
     def build(self, inner: Send, runtime: Runtime) -> CircuitBreaker:
-        """Make the working part."""
+        """Bind the strategy to the ``send`` of the next one."""
         return CircuitBreaker(self, inner, runtime)
 
 
 class CallPermit:
-    """The leave to make one call; tells once what became of it. One of an earlier state counts no more."""
+    """Permit for one call, released once with its outcome. A permit of an earlier state is ignored."""
 
     __slots__ = ("_breaker", "generation", "is_probe")
 
@@ -71,14 +72,14 @@ class CallPermit:
         self.generation, self.is_probe = generation, is_probe
 
     def release(self, outcome: CallOutcome) -> None:
-        """Give it back with a `Verdict`; only the first time counts."""
+        """Release the permit with a `CallOutcome`; only the first release counts."""
         breaker, self._breaker = self._breaker, None
         if breaker is not None:
             breaker.release_permit(self, outcome)
 
 
 class CircuitBreaker:
-    """The state machine, and the layer around it. Every method but `send` is synchronous, hence atomic."""
+    """State machine and strategy of the breaker. All methods but `send` are synchronous, hence atomic."""
 
     def __init__(self, options: CircuitBreakerOptions, inner: Send, runtime: Runtime) -> None:
         self._options, self._inner, self._runtime = options, inner, runtime
@@ -92,12 +93,12 @@ class CircuitBreaker:
 
     @property
     def state(self) -> CircuitState:
-        """The present state; an open breaker turns half open only when a call asks."""
+        """Return the current state; an open breaker becomes half-open only when a call arrives."""
         return self._state
 
     @property
     def is_ready(self) -> bool:
-        """Whether `enter` would give leave now; asking changes nothing."""
+        """Return whether `acquire` would succeed now; the state does not change."""
         if self._state is CircuitState.CLOSED:
             return True
         if self._state is CircuitState.HALF_OPEN:
@@ -106,11 +107,11 @@ class CircuitBreaker:
 
     @property
     def remaining_break_s(self) -> float:
-        """Seconds until an open breaker lets one call probe; 0 or less if it would now."""
+        """Return the seconds until an open breaker admits a probe; 0 or less if it does now."""
         return self._open_until - self._runtime.clock.now()
 
     def acquire(self) -> CallPermit:
-        """Ask for a call. Raises CircuitOpen, with the seconds until a probe, if there is none to be had."""
+        """Return a permit for a call. Raises CircuitOpen with the seconds until a probe if it is rejected."""
         if self._state is CircuitState.CLOSED:
             return CallPermit(self, self._generation, is_probe=False)
         left = self.remaining_break_s
@@ -122,7 +123,7 @@ class CircuitBreaker:
         return CallPermit(self, self._generation, is_probe=True)
 
     def release_permit(self, permit: CallPermit, outcome: CallOutcome) -> None:
-        """Take a permit back; called by the permit."""
+        """Record the outcome of a permit; called by the permit."""
         if permit.generation != self._generation:
             return
         if permit.is_probe:
@@ -133,7 +134,7 @@ class CircuitBreaker:
             self._record_result(outcome is CallOutcome.SUCCESS)
 
     def _record_result(self, is_success: bool) -> None:
-        """A call of the closed state ended."""
+        """Record a call of the closed state."""
         fine, total = self._window.add(is_success)
         if fine == total:
             return
@@ -153,10 +154,10 @@ class CircuitBreaker:
         )
 
     async def send(self, request: Any, deadline: Deadline) -> Response:
-        """Send on, or raise CircuitOpen; a stream counts when it has ended."""
+        """Send the request on, or raise CircuitOpen; a stream is recorded at its end."""
         if self._state is not CircuitState.CLOSED:
             return await self._send_probe(request, deadline)
-        generation = self._generation  # what ends in a later one counts no more
+        generation = self._generation  # results in a later generation are ignored
         try:
             response = await self._inner(request, deadline)
         except BaseException as error:
@@ -169,24 +170,24 @@ class CircuitBreaker:
         return response
 
     def _on_call_end(self, generation: int, error: BaseException | None, deadline: Deadline) -> None:
-        """A call of the closed state ended."""
+        """Record the end of a call of the closed state."""
         outcome = classify_outcome(error, deadline)
         if generation == self._generation and outcome is not CallOutcome.IGNORED:
             self._record_result(outcome is CallOutcome.SUCCESS)
 
     async def _send_probe(self, request: Any, deadline: Deadline) -> Response:
-        """Send the one call that may find out whether the endpoint is well again, or raise CircuitOpen."""
+        """Send a probe, or raise CircuitOpen."""
         permit = self.acquire()
         try:
             response = await self._inner(request, deadline)
         except BaseException as error:
             permit.release(classify_outcome(error, deadline))
             raise
-        if permit.is_probe:  # it has answered; the others need not wait until its stream has ended
+        if permit.is_probe:  # the endpoint has responded; other calls need not wait for the end of the stream
             permit.release(CallOutcome.SUCCESS)
             permit = CallPermit(self, self._generation, is_probe=False)
         if isinstance(response, MonitoredStream):
             response.add_end_callback(lambda error: permit.release(classify_outcome(error, deadline)))
-        elif permit.generation == self._generation:  # what ending it with GOOD comes to
+        elif permit.generation == self._generation:  # same as releasing the permit with SUCCESS
             self._record_result(True)
         return response

@@ -1,6 +1,6 @@
-"""Where the time comes from: a parameter of everything here, so that tests need not wait.
+"""Source of time: a parameter of all strategies, so that tests need not wait.
 
-Only monotonic time is used: the wall clock jumps. The single exception is a Retry-After date
+Only monotonic time is used, because the wall clock can jump. The one exception is a Retry-After date
 (`retry_after`).
 """
 
@@ -12,28 +12,28 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """A source of monotonic time, in seconds from an arbitrary start.
+    """Source of monotonic time, in seconds from an arbitrary start.
 
-    It must run at the pace of the running event loop, whose timers end the waits: the real clock does, and
-    so does `agentguard.testing.virtual_clock.VirtualClock`, which drives a loop of its own.
+    It must run at the pace of the running event loop, whose timers end the waits. The real clock does, and
+    so does `agentguard.testing.virtual_clock.VirtualClock`, which drives its own loop.
     """
 
     def now(self) -> float:
-        """Seconds since the clock's start; never goes back."""
+        """Return the seconds since the clock's start; never decreases."""
         ...
 
     async def sleep(self, seconds: float) -> None:
-        """Return after so many seconds."""
+        """Return after ``seconds``."""
         ...
 
 
 class MonotonicClock:
-    """The machine's monotonic clock, which asyncio's loop uses too."""
+    """Monotonic clock of the machine, which asyncio's loop uses too."""
 
     now = staticmethod(time.monotonic)
 
     async def sleep(self, seconds: float) -> None:
-        """Return after so many seconds."""
+        """Return after ``seconds``."""
         await asyncio.sleep(seconds)
 
 

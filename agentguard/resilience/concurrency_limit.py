@@ -1,9 +1,11 @@
-"""How many calls an endpoint can take at once, found while it runs.
+"""Adaptive limit on the number of concurrent calls to an endpoint.
 
-Two rules. AIMD is TCP's (Chiu and Jain, 1989): one more a round trip while it goes well, a tenth less when
-it does not; it needs nothing but the signs of overload, so it suits answers of very different lengths. The
-gradient rule (Netflix concurrency-limits, Envoy's adaptive concurrency filter) compares latency with the
-best seen lately and notices a queue before anything fails; it suits calls that are alike.
+There are two algorithms:
+
+- AIMD, as in TCP (Chiu and Jain, 1989): one more per round trip while calls succeed, a tenth less on
+  overload. It only needs signs of overload, so it suits responses of very different lengths.
+- Gradient (Netflix concurrency-limits, Envoy's adaptive concurrency filter): it compares latency with the
+  best recent latency. It detects a queue before calls fail, and suits calls of similar length.
 """
 
 from __future__ import annotations
@@ -18,16 +20,16 @@ from agentguard.resilience.options import StrategyOptions, check_ranges
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConcurrencyOptions(StrategyOptions):
-    """Options of the limit on calls at once.
+    """Options of the concurrency limit.
 
     Attributes:
-        algorithm: ``fixed`` keeps ``start``; ``aimd`` and ``gradient`` adapt.
-        initial_limit: calls at once to begin with.
-        min_limit: smallest limit.
-        max_limit: largest limit.
-        backoff_ratio: by what AIMD multiplies the limit on overload.
-        tolerance: how many times the best latency the gradient rule takes for normal.
-        samples: calls whose latencies make one update of the gradient rule.
+        algorithm: ``fixed`` keeps ``initial_limit``; ``aimd`` and ``gradient`` adapt.
+        initial_limit: limit at the start.
+        min_limit: lower bound on the limit.
+        max_limit: upper bound on the limit.
+        backoff_ratio: factor by which overload reduces the limit.
+        tolerance: multiple of the best latency that the gradient algorithm treats as normal.
+        samples: number of latencies per update of the gradient algorithm.
     """
 
     name: ClassVar[str] = "concurrency"
@@ -52,7 +54,7 @@ class ConcurrencyOptions(StrategyOptions):
             raise ConfigError("ConcurrencyOptions.initial_limit must be from min_limit to max_limit")
 
     def build(self) -> ConcurrencyLimit:
-        """Make the rule that was asked for."""
+        """Create the limit for the selected algorithm."""
         rules: dict[str, type[FixedLimit | AimdLimit | GradientLimit]] = {
             "fixed": FixedLimit,
             "aimd": AimdLimit,
@@ -62,33 +64,33 @@ class ConcurrencyOptions(StrategyOptions):
 
 
 class ConcurrencyLimit(Protocol):
-    """A limit on calls at once that learns from each call's end."""
+    """Limit on concurrent calls that adapts to the result of each call."""
 
     value: float
 
     def update(self, *, started: float, ended: float, inflight: int, overload: bool) -> None:
-        """A call ended: its times in seconds, how many ran with it, and whether it met overload."""
+        """Record a call: its times in seconds, the number of concurrent calls, and overload."""
         ...
 
 
 class FixedLimit:
-    """Does not learn."""
+    """Limit that does not adapt."""
 
     def __init__(self, options: ConcurrencyOptions) -> None:
         self.value = float(options.initial_limit)
 
     def update(self, *, started: float, ended: float, inflight: int, overload: bool) -> None:
-        """Change nothing."""
+        """Do nothing."""
 
 
 class _DecreasingLimit:
-    """What both rules share: overload cuts the limit, once for the calls that ran together."""
+    """Common base of the algorithms: overload reduces the limit once for all concurrent calls."""
 
     def __init__(self, options: ConcurrencyOptions) -> None:
         self._options, self.value, self._decreased_at = options, float(options.initial_limit), -math.inf
 
     def _decrease(self, started: float, ended: float) -> None:
-        if started >= self._decreased_at:  # a call from before the last cut tells what that cut has answered
+        if started >= self._decreased_at:  # the last cut already covers calls that started before it
             self.value, self._decreased_at = (
                 max(self._options.min_limit, self.value * self._options.backoff_ratio),
                 ended,
@@ -99,7 +101,7 @@ class AimdLimit(_DecreasingLimit):
     """Additive increase, multiplicative decrease."""
 
     def update(self, *, started: float, ended: float, inflight: int, overload: bool) -> None:
-        """Less on overload; more if the limit was used at least by half, for else it says nothing."""
+        """Decrease on overload; increase only if at least half of the limit was in use."""
         if overload:
             self._decrease(started, ended)
         elif inflight * 2 >= self.value:
@@ -107,14 +109,14 @@ class AimdLimit(_DecreasingLimit):
 
 
 class GradientLimit(_DecreasingLimit):
-    """limit = limit x gradient + sqrt(limit); the gradient is best latency x tolerance over the present one.
+    """Limit x gradient + sqrt(limit), where the gradient is best latency x tolerance / current latency.
 
-    The best latency is measured anew now and then with half the limit, since a queue that stays would become
-    the measure of itself; Envoy does the same with a limit of three.
+    The best latency is periodically measured again with half the limit. Otherwise a permanent queue would
+    become part of the baseline. Envoy does the same with a limit of three.
     """
 
     PROBE_INTERVAL = 50
-    """Batches between two measurements of the best latency."""
+    """Number of batches between two measurements of the best latency."""
 
     def __init__(self, options: ConcurrencyOptions) -> None:
         super().__init__(options)
@@ -123,10 +125,10 @@ class GradientLimit(_DecreasingLimit):
         self._limit_before_probe, self._ignore_before = (
             0.0,
             -math.inf,
-        )  # the limit to return to, and when the measurement began
+        )  # limit after the measurement, and start of the measurement
 
     def update(self, *, started: float, ended: float, inflight: int, overload: bool) -> None:
-        """Collect a latency; every so many, move the limit."""
+        """Record a latency; after each ``samples`` latencies, move the limit."""
         if overload:
             self._decrease(started, ended)
         elif started >= self._ignore_before:
@@ -159,18 +161,18 @@ class GradientLimit(_DecreasingLimit):
 
 
 class DurationEstimator:
-    """How long calls take: a moving mean and deviation, as TCP estimates round trips (RFC 6298)."""
+    """Moving mean and deviation of call durations, as TCP estimates round trips (RFC 6298)."""
 
     def __init__(self) -> None:
         self.mean = self._deviation = 0.0
 
     @property
     def upper_bound(self) -> float:
-        """Seconds in which nearly all calls end; 0 while nothing is known."""
+        """Return the seconds within which nearly all calls end; 0 without data."""
         return self.mean + 2 * self._deviation
 
     def add(self, seconds: float) -> None:
-        """A call took so long."""
+        """Add the duration of a call."""
         if not self.mean:
             self.mean, self._deviation = seconds, seconds / 2
             return

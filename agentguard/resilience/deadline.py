@@ -1,7 +1,7 @@
-"""One deadline over everything a call does: attempts, waits and streams.
+"""Deadline of a call, over all its attempts, waits and streams.
 
-A deadline is a point in time and not a duration, so it can be handed down through every layer and across
-attempts without adding up; of two nested ones the earlier holds (gRPC's deadline propagation).
+A deadline is a point in time, not a duration. It can be passed through every layer and across attempts
+without adding up. The earlier of two nested deadlines applies (gRPC's deadline propagation).
 """
 
 from __future__ import annotations
@@ -20,14 +20,15 @@ from agentguard.resilience.clock import MONOTONIC, Clock
 T = TypeVar("T")
 
 CLOCK_TOLERANCE_S = 1e-6
-"""asyncio ends a timer up to its clock's resolution early; that still is the deadline."""
+"""Tolerance for timers: asyncio fires a timer early by up to the resolution of its clock."""
 
 
 @dataclass(slots=True, unsafe_hash=True)
 class Deadline:
-    """The clock time by which a call must have ended; ``inf`` is never. It is not to be changed.
+    """Clock time by which a call must have ended; ``inf`` means no deadline. Treat it as immutable.
 
-    Not frozen, as other values are: one is made for each request, and that would take three times as long.
+    It is not frozen like other values: one is created per request, and a frozen class takes three times as
+    long.
 
     >>> import asyncio
     >>> asyncio.run(Deadline.after(5).run(asyncio.sleep(0, "done")))
@@ -39,66 +40,69 @@ class Deadline:
 
     @classmethod
     def after(cls, seconds: float, *, clock: Clock = MONOTONIC) -> Deadline:
-        """A deadline so many seconds from now. Raises ConfigError unless they are a number from 0 up."""
+        """Return a deadline ``seconds`` from now. Raises ConfigError if that is negative or not a number."""
         if not seconds >= 0:
             raise ConfigError(f"a deadline must be a number of seconds from 0 up, not {seconds!r}")
         return cls(clock.now() + seconds, clock)
 
     @classmethod
     def never(cls, *, clock: Clock = MONOTONIC) -> Deadline:
-        """No deadline at all."""
+        """Return a deadline that never expires."""
         return cls(math.inf, clock)
 
     def with_timeout(self, seconds: float) -> Deadline:
-        """The earlier of this deadline and one so many seconds from now."""
+        """Return the earlier of this deadline and one ``seconds`` from now."""
         at = self.clock.now() + seconds
         return self if self.at <= at else Deadline(at, self.clock)
 
     def minimum(self, other: Deadline) -> Deadline:
-        """The earlier of two deadlines of one clock."""
+        """Return the earlier of two deadlines of the same clock."""
         return self if self.at <= other.at else other
 
     def remaining(self) -> float:
-        """Seconds left, at least 0."""
+        """Return the seconds left, at least 0."""
         return max(0.0, self.at - self.clock.now())
 
     @property
     def is_expired(self) -> bool:
-        """Whether the time is up."""
+        """Return whether the deadline has passed."""
         return self.clock.now() >= self.at - CLOCK_TOLERANCE_S
 
     def limit(self, operation: str = "the call") -> DeadlineLimit:
-        """``async with deadline.limit("the head"):`` cancels what runs inside when the time is up.
+        """Return a context manager that cancels its block when the deadline passes.
+
+        Use it as ``async with deadline.limit("the head"):``.
 
         Raises:
-            DeadlineExceeded: instead of the cancellation, or at once if the time was up before; nothing
-                inside was started then, and the error's stage is ``unsent``.
+            DeadlineExceeded: in place of the cancellation. If the deadline had passed before, it is raised at
+                once with stage ``unsent``, and the block does not run.
         """
         return DeadlineLimit(self, operation)
 
     async def run(self, awaitable: Awaitable[T], operation: str = "the call") -> T:
-        """Await something within the deadline. Raises DeadlineExceeded; see `limit`."""
+        """Await an awaitable within the deadline. Raises DeadlineExceeded; see `limit`."""
         try:
             async with self.limit(operation):
                 return await awaitable
         finally:
             if asyncio.iscoroutine(awaitable):
-                awaitable.close()  # it was not started if the time was up; closing it twice does nothing
+                # after an expired deadline it was never started; a second close has no effect
+                awaitable.close()
 
 
 class TaskTimeout:
-    """Cancels the present task in so many seconds, unless it is over before: what `asyncio.timeout` does.
+    """Cancels the current task after some seconds unless it is stopped before, like `asyncio.timeout`.
 
-    Without its objects and coroutines, since several of these run in every call. Use it only like this::
+    It avoids the objects and coroutines of asyncio, since every call uses several timeouts. Use it only so::
 
-        alarm = Alarm(seconds)
+        timeout = TaskTimeout(seconds)
         try:
             ...
         except asyncio.CancelledError:
-            if alarm.over(): raise ... from None     # it was the alarm, and nobody else
+            if timeout.stop(): raise ... from None     # only the timeout caused the cancellation
             raise
         finally:
-            alarm.over()
+            timeout.stop()
     """
 
     __slots__ = ("_cancelling", "_caused_cancellation", "_has_fired", "_task", "_timer", "_timers")
@@ -106,7 +110,7 @@ class TaskTimeout:
     def __init__(self, seconds: float) -> None:
         loop = asyncio.get_running_loop()
         task = asyncio.current_task(loop)
-        assert task is not None  # for mypy: whoever awaits is in a task
+        assert task is not None
         self._task, self._cancelling = task, task.cancelling()
         self._has_fired = self._caused_cancellation = False
         self._timers = get_timer_heap(loop)
@@ -117,7 +121,7 @@ class TaskTimeout:
         self._task.cancel()
 
     def stop(self) -> bool:
-        """Switch it off; whether a cancellation that came is this alarm's alone. May be called again."""
+        """Stop the timeout; return whether it alone caused a cancellation. May be called repeatedly."""
         if self._timer is not None:
             self._timers.cancel(self._timer)
             self._timer = None
@@ -128,9 +132,9 @@ class TaskTimeout:
 
 
 class ReusableTimeout:
-    """An alarm for the many waits of a stream: wound anew for each, it keeps one timer for all.
+    """Timeout for the many waits of a stream; it is restarted for each and keeps one timer for all.
 
-    Used as `Alarm` is, with `wind` in place of making one, and `off` when there are no more waits.
+    Use it like `TaskTimeout`, with `restart` in place of the constructor, and `close` after the last wait.
     """
 
     __slots__ = (
@@ -155,17 +159,17 @@ class ReusableTimeout:
         self._has_fired = self._caused_cancellation = False
 
     def restart(self, seconds: float) -> None:
-        """Cancel the present task in so many seconds, unless `over` is called before."""
+        """Cancel the current task after ``seconds`` unless `stop` is called before."""
         loop = self._loop
         task = asyncio.current_task(loop)
-        assert task is not None  # for mypy: whoever awaits is in a task
+        assert task is not None
         self._task, self._cancelling, self._caused_cancellation = task, task.cancelling(), False
         self._expires_at = at = loop.time() + seconds
         if self._timer is None or at < self._fires_at:
             self._schedule(seconds)
 
     def stop(self) -> bool:
-        """The wait is over; whether a cancellation in it was this watch's alone. May be called again."""
+        """End the wait; return whether the timeout alone caused a cancellation. May be called repeatedly."""
         if self._has_fired and self._task is not None:
             self._has_fired = False
             self._caused_cancellation = self._task.uncancel() <= self._cancelling
@@ -173,7 +177,7 @@ class ReusableTimeout:
         return self._caused_cancellation
 
     def close(self) -> None:
-        """There are no more waits."""
+        """Cancel the timer after the last wait."""
         if self._timer is not None:
             self._timers.cancel(self._timer)
             self._timer = None
@@ -184,7 +188,7 @@ class ReusableTimeout:
         self._timer = self._timers.schedule(self._loop, seconds, self._on_timeout)
 
     def _on_timeout(self) -> None:
-        """The time of some wait is up; if the present one began later, look again when its own is."""
+        """Cancel the task if its wait has expired; reschedule if the wait began after the timer was set."""
         self._timer = None
         if self._task is None:
             return
@@ -197,7 +201,7 @@ class ReusableTimeout:
 
 
 class DeadlineLimit:
-    """One use of a deadline around a block; see `Deadline.limit`. Serves one task, once."""
+    """One use of a deadline around a block, by one task; see `Deadline.limit`."""
 
     __slots__ = ("_deadline", "_operation", "_timeout")
 
@@ -206,7 +210,7 @@ class DeadlineLimit:
         self._timeout: TaskTimeout | None = None
 
     def start(self) -> None:
-        """Begin; without ``async with``, `stop` must follow, whatever happens."""
+        """Start the limit; without ``async with``, `stop` must always follow."""
         if self._deadline.at == math.inf:
             return
         left = self._deadline.remaining()
@@ -215,7 +219,7 @@ class DeadlineLimit:
         self._timeout = TaskTimeout(left)
 
     def stop(self, error_type: type[BaseException] | None) -> None:
-        """End, with the kind of what was raised inside. Raises DeadlineExceeded for our own cancellation."""
+        """Stop the limit, given the type of the block's error. Raises DeadlineExceeded if it expired."""
         if self._timeout is not None and self._timeout.stop() and error_type is asyncio.CancelledError:
             raise DeadlineExceeded(f"{self._operation} took longer than it may", stage="sent") from None
 

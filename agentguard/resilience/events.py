@@ -1,4 +1,4 @@
-"""What happens inside the pipeline, as one frozen record an event, for metrics, logs and the causal graph."""
+"""Events of the pipeline, one immutable record each, for metrics, logs and the causal graph."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _LOG = logging.getLogger(__name__)
 
 
 class EventKind(StrEnum):
-    """Everything a strategy reports."""
+    """Kinds of events that strategies report."""
 
     RETRY = "retry"
     GAVE_UP = "gave_up"
@@ -35,16 +35,16 @@ class EventKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResilienceEvent:
-    """Something a strategy did; nothing of the request or the answer is in it.
+    """Event of a strategy; it contains no data of the request or the response.
 
     Attributes:
-        kind: what happened.
-        at: the clock's time, in seconds.
+        kind: kind of the event.
+        at: clock time in seconds.
         source: name of the strategy.
-        target: host or endpoint, where one is concerned.
-        reason: why, in one clause; of a breaker: the new state.
-        attempt: the attempt that failed, counted from 1, or 0.
-        seconds: the wait, ejection or latency the event is about, or 0.
+        target: host or endpoint, if the event concerns one.
+        reason: reason in one clause; for a circuit breaker its new state.
+        attempt: number of the failed attempt, from 1, or 0.
+        seconds: delay, ejection time or latency of the event, or 0.
     """
 
     kind: EventKind
@@ -60,7 +60,7 @@ Observer = Callable[[ResilienceEvent], None]
 
 
 class Observers:
-    """Hands an event to every observer; one that raises is logged and does no harm to the call."""
+    """Passes an event to every observer; exceptions of observers are logged and do not affect the call."""
 
     __slots__ = ("_observers",)
 
@@ -68,7 +68,7 @@ class Observers:
         self._observers = tuple(observers)
 
     def __call__(self, event: ResilienceEvent) -> None:
-        """Tell all observers."""
+        """Call all observers."""
         for observer in self._observers:
             try:
                 observer(event)

@@ -1,8 +1,8 @@
-"""Ask a second time when the first answer is slow, and take whichever comes first.
+"""Hedging: send a second request when the first is slow, and use the response that arrives first.
 
-After Dean and Barroso, The Tail at Scale (CACM 2013). "Slow" is slower than 95 % of the last answers, so
-about one request in twenty is sent twice, and a budget holds that even when all of them turn slow. The
-first attempt runs in the caller's own task: where there is no hedge, there is no cost but a timer.
+After Dean and Barroso, The Tail at Scale (CACM 2013). "Slow" means slower than 95 % of the recent requests,
+so about one request in twenty is sent twice. A budget limits that share even if all requests become slow. The
+first attempt runs in the caller's own task, so an unhedged request only costs a timer.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from agentguard.resilience.stream_timeout import CLOSE_TIMEOUT_S, close_response
 _DEFAULT_BUDGET = RetryBudgetOptions(ratio=0.05, reserve=0.0, per_second=0.0, burst=10.0)
 
 
-_UPDATE_INTERVAL = 8  # so many new latencies may come before the quantile is looked up again
+_UPDATE_INTERVAL = 8  # number of new latencies after which the quantile is computed again
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,11 +32,11 @@ class Hedge(StrategyOptions):
     """Options of hedging.
 
     Attributes:
-        quantile: a second request is sent when the first takes longer than this share of the last ones did.
-        window: how many latencies are remembered.
-        min_samples: how many there must be before anything is hedged.
-        min_delay_s: never hedge sooner than this.
-        budget: most hedges, as a share of the requests.
+        quantile: quantile of recent latencies after which a second request is sent.
+        window: number of latencies that are kept.
+        min_samples: number of latencies required before requests are hedged.
+        min_delay_s: minimum delay before a second request.
+        budget: upper bound on second requests, as a share of the requests.
     """
 
     name: ClassVar[str] = "hedge"
@@ -53,12 +53,12 @@ class Hedge(StrategyOptions):
         )
 
     def build(self, inner: Send, runtime: Runtime) -> Hedger:
-        """Make the working part."""
+        """Bind the strategy to the ``send`` of the next one."""
         return Hedger(self, inner, runtime)
 
 
 class RecentQuantile:
-    """The exact quantile of the last so many values: a ring, and the same values in order."""
+    """Exact quantile of the last ``size`` values, kept in a ring and in sorted order."""
 
     __slots__ = ("_order", "_ring", "_size")
 
@@ -69,20 +69,20 @@ class RecentQuantile:
         return len(self._ring)
 
     def add(self, value: float) -> None:
-        """Remember a value and forget the oldest, in O(log n) comparisons."""
+        """Add a value and drop the oldest one, with O(log n) comparisons."""
         if len(self._ring) == self._size:
             del self._order[bisect_left(self._order, self._ring.popleft())]
         self._ring.append(value)
         insort(self._order, value)
 
     def compute(self, quantile: float) -> float:
-        """The smallest value that at least this share of the values does not exceed; there must be one."""
+        """Return the smallest value that at least this share of the values does not exceed. Needs a value."""
         rank = -int(-quantile * len(self._order) // 1)  # the ceiling
         return self._order[max(0, rank - 1)]
 
 
 class Hedger:
-    """Sends a request, and once more when it is slow."""
+    """Sends a request, and a second one if the first is slow."""
 
     def __init__(self, options: Hedge, inner: Send, runtime: Runtime) -> None:
         self._options, self._inner, self._runtime = options, inner, runtime
@@ -90,11 +90,11 @@ class Hedger:
         self.latencies = RecentQuantile(options.window)
         self._delay: float | None = None
         self._samples_since_update = 0
-        self._cancelled_tasks: set[asyncio.Task[Any]] = set()  # asyncio itself holds tasks only weakly
+        self._cancelled_tasks: set[asyncio.Task[Any]] = set()  # asyncio holds only weak references to tasks
 
     @property
     def delay(self) -> float | None:
-        """Seconds after which a second request is sent; None while too little is known."""
+        """Return the delay before a second request in seconds; None if there are too few latencies."""
         if self._samples_since_update >= _UPDATE_INTERVAL or self._delay is None:
             self._samples_since_update = 0
             if len(self.latencies) < self._options.min_samples:
@@ -103,7 +103,7 @@ class Hedger:
         return self._delay
 
     async def send(self, request: Request, deadline: Deadline) -> Response:
-        """Send on; the first good answer counts, and only if both fail, the first one's error."""
+        """Send the request; return the first success, or raise the first request's error if both fail."""
         self.budget.deposit()
         now = self._runtime.clock.now
         started = now()
@@ -125,24 +125,24 @@ class Hedger:
         return response
 
     def start_second(self, request: Request, deadline: Deadline) -> asyncio.Task[Response] | None:
-        """Start the second request in a task of its own, if the budget has one."""
+        """Start the second request in a separate task if the budget allows it."""
         if not self.budget.withdraw():
             return None
         self._runtime.emit_event(EventKind.HEDGE, self._options.name, seconds=self.delay or 0.0)
         return asyncio.create_task(self._inner(request, deadline))
 
     def take_second(self, task: asyncio.Task[Response]) -> Response:
-        """The second's answer, which came first."""
+        """Return the response of the second request, which arrived first."""
         self._runtime.emit_event(EventKind.HEDGE_WON, self._options.name)
         return task.result()
 
     async def cancel_task(self, task: asyncio.Task[Response]) -> None:
-        """Cancel a request whose answer nobody waits for; see it ended, or leave it after `GRACE_S`."""
+        """Cancel a request that is no longer needed; wait for its end for at most `CLOSE_TIMEOUT_S`."""
         task.cancel()
         closing = None
         try:
             await asyncio.wait({task}, timeout=CLOSE_TIMEOUT_S)
-        finally:  # also where the caller leaves in the meantime
+        finally:  # also if the caller is cancelled meanwhile
             if task.done():
                 closing = self._close_response(task)
             else:
@@ -155,7 +155,7 @@ class Hedger:
             await asyncio.wait({closing})
 
     def _close_response(self, task: asyncio.Task[Response]) -> asyncio.Task[None] | None:
-        """Close what a dropped request brought all the same; see its error, so that asyncio need not warn."""
+        """Close the response of a cancelled request. Reading its error stops a warning of asyncio."""
         self._cancelled_tasks.discard(task)
         if not _has_response(task) or not hasattr(task.result(), "aclose"):
             return None
@@ -170,10 +170,10 @@ def _has_response(task: asyncio.Task[Any]) -> bool:
 
 
 class _HedgedCall:
-    """One request and perhaps its double. The first is interrupted the way `asyncio.timeout` does it.
+    """One request and possibly its second copy. It interrupts the first as `asyncio.timeout` does.
 
     Attributes:
-        second: the double, while it may still bring an answer.
+        second: the second request, while it may still succeed.
     """
 
     __slots__ = (
@@ -187,16 +187,16 @@ class _HedgedCall:
         self._is_first_cancelled = False
         loop = asyncio.get_running_loop()
         task = asyncio.current_task(loop)
-        assert task is not None  # for mypy: a coroutine that runs is in a task
+        assert task is not None
         self._first: asyncio.Task[Any] | None = task
         self._cancel_count = task.cancelling()
         self._timers = get_timer_heap(loop)
         self._timer = self._timers.schedule(loop, delay, self._start)
 
     def finish_first(self, error: BaseException | None) -> BaseException | None:
-        """The first has ended; returns its error, or that it was interrupted since the second has an answer.
+        """Record the end of the first request; return its error, or that the second request interrupted it.
 
-        In between comes no await: nobody is interrupted by what has ended.
+        There is no await in between, so a finished request is never interrupted.
         """
         self._timers.cancel(self._timer)
         first, self._first = self._first, None
@@ -207,8 +207,8 @@ class _HedgedCall:
         return _FirstCancelled() if ours else error
 
     async def await_fallback(self, error: BaseException | None) -> Response:
-        """The second's answer, where the first failed or was interrupted for it; else the first's error."""
-        assert error is not None  # for mypy: there is one
+        """Return the second response if the first failed or was interrupted for it, else raise the error."""
+        assert error is not None
         second, self.second = self.second, None
         if second is None:
             raise error
@@ -218,8 +218,8 @@ class _HedgedCall:
         raise error
 
     async def cancel_second(self, response: Response) -> None:
-        """The first has brought an answer: end the second."""
-        assert self.second is not None  # for mypy: there is one
+        """Cancel the second request after the first has succeeded."""
+        assert self.second is not None
         try:
             await self._hedger.cancel_task(self.second)
         except BaseException:
@@ -227,7 +227,7 @@ class _HedgedCall:
             raise
 
     async def _await_second(self, second: asyncio.Task[Response], error: Exception) -> Response:
-        """The second's answer. Raises the first's error if there is none."""
+        """Return the second response. Raises the first request's error if the second fails."""
         try:
             await asyncio.wait({second})
         except BaseException:
@@ -243,11 +243,11 @@ class _HedgedCall:
             self.second.add_done_callback(self._on_second_done)
 
     def _on_second_done(self, task: asyncio.Task[Response]) -> None:
-        """The second has ended; if it has an answer, the first need not go on."""
+        """Interrupt the first request if the second has succeeded."""
         if _has_response(task) and self._first is not None:
             self._is_first_cancelled = True
             self._first.cancel()
 
 
 class _FirstCancelled(Exception):
-    """The first request was cancelled because the second has an answer."""
+    """The first request was cancelled because the second has succeeded."""

@@ -1,8 +1,8 @@
-"""Load shedding: do what can be done in time, refuse the rest at once, the least important first.
+"""Load shedding: admit the calls that can be served in time and reject the rest at once, by priority.
 
-Calls beyond the limit wait in a bounded queue, those of higher priority in front. Work that can't be done
-by its deadline is refused when it comes, not when its time is up, so that a refusal is quick and no time is
-spent on answers that nobody waits for (Google SRE book, chapters 21 and 22).
+Calls beyond the limit wait in a bounded queue, ordered by priority. A call that cannot be served by its
+deadline is rejected when it arrives, not when it expires. So a rejection is fast and no time is spent on
+responses that the caller no longer needs (Google SRE book, chapters 21 and 22).
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ class LoadShedding(StrategyOptions):
     """Options of load shedding.
 
     Attributes:
-        max_queue: most calls that wait.
-        queue_timeout_s: longest wait.
-        concurrency: how many calls run at once.
+        max_queue: maximum number of waiting calls.
+        queue_timeout_s: maximum wait.
+        concurrency: limit on concurrent calls.
     """
 
     name: ClassVar[str] = "load_shedding"
@@ -50,12 +50,12 @@ class LoadShedding(StrategyOptions):
         check_ranges(self, max_queue=(0, 100_000), queue_timeout_s=SECONDS)
 
     def build(self, inner: Send, runtime: Runtime) -> LoadShedder:
-        """Make the working part."""
+        """Bind the strategy to the ``send`` of the next one."""
         return LoadShedder(self, inner, runtime)
 
 
 class _Waiter:
-    """A call in the queue: its turn comes as None, its refusal as a reason."""
+    """Call in the queue. Its future returns None for admission, or the reason of a rejection."""
 
     __slots__ = ("deadline", "future", "priority")
 
@@ -65,7 +65,7 @@ class _Waiter:
 
 
 class LoadShedder:
-    """Lets so many calls through at once, keeps some waiting, refuses the rest."""
+    """Admits calls up to a limit, queues some of the others and rejects the rest."""
 
     def __init__(self, options: LoadShedding, inner: Send, runtime: Runtime) -> None:
         self._options, self._inner, self._runtime = options, inner, runtime
@@ -76,17 +76,18 @@ class LoadShedder:
 
     @property
     def queue_length(self) -> int:
-        """How many calls wait."""
+        """Return the number of waiting calls."""
         return sum(map(len, self._queues))
 
     async def acquire(self, priority: RequestPriority, deadline: Deadline) -> float:
-        """Get leave for a call, to be given back with `release`; returns the time.
+        """Admit a call; return the clock time of admission, to be passed to `release`.
 
         Raises:
-            Overloaded: the queue is full of calls that are as important, or the wait would be too long.
+            Overloaded: the queue is full of calls of at least this priority, or the wait would be too long.
         """
         if self.inflight < int(self.limit.value) and not self.queue_length:
-            self.inflight += 1  # even if it seems too late: it is in nobody's way, and may teach us
+            # Admit it even if it seems too late: no call waits, and its duration updates the estimate.
+            self.inflight += 1
             return self._runtime.clock.now()
         waiter = _Waiter(priority, deadline)
         self._enqueue(waiter, deadline)
@@ -104,7 +105,7 @@ class LoadShedder:
         return self._runtime.clock.now()
 
     def release(self, started: float, *, overload: bool = False, is_sample: bool = True) -> None:
-        """Give leave back: when it was got, whether the call met overload, and whether it says anything."""
+        """Release an admitted call; if ``is_sample``, its duration updates limit and estimate."""
         now = self._runtime.clock.now()
         if is_sample:
             self.limit.update(started=started, ended=now, inflight=self.inflight, overload=overload)
@@ -114,8 +115,8 @@ class LoadShedder:
             self._admit_waiters()
 
     async def send(self, request: Request, deadline: Deadline) -> Response:
-        """Send on when it is the call's turn, or raise Overloaded; a stream holds its leave until its end."""
-        if self.inflight + 1 <= self.limit.value and not any(self._queues):  # as `acquire` does, at less cost
+        """Send the call on once admitted, or raise Overloaded; a stream holds its slot until its end."""
+        if self.inflight + 1 <= self.limit.value and not any(self._queues):  # fast path of `acquire`
             self.inflight += 1
             started = self._runtime.clock.now()
         else:
@@ -132,10 +133,10 @@ class LoadShedder:
         return response
 
     def _on_call_end(self, started: float, error: BaseException | None, deadline: Deadline) -> None:
-        """Give leave back, with what the call's end says.
+        """Release an admitted call with the evidence of its outcome.
 
-        A call that was cut off before it had the usual time says nothing: it came too late by itself. If that
-        counted as overload, or as a short call, waiting would shrink the limit, and so make for more waiting.
+        A call that the deadline ended before the usual duration is not evidence: it waited too long before.
+        Counted as overload, or as a short call, it would reduce the limit and cause even longer waits.
         """
         overload = is_overload(error, deadline)
         said = overload or classify_outcome(error, deadline) is not CallOutcome.IGNORED
@@ -156,7 +157,7 @@ class LoadShedder:
         self._queues[waiter.priority].append(waiter)
 
     def _evict_lower_priority(self, priority: RequestPriority) -> None:
-        """Refuse the last of the least important that wait, if they are less important than this."""
+        """Reject the last waiting call of the lowest priority, if it is lower than this priority."""
         for queue in reversed(self._queues[priority + 1 :]):
             while queue:
                 waiter = queue.pop()
@@ -166,7 +167,7 @@ class LoadShedder:
         raise self._build_rejection("the queue is full")
 
     def _remove_waiter(self, waiter: _Waiter) -> None:
-        """A call stopped waiting; if its turn had just come, it goes to the next."""
+        """Remove a call that stopped waiting; if it was just admitted, admit the next one."""
         if waiter.future.done() and not waiter.future.cancelled() and waiter.future.result() is None:
             self.inflight -= 1
             self._admit_waiters()

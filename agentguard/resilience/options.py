@@ -1,4 +1,4 @@
-"""Options of strategies: frozen dataclasses that check their ranges when made and can be printed."""
+"""Base class and range checks for the options of strategies."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import Any, ClassVar
 from agentguard.errors import ConfigError
 
 SECONDS = (0.001, 86_400.0)
-"""The range of a duration: from a millisecond to a day."""
+"""Range of a duration: from a millisecond to a day."""
 RATIO = (0.0, 1.0)
 
 
 def check_ranges(owner: object, **ranges: tuple[float, float]) -> None:
-    """Check that number fields lie in their ranges; a range of two ints wants an int.
+    """Check that numeric fields are in their ranges; a range of two ints requires an int.
 
     Raises:
-        ConfigError: names class, field, range and value; NaN and bool are out of every range.
+        ConfigError: with class, field, range and value; NaN and bool are out of every range.
     """
     for name, (low, high) in ranges.items():
         value: Any = getattr(owner, name)
@@ -30,13 +30,13 @@ def check_ranges(owner: object, **ranges: tuple[float, float]) -> None:
 
 
 class StrategyOptions:
-    """Base of the strategies' options: a name, and one line that tells every value."""
+    """Base of the strategies' options: a name and a one-line description."""
 
     __slots__ = ()
     name: ClassVar[str]
 
     def describe(self) -> str:
-        """The name and all options in the order of their declaration, e.g. ``throttle k=2 window_s=120``."""
+        """Return the name and all options in order, for example ``adaptive_throttling k=2 window_s=30``."""
         return " ".join(
             [self.name, *(f"{f.name}={_format_value(getattr(self, f.name))}" for f in fields(self))]  # type: ignore[arg-type]
         )

@@ -1,8 +1,8 @@
-"""Leave out the hosts that fail while the others don't: outlier ejection after gRPC's A50 and Envoy.
+"""Outlier ejection after gRPC's A50 and Envoy: stop using hosts that fail while the others succeed.
 
-A host is ejected after so many failures in a row, or when its share of successes lies far below that of the
-others; for longer each time, and never so many hosts at once that the rest would drown. Where too few are
-left, the failures are probably not the hosts' own, and all of them are used again: panic.
+A host is ejected after consecutive failures, or if its success rate is far below that of the others. Each
+ejection lasts longer. A limit on the number of ejected hosts protects the others from overload. If too few
+hosts are healthy, the cause is probably not in the hosts. Then all hosts are used again (panic mode).
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ _PERCENT = (0.0, 100.0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutlierDetection(StrategyOptions):
-    """Options of ejection.
+    """Options of outlier ejection.
 
     Attributes:
-        consecutive_failures: failures in a row that eject a host.
-        base_ejection_time_s: first ejection's length; the second in a row is twice as long, and so on.
-        max_ejection_time_s: longest ejection.
-        interval_s: how often shares of successes are compared; a calm one forgives one ejection.
-        max_ejection_percent: upper bound on the hosts that are ejected at once, in percent; at least one may be.
-        panic_threshold: percentage of usable hosts below which all hosts are used.
-        success_rate_minimum_hosts: hosts with enough calls that there must be before shares are compared.
-        success_rate_request_volume: calls in an interval that are enough.
+        consecutive_failures: consecutive failures that eject a host.
+        base_ejection_time_s: duration of the first ejection; it is multiplied by the number of ejections.
+        max_ejection_time_s: upper bound on the duration.
+        interval_s: interval of the success rate comparison; one without ejection reduces the count by one.
+        max_ejection_percent: upper bound on the ejected hosts in percent; one host may always be ejected.
+        panic_threshold: percentage of healthy hosts below which all hosts are used.
+        success_rate_minimum_hosts: number of hosts with enough calls that a comparison requires.
+        success_rate_request_volume: calls of a host in an interval that a comparison requires.
         success_rate_stdev_factor: standard deviations below the mean at which a host is ejected.
     """
 
@@ -75,7 +75,7 @@ class OutlierDetection(StrategyOptions):
 
 @dataclass(slots=True)
 class HostState:
-    """What is known of a host: its calls in this interval, and its ejections."""
+    """State of a host: its calls in this interval and its ejections."""
 
     consecutive_failures: int = 0
     successes: int = 0
@@ -86,10 +86,10 @@ class HostState:
 
 
 class OutlierDetector:
-    """Which hosts may be used. Synchronous, hence atomic; time passes only where it is asked.
+    """Detector of outlier hosts. Its methods are synchronous and therefore atomic; it has no timer.
 
     Attributes:
-        change_count: grows each time that the hosts which may be used change.
+        change_count: incremented whenever the set of usable hosts changes.
     """
 
     def __init__(self, hosts: Iterable[str], options: OutlierDetection, runtime: Runtime) -> None:
@@ -98,33 +98,33 @@ class OutlierDetector:
         self._next_interval_at = runtime.clock.now() + options.interval_s
         self._was_panicking = False
         self._ejected_count = 0
-        self._next_change_at = self._next_interval_at  # when the next state changes by itself
+        self._next_change_at = self._next_interval_at  # when the state changes without a call
         self.change_count = 0
 
     @property
     def next_change_at(self) -> float:
-        """The clock time until which nothing changes but by `record`, `add` and `remove`."""
+        """Return the clock time until which only `record`, `add` and `remove` change the state."""
         return self._next_change_at
 
     def add(self, host: str) -> None:
-        """A new host, with a clean record."""
+        """Add a host without a record."""
         self._hosts.setdefault(host, HostState())
         self.change_count += 1
 
     def remove(self, host: str) -> None:
-        """A host that is gone; calls that still run on it count for nothing."""
+        """Remove a host; results of its pending calls are ignored."""
         gone = self._hosts.pop(host, None)
         self._ejected_count -= gone is not None and gone.is_ejected
         self.change_count += 1
 
     def snapshot(self) -> dict[str, HostState]:
-        """Every host's state, for a status page; not to be changed."""
+        """Return the state of every host for a status page; do not change it."""
         self._advance()
         return dict(self._hosts)
 
     @property
     def is_panicking(self) -> bool:
-        """Whether so many hosts are ejected that all are used all the same."""
+        """Return whether the share of healthy hosts is below the panic threshold."""
         self._advance()
         usable = len(self._hosts) - self._ejected_count
         panic = usable < self._options.panic_threshold / 100 * len(self._hosts)
@@ -134,18 +134,18 @@ class OutlierDetector:
         return panic
 
     def list_usable_hosts(self) -> list[str]:
-        """The hosts that may be used, in a fixed order; all of them in a panic."""
+        """Return the healthy hosts in a fixed order; all hosts in panic mode."""
         if self.is_panicking:
             return list(self._hosts)
         return self.list_healthy_hosts()
 
     def list_healthy_hosts(self) -> list[str]:
-        """The hosts that are not ejected, in a fixed order, panic or not; may be none."""
+        """Return the hosts that are not ejected, in a fixed order, also in panic mode; may be empty."""
         self._advance()
         return [host for host, state in self._hosts.items() if not state.is_ejected]
 
     def record(self, host: str, is_success: bool) -> None:
-        """A call to the host ended; what a host answers while it is ejected changes nothing."""
+        """Record the result of a call; results of ejected hosts are ignored."""
         if self._runtime.clock.now() >= self._next_change_at:
             self._advance()
         state = self._hosts.get(host)
@@ -183,7 +183,7 @@ class OutlierDetector:
         )
 
     def _eject_by_success_rate(self) -> None:
-        """Eject the hosts whose share of successes lies far below the mean (A50's success-rate algorithm)."""
+        """Eject the hosts whose success rate is far below the mean (A50's success-rate algorithm)."""
         options = self._options
         shares = {
             host: state.successes / state.total
@@ -199,7 +199,7 @@ class OutlierDetector:
                 self._eject(host, self._hosts[host], f"{share:.0%} good where {least:.0%} is the least")
 
     def _eject(self, host: str, state: HostState, reason: str) -> None:
-        """Eject a host unless too many are; its failures in a row stay, so that it may be its turn next."""
+        """Eject a host unless the limit is reached; its failure count stays, so it may be ejected later."""
         options = self._options
         most = max(1, math.floor(options.max_ejection_percent / 100 * len(self._hosts)))
         if self._ejected_count >= most:
@@ -223,7 +223,7 @@ class OutlierDetector:
 
 
 class HostBalancer:
-    """Sends to the usable hosts in turn and keeps their record: the innermost seam over several hosts."""
+    """Round-robin balancer over the usable hosts that records results; innermost layer of a pipeline."""
 
     def __init__(self, hosts: Mapping[str, Send], options: OutlierDetection, runtime: Runtime) -> None:
         if not hosts:
@@ -232,7 +232,7 @@ class HostBalancer:
         self.outlier_detector = OutlierDetector(self._senders, options, runtime)
 
     async def send(self, request: Any, deadline: Deadline) -> Response:
-        """Send to the next usable host."""
+        """Send the request to the next usable host."""
         usable = self.outlier_detector.list_usable_hosts()
         host = usable[self._next_index % len(usable)]
         self._next_index += 1

@@ -1,10 +1,10 @@
-"""The order of strategies is data: a tuple that is printed, compared and checked before anything runs.
+"""Pipeline of strategies around a backend; its order is a tuple that is checked before the first call.
 
 ::
 
-    pipeline = Pipeline((Timeout(total_s=60), Retry(), Breaker(), AttemptTimeout(seconds=20), Progress()))
+    pipeline = Pipeline((Timeout(total_s=60), Retry(), AttemptTimeout(seconds=20), StreamTimeout()))
     send = pipeline.bind(backend)                     # backend: send(request, deadline) -> response
-    answer = await send(Call(payload=...), Deadline.never())
+    response = await send(BasicRequest(payload=...), Deadline.never())
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from agentguard.resilience.stream_timeout import StreamTimeout
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timeout(StrategyOptions):
-    """A deadline over everything inside: attempts, waits and streams; the caller's, if that is earlier."""
+    """Deadline of the whole call: attempts, waits and streams. An earlier deadline of the caller applies."""
 
     name: ClassVar[str] = "timeout"
 
@@ -42,13 +42,13 @@ class Timeout(StrategyOptions):
         check_ranges(self, total_s=SECONDS)
 
     def build(self, inner: Send, runtime: Runtime) -> TimeoutEnforcer:
-        """Make the working part."""
+        """Bind the strategy to the ``send`` of the next one."""
         return TimeoutEnforcer(self.name, self.total_s, inner, runtime, propagates=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptTimeout(StrategyOptions):
-    """A limit on one attempt up to its head or first chunk; the stream after it has the whole deadline."""
+    """Time limit of one attempt up to its head or first chunk; the stream after it has the whole deadline."""
 
     name: ClassVar[str] = "attempt_timeout"
 
@@ -58,20 +58,20 @@ class AttemptTimeout(StrategyOptions):
         check_ranges(self, seconds=SECONDS)
 
     def build(self, inner: Send, runtime: Runtime) -> TimeoutEnforcer:
-        """Make the working part."""
+        """Bind the strategy to the ``send`` of the next one."""
         return TimeoutEnforcer(self.name, self.seconds, inner, runtime, propagates=False)
 
 
 class TimeoutEnforcer:
-    """Ends a call when its time is up."""
+    """Cancels a call when its time is up."""
 
     def __init__(self, name: str, seconds: float, inner: Send, runtime: Runtime, *, propagates: bool) -> None:
         self._name, self._seconds, self._inner, self._runtime = name, seconds, inner, runtime
         self._propagates = propagates
 
     async def send(self, request: Any, deadline: Deadline) -> Response:
-        """Send on. Raises DeadlineExceeded when the time is up."""
-        # What `Deadline.limit` does, without its objects: every attempt passes here twice.
+        """Send the request on. Raises DeadlineExceeded when the time is up."""
+        # Same as `Deadline.limit` without its objects, because every attempt passes here twice.
         now = deadline.clock.now()
         at = now + self._seconds
         if deadline.at <= at:
@@ -88,14 +88,14 @@ class TimeoutEnforcer:
                 raise self._build_error("too much time went into", "sent") from None
             raise
         except DeadlineExceeded:
-            if self._runtime.clock.now() >= at - CLOCK_TOLERANCE_S:  # else it is that of a timer further in
+            if self._runtime.clock.now() >= at - CLOCK_TOLERANCE_S:  # otherwise an inner timer expired
                 self._emit_timeout()
             raise
         finally:
             alarm.stop()
 
     def _build_error(self, reason: str, stage: Stage) -> DeadlineExceeded:
-        """The time is up."""
+        """Report the timeout, and build its error."""
         self._emit_timeout()
         return DeadlineExceeded(f"{reason} {'the call' if self._propagates else 'the attempt'}", stage=stage)
 
@@ -104,16 +104,16 @@ class TimeoutEnforcer:
 
 
 class Pipeline:
-    """Strategies around a backend, the first one outermost.
+    """Strategies around a backend, outermost first.
 
     Args:
-        strategies: their options, in order.
-        clock: source of the time, for all of them.
-        rng: source of chance, for all of them; seed it to repeat a run.
-        observers: are told every event; what they raise is logged and goes no further.
+        strategies: options of the strategies, in order.
+        clock: source of time for all strategies.
+        rng: random generator for all strategies; seed it to reproduce a run.
+        observers: called with every event; their exceptions are logged.
 
     Raises:
-        ConfigError: an order that can't be meant; see `docs/resilience.md`.
+        ConfigError: the order is invalid; see `docs/resilience.md`.
     """
 
     def __init__(
@@ -130,25 +130,25 @@ class Pipeline:
 
     @classmethod
     def from_runtime(cls, strategies: Iterable[ResilienceStrategy], runtime: Runtime) -> Pipeline:
-        """A pipeline with the time, chance and observers of another one. Raises ConfigError as else."""
+        """Create a pipeline with an existing runtime. Raises ConfigError like the constructor."""
         pipeline = cls(strategies)
         pipeline.runtime = runtime
         return pipeline
 
     def describe(self) -> list[str]:
-        """One line a strategy, outermost first, with every option."""
+        """Return one line per strategy with all its options, outermost first."""
         return [f"{n}. {strategy.describe()}" for n, strategy in enumerate(self.strategies, 1)]
 
     def bind(self, backend: Send) -> BoundPipeline:
-        """Put the strategies around a backend; each binding has a state of its own."""
+        """Bind the strategies to a backend; each binding has its own state."""
         return BoundPipeline(self, backend)
 
 
 class BoundPipeline:
-    """A pipeline at work: itself a ``send(request, deadline)``.
+    """Pipeline with its state, callable as ``send(request, deadline)``.
 
     Attributes:
-        bound_strategies: the working strategies by name, for their state.
+        bound_strategies: the bound strategies by name, for access to their state.
     """
 
     def __init__(self, pipeline: Pipeline, backend: Send) -> None:
@@ -159,10 +159,10 @@ class BoundPipeline:
             self.bound_strategies[strategy.name] = layer
             send = layer.send
         self.send: Send = send
-        """The outermost layer's own: the same as calling this, with a deadline that must be given."""
+        """Method of the outermost strategy: like calling the object, but the deadline is required."""
 
     async def __call__(self, request: Any, deadline: Deadline | None = None) -> Response:
-        """Send a request through all strategies. Raises ResilienceError of the kind that fits."""
+        """Send a request through all strategies. Raises ResilienceError."""
         return await self.send(request, deadline or Deadline.never(clock=self._clock))
 
 
@@ -170,7 +170,7 @@ _INNERMOST = (StreamTimeout.name,)
 
 
 def _check_order(names: list[str]) -> None:
-    """Refuse what can't be meant."""
+    """Check the order of the strategies. Raises ConfigError if it is invalid."""
     twice = [name for name, count in Counter(names).items() if count > 1]
     if twice:
         raise ConfigError(f"Pipeline.strategies has {', '.join(twice)} twice: attempts would multiply")
@@ -196,7 +196,7 @@ def _check_order(names: list[str]) -> None:
 def build_standard_strategies(
     total_timeout_s: float = 600.0, attempt_timeout_s: float = 60.0
 ) -> tuple[ResilienceStrategy, ...]:
-    """The usual order, with the usual options."""
+    """Return the standard order with default options."""
     return (
         Timeout(total_s=total_timeout_s),
         LoadShedding(),

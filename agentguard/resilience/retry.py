@@ -1,4 +1,4 @@
-"""Try again: at most so many times, only what may be, with jitter, under a budget, when the server allows."""
+"""Retries: limited in number, with jitter, under a budget, and not before the server's delay."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from agentguard.resilience.retry_budget import RetryBudget, RetryBudgetOptions
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backoff(StrategyOptions):
-    """Waits before the second, third, ... attempt.
+    """Delays between attempts: exponential backoff with jitter.
 
     Attributes:
-        initial_delay_s: bound of the first wait, in seconds.
-        factor: by how much the bound grows with each attempt.
-        max_delay_s: largest bound.
-        jitter: share of the bound that is random: 1 is full jitter, 0 none (for tests).
+        initial_delay_s: upper bound of the first delay, in seconds.
+        factor: growth of the upper bound per attempt.
+        max_delay_s: largest upper bound.
+        jitter: random share of the delay; 1 means full jitter, 0 means none (for tests).
     """
 
     name: ClassVar[str] = "backoff"
@@ -42,11 +42,11 @@ class Backoff(StrategyOptions):
             )
 
     def compute_max_delay(self, failed_attempts: int) -> float:
-        """The longest wait after so many failed attempts (from 1), in seconds."""
+        """Return the upper bound of the delay in seconds after N failed attempts, N >= 1."""
         return min(self.max_delay_s, self.initial_delay_s * self.factor ** min(failed_attempts - 1, 64))
 
     def sample_delay(self, failed_attempts: int, rng: random.Random) -> float:
-        """A wait after so many failed attempts (from 1), in seconds."""
+        """Return a random delay in seconds after N failed attempts, N >= 1."""
         bound = self.compute_max_delay(failed_attempts)
         return bound - self.jitter * bound * rng.random()
 
@@ -59,10 +59,10 @@ class Retry(StrategyOptions):
     """Options of retries.
 
     Attributes:
-        max_attempts: most attempts of a request, the first one included.
-        backoff: the waits between them, where the server does not say.
-        budget: most retries, as a share of the requests of all callers together.
-        statuses: HTTP statuses after which another attempt may help.
+        max_attempts: maximum number of attempts of a request, including the first.
+        backoff: delays between attempts, if the server sends no delay.
+        budget: upper bound on retries, as a share of the requests of all callers together.
+        statuses: HTTP statuses after which a retry may succeed.
     """
 
     name: ClassVar[str] = "retry"
@@ -79,15 +79,15 @@ class Retry(StrategyOptions):
             raise ConfigError(f"Retry.statuses must be from 400 to 599, not {wrong}")
 
     def build(self, inner: Send, runtime: Runtime) -> Retrier:
-        """Make the working part."""
+        """Bind the strategy to the ``send`` of the next one."""
         return Retrier(self, inner, runtime)
 
 
 class Retrier:
-    """Sends until it works or may not be tried again.
+    """Sends a request until it succeeds or may not be retried.
 
-    An error that no retry could help with passes unchanged; after one that a retry could have helped with,
-    `RetriesExhausted` says why there was none.
+    An error that is not retryable is raised unchanged. After a retryable error, `RetriesExhausted` gives the
+    reason for the missing retry.
     """
 
     def __init__(self, options: Retry, inner: Send, runtime: Runtime) -> None:
@@ -95,7 +95,7 @@ class Retrier:
         self.budget = RetryBudget(options.budget, runtime.clock)
 
     async def send(self, request: Any, deadline: Deadline) -> Response:
-        """Send, wait and send again, within the deadline."""
+        """Send the request, and retry within the deadline."""
         self.budget.deposit()
         attempt = 1
         while True:
@@ -112,21 +112,22 @@ class Retrier:
                     EventKind.RETRY, self._options.name, reason=error.code, attempt=attempt, seconds=wait
                 )
                 await self._runtime.clock.sleep(wait)
-                # Taken with no await before the next attempt, so that a cancelled wait can't lose a token.
+                # No await between the withdrawal and the next attempt, so that a cancellation cannot lose a
+                # token.
                 self._raise_if_stopped(None if self.budget.withdraw() else _BUDGET_EXHAUSTED, error, attempt)
             attempt += 1
 
     def _compute_delay(self, error: ResilienceError, attempt: int) -> float:
-        """Seconds to the next attempt: what the server asked for, with some jitter on top, or our own."""
+        """Return the seconds until the next attempt: the server's delay with some jitter, or the backoff."""
         own = self._options.backoff.sample_delay(attempt, self._runtime.rng)
         asked = error.retry_after_s
-        # Nobody who was asked to wait comes early; spread, so that not all come back in the same instant.
+        # Never retry before the server's delay; the jitter keeps clients from retrying at the same instant.
         return own if asked is None else asked + min(own, 0.1 * asked)
 
     def _find_stop_reason(
         self, error: ResilienceError, attempt: int, delay_s: float, deadline: Deadline
     ) -> str | None:
-        """Why there is no other attempt, None if there is one."""
+        """Return the reason to stop retrying; None for another attempt."""
         if error.retry_after_s is not None and error.retry_after_s < 0:
             return "the server asked not to be tried again"
         if attempt >= self._options.max_attempts:
@@ -142,5 +143,5 @@ class Retrier:
 
 
 def _is_deadline_over(error: ResilienceError, deadline: Deadline) -> bool:
-    """Whether the time for all attempts is up, and not only that for this one."""
+    """Return whether the deadline of all attempts has passed, not only the timeout of this attempt."""
     return isinstance(error, DeadlineExceeded) and deadline.is_expired

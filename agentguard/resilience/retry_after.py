@@ -1,7 +1,7 @@
-"""When a server says that it may be asked again: Retry-After (RFC 9110, 10.2.3) and its relatives.
+"""Parser of Retry-After (RFC 9110, 10.2.3) and related headers.
 
-What comes from outside is read with care: seconds, an HTTP date, nonsense, or a number that no one would
-wait for. The caller clamps the result to its deadline; see `retry`.
+The header may contain seconds, an HTTP date, an absurdly large number or garbage, so it is parsed with care.
+The caller clamps the result to its deadline; see `retry`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 
 DO_NOT_RETRY = -1.0
-"""Do not try again: what a negative pushback means in gRPC (proposal A6)."""
+"""Result that forbids a retry, as a negative pushback does in gRPC (proposal A6)."""
 
 _MAX_LENGTH = 128
 _NUMBER = re.compile(r"[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:e[+-]?\d+)?", re.ASCII | re.IGNORECASE)
@@ -23,17 +23,17 @@ _INFINITY = re.compile(r"([+-]?)inf(?:inity)?", re.IGNORECASE)
 def parse_retry_after(
     value: str | None, *, date: str | None = None, wall_time: float | None = None
 ) -> float | None:
-    """Read the value of a Retry-After header.
+    """Parse the value of a Retry-After header.
 
     Args:
-        value: the header's value, or None if there was none.
-        date: the response's Date header; a date in ``value`` is measured from it, so that the server's clock
+        value: the header's value; None if the header is absent.
+        date: the response's Date header. A date in ``value`` is measured from it, so that the server's clock
             is compared with itself.
-        wall_time: wall-clock time in seconds since 1970, used where ``date`` does not help; default: now.
+        wall_time: wall-clock time in seconds since 1970, used if ``date`` does not help; default: now.
 
     Returns:
-        Seconds to wait, at least 0 and possibly ``inf``; `STOP` if the value is negative; None if there is
-        none or it can't be read (NaN, nonsense), in which case the caller's own backoff holds.
+        Seconds to wait, at least 0 and possibly ``inf``; `DO_NOT_RETRY` if the value is negative; None if it
+        is absent or malformed, in which case the caller's own backoff applies.
     """
     text = (value or "").strip()
     if not text or len(text) > _MAX_LENGTH:
@@ -50,10 +50,10 @@ def parse_retry_after(
 
 
 def parse_pushback(headers: Mapping[str, str], *, wall_time: float | None = None) -> float | None:
-    """Read what response headers (names in lower case) say about another try; see `parse_retry_after`.
+    """Parse the retry headers of a response (names in lower case); see `parse_retry_after`.
 
-    ``x-should-retry: false`` stops, ``retry-after-ms`` is finer than ``retry-after`` and goes before it (both
-    are sent by OpenAI-compatible providers).
+    ``x-should-retry: false`` forbids a retry. ``retry-after-ms`` is more precise than ``retry-after`` and
+    takes precedence (OpenAI-compatible providers send both).
     """
     if headers.get("x-should-retry", "").strip().lower() == "false":
         return DO_NOT_RETRY
@@ -68,7 +68,7 @@ def _normalize_seconds(number: float) -> float:
 
 
 def _parse_http_date(text: str) -> float | None:
-    """Seconds since 1970 of an HTTP date in any of its three forms, None if it is none."""
+    """Return the seconds since 1970 of an HTTP date in any of its three forms; None if it is malformed."""
     if len(text) > _MAX_LENGTH:
         return None
     try:

@@ -1,8 +1,8 @@
-"""A budget for extra requests, as a share of the ordinary ones: retries and hedges can't multiply an outage.
+"""Budget for extra requests as a share of ordinary ones, so that retries cannot amplify an outage.
 
-A token bucket after gRPC's retry throttling (A6) and Finagle's RetryBudget: each request pays in a share of
-a token, each extra request takes one out; a small reserve refills with time, so that a quiet client may
-retry.
+A token bucket after gRPC's retry throttling (A6) and Finagle's RetryBudget. Each request deposits a fraction
+of a token, and each extra request withdraws one. Time refills a small reserve, so that a client with few
+requests may retry.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from agentguard.errors import ConfigError
 from agentguard.resilience.clock import Clock
 from agentguard.resilience.options import RATIO, StrategyOptions, check_ranges
 
-_EPSILON = 1e-9  # twenty twentieths are not quite one in floating point
+_EPSILON = 1e-9  # in floating point, twenty twentieths are slightly less than one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryBudgetOptions(StrategyOptions):
-    """How many extra requests are allowed.
+    """Limits on extra requests.
 
-    In any stretch of time no more are made than ``burst + ratio * requests + per_second * seconds``.
+    In any interval at most ``burst + ratio * requests + per_second * seconds`` extra requests are made.
 
     Attributes:
-        ratio: tokens that a request pays in; 0.2 allows one extra request to five.
-        reserve: tokens there are at the start, and up to which time refills.
-        per_second: how fast time refills the reserve.
-        burst: most tokens that can be saved up.
+        ratio: tokens that a request deposits; 0.2 allows one extra request per five requests.
+        reserve: initial tokens, and the level up to which time refills them.
+        per_second: tokens per second by which time refills the reserve.
+        burst: maximum number of tokens.
     """
 
     name: ClassVar[str] = "retry_budget"
@@ -46,7 +46,7 @@ class RetryBudgetOptions(StrategyOptions):
 
 
 class RetryBudget:
-    """A bucket of tokens. Nothing awaits between look and withdrawal, so no token is lost or doubled."""
+    """Token bucket. There is no await between check and withdrawal, so no token is lost or used twice."""
 
     __slots__ = ("_clock", "_options", "_refilled_at", "_tokens")
 
@@ -56,25 +56,25 @@ class RetryBudget:
 
     @property
     def tokens(self) -> float:
-        """Tokens there are now."""
+        """Return the current number of tokens."""
         self._refill()
         return self._tokens
 
     @property
     def has_tokens(self) -> bool:
-        """Whether an extra request is allowed now."""
+        """Return whether an extra request is allowed now."""
         return self.tokens >= 1 - _EPSILON
 
     def deposit(self) -> None:
-        """An ordinary request was made."""
+        """Deposit the share of an ordinary request."""
         options = self._options
-        if self._tokens < options.reserve:  # else the time gives nothing, until some are taken
+        if self._tokens < options.reserve:  # at or above the reserve, time adds no tokens
             self._refill()
         tokens = self._tokens + options.ratio
         self._tokens = tokens if tokens < options.burst else options.burst
 
     def withdraw(self) -> bool:
-        """Take a token for an extra request; False if there is none."""
+        """Withdraw a token for an extra request; return False if there is no token."""
         if not self.has_tokens:
             return False
         self._tokens = max(0.0, self._tokens - 1)

@@ -1,9 +1,8 @@
-"""A stream must make progress, and must end as it should: heartbeats and a quiet close don't count.
+"""Timeouts and completeness checks for streams.
 
-A read timeout is defeated by a server that sends comments, and a stream that is closed early looks like one
-that is complete. So only chunks that carry something reset the clock, and the protocol's last event is
-required. A request that has an ``api`` says itself what its answer's chunks are (`Reading`); else the
-options say it.
+A server that sends comments defeats a read timeout, and a stream that is closed early looks complete. So only
+chunks with content reset the timer, and the protocol's last event is required. A request with an ``api``
+classifies the chunks of its response (`ChunkClassifier`); for other requests the options do.
 """
 
 from __future__ import annotations
@@ -22,40 +21,41 @@ from agentguard.resilience.events import EventKind
 from agentguard.resilience.options import SECONDS, StrategyOptions, check_ranges
 
 CLOSE_TIMEOUT_S = 0.1
-"""How long something cancelled may take to end before it is left to itself."""
+"""Time limit for a cancelled task or stream to end; after that it is abandoned."""
 
 
 def accept_any_chunk(_chunk: Any) -> bool:
-    """Every chunk carries something: there are no heartbeats."""
+    """Return True: every chunk has content, and there are no heartbeats."""
     return True
 
 
 class ChunkClassifier(Protocol):
-    """How the chunks of one request's answer are read; what a request's ``api`` is, if it has one."""
+    """Classification of a response's chunks; the ``api`` of a request implements it."""
 
     def has_content(self, chunk: Any) -> bool:
-        """Whether a chunk carries something; a heartbeat does not."""
+        """Return whether a chunk has content; a heartbeat has none."""
         ...
 
     def is_last(self, chunk: Any) -> bool:
-        """Whether a chunk is, or has at its end, the protocol's last one."""
+        """Return whether a chunk is, or ends with, the last event of the protocol."""
         ...
 
     def find_chunk_error(self, chunk: Any) -> str | None:
-        """What is wrong with a chunk, in one clause that shows nothing of it; None if nothing is."""
+        """Return the defect of a chunk in one clause without its content; None if it is valid."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamTimeout(StrategyOptions):
-    """Options for streams.
+    """Options of stream timeouts.
 
     Attributes:
-        first_chunk_timeout_s: most seconds to the first chunk that carries something; until then the call may be retried.
-        idle_timeout_s: most seconds between two such chunks, not counting the time that the reader takes.
-        has_content: whether a chunk carries something; a heartbeat does not.
-        is_last: whether a chunk is the protocol's last one; None if there is no such thing.
-        max_leading_heartbeats: most heartbeats that are kept before the first chunk; more of them are a fault.
+        first_chunk_timeout_s: time limit for the first chunk with content; until then the call may be
+            retried.
+        idle_timeout_s: time limit between two such chunks, without the time that the reader takes.
+        has_content: returns whether a chunk has content; a heartbeat has none.
+        is_last: returns whether a chunk is the last one of the protocol; None if the protocol has none.
+        max_leading_heartbeats: heartbeats that are buffered before the first chunk; more are an error.
     """
 
     name: ClassVar[str] = "stream_timeout"
@@ -72,18 +72,18 @@ class StreamTimeout(StrategyOptions):
         )
 
     def build(self, inner: Send, runtime: Runtime) -> StreamMonitor:
-        """Make the working part."""
+        """Bind the strategy to the ``send`` of the next one."""
         return StreamMonitor(self, inner, runtime)
 
 
 class StreamMonitor:
-    """Turns a streamed answer into a `Stream`, once its first chunk is there; leaves others as they are."""
+    """Wraps a streamed response in a `MonitoredStream` after its first chunk; passes others on."""
 
     def __init__(self, options: StreamTimeout, inner: Send, runtime: Runtime) -> None:
         self._options, self._inner, self._runtime = options, inner, runtime
 
     async def send(self, request: Any, deadline: Deadline) -> Response:
-        """Send on. Raises Stalled if the first chunk does not come in time, with stage ``sent``."""
+        """Send the request on. Raises Stalled with stage ``sent`` if the first chunk is late."""
         response = await self._inner(request, deadline)
         if not hasattr(response, "__anext__"):
             return response
@@ -94,16 +94,16 @@ class StreamMonitor:
 
 
 class MonitoredStream:
-    """An async iterator of chunks under a deadline. Read it to its end or close it; it holds a connection.
+    """Async iterator of chunks under a deadline. Read it to its end or close it, since it holds a connection.
 
-    Iterating raises Stalled, DeadlineExceeded, or BackendError if it breaks off or brings what its protocol
-    does not know; stage ``committed``.
+    Iterating raises Stalled, DeadlineExceeded, or BackendError if the stream is interrupted or violates its
+    protocol; their stage is ``committed``.
 
     Attributes:
-        status: of the answer that it wraps, and so are the next three; None if that has none.
-        headers: its head's.
-        replica: who answers.
-        notes: what became of the request on its way; may be set anew.
+        status: HTTP status of the wrapped response; this and the following are None or empty if it has none.
+        headers: headers of the response.
+        replica: name of the replica that responds.
+        notes: notes on the attempts of the request; may be assigned.
     """
 
     def __init__(
@@ -131,14 +131,14 @@ class MonitoredStream:
         self._error: BaseException | None = None
 
     def add_end_callback(self, callback: Callable[[BaseException | None], None]) -> None:
-        """Call back once when the stream is over, with the error or None; at once if it is."""
+        """Call back once at the end of the stream with the error or None; at once if it has ended."""
         if self._is_finished:
             callback(self._error)
         else:
             self._callbacks.append(callback)
 
     async def start(self) -> None:
-        """Wait for the first chunk that carries something; the reader gets it, and what came before it."""
+        """Wait for the first chunk with content; buffer it and the chunks before it for the reader."""
         while not self._has_started and not self._is_finished:
             try:
                 self._buffered_chunks.append(await self._next())
@@ -155,7 +155,7 @@ class MonitoredStream:
         return self._next_buffered() if self._buffered_chunks or self._is_finished else self._next()
 
     async def _next_buffered(self) -> Any:
-        """What was read ahead; then how it ended."""
+        """Return a buffered chunk; after the last one, end as the stream ended."""
         if self._buffered_chunks:
             return self._buffered_chunks.popleft()
         if self._error is None:
@@ -165,14 +165,14 @@ class MonitoredStream:
         raise ResilienceError("the stream was closed before its end", stage="committed")
 
     async def aclose(self) -> None:
-        """Close it and what it reads from; at most `GRACE_S` are spent on that."""
+        """Close the stream and its source, for at most `CLOSE_TIMEOUT_S`."""
         self._buffered_chunks.clear()
         if not self._is_finished:
             self._finish(asyncio.CancelledError())
             await close_response(self._source)
 
     async def _next(self) -> Any:
-        """The next chunk, in the time left since the last one; ends the stream at its end and on errors."""
+        """Return the next chunk within the time limit; finish the stream at its end and on errors."""
         clock, watch = self._runtime.clock, self._timeout
         before = clock.now()
         try:
@@ -189,7 +189,7 @@ class MonitoredStream:
             else:
                 self._remaining_s -= clock.now() - before
             if self._has_started and not self._is_complete and self._is_last is not None:
-                self._is_complete = self._is_last(chunk)  # the end of something: of nothing there is none
+                self._is_complete = self._is_last(chunk)  # an empty stream cannot be complete
         except StopAsyncIteration:
             if self._is_last is not None and not self._is_complete:
                 await self._fail(BackendError("the stream ended before its last event", stage=self._stage))
@@ -207,9 +207,9 @@ class MonitoredStream:
         return Stalled("the stream made no progress in its time")
 
     async def _abort(self, error: BaseException) -> NoReturn:
-        """End the stream with what ended its source, and raise it, or what it means."""
+        """Finish the stream with the error of its source, and raise the error or its translation."""
         if isinstance(error, ResilienceError):
-            error.stage = self._stage  # whatever the backend thought: the caller may have a part of it
+            error.stage = self._stage  # the caller may already have a part of the response
             await self._fail(error)
         elif isinstance(error, OSError | EOFError):
             await self._fail(BackendError(f"the stream broke off: {type(error).__name__}", stage=self._stage))
@@ -238,7 +238,7 @@ class MonitoredStream:
 
 
 def add_end_callback(response: Response, callback: Callable[[BaseException | None], None]) -> None:
-    """Call back when an answer is over: a `Stream` at its end, anything else now."""
+    """Call back at the end of a response: when a `MonitoredStream` ends, otherwise now."""
     if isinstance(response, MonitoredStream):
         response.add_end_callback(callback)
     else:
@@ -246,7 +246,7 @@ def add_end_callback(response: Response, callback: Callable[[BaseException | Non
 
 
 async def close_response(response: Response) -> None:
-    """Close an answer nobody wants, if it can be closed; no longer than `GRACE_S`, whatever it raises."""
+    """Close an unneeded response within `CLOSE_TIMEOUT_S`, if it can be closed; errors are ignored."""
     close = getattr(response, "aclose", None)
     if close is not None:
         with contextlib.suppress(Exception):

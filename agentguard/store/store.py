@@ -249,9 +249,8 @@ def _reopen_after_fork() -> None:
     """Give each open store a new writer and new connections in a forked process.
 
     The threads of the parent do not exist in the child, and its connections must not be shared. The old
-    objects
-    are kept unused: closing them would send data on the parent's connections. The parent writes its pending
-    rows.
+    objects are kept unused: closing them would send data on the parent's connections. The parent writes its
+    pending rows.
     """
     for store in list(_OPEN_STORES):
         _INHERITED_RESOURCES.append((store._database, store._claims_database, store._writer))

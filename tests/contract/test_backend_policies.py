@@ -35,7 +35,7 @@ def test_policies_that_heed_weights(name):
 @pytest.mark.parametrize(("name", "key"), AFFINE.items())
 def test_policies_that_keep_what_belongs_together_on_one_replica(name, key):
     contract.check_affinity(get_policy_factory(name), key=key)
-    contract.check_minimal_disruption(partial(get_policy_factory(name), bound=0.0))
+    contract.check_minimal_disruption(partial(get_policy_factory(name), max_load_factor=0.0))
 
 
 def test_the_contract_finds_those_that_break_it():
@@ -76,7 +76,7 @@ def test_a_hot_prefix_is_bounded_and_overflows_to_its_next_replica():
     ask = contract.StubRequest(prefix_digest=b"everybody's")
     for _ in range(400):
         chooser.choose(ask, offered).inflight += 1
-    order = rank_by_score(ask.prefix, offered)
+    order = rank_by_score(ask.prefix_digest, offered)
     loads = [one.inflight for one in order]
     assert loads == sorted(loads, reverse=True)
     assert loads[0] == math.ceil(1.25 * 400 / 4)

@@ -130,7 +130,7 @@ class World:
         calls = sum(self.backend.attempts.values())
         # A hedge may be cancelled before its task has begun; a retry that took its token is always sent.
         assert self.sent + retries <= calls <= self.sent + retries + hedges
-        assert layers["breaker"]._has_probe_in_flight is False
+        assert layers["circuit_breaker"]._has_probe_in_flight is False
 
 
 async def plain(world, k, late):
@@ -162,7 +162,7 @@ async def probing(world, k, late):
     for n in range(3):
         with pytest.raises(ResilienceError):
             await world.call(n, idempotent=False)
-    assert world.send.bound_strategies["breaker"].state is CircuitState.OPEN
+    assert world.send.bound_strategies["circuit_breaker"].state is CircuitState.OPEN
     await world.clock.sleep(1.0)
     reached = await world.cancelled_at(k, late)
     world.sent = 3 + (world.backend.attempts["victim"] > 0)
@@ -205,7 +205,7 @@ def test_cancelled_at_every_await(scene, late):
         async def main(world=world, k=k):
             reached = await program(world, k, late)
             world.check()
-            if world.send.bound_strategies["breaker"].state is not CircuitState.CLOSED:
+            if world.send.bound_strategies["circuit_breaker"].state is not CircuitState.CLOSED:
                 await world.clock.sleep(2.0)
             world.backend.script = [answer(0.1)]
             assert await world.call("next") == "answer to next"

@@ -124,6 +124,9 @@ def test_invariants(name, fault, streamed, idempotent, seed, share):
     assert sum(backend.attempts.values()) <= CALLS + retries_and_hedges
     layers = send.bound_strategies
     assert (layers["shed"].inflight, layers["shed"].waiting) == (0, 0)
-    assert not (layers["breaker"].state is CircuitState.HALF_OPEN and layers["breaker"]._has_probe_in_flight)
+    assert not (
+        layers["circuit_breaker"].state is CircuitState.HALF_OPEN
+        and layers["circuit_breaker"]._has_probe_in_flight
+    )
     if share < 1 and name not in ("429 with a stop", "429 with a wait beyond all bounds"):
         assert sum(not isinstance(result, ResilienceError) for _, result in results) >= CALLS * 0.3

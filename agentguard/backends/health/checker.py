@@ -1,7 +1,7 @@
-"""Look after replicas without waiting for requests to fail: heartbeat and canary, each a loop a replica.
+"""Active health checks of replicas: heartbeat and known-answer probe, each in a loop per replica.
 
-The heartbeat asks whether the server answers at all. The canary asks the model something that is known, so it
-also finds an engine that hangs behind a server that is well, and one that answers wrongly.
+The heartbeat checks that the server responds at all. The probe asks the model a question with a known answer.
+It also detects an engine that hangs behind a healthy server, and a replica that answers wrongly.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from agentguard.resilience.stream_timeout import close_response
 
 _LOG = logging.getLogger(__name__)
 
-HEARTBEAT, PROBE = "heartbeat", "canary"
+HEARTBEAT, PROBE = "heartbeat", "probe"
 UNSETTLED_SPEEDUP = 5
-"""How many times sooner than usual a replica is looked at again that was not found as it was."""
+"""Factor by which the check interval shrinks while the last outcome differs from the known state."""
 
 
 class OutcomeStreak:
-    """Counts what comes several times in a row, and says when that is often enough."""
+    """Counter of consecutive equal outcomes."""
 
     __slots__ = ("_count", "_last")
 
@@ -34,20 +34,20 @@ class OutcomeStreak:
         self._count, self._last = 0, ""
 
     def add(self, outcome: str) -> int:
-        """How often this outcome has come in a row now."""
+        """Add an outcome; return the number of consecutive equal outcomes."""
         self._count = self._count + 1 if outcome == self._last else 1
         self._last = outcome
         return self._count
 
 
 class HealthChecker:
-    """The loops over all replicas.
+    """Runs the checks of all replicas.
 
     Args:
-        heartbeat: options, None for none.
-        probe: options, None for none.
-        runtime: time, chance and observers.
-        on_change: called when what was found about a replica changed.
+        heartbeat: options of the heartbeat; None disables it.
+        probe: options of the known-answer probe; None disables it.
+        runtime: clock, random generator and observers.
+        on_change: called when the health of a replica changes.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class HealthChecker:
         self._tasks: dict[Replica, list[asyncio.Task[None]]] = {}
 
     def watch(self, replica: Replica) -> None:
-        """Begin with a replica; in the running loop."""
+        """Start the checks of a replica; needs a running event loop."""
         loops: list[Awaitable[None]] = []
         if self._heartbeat is not None:
             loops.append(
@@ -77,7 +77,7 @@ class HealthChecker:
         self._tasks[replica] = [asyncio.ensure_future(loop) for loop in loops]
 
     async def unwatch(self, replica: Replica) -> None:
-        """End with a replica."""
+        """Stop the checks of a replica."""
         tasks = self._tasks.pop(replica, [])
         for task in tasks:
             task.cancel()
@@ -85,12 +85,12 @@ class HealthChecker:
             await asyncio.wait(tasks)
 
     async def aclose(self) -> None:
-        """End with all."""
+        """Stop all checks."""
         for replica in [*self._tasks]:
             await self.unwatch(replica)
 
     def report(self, replica: Replica, kind: EventKind, source: str) -> None:
-        """Take note of what a look at a replica has found: `DOWN`, `UP` or `CORRUPT`, from a loop by name."""
+        """Record the result of a check: `DOWN`, `UP` or `CORRUPT`; ``source`` is the name of the check."""
         before = (replica.is_corrupt, frozenset(replica.failed_checks))
         if kind is EventKind.CORRUPT:
             replica.is_corrupt = True
@@ -104,13 +104,13 @@ class HealthChecker:
             self._runtime.emit_event(kind, source, target=replica.name)
 
     async def _run_check(self, interval_s: float, check: Callable[[Runtime], Awaitable[bool]]) -> None:
-        # The first look comes at a random time, so that not all replicas are asked in one instant.
+        # The first check starts at a random time, so that replicas are not all checked at the same moment.
         await self._runtime.clock.sleep(self._runtime.rng.random() * min(interval_s, 1.0))
         while True:
             settled = True
             try:
                 settled = await check(self._runtime)
-            except Exception as error:  # it says nothing of the replica, and must not be the last look
+            except Exception as error:  # not evidence about the replica; the loop must continue
                 _LOG.warning("a look at a replica failed: %s", type(error).__name__)
             await self._runtime.clock.sleep(interval_s if settled else interval_s / UNSETTLED_SPEEDUP)
 
@@ -119,7 +119,7 @@ ReportCallback = Callable[[Replica, EventKind, str], None]
 
 
 class HeartbeatCheck:
-    """One replica's heartbeat."""
+    """Heartbeat of one replica."""
 
     def __init__(self, options: HealthOptions, replica: Replica, report: ReportCallback) -> None:
         self._options, self._replica, self._report = options, replica, report
@@ -127,7 +127,7 @@ class HeartbeatCheck:
         self._streak = OutcomeStreak()
 
     async def __call__(self, runtime: Runtime) -> bool:
-        """Ask once. Returns whether what was heard is what is known; if not, it is looked at again soon."""
+        """Check once; return whether the outcome equals the known state. If not, the next check is sooner."""
         alive = await self._is_alive(runtime)
         times = self._streak.add("alive" if alive else "dead")
         if alive and times >= self._options.healthy_threshold:
@@ -149,14 +149,14 @@ class HeartbeatCheck:
 
 
 class KnownAnswerCheck:
-    """One replica's canary."""
+    """Known-answer probe of one replica."""
 
     def __init__(self, options: ProbeOptions, replica: Replica, report: ReportCallback) -> None:
         self._options, self._replica, self._report = options, replica, report
         self._streak = OutcomeStreak()
 
     async def __call__(self, runtime: Runtime) -> bool:
-        """Ask once. Returns whether what was heard is what is known; if not, it is asked again soon."""
+        """Probe once; return whether the outcome equals the known state. If not, the next probe is sooner."""
         options = self._options
         outcome = self._replica.probe_outcome = await KnownAnswerProbe(options, self._replica).run(runtime)
         times = self._streak.add(outcome)

@@ -1,8 +1,8 @@
-"""What several proxies tell each other of replicas: hints, to be taken as such.
+"""Health hints that several proxies exchange about replicas.
 
-A machine that finds a breaker open or a replica down says so; the others leave the replica alone for a while
-without first burning requests of their own on it. A hint is never more than that: it lapses by itself, and
-where too few replicas would be left, it is not heeded.
+A machine whose circuit breaker opens, or that finds a replica down, publishes a hint. The others avoid the
+replica for a while without losing requests on it. A hint expires by itself, and is ignored if too few
+replicas would remain.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ if TYPE_CHECKING:
 
 
 MAX_HINT_S = 30.0
-"""How long a hint holds at most, whatever it says."""
+"""Upper bound on the duration of a hint."""
 
 ReplicaProblem = Literal["open", "ejected", "down", "corrupt"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hint:
-    """Trouble with a replica, as one machine sees it.
+    """Problem of a replica as one machine sees it.
 
     Attributes:
-        replica: its name; machines that share hints share a configuration.
-        problem: what it is; None if it is over.
-        duration_s: how long it will last, counted from when the hint is received.
+        replica: name of the replica; machines that share hints share a configuration.
+        problem: kind of the problem; None if it is over.
+        duration_s: expected duration, counted from the receipt of the hint.
     """
 
     replica: str
@@ -39,10 +39,10 @@ class Hint:
 
 
 class HintChannel(Protocol):
-    """Carries hints between machines."""
+    """Channel that carries hints between machines."""
 
     def publish(self, hint: Hint) -> None:
-        """Tell the others. Never waits and never raises; what can't be told is dropped."""
+        """Send a hint to the other machines. Never waits and never raises; an undeliverable hint is dropped."""
         ...
 
     def subscribe(self, receive: Callable[[Hint], None]) -> None:
@@ -59,19 +59,19 @@ _RECOVERY_KINDS = frozenset({EventKind.READMIT, EventKind.UP})
 
 
 class HintBridge:
-    """Publishes this machine's troubles, and has the choice heed those of others."""
+    """Publishes the problems that this machine detects, and applies the hints of others to the load balancer."""
 
     def __init__(self, hints: HintChannel) -> None:
         self._hints = hints
 
     def observe(self, event: ResilienceEvent) -> None:
-        """An observer of the pool's events."""
+        """Publish a hint for an event of the pool."""
         if not event.target:
             return
         if event.kind is EventKind.BREAKER:
             trouble: ReplicaProblem | None = "open" if event.reason == CircuitState.OPEN else None
             if event.reason == CircuitState.HALF_OPEN:
-                return  # nothing is known yet
+                return  # the probe has no result yet
         elif event.kind in _PROBLEM_KINDS:
             trouble = _PROBLEM_KINDS[event.kind]
         elif event.kind in _RECOVERY_KINDS:
@@ -82,7 +82,7 @@ class HintBridge:
         self._hints.publish(Hint(replica=event.target, problem=trouble, duration_s=seconds))
 
     def subscribe(self, load_balancer: LoadBalancer, clock: Clock) -> None:
-        """Have the choice heed what comes."""
+        """Apply received hints to the load balancer."""
 
         def receive(hint: Hint) -> None:
             replica = load_balancer.replicas.get(hint.replica)

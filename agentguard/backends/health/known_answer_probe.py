@@ -1,4 +1,4 @@
-"""A small question whose answer is known: what a heartbeat can't see, such as silent corruption."""
+"""Known-answer probe: a small question that detects failures a heartbeat cannot, such as silent corruption."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _MAX_BODY_BYTES = 100_000
 
 
 class KnownAnswerProbe:
-    """Asks one replica over the chat API, or over that of Anthropic's messages where it speaks but that.
+    """Probes one replica over the chat API, or over Anthropic's Messages API if it supports no other.
 
-    The question goes straight to the endpoint, past all strategies: what is found is the replica's own.
+    The question bypasses all strategies, so the outcome is that of the endpoint.
     """
 
     def __init__(self, options: ProbeOptions, replica: Replica) -> None:
@@ -32,14 +32,14 @@ class KnownAnswerProbe:
 
     @staticmethod
     def supports(replica: Replica) -> bool:
-        """Whether a replica speaks an API that can be asked."""
+        """Return whether a replica supports an API that can be probed."""
         speaks = replica.options.apis
         return speaks is None or "chat" in speaks or "messages" in speaks
 
     async def run(self, runtime: Runtime) -> ProbeOutcome:
-        """Ask once: ``right``, ``wrong``, or ``silent`` if there is no answer in time.
+        """Probe once; return ``right``, ``wrong``, or ``silent`` if there is no answer in time.
 
-        ``unclear`` if the question was refused: a wrong key or model, or too many requests.
+        The outcome is ``unclear`` if the question was rejected: a wrong key or model, or too many requests.
         """
         deadline = Deadline.after(self._options.timeout_s, clock=runtime.clock)
         try:
@@ -52,11 +52,11 @@ class KnownAnswerProbe:
             return "silent"
         if not isinstance(answer, Response):
             await close_response(answer)
-            return "wrong"  # nobody asked for a stream
+            return "wrong"  # the request did not ask for a stream
         return "right" if self._is_expected(answer.body) else "wrong"
 
     def build_request(self) -> BackendRequest:
-        """The question as a request."""
+        """Build the request of the question."""
         options = self._options
         model = self._select_model()
         body = {
@@ -72,14 +72,14 @@ class KnownAnswerProbe:
         )
 
     def _select_model(self) -> str:
-        """The name of the model as this replica knows it."""
+        """Return the model's name at this replica."""
         models = self._replica.options.models
         asked = self._options.model or next((name for name in models if name != ANY_MODEL), "")
         served = models.get(asked) or models.get(ANY_MODEL) or asked
         return asked if served == ANY_MODEL else served
 
     def _is_expected(self, body: bytes) -> bool:
-        """Whether what was expected stands in the answer's text; not in its ids or names."""
+        """Return whether the answer's text contains the expected text; IDs and names are ignored."""
         try:
             answer = orjson.loads(body[:_MAX_BODY_BYTES])
             if self._api == "chat":

@@ -1,6 +1,6 @@
-"""A narrow HTTP/1.1 client for model endpoints: strict, bounded, and cheap.
+"""Minimal HTTP/1.1 client for model endpoints: strict, with limits on every resource, and fast.
 
-It speaks what such endpoints speak and no more: no redirects, cookies, proxies, HTTP/2 or compression.
+It supports only what such endpoints need: no redirects, cookies, proxies, HTTP/2 or compression.
 """
 
 from agentguard.backends.http.backend import Auth, HttpBackend

@@ -1,4 +1,4 @@
-"""An endpoint that is spoken to over HTTP/1.1, with the seam of a backend."""
+"""Backend for one endpoint over HTTP/1.1."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _ZLIB_WINDOW_BITS = {b"gzip": 31, b"x-gzip": 31, b"deflate": 15}
 
 
 def decompress(body: bytes, coding: bytes, *, max_bytes: int) -> bytes | None:
-    """Take off a coding that was not asked for; None if it is another, broken, or hides more than ``most``.
+    """Decode an unrequested content coding; None if it is unknown, malformed or exceeds ``max_bytes``.
 
-    The bound is on what comes out, and it holds while decoding (CVE-2025-48956 and its like).
+    The limit applies to the decoded size, and is enforced during decoding (CVE-2025-48956 and similar).
     """
     window = _ZLIB_WINDOW_BITS.get(coding)
     if window is None:
@@ -39,12 +39,12 @@ def decompress(body: bytes, coding: bytes, *, max_bytes: int) -> bytes | None:
 
 
 def remove_header(headers: Headers, name: bytes) -> Headers:
-    """Headers without those of a name."""
+    """Return the headers without those of the given name."""
     return tuple(field for field in headers if field[0] != name)
 
 
 def is_complete_json(body: bytes) -> bool:
-    """Whether a body shows by itself that nothing is missing: it is one JSON object or array."""
+    """Return whether a body is one JSON object or array, which shows that it is not truncated."""
     if body.lstrip()[:1] not in (b"{", b"["):
         return False
     try:
@@ -55,7 +55,7 @@ def is_complete_json(body: bytes) -> bool:
 
 
 Auth = Literal["bearer", "x-api-key", "api-key"]
-"""Where the key stands: ``Authorization: Bearer``, Anthropic's field, or Azure's."""
+"""Header that carries the key: ``Authorization: Bearer``, Anthropic's header, or Azure's."""
 
 _CLOCK_TOLERANCE_S: Final = 1e-6
 _REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
@@ -63,19 +63,19 @@ _RETRY_FIELDS: Final = frozenset({b"retry-after", b"retry-after-ms", b"x-should-
 
 
 class HttpBackend:
-    """One endpoint. Made anywhere, used in one event loop; its connections are its own.
+    """Backend for one endpoint, with its own connections. All calls must use the same event loop.
 
     Args:
-        url: base URL that targets are joined to, e.g. ``http://127.0.0.1:8000/v1``.
-        name: what answers are said to be from; the URL's host and port if empty.
-        key: the endpoint's key; None if it wants none. The caller's own keys are not sent then.
-        headers: sent with every request, in place of the caller's of the same name.
-        auth: the field that the key stands in.
-        egress: what the URL's name may stand for, and whose certificates are trusted.
-        limits: bounds of sizes, times and connections.
+        url: base URL to which targets are appended, e.g. ``http://127.0.0.1:8000/v1``.
+        name: name of the endpoint in responses; by default the URL's host and port.
+        key: the endpoint's API key; None if it needs none. With a key, the caller's own keys are not sent.
+        headers: sent with every request, in place of the caller's headers of the same name.
+        auth: header that carries the key.
+        egress: policy on addresses and trusted certificates.
+        limits: limits on sizes, times and connections.
 
     Raises:
-        ConfigError: the URL, the key or a header can't be used, or the address is refused.
+        ConfigError: the URL, the key or a header is invalid, or the address is refused.
         MissingExtra: the extra ``serve`` is not installed.
     """
 
@@ -99,21 +99,23 @@ class HttpBackend:
 
     @property
     def connection_count(self) -> int:
-        """How many connections there are now."""
+        """Return the current number of connections."""
         return self._connection_pool.count
 
     async def send(self, request: BackendRequest, deadline: Deadline) -> Response | HttpStream:
-        """Send a request; a stream of events is handed out as it comes, anything else whole.
+        """Send a request; return an event stream while it arrives, any other response when it is complete.
 
-        A request without an API that asks for a stream gets any successful answer as it comes. One that may
-        not be sent twice goes out on a connection of its own, if one more may be opened: the endpoint may
-        close a kept one in the same instant, and then nobody knows what it has seen (RFC 9112, 9.3.1).
+        A streaming request without an API gets every successful response as a stream.
+
+        A request that is not idempotent gets a new connection if one may be opened. The endpoint may close an
+        idle connection at the same moment, and then the client cannot know whether the request was received
+        (RFC 9112, 9.3.1).
 
         Raises:
-            Refused: the endpoint answered with a status of 400 or more.
-            BackendError: it was not reached (``unsent``), or did not answer with what is valid and whole
+            UpstreamError: the endpoint responded with a status of 400 or more.
+            BackendError: the endpoint was not reached (``unsent``), or its response is invalid or incomplete
                 (``sent``).
-            DeadlineExceeded: the time is up.
+            DeadlineExceeded: the deadline has passed.
         """
         head = self._head_builder.build(request)
         left = deadline.at - deadline.clock.now()
@@ -136,7 +138,7 @@ class HttpBackend:
         return self._build_response(request, connection)
 
     async def aclose(self) -> None:
-        """Close all connections. Requests that are under way fail."""
+        """Close all connections. Pending requests fail."""
         await self._connection_pool.aclose()
 
     def _build_stream(self, request: BackendRequest, connection: HttpConnection) -> HttpStream:
@@ -166,7 +168,7 @@ class HttpBackend:
         return Response(status=status, headers=headers, body=body, replica=self.name)
 
     def _raise_for_status(self, status: int, headers: Headers, body: bytes) -> None:
-        """Raise for a status that is no success; 304 and its like pass."""
+        """Raise for a redirect or an error status; 304 and similar pass."""
         if status in _REDIRECTS:
             raise BackendError(
                 "the endpoint answered with a redirect, which is not followed", status=status, stage="sent"

@@ -1,4 +1,4 @@
-"""One connection to an endpoint: an asyncio protocol that carries one request at a time."""
+"""Connection to an endpoint: an asyncio protocol that carries one request at a time."""
 
 from __future__ import annotations
 
@@ -14,44 +14,44 @@ from agentguard.backends.http.response_parser import MalformedResponse, Response
 from agentguard.errors import BackendError, ResilienceError
 
 _MAX_JOINED_BYTES: Final = 65_536
-"""Up to this size head and body go out in one piece."""
+"""Up to this size, head and body are sent in one write."""
 _POLL_AFTER_IDLE_S: Final = 1.0
-"""After so long without use it is asked of the system whether the endpoint has closed it."""
+"""Idle time after which the socket is polled to detect a close by the endpoint."""
 
 
 class ConnectionOwner(Protocol):
-    """Who keeps connections."""
+    """Owner of connections."""
 
     def on_open(self, connection: HttpConnection) -> None:
-        """It is open."""
+        """Handle an opened connection."""
         ...
 
     def on_close(self, connection: HttpConnection) -> None:
-        """It is closed; called once after `made`."""
+        """Handle a closed connection; called once after `on_open`."""
         ...
 
 
 class ResponseSink(Protocol):
-    """Who takes the body of a response as it comes."""
+    """Receiver of a response body while it arrives."""
 
     def push(self, data: bytes) -> None:
-        """More of it. Raises BackendError if it can't be taken."""
+        """Receive data. Raises BackendError if the data is not acceptable."""
         ...
 
     def finish(self, error: ResilienceError | None) -> None:
-        """There is no more, or none that can be had; called once."""
+        """Handle the end of the body or its failure; called once."""
         ...
 
 
 class HttpConnection(asyncio.Protocol):
-    """Sends a request, reads the response.
+    """Sends a request and reads the response.
 
     Attributes:
-        parser: of the response under way.
-        is_busy: whether it carries a request.
-        expires_at: monotonic time by which that must be over.
-        is_paused: whether nothing is read for now.
-        idle_since: when it became idle.
+        parser: parser of the current response.
+        is_busy: True if the connection carries a request.
+        expires_at: monotonic time by which the request must end.
+        is_paused: True if reading is paused.
+        idle_since: monotonic time at which the connection became idle.
     """
 
     __slots__ = (
@@ -84,17 +84,17 @@ class HttpConnection(asyncio.Protocol):
 
     @property
     def is_open(self) -> bool:
-        """Whether it was made and nothing has ended it."""
+        """Return whether the connection is established and not closing."""
         return self._transport is not None and not self._transport.is_closing()
 
     @property
     def is_flushed(self) -> bool:
-        """Whether it is open, and all that was written has gone out."""
+        """Return whether the connection is open and all written data has been sent."""
         transport = self._transport
         return transport is not None and not transport.is_closing() and transport.get_write_buffer_size() == 0
 
     def is_usable(self, now: float) -> bool:
-        """Whether a request may go out on it; one that the endpoint has closed may not carry any."""
+        """Return whether a request may be sent: the connection is open, also at the endpoint's side."""
         transport, idle = self._transport, now - self.idle_since
         if transport is None or transport.is_closing() or idle > self.parser.keepalive_s:
             return False
@@ -105,12 +105,13 @@ class HttpConnection(asyncio.Protocol):
         return not poll.poll(0)
 
     def send_request(self, head: bytes, body: bytes, *, bodiless: bool, raw: bool) -> asyncio.Future[None]:
-        """Send a request; done once the head of a stream, or all of another response, is there.
+        """Send a request; the future resolves at the head of a stream, or at the end of another response.
 
-        It fails with a ResilienceError of stage ``sent``. `attach_sink` must follow, or `free`, or `drop`.
+        It fails with a ResilienceError of stage ``sent``. Call `attach_sink`, `ConnectionPool.release` or
+        `abort` afterwards.
         """
         transport = self._transport
-        assert transport is not None  # for mypy: it is open
+        assert transport is not None
         self.is_busy, self._error = True, None
         self.parser.reset(bodiless=bodiless, raw=raw)
         self._waiter = waiter = self._loop.create_future()
@@ -124,7 +125,7 @@ class HttpConnection(asyncio.Protocol):
         return waiter
 
     def attach_sink(self, sink: ResponseSink) -> None:
-        """From now on a sink gets the body as it comes, and its end."""
+        """Pass the rest of the body, and its end, to a sink."""
         self._sink = sink
         if self.parser.body:
             self._push_body(sink)
@@ -133,20 +134,20 @@ class HttpConnection(asyncio.Protocol):
             sink.finish(self._error)
 
     def pause(self) -> None:
-        """Read no more for now: what comes stays with the system, and then with the endpoint."""
+        """Pause reading, so that TCP flow control slows the endpoint down."""
         if not self.is_paused and self._transport is not None and not self._transport.is_closing():
             self.is_paused = True
             self._transport.pause_reading()
 
     def resume(self) -> None:
-        """Read on."""
+        """Resume reading."""
         if self.is_paused:
             self.is_paused = False
             if self._transport is not None and not self._transport.is_closing():
                 self._transport.resume_reading()
 
     def fail(self, error: ResilienceError) -> None:
-        """Give the request up with an error, and close; whoever takes the stream over later is told, too."""
+        """Fail the request with an error, and close; a sink that is attached later gets the error too."""
         waiter, sink = self._waiter, self._sink
         self._waiter = self._sink = None
         if self._error is None and not self.parser.is_complete:
@@ -158,16 +159,16 @@ class HttpConnection(asyncio.Protocol):
             sink.finish(error)
 
     def abort(self) -> None:
-        """Close at once; what was not sent is not sent."""
+        """Close at once; unsent data is discarded."""
         self._sink = None
         if self._transport is not None and not self._transport.is_closing():
             self._transport.abort()
 
-    # What asyncio calls.
+    # Callbacks of asyncio.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """It is open. Small writes go out at once (TCP_NODELAY): Nagle's algorithm costs up to 40 ms."""
-        transport = cast(asyncio.Transport, transport)  # uvloop's are none by their class
+        """Set TCP_NODELAY, because Nagle's algorithm delays small writes by up to 40 ms; notify the owner."""
+        transport = cast(asyncio.Transport, transport)  # uvloop's transports are not subclasses
         self._transport = transport
         made = transport.get_extra_info("socket")
         if made is not None:
@@ -177,7 +178,7 @@ class HttpConnection(asyncio.Protocol):
         self._owner.on_open(self)
 
     def data_received(self, data: bytes) -> None:
-        """Part of a response; anything that was not asked for closes the connection."""
+        """Parse data; unsolicited data closes the connection."""
         reader = self.parser
         if not self.is_busy or reader.is_complete:
             reader.is_reusable = False
@@ -197,7 +198,7 @@ class HttpConnection(asyncio.Protocol):
             self._resolve_waiter()
 
     def eof_received(self) -> bool:
-        """The endpoint closed its side."""
+        """Handle the endpoint's end of data."""
         if self.is_busy and not self.parser.is_complete:
             try:
                 self.parser.feed_eof()
@@ -209,7 +210,7 @@ class HttpConnection(asyncio.Protocol):
         return False
 
     def connection_lost(self, error: Exception | None) -> None:
-        """It is closed."""
+        """Fail a pending request, and notify the owner."""
         del error
         if self.is_busy and not self.parser.is_complete and self._error is None:
             self.fail(
@@ -239,7 +240,7 @@ class HttpConnection(asyncio.Protocol):
                 waiter.set_result(None)
 
     def _finish_response(self) -> None:
-        """The response is whole."""
+        """Finish a complete response."""
         sink, self._sink = self._sink, None
         if sink is not None:
             sink.finish(None)

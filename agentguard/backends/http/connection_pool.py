@@ -1,4 +1,4 @@
-"""The connections to one endpoint: bounded, kept for a while, handed to who waits in the order they came."""
+"""Connection pool of one endpoint: bounded, with idle connections and a FIFO queue of waiting requests."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from agentguard.resilience.deadline import Deadline
 
 
 class TlsConfig:
-    """What connecting with TLS needs; the certificates are read once. Raises ConfigError if they can't be."""
+    """TLS arguments of connections; certificates are read once. Raises ConfigError if they cannot be read."""
 
     def __init__(self, origin: UpstreamOrigin, egress: EgressPolicy) -> None:
         try:
@@ -36,7 +36,7 @@ class TlsConfig:
         self._arguments = {"ssl": context, "server_hostname": origin.host}
 
     def to_arguments(self) -> dict[str, Any]:
-        """For asyncio's ``create_connection``."""
+        """Return the arguments for asyncio's ``create_connection``."""
         return self._arguments
 
 
@@ -44,12 +44,12 @@ _CLOSE_TIMEOUT_S: Final = 1.0
 
 
 class ConnectionPool:
-    """Gives connections out and takes them back. All counts are of this endpoint alone.
+    """Pool of the connections to one endpoint; all counts refer to this endpoint.
 
     Args:
         origin: the endpoint.
-        egress: what its name may stand for.
-        limits: how many connections there may be, and for how long.
+        egress: policy on the addresses that its name may resolve to.
+        limits: limits on the number and the lifetime of connections.
     """
 
     def __init__(self, origin: UpstreamOrigin, egress: EgressPolicy, limits: HttpLimits) -> None:
@@ -67,16 +67,16 @@ class ConnectionPool:
 
     @property
     def count(self) -> int:
-        """How many there are, those that are being opened with them."""
+        """Return the number of connections, including those being opened."""
         return self._limits.max_connections - self._free_slots
 
     @property
     def has_capacity(self) -> bool:
-        """Whether one more may be opened now."""
+        """Return whether another connection may be opened now."""
         return self._free_slots > 0
 
     def acquire_idle(self) -> HttpConnection | None:
-        """One that is idle, the last one used first; None if there is none."""
+        """Return the most recently used idle connection; None if there is no idle connection."""
         idle = self._idle
         if idle:
             now = time.monotonic()
@@ -88,7 +88,11 @@ class ConnectionPool:
         return None
 
     async def acquire(self, deadline: Deadline) -> HttpConnection:
-        """A new one, or the next that is free. Raises BackendError or DeadlineExceeded, stage ``unsent``."""
+        """Open a connection or wait for a free one.
+
+        Raises:
+            BackendError, DeadlineExceeded: no connection was available; their stage is ``unsent``.
+        """
         while not self._is_closed:
             if self._free_slots > 0:
                 self._free_slots -= 1
@@ -96,21 +100,19 @@ class ConnectionPool:
             handed = await self._wait_for_connection(deadline)
             if handed is None:
                 return await self._open(deadline)
-            if handed.is_open:  # else the endpoint closed it in the instant in which it was free
+            if handed.is_open:  # otherwise the endpoint closed it just when it became free
                 return handed
         raise BackendError("the backend was closed", stage="unsent")
 
     def start_request(self, connection: HttpConnection, expires_at: float) -> None:
-        """A request begins on a connection; it is failed if it is not over by a monotonic time."""
+        """Start a request on a connection; it fails if it has not ended at a monotonic time."""
         connection.expires_at = expires_at
         self._active.add(connection)
-        if (
-            expires_at < self._timer_at
-        ):  # mostly an alarm is set already, by an earlier request with as long to go
+        if expires_at < self._timer_at:  # usually an earlier request with the same timeout has set the timer
             self._set_timer(expires_at)
 
     def release(self, connection: HttpConnection) -> None:
-        """A request is over, its response whole: keep the connection, hand it on, or close it."""
+        """Release a connection after a complete response: keep it, reuse it for a waiting request, or close it."""
         self._active.discard(connection)
         connection.is_busy = False
         reader = connection.parser
@@ -133,11 +135,11 @@ class ConnectionPool:
             )
 
     def on_open(self, connection: HttpConnection) -> None:
-        """A connection is open; its place is given back when it is lost."""
+        """Register an open connection."""
         self._all.add(connection)
 
     def on_close(self, connection: HttpConnection) -> None:
-        """A connection is closed."""
+        """Remove a closed connection and free its slot."""
         self._all.discard(connection)
         self._active.discard(connection)
         with contextlib.suppress(ValueError):
@@ -145,7 +147,7 @@ class ConnectionPool:
         self._free_slot()
 
     async def aclose(self) -> None:
-        """Close all; requests that are under way or wait fail."""
+        """Close all connections; pending and waiting requests fail."""
         self._is_closed = True
         for handle in (self._timer, self._reaper):
             if handle is not None:
@@ -162,7 +164,7 @@ class ConnectionPool:
                     await asyncio.sleep(0)
 
     async def _wait_for_connection(self, deadline: Deadline) -> HttpConnection | None:
-        """Wait for a connection, or for the place of one."""
+        """Wait for a connection, or return None for a free slot."""
         if len(self._waiters) >= self._limits.max_waiting:
             raise BackendError("too many requests wait for a connection", stage="unsent")
         waiter: asyncio.Future[HttpConnection | None] = asyncio.get_running_loop().create_future()
@@ -172,7 +174,7 @@ class ConnectionPool:
                 return await waiter
         except BaseException as error:
             if waiter.done() and not waiter.cancelled() and waiter.exception() is None:
-                self._return_unused(waiter.result())  # it came in the same instant
+                self._return_unused(waiter.result())  # it arrived at the same moment
             elif waiter in self._waiters:
                 self._waiters.remove(waiter)
             if isinstance(error, TimeoutError):
@@ -186,7 +188,7 @@ class ConnectionPool:
             self.release(connection)
 
     def _free_slot(self) -> None:
-        """A place is free: whoever waits first may open a connection."""
+        """Free a slot; the first waiting request may open a connection."""
         while self._waiters and not self._is_closed:
             waiter = self._waiters.popleft()
             if not waiter.done():
@@ -195,7 +197,7 @@ class ConnectionPool:
         self._free_slots += 1
 
     async def _open(self, deadline: Deadline) -> HttpConnection:
-        """Open a connection in the place that was taken for it."""
+        """Open a connection in a reserved slot."""
         try:
             async with asyncio.timeout(min(self._limits.connect_timeout_s, deadline.remaining())):
                 connection = await self._connect()
@@ -218,7 +220,7 @@ class ConnectionPool:
         return connection
 
     async def _connect(self) -> HttpConnection:
-        """Connect to the first of the checked addresses that answers."""
+        """Connect to the first of the permitted addresses that accepts."""
         found = await resolve_addresses(self._origin, self._egress)
         loop, more = asyncio.get_running_loop(), {} if self._tls is None else self._tls.to_arguments()
         for index, address in enumerate(found):
@@ -251,7 +253,7 @@ class ConnectionPool:
         )
 
     def _expire_requests(self) -> None:
-        """Fail what is out of time. One timer serves all requests: setting one for each costs like a read."""
+        """Fail expired requests. One timer serves all requests, because a timer per request is expensive."""
         self._timer, self._timer_at = None, math.inf
         now = time.monotonic() + 0.001
         for connection in [one for one in self._active if one.expires_at <= now]:
@@ -262,7 +264,7 @@ class ConnectionPool:
             self._set_timer(soonest)
 
     def _close_idle(self) -> None:
-        """Close what has been idle for too long."""
+        """Close connections that were idle too long."""
         now = time.monotonic()
         self._reaper = None
         kept = []
@@ -280,7 +282,7 @@ class ConnectionPool:
 
 
 class _PendingConnection:
-    """A connection that is being opened: its place is counted once, by whoever has it in the end."""
+    """Connection that is being opened. It owns its slot only after adoption, so a slot is freed once."""
 
     def __init__(self, pool: ConnectionPool) -> None:
         self._pool = pool
@@ -288,20 +290,20 @@ class _PendingConnection:
         self._is_adopted = False
 
     def build_connection(self, limits: HttpLimits) -> HttpConnection:
-        """Make it; called by asyncio."""
+        """Create the protocol; called by asyncio."""
         self._connection = HttpConnection(self, limits)
         return self._connection
 
     def on_open(self, connection: HttpConnection) -> None:
-        """It is open, though nobody has it yet."""
+        """Do nothing, because the connection is not adopted yet."""
 
     def on_close(self, connection: HttpConnection) -> None:
-        """It is closed."""
+        """Notify the pool of the closed connection if it was adopted."""
         if self._is_adopted:
             self._pool.on_close(connection)
 
     def adopt(self) -> HttpConnection:
-        """From now on its place is its own. Raises OSError if it was closed in the meantime."""
+        """Hand the connection to the pool. Raises OSError if it was closed meanwhile."""
         made = self._connection
         if made is None or not made.is_open:
             raise ConnectionResetError("closed as it was opened")
@@ -310,13 +312,13 @@ class _PendingConnection:
         return made
 
     def abandon(self) -> None:
-        """Close it, if it was opened."""
+        """Close the connection if it was opened."""
         if self._connection is not None:
             self._connection.abort()
 
 
 def _describe_os_error(error: OSError) -> str:
-    """An error of the system in one clause, without addresses."""
+    """Describe a system error in one clause without addresses."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"its certificate is not trusted ({error.verify_message})"
     if isinstance(error, ssl.SSLError):

@@ -1,7 +1,7 @@
-"""Where requests may go: one parser for base URLs, and a look at every address before it is connected to.
+"""Egress policy: a strict parser of base URLs, and a check of every address before a connection.
 
-A name is looked up once for a connection, all its addresses are looked at, and the connection goes to one of
-these, so that a name can't mean something else the second time (DNS rebinding). Redirects are not followed.
+A name is resolved once per connection and all its addresses are checked. The connection then uses one of
+these addresses, so a second lookup cannot return another one (DNS rebinding). Redirects are not followed.
 """
 
 from __future__ import annotations
@@ -45,14 +45,15 @@ _NAT64: Final = ipaddress.IPv6Network("64:ff9b::/96")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EgressPolicy:
-    """What an endpoint's name may stand for.
+    """Policy on the addresses of an endpoint.
 
     Attributes:
-        allow_private: whether it may be a private or loopback address; None: where the URL itself says so, by
-            an address, a name without dots, or one that ends in ``.local``, ``.internal``, ``.svc`` or so.
-        allow_metadata: whether it may be link-local or a cloud's metadata service.
-        ca_file: certificates that are trusted instead of the system's.
-        verify: whether the endpoint's certificate is checked at all.
+        allow_private: whether private and loopback addresses are allowed. None allows them if the URL itself
+            implies it: by an address, a name without dots, or a suffix such as ``.local``, ``.internal`` or
+            ``.svc``.
+        allow_metadata: whether link-local addresses and cloud metadata services are allowed.
+        ca_file: trusted certificates in place of the system's.
+        verify: whether the endpoint's certificate is verified.
     """
 
     allow_private: bool | None = None
@@ -63,7 +64,7 @@ class EgressPolicy:
 
 @dataclass(frozen=True, slots=True)
 class UpstreamOrigin:
-    """A base URL, taken apart. ``host`` has no brackets; ``path`` has no slash at its end."""
+    """Parsed base URL. ``host`` has no brackets, and ``path`` has no trailing slash."""
 
     scheme: str
     host: str
@@ -72,13 +73,13 @@ class UpstreamOrigin:
 
     @property
     def authority(self) -> str:
-        """What the Host field says."""
+        """Return the value of the Host header."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return host if self.port == _PORTS[self.scheme] else f"{host}:{self.port}"
 
     @property
     def literal_address(self) -> Address | None:
-        """Its address, where the host is one."""
+        """Return the address if the host is a literal address, else None."""
         try:
             return ipaddress.ip_address(self.host)
         except ValueError:
@@ -86,7 +87,7 @@ class UpstreamOrigin:
 
     @property
     def is_internal(self) -> bool:
-        """Whether the URL itself says that it may be a private address."""
+        """Return whether the URL itself implies a private address."""
         return (
             self.literal_address is not None or "." not in self.host or self.host.endswith(_INTERNAL_SUFFIXES)
         )
@@ -107,13 +108,13 @@ def parse_origin(url: str) -> UpstreamOrigin:
     if {".", ".."} & set(origin.path.split("/")):
         raise ConfigError("a backend's url has a segment . or .. in its path")
     numeric = host.rsplit(".", 1)[-1][:1].isdigit() or found["host"].startswith("[")
-    if numeric and origin.literal_address is None:  # 0x7f.1, 2130706433: resolvers take them for addresses
+    if numeric and origin.literal_address is None:  # 0x7f.1, 2130706433: resolvers accept them as addresses
         raise ConfigError("a backend's host is neither a name nor an address in its usual form")
     return origin
 
 
 def find_refusal_reason(address: Address, origin: UpstreamOrigin, egress: EgressPolicy) -> str | None:
-    """Why an address may not be connected to, in one clause; None if it may."""
+    """Return the reason to refuse an address, in one clause; None if it is allowed."""
     meant = _extract_ipv4(address)
     if meant.is_multicast or meant.is_unspecified or int(meant) == 0xFFFFFFFF:
         return "it is no address of one machine"
@@ -125,7 +126,7 @@ def find_refusal_reason(address: Address, origin: UpstreamOrigin, egress: Egress
 
 
 def check_origin(origin: UpstreamOrigin, egress: EgressPolicy) -> UpstreamOrigin:
-    """The origin, if it does not name an address that is refused. Raises ConfigError."""
+    """Return the origin. Raises ConfigError if its host is a refused address."""
     literal = origin.literal_address
     reason = find_refusal_reason(literal, origin, egress) if literal is not None else None
     if reason is not None:
@@ -134,10 +135,10 @@ def check_origin(origin: UpstreamOrigin, egress: EgressPolicy) -> UpstreamOrigin
 
 
 async def resolve_addresses(origin: UpstreamOrigin, egress: EgressPolicy) -> list[str]:
-    """What to connect to, in order. All of a name's addresses must be allowed.
+    """Return the addresses to connect to, in order. All addresses of the name must be allowed.
 
     Raises:
-        BackendError: the name has no address, or one that is refused.
+        BackendError: the name has no address, or a refused one.
     """
     if origin.literal_address is not None:
         return [origin.host]
@@ -155,7 +156,7 @@ async def resolve_addresses(origin: UpstreamOrigin, egress: EgressPolicy) -> lis
 
 
 def _extract_ipv4(address: Address) -> Address:
-    """The IPv4 address inside an IPv6 one: mapped, compatible, 6to4 or NAT64."""
+    """Return the IPv4 address inside an IPv6 address: mapped, compatible, 6to4 or NAT64."""
     if isinstance(address, ipaddress.IPv4Address):
         return address
     inner = address.ipv4_mapped or address.sixtofour

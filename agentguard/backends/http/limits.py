@@ -1,4 +1,4 @@
-"""How much of anything a client of ours takes, holds and waits for; every bound has a number here."""
+"""Limits of the HTTP client on sizes, waits and connections."""
 
 from __future__ import annotations
 
@@ -12,22 +12,23 @@ _BYTES_RANGE = (1024, 1 << 40)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpLimits(StrategyOptions):
-    """Bounds of one endpoint's client.
+    """Limits of one endpoint's client.
 
     Attributes:
-        max_connections: most connections at once; a connection carries one request at a time.
-        max_idle_connections: most of them that are kept while they carry none.
-        keepalive_timeout_s: how long one is kept. Servers close theirs, too, and a request that meets a closing
-            connection fails: so less than uvicorn's 5 s, and less than a server's ``Keep-Alive: timeout``.
-        max_waiting: most requests that wait for a connection; further ones fail at once.
-        pool_timeout_s: longest wait for one, within the deadline.
-        connect_timeout_s: longest time to find the address, connect and agree on TLS, within the deadline.
-        max_header_bytes: most bytes of an answer's head, names and values together.
-        max_headers: most fields in it.
-        max_body_bytes: most bytes of a whole answer, decoded or not.
-        max_error_bytes: most bytes of an answer with status 400 or more that are handed on.
-        max_event_bytes: most bytes of one server-sent event.
-        max_buffered_bytes: how much of a stream is read ahead of a slow reader, up to one read more.
+        max_connections: maximum number of connections; a connection carries one request at a time.
+        max_idle_connections: maximum number of idle connections that are kept.
+        keepalive_timeout_s: idle time after which a connection is closed. Servers close idle connections too,
+            and a request on a closing connection fails. So it is less than uvicorn's 5 s and than a server's
+            ``Keep-Alive: timeout``.
+        max_waiting: maximum number of requests that wait for a connection; further ones fail at once.
+        pool_timeout_s: maximum wait for a connection, within the deadline.
+        connect_timeout_s: time limit for name resolution, connection and TLS handshake, within the deadline.
+        max_header_bytes: maximum size of a response's head, names and values together.
+        max_headers: maximum number of header fields.
+        max_body_bytes: maximum size of a complete response, encoded or decoded.
+        max_error_bytes: maximum size of a forwarded response with status 400 or more.
+        max_event_bytes: maximum size of one server-sent event.
+        max_buffered_bytes: maximum data of a stream that is buffered for a slow reader, plus one read.
     """
 
     name: ClassVar[str] = "http"

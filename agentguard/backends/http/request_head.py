@@ -1,4 +1,4 @@
-"""The head of a request, built anew from parts that were looked at (RFC 9112, 3 and 5; RFC 9110, 7.6.1)."""
+"""Builder of request heads from validated parts (RFC 9112, 3 and 5; RFC 9110, 7.6.1)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CONNECTION_FIELDS: Final = frozenset(
         b"upgrade",
     }
 )
-"""Fields that belong to one connection and never pass."""
+"""Header fields of one connection, which are never forwarded."""
 _RESERVED_FIELDS: Final = CONNECTION_FIELDS | {
     b"host",
     b"content-length",
@@ -39,13 +39,13 @@ _MAX_CACHED: Final = 1024
 
 
 class RequestHeadBuilder:
-    """Builds heads for one endpoint; remembers what it has looked at, since requests are alike.
+    """Builds request heads for one endpoint; validated parts are cached, since requests are similar.
 
     Args:
         origin: the endpoint.
-        key: its key; None if it wants none. The caller's own keys are kept from it if it has one.
-        auth: the field that the key stands in: ``bearer`` is ``Authorization: Bearer``.
-        headers: sent with every request, in place of the caller's of the same name.
+        key: API key of the endpoint; None if it needs none. With a key, the caller's own keys are dropped.
+        auth: header that carries the key: ``bearer`` means ``Authorization: Bearer``.
+        headers: sent with every request, in place of the caller's headers of the same name.
     """
 
     def __init__(self, origin: UpstreamOrigin, *, key: str | None, auth: str, headers: Headers) -> None:
@@ -65,7 +65,7 @@ class RequestHeadBuilder:
         self._header_filter = _HeaderFilter(own)
 
     def build(self, request: BackendRequest) -> bytes:
-        """The head with its blank line. Raises BackendError (400, unsent) for what can't be sent."""
+        """Return the head with its blank line. Raises BackendError (400, unsent) for an invalid request."""
         try:
             start = self._starts[request.method, request.target]
         except KeyError:
@@ -81,7 +81,7 @@ class RequestHeadBuilder:
         return start + block + b"\r\n"
 
     def _build_start(self, method: str, target: str) -> bytes:
-        """The request line and the fields that every request has."""
+        """Build the request line and the fixed header fields."""
         if not _METHOD.fullmatch(method):
             raise _build_error("its method is none that is passed on")
         if not _TARGET.fullmatch(target) or _escapes_base_path(target):
@@ -95,7 +95,7 @@ class RequestHeadBuilder:
 
 
 class _HeaderFilter(dict[bytes, bool]):
-    """Whether a field passes, by its name; names of our own proxy's fields do not."""
+    """Cache of whether a header is forwarded, by name; headers of agentguard's proxy are dropped."""
 
     def __init__(self, own_fields: frozenset[bytes]) -> None:
         super().__init__()
@@ -114,7 +114,7 @@ class _HeaderFilter(dict[bytes, bool]):
 
 
 def _escapes_base_path(target: str) -> bool:
-    """Whether a path has a segment that leads out of the base URL, however it is written."""
+    """Return whether a path leaves the base URL by dot segments or backslashes, encoded or not."""
     segments = target.partition("?")[0].lower().replace("%2e", ".").replace("%2f", "/").split("/")
     return "." in segments or ".." in segments or "%5c" in target.lower()
 

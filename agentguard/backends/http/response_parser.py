@@ -1,8 +1,8 @@
-"""Reads responses off a connection, strictly, one at a time (RFC 9112, 4 to 6); knows nothing of sockets.
+"""Strict parser of HTTP/1.1 responses, one at a time (RFC 9112, 4 to 6), without access to sockets.
 
-llhttp, under httptools, refuses bare LF, folded lines, Content-Length beside Transfer-Encoding, repeated or
-odd lengths, and control characters. What it lets pass is refused here: other transfer codings, codings in
-HTTP/1.0, other versions, a switch of protocols, and heads without a bound.
+llhttp, under httptools, rejects bare LF, folded lines, Content-Length together with Transfer-Encoding,
+repeated or malformed lengths, and control characters. The parser also rejects what llhttp accepts: other
+transfer codings, codings in HTTP/1.0, other versions, a switch of protocols, and unbounded heads.
 """
 
 from __future__ import annotations
@@ -21,32 +21,32 @@ except ImportError:  # pragma: no cover - only where the extra is missing
     raise MissingExtra("httptools", "serve") from None
 
 _MAX_INTERIM_RESPONSES: Final = 16
-_MAX_FRAMING_RATIO: Final = 16  # what framing may cost a byte of a body in small chunks: 1\r\nx\r\n
+_MAX_FRAMING_RATIO: Final = 16  # maximum framing per body byte in small chunks: 1\r\nx\r\n
 _TIMEOUT: Final = re.compile(rb"timeout=([0-9]{1,6})")
 _FORWARDED_SPECIAL_FIELDS: Final = frozenset({b"content-type", b"content-encoding"})
 _SPECIAL_FIELDS: Final = CONNECTION_FIELDS | _FORWARDED_SPECIAL_FIELDS | {b"content-length"}
 
 
 class MalformedResponse(Exception):
-    """A response that can't be read on; the reason has nothing of its contents."""
+    """A response cannot be parsed; the reason contains nothing of the response."""
 
 
 class ResponseParser:
-    """The response under way.
+    """Parser of the current response.
 
     Attributes:
-        has_head: whether its head is there, and so the next five.
-        status: of HTTP; interim ones are skipped.
-        headers: in order, names in lower case, without those of the connection and without Content-Length.
-        is_event_stream: whether its body is a stream of server-sent events.
-        encoding: its content coding in lower case; empty if it has none.
-        is_streaming: whether its body is handed out as it comes, and bounded by whoever takes it.
-        body: what has come of its body and was not taken yet.
-        size: length of all that has come of the body.
-        is_complete: whether it is whole.
-        ends_at_close: whether only the end of the connection ends it: then nobody knows if it is whole.
-        is_reusable: whether the connection may carry another request.
-        keepalive_s: how long the server keeps it, as far as it says.
+        has_head: True if the head is complete; the next five attributes are then set.
+        status: HTTP status; interim responses are skipped.
+        headers: headers in order with lower-case names, without connection headers and Content-Length.
+        is_event_stream: True if the body is a stream of server-sent events.
+        encoding: content coding in lower case; empty without a coding.
+        is_streaming: True if the body is forwarded while it arrives; its reader bounds it.
+        body: received parts of the body that were not taken yet.
+        size: number of received body bytes.
+        is_complete: True if the response is complete.
+        ends_at_close: True if only the end of the connection ends the body, so truncation is undetectable.
+        is_reusable: True if the connection may carry another request.
+        keepalive_s: idle time after which the server closes the connection, as far as it is known.
     """
 
     __slots__ = (
@@ -81,11 +81,11 @@ class ResponseParser:
         self.reset()
 
     def reset(self, *, bodiless: bool = False, raw: bool = False) -> None:
-        """Get ready for the response to a request.
+        """Prepare for the response to a request.
 
         Args:
-            bodiless: whether it has no body, whatever its head says: the request was a HEAD.
-            raw: whether a successful answer is handed out as it comes, even if it is no stream of events.
+            bodiless: True if the response has no body whatever its head says, because the request is a HEAD.
+            raw: True if a successful response is forwarded while it arrives, even without an event stream.
         """
         self._bodiless, self._raw = bodiless, raw
         self._fields: list[tuple[bytes, bytes]] = []
@@ -102,20 +102,24 @@ class ResponseParser:
         self.body: list[bytes] = []
 
     def feed(self, data: bytes) -> bool:
-        """Read on; returns whether the response is whole. Raises Malformed; no more may be fed then."""
+        """Parse data; return whether the response is complete.
+
+        Raises:
+            MalformedResponse: the data is invalid; do not feed more.
+        """
         self._received_bytes += len(data)
         try:
             self._parser.feed_data(data)
         except HttpParserError:
             if not self.is_complete:
                 raise MalformedResponse(self._reason or "it is no HTTP response") from None
-            self.is_reusable = False  # it was whole; what came after it belongs to nobody
+            self.is_reusable = False  # the response is complete; the excess data is unsolicited
         if self._received_bytes > self._limits.max_header_bytes:
             self._check_size()
         return self.is_complete
 
     def _check_size(self) -> None:
-        """See whether what came is more than a head and a body may take. Raises Malformed."""
+        """Check the size of head and framing. Raises MalformedResponse."""
         most = self._limits.max_header_bytes
         if not self.has_head:
             raise MalformedResponse("its head is too large")
@@ -123,7 +127,7 @@ class ResponseParser:
             raise MalformedResponse("its chunks are mostly framing")
 
     def feed_eof(self) -> None:
-        """The connection ended. Raises Malformed if the response had not."""
+        """Handle the end of the connection. Raises MalformedResponse if the response is incomplete."""
         if self.is_complete:
             return
         if not (self.has_head and self.ends_at_close):
@@ -131,7 +135,7 @@ class ResponseParser:
         self.is_complete = True
 
     def take_body(self) -> bytes:
-        """What has come of the body since the last time."""
+        """Return the body data received since the last call."""
         body = self.body
         if len(body) == 1:
             data = body[0]
@@ -140,15 +144,15 @@ class ResponseParser:
         self.body = []
         return b"".join(body)
 
-    # What httptools calls.
+    # Callbacks of httptools.
 
     def on_message_begin(self) -> None:
-        """A response begins: the one that was asked for, or one after it, which was not."""
+        """Reject a second response, which no request asked for."""
         if self.is_complete:
             self._reject("a second response follows it")
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """One field of the head, or of the trailer, which is read and left out."""
+        """Store a header field; a trailer field is counted and dropped."""
         if self.has_head:
             self._trailer_bytes_left -= len(name) + len(value) + 4
             if self._trailer_bytes_left < 0:
@@ -157,7 +161,7 @@ class ResponseParser:
             self._fields.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
-        """The head is there."""
+        """Process the complete head."""
         status = self._parser.get_status_code()
         fields, self._fields = self._fields, []
         if status < 200:
@@ -181,7 +185,7 @@ class ResponseParser:
             self.is_complete, self.is_reusable = True, False
 
     def on_body(self, data: bytes) -> None:
-        """A part of the body."""
+        """Store a part of the body."""
         if self._bodiless:
             self._reject("it has a body where none may be")
         self.size += len(data)
@@ -190,12 +194,12 @@ class ResponseParser:
         self.body.append(data)
 
     def on_message_complete(self) -> None:
-        """The response is whole, or was an interim one."""
+        """Mark the response as complete unless it is an interim one."""
         if not self._is_interim:
             self.is_complete = True
 
     def _parse_framing(self, fields: list[tuple[bytes, bytes]]) -> None:
-        """Look at the fields that say where the response ends, and leave those of the connection out."""
+        """Parse the fields that determine the end of the response; drop connection headers."""
         kept: list[tuple[bytes, bytes]] = []
         special: dict[bytes, bytes] = {}
         for field in fields:
@@ -223,7 +227,7 @@ class ResponseParser:
         self.headers = tuple(kept)
 
     def _determine_end(self, length: bytes, codings: bytes) -> None:
-        """How the body ends (RFC 9112, 6.3)."""
+        """Determine how the body ends (RFC 9112, 6.3)."""
         version = self._parser.get_http_version()
         if version != "1.1" and version != "1.0":
             self._reject("its version of HTTP is another")
@@ -242,7 +246,7 @@ class ResponseParser:
 
     def _parse_keepalive(self, value: bytes) -> None:
         found = _TIMEOUT.search(value)
-        if found:  # a second less: the request is on its way while the server's clock runs
+        if found:  # one second less, since the server's clock runs while the request is in transit
             self.keepalive_s = min(self._limits.keepalive_timeout_s, max(0.0, int(found[1]) - 1.0))
 
     def _reject(self, reason: str) -> None:

@@ -1,4 +1,4 @@
-"""A response that is handed out as it comes."""
+"""Response that is forwarded while it arrives."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from agentguard.model_api.sse import EventSplitter
 
 
 class HttpStream:
-    """See `agentguard.backends.base.StreamingResponse`: whole events, as many as have come, or any bytes.
+    """`StreamingResponse` over HTTP: each item is all complete events received so far, or any bytes.
 
-    The connection is given back as soon as the last byte has come, however slowly it is read; while the
-    reader is slow, nothing is read from the endpoint. A task that is cancelled while it reads closes it.
+    The connection is released when the last byte arrives, even if the reader is slow. Reading from the
+    endpoint pauses while the reader is slow. If the reading task is cancelled, the stream is closed.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class HttpStream:
         self._waiter: asyncio.Future[None] | None = None
 
     def start(self, api: ApiFormat | None) -> Self:
-        """Take the body over from the connection."""
+        """Take over the body from the connection."""
         self._api = api
         if self._connection is not None:
             self._connection.attach_sink(self)
@@ -56,10 +56,10 @@ class HttpStream:
         return self
 
     async def __anext__(self) -> bytes:
-        """What has come since the last time; waits for something.
+        """Return the data since the last call; wait if there is no data.
 
         Raises:
-            ResilienceError: it broke off, was closed, or is out of time. What came before was given out.
+            ResilienceError: the stream was interrupted, was closed or timed out, after all received data.
         """
         ready = self._chunks
         while not ready:
@@ -85,11 +85,11 @@ class HttpStream:
         return ready.pop()
 
     async def aclose(self) -> None:
-        """Close it, and the connection with it unless all of it has come."""
+        """Close the stream, and the connection unless the body is complete."""
         self._close()
 
     def push(self, data: bytes) -> None:
-        """More of the body, from the connection. Raises BackendError for an event without an end."""
+        """Receive body data from the connection. Raises BackendError if an event is too large."""
         cutter, waiter = self._splitter, self._waiter
         if cutter is not None:
             data = cutter.feed(data)
@@ -105,7 +105,7 @@ class HttpStream:
             waiter.set_result(None)
 
     def finish(self, error: ResilienceError | None) -> None:
-        """The body is over."""
+        """Handle the end of the body."""
         connection, self._connection = self._connection, None
         if error is None:
             rest = self._splitter.remainder if self._splitter is not None else b""
@@ -113,20 +113,20 @@ class HttpStream:
                 self._chunks.append(rest)
             error = self._find_truncation() if self._ends_at_close else None
             if connection is not None:
-                connection.resume()  # whoever has it next must hear
+                connection.resume()  # the next request must be able to read
                 self._release(connection)
         self._is_finished, self._error = True, error
         self._resolve_waiter()
 
     def _find_truncation(self) -> BackendError | None:
-        """Whether a stream that only the end of the connection ended may have been cut off."""
+        """Return an error if a body that ends with the connection may be truncated."""
         last = self._chunks[-1] if self._chunks else self._last_chunk
         if self._api is not None and self._api.is_last(last):
             return None
         return BackendError("the stream ended with the connection, before its last event", stage="sent")
 
     def _take_chunks(self) -> bytes:
-        """All that is there."""
+        """Return all buffered data."""
         ready = self._chunks
         data = ready[0] if len(ready) == 1 else b"".join(ready)
         ready.clear()

@@ -1,1 +1,1 @@
-"""Which replica gets a request: one policy a file, all through the same door (`policies.base`)."""
+"""Load balancing policies, one per module, with a common interface (`load_balancing.base`)."""

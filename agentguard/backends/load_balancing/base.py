@@ -1,8 +1,8 @@
-"""The seam of policies: which of the replicas that may be used gets a request.
+"""Interface of load balancing policies, which choose one of the available replicas for a request.
 
-A policy is frozen options, like a strategy of `agentguard.resilience`: it can be printed and compared, and
-``build`` makes the part at work. What may be used is not its concern: ejected, failing, full and draining
-replicas are never offered. `agentguard.testing.contracts.load_balancing` says what each must keep to.
+A policy is a set of immutable options, like a strategy of `agentguard.resilience`. It can be printed and
+compared, and ``build`` creates its balancer. Ejected, failing, full and draining replicas are never offered
+to a policy. `agentguard.testing.contracts.load_balancing` checks the contract of a policy.
 """
 
 from __future__ import annotations
@@ -15,40 +15,40 @@ from agentguard.plugins import Registry
 
 
 class ReplicaView(Protocol):
-    """What a policy may know of a replica."""
+    """Properties of a replica that a policy can use."""
 
     @property
     def name(self) -> str:
-        """Its name in the configuration."""
+        """Return the name in the configuration."""
         ...
 
     @property
     def weight(self) -> float:
-        """Its share of the work beside the others', over 0."""
+        """Return the relative share of the load, greater than 0."""
         ...
 
     @property
     def inflight(self) -> int:
-        """Requests that run on it now, streams until their end."""
+        """Return the number of running requests; a stream counts until its end."""
         ...
 
     @property
     def latency_s(self) -> float:
-        """Moving mean of the seconds to its heads or first tokens; 0 while nothing is known."""
+        """Return the moving mean of the seconds to the head or first token; 0 without data."""
         ...
 
 
 class RoutingRequest(Protocol):
-    """What a policy may know of a request; `agentguard.backends.base.BackendRequest` has it."""
+    """Properties of a request that a policy can use, see `agentguard.backends.base.BackendRequest`."""
 
     @property
     def session_id(self) -> str:
-        """The run that it belongs to, or empty."""
+        """Return the ID of the run, or an empty string."""
         ...
 
     @property
     def prefix_digest(self) -> bytes:
-        """A digest of how its prompt begins, or empty."""
+        """Return a digest of the prompt's prefix, or empty bytes."""
         ...
 
 
@@ -56,32 +56,32 @@ ReplicaT = TypeVar("ReplicaT", bound=ReplicaView)
 
 
 class LoadBalancingPolicy(Protocol):
-    """A policy at work, with its state."""
+    """Balancer with its state."""
 
     def choose(self, request: RoutingRequest, replicas: Sequence[ReplicaT]) -> ReplicaT:
-        """One of those that are offered: at least one, in the order of the configuration. Never waits."""
+        """Choose one of at least one replicas, which are in configuration order. Never waits."""
         ...
 
 
 class LoadBalancingOptions(Protocol):
-    """A policy as data."""
+    """Options of a policy."""
 
     @property
     def name(self) -> str:
-        """Its name in the configuration."""
+        """Return the name in the configuration."""
         ...
 
     def describe(self) -> str:
-        """One line: the name and every option."""
+        """Return the name and every option in one line."""
         ...
 
     def build(self, rng: random.Random) -> LoadBalancingPolicy:
-        """Make the part at work; all chance comes from ``rng``, so that a run can be repeated."""
+        """Create the balancer; ``rng`` is its only source of randomness, so that runs are reproducible."""
         ...
 
 
 PolicyFactory = Callable[..., LoadBalancingOptions]
-"""A frozen dataclass of options; see `agentguard.resilience.options.StrategyOptions`."""
+"""Immutable dataclass of options; see `agentguard.resilience.options.StrategyOptions`."""
 
 
 def _list_builtin() -> dict[str, str]:
@@ -102,15 +102,15 @@ _REGISTRY: Registry[PolicyFactory] = Registry(
 
 
 def list_policies() -> tuple[str, ...]:
-    """The names of all policies, sorted."""
+    """Return the names of all policies, sorted."""
     return _REGISTRY.names()
 
 
 def get_policy_factory(name: str) -> PolicyFactory:
-    """What makes the policy of a name. Raises UnknownPlugin with the names there are."""
+    """Return the factory of a policy. Raises UnknownPlugin with the known names."""
     return _REGISTRY.get(name)
 
 
 def register_policy(name: str, factory: PolicyFactory) -> None:
-    """Add a policy from code. Raises ConfigError if the name is taken."""
+    """Register a policy from code. Raises ConfigError if the name is taken."""
     _REGISTRY.register(name, factory)

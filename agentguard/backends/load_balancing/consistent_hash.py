@@ -1,8 +1,9 @@
-"""Policies that keep what belongs together on one replica, for the sake of its caches.
+"""Policies that route related requests to the same replica, which improves the hit rate of its caches.
 
 Rendezvous hashing (Thaler and Ravishankar, 1998): every replica has a score for every key, and the highest
-wins. Whoever comes takes only what is its share, and what a leaver had goes to all others; proxies that know
-the same replicas agree without a word. Scores are weighted as in Schindelhauer and Schomaker (2005).
+score wins. A new replica takes over only its share, and the keys of a removed one are spread over all others.
+Proxies with the same replicas agree without communication. Scores are weighted after Schindelhauer and
+Schomaker (2005).
 """
 
 from __future__ import annotations
@@ -23,24 +24,24 @@ _HASH_SPACE = float(1 << 64)
 
 
 def compute_score(key: bytes, name: str, weight: float) -> float:
-    """A replica's score for a key; the highest wins. The same in every process and on every machine."""
+    """Compute a replica's score for a key; the result is the same in every process and on every machine."""
     digest = blake2b(b"%b\0%b" % (name.encode(), key), digest_size=8).digest()
-    share = (int.from_bytes(digest, "big") + 0.5) / _HASH_SPACE  # never 0, nor quite 1 before rounding
+    share = (int.from_bytes(digest, "big") + 0.5) / _HASH_SPACE  # never 0, and below 1 before rounding
     return -weight / math.log(min(share, 1 - 1e-16))
 
 
 def rank_by_score(key: bytes, replicas: Sequence[ReplicaT]) -> list[ReplicaT]:
-    """The replicas by their scores for a key, the highest first."""
+    """Return the replicas sorted by their scores for a key, the highest first."""
     return sorted(replicas, key=lambda one: compute_score(key, one.name, one.weight), reverse=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionAffinity(StrategyOptions):
-    """A run's requests go to one replica; a request of no run goes to the least loaded.
+    """Routes a run's requests to one replica, and requests without a run to the least loaded one.
 
     Attributes:
-        max_load_factor: how many times its fair share of what is under way a replica may have before a run goes to its
-            next one; 0 is no bound.
+        max_load_factor: multiple of its fair share of running requests that a replica may have before a run
+            moves to its next replica; 0 disables the bound.
     """
 
     name: ClassVar[str] = "session_affinity"
@@ -51,20 +52,20 @@ class SessionAffinity(StrategyOptions):
         _check_max_load_factor(self)
 
     def build(self, rng: random.Random) -> ConsistentHashBalancer:
-        """Make the part at work."""
+        """Create the balancer."""
         return ConsistentHashBalancer(self.max_load_factor, rng, by_prefix=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrefixAffinity(StrategyOptions):
-    """Prompts that begin alike go to one replica, whose prefix cache has the beginning (vLLM, SGLang).
+    """Routes prompts with the same prefix to one replica, whose prefix cache contains it (vLLM, SGLang).
 
-    A prefix that everybody has would drown its replica, so the load is bounded (Mirrokni, Thorup and
+    A prefix that all prompts share would overload its replica, so the load is bounded (Mirrokni, Thorup and
     Zadimoghaddam, Consistent Hashing with Bounded Loads, 2018).
 
     Attributes:
-        max_load_factor: how many times its fair share of what is under way a replica may have before a prefix goes to
-            its next one; 0 is no bound.
+        max_load_factor: multiple of its fair share of running requests that a replica may have before a
+            prefix moves to its next replica; 0 disables the bound.
     """
 
     name: ClassVar[str] = "prefix_affinity"
@@ -75,19 +76,19 @@ class PrefixAffinity(StrategyOptions):
         _check_max_load_factor(self)
 
     def build(self, rng: random.Random) -> ConsistentHashBalancer:
-        """Make the part at work."""
+        """Create the balancer."""
         return ConsistentHashBalancer(self.max_load_factor, rng, by_prefix=True)
 
 
 class ConsistentHashBalancer:
-    """Ranks replicas for a request's key."""
+    """Ranks replicas by the key of a request."""
 
     def __init__(self, max_load_factor: float, rng: random.Random, *, by_prefix: bool) -> None:
         self._max_load_factor, self._by_prefix = max_load_factor, by_prefix
         self._fallback = LeastRequestBalancer(LeastRequest(), rng)
 
     def choose(self, request: RoutingRequest, replicas: Sequence[ReplicaT]) -> ReplicaT:
-        """The key's replica, or the next in its order where that has its share."""
+        """Return the key's replica, or the next in its ranking below the load bound."""
         key = request.prefix_digest if self._by_prefix else request.session_id.encode()
         if not key:
             return self._fallback.choose(request, replicas)
@@ -98,7 +99,7 @@ class ConsistentHashBalancer:
         for one in rank_by_score(key, replicas):
             if one.inflight < math.ceil(self._max_load_factor * running * one.weight / weights):
                 return one
-        return self._fallback.choose(request, replicas)  # where rounding left no room
+        return self._fallback.choose(request, replicas)  # rounding can leave every replica at its bound
 
 
 def _check_max_load_factor(options: SessionAffinity | PrefixAffinity) -> None:

@@ -1,8 +1,8 @@
-"""The replica with the least to do, of all or of two that chance picks.
+"""Policy that chooses the least loaded replica, of all or of two random ones.
 
-Two random choices are nearly as even as looking at all (Mitzenmacher, The Power of Two Choices in Randomized
-Load Balancing, 2001), and do not send everybody to the same idle replica when several proxies choose with
-what each of them knows.
+Two random choices are nearly as even as comparing all (Mitzenmacher, The Power of Two Choices in Randomized
+Load Balancing, 2001). They also prevent that several proxies, each with its own view, choose the same idle
+replica.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ class LeastRequest(StrategyOptions):
     """Options of the policy.
 
     Attributes:
-        choice_count: how many replicas chance picks to be compared; 0 compares all.
-        use_latency: whether a replica counts as more loaded the slower it answers; for requests that are alike.
+        choice_count: number of random replicas that are compared; 0 compares all.
+        use_latency: whether slower replicas count as more loaded; suits requests of similar size.
     """
 
     name: ClassVar[str] = "least_request"
@@ -39,18 +39,18 @@ class LeastRequest(StrategyOptions):
             raise ConfigError("LeastRequest.use_latency must be true or false")
 
     def build(self, rng: random.Random) -> LeastRequestBalancer:
-        """Make the part at work."""
+        """Create the balancer."""
         return LeastRequestBalancer(self, rng)
 
 
 class LeastRequestBalancer:
-    """Compares loads: requests under way for each unit of weight, with the one that is to come."""
+    """Compares loads: running requests per unit of weight, including the new request."""
 
     def __init__(self, options: LeastRequest, rng: random.Random) -> None:
         self._choice_count, self._use_latency, self._rng = options.choice_count, options.use_latency, rng
 
     def choose(self, request: RoutingRequest, replicas: Sequence[ReplicaT]) -> ReplicaT:  # noqa: ARG002
-        """The least loaded; chance decides between equals."""
+        """Return the least loaded replica; ties are broken randomly."""
         count = len(replicas)
         if count == 1:
             return replicas[0]
@@ -59,11 +59,12 @@ class LeastRequestBalancer:
             return self._choose_of_two(replicas, start)
         if self._choice_count and self._choice_count < count:
             replicas, start = self._rng.sample(replicas, self._choice_count), 0
-        rotated = [*replicas[start:], *replicas[:start]]  # so that equals do not always mean the first
+        # otherwise min would always prefer the first of equal replicas
+        rotated = [*replicas[start:], *replicas[:start]]
         return min(rotated, key=self._compute_load)
 
     def _choose_of_two(self, replicas: Sequence[ReplicaT], start: int) -> ReplicaT:
-        """The lighter of one replica and another one, both by chance."""
+        """Return the less loaded of two random replicas."""
         count = len(replicas)
         one = replicas[start]
         other = replicas[(start + 1 + int(self._rng.random() * (count - 1))) % count]
@@ -73,5 +74,5 @@ class LeastRequestBalancer:
 
     def _compute_load(self, replica: ReplicaView) -> float:
         load = (replica.inflight + 1) / replica.weight
-        # A millisecond stands for what is not known yet: a new replica is tried soon.
+        # A replica without data counts as fast, so that it is tried soon.
         return load * max(replica.latency_s, 0.001) if self._use_latency else load

@@ -1,4 +1,4 @@
-"""Policies that look at no request: in turn, in turn by weight, always the first."""
+"""Policies that ignore the request: round robin, weighted round robin, and fixed priority."""
 
 from __future__ import annotations
 
@@ -13,62 +13,63 @@ from agentguard.resilience.options import StrategyOptions
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundRobin(StrategyOptions):
-    """One after the other."""
+    """Round robin."""
 
     name: ClassVar[str] = "round_robin"
 
     def build(self, rng: random.Random) -> RoundRobinBalancer:
-        """Make the part at work."""
+        """Create the balancer."""
         return RoundRobinBalancer(rng)
 
 
 class RoundRobinBalancer:
-    """Counts; several workers do not begin with the same replica."""
+    """Counter with a random start, so that several workers start with different replicas."""
 
     def __init__(self, rng: random.Random) -> None:
         self._turn = rng.randrange(1_000_000)
 
     def choose(self, request: RoutingRequest, replicas: Sequence[ReplicaT]) -> ReplicaT:  # noqa: ARG002
-        """The next."""
+        """Return the next replica."""
         self._turn += 1
         return replicas[self._turn % len(replicas)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WeightedRoundRobin(StrategyOptions):
-    """In turn, by weight: smooth weighted round robin, as nginx does it.
+    """Smooth weighted round robin, as in nginx.
 
-    Each choice adds every replica's weight to its credit; the one with the most is taken and pays the sum of
-    the weights. So a heavy replica's turns are spread over the round and do not come one after the other.
+    Each choice adds every replica's weight to its credit. The replica with the highest credit is chosen, and
+    the sum of the weights is subtracted from its credit. So the turns of a heavy replica are spread over the
+    round.
     """
 
     name: ClassVar[str] = "weighted"
 
     def build(self, rng: random.Random) -> WeightedRoundRobinBalancer:
-        """Make the part at work."""
+        """Create the balancer."""
         return WeightedRoundRobinBalancer(rng)
 
 
 class WeightedRoundRobinBalancer:
-    """Keeps each replica's credit."""
+    """Keeps the credit of each replica."""
 
     def __init__(self, rng: random.Random) -> None:
         self._rng = rng
         self._credit: dict[str, float] = {}
 
     def choose(self, request: RoutingRequest, replicas: Sequence[ReplicaT]) -> ReplicaT:  # noqa: ARG002
-        """The one whose turn it is."""
+        """Return the replica with the highest credit."""
         credit, total = self._credit, 0.0
         best, most = replicas[0], float("-inf")
         for one in replicas:
             total += one.weight
-            # The first credit is random, so that workers that start together do not go in step.
+            # The first credit is random, so that workers that start together do not choose in lockstep.
             now = credit.get(one.name, -self._rng.random() * one.weight) + one.weight
             credit[one.name] = now
             if now > most:
                 best, most = one, now
         credit[best.name] = most - total
-        if len(credit) > 2 * len(replicas) + 100:  # replicas come and go
+        if len(credit) > 2 * len(replicas) + 100:  # drop removed replicas
             kept = {one.name for one in replicas}
             self._credit = {name: value for name, value in credit.items() if name in kept}
         return best
@@ -76,18 +77,18 @@ class WeightedRoundRobinBalancer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PriorityOptions(StrategyOptions):
-    """Always the first in the configuration's order that may be used: active and passive ones."""
+    """Always chooses the first available replica in configuration order (active and passive replicas)."""
 
     name: ClassVar[str] = "priority"
 
     def build(self, rng: random.Random) -> PriorityBalancer:  # noqa: ARG002
-        """Make the part at work."""
+        """Create the balancer."""
         return PriorityBalancer()
 
 
 class PriorityBalancer:
-    """Has no state."""
+    """Balancer without state."""
 
     def choose(self, request: RoutingRequest, replicas: Sequence[ReplicaT]) -> ReplicaT:  # noqa: ARG002
-        """The first."""
+        """Return the first replica."""
         return replicas[0]

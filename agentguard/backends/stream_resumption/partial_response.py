@@ -1,4 +1,4 @@
-"""What was heard of an answer that broke off, and the request that asks for the rest of it."""
+"""Partial response of an interrupted stream, and the request for its rest."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ _TOKEN_DETAIL_FIELDS = ("logprobs", "top_logprobs", "prompt_logprobs", "return_t
 
 
 class NotResumable(AgentGuardError):
-    """An answer can't be continued; says why in one clause."""
+    """A stream cannot be resumed; the message is the reason in one clause."""
 
     code = "unfit"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartialResponse:
-    """What the client has of an answer.
+    """Part of a response that the client has received.
 
     Attributes:
         api: ``chat`` or ``completions``.
-        common_fields: fields of its chunks that the rest must have, too: id, created, model.
-        text: of the answer.
-        token_count: chunks with text; at least so many tokens came.
+        common_fields: chunk fields that the rest must repeat: id, created, model.
+        text: received text.
+        token_count: number of chunks with text; at least this many tokens were received.
     """
 
     api: str
@@ -50,21 +50,21 @@ class PartialResponse:
 
     @property
     def resume_text(self) -> str:
-        """The text that is sent, without spaces at its end, and for chat none at its beginning either.
+        """Return the text to send, without trailing spaces, and for chat without leading spaces.
 
-        Many templates cut them, and servers then don't find the message that they should go on with (vLLM
-        #9547, transformers #34214 and #35433); besides, most tokens begin with their space.
+        Many templates strip them, and then servers do not find the message to continue (vLLM #9547,
+        transformers #34214 and #35433). Also, most tokens begin with their space.
         """
         return self.text.strip() if self.api == "chat" else self.text.rstrip()
 
     @property
     def trailing_whitespace(self) -> str:
-        """What of the text is not sent, and will come again."""
+        """Return the end of the text that is not sent; the rest will repeat it."""
         return self.text[len(self.text.rstrip()) :]
 
 
 def parse_partial_response(api: str, forwarded: bytes) -> PartialResponse:
-    """Read what was shown of an answer. Raises Unfit if it can't be continued."""
+    """Parse the forwarded part of a response. Raises NotResumable if it cannot be resumed."""
     text: list[str] = []
     head: dict[str, Any] = {}
     try:
@@ -77,7 +77,7 @@ def parse_partial_response(api: str, forwarded: bytes) -> PartialResponse:
 
 
 def _extract_text(api: str, choice: Any) -> str:
-    """The text of a choice's delta. Raises Unfit for anything else in it."""
+    """Return the text of a choice's delta. Raises NotResumable if the delta contains anything else."""
     if choice.get("index", 0) != 0:
         raise NotResumable("it has several choices")
     if choice.get("finish_reason"):
@@ -94,7 +94,12 @@ def _extract_text(api: str, choice: Any) -> str:
 
 
 def build_resume_request(request: BackendRequest, partial: PartialResponse) -> bytes:
-    """The body that asks for the rest. Raises Unfit, or BackendError for a body that is no JSON object."""
+    """Build the body that requests the rest.
+
+    Raises:
+        NotResumable: the request cannot be resumed.
+        BackendError: the body is not a JSON object.
+    """
     found = parse_fields(request.body)
     given = {
         key: decode_value(raw) for key, raw in found.items() if key not in ("messages", "prompt", "tools")
@@ -123,7 +128,7 @@ def build_resume_request(request: BackendRequest, partial: PartialResponse) -> b
 
 
 def _check_resumable(body: dict[str, Any]) -> None:
-    """Refuse what a second answer could not be joined to."""
+    """Check that a second answer can be appended to the first. Raises NotResumable."""
     if body.get("n") not in (None, 1) or body.get("best_of") not in (None, 1):
         raise NotResumable("it asks for several choices")
     bound = [

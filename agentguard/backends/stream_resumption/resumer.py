@@ -1,13 +1,12 @@
-"""A streamed answer that breaks off after its first token is continued by a replica that can, as one stream.
+"""Stream resumption: another replica continues an interrupted stream, and the client sees one stream.
 
-What the client has is put at the end of the request, and the replica asked to go on from there: for chat as a
-last message of the assistant with vLLM's ``continue_final_message``, for completions behind the prompt. What
-comes then is given the first answer's id, so that the client sees one stream. A comment in it says so, and
-`notes` does for the record.
+The pool appends the received text to the request and sends it to a resumable replica. For chat, the text is a
+final assistant message with vLLM's ``continue_final_message``; for completions, it follows the prompt. The
+continuation gets the first response's ID. A comment in the stream and the `notes` report the resumption.
 
-Nothing is continued that could not be joined: begun tool calls, reasoning, several choices, log
-probabilities, answers under a grammar. The text goes on as the model would from that text, which is not
-always what it would have said: a token may be cut in two, and a ``stop`` across the seam is not seen.
+Responses that cannot be joined are not resumed: partial tool calls, reasoning, several choices, log
+probabilities, constrained output. The text continues as the model would from that text, which may differ from
+the lost rest: a token may be split, and a ``stop`` sequence across the seam is not detected.
 """
 
 from __future__ import annotations
@@ -30,20 +29,20 @@ from agentguard.resilience.stream_timeout import close_response
 
 
 class StreamSplicer:
-    """Changes the events of a continuation.
+    """Rewrites the events of a continuation.
 
-    Usage is told as if one answer had been made: what was asked again as a prompt moves to the completion, by
-    the number of chunks, at least one token each; the sum is what the server counted.
+    Usage is reported as for one response. The repeated text moves from prompt to completion tokens, by the
+    number of chunks, each at least one token. The sum equals the server's count.
     """
 
     def __init__(self, partial: PartialResponse) -> None:
         self._partial, self._known_whitespace = partial, partial.trailing_whitespace
 
     def rewrite(self, chunk: bytes) -> bytes:
-        """Whole events as the client is to see them; nothing, if they have nothing new.
+        """Rewrite complete events for the client; return no bytes if they contain nothing new.
 
         Raises:
-            BackendError: an event that can't be joined.
+            BackendError: an event cannot be joined.
         """
         try:
             return b"".join(self._rewrite_event(event) for event in split_events(chunk))
@@ -66,7 +65,7 @@ class StreamSplicer:
         return b"data: " + orjson.dumps(chunk) + b"\n\n"
 
     def _rewrite_choice(self, choice: dict[str, Any]) -> bool:
-        """Change a choice; whether anything is left of it."""
+        """Rewrite a choice; return whether any content remains."""
         chat = self._partial.api == "chat"
         holder: Any = choice.get("delta") if chat else choice
         if not isinstance(holder, dict):
@@ -81,7 +80,7 @@ class StreamSplicer:
         return says or bool(choice.get("finish_reason"))
 
     def _strip_known_whitespace(self, text: str) -> str:
-        """Text without the spaces at its beginning that the client has."""
+        """Remove leading spaces that the client has already received."""
         at = 0
         while self._known_whitespace and at < len(text):
             if text[at] != self._known_whitespace[0]:
@@ -100,21 +99,21 @@ class StreamSplicer:
 RESUMABLE_APIS = frozenset({"chat", "completions"})
 
 MAX_RESUMABLE_BYTES = 4 << 20
-"""An answer of which more than this was shown is not continued."""
+"""Maximum forwarded size of a resumable stream."""
 
 
 class ResumeCallback(Protocol):
-    """Asks for the rest of an answer."""
+    """Function that requests the rest of a response."""
 
     async def __call__(self, body: bytes, *, prefixed: bool, why: str) -> Any:
-        """Send the body; ``prefixed`` only to a replica that continues. Raises ResilienceError."""
+        """Send the body; if ``prefixed``, only to a resumable replica. Raises ResilienceError."""
         ...
 
 
 class ResumableStream:
-    """A stream that goes on elsewhere when it breaks off; see `Streamed`.
+    """Stream that another replica resumes after an interruption; see `StreamingResponse`.
 
-    What was shown is kept as it is, and read only if it must be continued.
+    Forwarded chunks are stored as received, and parsed only for a resumption.
     """
 
     def __init__(
@@ -150,7 +149,7 @@ class ResumableStream:
                 return chunk
 
     async def aclose(self) -> None:
-        """Close what it reads from now."""
+        """Close the current source."""
         await self._stream.aclose()
 
     def _remember_chunk(self, chunk: bytes) -> None:
@@ -161,8 +160,9 @@ class ResumableStream:
             self._forwarded_chunks.clear()
 
     async def _resume_after(self, error: ResilienceError) -> bytes:
-        """The first of what goes on; raises the error that broke the stream off if nothing does."""
-        await close_response(self._stream)  # over by now, unless what it brought could not be joined
+        """Resume the stream and return its first chunk; raise the original error if that fails."""
+        # the source has ended already, unless its chunk could not be joined
+        await close_response(self._stream)
         if (
             not self._resumptions_left
             or self._size > MAX_RESUMABLE_BYTES

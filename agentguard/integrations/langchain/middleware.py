@@ -147,7 +147,10 @@ class GuardMiddleware(AgentMiddleware[Any, Any, Any]):
         return None if run is None else run.session
 
     def _handle_boundary(self, state: Any) -> _sync_async.Effects[dict[str, Any] | None]:
-        """Handle a boundary between turns. Yield a session and its plan; receive the effects whose undo failed."""
+        """Handle a boundary between turns.
+
+        Yield a session and its plan; receive the effects whose undo failed.
+        """
         run = self._find_run(state)
         if run is None:
             return None  # the first model call starts the session, since it knows the tools

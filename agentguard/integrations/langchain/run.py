@@ -23,8 +23,8 @@ from agentguard.runtime.tool_execution import UNKNOWN_OUTCOME_MESSAGE, run_with_
 class ToolClaims:
     """Effect claims of the calls of one turn, by call ID; thread-safe.
 
-    LangGraph runs a node again when it resumes or retries it, and repeats the calls of the node. A repeated call
-    gets the claim of its first execution, because it is the same call.
+    LangGraph runs a node again when it resumes or retries it, and repeats the calls of the node. A repeated
+    call gets the claim of its first execution, because it is the same call.
     """
 
     def __init__(self, session: Session) -> None:
@@ -103,7 +103,7 @@ class ToolWrapper:
         return made
 
     def get_recorded_result(self) -> ToolMessage | None:
-        """Return the recorded result, or a message that the outcome is unknown; None if the tool is to run."""
+        """Return the recorded result, or that the outcome is unknown; None if the tool is to run."""
         if self._claim.decision is ExecutionDecision.RUN:
             return None
         text = (

@@ -71,7 +71,7 @@ class AgentRunRegistry:
             run.session.add_tools(specs)
 
     def get_or_restore(self, state: Mapping[str, Any]) -> AgentRun | None:
-        """Return the run of a tool call; a run that was interrupted among its tools is restored from the store."""
+        """Return the run of a tool call; restore it from the store if the process died during its tools."""
         run = self.get(state)
         if run is not None or self._guard.components.store is None or not state.get("agentguard_run"):
             return run

@@ -70,7 +70,7 @@ def find_source_node(snapshot: StateSnapshot, graph_info: GraphInfo) -> str | No
     """Return the tool node that led to a boundary, as the source of messages added there.
 
     LangGraph cannot infer it if calls are sent to tools one by one, as in ``create_agent``; it would choose
-    the model's node. Return None if the last message is not a tool result, because LangGraph can infer it then.
+    the model's node. Return None if the last message is not a tool result; then LangGraph can infer it.
     """
     said = [message for message in get_messages(snapshot) if not is_guard_message(message)]
     last = said[-1] if said else None

@@ -129,7 +129,7 @@ class GraphDriver:
         return made
 
     def add_run_id(self, config: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the configuration with the run's ID in its metadata, so that a new process can find the run."""
+        """Return the configuration with the run's ID in its metadata, for use by a new process."""
         return {**config, "metadata": {**(config.get("metadata") or {}), RUN_ID_KEY: self.run.session.id}}
 
     def begin(self, head: StateSnapshot) -> None:
@@ -164,7 +164,7 @@ class GraphDriver:
     def build_change(
         self, plan: RecoveryPlan | None, failed_effects: Sequence[Effect], head: StateSnapshot
     ) -> GraphChange | None:
-        """Build the state change for a plan or a stopped session; return None if there is nothing to change."""
+        """Build the state change for a plan or a stopped session; None if nothing is to change."""
         made = GraphChange()
         run = self.run
         for action in plan.actions if plan is not None else ():
@@ -197,7 +197,7 @@ class GraphDriver:
         return GraphChange(messages=[build_guard_message(answer)])
 
     def add_as_input(self, change: GraphChange, head: StateSnapshot) -> bool:
-        """Return True if the graph has ended and the change is only new input; the state is then not written."""
+        """Add a change to the input of a graph that has ended; return False if the state must be written."""
         if head.next or change.fork_step is not None:
             return False
         self.input = {"messages": change.messages}

@@ -56,7 +56,7 @@ class ThreadRuns:
     def resolve(
         self, thread: str, input: Any, config: Mapping[str, Any], head: Any
     ) -> tuple[GraphRun, str | None]:
-        """Return the run of a call, and a person's answer to the guard's question if the call contains one."""
+        """Return the run of a call, and a person's answer to the guard's question, if any."""
         known = self.get_latest(thread)
         earlier = "checkpoint_id" in config["configurable"]  # the caller chose an earlier checkpoint
         if known is not None and not (starts_run(input) or earlier or known.session.has_ended):
@@ -103,8 +103,7 @@ class ThreadRuns:
             disable_tools=inside,
             repair=inside,
             sample=inside,
-            # The middleware cannot interrupt the graph: only `ask` can put a question about an answer to a
-            # person.
+            # The middleware cannot interrupt the graph, so only `ask` can put its questions to a person.
             escalate=self._ask is not None or not inside,
         )
         run = GraphRun(self._guard.session(meta, can, resume=run_id is not None))

@@ -1,4 +1,4 @@
-"""Any loop of one's own: two calls a turn, and the guard does the rest.
+"""Guarded run of a custom agent loop, with two calls per turn.
 
 ::
 
@@ -6,9 +6,9 @@
         while not run.done:
             run.tools(run.model(call_llm))
 
-``call_llm(messages)`` or ``call_llm(messages, tools)`` gets OpenAI-shaped messages (and the tools that are on
-offer now) and returns an assistant message, a completion or plain text. In an asynchronous loop the same two
-are ``await run.amodel(...)`` and ``await run.atools(...)``.
+``call_llm(messages)`` or ``call_llm(messages, tools)`` gets messages in the format of the chat API (and the
+enabled tools). It returns an assistant message, a completion or plain text. An asynchronous loop uses
+``await run.amodel(...)`` and ``await run.atools(...)`` instead.
 """
 
 from __future__ import annotations
@@ -63,14 +63,14 @@ ModelFunction = Callable[..., Any]
 
 
 class ModelFunctions:
-    """The models of a loop besides its own, by name.
+    """Further models of a loop, by name.
 
     Args:
-        named: the functions.
-        wanted: names that the policy asks for.
+        functions: the functions.
+        required_names: names that the policy uses.
 
     Raises:
-        ConfigError: one of those is not there.
+        ConfigError: a required name is missing.
     """
 
     def __init__(self, functions: Mapping[str, ModelFunction] | None, required_names: frozenset[str]) -> None:
@@ -86,13 +86,14 @@ class ModelFunctions:
         tools: Sequence[Any],
         variant: SampleVariant | None = None,
     ) -> Callable[[], Any]:
-        """What asks for a turn, or for a candidate of it.
+        """Build the function that requests a turn or a candidate of it.
 
         Args:
-            call: the agent's own model.
-            messages: what it is given.
-            tools: those on offer, given if the function takes two arguments.
-            variant: how a candidate is asked for; its temperature is given if the function takes one.
+            function: the agent's own model.
+            messages: messages for the model.
+            tools: enabled tools, passed if the function takes two arguments.
+            variant: variation of the request for a candidate. Its temperature is passed if the function has
+                a parameter ``temperature``.
         """
         how = variant or SampleVariant()
         chosen = self._functions[how.model] if how.model else function
@@ -107,12 +108,12 @@ class ModelFunctions:
 
 
 def parse_answer(answer: Any) -> Step:
-    """What a model function returned, as a turn whose tools have not run."""
+    """Convert the return value of a model function to a step without tool results."""
     return build_step(build_assistant_message(answer))
 
 
 def _list_parameters(function: ModelFunction) -> list[str]:
-    """Names of a function's parameters; one where they cannot be known."""
+    """Return the names of a function's parameters; a single name if they are unknown."""
     try:
         return list(inspect.signature(function).parameters)
     except (TypeError, ValueError):
@@ -120,33 +121,33 @@ def _list_parameters(function: ModelFunction) -> list[str]:
 
 
 MAX_REJECTIONS = 10
-"""Times one turn may be refused in a row before it is let through: a budget may be without limits."""
+"""Consecutive rejections of one turn. After that the answer is accepted, since a budget may be unlimited."""
 
 
 class LoopRun:
     """One guarded run of a loop; a context manager.
 
     Args:
-        guard: whose run it is; `Guard.run` gives itself.
-        task: what is asked of the agent: the first user message.
-        tools: functions by which calls are carried out, as a sequence or by name; what they do to the world
-            is declared by `Guard.tool`.
+        guard: the guard of the run; set by `Guard.run`.
+        task: the agent's task: the first user message.
+        tools: functions that execute calls, as a sequence or by name; `Guard.tool` declares their effects.
         system: the system prompt.
-        id: of the run; made up if absent.
-        ask: called with a question when a person must decide; the answer goes to the agent.
-        save, restore: give, and put back, the state of the environment the tools act on. With both, a
-            rollback can restore a state that was saved before the step, and not the messages alone.
-        snapshots: how the state is saved: as JSON, as often as it pays, within 32 MiB, if absent.
-        models: other models by name, each as the function given to `model`: alternates, and those that vote.
-        book: where effects are kept; in memory if absent.
-        recorder: keeps the steps; one in memory if absent.
-        resume: go on with the run of that ``id``, if the guard's store has it: from its last whole turn, or,
-            with ``restore``, from the last turn before which the state was saved. It is put back here.
-        tags: texts by which the run is found again in a list of runs.
+        id: ID of the run; random by default.
+        ask: called with a question when a person must decide; the agent gets the answer.
+        save, restore: functions that return and restore the state of the environment that the tools act on.
+            With both, a rollback can restore a saved state, not only truncate the messages.
+        snapshots: frequency and format of the snapshots; the default is JSON, at most 32 MiB, at intervals
+            chosen by cost.
+        models: further models by name, for alternates and votes; each is a function as for `model`.
+        effect_store: store of the effects; in memory by default.
+        recorder: recorder of the steps; in memory by default.
+        resume: resume the run with this ``id`` if the guard's store has it. It continues after its last
+            complete turn or, with ``restore``, after the last turn with a saved state, which is restored.
+        tags: labels for finding the run in a list of runs.
 
     Attributes:
-        session: the guarded run itself: findings, recoveries, the recorded trajectory.
-        done: the run has ended: the agent stopped and was accepted, or the guard stopped it.
+        session: the session: findings, recoveries, the recorded trajectory.
+        done: True if the run has ended: its end was accepted, or the guard stopped it.
         answer: the agent's last text.
     """
 
@@ -201,46 +202,46 @@ class LoopRun:
 
     @property
     def messages(self) -> list[Message]:
-        """The messages the model gets next."""
+        """Return the messages for the next model call."""
         return self.branch.messages
 
     @property
     def offered(self) -> list[dict[str, Any]]:
-        """The tools on offer now, in the chat API's shape."""
+        """Return the definitions of the enabled tools in the format of the chat API."""
         return self._tool_functions.build_definitions(self._disabled_tools)
 
     @property
     def trajectory(self) -> Trajectory:
-        """The run as it is now."""
+        """Return the current trajectory of the run."""
         return self.session.run
 
     @property
     def recoveries(self) -> tuple[Recovery, ...]:
-        """What was done about failures so far."""
+        """Return the recoveries so far."""
         return tuple(self.session.recoveries)
 
     def model(self, call: Callable[..., Any]) -> Step | None:
-        """Ask the model for the next turn, again where the guard refuses it.
+        """Call the model for the next turn; repeat the call while the guard rejects the answer.
 
         Returns:
-            The turn, to be given to `tools`; None if the run was stopped instead.
+            The turn, to be passed to `tools`; None if the run was stopped.
         """
         return _sync_async.run_sync(self._request_turn(call, undo_effects), _sync_async.call)
 
     async def amodel(self, call: Callable[..., Awaitable[Any]]) -> Step | None:
-        """As `model`, for a model that is awaited."""
+        """Call an awaitable model like `model`."""
         return await _sync_async.run_async(self._request_turn(call, aundo_effects), _sync_async.call)
 
     def tools(self, turn: Step | None) -> None:
-        """Carry out the calls of a turn, each effect once; a turn without calls ends the run if accepted.
+        """Execute the calls of a turn, each effect once; a turn without calls ends the run if accepted.
 
-        A tool that raises is an observation for the agent, with ``is_error`` set.
+        An exception of a tool becomes an observation for the agent with ``is_error`` set.
         """
         if turn is not None and not self.done:
             _sync_async.run_sync(self._execute_turn(turn, execute_calls, undo_effects), _sync_async.call)
 
     async def atools(self, turn: Step | None) -> None:
-        """As `tools`; the calls of a turn run side by side, and tools may be coroutine functions."""
+        """Execute the calls of a turn concurrently, otherwise like `tools`; tools may be coroutines."""
         if turn is not None and not self.done:
             await _sync_async.run_async(
                 self._execute_turn(turn, aexecute_calls, aundo_effects), _sync_async.call
@@ -253,7 +254,7 @@ class LoopRun:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if kind is None:
-            self.session.end()  # once more does nothing
+            self.session.end()  # a second call has no effect
             self._snapshots.close()
             self.done = True
 
@@ -263,13 +264,13 @@ class LoopRun:
             raise RunStopped(self.session.stop_reason)
 
     def _add_task(self, note: str) -> None:
-        """Say what is asked, as far as it was not said before the process died."""
+        """Add the system prompt, unless the session has steps already, and the task."""
         if self._system and not len(self.session):
             self._add_message({"role": "system", "content": self._system})
         self._add_message({"role": "user", "content": f"{self._task}\n\n{note}" if note else self._task})
 
     def _resume(self) -> None:
-        """Put the conversation together from the steps that were kept; begin it if there are none."""
+        """Rebuild the conversation from the stored steps; start it if there are no steps."""
         if len(self.session) and not self.session.has_ended:
             self._snapshots.resume()
         steps = self.session.run.steps
@@ -296,7 +297,7 @@ class LoopRun:
     def _request_turn(
         self, function: Callable[..., Any], undo: Callable[..., Any]
     ) -> _sync_async.Effects[Step | None]:
-        """Ask for the next turn; yields what is to be called, at once or awaited."""
+        """Request the next turn; yield functions for the caller to call or to await."""
         for _ in range(MAX_REJECTIONS):
             plan = self.session.check_boundary()
             if plan is not None:
@@ -315,21 +316,21 @@ class LoopRun:
     def _execute_turn(
         self, turn: Step, execute_calls: Callable[..., Any], undo: Callable[..., Any]
     ) -> _sync_async.Effects[None]:
-        """Carry out a turn, and let the run end after one without calls; yields as `_asked`."""
+        """Execute a turn, and end the run after a turn without calls; yield as `_request_turn`."""
         seen = yield partial(execute_calls, self.session, self._tool_functions, turn.tool_calls)
         self._commit_turn(turn, seen)
         if not turn.tool_calls:
             plan = yield from end_session(self.session)
             if plan is not None:
                 if self.session.stop_reason is not None:
-                    self.answer = ""  # it was refused, and there is no other
+                    self.answer = ""  # the rejected answer has no replacement
                 self._apply_plan(plan, (yield partial(undo, self.session, plan)))
             self.done = plan is None or self.session.stop_reason is not None
             if plan is None:
                 self._snapshots.close()
 
     def _accept_choice(self, choice: ResolvedTurn) -> bool:
-        """Take what was chosen as the next turn; False if it was refused: the model is to be asked again."""
+        """Take the selected response as the next turn; return False if it was rejected."""
         message = build_assistant_message(choice.response)
         self._answer_message = apply_repaired_turn(message, choice.turn) if choice.is_repaired else message
         self._turn = build_step(self._answer_message) if choice.is_repaired else choice.turn
@@ -348,7 +349,7 @@ class LoopRun:
         self.done = self.session.stop_reason is not None
 
     def _apply_plan(self, plan: RecoveryPlan, failed_effects: Sequence[Effect]) -> None:
-        """Make messages, tools and state agree with a plan that the session has carried out."""
+        """Apply to messages, tools and environment a plan that the session has executed."""
         for action in plan.actions:
             match action:
                 case Rewind(to_step=to_step, by=by):

@@ -1,4 +1,4 @@
-"""The state of the environment that a loop's tools act on: saved at boundaries, put back with the line."""
+"""Snapshots of the environment that a loop's tools act on: saved at boundaries, restored by rollbacks."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ if TYPE_CHECKING:
 
 
 class EnvironmentSnapshots:
-    """Keeps the state of one run; does nothing where it cannot be saved.
+    """Snapshots of one run; without a save function all methods do nothing.
 
     Args:
-        session: the run; its forks go to boundaries that were saved from now on.
+        session: session of the run; its forks go to boundaries with a snapshot.
         save, restore: the caller's functions, both or neither.
-        options: how often and in what form it is saved.
-        store: where it is written behind.
+        options: frequency and format of the snapshots.
+        store: store to which snapshots are written asynchronously.
 
     Raises:
-        ConfigError: one of the two functions alone, or an option that is out of its range.
+        ConfigError: only one of the two functions is given, or an option is out of range.
     """
 
     def __init__(
@@ -49,14 +49,14 @@ class EnvironmentSnapshots:
 
     @property
     def saved_steps(self) -> tuple[int, ...]:
-        """The steps before which the state can be put back."""
+        """Return the steps before which the state can be restored."""
         return self._snapshot_manager.restorable_steps if self._snapshot_manager is not None else ()
 
     def save_if_due(self) -> None:
-        """Save the state, if that is due.
+        """Save the state if a snapshot is due.
 
         Raises:
-            ConfigError: the first state cannot be encoded. What fails later is noted, and the run goes on.
+            ConfigError: the first state cannot be encoded. Later errors are recorded, and the run continues.
         """
         keeper, session = self._snapshot_manager, self._session
         if keeper is None:
@@ -70,7 +70,7 @@ class EnvironmentSnapshots:
             session.record_failure(error)
 
     def roll_back(self, to_step: int, method: Literal["truncate", "fork"]) -> None:
-        """The line was left before ``to_step``; by a fork the state is put back. Raises RecoveryError."""
+        """Restore the state after a fork; after a truncation mark it stale. Raises RecoveryError."""
         if self._snapshot_manager is None:
             return
         if method == "fork":
@@ -79,24 +79,24 @@ class EnvironmentSnapshots:
             self._snapshot_manager.mark_stale(to_step)
 
     def restore_first(self) -> None:
-        """The run begins anew, with the first state; where that is not kept, it is noted."""
+        """Restore the first state for a restart; record a failure if it is missing."""
         if self._snapshot_manager is not None and not self._snapshot_manager.restore_first(
             forks=self._session.recorder.branch_count
         ):
             self._session.record_failure(RecoveryError("the first state is not kept"))
 
     def discard_from_current(self) -> None:
-        """Another line has taken the place of the live one, with the same state."""
+        """Mark the current snapshot as stale, since the branch has changed while the state has not."""
         if self._snapshot_manager is not None:
             self._snapshot_manager.mark_stale(len(self._session))
 
     def resume(self) -> None:
-        """Put back the latest state that was kept, and leave the steps behind it.
+        """Restore the latest saved state, and roll back the steps after it.
 
-        Where none was kept, the state is taken as it is now and the run goes back to its task.
+        Without a saved state, keep the current state and roll the run back to its task.
 
         Raises:
-            StoreUnavailable, ConfigError, RecoveryError: what was kept cannot be read or decoded.
+            StoreUnavailable, ConfigError, RecoveryError: the saved state cannot be read or decoded.
         """
         if self._snapshot_manager is None:
             return
@@ -108,6 +108,6 @@ class EnvironmentSnapshots:
             rewind_to_saved_state(self._session, at)
 
     def close(self) -> None:
-        """Nothing will be put back any more."""
+        """Delete the snapshots at the end of the run."""
         if self._snapshot_manager is not None:
             self._snapshot_manager.clear()

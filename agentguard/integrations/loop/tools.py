@@ -1,4 +1,4 @@
-"""Plain functions as tools: their specification from their signature, and calls carried out by name."""
+"""Tools from plain functions: specifications from their signatures, and calls by name."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from agentguard.trajectory.model import Observation, ToolCall, ToolSpec
 
 
 class ToolNotCallable(AgentGuardError):
-    """A call that reached no tool: an unknown name, or arguments that do not fit. Nothing has happened."""
+    """Call of an unknown tool, or with arguments that do not fit. Nothing was executed."""
 
     code = "cannot_call"
 
@@ -27,7 +27,7 @@ class ToolFunctions:
         functions: the functions, named by themselves or by the mapping's keys.
 
     Raises:
-        ConfigError: two have one name, or one has no name or signature.
+        ConfigError: two functions have the same name, or one has no name or signature.
     """
 
     def __init__(self, functions: Sequence[Callable[..., Any]] | Mapping[str, Callable[..., Any]]) -> None:
@@ -44,7 +44,7 @@ class ToolFunctions:
         self.specs = tuple(_build_tool_spec(name, function) for name, function in self._functions.items())
 
     def build_definitions(self, disabled_tools: set[str]) -> list[dict[str, Any]]:
-        """Specifications in the chat API's shape, without those that are withheld."""
+        """Return the specifications of the enabled tools in the format of the chat API."""
         return [
             {
                 "type": "function",
@@ -59,19 +59,19 @@ class ToolFunctions:
         ]
 
     def call(self, call: ToolCall) -> Any:
-        """Carry out a call. Raises CannotCall if nothing could be called, else what the tool raises."""
+        """Execute a call. Raises ToolNotCallable if no function fits, else the function's exception."""
         function, arguments = self._bind(call)
         return function(**arguments)
 
     async def acall(self, call: ToolCall) -> Any:
-        """As `call`; what the function returns is awaited if it can be."""
+        """Execute a call like `call`; await the result if it is awaitable."""
         function, arguments = self._bind(call)
         result = function(**arguments)
         return await result if inspect.isawaitable(result) else result
 
     @staticmethod
     def is_not_executed(error: Exception) -> bool:
-        """Whether an exception says that nothing was called."""
+        """Return whether an exception means that no function was called."""
         return isinstance(error, ToolNotCallable)
 
     def _bind(self, call: ToolCall) -> tuple[Callable[..., Any], dict[str, Any]]:
@@ -97,7 +97,7 @@ def _get_function_name(function: Callable[..., Any]) -> str:
 
 
 def _build_tool_spec(name: str, function: Callable[..., Any]) -> ToolSpec:
-    """Name, documentation and JSON Schema of a function, from its signature by pydantic."""
+    """Build a specification with pydantic: name, docstring and JSON Schema of the signature."""
     from pydantic import TypeAdapter
     from pydantic.errors import PydanticUserError
 
@@ -111,13 +111,13 @@ def _build_tool_spec(name: str, function: Callable[..., Any]) -> ToolSpec:
 
 
 def execute_calls(session: Session, tools: ToolFunctions, calls: Sequence[ToolCall]) -> list[Observation]:
-    """Carry out the calls one after the other; a tool that raises gives an observation that is an error."""
+    """Execute the calls in order; an exception of a tool becomes an observation with ``is_error``."""
     seen = []
     for call, claim in _claim_calls(session, calls):
         try:
             result = run_tool(session, claim, lambda call=call: tools.call(call))  # type: ignore[misc]
             seen.append(_build_observation(call, to_result_text(result)))
-        except Exception as error:  # a tool may raise anything; the agent is told
+        except Exception as error:  # a tool may raise anything; the agent gets it as text
             seen.append(_build_error_observation(session, call, claim, error))
     return seen
 
@@ -125,7 +125,7 @@ def execute_calls(session: Session, tools: ToolFunctions, calls: Sequence[ToolCa
 async def aexecute_calls(
     session: Session, tools: ToolFunctions, calls: Sequence[ToolCall]
 ) -> list[Observation]:
-    """As `execute_calls`; the calls run side by side, and tools may be coroutine functions."""
+    """Execute the calls concurrently, otherwise like `execute_calls`; tools may be coroutine functions."""
 
     async def observed(call: ToolCall, claim: EffectClaim) -> Observation:
         try:
@@ -140,7 +140,7 @@ async def aexecute_calls(
 
 
 def _claim_calls(session: Session, calls: Sequence[ToolCall]) -> list[tuple[ToolCall, EffectClaim]]:
-    """Ask the ledger for all calls of the turn before any of them runs."""
+    """Claim all calls of the turn in the ledger before any of them runs."""
     return [(call, session.begin_tool(call.name, call.arguments or {})) for call in calls]
 
 

@@ -1,4 +1,4 @@
-"""Requests and responses of httpx2 that differ from others in a few places."""
+"""Requests and responses of httpx2 with replaced headers, bodies or streams."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from agentguard.intercept.registry import GUARDED_APIS
 from agentguard.intercept.types import CandidateRequest
 
 RUN_HEADER = "agentguard-run"
-"""Names the run of a request; ``off`` leaves the request unguarded. It is never sent on."""
+"""Header with the run of a request; ``off`` disables the guard. It is never forwarded."""
 
 
 def select_adapter(request: httpx2.Request) -> ApiAdapter | None:
-    """The dialect of a request that may be one of a run; None for all others."""
+    """Return the adapter for a request, by its method and path; None if the API cannot be guarded."""
     if request.method != "POST":
         return None
     path = request.url.path.rstrip("/")
@@ -28,7 +28,7 @@ def select_adapter(request: httpx2.Request) -> ApiAdapter | None:
 
 
 def strip_run_header(request: httpx2.Request) -> tuple[httpx2.Request, str]:
-    """The request without the guard's own header, and what that said."""
+    """Return the request without the run header, and the header's value."""
     run = request.headers.get(RUN_HEADER)
     if run is None:
         return request, ""
@@ -40,7 +40,7 @@ def strip_run_header(request: httpx2.Request) -> tuple[httpx2.Request, str]:
 
 
 def replace_content(request: httpx2.Request, content: bytes | None) -> httpx2.Request:
-    """The request with another body; itself where that is None."""
+    """Return the request with another body; the same request if ``content`` is None."""
     if content is None:
         return request
     headers = httpx2.Headers([pair for pair in request.headers.raw if pair[0].lower() != b"content-length"])
@@ -50,7 +50,7 @@ def replace_content(request: httpx2.Request, content: bytes | None) -> httpx2.Re
 
 
 def parse_object(content: bytes) -> dict[str, Any] | None:
-    """A body as a JSON object; None if it is none."""
+    """Parse a body; return None if it is not a JSON object."""
     try:
         value = json.loads(content)
     except (ValueError, RecursionError):
@@ -59,18 +59,18 @@ def parse_object(content: bytes) -> dict[str, Any] | None:
 
 
 def is_event_stream(response: httpx2.Response) -> bool:
-    """Whether the body is an answer as a stream of events."""
+    """Return whether the body is an answer as a stream of events."""
     kind = response.headers.get("content-type", "").lower()
     return response.status_code == 200 and kind.startswith("text/event-stream")
 
 
 def is_passed_through(response: httpx2.Response) -> bool:
-    """Whether the body is not to be read as a whole."""
+    """Return whether the transport must not read the whole body."""
     return response.status_code != 200 or is_event_stream(response)
 
 
 def read_body(response: httpx2.Response) -> bytes:
-    """The body as it came, compressed or not; also of a response that the inner transport has read."""
+    """Read the body, still compressed if it was; works also if the inner transport has read it."""
     stream = response.stream
     assert isinstance(stream, httpx2.SyncByteStream)
     try:
@@ -80,7 +80,7 @@ def read_body(response: httpx2.Response) -> bytes:
 
 
 async def aread_body(response: httpx2.Response) -> bytes:
-    """As `read`."""
+    """Read the body like `read_body`."""
     stream = response.stream
     assert isinstance(stream, httpx2.AsyncByteStream)
     try:
@@ -90,7 +90,7 @@ async def aread_body(response: httpx2.Response) -> bytes:
 
 
 def restore_body(response: httpx2.Response, content: bytes) -> httpx2.Response:
-    """The response with its body, which was read."""
+    """Return the response with the body that was read."""
     return httpx2.Response(
         response.status_code, headers=response.headers, content=content, extensions=response.extensions
     )
@@ -98,13 +98,13 @@ def restore_body(response: httpx2.Response, content: bytes) -> httpx2.Response:
 
 @dataclass(frozen=True, slots=True)
 class CandidateHttpRequest:
-    """A request of another candidate; its answer is read whole, whatever it is."""
+    """Request of another candidate; its response is always read completely."""
 
     request: httpx2.Request
 
 
 def build_candidate_request(request: httpx2.Request) -> CandidateRequest:
-    """How candidates are asked for where ``request`` asked for the turn."""
+    """Return the functions that request further candidates of the turn of ``request``."""
     return CandidateRequest(
         build_request=lambda body: CandidateHttpRequest(replace_content(request, body)),
         parse_response=_parse_candidate_response,
@@ -120,7 +120,7 @@ def _parse_candidate_response(result: tuple[httpx2.Response, bytes]) -> dict[str
 
 
 def replace_payload(response: httpx2.Response, payload: Mapping[str, Any]) -> httpx2.Response:
-    """The response with another object as its body."""
+    """Return the response with another JSON object as its body."""
     gone = (b"content-length", b"content-encoding", b"transfer-encoding")
     headers = [pair for pair in response.headers.raw if pair[0].lower() not in gone]
     content = json.dumps(payload, separators=(",", ":")).encode()
@@ -130,7 +130,7 @@ def replace_payload(response: httpx2.Response, payload: Mapping[str, Any]) -> ht
 def replace_stream(
     response: httpx2.Response, stream: httpx2.SyncByteStream | httpx2.AsyncByteStream
 ) -> httpx2.Response:
-    """The response with another stream of plain bytes."""
+    """Return the response with another stream of uncompressed bytes."""
     gone = (b"content-length", b"content-encoding")
     headers = [pair for pair in response.headers.raw if pair[0].lower() not in gone]
     return httpx2.Response(
@@ -139,7 +139,7 @@ def replace_stream(
 
 
 class GuardedByteStream(httpx2.SyncByteStream):
-    """A stream that lets its conversation go on when it is over, however it ends."""
+    """Stream that settles its guarded request when it ends, normally or not."""
 
     def __init__(
         self, chunks: Iterator[bytes], guarded_request: GuardedRequest, response: httpx2.Response
@@ -153,14 +153,14 @@ class GuardedByteStream(httpx2.SyncByteStream):
             self._guarded_request.settle()
 
     def close(self) -> None:
-        """Close what is read from."""
+        """Close the source of the stream."""
         getattr(self._chunks, "close", _do_nothing)()
         self._response.close()
         self._guarded_request.settle()
 
 
 class AsyncGuardedByteStream(httpx2.AsyncByteStream):
-    """As `GuardedStream`."""
+    """Async stream that settles its guarded request when it ends, normally or not."""
 
     def __init__(
         self, chunks: AsyncIterator[bytes], guarded_request: GuardedRequest, response: httpx2.Response
@@ -175,7 +175,7 @@ class AsyncGuardedByteStream(httpx2.AsyncByteStream):
             self._guarded_request.settle()
 
     async def aclose(self) -> None:
-        """Close what is read from."""
+        """Close the source of the stream."""
         close = getattr(self._chunks, "aclose", None)
         if close is not None:
             await close()
@@ -184,4 +184,4 @@ class AsyncGuardedByteStream(httpx2.AsyncByteStream):
 
 
 def _do_nothing() -> None:
-    """For a flow that cannot be closed."""
+    """Do nothing, for a stream that cannot be closed."""

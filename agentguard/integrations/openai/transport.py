@@ -9,9 +9,11 @@ Anthropic's client (anthropic 2.x) takes the same transports::
 
     client = Anthropic(http_client=anthropic.DefaultHttpxClient(transport=guard.transport()))
 
-A transport sees requests and answers, and no tools: what a tool returned comes with the next request. So
-requests are joined to runs by what they resend (`agentguard.intercept`), turns are taken back by
-leaving them out of every later request, and an answer is judged before the client sees its calls.
+A transport sees requests and answers but no tools: tool results come with the next request. Therefore:
+
+- A request is assigned to a run by the history that it resends (`agentguard.intercept`).
+- A rollback leaves turns out of every later request.
+- An answer is judged before the client sees its calls.
 """
 
 from __future__ import annotations
@@ -57,7 +59,7 @@ RequestGenerator = Generator[httpx2.Request, tuple[httpx2.Response, bytes | None
 
 
 class _TransportBase:
-    """What the two transports share: everything but waiting."""
+    """Common part of the two transports, without input and output."""
 
     def __init__(
         self,
@@ -76,7 +78,7 @@ class _TransportBase:
         self._buffer_all = buffer == "all"
 
     def open_request(self, request: httpx2.Request, run_name: str) -> GuardedRequest | httpx2.Response | None:
-        """Begin with a request that was read; None if it is not guarded, an answer if it is refused."""
+        """Open a request whose body was read; None if it is not guarded, a response if it is rejected."""
         dialect = select_adapter(request)
         if dialect is None or run_name == "off":
             return None
@@ -88,13 +90,13 @@ class _TransportBase:
                 return None
             repeat = request.headers.get("x-stainless-retry-count", "0") != "0"
             return self.interceptor.open_request(dialect, body, run_name=run_name, is_retry=repeat)
-        except Exception as error:  # whatever the guard trips over, the request is not to blame
+        except Exception as error:  # a failure of the guard must not fail the request
             return self._handle_guard_error(error)
 
     def handle_exchange(self, guarded_request: GuardedRequest, request: httpx2.Request) -> RequestGenerator:
-        """Yield what is to be sent, take each answer and its bytes; return what the client gets.
+        """Yield requests and receive each response with its bytes; return the client's response.
 
-        The bytes are None where the answer is a stream, which is then returned to be judged as it flows.
+        The bytes are None for a stream. Then the response is returned at once and judged while it streams.
         """
         while guarded_request.final_text is None:
             try:
@@ -128,7 +130,7 @@ class _TransportBase:
     def build_final_response(
         self, guarded_request: GuardedRequest, payload: dict[str, Any] | None = None
     ) -> httpx2.Response:
-        """The guard's own answer, in the form that the client asked for."""
+        """Build the guard's own answer in the form that the client requested."""
         dialect, body = guarded_request.adapter, guarded_request.request_body
         made = dialect.build_final_answer(body, payload, guarded_request.final_text or "")
         guarded_request.settle(dialect.extract_answer_items(made) or (), response_id=made["id"])
@@ -140,7 +142,7 @@ class _TransportBase:
     def build_stream_buffer(
         self, guarded_request: GuardedRequest, request: httpx2.Request
     ) -> EventStreamBuffer:
-        """What holds back the events of a stream."""
+        """Build the buffer that holds back the events of a stream."""
         return build_stream_buffer(
             guarded_request, build_candidate_request(request), buffer_all=self._buffer_all
         )
@@ -148,12 +150,12 @@ class _TransportBase:
     def finish_stream(
         self, guarded_request: GuardedRequest, stream_buffer: EventStreamBuffer
     ) -> _sync_async.Effects[tuple[bytes, bool]]:
-        """The end of one answer in a stream: what the client gets, and whether the model is asked again.
+        """Finish one answer in a stream; return the client's bytes, and whether to call the model again.
 
-        Yields what asks for further candidates.
+        Yield the requests of further candidates.
 
         Raises:
-            httpx2.RemoteProtocolError: the answer is not whole; nothing of what was held is let through.
+            httpx2.RemoteProtocolError: the answer is incomplete; held events are not forwarded.
         """
         try:
             if guarded_request.is_dropped:
@@ -180,18 +182,18 @@ class _TransportBase:
 
 
 class GuardTransport(_TransportBase, httpx2.BaseTransport):
-    """A transport for ``DefaultHttpxClient``; `Guard.transport` makes it.
+    """Transport for ``DefaultHttpxClient``; created by `Guard.transport`.
 
     Args:
-        guard: whose rules hold.
-        inner: sends what is sent; one of httpx2's own if absent.
-        name: of the agent, as the trajectory shows it.
-        on_run: called with the session of each run when it begins, e.g. to keep it for looking at.
-        kept: conversations that are remembered between their requests.
-        hold: ``"tools"`` lets streamed text flow at once, ``"all"`` holds all of an answer until its verdict.
+        guard: the guard whose rules apply.
+        inner: transport that sends the requests; by default httpx2's own.
+        name: name of the agent in the trajectory.
+        on_run: called with the session of each run when the run begins, for example to inspect it later.
+        max_conversations: number of conversations that are kept between their requests.
+        buffer: ``"tools"`` forwards streamed text at once, ``"all"`` holds an answer until its verdict.
 
     Raises:
-        ConfigError: an option is out of its range.
+        ConfigError: an option is out of range.
     """
 
     def __init__(self, guard: Guard, *, inner: httpx2.BaseTransport | None = None, **options: Any) -> None:
@@ -199,7 +201,7 @@ class GuardTransport(_TransportBase, httpx2.BaseTransport):
         self._inner = inner if inner is not None else httpx2.HTTPTransport()
 
     def handle_request(self, request: httpx2.Request) -> httpx2.Response:
-        """Send a request, guarded if it is one of a run."""
+        """Send a request; guard it if it calls a supported API."""
         request, run = strip_run_header(request)
         if select_adapter(request) is not None:
             request.read()
@@ -252,7 +254,7 @@ class GuardTransport(_TransportBase, httpx2.BaseTransport):
 
 
 class AsyncGuardTransport(_TransportBase, httpx2.AsyncBaseTransport):
-    """As `GuardTransport`, for ``DefaultAsyncHttpxClient``; `Guard.atransport` makes it."""
+    """Transport for ``DefaultAsyncHttpxClient``, like `GuardTransport`; created by `Guard.atransport`."""
 
     def __init__(
         self, guard: Guard, *, inner: httpx2.AsyncBaseTransport | None = None, **options: Any
@@ -261,7 +263,7 @@ class AsyncGuardTransport(_TransportBase, httpx2.AsyncBaseTransport):
         self._inner = inner if inner is not None else httpx2.AsyncHTTPTransport()
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        """Send a request, guarded if it is one of a run."""
+        """Send a request; guard it if it calls a supported API."""
         request, run = strip_run_header(request)
         if select_adapter(request) is not None:
             await request.aread()

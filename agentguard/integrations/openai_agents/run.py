@@ -285,7 +285,7 @@ class AgentsGuardedRun:
         """Return True if the run is over: the runner has ended and the guard accepts the end."""
         if result.interruptions:
             return True  # the run waits for an approval; its last turn is incomplete
-        # the form that the model sees after handoffs
+        # as the model sees it after handoffs
         self._commit_turn(result.to_input_list(mode="normalized"))
         plan = await aend_session(self._session)
         if plan is not None:

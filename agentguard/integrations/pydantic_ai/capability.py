@@ -4,14 +4,14 @@
 
     agent = Agent(model, tools=[...], capabilities=[guard.pydantic_ai()])
 
-A turn is judged before the node that calls its tools runs; there the response can be taken out of the history
-and the request made again. A rollback is done after that node: the history is cut to what it was before a
-turn, and the node that follows makes that turn's request again, with the correction as a prompt at its end.
-So an answer is never without its call, and the history never ends in a call without an answer.
+A turn is judged before the node that calls its tools. There the guard can remove the response from the
+history and repeat the request. A rollback happens after that node. The guard cuts the history to its state
+before a turn, and the next node repeats that turn's request with the correction as a prompt at its end. So a
+result always follows its call, and the history never ends in a call without a result.
 
-Hooks before and after a node are used rather than one around it: under ``run_stream`` tools run before the
-hook around their node does. The last response of ``run_stream`` is with the caller while it is written, so
-the end of such a run cannot be refused; the acceptance test is asked and its verdict kept.
+The guard uses hooks before and after a node, because under ``run_stream`` tools run before a hook around
+their node. The caller of ``run_stream`` receives the last response while it is generated. So the guard cannot
+reject the end of such a run; the acceptance test still runs and its verdict is recorded.
 """
 
 from __future__ import annotations
@@ -52,26 +52,25 @@ if TYPE_CHECKING:
     from agentguard.guard import Guard
 
 MAX_REJECTIONS = 10
-"""Times one turn may be refused in a row before it is let through: a budget may be without limits."""
+"""Consecutive rejections of one turn. After that the answer is accepted, since a budget may be unlimited."""
 
 _NOT_EXECUTED_ERRORS = (ApprovalRequired, CallDeferred, ModelRetry, SkipToolExecution, ToolRetryError)
-"""By these a tool, or a hook before it, says that the call was not carried out and may come again."""
+"""Exceptions that report that a call was not executed and may be repeated."""
 
 
 class GuardCapability(AbstractCapability[Any]):
-    """Guards every run of an agent.
+    """Capability that guards every run of an agent.
 
     Args:
-        guard: whose rules hold; `Guard.pydantic_ai` gives itself.
-        name: of the agent, as the trajectory shows it; the agent's own if absent.
-        ask: called with a question when a person must decide; the answer goes to the agent. It may be a
-            coroutine function.
-        on_run: called with the session of each run when it begins, e.g. to keep it for looking at.
-        models: models by name, which may be asked for candidates of a turn; others are inferred from their
-            names by pydantic-ai.
+        guard: the guard whose rules apply; set by `Guard.pydantic_ai`.
+        name: name of the agent in the trajectory; by default the agent's own name.
+        ask: called with a question when a person must decide; the agent gets the answer. May be a coroutine
+            function.
+        on_run: called with the session of each run when the run begins, for example to inspect it later.
+        models: models by name, for candidates of a turn; pydantic-ai infers others from their names.
 
     A run that the guard stops raises `RunStopped` with the reason, since an agent with typed output has
-    nothing else to return.
+    no other value to return.
     """
 
     def __init__(
@@ -89,11 +88,11 @@ class GuardCapability(AbstractCapability[Any]):
         self._rejection_count = 0
 
     def get_ordering(self) -> CapabilityOrdering:
-        """Outermost: what it rewrites is what all others see."""
+        """Return the outermost position, so that all other capabilities see the guard's changes."""
         return CapabilityOrdering(position="outermost")
 
     async def for_run(self, ctx: RunContext[Any]) -> GuardCapability:
-        """A capability of its own for each run."""
+        """Return a separate capability for each run."""
         made = copy.copy(self)
         made._run = self._create_run(self._name or (ctx.agent.name if ctx.agent is not None else None))
         made._rejection_count = 0
@@ -102,19 +101,19 @@ class GuardCapability(AbstractCapability[Any]):
     async def prepare_tools(
         self, ctx: RunContext[Any], tool_defs: list[ToolDefinition]
     ) -> list[ToolDefinition]:
-        """Leave out the tools that were taken away."""
+        """Remove the disabled tools."""
         del ctx
         return self._run.register_tools(tool_defs)
 
     async def prepare_output_tools(
         self, ctx: RunContext[Any], tool_defs: list[ToolDefinition]
     ) -> list[ToolDefinition]:
-        """Take note of the tools by which the agent gives its output: calls of them are no mistake."""
+        """Register the tools that produce the agent's output, so that their calls are known."""
         del ctx
         return self._run.register_tools(tool_defs)
 
     async def before_node_run(self, ctx: RunContext[Any], *, node: Any) -> Any:
-        """Before the tools of a turn run: judge it, and ask again with the correction if it is refused."""
+        """Judge a turn before its tools run; retry with a correction if the guard rejects it."""
         if not isinstance(node, CallToolsNode):
             return node
         run, session = self._run, self._run.get_or_start_session(ctx.run_id, ctx.messages)
@@ -132,7 +131,7 @@ class GuardCapability(AbstractCapability[Any]):
         return ModelRequestNode(run.build_retry_request(ctx.messages, told))
 
     async def after_node_run(self, ctx: RunContext[Any], *, node: Any, result: Any) -> Any:
-        """After the tools of a turn ran: commit it, and do what is to be done before the next one."""
+        """Commit a turn after its tools ran, and apply the recovery that is due."""
         session = self._run.session
         if session is None or session.has_ended or not isinstance(node, CallToolsNode):
             return result
@@ -159,7 +158,7 @@ class GuardCapability(AbstractCapability[Any]):
         args: dict[str, Any],
         handler: Callable[[dict[str, Any]], Awaitable[Any]],
     ) -> Any:
-        """Let each effect happen once."""
+        """Execute a tool through the effect ledger, so that each effect happens once."""
         del tool_def
         session = self._run.get_or_start_session(ctx.run_id, ctx.messages)
         claim = session.begin_tool(call.tool_name, call.args_as_dict())
@@ -183,7 +182,7 @@ class GuardCapability(AbstractCapability[Any]):
     async def after_model_request(
         self, ctx: RunContext[Any], *, request_context: Any, response: ModelResponse
     ) -> ModelResponse:
-        """Keep how the turn was asked for: further candidates of it are asked for in the same way."""
+        """Keep the request of the turn as a template for further candidates."""
         del ctx
         self._request_context = request_context
         return response
@@ -193,7 +192,7 @@ class GuardCapability(AbstractCapability[Any]):
 
     async def after_run(self, ctx: RunContext[Any], *, result: Any) -> Any:
         """End the session of a run whose last response was streamed to the caller."""
-        messages = result.all_messages()  # the context's own are those at the beginning of the run
+        messages = result.all_messages()  # the context only has the messages from the start of the run
         session = self._run.get_or_start_session(ctx.run_id, messages)
         if not session.has_ended:
             self._run.commit_new_messages(session, messages)
@@ -201,7 +200,7 @@ class GuardCapability(AbstractCapability[Any]):
         return result
 
     async def _handle_end(self, ctx: RunContext[Any], session: Session, result: Any) -> Any:
-        """Accept the end of the run, or send the agent back."""
+        """Accept the end of the run, or send the agent back to the model."""
         self._run.commit_new_messages(session, ctx.messages)
         plan = await aend_session(session)
         if plan is None:
@@ -213,7 +212,7 @@ class GuardCapability(AbstractCapability[Any]):
 
 
 def _replace_node(choice: ResolvedTurn, ctx: RunContext[Any], node: Any) -> Any:
-    """The node of the response that was chosen, which takes the place of the one in the history."""
+    """Return the node of the selected response, which replaces the response in the history."""
     if choice.response is node.model_response and not choice.is_repaired:
         return node
     taken = apply_repaired_turn(choice.response, choice.turn) if choice.is_repaired else choice.response

@@ -1,8 +1,8 @@
-"""pydantic-ai's messages as steps, and the places in a conversation a run can be taken back to.
+"""Conversion of pydantic-ai's messages to steps, and positions to which a run can be rolled back.
 
-A step of an agent is a response of the model with the parts of the next request that answer its calls. All
-other parts of a request (a prompt, feedback on an output that was no good) are steps of their own. What the
-guard says is put into a request after its steps were taken, so it never counts as one.
+A step of an agent is a response of the model with the parts of the next request that answer its calls. Each
+other part of a request (a prompt, feedback on a rejected output) is a step. The guard's texts are added to a
+request after its steps were committed, so they are never steps.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ _Part = TypeVar("_Part")
 async def request_candidate(
     ctx: RunContext[Any], request_context: Any, variant: SampleVariant, models: Mapping[str, Any]
 ) -> ModelResponse:
-    """Ask for another candidate of a turn; its cost is counted as the run's.
+    """Request another candidate of a turn; its usage is added to the run's.
 
     Args:
-        ctx: of the run.
-        asked: the ``ModelRequestContext`` by which the turn was asked for.
-        variant: how this candidate is asked for.
-        models: models by name; others are inferred from their names by pydantic-ai.
+        ctx: context of the run.
+        request_context: the ``ModelRequestContext`` of the turn.
+        variant: variation of the request for this candidate.
+        models: models by name; pydantic-ai infers others from their names.
     """
     messages = list(request_context.messages)
     if variant.instruction and messages and isinstance(messages[-1], ModelRequest):
@@ -60,7 +60,7 @@ async def request_candidate(
 
 
 def apply_repaired_turn(response: ModelResponse, turn: Step) -> ModelResponse:
-    """The response with the text and the calls of ``turn``, which was made of it and repaired since."""
+    """Return the response with the text and the calls of ``turn``, its repaired step."""
     calls = {call.id: call for call in turn.tool_calls if call.arguments is not None}
     texts = [part for part in response.parts if isinstance(part, TextPart) and part.content]
     parts: list[Any] = []
@@ -79,7 +79,7 @@ def _replace_call(part: Any, tool_name: str, arguments: dict[str, Any]) -> Any:
 
 
 def replace_result(messages: Iterable[ModelMessage], call_id: str | None, text: str) -> list[ModelMessage]:
-    """The messages with another text in place of what a call returned."""
+    """Return the messages with another text for a tool result."""
     made: list[ModelMessage] = []
     for message in messages:
         if isinstance(message, ModelRequest):
@@ -89,7 +89,7 @@ def replace_result(messages: Iterable[ModelMessage], call_id: str | None, text: 
 
 
 def replace_result_in_parts(parts: Sequence[_Part], call_id: str | None, text: str) -> list[_Part]:
-    """As `replace_result`, for the parts of one request."""
+    """Return the parts of a request with another text for a tool result."""
     made: list[Any] = [
         replace(part, content=text)
         if isinstance(part, ToolReturnPart) and part.tool_call_id == call_id
@@ -100,15 +100,15 @@ def replace_result_in_parts(parts: Sequence[_Part], call_id: str | None, text: s
 
 
 _ERROR_PART_TYPES = frozenset({"failed", "retried", "interrupted"})
-"""Outcomes of a call that are errors; that it was denied is a person's decision and none."""
+"""Outcomes of a call that are errors; a call denied by a person is not an error."""
 
 
 @dataclass(frozen=True, slots=True)
 class MessagePosition:
-    """Where a run stood before a turn of the agent: the history, and what was about to be asked.
+    """Position of a run before a turn of the agent: the history and the next request.
 
-    The calls in the history and their answers are kept together in this way: an answer belongs to the
-    request, and the request is sent whole.
+    The position keeps calls and results together: a result is part of the request, and the request is sent
+    as a whole.
     """
 
     history: tuple[ModelMessage, ...]
@@ -116,7 +116,7 @@ class MessagePosition:
 
 
 def build_steps(messages: Iterable[ModelMessage], *, agent: str) -> list[Step]:
-    """Messages as steps; their index is set when they are committed."""
+    """Convert messages to steps without an index."""
     made: list[Step] = []
     for message in messages:
         if isinstance(message, ModelResponse):
@@ -132,7 +132,7 @@ def build_steps(messages: Iterable[ModelMessage], *, agent: str) -> list[Step]:
 
 
 def build_step(response: ModelResponse, *, agent: str) -> Step:
-    """A response of the model as a step whose tools have not run."""
+    """Convert a response of the model to a step without tool results."""
     used = response.usage
     return Step(
         index=0,
@@ -151,7 +151,7 @@ def build_step(response: ModelResponse, *, agent: str) -> Step:
 
 
 def join_system_prompts(messages: Sequence[ModelMessage]) -> str:
-    """System prompts and instructions of a conversation."""
+    """Return the system prompts and instructions of a conversation."""
     requests = [message for message in messages if isinstance(message, ModelRequest)]
     prompts = [p.content for r in requests for p in r.parts if p.part_kind == "system-prompt"]
     instructions = [request.instructions for request in requests[-1:] if request.instructions]
@@ -159,13 +159,13 @@ def join_system_prompts(messages: Sequence[ModelMessage]) -> str:
 
 
 def find_task(messages: Sequence[ModelMessage]) -> str:
-    """The newest prompt of a user."""
+    """Return the latest user prompt."""
     parts = (part for message in reversed(messages) for part in reversed(message.parts))
     return next((_join_text(part.content) for part in parts if isinstance(part, UserPromptPart)), "")
 
 
 def build_request(parts: Sequence[ModelRequestPart], guard_texts: Sequence[str]) -> ModelRequest:
-    """A request with what the guard has to say at its end."""
+    """Build a request with the guard's texts at its end."""
     said = [UserPromptPart(text) for text in guard_texts]
     return ModelRequest(parts=[*parts, *said])
 
@@ -184,7 +184,7 @@ def _build_tool_call(part: Any) -> ToolCall:
 
 
 def _build_observation(part: Any) -> Observation | None:
-    """The answer to a call, if the part is one."""
+    """Return the result of a call, if the part is one."""
     if part.part_kind == "tool-return":
         text, failed = part.model_response_str(), part.outcome in _ERROR_PART_TYPES
     elif part.part_kind == "retry-prompt" and part.tool_name is not None:
@@ -195,7 +195,7 @@ def _build_observation(part: Any) -> Observation | None:
 
 
 def _build_part_step(part: Any, answered_call_ids: Observation | None) -> Step | None:
-    """A part that answers no call of the turn before it, as a step; None if it tells nothing of the run."""
+    """Convert a part that does not answer a call of the preceding turn; None if it is not a step."""
     if part.part_kind == "user-prompt":
         return Step(index=0, source=Source.USER, agent="human", content=_join_text(part.content))
     if answered_call_ids is not None:

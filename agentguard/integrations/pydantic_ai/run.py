@@ -1,4 +1,4 @@
-"""One run of a pydantic-ai agent: what the guard knows of it, its messages in agreement with plans."""
+"""Guarded run of a pydantic-ai agent: commits its messages and applies plans to them."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ AskCallback = Callable[[str], str | Awaitable[str]]
 
 
 class PydanticGuardedRun:
-    """The state of one run.
+    """State of one run.
 
     Args:
-        guard: whose rules hold.
-        agent: its name in the trajectory.
+        guard: the guard whose rules apply.
+        agent_name: name of the agent in the trajectory.
         ask: called with a question when a person must decide.
-        on_run: called with the session when it begins.
+        on_run: called with the session when the run begins.
     """
 
     def __init__(
@@ -68,11 +68,11 @@ class PydanticGuardedRun:
 
     @property
     def session(self) -> Session | None:
-        """The guarded run; None before the model has answered for the first time."""
+        """Return the session; None before the model's first response."""
         return self._session
 
     def register_tools(self, tools: Sequence[ToolDefinition]) -> list[ToolDefinition]:
-        """Take note of the tools, and leave out those that were taken away."""
+        """Register the tools; return those that are not disabled."""
         new = {tool.name: tool for tool in tools if tool.name not in self._known_tools}
         self._known_tools |= new
         if new and self._session is not None:
@@ -80,7 +80,7 @@ class PydanticGuardedRun:
         return [tool for tool in tools if tool.name not in self.disabled_tools]
 
     def get_or_start_session(self, run_id: str | None, messages: Sequence[ModelMessage]) -> Session:
-        """The session; made when it is first asked for, since only then the tools are known."""
+        """Return the session. The first call starts it, since the tools are known only then."""
         if self._session is None:
             system = join_system_prompts(messages)
             meta = Trajectory(
@@ -107,14 +107,14 @@ class PydanticGuardedRun:
         return self._session
 
     def commit_new_messages(self, session: Session, messages: Sequence[ModelMessage]) -> None:
-        """Commit what the session has not seen; another capability may have shortened the history."""
+        """Commit the new messages; another capability may have shortened the history."""
         self._committed_count = min(self._committed_count, len(messages))
         for step in build_steps(messages[self._committed_count :], agent=self.agent_name):
             self._steps.append(session.commit(step))
         self._committed_count = len(messages)
 
     def commit_before_response(self, session: Session, messages: Sequence[ModelMessage]) -> None:
-        """The model has answered: ``messages`` end in its response. Commit all that came before it."""
+        """Commit the messages before the model's response, which is the last of ``messages``."""
         self.commit_new_messages(session, messages[:-1])
         before = messages[-2] if len(messages) > 1 and isinstance(messages[-2], ModelRequest) else None
         history = messages[:-1] if before is None else messages[:-2]
@@ -123,7 +123,7 @@ class PydanticGuardedRun:
     def save_position(
         self, session: Session, history: Sequence[ModelMessage], parts: Sequence[ModelRequestPart]
     ) -> None:
-        """Keep where the run stands before its next turn, without what the guard says there."""
+        """Save the position of the run before its next turn, without the guard's texts."""
         self._positions.setdefault(len(session), MessagePosition(tuple(history), tuple(parts)))
 
     async def resolve_turn(
@@ -132,10 +132,10 @@ class PydanticGuardedRun:
         response: ModelResponse,
         request_candidate: Callable[[SampleVariant], Awaitable[ModelResponse]],
     ) -> ResolvedTurn:
-        """Judge a turn whose tools have not run; ``ask`` asks for a candidate.
+        """Judge a turn before its tools run; ``request_candidate`` requests another candidate.
 
         Raises:
-            RunStopped: that stops the run.
+            RunStopped: the guard stops the run.
         """
         body = resolve_turn(
             session, response, lambda one: build_step(one, agent=self.agent_name), lambda one: one
@@ -145,7 +145,7 @@ class PydanticGuardedRun:
         return choice
 
     def build_retry_request(self, messages: list[ModelMessage], guard_texts: Sequence[str]) -> ModelRequest:
-        """Take the last response out of the messages; returns the request to be made again."""
+        """Remove the last response from the messages; return its request with the guard's texts."""
         messages.pop()
         parts: Sequence[ModelRequestPart] = ()
         if messages and isinstance(messages[-1], ModelRequest):
@@ -161,19 +161,19 @@ class PydanticGuardedRun:
         messages: list[ModelMessage],
         parts: Sequence[ModelRequestPart],
     ) -> ModelRequest:
-        """Make the messages agree with a plan that the session has carried out.
+        """Apply to the messages a plan that the session has executed.
 
         Args:
-            session: of this run.
-            plan: what it has carried out.
-            messages: the run's history, changed in place.
-            parts: of the request that would be made next.
+            session: session of the run.
+            plan: the executed plan.
+            messages: history of the run, changed in place.
+            parts: parts of the request that would be next.
 
         Returns:
-            The request to be made next instead.
+            The request to make instead.
 
         Raises:
-            RunStopped: the plan was to stop.
+            RunStopped: the plan stops the run.
         """
         failed = await aundo_effects(session, plan)
         for action in plan.actions:
@@ -184,13 +184,13 @@ class PydanticGuardedRun:
                 parts = self._roll_back(session, messages, to_step)
             elif isinstance(action, DisableTools):
                 self.disabled_tools |= set(action.tools)
-        self._committed_count = len(messages) + 1  # the request is added to the history when it is made
+        self._committed_count = len(messages) + 1  # pydantic-ai adds the request to the history
         self.raise_if_stopped(session)
         told = await acollect_messages(plan, failed, ask_person=self._ask)
         return build_request(parts, told)
 
     async def build_guard_texts(self, plan: RecoveryPlan) -> list[str]:
-        """What the agent is told by a plan about an answer, a person's answer among it."""
+        """Return the guard's texts of a plan for an answer, including a person's answer."""
         return await acollect_messages(plan, ask_person=self._ask)
 
     @staticmethod
@@ -202,7 +202,7 @@ class PydanticGuardedRun:
     def _apply_repair(
         self, repair: Repair, messages: list[ModelMessage], parts: Sequence[ModelRequestPart]
     ) -> list[ModelRequestPart]:
-        """Put another text in place of what a call returned, wherever the run may go on from."""
+        """Replace the text of a tool result in the messages and in all saved positions."""
         at = int(repair.field.partition("[")[2].rstrip("]"))
         call = self._steps[repair.step].observations[at].call_id
         messages[:] = replace_result(messages, call, repair.text)
@@ -218,10 +218,10 @@ class PydanticGuardedRun:
     def _roll_back(
         self, session: Session, messages: list[ModelMessage], to_step: int
     ) -> Sequence[ModelRequestPart]:
-        """Put the history back to a place; returns the parts of the request that is made there.
+        """Restore the history at a position; return the parts of the request to make there.
 
-        A run can be taken back to before a turn of the agent. Steps between ``to_step`` and that turn are
-        prompts, of this run or of the history it began with: they stay, and are committed again.
+        A rollback ends before a turn of the agent. The steps between ``to_step`` and that turn are prompts of
+        this run or of the history it began with. They stay and are committed again.
         """
         at = min(step for step in self._positions if step >= to_step)
         place = self._positions[at]
@@ -235,7 +235,7 @@ class PydanticGuardedRun:
 
 
 def format_tool_result(tool_name: str, result: Any) -> str:
-    """What a tool returned, as the text the model gets."""
+    """Return a tool's return value as the text that the model gets."""
     value = getattr(result, "return_value", result)
     return ToolReturnPart(tool_name=tool_name, content=value, tool_call_id="").model_response_str()
 

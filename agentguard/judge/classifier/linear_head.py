@@ -1,7 +1,7 @@
-"""A classifier's last layer, kept beside the judge: probabilities from the vectors of an embedding model.
+"""Linear classification head: probabilities from the vectors of an embedding model.
 
-So a general embedding model becomes a classifier of one's own without training, or serving, another model: a
-multinomial logistic regression over its vectors. It is stored as JSON, which runs no code.
+A multinomial logistic regression over its vectors makes a classifier of a general embedding model, without
+another model to train or serve. It is stored as JSON, so loading it runs no code.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ _HEAD_KIND = "agentguard classifier head 1"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinearHead:
-    """Linear over a vector, then softmax.
+    """Linear layer over a vector, followed by softmax.
 
     Attributes:
-        options: what the classes mean, in order.
-        weights: a row for each class, as long as a vector.
-        bias: one for each class.
+        options: meaning of the classes, in order.
+        weights: one row for each class, as long as a vector.
+        bias: one value for each class.
 
     Raises:
         ConfigError: the sizes do not agree, or a number is not finite.
@@ -45,11 +45,11 @@ class LinearHead:
 
     @property
     def vector_length(self) -> int:
-        """Of the vectors that it reads."""
+        """Length of the input vectors."""
         return len(self.weights[0])
 
     def predict_probabilities(self, vector: Sequence[float]) -> tuple[float, ...]:
-        """The probability of each option, in order; they sum to 1."""
+        """Return the probability of each option, in order; they sum to 1."""
         logits = [
             math.fsum(a * b for a, b in zip(row, vector, strict=True)) + bias
             for row, bias in zip(self.weights, self.bias, strict=True)
@@ -59,12 +59,12 @@ class LinearHead:
         return tuple(mass / math.fsum(masses) for mass in masses)
 
     def save(self, path: Path) -> None:
-        """Write it as JSON."""
+        """Write the head as JSON."""
         path.write_bytes(orjson.dumps({"kind": _HEAD_KIND, **asdict(self)}))
 
     @classmethod
     def load(cls, path: Path) -> LinearHead:
-        """Read it. Raises ModelFileError if the file holds none."""
+        """Load a head. Raises ModelFileError if the file does not hold one."""
         try:
             held: Any = orjson.loads(path.read_bytes())
             if held.pop("kind") != _HEAD_KIND:
@@ -78,7 +78,7 @@ class LinearHead:
     def fit(
         cls, vectors: Sequence[Sequence[float]], labels: Sequence[str], *, inverse_ridge: float = 10.0
     ) -> LinearHead:
-        """Learn it from vectors and the option that is right for each.
+        """Fit a head to vectors and the correct option of each.
 
         Raises:
             JudgeError: fewer than two options occur.
@@ -90,6 +90,6 @@ class LinearHead:
             raise JudgeError("a classifier head needs examples of at least two options")
         fitted = LogisticRegression(C=inverse_ridge, max_iter=1_000).fit(vectors, list(labels))
         rows, bias = fitted.coef_.tolist(), fitted.intercept_.tolist()
-        if len(options) == 2:  # scikit-learn keeps the second class's row alone
+        if len(options) == 2:  # for two classes scikit-learn stores only the second row
             rows, bias = [[0.0] * len(rows[0]), rows[0]], [0.0, bias[0]]
         return cls(options=tuple(options), weights=tuple(map(tuple, rows)), bias=tuple(bias))

@@ -1,14 +1,17 @@
-"""The pooling judge: a trained classifier that vLLM serves answers the questions it was trained for.
+"""Pooling judge: answers questions with a trained classifier that vLLM serves.
 
-``vllm serve MODEL --runner pooling`` has three endpoints for it: ``/classify`` for a sequence classifier,
-``/score`` for a cross-encoder or reranker, ``/v1/embeddings`` for vectors that a `Head` of one's own turns
-into probabilities. One forward pass a text, no token is written, and no text can bend the form of an answer:
-the classes are the model's. What a text says can still move the probabilities, so rules outrank this judge
-too.
+``vllm serve MODEL --runner pooling`` has three endpoints for it:
 
-A classifier answers what it was trained for and nothing else: any other question is an `ScriptedAnswer` with
-the
-fault ``untrained``. What cannot be answered is a value, as for `agentguard.judge.llm.chat_judge.ChatJudge`.
+- ``/classify`` for a sequence classifier,
+- ``/score`` for a cross-encoder or reranker,
+- ``/v1/embeddings`` for vectors, which a `LinearHead` turns into probabilities.
+
+Each text takes one forward pass and generates no token. A text cannot change the form of an answer, since the
+classes are the model's. It can still shift the probabilities, so rules take precedence over this judge too.
+
+A classifier answers only the questions it was trained for. The answer to any other question is a
+`JudgeAnswer` with the error ``untrained``. Errors are values, as for
+`agentguard.judge.llm.chat_judge.ChatJudge`.
 """
 
 from __future__ import annotations
@@ -36,17 +39,17 @@ _MAX_VECTOR_LENGTH: Final = 65_536
 
 
 def parse_class_rows(data: Any, count: int, classes: int | None) -> tuple[ScoreVector, ...] | CallError:
-    """The probability of each of so many classes, for each text; of any number if None."""
+    """Parse the class probabilities of each text; ``classes`` is their number, None for any number."""
     return _parse_items(data, count, lambda one: _parse_probabilities(one.get("probs"), classes))
 
 
 def parse_score_rows(data: Any, count: int) -> tuple[ScoreVector, ...] | CallError:
-    """One score in ``[0, 1]`` for each pair; any other is no probability."""
+    """Parse one score for each pair; a score outside of ``[0, 1]`` is an error."""
     return _parse_items(data, count, lambda one: _require_unit_interval(_parse_floats([one.get("score")])))
 
 
 def parse_vector_rows(data: Any, count: int, length: int | None) -> tuple[ScoreVector, ...] | CallError:
-    """A vector of a known length for each text; of any length if None."""
+    """Parse a vector for each text; ``length`` is its length, None for any length."""
     return _parse_items(data, count, lambda one: _require_length(_parse_floats(one.get("embedding")), length))
 
 
@@ -101,7 +104,7 @@ __all__ = [
 ]
 
 UNTRAINED: Final = "untrained"
-"""The fault of a question that no classifier was trained for."""
+"""Error of a question that no classifier was trained for."""
 
 _DEFAULT_CONTEXT_TOKENS: Final = 512
 _SHRINK_FACTOR: Final = 0.6
@@ -110,13 +113,15 @@ _MAX_ATTEMPTS: Final = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolingOptions:
-    """How a pooling judge asks.
+    """Settings of a pooling judge.
 
     Attributes:
-        deadline_s: seconds for all questions of one call to ``decide``.
-        context_tokens: longest text where the endpoint does not tell; 512 if neither does.
-        characters_per_token: how long a text may be, guessed; one that turns out too long is cut further.
-        batch: texts in one request.
+        deadline_s: time limit for all questions of one call to ``decide``, in seconds.
+        context_tokens: maximum text length, also if the endpoint reports a longer one; 512 if neither is
+            known.
+        characters_per_token: estimate of the text length per token; a text that turns out too long is
+            shortened further.
+        batch_size: texts in one request.
     """
 
     deadline_s: float = 60.0
@@ -127,7 +132,7 @@ class PoolingOptions:
 
 @dataclass(slots=True)
 class _PendingQuestion:
-    """One question on its way."""
+    """Question in progress."""
 
     run: Trajectory
     question: Question
@@ -137,15 +142,16 @@ class _PendingQuestion:
 
 
 class PoolingJudge:
-    """A judge behind a pooling server.
+    """Judge behind a pooling server.
 
     Args:
-        endpoint: who is asked; one server serves one model.
-        classifiers: what it was trained for; the first that fits a question answers it.
+        endpoint: the endpoint; one server serves one model.
+        classifiers: questions that the model was trained for; the first classifier that matches a question
+            answers it.
         options: deadlines and limits.
 
     Raises:
-        ConfigError: there is no classifier, or an option is out of its range.
+        ConfigError: there is no classifier, or an option is out of range.
     """
 
     name = "pooling"
@@ -169,15 +175,15 @@ class PoolingJudge:
             )
 
     def decide(self, transcript: Trajectory, questions: Sequence[Question]) -> tuple[JudgeAnswer, ...]:
-        """Answer the questions, in order; waits for them, at most ``deadline_s``."""
+        """Answer the questions, in order; blocks for at most ``deadline_s``."""
         return self.endpoint.loop.run(self._decide(transcript, tuple(questions)))
 
     async def adecide(self, transcript: Trajectory, questions: Sequence[Question]) -> tuple[JudgeAnswer, ...]:
-        """`decide` without blocking the caller's event loop."""
+        """Answer the questions without blocking the caller's event loop; see `decide`."""
         return await self.endpoint.loop.arun(self._decide(transcript, tuple(questions)))
 
     def version(self, transcript: Trajectory) -> str:
-        """What an answer depends on: the model that is served, and the classifiers."""
+        """Return the dependencies of an answer: the served model and the classifiers."""
         del transcript
         model = self.endpoint.get_served_model(self.options.deadline_s)
         made = hashlib.sha256(repr(self.classifiers).encode()).hexdigest()[:16]
@@ -233,7 +239,7 @@ class PoolingJudge:
     async def _fetch_rows(
         self, info: EndpointInfo, pending: _PendingQuestion, limit: int
     ) -> tuple[ScoreVector, ...] | CallError:
-        """A row of numbers for each text, in as many requests as it takes."""
+        """Fetch a row of numbers for each text, in batches."""
         pairs = build_text_pairs(pending.run, pending.question, pending.classifier, max_characters=limit)
         rows: list[ScoreVector] = []
         for start in range(0, len(pairs), self.options.batch_size):
@@ -255,7 +261,7 @@ class PoolingJudge:
 def build_pooling_request(
     task: PoolingTask, model: str, pairs: Sequence[tuple[str, str]]
 ) -> tuple[str, dict[str, Any]]:
-    """Path and body of a request about some pairs of query and text; only a scorer is given the queries."""
+    """Build the path and body of a request; only a scorer receives the queries."""
     texts = [text for _, text in pairs]
     if task == "score":
         return "/score", {"model": model, "text_1": [asked for asked, _ in pairs], "text_2": texts}
@@ -274,7 +280,7 @@ def _parse_rows(classifier: ClassifierSpec, data: Any, count: int) -> tuple[Scor
 
 
 def _compute_probabilities(pending: _PendingQuestion, rows: Sequence[ScoreVector]) -> dict[str, float] | None:
-    """The probability of each option of a question; None if all are 0."""
+    """Compute the probability of each option of a question; return None if all are 0."""
     options, by = list_options(pending.question), pending.classifier
     if by.by == "step":
         place = 0 if by.task == "score" else by.classes.index(by.chosen)

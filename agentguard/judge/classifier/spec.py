@@ -1,4 +1,4 @@
-"""What a classifier was trained for: which questions, over which texts, and what its classes mean."""
+"""Specification of a classifier: its questions, its input texts and the meaning of its classes."""
 
 from __future__ import annotations
 
@@ -26,22 +26,24 @@ _STEP_RANGE_PATTERN = re.compile(r"(?:steps? )?(\d{1,9})(?: to (\d{1,9}))?")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClassifierSpec:
-    """How one kind of question is put to a served model.
+    """Mapping of one kind of question to a served model.
 
     Attributes:
-        question: id of the questions it answers, or how their ids begin, with ``*`` at the end; ``"*"`` alone
-            for all, which only a scorer can.
+        question: id of the questions it answers, or a prefix of their ids with ``*`` at the end; ``"*"``
+            alone matches all, which only a scorer can answer.
         task: ``classify`` and ``embed`` read one text, ``score`` a question and a text.
-        options: what the model's classes mean, in their order; for ``classify``.
-        by: ``run``: one text, the run. ``step``: a text for each step that the options name (``"7"``,
-            ``"step 7"``, ``"steps 7 to 9"``); each step's share is its probability of ``chosen``, or its
-            score, and of several steps the largest counts. ``shown``: one text, what the question shows
-            beside the run, e.g. the message whose safety is asked about.
-        chosen: the option that means "this one" of a step.
-        head: what makes probabilities of vectors; for ``embed``.
+        options: meaning of the model's classes, in their order; for ``classify``.
+        by: input text.
+            ``run``: the run.
+            ``step``: one text for each step that the options name (``"7"``, ``"step 7"``,
+            ``"steps 7 to 9"``). A step's share is its probability of ``chosen``, or its score; for an
+            option of several steps the maximum counts.
+            ``shown``: the question's context, e.g. the message whose safety is rated.
+        chosen: the option that selects a step.
+        head: turns vectors into probabilities; for ``embed``.
 
     Raises:
-        ConfigError: these do not go together.
+        ConfigError: the attributes contradict each other.
     """
 
     question: str
@@ -63,11 +65,11 @@ class ClassifierSpec:
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """What the classes mean, in order; empty for a scorer."""
+        """Meaning of the classes, in order; empty for a scorer."""
         return self.head.options if self.head is not None else self.options
 
     def matches(self, question: Question, run: Trajectory) -> bool:
-        """Whether it was trained for a question about a run."""
+        """Return whether the classifier was trained for a question about a run."""
         if self.question.endswith(ANY_QUESTION):
             if not question.id.startswith(self.question[:-1]):
                 return False
@@ -85,7 +87,7 @@ class ClassifierSpec:
 
 
 def parse_steps(option: str) -> tuple[int, ...]:
-    """The steps that an option names; none if it names none."""
+    """Return the steps that an option names; empty if it names none."""
     named = _STEP_RANGE_PATTERN.fullmatch(option)
     if named is None:
         return ()
@@ -96,16 +98,16 @@ def parse_steps(option: str) -> tuple[int, ...]:
 def build_text_pairs(
     run: Trajectory, question: Question, classifier: ClassifierSpec, *, max_characters: int
 ) -> tuple[tuple[str, str], ...]:
-    """What a classifier is given, as pairs of query and text: train it on texts made by this.
+    """Build the classifier's input as pairs of query and text; use the same function for training texts.
 
     Args:
         run: the run.
-        question: what is asked; its words are only given to a scorer.
-        by: the classifier.
-        room: characters a pair may have.
+        question: the question; only a scorer receives its text.
+        classifier: the classifier.
+        max_characters: limit of a pair.
 
     Raises:
-        ConfigError: there is no room for a single step.
+        ConfigError: a single step does not fit into the limit.
     """
     asked = to_one_line(question.text, max_characters // 2)
     head = f"task: {to_one_line(run.task, min(_MAX_TASK_CHARS, max_characters // 4))}\n"

@@ -1,4 +1,4 @@
-"""Conditional logit (McFadden 1974): which step of a run, as a softmax over the run's own candidates.
+"""Conditional logit (McFadden 1974): choice of a step as a softmax over the run's own candidates.
 
 Linear and kernel form. Both are fitted by L-BFGS on the penalised likelihood, which is convex: no seed.
 """
@@ -20,7 +20,7 @@ _MAX_ITERATIONS = 100
 
 
 def softmax_by_run(scores: Array, runs: Runs) -> Array:
-    """Softmax of ``scores`` within each run; ``runs`` numbers the rows' runs from 0."""
+    """Compute the softmax of ``scores`` within each run; ``runs`` numbers the rows' runs from 0."""
     top = np.full(int(runs.max()) + 1, -np.inf)
     np.maximum.at(top, runs, scores)
     weights = np.exp(scores - top[runs])
@@ -30,7 +30,7 @@ def softmax_by_run(scores: Array, runs: Runs) -> Array:
 
 
 def standardize_within_run(values: Array) -> Array:
-    """Each column of one run as deviations from the run's mean, in its standard deviations; 0 if constant."""
+    """Standardize each column of one run by its mean and standard deviation; 0 if constant."""
     deviation = values.std(axis=0)
     shifted = (values - values.mean(axis=0)) / (deviation + _EPSILON)
     return np.asarray(np.where(deviation > _EPSILON, shifted, 0.0))
@@ -38,7 +38,7 @@ def standardize_within_run(values: Array) -> Array:
 
 @dataclass(frozen=True, slots=True)
 class FeatureScaler:
-    """Standard scores, clipped, then weighted by column: a column of smaller weight is shrunk harder."""
+    """Standard scores, clipped, then weighted by column: a column of smaller weight is shrunk more."""
 
     mean: Array
     deviation: Array
@@ -47,31 +47,31 @@ class FeatureScaler:
 
     @classmethod
     def fit(cls, values: Array, weight: Array | None = None) -> FeatureScaler:
-        """Learn means and deviations from rows."""
+        """Fit means and deviations to rows."""
         weights = np.ones(values.shape[1]) if weight is None else weight
         return cls(values.mean(axis=0), values.std(axis=0) + _EPSILON, weights)
 
     def __call__(self, values: Array) -> Array:
-        """Scaled rows."""
+        """Return the scaled rows."""
         scaled = np.clip((values - self.mean) / self.deviation, -self.clip, self.clip)
         return np.asarray(scaled * self.weight)
 
 
 @dataclass(frozen=True, slots=True)
 class LinearScorer:
-    """A linear conditional logit over scaled columns."""
+    """Linear conditional logit over scaled columns."""
 
     scaler: FeatureScaler
     weights: Array
 
     def score(self, values: Array) -> Array:
-        """Log-odds of each row, up to a constant of its run."""
+        """Return the log-odds of each row, up to a constant of its run."""
         return np.asarray(self.scaler(values) @ self.weights)
 
 
 @dataclass(frozen=True, slots=True)
 class KernelScorer:
-    """A conditional logit with a Gaussian kernel over scaled columns; ``width`` multiplies mean squares."""
+    """Conditional logit with a Gaussian kernel over scaled columns; ``width`` multiplies mean squares."""
 
     scaler: FeatureScaler
     points: Array
@@ -80,13 +80,13 @@ class KernelScorer:
     squares: Array = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        """Square the points once: they are many, and the rows of a run are few."""
+        """Square the points once, since they are many and the rows of a run are few."""
         object.__setattr__(self, "squares", (self.points * self.points).sum(axis=1))
 
     def score(self, values: Array) -> Array:
-        """Log-odds of each row, up to a constant of its run."""
+        """Return the log-odds of each row, up to a constant of its run."""
         rows = self.scaler(values)
-        # Row by row: for so small a product, BLAS threads cost more in waiting for each other than they save.
+        # Row by row: for such small products, the synchronisation of BLAS threads costs more than it saves.
         products = np.stack([self.points @ row for row in rows])
         squares = (rows * rows).sum(axis=1)[:, None] + self.squares - 2 * products
         return np.asarray(_apply_gaussian(squares, self.width, rows.shape[1]) @ self.weights)
@@ -95,7 +95,7 @@ class KernelScorer:
 def fit_weights(
     scaled: Array, chosen: Array, runs: Runs, *, ridge: float, offset: Array | None = None
 ) -> Array:
-    """Weights that maximise the likelihood of the chosen rows less ``ridge`` / 2 times their squares."""
+    """Fit weights that maximise the likelihood of the chosen rows minus ``ridge`` / 2 times their squares."""
     fixed = np.zeros(len(scaled)) if offset is None else offset
 
     def loss(weights: Array) -> tuple[float, Array]:
@@ -109,17 +109,17 @@ def fit_weights(
 def fit_linear(
     values: Array, chosen: Array, runs: Runs, *, ridge: float, weight: Array | None = None
 ) -> LinearScorer:
-    """Fit the linear form; runs without a chosen row are left out."""
+    """Fit the linear form; runs without a chosen row are ignored."""
     scaler = FeatureScaler.fit(values, weight)
     kept, renumbered = _drop_unlabelled_runs(chosen, runs)
     return LinearScorer(scaler, fit_weights(scaler(values)[kept], chosen[kept], renumbered, ridge=ridge))
 
 
 def fit_kernel(values: Array, chosen: Array, runs: Runs, *, ridge: float, width: float) -> KernelScorer:
-    """Fit the kernel form; runs without a chosen row are left out."""
+    """Fit the kernel form; runs without a chosen row are ignored."""
     scaler = FeatureScaler.fit(values)
     kept, renumbered = _drop_unlabelled_runs(chosen, runs)
-    # Stored in single precision: rounded before the fit, so that what is stored is what was fitted.
+    # Points are stored in single precision; round them before the fit, so that fit and file agree.
     points = scaler(values)[kept].astype(np.float32).astype(np.float64)
     gram, picked = _compute_gaussian_kernel(points, width), chosen[kept]
 

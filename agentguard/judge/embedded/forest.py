@@ -1,7 +1,7 @@
-"""Randomised trees (Geurts et al. 2006; Breiman 2001), grown by scikit-learn, kept and asked as plain arrays.
+"""Randomised trees (Geurts et al. 2006; Breiman 2001), grown by scikit-learn and stored as plain arrays.
 
-A run has a handful of rows, and scikit-learn's forests take milliseconds for any number of rows; walking the
-flattened trees with NumPy takes a fraction of one, and arrays can be stored without pickle.
+A run has few rows, and scikit-learn's forests take milliseconds for any number of rows. Walking the flattened
+trees with NumPy takes a fraction of a millisecond, and arrays can be stored without pickle.
 """
 
 from __future__ import annotations
@@ -21,10 +21,11 @@ class Forest:
     """Flattened trees: nodes of all trees in one array; a leaf is its own child.
 
     Attributes:
-        columns: columns of the table the trees read.
-        feature, threshold, left, right: of each node; ``value``: share of the positive class in it.
+        columns: columns of the table that the trees read.
+        feature, threshold, left, right: split and children of each node.
+        value: share of the positive class in each node.
         roots: node of each tree's root.
-        depth: of the deepest tree.
+        depth: depth of the deepest tree.
     """
 
     columns: NDArray[np.int32]
@@ -37,7 +38,7 @@ class Forest:
     depth: int
 
     def predict_probability(self, values: Array) -> Array:
-        """Mean share of the positive class over the trees; shape ``(rows,)``."""
+        """Return the mean share of the positive class over the trees; shape ``(rows,)``."""
         # scikit-learn compares single-precision values with double-precision thresholds.
         rows = values[:, self.columns].astype(np.float32).astype(np.float64)
         at = np.broadcast_to(self.roots, (len(rows), len(self.roots))).copy()
@@ -48,7 +49,7 @@ class Forest:
         return np.asarray(self.value[at].mean(axis=1), dtype=np.float64)
 
     def score(self, values: Array) -> Array:
-        """Log of the probability, floored."""
+        """Return the log of the probability, floored."""
         return np.asarray(np.log(self.predict_probability(values) + _MIN_PROBABILITY))
 
 
@@ -63,7 +64,7 @@ def fit_forest(
     leaf: int = 4,
     seed: int = 0,
 ) -> Forest:
-    """Grow a forest on some columns. Classes are balanced; the same seed grows the same forest."""
+    """Grow a forest on the given columns. Classes are balanced; equal seeds grow equal forests."""
     from sklearn.ensemble import ExtraTreesClassifier, RandomForestClassifier
 
     grown = (

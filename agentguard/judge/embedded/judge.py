@@ -1,4 +1,4 @@
-"""The embedded judge: answers whether a run failed and which step is the root cause, without an LLM."""
+"""Embedded judge: answers whether a run failed and which step is the root cause, without an LLM."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ _ERROR_RATE = 0.1
 
 
 class EmbeddedJudge:
-    """A trained model behind the judge's seam.
+    """Judge interface of a trained embedded model.
 
     Args:
-        model: a trained model, the folder of one, or None for the one that ships with agentguard.
+        model: a trained model, the folder of one, or None for the model that ships with agentguard.
 
     Raises:
         ModelFileError: the model file is missing, was changed, or does not match its card.
@@ -47,10 +47,9 @@ class EmbeddedJudge:
     def decide(
         self, transcript: Trajectory, questions: Sequence[Question], findings: Sequence[Finding] = ()
     ) -> tuple[JudgeAnswer, ...]:
-        """Answer `RUN_FAILED` and `build_root_cause_question`; any other question gets an answer with an
-        error.
+        """Answer `RUN_FAILED` and `build_root_cause_question`; the answer to any other question is an error.
 
-        ``findings`` of detectors count on kinds of log the model does not know.
+        ``findings`` of detectors count only on kinds of log that the model does not know.
         """
         if not transcript.steps:
             return tuple(JudgeAnswer(question=q.id, error="the run has no step") for q in questions)
@@ -70,7 +69,7 @@ def _build_answer(question: Question, judgement: EmbeddedJudgement) -> JudgeAnsw
 
 
 def _build_choice_answer(question: ChoiceQuestion, judgement: EmbeddedJudgement) -> JudgeAnswer:
-    """Probabilities over the options; steps that are no candidates have none."""
+    """Distribute the probability over the options; steps that are not candidates get 0."""
     by_step = {
         str(step): float(p)
         for step, p in zip(judgement.table.steps, judgement.step_probabilities, strict=True)
@@ -83,11 +82,11 @@ def _build_choice_answer(question: ChoiceQuestion, judgement: EmbeddedJudgement)
 
 
 def verify_model(folder: Path | None = None) -> dict[str, Any]:
-    """Read a model twice, by NumPy and through skops with no type trusted beyond arrays, and ask it.
+    """Load a model both by NumPy and through skops without trusted types, compare the two, and ask it.
 
     Raises:
-        ModelFileError: it does not match its card, skops finds a type that is not trusted, the two readings
-            differ, or it gives no answer.
+        ModelFileError: the model does not match its card, skops finds an untrusted type, the two readings
+            differ, or the model gives no answer.
     """
     import skops.io
 
@@ -118,7 +117,7 @@ def verify_model(folder: Path | None = None) -> dict[str, Any]:
 
 
 def _build_probe_run() -> Trajectory:
-    """A run of two turns, to see that a model answers."""
+    """Build a run of two turns to test that a model answers."""
     said = ("Add the two numbers 12 and 30.", "The sum of 12 and 30 is 41.")
     steps = tuple(
         Step(index=i, source=source, agent=source.value, content=text)

@@ -1,7 +1,7 @@
-"""Kinds of log, told by structure: who opens, whether calls are folded into turns, how the turns are shared.
+"""Kinds of log, distinguished by structure: first speaker, folded calls, and shares of the roles.
 
-A specialist is asked only about a run that looks like the runs it learnt from. Names of agents, formats and
-benchmarks play no part.
+A specialist judges only runs that look like its training runs. Names of agents, formats and benchmarks are
+not used.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ SHAPE_FEATURES = (
     "mean length of a turn (log)",
 )
 _MIN_DEVIATIONS = np.array([0.1, 0.08, 0.15, 0.1, 0.3, 0.35, 0.5, 0.5])
-_MAX_Z_SCORE = 3.5  # standard deviations, in any one measure, from which on a run is of another kind
+_MAX_Z_SCORE = 3.5  # in any one measure; above it, the run is of another kind
 
 
 def build_structure_key(layout: RunLayout) -> str:
-    """The coarse kind: who opens the recording, and whether calls and results are folded into turns."""
+    """Build the coarse kind: source of the first step, and whether calls are folded into turns."""
     first = next((s.source for s in layout.run.steps if s.source is not Source.SYSTEM), None)
     folded = any(step.tool_calls or step.observations for step in layout.run.steps)
     return f"{first.value if first else 'nobody'}-{'calls' if folded else 'messages'}"
 
 
 def measure_shape(layout: RunLayout) -> NDArray[np.float64]:
-    """The measures of `SHAPE_FEATURES`."""
+    """Compute the measures of `SHAPE_FEATURES`."""
     count = max(1, len(layout.roles))
     shares = {role: layout.roles.count(role) / count for role in SpeakerRole}
     agents = {step.agent for step in layout.run.steps if step.source is Source.AGENT}
@@ -59,21 +59,21 @@ def measure_shape(layout: RunLayout) -> NDArray[np.float64]:
 
 @dataclass(frozen=True, slots=True)
 class LogKind:
-    """Runs of one coarse kind, and the spread of their shapes."""
+    """Structure key of a kind of log, with mean and deviation of its runs' shapes."""
 
     key: str
     mean: NDArray[np.float64]
     deviation: NDArray[np.float64]
 
     def matches(self, layout: RunLayout) -> bool:
-        """Whether a run looks like those the kind was made from."""
+        """Return whether a run looks like those the kind was built from."""
         if build_structure_key(layout) != self.key:
             return False
         return bool((np.abs(measure_shape(layout) - self.mean) / self.deviation).max() <= _MAX_Z_SCORE)
 
 
 def build_log_kind(layouts: Sequence[RunLayout]) -> LogKind:
-    """The kind of runs that share a key."""
+    """Build the kind of runs that share a key."""
     shapes = np.vstack([measure_shape(held) for held in layouts])
     return LogKind(
         build_structure_key(layouts[0]), shapes.mean(axis=0), np.maximum(shapes.std(axis=0), _MIN_DEVIATIONS)

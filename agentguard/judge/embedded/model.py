@@ -1,4 +1,4 @@
-"""The embedded judge's model: specialists for kinds of log it knows, what transfers for all others."""
+"""Model of the embedded judge: specialists for known kinds of log, and a portable ranker for all others."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ from agentguard.judge.embedded.ranker import Ranker, build_signal_model
 from agentguard.judge.embedded.transfer_ranker import is_single_agent
 from agentguard.trajectory.model import Trajectory
 
-# Log-odds that a certain finding adds to its step in a kind never seen. Where one agent calls tools, the
-# order of turns tells little and results tell much: there rules outrank the ranking.
+# Log-odds that a certain finding adds to its step in an unknown kind of log. In a single agent's log the
+# order of turns carries little information and the results carry much, so rules outrank the ranking.
 _FINDING_LOG_ODDS, _FINDING_LOG_ODDS_SINGLE_AGENT = 2.0, 5.0
 _MIN_FINDING_PROBABILITY = 0.4
 _LATER_FINDING_DECAY = 0.6
-_EPISODE_STEPS = 3  # steps within which a detector that fires again sees the same trouble go on
+_EPISODE_STEPS = 3  # a detector that fires again within these steps reports the same problem
 
 
 @dataclass(frozen=True, slots=True)
 class LogKindModel:
-    """What was learnt of one kind of log: its ranker, its outcome model, or both.
+    """Models of one kind of log: its ranker, its outcome model, or both.
 
     Attributes:
         kind: the structure of its runs.
-        ranker: of steps; None if too few runs of the kind were annotated.
-        outcome: of runs; None unless enough runs of the kind failed and enough passed.
+        ranker: ranker of steps; None if too few runs of the kind were annotated.
+        outcome: model of outcomes; None unless enough runs of the kind failed and enough passed.
         runs: number of training runs.
     """
 
@@ -50,14 +50,15 @@ class LogKindModel:
 
 @dataclass(frozen=True, slots=True)
 class EmbeddedJudgement:
-    """What the model says of a run.
+    """Judgement of a run by the embedded model.
 
     Attributes:
         table: the run's candidates and features.
-        steps: probability of each candidate to be the root cause, given that the run failed.
-        failed: probability that the run failed.
-        low, high: up to which, and above which, the run is called passed and failed.
-        known_ranking, known_outcome: whether a specialist answered.
+        step_probabilities: probability of each candidate to be the root cause, given that the run failed.
+        failure_probability: probability that the run failed.
+        passed_threshold, failed_threshold: the run counts as passed up to the first, as failed above the
+            second.
+        is_known_ranking, is_known_outcome: whether a specialist answered.
     """
 
     table: StepTable
@@ -71,7 +72,7 @@ class EmbeddedJudgement:
 
 @dataclass(frozen=True, slots=True)
 class EmbeddedModel:
-    """A trained embedded judge; ``with_answer`` if it learnt to read the gold answer."""
+    """Trained embedded judge; ``with_answer`` if it was trained to read the gold answer."""
 
     specialists: tuple[LogKindModel, ...]
     portable: Ranker
@@ -86,10 +87,10 @@ class EmbeddedModel:
         answer: str | None = None,
         signals: Array | None = None,
     ) -> EmbeddedJudgement:
-        """Judge a run, which must have a step.
+        """Judge a run with at least one step.
 
-        ``findings`` count only where no specialist answers, ``signals`` only in a model trained with them.
-        """
+        ``findings`` count only if no specialist ranks the steps, ``signals`` only in a model with weights for
+        them."""
         table = build_step_table(run)
         values = append_answer_columns(table, answer) if self.with_answer else table.values
         held = table.layout
@@ -104,7 +105,7 @@ class EmbeddedModel:
         return EmbeddedJudgement(table, steps, failed, low, high, ranker is not None, outcome is not None)
 
     def with_signal_weights(self, weights: Sequence[float]) -> EmbeddedModel:
-        """The model with given weights of signals, wherever it was not trained with any."""
+        """Return the model with the given signal weights in every ranker that was trained without signals."""
         beside = build_signal_model(weights)
 
         def told(ranker: Ranker) -> Ranker:
@@ -116,12 +117,12 @@ class EmbeddedModel:
         return replace(self, specialists=specialists, portable=told(self.portable))
 
     def without_specialists(self) -> EmbeddedModel:
-        """The model as it answers on a format it never saw."""
+        """Return the model without specialists, as it answers on an unknown kind of log."""
         return replace(self, specialists=())
 
 
 def append_answer_columns(table: StepTable, answer: str | None) -> Array:
-    """The table's values with the columns that the gold answer adds."""
+    """Append the columns of the gold answer to the table's values."""
     return np.hstack([table.values, compute_answer_columns(table, answer)])
 
 
@@ -135,10 +136,11 @@ def _predict_outcome(
 
 
 def _weight_by_findings(probabilities: Array, table: StepTable, findings: Sequence[Finding]) -> Array:
-    """Move belief towards steps with notable findings: on an unknown kind they are the best evidence.
+    """Increase the probability of steps with notable findings, the best evidence on an unknown kind of log.
 
-    The earliest counts most, since what goes wrong later is often its consequence; for the same reason a
-    detector that fires again within `_EPISODE` steps counts only where it began, or where another fires too.
+    The earliest finding counts most, since later errors are often its consequences. For the same reason, a
+    detector that fires again within `_EPISODE_STEPS` counts only at its first step, or if another detector
+    fires there too.
     """
     best: dict[int, float] = {}
     last: dict[str, int] = {}

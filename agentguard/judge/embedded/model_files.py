@@ -1,4 +1,4 @@
-"""Where model files lie, and whether they are what their cards say: NumPy is not needed for that."""
+"""Model files and their verification against their cards, without NumPy."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ MAX_MODEL_BYTES: Final = 64_000_000
 
 
 def get_default_folder() -> Path:
-    """Where the model that ships with agentguard lies."""
+    """Return the folder of the model that ships with agentguard."""
     return package_data.get_models_dir()
 
 
 def read_verified_model(folder: Path | None = None) -> bytes:
-    """The bytes of a model file that matches its card; see `agentguard.judge.embedded.model_io.load_model`.
+    """Read a model file and verify it against its card; see `agentguard.judge.embedded.model_io.load_model`.
 
     Raises:
-        ModelFileError: as it does.
+        ModelFileError: as for `load_model`.
     """
     place = folder or get_default_folder()
     card = load_card(place)
@@ -53,7 +53,7 @@ def read_verified_model(folder: Path | None = None) -> bytes:
 
 
 def load_card(folder: Path | None = None) -> dict[str, Any]:
-    """Read a card. Raises ModelFileError if there is none or it is no JSON object."""
+    """Read a card. Raises ModelFileError if it is missing or not a JSON object."""
     place = folder or get_default_folder()
     try:
         card = orjson.loads((place / CARD_FILE).read_bytes())

@@ -1,8 +1,8 @@
-"""Model files: written with skops (no pickle), read only if they match their card.
+"""Model files: written with skops (no pickle), and loaded only if they match their card.
 
 A skops file of arrays is a zip of ``.npy`` members and a schema. It is written in a normal form, so that
-equal models are equal bytes, and read here with NumPy alone: importing skops and scikit-learn takes seconds,
-which a diagnosis should not cost. ``agentguard judge check`` reads it through skops as well.
+equal models are equal bytes. It is loaded with NumPy alone, since importing skops and scikit-learn takes
+seconds. ``agentguard judge check`` loads it through skops as well.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from agentguard.judge.embedded.ranker import Ranker, RunRelativeModel
 from agentguard.judge.embedded.transfer_ranker import TransferRanker
 from agentguard.version import __version__
 
-# Model files hold these tags. A class may be renamed; its tag may not.
+# Model files contain these tags. A class may be renamed; its tag may not.
 TRUSTED_TYPES: Final[dict[str, type]] = {
     "Forest": Forest,
     "Kernel": KernelScorer,
@@ -62,7 +62,7 @@ Arrays = dict[str, NDArray[Any]]
 
 
 def encode_model(value: object) -> tuple[Any, Arrays]:
-    """Structure as JSON values, and the arrays it refers to by name."""
+    """Encode a model as JSON values, with references by name to arrays."""
     arrays: Arrays = {}
     return _encode_value(value, arrays), arrays
 
@@ -73,7 +73,7 @@ def _encode_value(value: object, arrays: Arrays) -> Any:
     if isinstance(value, np.ndarray):
         name = f"a{len(arrays):03d}"
         small = value.astype(np.float32)
-        # Half the size where nothing is lost by it.
+        # Store as float32 if that is exact: half the size.
         exact = value.dtype == np.float64 and bool(np.array_equal(small.astype(np.float64), value))
         arrays[name] = small if exact else value
         return {"array": name, "dtype": str(value.dtype)}
@@ -81,7 +81,7 @@ def _encode_value(value: object, arrays: Arrays) -> Any:
         return {"tuple": [_encode_value(item, arrays) for item in value]}
     tag = _TAGS.get(type(value))
     if tag is not None and is_dataclass(value):
-        # A part that is left out by default is not written: models from before it existed stay as they were.
+        # Omit fields that are None by default: older models keep their bytes when a field is added.
         held = {
             f.name: _encode_value(getattr(value, f.name), arrays)
             for f in fields(value)
@@ -92,7 +92,7 @@ def _encode_value(value: object, arrays: Arrays) -> Any:
 
 
 def decode_model(structure: Any, arrays: Arrays) -> EmbeddedModel:
-    """The inverse of `encode`. Raises ModelFileError on anything that no training writes."""
+    """Decode a model. Raises ModelFileError on any part that training does not write."""
     try:
         made = _decode_value(structure, arrays, 0)
     except (KeyError, TypeError, ValueError) as error:
@@ -124,7 +124,7 @@ _ZIP_EPOCH: Final = (1980, 1, 1, 0, 0, 0)
 
 
 def save_model(model: EmbeddedModel, folder: Path, card: dict[str, Any]) -> dict[str, Any]:
-    """Write a model and its card to a folder; returns the card with file, checksum and features filled in."""
+    """Write a model and its card to a folder; return the card with file, checksum and features filled in."""
     data = dump_model(model)
     full = {
         "format": MODEL_FORMAT,
@@ -144,20 +144,20 @@ def save_model(model: EmbeddedModel, folder: Path, card: dict[str, Any]) -> dict
 
 
 def load_model(folder: Path | None = None) -> EmbeddedModel:
-    """Read a model that matches its card.
+    """Load a model that matches its card.
 
     Args:
-        folder: holds the model file and its card; None is the model that ships with agentguard.
+        folder: folder of the model file and its card; None selects the model that ships with agentguard.
 
     Raises:
-        ModelFileError: there is none (the message has the command that trains one), it was changed, or it was
-            made for other features.
+        ModelFileError: the model is missing (the message has the command that trains one), was changed, or
+            was made for other features.
     """
     return parse_model(read_verified_model(folder))
 
 
 def dump_model(model: EmbeddedModel) -> bytes:
-    """A model as a skops file in normal form."""
+    """Encode a model as a skops file in normal form."""
     import skops.io
 
     structure, arrays = encode_model(model)
@@ -166,7 +166,7 @@ def dump_model(model: EmbeddedModel) -> bytes:
 
 
 def parse_model(data: bytes) -> EmbeddedModel:
-    """Read a skops file of arrays. Raises ModelFileError on any other content."""
+    """Decode a skops file of arrays. Raises ModelFileError on any other content."""
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as held:
             if sum(info.file_size for info in held.infolist()) > MAX_MODEL_BYTES:
@@ -191,7 +191,7 @@ def _read_arrays(held: zipfile.ZipFile) -> Arrays:
 
 
 def _normalize_archive(data: bytes) -> bytes:
-    """Number the members and ids in order, and leave out times: skops names them by address in memory."""
+    """Number members and ids in order and drop timestamps, since skops names them by address in memory."""
     source = zipfile.ZipFile(io.BytesIO(data))
     numbers: dict[int, int] = {}
     files: dict[str, str] = {}

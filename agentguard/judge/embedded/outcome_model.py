@@ -1,8 +1,8 @@
-"""Did the run fail: a model for kinds of log with both outcomes known, rules of thumb for all others.
+"""Outcome prediction: a model for kinds of log with both outcomes known, a heuristic for all others.
 
-Thresholds are set by conformal prediction (Vovk et al. 2005) over out-of-fold scores: at a risk r, at most a
-share r of the runs that passed is expected to be called failed, and of those that failed to be called
-passed, as long as new runs are like those learnt from.
+Thresholds are set by conformal prediction (Vovk et al. 2005) over out-of-fold scores. At a risk r, at most a
+share r of the passed runs is expected to be classified as failed, and at most a share r of the failed runs as
+passed, as long as new runs are like the training runs.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from agentguard.judge.embedded.forest import Forest, fit_forest
 from agentguard.trajectory.model import Source, Step
 
 MIN_RUNS_PER_OUTCOME = 10
-"""Runs of each outcome below which a kind gets no model."""
+"""Minimum of runs of each outcome for a model of a kind."""
 _TREE_COUNT, _FEATURE_SHARE, _INVERSE_RIDGE = 100, 0.2, 0.01
 
 _SUCCESS_PATTERN = re.compile(
@@ -40,22 +40,22 @@ _SURRENDER_PATTERN = re.compile(
     r" (?:\w+ ){0,2}(?:complete|finish|solve|fulfil|reach|find|determine|answer|achieve|do)\b"
     r"|\b(?:request|task) (?:was |has |is )?not (?:been )?(?:satisfied|completed?|finished|solved)\b"
 )
-_ENDING_CHARS = 600  # code points of a text in which a verdict is looked for
-# Odds by which a sign multiplies the odds of failure. Set by hand, not learnt: no data of an unknown kind
-# can tell them, and they only decide between abstaining and speaking.
+_ENDING_CHARS = 600  # code points at the end of a text that are searched for a verdict
+# Factors of signs on the odds of failure. They are set by hand, since there is no data of an unknown kind;
+# they only decide between an abstention and a verdict.
 _SUCCESS_ODDS, _FAILURE_ODDS, _SURRENDER_ODDS, _TRUNCATION_ODDS = 0.05, 30.0, 6.0, 3.0
 _FINDING_WEIGHT = 0.9
 UNKNOWN_FAILED_THRESHOLD, UNKNOWN_PASSED_THRESHOLD = 0.8, 0.15
-"""Probabilities from which a run of an unknown kind is called failed, and up to which passed."""
+"""Failure probabilities from which a run of an unknown kind counts as failed, and up to which as passed."""
 
 
 @dataclass(frozen=True, slots=True)
 class OutcomeModel:
-    """The model of one kind.
+    """Outcome model of one kind of log.
 
     Attributes:
-        scaler, weights, bias: a ridge logit over the run's features.
-        forest: trees over the same.
+        scaler, weights, bias: ridge logit over the run's features.
+        forest: trees over the same features.
         slope, intercept: Platt's (1999) scaling of the mean log-odds, learnt out of fold.
         passed, failed: calibrated out-of-fold probabilities of the training runs, ascending.
     """
@@ -70,33 +70,33 @@ class OutcomeModel:
     failed: Array
 
     def predict_log_odds(self, values: Array) -> Array:
-        """Mean log-odds of both members, one a row."""
+        """Return the mean log-odds of both members for each row."""
         linear = self.scaler(values) @ self.weights + self.bias
         p = np.clip(self.forest.predict_probability(values), 0.02, 0.98)
         return np.asarray((linear + np.log(p / (1 - p))) / 2)
 
     def predict_probability(self, values: Array) -> Array:
-        """Calibrated probability that each run failed."""
+        """Return the calibrated probability that each run failed."""
         return apply_platt_scaling(self.predict_log_odds(values), self.slope, self.intercept)
 
     def compute_thresholds(self, error_rate: float) -> tuple[float, float]:
-        """``(low, high)``: a run is called passed up to low, and failed above high."""
+        """Return ``(low, high)``: a run counts as passed up to low, and as failed above high."""
         return _compute_conformal_thresholds(self.passed, self.failed, error_rate)
 
 
 def apply_platt_scaling(log_odds: Array, slope: float, intercept: float) -> Array:
-    """Logistic function of a line."""
+    """Return the logistic function of a line in the log-odds."""
     return np.asarray(1 / (1 + np.exp(-(slope * log_odds + intercept))))
 
 
 def build_run_vector(layout: RunLayout) -> Array:
-    """Features of one run, shape ``(1, features)``."""
+    """Return the features of one run, shape ``(1, features)``."""
     found = compute_run_features(layout)
     return np.array([[float(found[name]) for name in RUN_FEATURE_NAMES]])
 
 
 def fit_outcome_model(values: Array, failed: NDArray[np.bool_], *, seed: int = 0) -> OutcomeModel:
-    """Fit both members; calibration and thresholds are filled in by `calibrated`."""
+    """Fit both members; `calibrate` adds calibration and thresholds."""
     from sklearn.linear_model import LogisticRegression
 
     scaler = FeatureScaler.fit(values)
@@ -118,7 +118,7 @@ def fit_outcome_model(values: Array, failed: NDArray[np.bool_], *, seed: int = 0
 
 
 def calibrate(model: OutcomeModel, log_odds: Array, failed: NDArray[np.bool_]) -> OutcomeModel:
-    """The same model with Platt scaling and thresholds learnt from out-of-fold log-odds."""
+    """Return the model with Platt scaling and thresholds learnt from out-of-fold log-odds."""
     from sklearn.linear_model import LogisticRegression
 
     line = LogisticRegression(C=1.0).fit(log_odds[:, None], failed)
@@ -137,21 +137,21 @@ def calibrate(model: OutcomeModel, log_odds: Array, failed: NDArray[np.bool_]) -
 
 
 def _compute_conformal_thresholds(passed: Array, failed: Array, error_rate: float) -> tuple[float, float]:
-    """Conformal quantiles; if they cross, both verdicts meet half-way and nothing is left to abstain on."""
+    """Return the conformal quantiles; if they cross, use one threshold and never abstain."""
     high_at = math.ceil((1 - error_rate) * (len(passed) + 1))
     high = float(passed[high_at - 1]) if 1 <= high_at <= len(passed) else 1.0
     low_at = math.floor(error_rate * (len(failed) + 1))
     low = float(failed[low_at - 1]) if 1 <= low_at <= len(failed) else 0.0
     if low > high:
-        # Calling more runs failed than the risk allows is worse than calling fewer passed.
+        # Too many runs classified as failed is worse than too few classified as passed.
         low = high
     return low, high
 
 
 def estimate_failure(layout: RunLayout, findings: Sequence[Finding]) -> float:
-    """Probability that a run of an unknown kind failed, from how it ends and from what the detectors found.
+    """Estimate the failure probability of a run of an unknown kind, from its end and its findings.
 
-    Starts from even odds. It is a rule of thumb: it orders runs and is not calibrated.
+    Starts from even odds. The heuristic orders runs; it is not calibrated.
     """
     odds = 1.0
     verdict = _find_last_environment_text(layout.run.steps)
@@ -163,7 +163,7 @@ def estimate_failure(layout: RunLayout, findings: Sequence[Finding]) -> float:
     if last is not None and _SURRENDER_PATTERN.search(layout.step_scans[last].lower_text[-_ENDING_CHARS:]):
         odds *= _SURRENDER_ODDS
     if last is not None and layout.run.steps[last].observations and odds == 1.0:
-        odds *= _TRUNCATION_ODDS  # it was still acting when the recording ended
+        odds *= _TRUNCATION_ODDS  # the agent was still acting when the recording ended
     best: dict[str, float] = {}
     for finding in findings:
         best[finding.detector] = max(best.get(finding.detector, 0.0), finding.probability)
@@ -176,7 +176,7 @@ _SPEAKER_ROLES = (SpeakerRole.WORKER, SpeakerRole.ORCHESTRATOR)
 
 
 def _find_last_environment_text(steps: Sequence[Step]) -> str:
-    """The end of the last thing the environment said, in lower case."""
+    """Return the end of the environment's last text, in lower case."""
     for step in reversed(steps):
         if step.observations:
             return step.observations[-1].content[-_ENDING_CHARS:].lower()

@@ -1,4 +1,4 @@
-"""Ranks the steps of a run: a small blend of diverse models, or the portable one alone."""
+"""Rankers of a run's steps: a weighted ensemble of diverse models, or the portable model alone."""
 
 from __future__ import annotations
 
@@ -23,28 +23,28 @@ from agentguard.judge.embedded.forest import Forest, fit_forest
 from agentguard.judge.embedded.transfer_ranker import TransferRanker, fit_transfer_ranker
 
 MIN_RUNS = 20
-"""Labelled runs of a kind below which it gets no specialist."""
-_LONG_RUN_CANDIDATES = 12.0  # mean candidates a run from which many steps look alike, and wording misleads
+"""Minimum of labelled runs of a kind for a specialist."""
+_LONG_RUN_CANDIDATES = 12.0  # mean candidates per run; above it many steps look alike, and wording misleads
 _MIN_PROBABILITY = 1e-3
 _LAYOUT_GROUPS = ("layout", "position", "role", "ledger", "outcome")
 
 
 class Scorer(Protocol):
-    """Scores the rows of one run; higher is likelier, up to a constant of the run."""
+    """Scores the rows of one run; higher is more probable, up to a constant of the run."""
 
     def score(self, values: Array) -> Array:
-        """One score a row."""
+        """Return one score for each row."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class RunRelativeModel:
-    """A linear model that reads each feature relative to its run."""
+    """Linear model of features relative to their run."""
 
     linear: LinearScorer
 
     def score(self, values: Array) -> Array:
-        """Log-odds of each row, up to a constant."""
+        """Return the log-odds of each row, up to a constant."""
         return self.linear.score(standardize_within_run(values))
 
 
@@ -53,13 +53,13 @@ Member = LinearScorer | KernelScorer | RunRelativeModel | Forest | TransferRanke
 
 @dataclass(frozen=True, slots=True)
 class Ranker:
-    """A weighted mean of the members' log-probabilities, sharpened by a temperature learnt out of fold.
+    """Weighted mean of the members' log-probabilities, scaled by a temperature learnt out of fold.
 
     Attributes:
         members: the models.
-        weights: one a member.
-        temperature: multiplies the mean before the last softmax.
-        beside: reads signals from outside the judge, if the ranker was trained with any.
+        weights: one weight for each member.
+        temperature: factor on the mean before the last softmax.
+        beside: model of the external signals, if the ranker was trained with any.
     """
 
     members: tuple[Member, ...]
@@ -68,16 +68,16 @@ class Ranker:
     beside: LinearScorer | None = None
 
     def score(self, values: Array) -> Array:
-        """Weighted mean of floored log-probabilities, one a row of one run."""
+        """Return the weighted mean of floored log-probabilities for each row of one run."""
         total = np.zeros(len(values))
         for weight, member in zip(self.weights, self.members, strict=True):
             total += weight * np.log(softmax(member.score(values)) + _MIN_PROBABILITY)
         return total
 
     def predict_probabilities(self, values: Array, signals: Array | None = None) -> Array:
-        """Probability of each row of one run to be the root cause; they sum to 1.
+        """Return the probability of each row of one run to be the root cause; they sum to 1.
 
-        ``signals`` are what `beside` reads, row by row; without them, or without it, nothing is added.
+        ``signals`` are the rows' external signals for `beside`; without either, nothing is added.
         """
         scores = self.temperature * self.score(values)
         if signals is not None and self.beside is not None:
@@ -86,19 +86,19 @@ class Ranker:
 
 
 def build_signal_model(weights: Sequence[float]) -> LinearScorer:
-    """A linear form over signals as they come: they are in units of their own spread within a run."""
+    """Build a linear model over unscaled signals, which are in units of their own spread within a run."""
     made = np.asarray(weights, dtype=np.float64)
     return LinearScorer(FeatureScaler(np.zeros_like(made), np.ones_like(made), np.ones_like(made)), made)
 
 
 def softmax(scores: Array) -> Array:
-    """Softmax over one run."""
+    """Compute the softmax over one run."""
     weights = np.exp(scores - scores.max())
     return np.asarray(weights / weights.sum())
 
 
 def fit_portable_ranker(tables: Sequence[Array], chosen: Sequence[Array]) -> Ranker:
-    """The ranker for kinds never seen."""
+    """Fit the ranker for unknown kinds of log."""
     return Ranker((fit_transfer_ranker(list(tables), list(chosen)),), (1.0,))
 
 
@@ -106,9 +106,9 @@ def fit_ranker(tables: Sequence[Array], chosen: Sequence[Array], *, seed: int = 
     """Fit the specialist of one kind of log.
 
     Args:
-        tables: one array of feature values a run.
-        chosen: one array of 0/1 a run: which row is the root cause.
-        seed: of the forests; everything else is deterministic.
+        tables: one array of feature values for each run.
+        chosen: one array of 0/1 for each run; 1 marks the root cause.
+        seed: seed of the forests; everything else is deterministic.
     """
     values = np.vstack(list(tables))
     labels = np.concatenate(list(chosen))
@@ -129,7 +129,7 @@ class _TrainingRows:
 
 
 def _fit_short_run_ranker(rows: _TrainingRows, portable: TransferRanker, seed: int) -> Ranker:
-    """Few candidates a run: content tells them apart."""
+    """Fit the ensemble for few candidates per run, where content distinguishes the steps."""
     values, labels, runs = rows.values, rows.labels, rows.runs
     within = np.vstack([standardize_within_run(values[runs == run]) for run in range(int(runs.max()) + 1)])
     members: tuple[Member, ...] = (
@@ -143,7 +143,7 @@ def _fit_short_run_ranker(rows: _TrainingRows, portable: TransferRanker, seed: i
 
 
 def _fit_long_run_ranker(rows: _TrainingRows, portable: TransferRanker, seed: int) -> Ranker:
-    """Many candidates a run: the layout tells most, and everything else is shrunk hard."""
+    """Fit the ensemble for many candidates per run: layout dominates, other features are shrunk strongly."""
     values, labels, runs = rows.values, rows.labels, rows.runs
     weight = np.ones(values.shape[1])
     weight[: len(FEATURES)] = [1.0 if feature.group == "layout" else 0.2 for feature in FEATURES]

@@ -1,6 +1,7 @@
-"""Training: one specialist a kind of log, the portable ranker from all of them, and calibration out of fold.
+"""Training of the embedded model: a specialist for each kind of log, a portable ranker, and calibration.
 
-Deterministic: forests are seeded, folds are dealt from sorted groups, everything else is convex.
+Training is deterministic: forests are seeded, folds are assigned from sorted groups, all else is convex.
+Calibration uses scores out of fold.
 """
 
 from __future__ import annotations
@@ -38,10 +39,10 @@ _TEMPERATURES = np.linspace(0.3, 2.5, 45)
 _SIGNAL_RIDGE = 10.0
 
 SignalFunction = Callable[[Record], Array]
-"""Gives a run's signals from outside the judge: shape (candidates, signals), rows as in `build_step_table`.
+"""Returns a run's external signals: shape (candidates, signals), rows as in `build_step_table`.
 
-A higher value speaks for the step. Of the annotation it may read the group alone, to leave out what was
-learnt from the same question: only then does a signal mean the same in training as on a new run.
+A higher value supports the step. Of the annotation it may read only the group, to exclude what was learnt
+from the same question: only then does a signal mean the same in training as on a new run.
 """
 
 
@@ -53,15 +54,15 @@ def train_model(
     signals: SignalFunction | None = None,
     ridge: float = _SIGNAL_RIDGE,
 ) -> EmbeddedModel:
-    """Learn from annotated runs alone.
+    """Train a model on annotated runs.
 
     Args:
-        records: runs with a root cause, an outcome, or both; others are left out.
-        seed: of the forests and folds.
+        records: runs with a root cause, an outcome, or both; others are ignored.
+        seed: seed of the forests and folds.
         with_answer: let the ranker read the gold answers.
-        signals: further columns; how much they count beside the rest is learnt out of fold. Without signals,
-            and wherever a run is judged without them, the model is the same.
-        ridge: how hard the weights of the signals are shrunk.
+        signals: further columns; their weight is learnt out of fold. Without signals, and for a run without
+            them, the model is the same.
+        ridge: ridge penalty of the signals' weights.
 
     Raises:
         JudgeError: no run is annotated.
@@ -94,13 +95,13 @@ def train_model(
 
 @dataclass(frozen=True, slots=True)
 class _SignalData:
-    """Signals of some runs, and how hard their weights are shrunk."""
+    """Signals of the runs, and the ridge penalty of their weights."""
 
     signals: Sequence[Array]
     ridge: float
 
     def select(self, indices: Sequence[int]) -> _SignalData:
-        """Those of some of the runs."""
+        """Return the signals of a subset of the runs."""
         return _SignalData([self.signals[i] for i in indices], self.ridge)
 
 
@@ -148,7 +149,7 @@ def _fit_kind_ranker(
 def _calibrate_ranker(
     fitted: Ranker, scores: Sequence[Array], chosen: Sequence[Array], signals: _SignalData | None
 ) -> Ranker:
-    """With the temperature, and how much signals count beside it, learnt from scores out of fold."""
+    """Add the temperature and the signal weights, learnt from scores out of fold."""
     temperature = _fit_temperature(scores, chosen)
     beside = (
         None if signals is None else _fit_signal_weights([temperature * s for s in scores], chosen, signals)
@@ -157,7 +158,7 @@ def _calibrate_ranker(
 
 
 def _fit_signal_weights(offsets: Sequence[Array], chosen: Sequence[Array], data: _SignalData) -> LinearScorer:
-    """Weights of the signals; none is below 0, as what speaks for a step cannot speak against it."""
+    """Fit the weights of the signals; they are at least 0, since a signal can only support a step."""
     held = [i for i, labels in enumerate(chosen) if labels.sum() > 0]
     runs = np.concatenate([np.full(len(chosen[i]), n) for n, i in enumerate(held)]).astype(np.intp)
     signals = np.vstack([data.signals[i] for i in held])
@@ -175,13 +176,13 @@ def _fit_portable(
     fitted = fit_portable_ranker(values, chosen)
     if not any(labels.sum() for labels in chosen):
         return fitted
-    # Sixteen heavily shrunk weights hardly overfit: the temperature may be learnt on the same runs.
+    # Sixteen strongly shrunk weights hardly overfit, so the temperature may be learnt on the same runs.
     scores = [fitted.score(v) for v in values]
     return _calibrate_ranker(fitted, scores, chosen, None if signals is None else signals.select(places))
 
 
 def _fit_temperature(scores: Sequence[Array], chosen: Sequence[Array]) -> float:
-    """The temperature of least log-loss (Guo et al. 2017), over a grid."""
+    """Select the temperature with minimal log-loss (Guo et al. 2017) from a grid."""
     held = [(s, c) for s, c in zip(scores, chosen, strict=True) if c.sum() > 0]
 
     def loss(temperature: float) -> float:
@@ -217,7 +218,7 @@ def _predict_out_of_fold(values: Array, failed: NDArray[np.bool_], groups: Seque
 
 
 def assign_folds(groups: Sequence[str], folds: int, seed: int) -> NDArray[np.intp]:
-    """Fold of each row; rows of one group share a fold."""
+    """Assign a fold to each row; rows of one group share a fold."""
     names = sorted(set(groups))
     order = np.random.default_rng(seed).permutation(len(names))
     fold_of = {names[place]: number % folds for number, place in enumerate(order)}
@@ -243,5 +244,5 @@ def _build_group_key(record: Record, place: int) -> str:
 
 
 def build_untrained_model() -> EmbeddedModel:
-    """The model that knows nothing but the structural prior: what is left if no run is annotated."""
+    """Return a model with only the structural prior, for the case that no run is annotated."""
     return EmbeddedModel(specialists=(), portable=fit_portable_ranker([], []))

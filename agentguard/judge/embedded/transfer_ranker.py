@@ -1,9 +1,9 @@
-"""The ranker for a kind of log it never saw: a fixed structural prior, moved a little by a few behaviours.
+"""Ranker for unknown kinds of log: a fixed structural prior, adjusted by a few learnt behaviours.
 
-A model trained on one framework's logs fails on another's when it learns where that one puts its errors. So
-the prior is fixed and knows roles and ordinals alone: work that starts wrong seldom recovers, and who
-only steers, executes or relays is seldom at fault. What is learnt are the weights of a few behaviours, each
-taken relative to the run's other worker turns, so that a weight means the same in any format.
+A model trained on one framework's logs fails on another's if it learns the positions of errors in the first.
+So the prior is fixed and uses only roles and ordinals: work that starts wrong seldom recovers, and an agent
+that only steers, executes or relays is seldom at fault. Only the weights of a few behaviours are learnt. Each
+is measured relative to the run's other worker turns, so that a weight means the same in any format.
 """
 
 from __future__ import annotations
@@ -43,29 +43,29 @@ _CALLS, _CHANGES, _SHARE = (
 )
 _AFTER_USER = COLUMN_BY_NAME["structure.after_user"]
 _LATER_TURN_PENALTY, _TURN_DECAY, _NON_WORKER_PENALTY = 0.8, 0.6, 3.0
-# One agent that calls tools: the order of its turns says less, and a turn that calls none changes nothing.
+# A single agent with tools: the order of turns is less informative; a turn without a call changes nothing.
 _SINGLE_LATER_TURN_PENALTY, _SINGLE_TURN_DECAY, _NO_CALL_PENALTY = 0.3, 0.35, 1.0
 _FIRST_CHANGE_BONUS, _CHANGE_BONUS = (
     1.2,
     0.5,
-)  # in a dialogue, harm is done by the calls that change something
+)  # in a dialogue, calls that change something cause the harm
 RIDGE = 10.0
 _MAX_Z_SCORE = 2.5
 
 
 @dataclass(frozen=True, slots=True)
 class TransferRanker:
-    """Prior and the learnt weights of `BEHAVIOURS`."""
+    """Structural prior with learnt weights of `BEHAVIOURS`."""
 
     weights: Array
 
     def score(self, values: Array) -> Array:
-        """Log-odds of each row of one run, up to a constant."""
+        """Return the log-odds of each row of one run, up to a constant."""
         return np.asarray(compute_structural_prior(values) + standardize_behaviours(values) @ self.weights)
 
 
 def compute_structural_prior(values: Array) -> Array:
-    """The structural prior of each row of one run, up to a constant: falls with the worker's ordinal."""
+    """Compute the prior of each row of one run, up to a constant; it falls with the worker's ordinal."""
     turn = np.maximum(values[:, _TURN], 0.0)
     if is_single_agent(values):
         return _compute_single_agent_prior(values, turn)
@@ -74,7 +74,7 @@ def compute_structural_prior(values: Array) -> Array:
 
 
 def is_single_agent(values: Array) -> bool:
-    """Whether the run is of one agent that calls tools."""
+    """Return whether the run is of one agent that calls tools."""
     return bool((values[:, _CALLS] > 0).any() and values[:, _SHARE].min() >= 1)
 
 
@@ -93,7 +93,7 @@ def _compute_single_agent_prior(values: Array, turn: Array) -> Array:
 
 
 def standardize_behaviours(values: Array) -> Array:
-    """Behaviours of one run's rows, relative to its worker turns; 0 for rows that are none."""
+    """Standardize the behaviours of one run relative to its worker turns; 0 for all other rows."""
     working = values[:, _EARLY] > 0
     held = values[:, _COLUMNS]
     among = held[working] if working.any() else held
@@ -104,12 +104,12 @@ def standardize_behaviours(values: Array) -> Array:
 
 
 def build_untrained_ranker() -> TransferRanker:
-    """The prior alone."""
+    """Return the prior alone, with all weights 0."""
     return TransferRanker(np.zeros(len(BEHAVIOURS)))
 
 
 def fit_transfer_ranker(tables: list[Array], chosen: list[Array]) -> TransferRanker:
-    """Learn the weights from runs, one array of values and one of 0/1 labels each."""
+    """Fit the weights to runs, given as one array of values and one of 0/1 labels each."""
     kept = [i for i, labels in enumerate(chosen) if labels.sum() > 0]
     if not kept:
         return build_untrained_ranker()

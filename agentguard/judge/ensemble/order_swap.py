@@ -1,8 +1,8 @@
-"""The same judge asked otherwise: with its options the other way round, in both orders, or in other words.
+"""Variants of a judge's questions: reversed options, both orders, or a paraphrase.
 
-A model prefers some letters and some places to others; a judge that is asked in both orders shows it (Zheng
-et al., Judging LLM-as-a-Judge, arXiv 2306.05685). Both variants share the transcript's bytes with the plain
-judge, so that a server with a prefix cache reads a run once for all of them.
+A model prefers some letters and some positions to others; asking in both orders reveals that (Zheng et al.,
+Judging LLM-as-a-Judge, arXiv 2306.05685). The variants share the transcript's bytes with the plain judge, so
+that a server with a prefix cache computes a run once for all of them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from agentguard.trajectory.model import Trajectory
 
 
 class OptionSwapJudge:
-    """Asks with the options in the opposite order; the answers are keyed as ever."""
+    """Judge that asks with reversed options; the answers keep the original keys."""
 
     def __init__(self, judge: Judge) -> None:
         self.judge, self.name = judge, f"{judge.name} swapped"
@@ -28,15 +28,14 @@ class OptionSwapJudge:
         return tuple(_restore_order(q, answer) for q, answer in zip(questions, answers, strict=True))
 
     def version(self, transcript: Trajectory) -> str:
-        """The judge's own, and that it is asked the other way round."""
+        """Return the judge's version with a mark for reversed options."""
         return f"{_get_version(self.judge, transcript)}; options swapped"
 
 
 class BothOrdersJudge:
-    """Asks each question in both orders of its options, as a panel of two; one answer is enough.
+    """Judge that asks each question in both orders of its options, as a panel of two; one answer is enough.
 
-    Both are asked in one go, so that a judge that shares a reading of the run among its questions shares it
-    here, too.
+    Both orders are asked in one call, so that a prefix cache of the run serves both.
     """
 
     def __init__(self, judge: Judge) -> None:
@@ -50,20 +49,20 @@ class BothOrdersJudge:
         )
 
     def generate_text(self, transcript: Trajectory, prompt: str) -> GeneratedText:
-        """What the judge writes; an error where it cannot write."""
+        """Generate text with the judge; return an error if the judge cannot generate text."""
         if isinstance(self.judge, TextGenerator):
             return self.judge.generate_text(transcript, prompt)
         return GeneratedText(error=f"judge {self.judge.name!r} does not write")
 
     def version(self, transcript: Trajectory) -> str:
-        """The judge's own, and that it is asked in both orders."""
+        """Return the judge's version with a mark for both orders."""
         return f"{_get_version(self.judge, transcript)}; both orders"
 
 
 def ask_in_both_orders(
     judge: Judge, run: Trajectory, questions: Sequence[Question]
 ) -> tuple[tuple[JudgeAnswer, ...], tuple[JudgeAnswer, ...]]:
-    """A judge's answers to some questions as they are, and with their options in the opposite order."""
+    """Return a judge's answers to the questions as they are, and with reversed options."""
     asked = tuple(questions)
     told = judge.decide(run, (*asked, *(_reverse_options(one) for one in asked)))
     turned = (_restore_order(q, answer) for q, answer in zip(asked, told[len(asked) :], strict=True))
@@ -71,12 +70,12 @@ def ask_in_both_orders(
 
 
 class ParaphraseJudge:
-    """Asks in other words.
+    """Judge that asks paraphrased questions.
 
     Args:
-        judge: who is asked.
-        word: gives the other words of a question's text.
-        version: of these words; another one for other words, so that answers are not taken for each other's.
+        judge: the judge.
+        paraphrase: returns the paraphrase of a question's text.
+        version: version of the paraphrases; change it with them, so that cached answers are not mixed up.
     """
 
     def __init__(self, judge: Judge, paraphrase: Callable[[str], str], *, version: str) -> None:
@@ -90,7 +89,7 @@ class ParaphraseJudge:
         )
 
     def version(self, transcript: Trajectory) -> str:
-        """The judge's own, and that of the words."""
+        """Return the judge's version with that of the paraphrases."""
         return f"{_get_version(self.judge, transcript)}; worded {self._version}"
 
 

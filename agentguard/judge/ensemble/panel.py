@@ -1,10 +1,9 @@
-"""A panel: several judges answer, and how far they agree is how sure the answer is.
+"""Panel of judges: several judges answer, and their agreement measures the certainty of the answer.
 
 After triple modular redundancy (von Neumann 1956; Lyons and Vanderkulk 1962): diverse judges, or one judge
-asked in different words or orders (`agentguard.judge.ensemble.order_swap`), rarely make the same mistake. A
-panel's
-probabilities are the mean of its members', so that what they disagree on comes out undecided; the votes stand
-beside them. What too few members could answer is an error and no guess.
+with paraphrased or reordered questions (`agentguard.judge.ensemble.order_swap`), rarely make the same
+mistake. A panel's probabilities are the mean of its members', so that disagreement gives an undecided answer;
+the votes are reported as well. If fewer members than the quorum answer, the result is an error.
 """
 
 from __future__ import annotations
@@ -20,24 +19,26 @@ from agentguard.judge.llm.multiple_choice import list_options
 from agentguard.trajectory.model import Trajectory
 
 NO_QUORUM: Final = "quorum"
-"""The fault of an answer that too few members could give."""
+"""Error of a question that too few members could answer."""
 
 _USAGE_KEYS: Final = ("calls", "prompt_tokens", "completion_tokens", "cached_tokens", "seconds")
 
 
 class PanelJudge:
-    """Judges that vote, m of n.
+    """Panel of judges that votes, m of n.
 
-    An answer's ``usage`` has ``votes`` (option to the number of members that hold it likeliest) and
-    ``agreement`` (the winner's share of the members) beside what all members together cost; ``seconds`` is
-    the slowest member's, since they are asked side by side.
+    An answer's ``usage`` has the members' total cost and:
+
+    - ``votes``: option to the number of members that rate it highest,
+    - ``agreement``: the winner's share of the members,
+    - ``seconds``: the slowest member's time, since the members are asked concurrently.
 
     Args:
         judges: the members, at least two.
-        quorum: how many must answer; more than half of them if absent.
+        quorum: minimum of answers; by default more than half of the members.
 
     Raises:
-        ConfigError: fewer than two members, or a quorum that they cannot reach.
+        ConfigError: there are fewer than two members, or the quorum exceeds their number.
     """
 
     name = "panel"
@@ -51,7 +52,7 @@ class PanelJudge:
             raise ConfigError(f"a panel of {len(self.judges)} has no quorum of {self.quorum}")
 
     def decide(self, transcript: Trajectory, questions: Sequence[Question]) -> tuple[JudgeAnswer, ...]:
-        """Answer the questions, in order; a member that raises counts as one that could not answer."""
+        """Answer the questions, in order; a member that raises counts as one without an answer."""
         asked = tuple(questions)
         told = ask_judges(self.judges, transcript, asked)
         return tuple(
@@ -60,7 +61,7 @@ class PanelJudge:
         )
 
     def version(self, transcript: Trajectory) -> str:
-        """The members' versions, so that a panel can be cached."""
+        """Return the members' versions, so that a panel can be cached."""
         told = [
             f"{judge.name}: {judge.version(transcript) if hasattr(judge, 'version') else ''}"
             for judge in self.judges
@@ -71,13 +72,13 @@ class PanelJudge:
 def ask_judges(
     judges: Sequence[Judge], run: Trajectory, questions: Sequence[Question]
 ) -> list[tuple[JudgeAnswer, ...]]:
-    """Each judge's answers; those of one that raises, or answers too few, are errors."""
+    """Return each judge's answers; if a judge raises or returns too few answers, they are errors."""
 
     def ask(judge: Judge) -> tuple[JudgeAnswer, ...]:
         try:
             told = tuple(judge.decide(run, questions))
             fault = "" if len(told) == len(questions) else "malformed"
-        except Exception as error:  # a plug-in may raise anything; the others can still answer
+        except Exception as error:  # a plug-in may raise any exception; the others can still answer
             fault = type(error).__name__
         if not fault:
             return told
@@ -90,7 +91,7 @@ def ask_judges(
 
 
 def merge_answers(question: Question, answers: Sequence[JudgeAnswer], *, quorum: int) -> JudgeAnswer:
-    """What several answers to a question come to: their mean with the votes, or an error below the quorum."""
+    """Merge answers to a question: their mean with the votes, or an error below the quorum."""
     held = [one for one in answers if one.error is None and one.probabilities]
     usage = _sum_usage(answers)
     if len(held) < quorum:
@@ -109,7 +110,7 @@ def merge_answers(question: Question, answers: Sequence[JudgeAnswer], *, quorum:
 
 
 def _sum_usage(answers: Sequence[JudgeAnswer]) -> dict[str, Any]:
-    """What the members have cost together."""
+    """Sum the cost of the members."""
     total: dict[str, Any] = {}
     for name in _USAGE_KEYS:
         values = [v for a in answers if isinstance(v := a.usage.get(name), int | float)]

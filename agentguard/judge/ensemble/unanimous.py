@@ -1,10 +1,12 @@
-"""Judges that must agree: what an action with effects may be taken on.
+"""Unanimous judges: agreement that a disruptive action requires.
 
-A judge reads a hostile text, and prefers some letters and places to others (Zheng et al., arXiv 2306.05685).
-So nothing that stops a run, or calls a person, hangs on one judge's word: each member is asked with the
-options in both orders, and has a voice only if it picks the same option in both; and all members must pick
-the same one. Where they do not, that is an error with the votes beside it, and no guess. It is a mask for
-faults that come apart (von Neumann 1956); two judges that err in the same way agree on the error.
+A judge reads hostile text, and prefers some letters and positions to others (Zheng et al., arXiv 2306.05685).
+So no action that stops a run, or escalates it, depends on a single answer:
+
+- Each member is asked with the options in both orders.
+- All answers must select the same option; otherwise the result is an error with the votes.
+
+This masks independent faults (von Neumann 1956); it does not mask an error that two judges share.
 """
 
 from __future__ import annotations
@@ -22,22 +24,21 @@ from agentguard.judge.llm.multiple_choice import list_options
 from agentguard.trajectory.model import Trajectory
 
 DISAGREEMENT: Final = "disagreed"
-"""The fault of an answer on which the judges, or one judge's two orders, did not agree."""
+"""Error of a question on which the judges, or one judge's two orders, do not agree."""
 
 
 class UnanimousJudge:
-    """Answers what all of some judges say, each in both orders of the options.
+    """Judge that answers only if all its members agree, each in both orders of the options.
 
-    ``usage["votes"]`` has option to the number of times that it was picked, also where they disagree. An
-    agreed answer's probabilities are the mean of all; one voice that cannot answer leaves the question
-    without an answer.
+    ``usage["votes"]`` maps an option to its number of votes, also on disagreement. The probabilities are the
+    mean of all answers. If one member cannot answer, the question has no answer.
 
     Args:
-        judges: at least one; one judge must agree with itself.
-        swap: ask each in the opposite order, too.
+        judges: at least one; a single judge must agree with itself.
+        swap: also ask each with reversed options.
 
     Raises:
-        ConfigError: there is no judge, or nothing to agree: one judge and one order.
+        ConfigError: there is no judge, or only one judge and one order.
     """
 
     name = "agreed"
@@ -58,7 +59,7 @@ class UnanimousJudge:
         )
 
     def version(self, transcript: Trajectory) -> str:
-        """The members' versions, and that they must agree."""
+        """Return the members' versions with a mark for unanimity."""
         told = (
             str(getattr(one, "version", lambda _, name=one.name: name)(transcript)) for one in self.judges
         )
@@ -66,7 +67,7 @@ class UnanimousJudge:
 
 
 class _BothOrdersMember:
-    """A judge asked for each question twice over: the first half as it is, the second in the other order."""
+    """Judge that asks the first half of the questions as they are, the second with reversed options."""
 
     def __init__(self, judge: Judge) -> None:
         self.judge, self.name = judge, judge.name
@@ -77,7 +78,7 @@ class _BothOrdersMember:
 
 
 def get_votes(answer: JudgeAnswer) -> Mapping[str, int]:
-    """How often each option was picked; empty where nobody voted."""
+    """Return the number of votes for each option; empty without votes."""
     held: Any = answer.usage.get("votes")
     return held if isinstance(held, Mapping) else {}
 

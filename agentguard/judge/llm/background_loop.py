@@ -1,8 +1,7 @@
-"""One event loop in a thread of its own, for clients that keep connections.
+"""Event loop in a background thread, for clients that keep connections.
 
-A client's connections belong to the loop they were opened on. Callers come from many: from plain code, from
-threads, from loops that end. So everything a client does happens on one loop, and whoever asks waits for it
-in its own way.
+A client's connections can be used only on the event loop that opened them. Callers are plain code, threads
+and short-lived loops. So all work of a client runs on one loop, and each caller waits for it in its own way.
 """
 
 from __future__ import annotations
@@ -16,16 +15,16 @@ T = TypeVar("T")
 
 
 def get_loop_time() -> float:
-    """Seconds by the clock of the running loop, by which its timeouts go; for coroutines alone."""
+    """Return the time of the running loop's clock in seconds; only for coroutines."""
     return asyncio.get_running_loop().time()
 
 
 class BackgroundLoop:
-    """Runs coroutines on a loop that starts with the first of them; the thread ends with the program.
+    """Runs coroutines on a loop that starts with the first of them; the thread is a daemon.
 
     Args:
-        name: of the thread.
-        make: makes the loop; a parameter, so that tests can have one with a clock of theirs.
+        name: name of the thread.
+        loop_factory: creates the loop; a parameter, so that tests can use a loop with a simulated clock.
     """
 
     def __init__(
@@ -37,10 +36,10 @@ class BackgroundLoop:
         self._thread: threading.Thread | None = None
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Wait for a result from plain code.
+        """Run a coroutine and block until its result.
 
         Raises:
-            RuntimeError: called on the loop itself, where it would wait for itself.
+            RuntimeError: called on the loop itself, which would deadlock.
         """
         if threading.current_thread() is self._thread:
             coroutine.close()
@@ -48,11 +47,11 @@ class BackgroundLoop:
         return asyncio.run_coroutine_threadsafe(coroutine, self._ensure_started()).result()
 
     async def arun(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Wait for a result on the caller's own loop; cancelling the caller cancels the work."""
+        """Await a result on the caller's own loop; cancelling the caller cancels the work."""
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(coroutine, self._ensure_started()))
 
     def close(self) -> None:
-        """End the thread; work that is under way is cancelled. A later call starts anew."""
+        """End the thread and cancel running work; a later call starts the loop again."""
         with self._lock:
             loop, thread = self._loop, self._thread
             self._loop = self._thread = None

@@ -1,13 +1,10 @@
-"""The chat judge: a model behind an OpenAI-compatible endpoint answers typed questions about a run.
+"""Chat judge: a model behind an OpenAI-compatible endpoint answers typed questions about a run.
 
-All questions of a run begin with the same bytes (`agentguard.judge.llm.prompt`). The first is asked alone,
-the
-others at once after it, so that a server with a prefix cache computes the run once. Every answer is one of a
-closed set, asked as a letter, with the probability that the model gave it (`agentguard.judge.llm.client`).
-The
-judge is offered no tools. What it cannot answer is an `ScriptedAnswer` with an error that begins with the
-fault's
-name, e.g. ``"timeout: …"``, and has it in ``usage["fault"]``.
+All questions of a run begin with the same bytes (`agentguard.judge.llm.prompt`). The judge asks the first
+question alone and the others concurrently after it, so that a server with a prefix cache computes the run
+once. Every answer is one of a closed set of options, asked as a letter, with the model's probability of it
+(`agentguard.judge.llm.client`). The judge has no tools. If it cannot answer, the `JudgeAnswer` has an error
+that begins with the kind of error, e.g. ``"timeout: …"``; ``usage["fault"]`` holds the kind.
 """
 
 from __future__ import annotations
@@ -63,24 +60,27 @@ _SHRINK_FACTOR: Final = 0.6
 _MAX_ATTEMPTS: Final = 4
 _MAX_OPTION_CHARS: Final = 300
 _JSON_OVERHEAD_TOKENS: Final = 20
-"""Tokens of the JSON around a line."""
+"""Tokens of the JSON around the generated text."""
 _ANSWER_INSTRUCTION: Final = "Answer with one capital letter."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatOptions:
-    """How a chat judge asks.
+    """Settings of a chat judge.
 
     Attributes:
-        deadline_s: seconds for all questions of one call to ``decide``.
-        context_tokens: longest prompt where the endpoint does not tell; 8192 if neither does.
-        characters_per_token: how long a run may be, guessed; one that turns out too long is cut further.
-        most_schemata: schemata shown; more distract more than they help.
-        least_mass: least probability that all labels together must have had before the mask; below it the
-            model wanted to say something else, which is an error. Only where the endpoint tells.
-        line_characters: of a line that it writes, at most. What is written takes a model the most time.
-        secret: what the numbers in the fences are made from; random for each judge where not given. Judges
-            that share it share a server's prefix cache.
+        deadline_s: time limit for all questions of one call to ``decide``, in seconds.
+        context_tokens: maximum prompt length, also if the endpoint reports a longer one; 8192 if neither is
+            known.
+        characters_per_token: estimate of the text length per token; a run that turns out too long is
+            shortened further.
+        max_schemata: maximum of schemata shown; more of them distract more than they help.
+        min_label_mass: minimum probability of all labels together before masking. Below it the answer is an
+            error, since the model preferred text outside of the options. Checked only if the endpoint reports
+            the unmasked probabilities.
+        max_line_characters: maximum length of generated text, since generation takes most of the time.
+        nonce_secret: secret for the numbers in the fences; random for each judge by default. Judges with the
+            same secret share a server's prefix cache.
     """
 
     deadline_s: float = 60.0
@@ -94,7 +94,7 @@ class ChatOptions:
 
 @dataclass(frozen=True, slots=True)
 class _PromptContext:
-    """A run that is asked about, and what is shown beside it."""
+    """Run in question, with the schemata shown after it."""
 
     run: Trajectory
     content_hash: str
@@ -103,11 +103,11 @@ class _PromptContext:
 
 
 class ChatJudge:
-    """A judge behind an endpoint.
+    """Judge behind a chat endpoint.
 
     Args:
-        endpoint: who is asked.
-        schemata: texts of earlier failures to show after the run, or what finds them for a run.
+        endpoint: the endpoint.
+        schemata: texts of earlier failures to show after the run, or a function that selects them for a run.
         options: deadlines and limits.
     """
 
@@ -131,23 +131,24 @@ class ChatJudge:
         self._rendered_runs: OrderedDict[str, RenderedRun] = OrderedDict()
 
     def decide(self, transcript: Trajectory, questions: Sequence[Question]) -> tuple[JudgeAnswer, ...]:
-        """Answer the questions, in order; waits for them, at most ``deadline_s``."""
+        """Answer the questions, in order; blocks for at most ``deadline_s``."""
         case = self._build_context(transcript)
         return self.endpoint.loop.run(self._decide(case, tuple(questions)))
 
     async def adecide(self, transcript: Trajectory, questions: Sequence[Question]) -> tuple[JudgeAnswer, ...]:
-        """`decide` without blocking the caller's event loop."""
+        """Answer the questions without blocking the caller's event loop; see `decide`."""
         case = await asyncio.to_thread(self._build_context, transcript)
         return await self.endpoint.loop.arun(self._decide(case, tuple(questions)))
 
     def generate_text(self, transcript: Trajectory, prompt: str) -> GeneratedText:
-        """Write a line about a run, after the same bytes as every question about it."""
+        """Generate a line about a run; the prompt begins with the same bytes as every question about it."""
         return self.endpoint.loop.run(self._generate_text(self._build_context(transcript), prompt))
 
     def version(self, transcript: Trajectory) -> str:
-        """What of the judge an answer about a run depends on: model, prompts, and the schemata shown.
+        """Return the dependencies of an answer about a run: model, prompt version and schemata shown.
 
-        Asks the endpoint what it serves, if it has not yet; names the model as configured where it is away.
+        The first call asks the endpoint for its model; if the endpoint does not answer, the configured name
+        is used.
         """
         model = self.endpoint.get_served_model(self.options.deadline_s)
         shown = hashlib.sha256(
@@ -221,7 +222,7 @@ class ChatJudge:
     def _compute_available_characters(
         self, endpoint_info: EndpointInfo, context: _PromptContext, questions: Sequence[Question]
     ) -> int:
-        """Characters there are for the run, when everything else has its place."""
+        """Compute the characters left for the run beside all other parts of the prompt."""
         tokens = self.options.context_tokens or endpoint_info.context_tokens or _DEFAULT_CONTEXT_TOKENS
         if endpoint_info.context_tokens:
             tokens = min(tokens, endpoint_info.context_tokens)
@@ -232,7 +233,7 @@ class ChatJudge:
     async def _answer_with_retries(
         self, context: _PromptContext, question: Question, limit: int, deadline: float
     ) -> tuple[JudgeAnswer, RenderedRun | None]:
-        """Ask one question alone, with the run cut shorter as long as the endpoint says it is too long."""
+        """Ask one question; while the endpoint rejects the prompt as too long, shorten the run and retry."""
         held = self._rendered_runs.get(context.content_hash)
         answer = JudgeAnswer(question=question.id, error="the run was not shown")
         for _ in range(_MAX_ATTEMPTS):
@@ -295,7 +296,7 @@ class ChatJudge:
 def build_messages(
     rendered: RenderedRun, schemata: Sequence[str], prompt: str, *, notes: Sequence[str] = ()
 ) -> tuple[Message, ...]:
-    """The messages of one question: the run, what is shown beside it, and last what is asked."""
+    """Build the messages of one question: the run, the schemata and notes, and last the question."""
     parts = [rendered.text]
     if schemata:
         parts.append("Failures of earlier runs, which this one may resemble or not:\n")
@@ -309,7 +310,7 @@ def build_messages(
 
 
 def _estimate_question_length(question: Question) -> int:
-    """Characters that a question takes beside the run."""
+    """Estimate the characters of a question in the prompt."""
     options = sum(len(option) + 5 for option in list_options(question)[:400])
     return len(question.text) + options + sum(len(line) + 3 for line in question.context)
 

@@ -1,14 +1,13 @@
-"""The client to an OpenAI-compatible endpoint: a closed set of labels or a bounded JSON object, or a fault.
+"""Client of an OpenAI-compatible endpoint: answers from a closed set of labels, or a bounded JSON object.
 
-Asked are single tokens with their log probabilities, never samples to be counted. vLLM is asked with
-``allowed_token_ids`` and ``logprob_token_ids``: it can say nothing but a label, and tells what the model
-thought of each label *before* it was masked (measured on vLLM 0.32; under ``structured_outputs`` the numbers
-are those after the mask). Any other endpoint is asked for the likeliest twenty tokens, and an answer outside
-the closed set is a fault.
+It asks for a single token with its log probabilities and never samples repeatedly. vLLM is asked with
+``allowed_token_ids`` and ``logprob_token_ids``: it can return only a label, and reports the model's
+probability of each label *before* masking (measured on vLLM 0.32; under ``structured_outputs`` the numbers
+are those after the mask). Any other endpoint is asked for the twenty most probable tokens; an answer outside
+of the closed set is an error.
 
-Nothing is raised for what an endpoint does: faults are values (`CallError`). Every call has one deadline over
-all its tries, counted from its beginning, so that an endpoint that sends a byte now and then is not waited
-for.
+Errors of an endpoint are values (`CallError`), not exceptions. Every call has one deadline over all its
+attempts, counted from its start, so that an endpoint that sends a byte now and then cannot extend it.
 """
 
 from __future__ import annotations
@@ -43,18 +42,19 @@ _MODEL_LOOKUP_TIMEOUT_S: Final = 5.0
 
 
 class JudgeEndpoint:
-    """One endpoint and one model of it. Safe to use from threads and from any event loop.
+    """Client of one model at one endpoint. Safe to use from threads and from any event loop.
 
     Args:
-        base_url: up to and with ``/v1``.
+        base_url: URL up to and with ``/v1``.
         model: name of the model; None takes the first that the endpoint lists.
         api_key: sent as a bearer token; None sends a placeholder, which local servers ignore.
         options: deadlines, retries and the like.
-        transport: makes what requests go through in place of connections of its own, e.g. several replicas
-            (`agentguard.judge.llm.pool_transport`); called on the endpoint's own loop, and closed with it.
+        transport: builds the HTTP transport of the client, e.g. for several replicas
+            (`agentguard.judge.llm.pool_transport`). It is called on the endpoint's event loop and closed with
+            the endpoint.
 
     Raises:
-        ConfigError: the address or an option is wrong.
+        ConfigError: the URL or an option is invalid.
         MissingExtra: the openai package is not installed.
     """
 
@@ -82,7 +82,7 @@ class JudgeEndpoint:
         self._has_tokenize = True
 
     def close(self) -> None:
-        """Close connections and end the thread; a later call opens anew."""
+        """Close connections and end the thread; a later call opens them again."""
         if self._client is not None:
             self.loop.run(self._client.close())
         self._client = self._semaphore = None
@@ -90,21 +90,21 @@ class JudgeEndpoint:
 
     @property
     def info(self) -> EndpointInfo | None:
-        """What the endpoint said of itself, once it was asked."""
+        """The endpoint's self-description, after the first request."""
         return self._info
 
     def get_served_model(self, deadline_s: float) -> str:
-        """The model that is served, as the endpoint names it; as configured where it is away.
+        """Return the model name that the endpoint reports; the configured name if it does not answer.
 
-        Asks it, if it has not been asked; waits for at most 5 seconds.
+        The first call asks the endpoint and waits for at most 5 seconds.
         """
         known = self._info or self.loop.run(self.fetch_info(min(_MODEL_LOOKUP_TIMEOUT_S, deadline_s)))
         return known.version if isinstance(known, EndpointInfo) else self.model or "unknown"
 
-    # The coroutines below run on ``self.loop`` and nowhere else.
+    # The coroutines below run only on ``self.loop``.
 
     async def fetch_info(self, deadline_s: float | None = None) -> EndpointInfo | CallError:
-        """Ask the endpoint what it serves; once, unless it could not tell."""
+        """Ask the endpoint for its model; the answer is cached, an error is not."""
         if self._info is not None:
             return self._info
         listed = await self._call("list", {}, deadline_s)
@@ -120,7 +120,7 @@ class JudgeEndpoint:
     async def select_label(
         self, messages: Sequence[Message], labels: Sequence[str], *, deadline_s: float | None = None
     ) -> LabelProbabilities | CallError:
-        """One of some single-token labels, with the probability of each."""
+        """Ask for one of the single-token labels; return the probability of each."""
         started = get_loop_time()
         facts = await self.fetch_info(deadline_s)
         if isinstance(facts, CallError):
@@ -158,7 +158,7 @@ class JudgeEndpoint:
         max_tokens: int,
         deadline_s: float | None = None,
     ) -> tuple[Mapping[str, Any], CallUsage] | CallError:
-        """A JSON object that fits a schema, complete; ``max_tokens`` bounds how long it can be."""
+        """Generate a complete JSON object that fits a schema, within ``max_tokens``."""
         started = get_loop_time()
         facts = await self.fetch_info(deadline_s)
         if isinstance(facts, CallError):
@@ -174,7 +174,7 @@ class JudgeEndpoint:
         return value if isinstance(value, CallError) else (value, reply.usage)
 
     async def post(self, path: str, body: Mapping[str, Any], *, deadline_s: float | None = None) -> Any:
-        """JSON data of a POST to a path of the server's own, e.g. ``/classify``; or `CallError`."""
+        """POST to a path of the server, e.g. ``/classify``; return JSON data or `CallError`."""
         return await self._call(path, body, deadline_s)
 
     async def _request_completion(
@@ -188,13 +188,13 @@ class JudgeEndpoint:
         request = {"model": info.model, "messages": list(messages), **self.options.extra_body, **body}
         raw = await self._call("chat", request, deadline_s)
         if isinstance(raw, CallError):
-            if raw.kind is ErrorKind.NO_MODEL:  # something else is served there now
+            if raw.kind is ErrorKind.NO_MODEL:  # the endpoint serves another model now
                 self._info = self._label_token_ids = None
             return raw
         return parse_completion(raw, get_loop_time() - started)
 
     async def _fetch_token_ids(self, labels: Sequence[str], deadline_s: float | None) -> Mapping[str, int]:
-        """Token id of each label; empty where the server does not tell, or a label is no single token."""
+        """Fetch the token id of each label; empty if one is unknown or a label is more than one token."""
         self._label_token_ids = {} if self._label_token_ids is None else self._label_token_ids
         wanted = (
             [label for label in labels if label not in self._label_token_ids] if self._has_tokenize else []
@@ -202,7 +202,7 @@ class JudgeEndpoint:
         told = {"add_special_tokens": False}
         asked = [self.post("/tokenize", {**told, "prompt": label}, deadline_s=deadline_s) for label in wanted]
         for label, said in zip(wanted, await asyncio.gather(*asked), strict=True):
-            if isinstance(said, CallError) and said.kind is ErrorKind.NO_MODEL:  # it has no such path
+            if isinstance(said, CallError) and said.kind is ErrorKind.NO_MODEL:  # the server has no such path
                 self._has_tokenize = False
             tokens = None if isinstance(said, CallError) else said.get("tokens")
             if isinstance(tokens, list) and len(tokens) == 1 and isinstance(tokens[0], int):
@@ -211,7 +211,7 @@ class JudgeEndpoint:
         return known if len(known) == len(set(known.values())) == len(labels) else {}
 
     async def _call(self, operation: str, body: Mapping[str, Any], deadline_s: float | None) -> Any:
-        """One call with its tries inside of one deadline: JSON data, or `CallError`."""
+        """Make one call with its retries within one deadline; return JSON data or `CallError`."""
         limit = self.options.deadline_s if deadline_s is None else min(deadline_s, self.options.deadline_s)
         limit = max(0.0, limit)
         try:
@@ -226,7 +226,7 @@ class JudgeEndpoint:
             try:
                 async with gate:
                     return await _send(client, operation, body, self.base_url)
-            except Exception as error:  # whatever a client raises is a value from here on
+            except Exception as error:  # every exception of the client becomes a value
                 failed = to_call_error(error)
             pause = failed.retry_after_s
             pause = _BACKOFF_S * 2**attempt if pause is None else pause
@@ -251,7 +251,7 @@ class JudgeEndpoint:
 
 
 async def _send(client: AsyncOpenAI, operation: str, body: Mapping[str, Any], base_url: str) -> Any:
-    """JSON data of a reply; the SDK's own models would hide fields that vLLM adds."""
+    """Send a request and return JSON data; the SDK's own models would hide fields that vLLM adds."""
     if operation == "list":
         return (await client.models.with_raw_response.list()).http_response.json()
     if operation.startswith("/"):

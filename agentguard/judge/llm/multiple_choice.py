@@ -1,14 +1,11 @@
-"""Picking one of any number of options with labels that a model says in one token.
+"""Choice among any number of options with single-token labels.
 
-Up to twenty options are asked at once, a letter each. More are split, in their order, into as few groups of
-nearly equal size as there can be (at most twenty). First the group is asked, then the option within it:
-P(option) = P(group) × P(option | group). Groups are opened likeliest first, until `PROBABILITY_COVERAGE` of
-the probability
-is in opened groups or `BEAM_WIDTH` of them are open; what is in the others is shared evenly among their
-options. So
-400 options cost at most 1 + `BEAM_WIDTH` calls, all over the same beginning of the prompt, and the
-probabilities
-always sum to 1.
+Up to twenty options are asked at once, one letter each. More options are split, in their order, into as few
+groups of nearly equal size as possible (at most twenty). The model first chooses the group, then the option
+within it: P(option) = P(group) × P(option | group). Groups are opened in order of probability, until
+`PROBABILITY_COVERAGE` of the probability is in opened groups or `BEAM_WIDTH` groups are open. The probability
+of an unopened group is shared evenly among its options. So 400 options cost at most 1 + `BEAM_WIDTH` calls,
+all with the same beginning of the prompt, and the probabilities always sum to 1.
 """
 
 from __future__ import annotations
@@ -26,11 +23,11 @@ PROBABILITY_COVERAGE: Final = 0.95
 MAX_OPTIONS: Final = 4_096
 
 AskLabels = Callable[[Sequence[str]], Awaitable[LabelProbabilities | CallError]]
-"""Asks for one of some options as shown, at most twenty; the answer is keyed by their labels, in order."""
+"""Asks for one of at most twenty options; the answer is keyed by their labels, in order."""
 
 
 def list_options(question: Question) -> tuple[str, ...]:
-    """The closed set of a question, in its order."""
+    """Return the closed set of a question, in its order."""
     if isinstance(question, Predicate):
         return ("yes", "no")
     if isinstance(question, ChoiceQuestion):
@@ -39,7 +36,7 @@ def list_options(question: Question) -> tuple[str, ...]:
 
 
 async def pick_option(options: Sequence[str], ask: AskLabels) -> LabelProbabilities | CallError:
-    """The probability of each option, keyed by the options themselves, which must differ."""
+    """Return the probability of each option, keyed by the options themselves, which must differ."""
     if len(options) == 1:
         return LabelProbabilities(probabilities={options[0]: 1.0}, label_mass=None, usage=CallUsage())
     if len(options) <= len(LABELS):
@@ -63,7 +60,7 @@ async def pick_option(options: Sequence[str], ask: AskLabels) -> LabelProbabilit
 
 
 def split_options(options: Sequence[str]) -> tuple[tuple[str, ...], ...]:
-    """Consecutive groups, at most twenty, whose sizes differ by at most one."""
+    """Split into consecutive groups, at most twenty, whose sizes differ by at most one."""
     count = min(len(LABELS), -(-len(options) // len(LABELS)))
     bounds = [len(options) * i // count for i in range(count + 1)]
     return tuple(tuple(options[a:b]) for a, b in itertools.pairwise(bounds))

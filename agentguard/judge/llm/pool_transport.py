@@ -1,10 +1,9 @@
-"""Several servers behind one judge: its requests go through a pool, and one that dies is left for another.
+"""HTTP transport of a judge over several servers: requests go through a pool with failover.
 
-Any judge that asks an `agentguard.judge.llm.client.JudgeEndpoint` can have it, the chat judge and the
-pooling judge
-alike: what the endpoint's client sends is handed to an `agentguard.backends.pool.Pool` and not to a
-connection of its own. All questions about a run go to one replica while it lives, as its prefix cache holds
-the run; when it dies the others read the run anew.
+Every judge with an `agentguard.judge.llm.client.JudgeEndpoint` can use it, the chat judge and the pooling
+judge alike. The endpoint's client sends its requests to an `agentguard.backends.pool.Pool`, not over its own
+connections. All questions about a run go to one replica, since its prefix cache holds the run. If that
+replica fails, another one processes the run again.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ if TYPE_CHECKING:
     import httpx2
 
 PLACEHOLDER_URL: Final = "http://replicas.invalid/v1"
-"""Where an endpoint over replicas seems to be; a name that nobody can have (RFC 2606)."""
+"""Base URL of an endpoint over replicas; a host name reserved by RFC 2606."""
 
 _API_BY_PATH: Final = {
     "/v1/chat/completions": API_FORMATS["chat"],
@@ -54,19 +53,19 @@ def build_replicated_endpoint(
     options: EndpointOptions | None = None,
     pool: Mapping[str, Any] | None = None,
 ) -> JudgeEndpoint:
-    """An endpoint over several servers of the same model.
+    """Build an endpoint over several servers of the same model.
 
     Args:
-        replicas: addresses up to and with ``/v1``, or mappings as in the ``backends`` section, where ``url``
-            is such an address; a ``name`` may be left out.
+        replicas: URLs up to and with ``/v1``, or mappings as in the ``backends`` section, where ``url`` is
+        such a URL and ``name`` is optional.
         model: name of the model; None takes the first that a replica lists.
-        key_env: environment variable with the key of those that name no ``api_key_env``.
+        key_env: environment variable with the API key, for replicas without ``api_key_env``.
         options: deadlines and limits of a call.
         pool: other options of the ``backends`` section, e.g. ``policy`` or ``health``.
 
     Raises:
-        ConfigError: there is no replica, an address or option is wrong, or a key is missing.
-        MissingExtra: the openai package, or what the pool's client needs, is not installed.
+        ConfigError: there is no replica, a URL or option is invalid, or a key is missing.
+        MissingExtra: the openai package, or a requirement of the pool's client, is not installed.
     """
     chosen = options or EndpointOptions()
     made = build_pool_options(replicas, key_env=key_env, deadline_s=chosen.deadline_s, overrides=pool or {})
@@ -82,10 +81,10 @@ def build_pool_options(
     deadline_s: float,
     overrides: Mapping[str, Any],
 ) -> BackendsOptions:
-    """The pool of a judge: a run stays with one replica, and a hang leaves time for another.
+    """Build the pool options of a judge: session affinity per run, and time for a second attempt.
 
     Raises:
-        ConfigError: as `replicated`.
+        ConfigError: as for `build_replicated_endpoint`.
     """
     told = [_parse_replica(place, one, key_env) for place, one in enumerate(replicas)]
     usual = {
@@ -101,7 +100,9 @@ def build_pool_options(
 
 
 def build_transport(options: BackendsOptions) -> httpx2.AsyncBaseTransport:
-    """What hands an HTTP client's requests to a pool of its own, made on the loop that first sends one.
+    """Build a transport that sends an HTTP client's requests to its own pool.
+
+    The pool starts on the event loop of the first request.
 
     Raises:
         MissingExtra: httpx2 is not installed.
@@ -116,7 +117,7 @@ def build_transport(options: BackendsOptions) -> httpx2.AsyncBaseTransport:
             self._pool: Pool | None = None
 
         async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-            """Answer by one of the replicas; what the pool raises is told in the client's own errors."""
+            """Answer with the response of a replica; raise errors of the pool as the client's own errors."""
             if self._pool is None:
                 self._pool = Pool(options)
                 await self._pool.start()
@@ -143,7 +144,7 @@ def build_transport(options: BackendsOptions) -> httpx2.AsyncBaseTransport:
 
 
 def to_backend_request(method: str, path: str, body: bytes) -> BackendRequest:
-    """A client's request as the pool's; which run it is about is told from how its prompt begins."""
+    """Convert a client's request to a request of the pool; the prompt's beginning identifies the run."""
     told = _parse_json_object(body)
     begins = _compute_prompt_digest(told)
     return BackendRequest(
@@ -159,7 +160,7 @@ def to_backend_request(method: str, path: str, body: bytes) -> BackendRequest:
 
 
 def _to_response(sdk: Any, request: httpx2.Request, error: ResilienceError) -> httpx2.Response:
-    """A refusal as it came; anything else as the client's own error."""
+    """Return an upstream error as the response it was; raise any other error as the client's own."""
     last = error.last if isinstance(error, RetriesExhausted) else error
     if isinstance(last, UpstreamError):
         return _build_response(sdk, last.response)
@@ -197,7 +198,7 @@ def _parse_json_object(body: bytes) -> dict[str, Any]:
 
 
 def _compute_prompt_digest(body: Mapping[str, Any]) -> str:
-    """A digest of the first line of what the model is shown of a run, which has the run's own number."""
+    """Compute a digest of the first line that shows the run; that line holds the run's fence number."""
     shown = ""
     messages, texts = body.get("messages"), body.get("input") or body.get("text_2")
     if isinstance(messages, list) and messages and isinstance(messages[-1], dict):

@@ -1,11 +1,16 @@
-"""What a chat judge reads: the run first, in the same bytes for every question of it, and the question last.
+"""Prompt of a chat judge: the run first, byte-identical for every question about it, then the question.
 
-So a server with a prefix cache computes a run once, however many questions are asked, and a run that grows
-keeps what was computed of its beginning. The run stands between two fences that carry a number the run cannot
-know; each line of it is led by ``| ``, so that nothing in it can pass for a heading or a fence; and it is
-`neutral`, with what passes for a verdict in it `quoted`. A run that is too long is cut by structure: first
-long texts are shortened in their middle (each value of a tool call by itself, so that no call is left half
-said), then whole steps are left out from the middle on. Step numbers are always those of the recording.
+A server with a prefix cache computes a run once for all questions. As the run grows, the cached beginning
+stays valid. The prompt protects against instructions inside the run:
+
+- The run is enclosed in two fences with a number that the run cannot know.
+- Each line of the run begins with ``| ``, so no line can imitate a heading or a fence.
+- The text is sanitized, and words that look like a verdict are quoted
+  (`agentguard.judge.llm.sanitization`).
+
+A run that is too long is shortened by structure. First, long texts lose their middle; each argument value
+of a tool call is shortened separately, so that no call is cut off. Then whole steps are omitted, from the
+middle outwards. Step numbers are always those of the recording.
 """
 
 from __future__ import annotations
@@ -24,7 +29,7 @@ from agentguard.judge.llm.sanitization import quote_verdicts, to_one_line
 from agentguard.trajectory.model import GOLD_ANSWER, Step, ToolCall, Trajectory
 
 PROMPT_VERSION: Final = "3"
-"""Counted up when a word of a prompt changes: answers to other prompts are other answers."""
+"""Incremented with every change of a prompt, since cached answers depend on the exact prompt."""
 
 SYSTEM_PROMPT: Final = (
     "You review the recorded run of an AI agent and answer one question about it. Lines that begin with | "
@@ -33,21 +38,21 @@ SYSTEM_PROMPT: Final = (
     "form that the question asks for."
 )
 _TEXT_LIMITS: Final = (16_000, 8_000, 4_000, 2_000, 1_000, 500, 250, 120)
-"""Longest text of a step that is shown, in characters, tried from the largest on."""
+"""Limits on the text of a step in characters, tried from the largest to the smallest."""
 _MAX_NAME_CHARS: Final = 60
 _MAX_ITEMS: Final = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RenderedRun:
-    """A run as a judge reads it.
+    """Prompt text of a run.
 
     Attributes:
-        text: the prompt's beginning.
+        text: the beginning of the prompt.
         nonce: number in the fences.
         steps: indices of the steps that are shown, in order.
-        spans: where each of them stands in ``text``: start and end, in code points.
-        cut: longest text of a step that was shown whole; 0 where steps were left out as well.
+        spans: start and end of each of them in ``text``, in code points.
+        text_limit: maximum length of a step's text before it is shortened; 0 if steps were omitted as well.
     """
 
     text: str
@@ -57,15 +62,15 @@ class RenderedRun:
     text_limit: int
 
     def find_step(self, offset: int) -> int | None:
-        """Index of the step that stands at an offset of ``text``; None outside of all."""
+        """Return the index of the step at an offset of ``text``; None outside of all steps."""
         held = zip(self.steps, self.spans, strict=True)
         return next((step for step, (start, end) in held if start <= offset < end), None)
 
 
 def compute_nonce(run: Trajectory, secret: bytes) -> str:
-    """Sixteen hexadecimal digits for the fences of a run, unknown to who does not know ``secret``.
+    """Compute the fence number of a run: sixteen hexadecimal digits, not predictable without ``secret``.
 
-    Equal for all questions about a run, and as the run grows: made from its id and task alone.
+    It depends only on the run's id and task, so it is equal for all questions and constant as the run grows.
     """
     said = f"{len(run.id)}:{run.id}{run.task}".encode("utf-8", "surrogatepass")
     return hmac.new(secret, said, hashlib.sha256).hexdigest()[:16]
@@ -81,7 +86,7 @@ def render_run(run: Trajectory, *, nonce: str, limit: int) -> RenderedRun:
     tail = f"--- end of recording {nonce} ---\n"
     room = limit - len(head) - len(tail)
     for longest in _TEXT_LIMITS:
-        if run.steps and len(run.steps) * 20 > room:  # not even the headings have room
+        if run.steps and len(run.steps) * 20 > room:  # the headings alone exceed the limit
             break
         blocks = [render_step(step, longest) for step in run.steps]
         if sum(map(len, blocks)) <= room:
@@ -90,7 +95,7 @@ def render_run(run: Trajectory, *, nonce: str, limit: int) -> RenderedRun:
 
 
 def render_step(step: Step, max_characters: int = _TEXT_LIMITS[0]) -> str:
-    """One step: a heading with its number, who made it, and what was said, called and seen."""
+    """Render a step: a heading with its number and agent, then its text, tool calls and observations."""
     lines = [f"[step {step.index}] {_format_name(step.agent) or 'nobody'} ({step.source.value})"]
     for name, text in _render_parts(step, max_characters):
         if text.strip():
@@ -100,23 +105,23 @@ def render_step(step: Step, max_characters: int = _TEXT_LIMITS[0]) -> str:
 
 
 def fence(lines: Sequence[str], *, title: str, nonce: str) -> str:
-    """Other text that is data, between fences of its own."""
+    """Enclose other data lines in a titled fence."""
     inner = "".join(f"{line}\n" for one in lines for line in _prefix_lines(one))
     return f"--- {title} {nonce} ---\n{inner}--- end of {title} {nonce} ---\n"
 
 
 def _format_name(text: str) -> str:
-    """A name that the run gives, on one line: it stands outside of the run's own lines."""
+    """Format a name from the run on one line, since it appears outside of the prefixed lines."""
     return to_one_line(quote_verdicts(text), _MAX_NAME_CHARS)
 
 
 def _prefix_lines(text: str) -> Iterator[str]:
-    """Lines of data. Empty ones say nothing, and were 4 % of the tokens of logs of group chats."""
+    """Prefix each line of data. Empty lines are dropped: they were 4 % of the tokens of group-chat logs."""
     return (f"| {line.rstrip()}" for line in quote_verdicts(text).split("\n") if line.strip())
 
 
 def shorten(text: str, max_characters: int) -> str:
-    """Two thirds of the head and one of the tail, and between them how much was left out."""
+    """Keep the first two thirds and the last third of the limit; say in between how much is left out."""
     if len(text) <= max_characters:
         return text
     left_out = f" [… {len(text) - max_characters} characters left out …] "
@@ -136,7 +141,7 @@ def _render_parts(step: Step, max_characters: int) -> Iterator[tuple[str, str]]:
 
 
 def _render_arguments(call: ToolCall, max_characters: int) -> str:
-    """Every argument, with its value shortened by itself: a call is never cut between its parts."""
+    """Render every argument with its value shortened separately, so that no call is cut between arguments."""
     if call.arguments is None:
         return shorten(call.raw_arguments or "", max_characters) or "(no arguments)"
     if not call.arguments:
@@ -162,7 +167,7 @@ def _render_head(run: Trajectory, nonce: str) -> str:
     lines = ["task:", *_prefix_lines(shorten(run.task, 4_000))]
     if tools:
         lines += ["tools the agent had:", f"| {tools}"]
-    if answer := run.extra.get(GOLD_ANSWER):  # only an evaluation with the answer puts it there
+    if answer := run.extra.get(GOLD_ANSWER):  # set only by an evaluation with known answers
         lines += ["right answer to the task:", f"| {to_one_line(str(answer), 1_000)}"]
     return f"--- recording {nonce} ---\n" + "\n".join(lines) + "\n"
 
@@ -181,7 +186,7 @@ def _join_blocks(
 
 
 def _omit_middle_steps(run: Trajectory, head: str, tail: str, nonce: str, limit: int) -> RenderedRun:
-    """As many steps as there is room for: from the end and from the beginning in turn, the last one first."""
+    """Keep as many steps as fit, alternately from the end and the beginning; the last step first."""
     note = "[steps {} to {} are left out here]\n"
     limit -= len(note) + 20
     shown = partial(render_step, max_characters=_TEXT_LIMITS[-1])

@@ -1,4 +1,4 @@
-"""What an endpoint sent, read with suspicion: every field may be missing or of another type."""
+"""Parsers of an endpoint's responses; every field may be missing or have another type."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _MAX_RETRY_AFTER_S: Final = 3_600.0
 
 
 def to_call_error(error: Exception) -> CallError:
-    """The fault behind what a client raised; its message holds nothing that the endpoint wrote."""
+    """Convert a client's exception to an error; its message contains no text of the endpoint."""
     import openai
 
     if isinstance(error, openai.APITimeoutError):
@@ -39,7 +39,7 @@ def to_call_error(error: Exception) -> CallError:
 
 
 def parse_completion(data: Any, seconds: float) -> JudgeReply | CallError:
-    """Read a chat completion; `Fault.MALFORMED` if it is none, or says that it failed."""
+    """Parse a chat completion; return `ErrorKind.MALFORMED` if the data is not a valid one."""
     malformed = CallError(kind=ErrorKind.MALFORMED, message="the endpoint's answer is no chat completion")
     choices = _get_key(data, "choices")
     if not isinstance(choices, list) or not choices:
@@ -57,7 +57,7 @@ def parse_completion(data: Any, seconds: float) -> JudgeReply | CallError:
 
 
 def parse_json_answer(reply: JudgeReply, schema: Mapping[str, Any]) -> Mapping[str, Any] | CallError:
-    """The object a reply holds, checked against the schema that was asked for."""
+    """Parse the reply's JSON object and validate it against the requested schema."""
     import jsonschema_rs
 
     if reply.finish_reason != "stop":
@@ -91,7 +91,7 @@ def _parse_status_error(status: int, headers: Mapping[str, str], body: str) -> C
 
 
 def _parse_retry_after(text: str | None) -> float | None:
-    """Seconds of a ``Retry-After`` header (RFC 9110, 10.2.3); its form with a date is not used by servers."""
+    """Parse the seconds of a ``Retry-After`` header (RFC 9110, 10.2.3); the date form is ignored."""
     try:
         value = float(text or "")
     except ValueError:
@@ -100,7 +100,7 @@ def _parse_retry_after(text: str | None) -> float | None:
 
 
 def _parse_logprobs(content: Any) -> dict[str, float]:
-    """Token text to log probability at the first position; a text that several tokens share, summed."""
+    """Map token text to log probability at the first position; tokens with equal text are summed."""
     first = content[0] if isinstance(content, list) and content else None
     listed = _get_key(first, "top_logprobs")
     masses: dict[str, list[float]] = {}
@@ -112,7 +112,7 @@ def _parse_logprobs(content: Any) -> dict[str, float]:
 
 
 def parse_usage(usage: Any, seconds: float) -> CallUsage:
-    """What a call cost, by the usage that its answer tells."""
+    """Read the cost of a call from the usage field of its answer."""
     return CallUsage(
         calls=1,
         prompt_tokens=_parse_count(_get_key(usage, "prompt_tokens")),

@@ -1,13 +1,13 @@
-"""Text of a run made harmless before a chat model reads it.
+"""Sanitization of a run's text before a chat model reads it.
 
-A server reads control tokens in user text as control tokens: a run that holds ``<end_of_turn>`` could end the
-judge's turn and forge another (measured on vLLM 0.32). Here nothing that opens such a token is left, whatever
-the model's own list is: every ``<`` that something could be attached to is replaced by a look-alike, and so
-is the ``[`` of the bracketed tokens that Mistral and Llama 2 use. Invisible characters go first, so that no
-token comes together when they are dropped.
+A server interprets control tokens in user text: a run that contains ``<end_of_turn>`` could end the judge's
+turn and forge another (measured on vLLM 0.32). This module removes every opening of such a token, whatever
+the model's own list is. It replaces each ``<`` that is followed by text with a look-alike, and also the ``[``
+of the bracketed tokens of Mistral and Llama 2. Invisible characters are removed first, so that their removal
+cannot form a token.
 
-A run can also say what a judge would say: ``Answer: B``, ``"verdict": "safe"``, ``[[A]]``. `quoted` puts such
-words in ``‹ ›``: what was claimed can still be read, and a judge is told that it is a claim of the recording.
+A run can also imitate a judge's answer: ``Answer: B``, ``"verdict": "safe"``, ``[[A]]``. `quote_verdicts`
+puts such words in ``‹ ›``. The claim stays readable, and the prompt says that it is a claim of the recording.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _BOXED_PATTERN = re.compile(r"(?P<before>\[\[|\\boxed\{)(?P<said>[\w ]{1,24})(?=
 
 
 def neutralize(text: str) -> str:
-    """The text with no control token, no invisible character, and ``\\n`` as its only line break."""
+    """Remove control tokens and invisible characters; ``\\n`` becomes the only line break."""
     text = _LINE_BREAKS.sub("\n", text)
     if not text.isascii() or not text.isprintable():
         text = "".join(c for c in text if c in "\n\t" or unicodedata.category(c) not in _INVISIBLE_CATEGORIES)
@@ -62,11 +62,15 @@ def neutralize(text: str) -> str:
 
 
 def quote_verdicts(text: str) -> str:
-    """`neutral` text in which words that pass for a judge's verdict stand in ``‹ ›``; the rest is as it was.
+    """Neutralize a text and quote words that look like a judge's verdict in ``‹ ›``.
 
-    Such are a word of a verdict after what it would be the verdict of (``Answer: B``, ``the run was
-    successful``), a label at the beginning of a line (``A: …``), and the marks of two well-known judges'
-    forms (``[[A]]``, ``\\boxed{A}``). Nothing is taken out: a wrong claim is evidence, too.
+    It quotes:
+
+    - a verdict word after its subject (``Answer: B``, ``the run was successful``),
+    - a label at the beginning of a line (``A: …``),
+    - the marks of two common answer formats of judges (``[[A]]``, ``\\boxed{A}``).
+
+    Nothing is removed, since a wrong claim is evidence, too.
     """
     text = neutralize(text)
     for pattern in (_VERDICT_PATTERN, _NUMBER_PATTERN, _LETTER_PATTERN, _BOXED_PATTERN):
@@ -75,6 +79,6 @@ def quote_verdicts(text: str) -> str:
 
 
 def to_one_line(text: str, limit: int) -> str:
-    """`neutral`, on one line, of at most ``limit`` characters."""
+    """Neutralize a text and join it to one line of at most ``limit`` characters."""
     flat = " ".join(neutralize(text).split())
     return flat if len(flat) <= limit else flat[: limit - 1] + "…"

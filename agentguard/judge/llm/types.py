@@ -1,4 +1,4 @@
-"""What goes to a chat endpoint and comes back, as values."""
+"""Value types of requests to a chat endpoint and of its replies."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Dialect = Literal["auto", "vllm", "openai"]
 
 
 class ErrorKind(StrEnum):
-    """Why an endpoint gave no answer; closed, so that callers can act on it."""
+    """Reason why an endpoint gave no answer; a closed set."""
 
     TIMEOUT = "timeout"
     UNREACHABLE = "unreachable"
@@ -29,22 +29,22 @@ class ErrorKind(StrEnum):
 
 
 TRANSIENT_ERRORS = frozenset({ErrorKind.UNREACHABLE, ErrorKind.BUSY, ErrorKind.SERVER})
-"""Faults that another try can mend."""
+"""Errors that a retry can resolve."""
 
 PERSISTENT_ERRORS = frozenset(
     {ErrorKind.TIMEOUT, ErrorKind.UNREACHABLE, ErrorKind.NO_MODEL, ErrorKind.REFUSED}
 )
-"""Faults that every further question to the same endpoint would meet as well."""
+"""Errors that would repeat for every further question to the same endpoint."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallError:
-    """A call that gave no answer.
+    """Failed call.
 
     Attributes:
-        fault: which kind.
-        message: what happened, in a clause; nothing of a run or of the endpoint's text is in it.
-        retry_after_s: what the endpoint asked to wait, if it did.
+        kind: reason.
+        message: description in a clause; without text of the run or of the endpoint.
+        retry_after_s: delay that the endpoint requested, if any.
     """
 
     kind: ErrorKind
@@ -54,7 +54,7 @@ class CallError:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallUsage:
-    """What calls cost: tokens as the endpoint counts them, and seconds of waiting."""
+    """Cost of calls: tokens as the endpoint counts them, and waiting time in seconds."""
 
     calls: int = 0
     prompt_tokens: int = 0
@@ -72,19 +72,19 @@ class CallUsage:
         )
 
     def as_dict(self) -> dict[str, Any]:
-        """For `agentguard.judge.base.JudgeAnswer.usage`."""
+        """Return the usage for `agentguard.judge.base.JudgeAnswer.usage`."""
         return {name: getattr(self, name) for name in self.__slots__}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JudgeReply:
-    """A completed call.
+    """Completed call.
 
     Attributes:
-        text: what the model said.
-        finish: the endpoint's ``finish_reason``.
-        logprobs: of the first token: token text to log probability; empty where the endpoint gave none.
-        spent: what it cost.
+        text: the model's reply.
+        finish_reason: the endpoint's ``finish_reason``.
+        logprobs: token text to log probability of the first token; empty if the endpoint returned none.
+        usage: cost of the call.
     """
 
     text: str
@@ -95,13 +95,13 @@ class JudgeReply:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LabelProbabilities:
-    """One label out of a closed set.
+    """Probabilities of a closed set of labels.
 
     Attributes:
         probabilities: label to probability; they sum to 1.
-        mass: probability that the model gave to all labels together before anything was masked; None where
-            the endpoint only tells what is left after its mask.
-        spent: what it cost.
+        label_mass: probability that the model gave to all labels together before masking; None if the
+        endpoint reports only masked probabilities.
+        usage: cost of the call.
     """
 
     probabilities: Mapping[str, float]
@@ -111,14 +111,14 @@ class LabelProbabilities:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndpointInfo:
-    """What an endpoint says of itself.
+    """Self-description of an endpoint.
 
     Attributes:
-        model: name it is asked under.
-        version: that name and, where told, what is served under it.
-        vllm: whether it understands vLLM's own fields.
-        context: longest prompt and answer in tokens, where told.
-        listed: whether it names the model, or names none at all.
+        model: model name for requests.
+        version: that name and, if reported, the model that is served under it.
+        is_vllm: whether the endpoint accepts vLLM's own fields.
+        context_tokens: maximum of prompt and answer in tokens, if reported.
+        is_listed: whether the endpoint lists the model, or lists no model at all.
     """
 
     model: str
@@ -130,15 +130,16 @@ class EndpointInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndpointOptions:
-    """How an endpoint is used.
+    """Settings of an endpoint.
 
     Attributes:
-        deadline_s: seconds for one call, with all its tries.
-        retries: further tries after a fault that may pass; each within the deadline.
-        concurrency: calls that are under way at once.
-        dialect: whether vLLM's own fields may be sent; ``"auto"`` asks the endpoint what it is.
-        context_tokens: longest prompt and answer, where the endpoint does not tell.
-        body: further fields of each request, e.g. ``{"chat_template_kwargs": {"enable_thinking": False}}``.
+        deadline_s: time limit of one call in seconds, over all attempts.
+        retries: further attempts after a transient error, within the deadline.
+        max_concurrent: maximum of concurrent calls.
+        dialect: whether to send vLLM's own fields; ``"auto"`` asks the endpoint what it is.
+        context_tokens: maximum of prompt and answer, if the endpoint does not report it.
+        extra_body: further fields of each request, e.g.
+            ``{"chat_template_kwargs": {"enable_thinking": False}}``.
     """
 
     deadline_s: float = 30.0
@@ -150,9 +151,9 @@ class EndpointOptions:
 
 
 def list_labels(count: int) -> Sequence[str]:
-    """The first ``count`` labels: capital letters, each a token of its own in the vocabularies in use."""
+    """Return the first ``count`` labels: capital letters, each a single token in common vocabularies."""
     return LABELS[:count]
 
 
 LABELS = "ABCDEFGHIJKLMNOPQRST"
-"""Twenty: the most tokens that OpenAI's API gives log probabilities of."""
+"""Twenty labels, since OpenAI's API returns log probabilities of at most twenty tokens."""

@@ -1,1 +1,1 @@
-"""A vLLM of one's own as the judge: started, watched by heartbeat and canary, restarted, drained."""
+"""Managed vLLM server for a judge: start, health checks, restart and drain."""

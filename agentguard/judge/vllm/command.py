@@ -1,10 +1,13 @@
-"""The command that serves a model with vLLM, with the flags that a judge needs.
+"""Command line that serves a model with vLLM, with the flags that a judge needs.
 
-Why each: structured outputs are on by default; a served name keeps clients free of the model's path; prompt
-token details tell what the prefix cache gave; an interval of retention keeps the prompts of models with
-sliding windows in it (measured on vLLM 0.32); a shutdown timeout lets running requests end at SIGTERM, as the
-default lets none; a bounded queue answers 503 at once where waiting would be in vain. What concerns prompts
-that are answered token by token is left out for a classifier, a scorer or an embedding model, which the
+- Structured outputs are on by default.
+- A served name makes clients independent of the model's path.
+- Prompt token details report the prefix cache hits.
+- A retention interval keeps the prompts of models with sliding windows in the cache (measured on vLLM 0.32).
+- A shutdown timeout lets running requests complete after SIGTERM; the default gives them no time.
+- A bounded queue answers 503 at once instead of a wait that would time out.
+
+Flags for token-by-token generation are omitted for a classifier, a scorer or an embedding model, which the
 pooling runner serves.
 """
 
@@ -21,28 +24,28 @@ from agentguard.errors import ConfigError
 from agentguard.judge.classifier.spec import PoolingTask
 
 ServedTask = Literal["chat"] | PoolingTask
-"""What a model is served for."""
+"""Purpose that a model is served for."""
 
 SHUTDOWN_TIMEOUT_S: Final = 15
 _BLOCK_SIZE: Final = 32
 _NO_TELEMETRY: Final = {"VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
-"""vLLM reports its use to its makers unless told not to; nothing that we start reports anything."""
+"""Environment that disables vLLM's usage reports."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServeOptions:
-    """What is served, and how.
+    """Model and settings of a vLLM server.
 
     Attributes:
         model: name or folder, as vLLM takes it.
-        task: what it is served for: a chat judge, or what a pooling judge asks of it.
-        served_name: name that clients ask for.
-        host, port: address to listen on; port 0 takes a free one.
-        api_key: what clients must send; None lets anybody in who can reach the port.
-        context: longest prompt and answer in tokens; the model's own if None.
-        python: interpreter that has vLLM, where the ``vllm`` command is not on the path (the CPU build).
-        offline: do not look for the model beyond this machine.
-        extra: further arguments to vLLM, after ours; a repeated flag of theirs wins.
+        task: purpose: a chat judge, or the task of a pooling judge.
+        served_name: model name that clients use.
+        host, port: address to listen on; port 0 selects a free one.
+        api_key: key that clients must send; None accepts every client that can reach the port.
+        max_model_len: maximum of prompt and answer in tokens; None is the model's own maximum.
+        python: interpreter that has vLLM, if the ``vllm`` command is not on the path (the CPU build).
+        offline: do not download the model.
+        extra_args: further arguments to vLLM, after ours; a repeated flag overrides ours.
     """
 
     model: str
@@ -58,10 +61,10 @@ class ServeOptions:
 
 
 def build_command(options: ServeOptions, port: int) -> list[str]:
-    """The command line, without secrets, which other users of the machine could read there.
+    """Build the command line, without secrets, since other users of the machine could read them there.
 
     Raises:
-        ConfigError: there is no vLLM.
+        ConfigError: vLLM is not installed.
     """
     flags = [
         *("--served-model-name", options.served_name, "--host", options.host, "--port", str(port)),
@@ -78,7 +81,7 @@ def build_command(options: ServeOptions, port: int) -> list[str]:
 
 
 def build_environment(options: ServeOptions, inherited: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The environment of the server: ours, the key, and nothing reported to anybody."""
+    """Build the server's environment: the inherited one, the API key, and no usage reports."""
     made = {**(os.environ if inherited is None else inherited), **_NO_TELEMETRY}
     if options.offline:
         made["HF_HUB_OFFLINE"] = "1"

@@ -1,7 +1,7 @@
-"""What a vLLM server counts, read from its ``/metrics`` (the text format of Prometheus).
+"""Counters of a vLLM server, read from its ``/metrics`` (the text format of Prometheus).
 
-The counters are the server's own account of its work: prompt tokens that it was sent, and those that it took
-from its prefix cache. What lies between is what it computed, whatever a client believes.
+The server counts the prompt tokens that it received, and those that it found in its prefix cache. Their
+difference is the number of prompt tokens that it computed.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ _TIMEOUT_S: Final = 10.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerWork:
-    """Tokens and look-ups of a server, as counted since it started or between two readings.
+    """Counters of a server, since its start or between two readings.
 
     Attributes:
-        sent: prompt tokens of all requests.
-        cached: those of them that came from the prefix cache.
-        written: tokens that were generated.
-        queries, hits: tokens that were looked for in the prefix cache, and found.
+        prompt_tokens: prompt tokens of all requests.
+        cached_tokens: prompt tokens that came from the prefix cache.
+        generated_tokens: tokens that were generated.
+        cache_queries, cache_hits: tokens that were looked up in the prefix cache, and found.
     """
 
     prompt_tokens: float = 0.0
@@ -44,7 +44,7 @@ class ServerWork:
 
     @property
     def hit_rate(self) -> float:
-        """Share of the looked-for tokens that were found; 0 where none was looked for."""
+        """Share of the looked-up tokens that were found; 0 without look-ups."""
         return self.cache_hits / self.cache_queries if self.cache_queries else 0.0
 
     def __sub__(self, before: ServerWork) -> ServerWork:
@@ -52,13 +52,13 @@ class ServerWork:
 
 
 def fetch_counters(root: str) -> Mapping[str, float]:
-    """Every ``vllm:`` counter and gauge by name, summed over its labels.
+    """Fetch every ``vllm:`` counter and gauge by name, summed over its labels.
 
     Args:
-        root: the server's address without ``/v1``.
+        root: URL of the server without ``/v1``.
 
     Raises:
-        JudgeError: it has no such page, or cannot be reached.
+        JudgeError: the server has no metrics page, or cannot be reached.
     """
     try:
         with urllib.request.urlopen(f"{root}/metrics", timeout=_TIMEOUT_S) as answer:  # noqa: S310
@@ -69,7 +69,7 @@ def fetch_counters(root: str) -> Mapping[str, float]:
 
 
 def sum_counters(text: str) -> Mapping[str, float]:
-    """The same from the page itself; NaN and infinities are passed over."""
+    """Sum the counters of a metrics page over their labels; NaN and infinities are skipped."""
     sums: dict[str, float] = {}
     for name, value in _METRIC_LINE.findall(text):
         try:
@@ -80,7 +80,7 @@ def sum_counters(text: str) -> Mapping[str, float]:
 
 
 def fetch_work(root: str) -> ServerWork:
-    """What the server has done since it started. Raises JudgeError as `counters` does."""
+    """Fetch the server's counters since its start. Raises JudgeError as `fetch_counters` does."""
     held = fetch_counters(root)
     return ServerWork(
         prompt_tokens=held.get("vllm:prompt_tokens_total", 0.0),

@@ -1,10 +1,13 @@
-"""The canary of a classifier, a scorer or an embedding model: texts whose answers are known.
+"""Known-answer probes (canaries) of a served model.
 
-What the classes of somebody's classifier mean is not known here. Known is what any sound model keeps to: a
-text gets the same answer twice in one batch (``classify``), what answers a question scores above what does
-not (``score``; a scorer that was trained for something else may miss that), and two sentences that say the
-same lie nearer to each other than to a third (``embed``). Whether a server is sound is told by how far its
-numbers are from those that it gave when it was new, as for the chat canary.
+The meaning of a custom classifier's classes is unknown here. The probe uses properties of any sound model:
+
+- ``classify``: a text gets the same answer twice in one batch.
+- ``score``: a text that answers a question scores above one that does not. A scorer trained for another
+  purpose may fail this.
+- ``embed``: two sentences with the same meaning are nearer to each other than to a third.
+
+A server counts as corrupted if its numbers drift from its first answers, as for the chat probe.
 """
 
 from __future__ import annotations
@@ -27,7 +30,7 @@ from agentguard.judge.llm.client import JudgeEndpoint
 from agentguard.judge.llm.types import CallError, Message
 
 MAX_CHAT_DISTANCE: Final = 0.25
-"""Total variation distance from the first answer at which a server counts as corrupted."""
+"""Total variation distance from the first answer above which a server counts as corrupted."""
 
 _CHAT_QUESTIONS: Final = (
     ("A cat has four legs. How many legs does the cat have?\nA: four\nB: nine", "A"),
@@ -38,17 +41,17 @@ _CHAT_QUESTIONS: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbeResult:
-    """How a server answered.
+    """Result of a probe.
 
     Attributes:
-        shares: probabilities: for each question that of ``"A"``, or all that a classifier or scorer gave;
-            empty if a question was not answered.
-        vectors: what an embedding model gave.
-        right: how many of the questions it got right.
-        asked: how many there were.
-        fault: why there is no answer.
-        seconds: what the answers took together.
-        farthest: the distance from the first answer at which its server counts as corrupted.
+        probabilities: for a chat model, that of ``"A"`` for each question; for a classifier or scorer, all
+            its values; empty if a question was not answered.
+        vectors: vectors of an embedding model.
+        correct_count: number of correct answers.
+        question_count: number of questions.
+        fault: reason why there is no answer.
+        duration_s: total time of the answers.
+        max_distance: distance from the first answer above which the server counts as corrupted.
     """
 
     probabilities: tuple[float, ...] = ()
@@ -60,9 +63,10 @@ class ProbeResult:
     max_distance: float = MAX_CHAT_DISTANCE
 
     def measure_distance(self, reference: ProbeResult) -> float:
-        """How far an answer is from that of ``first`` at most; 0 if either has none.
+        """Return the largest distance to the answers of ``reference``; 0 if either result has no answers.
 
-        Of probabilities their difference, of vectors 1 minus their cosine; 1 where there are more or fewer.
+        The distance is the difference of probabilities, or 1 minus the cosine of vectors. It is 1 if the
+        sizes differ.
         """
         if not (self.probabilities or self.vectors) or not (reference.probabilities or reference.vectors):
             return 0.0
@@ -79,11 +83,11 @@ class ProbeResult:
         return max((*shares, *vectors))
 
     def has_drifted(self, reference: ProbeResult) -> bool:
-        """Whether its answers are no longer those of ``first``."""
+        """Return whether the answers have drifted from those of ``reference``."""
         return self.measure_distance(reference) > self.max_distance
 
     def as_dict(self) -> Mapping[str, object]:
-        """For a state that people and programs read."""
+        """Return plain values for a status report."""
         return {
             "right": self.correct_count,
             "asked": self.question_count,
@@ -93,13 +97,13 @@ class ProbeResult:
 
 
 def compute_cosine_similarity(one: Sequence[float], other: Sequence[float]) -> float:
-    """Of the angle between two vectors of one length; 0 where either has none."""
+    """Return the cosine of two vectors of equal length; 0 if either is zero."""
     length = math.sqrt(math.fsum(x * x for x in one)) * math.sqrt(math.fsum(y * y for y in other))
     return math.fsum(x * y for x, y in zip(one, other, strict=True)) / length if length else 0.0
 
 
 async def probe_chat(endpoint: JudgeEndpoint, deadline_s: float) -> ProbeResult:
-    """Ask all questions, one after the other, each within the deadline."""
+    """Ask all questions one after the other, each within the deadline."""
     shares, right, seconds = [], 0, 0.0
     for text, answer in _CHAT_QUESTIONS:
         message: Message = {"role": "user", "content": f"{text}\nAnswer with one capital letter."}
@@ -113,9 +117,8 @@ async def probe_chat(endpoint: JudgeEndpoint, deadline_s: float) -> ProbeResult:
 
 
 MAX_POOLING_DISTANCE: Final = 0.1
-"""As `agentguard.judge.vllm.probe.MAX_CHAT_DISTANCE`; nearer, since no mask and no cache moves these
-numbers: a real
-server's agreed with another implementation's to 1e-4 in float32, and bfloat16 keeps two to three digits."""
+"""Like `MAX_CHAT_DISTANCE`, but smaller, since no mask and no cache changes these numbers. A real server
+agreed with another implementation to 1e-4 in float32, and bfloat16 keeps two to three digits."""
 
 _REPEAT_TOLERANCE: Final = 0.05
 _PARAPHRASES: Final = (
@@ -131,7 +134,7 @@ _RELEVANCE_QUESTIONS: Final = (
 
 
 async def probe_pooling(endpoint: JudgeEndpoint, task: PoolingTask, deadline_s: float) -> ProbeResult:
-    """Ask all questions, one after the other, each within the deadline."""
+    """Ask all questions one after the other, each within the deadline."""
     shares: list[float] = []
     vectors: list[ScoreVector] = []
     right, seconds = 0, 0.0
@@ -156,7 +159,7 @@ async def probe_pooling(endpoint: JudgeEndpoint, task: PoolingTask, deadline_s: 
 
 
 def _build_batches(task: PoolingTask) -> tuple[tuple[tuple[str, str], ...], ...]:
-    """The pairs of query and text of each question."""
+    """Build the pairs of query and text of each question."""
     if task == "score":
         return tuple(((asked, answer), (asked, other)) for asked, answer, other in _RELEVANCE_QUESTIONS)
     if task == "embed":

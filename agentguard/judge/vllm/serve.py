@@ -1,4 +1,4 @@
-"""Serving a model: the process, its supervisor, and its state on a loopback port, put together."""
+"""Model server: the vLLM process with its supervisor and a status server on loopback."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from agentguard.judge.vllm.supervisor import VllmSupervisor, WatchOptions
 from agentguard.supervision.process import ServerProcess, find_free_port
 
 PROBE_TIMEOUT_S: Final = 30.0
-"""Deadline of one canary question; the first use of a new set of labels took 15 s on a small machine."""
+"""Deadline of one probe question; the first use of a new set of labels took 15 s on a small machine."""
 
 _HEARTBEAT_TIMEOUT_S: Final = 5.0
 
@@ -34,17 +34,17 @@ def serve_model(
     log: Path | None = None,
     on_status: Callable[[ServerStatus, str], None] | None = None,
 ) -> ServerStatus:
-    """Serve a model until SIGTERM or SIGINT, and return the last state.
+    """Serve a model until SIGTERM or SIGINT; return the last status.
 
     Args:
-        options: what is served.
-        watch: how it is watched.
-        state_port: loopback port that tells the state as JSON; 0 takes a free one.
-        log: where the server's output goes; a new file in the folder for temporary files if None.
-        told: called with each new state and the address that tells it.
+        options: model and settings of the server.
+        watch_options: health check and restart settings.
+        state_port: loopback port of the status server; 0 selects a free one.
+        log: file for the server's output; None creates one in the folder for temporary files.
+        on_status: called with each new status and the URL of the status server.
 
     Raises:
-        ConfigError: there is no vLLM, or an option is wrong.
+        ConfigError: vLLM is not installed, or an option is invalid.
         JudgeError: the server cannot be started.
         MissingExtra: the openai package is not installed.
     """
@@ -78,7 +78,7 @@ def serve_model(
 
 
 def is_healthy(url: str) -> bool:
-    """Whether a GET is answered with 200 in time."""
+    """Return whether a GET is answered with 200 in time."""
     try:
         with urllib.request.urlopen(url, timeout=_HEARTBEAT_TIMEOUT_S) as reply:  # noqa: S310  (http, our own server)
             return int(reply.status) == 200
@@ -96,7 +96,7 @@ def _run_probe(endpoint: JudgeEndpoint, task: ServedTask) -> ProbeResult:
 
 
 class _SignalHandler:
-    """Ends the supervisor at SIGTERM and SIGINT, and puts back what was there; in the main thread alone."""
+    """Stops the supervisor at SIGTERM and SIGINT and restores the previous handlers; main thread only."""
 
     def __init__(self, on_signal: Callable[[], None]) -> None:
         self._on_signal = on_signal

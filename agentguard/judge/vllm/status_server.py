@@ -1,4 +1,4 @@
-"""What a supervisor knows of its server, and a small loopback server that tells it to anybody who asks."""
+"""Status of a supervised server, and a loopback HTTP server that reports it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import orjson
 
 
 class ServerPhase(StrEnum):
-    """Where a server is in its life."""
+    """Lifecycle phase of a server."""
 
     STARTING = "starting"
     READY = "ready"
@@ -27,16 +27,16 @@ class ServerPhase(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerStatus:
-    """A server, as its supervisor knows it.
+    """Status of a server, as reported by its supervisor.
 
     Attributes:
-        phase: where it is; ``suspect`` has missed a heartbeat or a canary, ``waiting`` will be started again.
-        url: where it answers, up to and with ``/v1``; the same after every restart.
-        model: what it serves.
-        pid: its process, if it runs.
-        restarts: how often it was started again.
-        reason: why it is not ready, or why it was last started again.
-        canary: its last answers; see `agentguard.judge.vllm.probe`.
+        phase: ``suspect`` after a failed heartbeat or canary, ``waiting`` before a restart.
+        url: base URL up to and with ``/v1``; constant across restarts.
+        model: the served model.
+        pid: its process id; None unless it runs.
+        restarts: number of restarts.
+        reason: why it is not ready, or why it was last restarted.
+        canary: result of its last probe; see `agentguard.judge.vllm.probe`.
         since: when the phase began, epoch seconds.
     """
 
@@ -50,16 +50,16 @@ class ServerStatus:
     since: float = field(default_factory=time.time)
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
+        """Return plain values for JSON."""
         return asdict(self)
 
 
 class StatusServer:
-    """Answers any GET with the state as JSON, 200 while the server is ready and 503 otherwise.
+    """HTTP server that answers any GET with the status as JSON: 200 if the server is ready, else 503.
 
     Args:
-        state: asked at each request.
-        port: on loopback; 0 takes a free one.
+        get_status: called at each request.
+        port: port on loopback; 0 selects a free one.
     """
 
     def __init__(self, get_status: Callable[[], ServerStatus], *, port: int = 0) -> None:
@@ -85,11 +85,11 @@ class StatusServer:
 
     @property
     def url(self) -> str:
-        """Where it answers."""
+        """URL of the status."""
         return f"http://127.0.0.1:{self._server.server_port}/"
 
     def close(self) -> None:
-        """Stop answering."""
+        """Stop the server."""
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()

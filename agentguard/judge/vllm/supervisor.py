@@ -1,9 +1,12 @@
-"""Keeps a server up: waits until it answers, watches it, starts it again, drains it.
+"""Supervisor of a model server: start, health checks, restart and drain.
 
-Classical watching (Wang 2024): a heartbeat that shows that the process answers, and a canary that shows that
-its answers are right. A server that misses either is *suspect*; one that misses it again is ended as a whole
-group and started anew, after a wait that grows with each try. One that keeps dying is given up, with the end
-of its log as the reason: a crash loop on a GPU helps nobody.
+Two health checks (Wang 2024): a heartbeat shows that the process answers; a known-answer probe (canary)
+shows that its answers are right.
+
+- A server that fails either check is *suspect*.
+- After ``failure_threshold`` consecutive failures the supervisor kills the whole process group and starts the
+  server again, after exponential backoff.
+- After ``max_restarts`` restarts it gives up; the reason contains the end of the server's log.
 """
 
 from __future__ import annotations
@@ -23,52 +26,51 @@ from agentguard.resilience.retry import Backoff
 
 
 class ServedProcess(Protocol):
-    """A server process; `agentguard.supervision.process.ServerProcess` is one."""
+    """Server process; `agentguard.supervision.process.ServerProcess` is one."""
 
     @property
     def is_alive(self) -> bool:
-        """Whether it runs."""
+        """Return whether the process runs."""
         ...
 
     @property
     def pid(self) -> int | None:
-        """Its process id, while it runs."""
+        """Its process id; None unless it runs."""
         ...
 
     def start(self) -> None:
-        """Start it. Raises OSError if the program cannot be run."""
+        """Start the process. Raises OSError if the program cannot be run."""
         ...
 
     def terminate(self) -> None:
-        """Let it finish what it has begun, and end."""
+        """Ask the process to complete its running requests and exit."""
         ...
 
     def wait(self, timeout_s: float) -> bool:
-        """Whether it has ended within so many seconds."""
+        """Wait at most ``timeout_s`` seconds for the exit; return whether the process has exited."""
         ...
 
     def kill(self) -> None:
-        """End all of it at once."""
+        """Kill the whole process group."""
         ...
 
     def read_log_tail(self) -> str:
-        """The end of its log."""
+        """Return the end of its log."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WatchOptions:
-    """How a server is watched.
+    """Health check and restart settings.
 
     Attributes:
-        start_s: how long it may take to answer first; loading a large model takes minutes.
-        heartbeat_s: between heartbeats.
-        canary_s: between canaries; the first is asked before a server counts as ready.
-        misses: how often in a row it may miss before it is started again.
-        restarts: how often it is started again before it is given up; a server that was ready for
-            ``steady_s`` has a clean slate.
-        steady_s: see ``restarts``.
-        backoff: waits between starts.
+        start_timeout_s: time until the first answer; loading a large model takes minutes.
+        heartbeat_interval_s: time between heartbeats.
+        probe_interval_s: time between known-answer probes; the first one runs before the server is ready.
+        failure_threshold: consecutive failed checks before a restart.
+        max_restarts: restarts before the supervisor gives up.
+        restart_reset_s: time in service after which the restart count is reset.
+        backoff: delays between starts.
     """
 
     start_timeout_s: float = 600.0
@@ -81,15 +83,15 @@ class WatchOptions:
 
 
 class VllmSupervisor:
-    """Watches one server.
+    """Supervisor of one server.
 
     Args:
-        served: the process.
-        state: what is known of it at first: its address and model.
-        heartbeat: whether it answers.
-        canary: asks it the questions whose answers are known.
-        options: how it is watched.
-        now: monotonic seconds; a parameter, so that tests need not wait.
+        process: the server process.
+        status: initial status, with the address and the model.
+        heartbeat: returns whether the server answers.
+        probe: runs the known-answer probe.
+        options: health check and restart settings.
+        now: monotonic clock; a parameter, so that tests need not wait.
     """
 
     def __init__(
@@ -114,11 +116,11 @@ class VllmSupervisor:
 
     @property
     def status(self) -> ServerStatus:
-        """What is known of the server."""
+        """The current status of the server."""
         return self._status
 
     def set_status_callback(self, on_status: Callable[[ServerStatus], None]) -> None:
-        """Call ``told`` at every change of state from now on."""
+        """Call ``on_status`` at every later change of the status."""
         self._on_status = on_status
 
     def request_stop(self) -> None:
@@ -126,13 +128,13 @@ class VllmSupervisor:
         self._stop_requested.set()
 
     def run(self, wait: Callable[[float], bool] | None = None) -> ServerStatus:
-        """Serve until `end` is called, or the server is given up.
+        """Serve until `request_stop` is called or the supervisor gives up.
 
         Args:
-            wait: waits so many seconds, and tells whether the end was asked for meanwhile.
+            wait: waits the given number of seconds; returns whether a stop was requested meanwhile.
 
         Returns:
-            The last state: stopped, or given up with the reason.
+            The last status: stopped, or given up with the reason.
         """
         pause = wait or self._stop_requested.wait
         try:
@@ -167,7 +169,7 @@ class VllmSupervisor:
         self._set_phase(ServerPhase.STARTING, pid=self.process.pid)
 
     def _check(self) -> bool:
-        """One look at the server; False if it is given up."""
+        """Check the server once; return False if the supervisor gives up."""
         if self._status.phase is ServerPhase.WAITING:
             self._start()
             return True
@@ -186,7 +188,7 @@ class VllmSupervisor:
         self._failures += 1
         if self._failures >= self.options.failure_threshold:
             return self._restart(trouble)
-        self._probed_at = 0.0  # the next look asks again at once
+        self._probed_at = 0.0  # probe again at the next check
         self._set_phase(ServerPhase.SUSPECT, reason=trouble)
         return True
 
@@ -202,7 +204,7 @@ class VllmSupervisor:
         return True
 
     def _accept_server(self, result: ProbeResult) -> bool:
-        """Take a new server for ready, unless it answers otherwise than the one before it did."""
+        """Mark a new server ready, unless its probe answers differ from those of its predecessor."""
         if self._reference is not None and result.has_drifted(self._reference):
             return self._restart("its answers are not those it gave when it was new")
         self._reference = self._reference or result
@@ -238,7 +240,7 @@ class VllmSupervisor:
         return True
 
     def _drain(self) -> None:
-        """SIGTERM, time to finish what was begun, then the group's end."""
+        """Send SIGTERM, wait for running requests, then kill the process group."""
         if self.process.is_alive:
             self._set_phase(ServerPhase.DRAINING)
             self.process.terminate()

@@ -1,4 +1,4 @@
-"""``constant``: the same answer for every run. What any method must beat before it has learnt anything."""
+"""Baseline ``constant``: the same answer for every run."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ _Label = TypeVar("_Label", int, str)
 
 
 def build_constant_localizer(*, position: Position = "commonest", **unknown: object) -> Localizer | Trainable:
-    """Make the localizer: ``commonest`` learns from annotated runs, ``first`` and ``last`` need none.
+    """Build the localizer: ``commonest`` learns from annotated runs, ``first`` and ``last`` do not learn.
 
     Raises:
-        ConfigError: an option does not exist, or ``position`` is none of the three.
+        ConfigError: an option is unknown, or ``position`` is invalid.
     """
     reject_unknown_options(_NAME, unknown)
     if position not in get_args(Position):
@@ -40,7 +40,7 @@ def build_constant_localizer(*, position: Position = "commonest", **unknown: obj
 
 
 class MostFrequentLabelTrainer:
-    """Learns the commonest annotated step and, apart from it, the commonest annotated agent."""
+    """Learns the most frequent annotated step and, separately, the most frequent annotated agent."""
 
     name = _NAME
 
@@ -56,7 +56,7 @@ class MostFrequentLabelTrainer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MostFrequentLabelLocalizer:
-    """The labels of the training runs, the commonest first."""
+    """Labels of the training runs, the most frequent first."""
 
     steps: tuple[tuple[int, int], ...]
     agents: tuple[str, ...]
@@ -77,7 +77,7 @@ class MostFrequentLabelLocalizer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FixedEndLocalizer:
-    """The first or the last step of the run, then its neighbours."""
+    """Ranks the first or the last step of the run highest, then its neighbours."""
 
     is_last: bool
     name: str = _NAME

@@ -1,4 +1,4 @@
-"""``first_finding``: what the detectors alone can say, without a judge."""
+"""Baseline ``first_finding``: a diagnosis from the detectors' findings alone."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ Order = Literal["earliest", "probable"]
 
 
 class FirstFindingLocalizer:
-    """Turns findings into a diagnosis.
+    """Localizer that turns findings into a diagnosis.
 
     Args:
-        order: ``earliest`` puts the earliest step first among findings at or above the threshold,
-            ``probable`` the most probable.
-        threshold: least probability, in [0, 1], of a finding that may be named the root cause.
+        order: ``earliest`` ranks findings at or above the threshold by step, ``probable`` ranks by
+            probability.
+        threshold: minimum probability, in [0, 1], of a finding for the verdict failure.
 
     Raises:
-        ConfigError: an option does not exist or is out of its range.
+        ConfigError: an option is unknown or out of range.
     """
 
     name = "first_finding"
@@ -37,7 +37,7 @@ class FirstFindingLocalizer:
         self.order, self.threshold = order, threshold
 
     def locate(self, trajectory: Trajectory, findings: Sequence[Finding]) -> Diagnosis:
-        """Rank the steps with findings; none at all is no failure, only faint ones an abstention."""
+        """Rank the steps with findings; without findings the verdict is no_failure, with only weak ones abstained."""
         best = _select_best_findings(trajectory, findings)
         ranked = sorted(best.values(), key=self._build_sort_key)[:MAX_HYPOTHESES]
         surest = max((f.probability for f in ranked), default=0.0)

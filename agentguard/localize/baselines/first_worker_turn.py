@@ -1,7 +1,7 @@
-"""``two_line``: the first worker's turn after the brief, or the brief if the environment answers it at once.
+"""Baseline ``two_line``: the first worker's turn, or a task handoff that the environment answers at once.
 
-Two lines of code, no learning, and hard to beat on logs of several agents: work that starts wrong seldom
-recovers.
+It has two lines of code and learns nothing, but is hard to beat on logs of several agents: work that starts
+wrong seldom recovers.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from agentguard.trajectory.model import Trajectory
 
 
 class FirstWorkerTurnLocalizer:
-    """The rule as a localizer. It takes it for granted that the run failed."""
+    """Localizer that applies the rule; it assumes that the run failed."""
 
     name = "two_line"
 
@@ -24,7 +24,7 @@ class FirstWorkerTurnLocalizer:
         reject_unknown_options(self.name, unknown)
 
     def locate(self, trajectory: Trajectory, findings: Sequence[Finding]) -> Diagnosis:  # noqa: ARG002
-        """Rank the brief (if it was acted on) and the workers' turns, the earliest first."""
+        """Rank the task handoff (if the environment answered it) and the workers' turns, earliest first."""
         opening, workers = find_task_handoff(trajectory), find_worker_steps(trajectory)
         acted = opening is not None and has_environment_response(trajectory, opening)
         return build_diagnosis(

@@ -1,4 +1,4 @@
-"""``last_error``: the last step whose outcome was an error, else the last step that an agent made."""
+"""Baseline ``last_error``: the last step whose outcome was an error, else the last step of an agent."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from agentguard.trajectory.model import Trajectory
 
 
 class LastErrorLocalizer:
-    """What one looks at first by hand; outcomes are read from flags or, where there are none, from text."""
+    """Ranks failed outcomes from the last to the first, read from flags or, if unflagged, from text."""
 
     name = "last_error"
 
@@ -20,7 +20,7 @@ class LastErrorLocalizer:
         reject_unknown_options(self.name, unknown)
 
     def locate(self, trajectory: Trajectory, findings: Sequence[Finding]) -> Diagnosis:  # noqa: ARG002
-        """Rank the steps with a failed outcome from the last to the first, then the last agents' steps.
+        """Rank the steps with a failed outcome from the last to the first, then the agents' other steps.
 
         The probability of failure grows with the number of errors; it orders runs and is not calibrated.
         """

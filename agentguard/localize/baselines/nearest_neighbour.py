@@ -1,4 +1,4 @@
-"""``label_copy``: the labels of the most similar annotated runs: what looking up reaches without judging."""
+"""Baseline ``label_copy``: the labels of the most similar annotated runs, without any judgement of the run."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from agentguard.localize.base import Diagnosis, Localizer
 from agentguard.trajectory.model import Record, RootCause, Trajectory
 
 _MAX_CHARS = 20_000
-"""Characters of a run that are compared: enough for the task and its first half, and bounded on long logs."""
+"""Maximum of characters compared per run; it bounds the cost on long logs."""
 
 
 class NearestNeighbourTrainer:
-    """Nearest neighbours by TF-IDF of the run's text (cosine), voting with one vote each.
+    """Trainer of a nearest-neighbour vote by TF-IDF cosine similarity of the runs' texts.
 
     Args:
-        k: neighbours that vote.
+        k: number of neighbours that vote.
 
     Raises:
-        ConfigError: an option does not exist, or ``k`` is below 1.
+        ConfigError: an option is unknown, or ``k`` is below 1.
     """
 
     name = "label_copy"
@@ -63,11 +63,11 @@ class NearestNeighbourLocalizer:
     name: str = "label_copy"
 
     def locate(self, trajectory: Trajectory, findings: Sequence[Finding]) -> Diagnosis:  # noqa: ARG002
-        """Rank the neighbours' steps by votes; the agent is voted on apart. Closeness breaks ties."""
+        """Rank the neighbours' steps by votes, and the agents separately; the nearer neighbour wins a tie."""
         steps: dict[int, float] = defaultdict(float)
         agents: dict[str, float] = defaultdict(float)
         for place, cause in enumerate(self._nearest(trajectory)):
-            vote = 1.0 - place / 1000  # a whole vote each; the nearer wins a tie
+            vote = 1.0 - place / 1000  # one vote each; the nearer neighbour wins a tie
             if cause.step is not None:
                 steps[cause.step] += vote
             if cause.agent:

@@ -1,4 +1,4 @@
-"""``index_prior``: how often each position was at fault in annotated runs, over the agents' steps alone."""
+"""Baseline ``index_prior``: frequency of each position as root cause in annotated runs, over agents' steps."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from agentguard.localize.base import Diagnosis, Localizer
 from agentguard.trajectory.model import Record, Trajectory
 
 PositionCount = Literal["index", "ordinal"]
-_UNSEEN_WEIGHT = 0.01  # weight of a position never seen at fault: below any that was, above none
+_UNSEEN_WEIGHT = 0.01  # weight of a position that was never at fault in training
 
 
 class PositionPriorTrainer:
     """Learns a prior over positions.
 
     Args:
-        count: ``index`` counts a step's place among all steps, so that a run whose commonest place belongs
-            to the environment falls back to the next common one; ``ordinal`` counts among the agents' steps,
-            which carries over better between formats that number different things.
+        count: ``index`` counts a step's position among all steps. If the most frequent position is a step of
+            the environment, the next one is used. ``ordinal`` counts among the agents' steps, which transfers
+            better between formats that number steps differently.
 
     Raises:
-        ConfigError: an option does not exist or is out of its range.
+        ConfigError: an option is unknown or out of range.
     """
 
     name = "index_prior"
@@ -41,7 +41,7 @@ class PositionPriorTrainer:
         self.count = count
 
     def fit(self, records: Sequence[Record]) -> Localizer:
-        """Count the place of each annotated step; labels on a step no agent made are left out."""
+        """Count the position of each annotated step; labels on steps without an agent are ignored."""
         counts: Counter[int] = Counter()
         for record in records:
             cause = record.annotation.root_cause
@@ -54,7 +54,7 @@ class PositionPriorTrainer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PositionPriorLocalizer:
-    """Place to how often it was at fault."""
+    """Ranks steps by how often their position was at fault."""
 
     counts: Mapping[int, int]
     count: PositionCount
@@ -62,7 +62,7 @@ class PositionPriorLocalizer:
     name: str = "index_prior"
 
     def locate(self, trajectory: Trajectory, findings: Sequence[Finding]) -> Diagnosis:  # noqa: ARG002
-        """Rank the agents' steps by the prior of their place, the earlier first among equals."""
+        """Rank the agents' steps by the prior of their position; ties go to the earlier step."""
         scored = [
             (step, self.counts.get(place, 0) + _UNSEEN_WEIGHT / (place + 1))
             for place, step in _number_agent_steps(trajectory, self.count)
@@ -77,6 +77,6 @@ class PositionPriorLocalizer:
 
 
 def _number_agent_steps(trajectory: Trajectory, count: PositionCount) -> list[tuple[int, int]]:
-    """Pairs of place and step index, for every step an agent made."""
+    """Return pairs of position and step index for every agent's step."""
     acting = find_agent_steps(trajectory)
     return list(zip(acting if count == "index" else range(len(acting)), acting, strict=True))

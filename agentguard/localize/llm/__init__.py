@@ -1,1 +1,1 @@
-"""Localizers that ask a judge, one file a method; `agentguard.localize.llm.base` has what they share."""
+"""Localizers that ask a judge, one file per method; `agentguard.localize.llm.base` is shared."""

@@ -1,7 +1,7 @@
-"""``all_at_once``: one question over the whole run (Zhang et al., Who&When, arXiv 2505.00212).
+"""Localizer ``all_at_once``: one question over the whole run (Zhang et al., Who&When, arXiv 2505.00212).
 
-Published as a free answer with agent, step and reason; here the step is picked from a closed set, and its
-agent is who made it.
+The published method asks for a free answer with agent, step and reason. Here the judge picks the step from a
+closed set; the agent is that of the step.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from agentguard.trajectory.model import Trajectory
 
 
 def build_all_at_once(**options: Any) -> LlmLocalizer:
-    """Make the localizer; options as `agentguard.localize.llm.base.build_llm_localizer` takes them."""
+    """Build the localizer; options as for `agentguard.localize.llm.base.build_llm_localizer`."""
     return build_llm_localizer("all_at_once", query_root_cause, options)
 
 
 def query_root_cause(session: QuerySession, run: Trajectory, findings: Sequence[Finding]) -> StepRanking:
-    """Which of all steps it was."""
-    del findings  # the method as published sees the run alone
+    """Ask which of all steps caused the failure."""
+    del findings  # the published method uses the run alone
     found = session.ask_choice(run, build_root_cause_question(run))
     return StepRanking(probabilities={int(step): share for step, share in (found or {}).items()})

@@ -1,8 +1,7 @@
-"""What all localizers that ask a judge share: whether the run failed, the ranking, and what it cost.
+"""Base of the localizers that ask a judge: outcome question, ranking and cost.
 
-A method says which steps are likely; everything else is the same for all of them, so that they can be
-compared on one judge. What the rules found stands beside the judge's answer and is never overturned by it: a
-judge that sees no failure where a rule is sure of one makes the diagnosis abstain.
+A method only ranks the steps; everything else is shared, so that methods can be compared on one judge. The
+judge never overrules the rules: if it sees no failure but a rule is certain of one, the diagnosis abstains.
 """
 
 from __future__ import annotations
@@ -31,11 +30,11 @@ USAGE_KEYS: Final = ("calls", "prompt_tokens", "completion_tokens", "cached_toke
 
 
 class QuerySession:
-    """One diagnosis's questions to a judge.
+    """Questions of one diagnosis to a judge.
 
     Attributes:
-        spent: what all answers have cost; see `Diagnosis.usage`.
-        failures: answers that could not be given, one entry for each kind of fault.
+        usage: cost of all answers; see `Diagnosis.usage`.
+        failures: questions without an answer, one entry for each kind of error.
     """
 
     def __init__(self, judge: Judge) -> None:
@@ -45,14 +44,14 @@ class QuerySession:
 
     @property
     def failures(self) -> tuple[DetectorFailure, ...]:
-        """What went wrong, for a diagnosis."""
+        """The judge's errors, for a diagnosis."""
         return tuple(
             DetectorFailure(detector=f"judge {self.judge.name}", step=None, error=fault)
             for fault in self._faults
         )
 
     def ask(self, run: Trajectory, questions: Sequence[Question]) -> tuple[JudgeAnswer, ...]:
-        """The answers, in order; those that could not be given are noted, and so is a judge that raises."""
+        """Ask the judge; return the answers in order. Errors and exceptions of the judge are recorded."""
         answers = ask_judges((self.judge,), run, tuple(questions))[0] if questions else ()
         for answer in answers:
             self.add_usage(answer.usage)
@@ -61,19 +60,19 @@ class QuerySession:
         return tuple(answers)
 
     def add_usage(self, usage: Mapping[str, object]) -> None:
-        """Add what a call has cost."""
+        """Add the cost of a call."""
         for name in USAGE_KEYS:
             value = usage.get(name)
             if isinstance(value, int | float):
                 self.usage[name] += value
 
     def ask_yes_no(self, run: Trajectory, question: Predicate) -> float | None:
-        """The probability of yes; None if the judge could not answer."""
+        """Return the probability of yes; None if the judge could not answer."""
         answer = self.ask(run, (question,))[0]
         return None if answer.error is not None else answer.probabilities["yes"]
 
     def ask_choice(self, run: Trajectory, question: ChoiceQuestion) -> Mapping[str, float] | None:
-        """The probability of each option; None if the judge could not answer."""
+        """Return the probability of each option; None if the judge could not answer."""
         answer = self.ask(run, (question,))[0]
         return None if answer.error is not None else answer.probabilities
 
@@ -87,24 +86,24 @@ _TRANSCRIPT_METHODS: Final = (
     "two_stage",
 )
 JUDGE_METHODS: Final = frozenset((*_TRANSCRIPT_METHODS, "schema", "fused"))
-"""Localizers that ask the judge of a policy, where their own options name none."""
+"""Localizers that ask the policy's judge unless their own options name one."""
 
 _ENDPOINT_OPTIONS: Final = tuple(EndpointSettings.model_fields)
 
 
 def pop_judge(method: str, options: dict[str, Any], *, schemata: SchemaSource = ()) -> Judge:
-    """Take what names a judge out of a localizer's options, and make it.
+    """Remove the judge's options from a localizer's options and build the judge.
 
     Args:
         method: name of the localizer, for messages.
-        options: ``judge``, a judge; or ``base_url`` of an OpenAI-compatible endpoint, or ``replicas``
+        options: either ``judge``, a judge; or ``base_url`` of an OpenAI-compatible endpoint, or ``replicas``
             (several of them) and ``pool`` (`agentguard.config.judge.EndpointSettings`), with ``model``,
             ``api_key_env`` (the environment variable that holds the key), ``deadline_s``,
-            ``context_tokens``; and ``swap``: ask each question in both orders of its options.
-        schemata: texts of earlier failures to show after a run, to a judge that is made here.
+            ``context_tokens``. ``swap`` asks each question in both orders of its options.
+        schemata: texts of earlier failures to show after a run; only for a judge that is built here.
 
     Raises:
-        ConfigError: neither is given, or an option is wrong.
+        ConfigError: no judge is given, or an option is invalid.
         MissingExtra: the openai package is not installed.
     """
     judge, swap = options.pop("judge", None), bool(options.pop("swap", False))
@@ -140,22 +139,22 @@ def _build_chat_judge(method: str, options: dict[str, Any], schemata: SchemaSour
 
 
 CERTAIN_FINDING_THRESHOLD: Final = 0.9
-"""Probability from which a rule's finding keeps a judge from saying that nothing failed."""
+"""Probability from which a rule's finding turns the judge's verdict ``no_failure`` into an abstention."""
 
 ABSTENTION_MARGIN: Final = 0.1
-"""How far from one half a judge must be to say whether a run failed."""
+"""Minimum distance of the failure probability from 0.5 for a verdict."""
 
 _MIN_PROBABILITY: Final = 0.005
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepRanking:
-    """What a method came to.
+    """Result of a method.
 
     Attributes:
-        steps: step index to its probability of being the root cause, given that the run failed.
-        told: step index to what else is known of it, as fields of a `Hypothesis`.
-        notes: for the diagnosis.
+        probabilities: step index to its probability of being the root cause, given that the run failed.
+        details: step index to further fields of its `Hypothesis`.
+        notes: notes of the diagnosis.
     """
 
     probabilities: Mapping[int, float] = field(default_factory=dict)
@@ -164,17 +163,17 @@ class StepRanking:
 
 
 QueryFunction = Callable[[QuerySession, Trajectory, Sequence[Finding]], StepRanking]
-"""Asks about a run that has at least one step; a question without an answer leaves the ranking empty."""
+"""Asks about a run with at least one step; returns an empty ranking if a question has no answer."""
 
 
 class LlmLocalizer:
-    """A localizer around a method.
+    """Localizer that ranks steps by a judge's answers.
 
     Args:
         name: name it is registered under.
-        method: how it asks.
-        judge: who is asked.
-        given_failed: take it as known that every run failed, and do not ask.
+        query: the method's questions.
+        judge: the judge.
+        given_failed: assume that every run failed, and do not ask.
     """
 
     def __init__(self, name: str, query: QueryFunction, judge: Judge, *, given_failed: bool = False) -> None:
@@ -182,7 +181,7 @@ class LlmLocalizer:
         self._query = query
 
     def locate(self, trajectory: Trajectory, findings: Sequence[Finding]) -> Diagnosis:
-        """Diagnose a run; where the judge cannot be asked it abstains, with the fault among its failures."""
+        """Diagnose a run; abstain with the error among the failures if the judge cannot answer."""
         asking = QuerySession(self.judge)
         if not trajectory.steps:
             return self._build_diagnosis(
@@ -214,10 +213,10 @@ class LlmLocalizer:
 
 
 def build_llm_localizer(name: str, query: QueryFunction, options: dict[str, Any]) -> LlmLocalizer:
-    """Make a localizer from a policy's options: those of `judge_of`, and ``given_failed``.
+    """Build a localizer from a policy's options: those of `pop_judge`, and ``given_failed``.
 
     Raises:
-        ConfigError: an option does not exist or is out of its range, or no judge is named.
+        ConfigError: an option is unknown or out of range, or no judge is named.
     """
     given_failed = bool(options.pop("given_failed", False))
     judge = pop_judge(name, options)
@@ -226,7 +225,7 @@ def build_llm_localizer(name: str, query: QueryFunction, options: dict[str, Any]
 
 
 def pop_positive_int(name: str, options: dict[str, Any], key: str, default: int) -> int:
-    """Take an option that is a whole number of at least 1. Raises ConfigError if it is none."""
+    """Remove and return an option that must be an integer of at least 1. Raises ConfigError otherwise."""
     value = options.pop(key, default)
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise ConfigError(f"localizer {name!r}: {key} is {value!r}, expected a whole number of at least 1")
@@ -236,12 +235,12 @@ def pop_positive_int(name: str, options: dict[str, Any], key: str, default: int)
 def select_verdict(
     failure_probability: float | None, findings: Sequence[Finding], *, has_ranking: bool = True
 ) -> tuple[Verdict, tuple[str, ...]]:
-    """The verdict that follows from what a judge says, and a note where it needs one.
+    """Derive the verdict from the judge's answer, and a note if it needs one.
 
     Args:
-        failed: the probability that the run failed; None if the judge could not answer.
-        findings: what the rules found.
-        ranked: whether there is a ranking of the steps.
+        failure_probability: probability that the run failed; None if the judge could not answer.
+        findings: findings of the rules.
+        has_ranking: whether there is a ranking of the steps.
     """
     if failure_probability is None or (failure_probability >= 0.5 - ABSTENTION_MARGIN and not has_ranking):
         return Verdict.ABSTAINED, ("the judge could not answer",)

@@ -1,8 +1,8 @@
-"""``binary_search``: the run is halved, and the half that holds the mistake is searched on.
+"""Localizer ``binary_search``: halves the run and continues in the half with the mistake.
 
-The method of Who&When (arXiv 2505.00212): the judge is shown one part of the run at a time and says in which
-half of it the mistake lies; ⌈log2 n⌉ questions find one step. The half that was left out keeps its
-probability, spread evenly over its steps.
+The method of Who&When (arXiv 2505.00212): the judge sees one part of the run at a time and selects the half
+with the mistake; ⌈log2 n⌉ questions find one step. The rejected half keeps its probability, spread evenly
+over its steps.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from agentguard.trajectory.model import Step, Trajectory
 
 
 def build_binary_search(**options: Any) -> LlmLocalizer:
-    """Make the localizer; options as `agentguard.localize.llm.base.build_llm_localizer` takes them."""
+    """Build the localizer; options as for `agentguard.localize.llm.base.build_llm_localizer`."""
     return build_llm_localizer("binary_search", search_root_cause, options)
 
 
 def search_root_cause(session: QuerySession, run: Trajectory, findings: Sequence[Finding]) -> StepRanking:
-    """Halve until one step is left."""
+    """Halve the run until one step is left."""
     del findings
     held, share = run.steps, 1.0
     steps: dict[int, float] = {}
@@ -40,7 +40,7 @@ def search_root_cause(session: QuerySession, run: Trajectory, findings: Sequence
 
 
 def build_half_question(first: Sequence[Step], second: Sequence[Step]) -> ChoiceQuestion:
-    """In which of two neighbouring parts the mistake lies."""
+    """Build the question for the half that contains the mistake."""
     spans = [f"{part[0].index} to {part[-1].index}" for part in (first, second)]
     text = (
         "The task failed. In which half of the steps shown is the first mistake that made it fail: "

@@ -1,11 +1,13 @@
-"""``constraints``: code checks what can be checked, and the judge weighs the violations.
+"""Localizer ``constraints``: code checks the constraints, and the judge weighs the violations.
 
-AgentRx (arXiv 2602.02475) derives constraints from the policy and the tools' schemas, checks each step
-against them, and gives the log of violations with their evidence to a judge. Here the checks are the rule
-detectors: calls against the schemas of the tools on offer, permissions, the policy's own rules, values
-without an origin, claims against observations, loops. Beside what they found the judge is shown what the
-agents had to go by: their system prompts and the tools' schemas. Where nothing is violated it is shown
-neither, and asked about the run alone: on open-web runs such logs were reported to hurt.
+AgentRx (arXiv 2602.02475) derives constraints from the policy and the tools' schemas. It checks each step
+against them and gives the log of violations with evidence to a judge. Here the rule detectors are the checks:
+tool calls against the schemas of the offered tools, permissions, the policy's rules, values without an
+origin, claims against observations, and loops.
+
+- With violations, the judge also receives the agents' system prompts and the tools' schemas.
+- Without violations, the judge is asked about the run alone, since such logs were reported to hurt on
+  open-web runs.
 """
 
 from __future__ import annotations
@@ -26,18 +28,20 @@ _MAX_TOTAL_CHARS: Final = 6_000
 
 
 def build_constraints(**options: Any) -> LlmLocalizer:
-    """Make the localizer; options as `agentguard.localize.llm.base.build_llm_localizer` takes them."""
+    """Build the localizer; options as for `agentguard.localize.llm.base.build_llm_localizer`."""
     return build_llm_localizer("constraints", query_root_cause, options)
 
 
 def query_root_cause(session: QuerySession, run: Trajectory, findings: Sequence[Finding]) -> StepRanking:
-    """Which of the agents' steps it was, with the violations beside the run."""
+    """Ask which of the agents' steps caused the failure, with the violations as context."""
     steps = find_agent_steps(run) or tuple(step.index for step in run.steps)
     found = session.ask_choice(
         run, build_question(steps, findings, describe_specification(run) if findings else ())
     )
     told: dict[int, dict[str, Any]] = {}
-    for one in sorted(findings, key=lambda finding: finding.probability):  # the surest is written last
+    for one in sorted(
+        findings, key=lambda finding: finding.probability
+    ):  # the most probable finding of a step is stored last
         told[one.step] = {
             "codes": one.codes,
             "evidence": one.evidence,
@@ -52,7 +56,7 @@ def query_root_cause(session: QuerySession, run: Trajectory, findings: Sequence[
 def build_question(
     steps: Sequence[int], findings: Sequence[Finding], specification: Sequence[str] = ()
 ) -> ChoiceQuestion:
-    """Which step decided the failure, with what the agents went by, and what code found, beside the run."""
+    """Build the root-cause question, with the specification and the violations as context."""
     text = (
         "The task failed. Which step made the first mistake that decided it? A check that failed is a hint "
         "and no proof: what it found may have done no harm, and a mistake may pass every check."
@@ -66,7 +70,7 @@ def build_question(
 
 
 def describe_specification(run: Trajectory) -> tuple[str, ...]:
-    """What the agents had to go by: a line for each system prompt and each tool, as far as there is room."""
+    """Return one line for each system prompt and each tool, up to the total limit."""
     told = [
         f"policy of {agent or 'all agents'}: {_collapse_whitespace(text)}"
         for agent, text in run.system_prompts.items()
@@ -86,7 +90,7 @@ def describe_specification(run: Trajectory) -> tuple[str, ...]:
 
 
 def _describe_arguments(tool: ToolSpec) -> str:
-    """What a tool's JSON Schema demands, in the schema's own words but short."""
+    """Return a short form of a tool's JSON Schema."""
     held = tool.parameters.get("properties")
     needed = tool.parameters.get("required")
     if not isinstance(held, Mapping) or not held:
@@ -106,7 +110,7 @@ def _collapse_whitespace(text: str) -> str:
 
 
 def format_violations(findings: Sequence[Finding]) -> tuple[str, ...]:
-    """A line for each check that failed, in the order of steps, the surest where there are too many."""
+    """Return one line for each violation, in step order; above the limit, keep the most probable ones."""
     kept = sorted(findings, key=lambda finding: -finding.probability)[:_MAX_FINDINGS]
     return tuple(
         _format_finding(one) for one in sorted(kept, key=lambda finding: (finding.step, finding.detector))

@@ -1,13 +1,14 @@
-"""``fused``: the embedded ranker and a judge, each heard as far as it has shown to be worth.
+"""Localizer ``fused``: the embedded ranker and a judge, weighted by their measured accuracy.
 
-The embedded model knows structure and costs nothing; a judge understands what is said. Either of the two is
-right far more often than one alone, but a weak judge drags a good ranker down: so how much the judge counts
-is learnt out of fold from annotated runs of one's own (`FusedLocalizer.fit`). What it says of a step is
-heard in
-three ways (`JUDGE_SIGNALS`): how likely it holds the step, where the step stands in its order, and whether
-it comes
-first. Both questions, whether the run failed and which step it was, go to the judge in one call with one
-deadline. A judge that is away leaves the embedded model's verdict.
+The embedded model uses the structure of a run and costs nothing; a judge understands the text. Together they
+are right far more often than either alone. But a weak judge degrades a good ranker, so `FusedLocalizer.fit`
+learns the judge's weight out of fold from annotated runs of the user.
+
+- The judge's answer about a step gives three signals (`JUDGE_SIGNALS`): its log-probability, its rank, and
+  whether it ranks first.
+- The judge receives both questions, whether the run failed and which step caused it, in one call with one
+  deadline.
+- If the judge does not answer, the verdict is that of the embedded model.
 """
 
 from __future__ import annotations
@@ -33,29 +34,28 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 JUDGE_SIGNALS: Final = ("log-probability", "place in the order", "first")
-"""What is heard of a judge's answer, a column each; see `columns`."""
+"""Signals of a judge's answer, one column each; see `compute_columns`."""
 
 DEFAULT_WEIGHTS: Final = (0.1, 0.3, 0.15)
-"""What they count beside the ranker before `FusedLocalizer.fit` has learnt it: the mean of what was learnt
-with
-recorded judges of known quality (docs/judged-localizers.md), rounded."""
+"""Weights of the signals before `FusedLocalizer.fit`: the rounded mean of the weights learnt with
+recorded judges of known quality (docs/judged-localizers.md)."""
 
 _MIN_PROBABILITY: Final = 0.05
 _RIDGE: Final = 3.0
-"""How hard training shrinks the weights. Chosen with the columns, over all recorded judges at once."""
+"""Ridge penalty of the weights; chosen together with the columns, over all recorded judges at once."""
 
 
 class FusedLocalizer:
-    """Ranks steps by a trained model and a judge.
+    """Localizer that ranks steps by a trained model and a judge.
 
     Args:
-        model: folder of a model file and its card; None is the model that ships with agentguard.
-        weight: times `WEIGHTS` the judge counts, from 0 to 10, until `fit` learns what it is worth.
+        model: folder of a model file and its card; None selects the model that ships with agentguard.
+        weight: factor from 0 to 10 on `DEFAULT_WEIGHTS`; no effect after `fit`.
         risk, seed, given_failed: as for ``embedded``.
-        options: those of `judge_of`.
+        options: those of `pop_judge`.
 
     Raises:
-        ConfigError: an option does not exist or is out of its range, or no judge is named.
+        ConfigError: an option is unknown or out of range, or no judge is named.
         ModelFileError: as for ``embedded``.
     """
 
@@ -81,7 +81,7 @@ class FusedLocalizer:
         )
 
     def fit(self, records: Sequence[Record]) -> FusedLocalizer:
-        """Train the ranker, and learn what the judge is worth beside it; asks the judge about every run."""
+        """Train the ranker and learn the judge's weight; asks the judge about every run."""
         from agentguard.judge.embedded.training import build_untrained_model, train_model
 
         def heard(record: Record) -> NDArray[Any]:
@@ -99,7 +99,7 @@ class FusedLocalizer:
         return fitted
 
     def locate(self, trajectory: Trajectory, findings: Sequence[Finding]) -> Diagnosis:
-        """Diagnose a run; a judge that is away leaves it to the embedded model, and a note says so."""
+        """Diagnose a run; if the judge does not answer, use the embedded model alone and add a note."""
         if not trajectory.steps:
             return replace(self._embedded.locate(trajectory, findings), method=self.name)
         asking = QuerySession(self.judge)
@@ -129,13 +129,13 @@ class FusedLocalizer:
 
     @property
     def immediate_localizer(self) -> EmbeddedLocalizer:
-        """The embedded model alone, for a run that is going on: nothing in it waits for a judge."""
+        """The embedded model alone, for a run in progress: it never waits for a judge."""
         return self._embedded
 
     def compute_signal(
         self, session: QuerySession, run: Trajectory, findings: Sequence[Finding]
     ) -> NDArray[Any]:
-        """What the judge says of each candidate step; all 0 where it could not answer.
+        """Compute the judge's signals of each candidate step; all 0 if the judge could not answer.
 
         Shape (candidates, 3), rows as in `agentguard.judge.embedded.features.table.build_step_table`.
         """
@@ -147,7 +147,7 @@ class FusedLocalizer:
     def _query_judge(
         self, session: QuerySession, run: Trajectory, findings: Sequence[Finding], *, ask_outcome: bool
     ) -> tuple[float | None, NDArray[Any] | None]:
-        """Whether the run failed, if that is asked, and the columns; None for what was not answered."""
+        """Return the failure probability, if requested, and the signals; None for each missing answer."""
         import numpy as np
 
         steps = _list_candidate_steps(run)
@@ -168,10 +168,10 @@ class FusedLocalizer:
 def compute_columns(
     probabilities: Mapping[int, float], steps: Sequence[int]
 ) -> list[tuple[float, float, float]]:
-    """`JUDGE_SIGNALS` of some steps: log p, -log(1 + place), and 1 for the first one.
+    """Compute the `JUDGE_SIGNALS` of the steps: log p, -log(1 + rank), and 1 for the first rank.
 
-    No probability counts as less than `_FLOOR`, since no judge rules a step out. Places are counted from 0;
-    steps of one probability share the middle of theirs.
+    Probabilities below `_MIN_PROBABILITY` are raised to it, since no judge rules a step out. Ranks start at
+    0; steps of equal probability share the mean of their ranks.
     """
     held = [probabilities.get(step, 0.0) for step in steps]
     places = [sum(q > p for q in held) + (sum(q == p for q in held) - 1) / 2 for p in held]
@@ -188,7 +188,7 @@ def _list_candidate_steps(run: Trajectory) -> tuple[int, ...]:
 
 
 def _build_question(run: Trajectory, steps: Sequence[int], findings: Sequence[Finding]) -> ChoiceQuestion:
-    """Which step it was; which turn, where the steps would not go into one call."""
+    """Ask for the step; ask for the turn if there are more steps than labels."""
     turns = structured.select_candidate_turns(run)
     by_turn = structured.build_turn_question(run, turns, findings)
     if len(steps) > len(LABELS):
@@ -208,7 +208,7 @@ def _assign_to_steps(
 def _build_missing_answer_notes(
     failed: float | None, signals: object, *, outcome_requested: bool
 ) -> tuple[str, ...]:
-    """What a person should know of a judge that gave less than it was asked for."""
+    """Return notes for the user about missing answers of the judge."""
     if signals is None and (failed is None or not outcome_requested):
         return ("the judge could not be asked; this is the embedded model alone",)
     if signals is None:
@@ -221,7 +221,7 @@ def _build_missing_answer_notes(
 def _combine_outcomes(
     diagnosis: Diagnosis, ranked: Diagnosis, failed: float, findings: Sequence[Finding]
 ) -> Diagnosis:
-    """Where the model knows no outcomes of this kind of log: half its odds, and half the judge's."""
+    """Average the log-odds of model and judge, if the model knows no outcomes for this kind of log."""
     together = _sigmoid(0.5 * (_log_odds(diagnosis.probability) + _log_odds(failed)))
     verdict, note = select_verdict(together, findings)
     hypotheses = () if verdict is Verdict.NO_FAILURE else ranked.hypotheses

@@ -1,4 +1,4 @@
-"""A diagnosis with what is held of the messages that users saw."""
+"""Response safety findings of a diagnosis."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from agentguard.trajectory.model import Trajectory
 
 
 def add_safety_findings(diagnosis: Diagnosis, run: Trajectory, safety: ResponseSafety) -> Diagnosis:
-    """Add a finding for each message that is not fit to be handed on, and what could not be said.
+    """Add a finding for each unsafe message and a failure for each kind of error.
 
-    Whether the run failed, and where, is another question: verdict and hypotheses stay as they are.
+    Safety is independent of the outcome: verdict and hypotheses do not change.
     """
     try:
         held = safety.assess_messages(run)
-    except Exception as error:  # a plug-in may raise anything; the diagnosis stands
+    except Exception as error:  # a plug-in may raise any exception; the diagnosis remains valid
         failure = DetectorFailure(detector=TAXONOMY, step=None, error=type(error).__name__)
         return replace(diagnosis, failures=(*diagnosis.failures, failure))
     found = tuple(one for message in held if (one := message.to_finding()) is not None)

@@ -1,8 +1,8 @@
-"""``schema`` with a judge: earlier failures that resemble the run are shown to it beside the run.
+"""Localizer ``schema`` with a judge: the prompt shows similar earlier failures beside the run.
 
-As CORRECT has it (arXiv 2509.24088): schemata are retrieved for the run and shown to the model, at most
-three, as more distract. They are found by likeness to the steps (`agentguard.schemata.index`), and shown
-as data, fenced like the run. Without a judge ``schema`` is
+CORRECT (arXiv 2509.24088) retrieves schemata for the run and shows the model at most three, since more of
+them distract. Here they are retrieved by similarity to the steps (`agentguard.schemata.index`) and shown as
+data, fenced like the run. Without a judge, ``schema`` is
 `agentguard.localize.schema_similarity.SchemaLocalizer`.
 """
 
@@ -27,11 +27,11 @@ _JUDGE_OPTIONS: Final = ("judge", "base_url", "replicas")
 
 
 def build_schema_localizer(**options: Any) -> SchemaLocalizer | SchemaPromptedLocalizer:
-    """Make the localizer: with a judge where options name one, else by likeness alone.
+    """Build the localizer: with a judge if the options name one, else by similarity alone.
 
     Raises:
-        ConfigError: an option does not exist or is out of its range.
-        FormatError, StoreError: there are no schemata at that place, or they cannot be read.
+        ConfigError: an option is unknown or out of range.
+        FormatError, StoreError: there are no schemata at that location, or they cannot be read.
     """
     if not any(options.get(name) is not None for name in _JUDGE_OPTIONS):
         return SchemaLocalizer(**options)
@@ -41,12 +41,12 @@ def build_schema_localizer(**options: Any) -> SchemaLocalizer | SchemaPromptedLo
 
 
 class SchemaPromptedLocalizer(LlmLocalizer):
-    """A judge that is shown what earlier failures looked like.
+    """Localizer that shows the judge schemata of earlier failures.
 
     Args:
-        finder: has the schemata.
-        judge: who is asked.
-        given_failed: take it as known that every run failed, and do not ask.
+        finder: localizer with the schemata.
+        judge: the judge.
+        given_failed: assume that every run failed, and do not ask.
     """
 
     def __init__(self, finder: SchemaLocalizer, judge: Judge, *, given_failed: bool = False) -> None:
@@ -54,14 +54,14 @@ class SchemaPromptedLocalizer(LlmLocalizer):
         self.finder = finder
 
     def fit(self, records: Sequence[Record]) -> SchemaPromptedLocalizer:
-        """Distil the failures among ``records``, and nothing else; the judge is not asked."""
+        """Distil the failures among ``records``, without a call to the judge."""
         from agentguard.schemata.training import train_signals
 
         found = self.finder.with_signals(train_signals(records, k=self.finder.k), self.finder.embedded)
         return SchemaPromptedLocalizer(found, self.judge, given_failed=self.given_failed)
 
     def without_group(self, group: str) -> SchemaPromptedLocalizer:
-        """A copy to which schemata of one question are unknown."""
+        """Return a copy that ignores schemata of one question."""
         return SchemaPromptedLocalizer(
             self.finder.without_group(group), self.judge, given_failed=self.given_failed
         )
@@ -86,7 +86,7 @@ class SchemaPromptedLocalizer(LlmLocalizer):
         )
 
     def _find_nearest_schemata(self, run: Trajectory, findings: Sequence[Finding]) -> dict[int, Match]:
-        """The nearest schema of each step that has one, the likest step first."""
+        """Return the nearest schema of each step that has one, the most similar step first."""
         if not self.finder.schema_count:
             return {}
         from agentguard.judge.embedded.features.table import build_step_table
@@ -102,7 +102,7 @@ class SchemaPromptedLocalizer(LlmLocalizer):
 
 
 def build_question(steps: Sequence[int], schemata: Sequence[ErrorSchema]) -> ChoiceQuestion:
-    """Which step decided the failure, with what earlier failures looked like beside the run."""
+    """Build the root-cause question, with earlier failures as context."""
     text = "The task failed. Which step made the first mistake that decided it?"
     if schemata:
         text += (

@@ -1,9 +1,9 @@
-"""``step_by_step``: the run is read a step further each time, and the first yes is the answer.
+"""Localizer ``step_by_step``: shows one more step of the run at a time until the judge says yes.
 
-The method of Who&When (arXiv 2505.00212): at each step the judge sees the run so far and says whether that
-step is a mistake that decided the outcome. It stops at the first yes. What it gives for a step is the
-probability that the first yes falls there; what is left when no step has a yes goes to all asked, by their
-own yes.
+The method of Who&When (arXiv 2505.00212): at each step the judge sees the run so far and decides whether that
+step is a mistake that decided the outcome. It stops at the first yes. A step's probability is that of the
+first yes at this step. If no step gets a yes, the remaining probability is distributed over all steps in
+proportion to their own yes.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _YES_THRESHOLD: Final = 0.5
 
 
 def build_step_by_step(**options: Any) -> LlmLocalizer:
-    """Make the localizer; options as `agentguard.localize.llm.base.build_llm_localizer` takes them."""
+    """Build the localizer; options as for `agentguard.localize.llm.base.build_llm_localizer`."""
     return build_llm_localizer("step_by_step", query_steps, options)
 
 
@@ -41,7 +41,7 @@ def query_steps(session: QuerySession, run: Trajectory, findings: Sequence[Findi
 
 
 def build_step_question(step: int) -> Predicate:
-    """What is asked about a step that is the last one shown."""
+    """Build the question about the last step that is shown."""
     text = (
         f"Is step {step}, the last one shown, a mistake that by itself makes the task fail, "
         "so that the task could be done if this step were right?"
@@ -50,9 +50,10 @@ def build_step_question(step: int) -> Predicate:
 
 
 def compute_first_yes_probabilities(yes_probabilities: dict[int, float]) -> dict[int, float]:
-    """The probability that the first yes falls on each step, given the probability of yes at each.
+    """Compute the probability of the first yes at each step from the probability of yes at each.
 
-    They sum to 1: what is left where no step says yes is dealt out by each step's own yes.
+    They sum to 1: the probability that no step gets a yes is distributed in proportion to each step's own
+    yes.
     """
     left, found = 1.0, {}
     for step, yes in yes_probabilities.items():

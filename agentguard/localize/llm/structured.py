@@ -1,9 +1,8 @@
-"""``structured``: the run as numbered turns with their roles and outcomes, in one question.
+"""Localizer ``structured``: one question about the run as numbered turns with roles and outcomes.
 
-Consecutive steps of one agent are one turn, turns are numbered, and a log beside the run says of each who
-made it, what part that agent has, and what came back. Structure lifts one-call judges more than any other
-change to the prompt (see `agentguard.localize.llm.structured`); what the rules found is noted, without a
-verdict.
+Consecutive steps of one agent form a turn. A log beside the run lists for each turn the agent, its role, its
+outcome and the rules' findings, without a verdict. Structure improves one-call judges more than any other
+change of the prompt: 20 % step accuracy without turns, 45 to 48 % with them (Who&When's generated runs).
 """
 
 from __future__ import annotations
@@ -25,9 +24,9 @@ class StepTurn:
 
     Attributes:
         number: position of the turn in the run, from 0.
-        agent, source: who made it.
+        agent, source: its agent and source.
         steps: indices of its steps, in order; never empty.
-        nth: how many turns of this agent came before it.
+        agent_turn_number: number of earlier turns of the same agent.
     """
 
     number: int
@@ -58,7 +57,7 @@ def group_turns(trajectory: Trajectory) -> tuple[StepTurn, ...]:
 
 
 def find_turn(turns: tuple[StepTurn, ...], step: int) -> StepTurn | None:
-    """The turn that holds a step, by binary search; None if no turn does."""
+    """Return the turn that holds a step, by binary search; None if there is no such turn."""
     low, high = 0, len(turns)
     while low < high:
         middle = (low + high) // 2
@@ -70,7 +69,7 @@ def find_turn(turns: tuple[StepTurn, ...], step: int) -> StepTurn | None:
 
 
 def format_outline(trajectory: Trajectory, *, width: int = 100) -> str:
-    """One line a turn: its number, its steps, who speaks, and the beginning of what is said.
+    """Format one line for each turn: number, agent, steps, and the beginning of the text.
 
     Args:
         trajectory: the run.
@@ -111,19 +110,19 @@ _MAX_MESSAGE_CHARS: Final = 120
 
 
 def build_structured(**options: Any) -> LlmLocalizer:
-    """Make the localizer; options as `agentguard.localize.llm.base.build_llm_localizer` takes them."""
+    """Build the localizer; options as for `agentguard.localize.llm.base.build_llm_localizer`."""
     return build_llm_localizer("structured", query_turns, options)
 
 
 def query_turns(session: QuerySession, run: Trajectory, findings: Sequence[Finding]) -> StepRanking:
-    """Which turn it was; the first step of a turn is the likeliest of it, the next half as likely."""
+    """Ask which turn caused the failure; within a turn, each step is half as probable as its predecessor."""
     held = select_candidate_turns(run)
     found = session.ask_choice(run, build_turn_question(run, held, findings)) or {}
     return StepRanking(probabilities=distribute_to_steps(held, found))
 
 
 def select_candidate_turns(run: Trajectory) -> tuple[StepTurn, ...]:
-    """The turns that can be at fault: those of agents; all turns where no agent made one."""
+    """Return the turns of agents; if no agent has a turn, return all turns."""
     grouped = group_turns(run)
     return tuple(turn for turn in grouped if turn.source is Source.AGENT) or grouped
 
@@ -131,7 +130,7 @@ def select_candidate_turns(run: Trajectory) -> tuple[StepTurn, ...]:
 def build_turn_question(
     run: Trajectory, candidates: Sequence[StepTurn], findings: Sequence[Finding]
 ) -> ChoiceQuestion:
-    """Which of some turns is the root cause, with the structured log beside the run."""
+    """Build the question for the root-cause turn, with the turn log as context."""
     text = (
         "The task failed. Which turn made the first mistake that decided it, so that the task could have "
         "been done if that turn had been right?"
@@ -145,7 +144,7 @@ def build_turn_question(
 
 
 def format_turn_label(turn: StepTurn) -> str:
-    """A turn by its steps, as the run shows them."""
+    """Format a turn by its step numbers, as the prompt shows them."""
     first, last = turn.steps[0], turn.steps[-1]
     return f"step {first}" if first == last else f"steps {first} to {last}"
 
@@ -153,7 +152,7 @@ def format_turn_label(turn: StepTurn) -> str:
 def format_turn_log(
     run: Trajectory, candidates: Sequence[StepTurn], findings: Sequence[Finding]
 ) -> tuple[str, ...]:
-    """A line a turn: its steps, who made it, in which part, what came back, what rules noticed."""
+    """Format one line for each turn: steps, agent, role, outcome, findings."""
     steering, opening = find_coordinators(run), find_task_handoff(run)
     at: dict[int, list[str]] = {}
     for finding in findings:
@@ -171,7 +170,7 @@ def format_turn_log(
 def distribute_to_steps(
     candidates: Sequence[StepTurn], probabilities: Mapping[str, float]
 ) -> dict[int, float]:
-    """Each turn's probability, by its label, dealt out to its steps."""
+    """Distribute each turn's probability, given by its label, over its steps."""
     steps: dict[int, float] = {}
     for turn in candidates:
         weights = [0.5**place for place in range(len(turn.steps))]

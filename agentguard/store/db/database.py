@@ -19,8 +19,8 @@ class Database:
     """Provider of an engine whose tables exist; safe to use from any thread.
 
     Processes that have a SQLite file open can still write to it after it was deleted; those rows are lost. So
-    the
-    file is checked before and after each transaction, and rows count as written only if it is still there.
+    the file is checked before and after each transaction, and rows count as written only if it is still
+    there.
     """
 
     def __init__(

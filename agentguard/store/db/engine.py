@@ -118,8 +118,7 @@ def is_outage(error: BaseException) -> bool:
     """Return whether an error comes from the state of the database and not from the statement.
 
     Such an error may pass: full disk, lock, read-only file, lost connection, restart, too many connections.
-    For
-    PostgreSQL the SQLSTATE decides (https://www.postgresql.org/docs/current/errcodes-appendix.html).
+    For PostgreSQL the SQLSTATE decides (https://www.postgresql.org/docs/current/errcodes-appendix.html).
     """
     if isinstance(error, sqlite3.Error | OSError):
         return True

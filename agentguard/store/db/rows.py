@@ -1,10 +1,8 @@
 """Row types of the store: one frozen dataclass per table.
 
 A row consists of its indexed columns and ``data``, which is any JSON. The store is a lower layer than
-detectors,
-judges and localizers and does not import their types: they map their objects to rows. ``data`` is stored
-without
-loss, except that tuples come back as lists. Do not change it after the row was written.
+detectors, judges and localizers and does not import their types: they map their objects to rows. ``data`` is
+stored without loss, except that tuples come back as lists. Do not change it after the row was written.
 
 Every row has ``tenant`` and ``created_at`` (epoch seconds). Rows without a natural key generate an ``id``, so
 that writing a row twice stores it once.

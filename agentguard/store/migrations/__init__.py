@@ -1,1 +1,1 @@
-"""The steps by which a database gets from one version of the tables to the next."""
+"""Migrations of the tables of the store."""

@@ -1,4 +1,4 @@
-"""Whether anything was written since one last looked, without looking at any row where that can be told."""
+"""Detection of changes to the store since the last poll."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from agentguard.store.db.engine import to_unavailable_error
 
 
 class ChangeDetector:
-    """Looks at a store's counter of changes, from one thread.
+    """Detector of changes, for use in one thread.
 
-    SQLite counts what other connections commit (https://sqlite.org/pragma.html#pragma_data_version): a look
-    costs microseconds. PostgreSQL has nothing as cheap: there everything may have changed at any time, and
-    who asks goes on to ask what did (`Store.changes`).
+    For SQLite a poll reads the number of commits of other connections and costs microseconds
+    (https://sqlite.org/pragma.html#pragma_data_version). PostgreSQL has no such counter: `has_changed` always
+    returns True, and the caller queries the changes (`Store.list_changes`).
 
     Args:
-        place: the database.
+        database: the database of the store.
     """
 
     def __init__(self, database: Database) -> None:
@@ -28,7 +28,7 @@ class ChangeDetector:
         self._data_version: int | None = None
 
     def has_changed(self) -> bool:
-        """Whether something may have been written since the last look; True the first time.
+        """Return whether the store may have changed since the last call; True for the first call.
 
         Raises:
             StoreUnavailable: the database cannot be read now.
@@ -40,7 +40,7 @@ class ChangeDetector:
             raise to_unavailable_error(error, self._database.address) from None
 
     def close(self) -> None:
-        """Let go of the connection; the next look opens another and answers True."""
+        """Close the connection; the next poll opens another one and returns True."""
         if self._connection is not None:
             self._connection.close()
         self._connection = self._engine = self._data_version = None
@@ -49,7 +49,7 @@ class ChangeDetector:
         engine = self._database.get_engine()
         if engine.dialect.name != "sqlite":
             return True
-        if engine is not self._engine:  # the first look, or the file is another one now
+        if engine is not self._engine:  # first poll, or the file was replaced
             self.close()
             self._engine, self._connection = engine, engine.raw_connection()
         cursor = self._connection.cursor()

@@ -1,4 +1,4 @@
-"""Reading in pages: by the key of the last row seen, so that a late page costs no more than the first."""
+"""Keyset pagination: a page begins after the key of the last row, so that late pages cost no more."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MAX_PAGE_SIZE = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
-    """Which rows: at most ``limit`` (1 to 1000), after the place that ``after`` names (`ResultPage.next`)."""
+    """Requested page: at most ``limit`` rows (1 to 1000) after the cursor ``after`` (`ResultPage.next`)."""
 
     limit: int = 100
     after: str | None = None
@@ -35,7 +35,7 @@ class Page:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResultPage(Generic[R]):
-    """A page of rows; ``next`` is the `Page.after` of the page that follows, None for the last."""
+    """Page of rows; ``next`` is the cursor of the next page, None for the last page."""
 
     rows: tuple[R, ...]
     next: str | None = None
@@ -43,12 +43,12 @@ class ResultPage(Generic[R]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFilter:
-    """Which runs: all fields that are not None must hold. Texts are compared by their first 256 characters.
+    """Filter of runs; all fields that are not None must match.
 
     Attributes:
-        failed: whether the run failed; only runs of which that is known.
-        format: name of the importer.
-        group: runs of one question, as `agentguard.trajectory.grouping.normalize_group_key` makes them equal.
+        failed: whether the run failed; excludes runs for which that is unknown.
+        format: name of the importer. Texts are compared by their first 256 characters.
+        group: group key of the question (`agentguard.trajectory.grouping.normalize_group_key`).
         since, until: created at or after, created before; epoch seconds.
     """
 
@@ -60,12 +60,12 @@ class RunFilter:
 
 
 def encode_cursor(created_at: float, id: str) -> str:
-    """Where a page ended, as text that may go into a URL."""
+    """Return the URL-safe cursor for the end of a page."""
     return base64.urlsafe_b64encode(json.dumps([created_at, id]).encode()).decode().rstrip("=")
 
 
 def decode_cursor(text: str) -> tuple[float, str]:
-    """What `place` was made of. Raises StoreError on any other text."""
+    """Return creation time and id of a cursor. Raises StoreError if the cursor is invalid."""
     try:
         raw = base64.b64decode(text.encode("ascii") + b"=" * (-len(text) % 4), altchars=b"-_", validate=True)
         found: Any = json.loads(raw)

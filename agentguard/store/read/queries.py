@@ -1,4 +1,4 @@
-"""What may be asked of a store: runs and what belongs to them, lists of runs, what changed."""
+"""Queries of the store: runs and their rows, lists of runs, changes."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ _BRANCH_ORDER = (BRANCHES.c.created_at, BRANCHES.c.place, BRANCHES.c.id)
 
 
 class QueryExecutor:
-    """Answers questions; each opens a transaction of its own, and sees what was durable when it began."""
+    """Executor of queries; each has its own transaction and sees the rows committed before it began."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     @contextmanager
     def begin_read(self) -> Iterator[Connection]:
-        """A transaction for reading. Raises StoreUnavailable if the database cannot be read now."""
+        """Begin a read transaction. Raises StoreUnavailable if the database cannot be read now."""
         try:
             with self._database.get_engine().connect() as connection, connection.begin():
                 yield connection
@@ -48,7 +48,7 @@ class QueryExecutor:
             raise to_unavailable_error(error, self._database.address) from None
 
     def get_by_key(self, kind: type[R], key: str, tenant: str) -> R | None:
-        """The row of a key; None if there is none."""
+        """Return the row of a key, or None."""
         table = TABLE_MAPPINGS[kind].table
         column = "key" if "key" in table.c else "id"
         query = _select_for_tenant(table, tenant).where(table.c[column] == validate_query_id(key, column))
@@ -57,7 +57,7 @@ class QueryExecutor:
         return None if found is None else to_row(kind, found)
 
     def list_for_run(self, kind: type[R], run_id: str, tenant: str) -> tuple[R, ...]:
-        """All rows of a type that belong to a run, in the order they were made."""
+        """Return all rows of a type for a run, in order of creation."""
         table = TABLE_MAPPINGS[kind].table
         query = _select_for_tenant(table, tenant).where(table.c.run_id == validate_query_id(run_id))
         query = query.order_by(table.c.created_at, list(table.primary_key.columns)[-1])
@@ -65,14 +65,14 @@ class QueryExecutor:
             return tuple(to_row(kind, one) for one in connection.execute(query).mappings())
 
     def list_snapshots(self, run_id: str, tenant: str) -> tuple[r.SnapshotRow, ...]:
-        """The saved states of a run, the earliest step first."""
+        """Return the snapshots of a run, earliest step first."""
         query = _select_for_tenant(SNAPSHOTS, tenant).where(SNAPSHOTS.c.run_id == validate_query_id(run_id))
         with self.begin_read() as connection:
             found = connection.execute(query.order_by(SNAPSHOTS.c.step)).mappings()
             return tuple(to_row(r.SnapshotRow, one) for one in found)
 
     def list_where(self, kind: type[R], values: dict[str, str | None], tenant: str) -> tuple[R, ...]:
-        """All rows whose columns have these values, in the order they were made; None matches anything."""
+        """Return all rows with these column values in order of creation; None matches any value."""
         table = TABLE_MAPPINGS[kind].table
         query = _select_for_tenant(table, tenant).order_by(table.c.created_at, table.c.id)
         for name, value in values.items():
@@ -82,14 +82,14 @@ class QueryExecutor:
             return tuple(to_row(kind, one) for one in connection.execute(query).mappings())
 
     def list_runs(self, filter: RunFilter, page: Page, tenant: str) -> ResultPage[r.RunRow]:
-        """A page of runs, the newest first."""
+        """Return a page of runs, newest first."""
         query = _apply_run_filter(_select_for_tenant(RUNS, tenant), filter)
         return self._fetch_page(r.RunRow, query, page, newest_first=True)
 
     def list_backend_events(
         self, backend: str | None, page: Page, tenant: str
     ) -> ResultPage[r.BackendEventRow]:
-        """A page of what happened to a backend, the newest first."""
+        """Return a page of the events of a backend, newest first."""
         table = TABLE_MAPPINGS[r.BackendEventRow].table
         query = _select_for_tenant(table, tenant)
         if backend is not None:
@@ -97,7 +97,7 @@ class QueryExecutor:
         return self._fetch_page(r.BackendEventRow, query, page, newest_first=True)
 
     def list_acceptances(self, page: Page, tenant: str) -> ResultPage[r.AcceptanceRow]:
-        """A page of what acceptance tests said, the earliest first."""
+        """Return a page of results of acceptance tests, earliest first."""
         return self._fetch_page(
             r.AcceptanceRow,
             _select_for_tenant(TABLE_MAPPINGS[r.AcceptanceRow].table, tenant),
@@ -106,7 +106,7 @@ class QueryExecutor:
         )
 
     def get_record(self, run_id: str, tenant: str, *, with_annotation: bool) -> Record | None:
-        """A run with its steps and branches, and how it was judged if that is asked for."""
+        """Return a run with its steps and branches, optionally with its annotation."""
         found = self.get_run_rows(run_id, tenant)
         if found is None:
             return None
@@ -121,7 +121,7 @@ class QueryExecutor:
     def get_run_rows(
         self, run_id: str, tenant: str, *, allow_damaged: bool = False
     ) -> tuple[r.RunRow, list[r.StepRow], list[r.BranchRow]] | None:
-        """The rows a run is made of; with ``damaged``, one whose data cannot be read has what is wrong."""
+        """Return the rows of a run; ``allow_damaged`` includes unreadable rows with the error as data."""
         key, read = validate_query_id(run_id), to_row_or_damaged if allow_damaged else to_row
         with self.begin_read() as connection:
             found = (
@@ -144,7 +144,7 @@ class QueryExecutor:
         return read(r.RunRow, found), step_rows, branch_rows
 
     def get_stats(self, tenant: str | None) -> StoreStats:
-        """What is in the store; of all tenants for None."""
+        """Return statistics of a tenant; None means all tenants."""
         with self.begin_read() as connection:
             return collect_stats(connection, self._database.address, tenant)
 
@@ -185,42 +185,40 @@ def _apply_run_filter(query: Select[Any], filter: RunFilter) -> Select[Any]:
 
 
 class StoreQueries:
-    """The reading half of `agentguard.store.Store`.
+    """Read methods of `agentguard.store.Store`.
 
-    Every question names a tenant, and raises StoreUnavailable where the database cannot be read now.
+    Each method takes a tenant and raises StoreUnavailable if the database cannot be read now.
     """
 
     _executor: QueryExecutor
 
     def begin_read(self) -> AbstractContextManager[Connection]:
-        """A transaction for questions that have a module of their own, as
-        `agentguard.store.read.statistics`.
-        """
+        """Begin a read transaction for queries of other modules (`agentguard.store.read.statistics`)."""
         return self._executor.begin_read()
 
     def list_runs(
         self, filter: RunFilter | None = None, page: Page | None = None, *, tenant: str = ""
     ) -> ResultPage[r.RunRow]:
-        """A page of runs, the newest first."""
+        """Return a page of runs, newest first."""
         return self._executor.list_runs(filter or RunFilter(), page or Page(), tenant)
 
     def get_run(self, run_id: str, *, tenant: str = "") -> r.RunRow | None:
-        """A run without its steps; None if it is not there."""
+        """Return a run without its steps, or None."""
         return self._executor.get_by_key(r.RunRow, run_id, tenant)
 
     def get_trajectory(self, run_id: str, *, tenant: str = "") -> Trajectory | None:
-        """A run as it was written, with its branches; None if it is not there."""
+        """Return a run with its steps and branches, or None."""
         found = self._executor.get_record(run_id, tenant, with_annotation=False)
         return None if found is None else found.trajectory
 
     def get_record(self, run_id: str, *, tenant: str = "") -> Record | None:
-        """A run, and how its data set judged it; None if it is not there."""
+        """Return a run with its annotation, or None."""
         return self._executor.get_record(run_id, tenant, with_annotation=True)
 
     def get_run_rows(
         self, run_id: str, *, tenant: str = ""
     ) -> tuple[r.RunRow, list[r.StepRow], list[r.BranchRow]] | None:
-        """The rows a run is made of, also where they make no run; None if it is not there.
+        """Return the rows of a run, even if they do not form a valid run, or None.
 
         A row whose data cannot be read has the reason under ``"damaged"``
         (`agentguard.store.db.row_mapping.DAMAGED_KEY`).
@@ -228,61 +226,59 @@ class StoreQueries:
         return self._executor.get_run_rows(run_id, tenant, allow_damaged=True)
 
     def list_findings(self, run_id: str, *, tenant: str = "") -> tuple[r.FindingRow, ...]:
-        """What detectors saw in a run."""
+        """Return the findings of a run."""
         return self._executor.list_for_run(r.FindingRow, run_id, tenant)
 
     def list_diagnoses(self, run_id: str, *, tenant: str = "") -> tuple[r.DiagnosisRow, ...]:
-        """What localizers said of a run, the latest last."""
+        """Return the diagnoses of a run, latest last."""
         return self._executor.list_for_run(r.DiagnosisRow, run_id, tenant)
 
     def get_schema(self, schema_id: str, *, tenant: str = "") -> r.SchemaRow | None:
-        """A schema; None if it is not there."""
+        """Return a schema, or None."""
         return self._executor.get_by_key(r.SchemaRow, schema_id, tenant)
 
     def list_schemata(
         self, *, status: str | None = None, origin: str | None = None, tenant: str = ""
     ) -> tuple[r.SchemaRow, ...]:
-        """All schemata, or those of a status and an origin, in the order they were made."""
+        """Return the schemata, optionally of one status or origin, in order of creation."""
         return self._executor.list_where(r.SchemaRow, {"status": status, "origin": origin}, tenant)
 
     def get_verdict(self, key: str, *, tenant: str = "") -> r.VerdictRow | None:
-        """The answer of a judge stored under a key (`agentguard.store.db.rows.compute_verdict_key`);
-        None if none is.
-        """
+        """Return a cached answer of a judge by its key (`compute_verdict_key`), or None."""
         return self._executor.get_by_key(r.VerdictRow, key, tenant)
 
     def list_recoveries(self, run_id: str, *, tenant: str = "") -> tuple[r.RecoveryRow, ...]:
-        """Attempts to recover a run, and how they ended."""
+        """Return the recoveries of a run with their outcomes."""
         return self._executor.list_for_run(r.RecoveryRow, run_id, tenant)
 
     def list_effects(self, run_id: str, *, tenant: str = "") -> tuple[r.EffectRow, ...]:
-        """Effects that were claimed in a run."""
+        """Return the claimed effects of a run."""
         return self._executor.list_for_run(r.EffectRow, run_id, tenant)
 
     def list_snapshots(self, run_id: str, *, tenant: str = "") -> tuple[r.SnapshotRow, ...]:
-        """Saved states of what a run acts on, the earliest step first."""
+        """Return the snapshots of a run, earliest step first."""
         return self._executor.list_snapshots(run_id, tenant)
 
     def list_backend_events(
         self, backend: str | None = None, page: Page | None = None, *, tenant: str = ""
     ) -> ResultPage[r.BackendEventRow]:
-        """A page of what happened to backends, or to one, the newest first."""
+        """Return a page of the events of all backends or of one, newest first."""
         return self._executor.list_backend_events(backend, page or Page(), tenant)
 
     def list_judgements(self, run_id: str, *, tenant: str = "") -> tuple[r.JudgementRow, ...]:
-        """What people said of what was said of a run."""
+        """Return the feedback on a run's diagnoses and findings."""
         return self._executor.list_for_run(r.JudgementRow, run_id, tenant)
 
     def list_acceptances(self, page: Page | None = None, *, tenant: str = "") -> ResultPage[r.AcceptanceRow]:
-        """A page of what acceptance tests said of attempts, the earliest first."""
+        """Return a page of results of acceptance tests, earliest first."""
         return self._executor.list_acceptances(page or Page(), tenant)
 
     def list_run_acceptances(self, run_id: str, *, tenant: str = "") -> tuple[r.AcceptanceRow, ...]:
-        """What acceptance tests said of the attempts of a run, the earliest first."""
+        """Return the results of acceptance tests of a run, earliest first."""
         return self._executor.list_for_run(r.AcceptanceRow, run_id, tenant)
 
     def get_stats(self, *, tenant: str | None = None) -> StoreStats:
-        """How many rows there are, of which age and size; of all tenants for None."""
+        """Return counts, ages and sizes of the rows of a tenant; None means all tenants."""
         return self._executor.get_stats(tenant)
 
     # -- lists of runs
@@ -295,9 +291,9 @@ class StoreQueries:
         *,
         tenant: str = "",
     ) -> ResultPage[RunSummaryRow]:
-        """A page of runs at a glance, the newest first unless another order is asked for.
+        """Return a page of run summaries, newest first by default.
 
-        Raises StoreError where ``page`` goes on from a place in another order.
+        Raises StoreError if the cursor of ``page`` is from another sort order.
         """
         with self._executor.begin_read() as connection:
             return _overviews.fetch_page(
@@ -305,23 +301,23 @@ class StoreQueries:
             )
 
     def get_run_summary(self, run_id: str, *, tenant: str = "") -> RunSummaryRow | None:
-        """A run at a glance; None if it is not there."""
+        """Return the summary of a run, or None."""
         found = self._executor.list_for_run(RunSummaryRow, run_id, tenant)
         return found[0] if found and found[0].known else None
 
     def count_run_summaries(
         self, filter: RunSummaryFilter | None = None, *, max_count: int = 10_000, tenant: str = ""
     ) -> int:
-        """How many runs a filter lets through; counting stops at ``most``."""
+        """Return the number of matching runs, at most ``max_count``."""
         with self._executor.begin_read() as connection:
             return _overviews.count_runs(connection, filter or RunSummaryFilter(), tenant, max_count)
 
     def get_facets(self, *, tenant: str = "") -> RunFacets:
-        """What there is to filter runs by."""
+        """Return the available filter values."""
         with self._executor.begin_read() as connection:
             return _overviews.compute_facets(connection, tenant)
 
     def list_changes(self, since: float, *, limit: int = 200, tenant: str = "") -> tuple[SummaryChange, ...]:
-        """Runs that changed after ``since`` (epoch seconds), the latest first."""
+        """Return the runs that changed after ``since`` (epoch seconds), latest first."""
         with self._executor.begin_read() as connection:
             return _overviews.list_changes(connection, since, tenant, limit)

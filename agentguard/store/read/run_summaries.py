@@ -1,4 +1,4 @@
-"""Questions about many runs at once: pages of overviews, how many there are, what there is to filter by."""
+"""Queries over run summaries: pages, counts, facets, changes."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ _SUMMARY = OVERVIEWS.c
 def fetch_page(
     connection: Connection, filter: RunSummaryFilter, sort: RunSort, page: Page, tenant: str
 ) -> ResultPage[RunSummaryRow]:
-    """A page of runs in an order. Raises StoreError where ``page.after`` is of another order."""
+    """Return a page of run summaries. Raises StoreError if the cursor is from another sort order."""
     column = _SUMMARY[SORT_COLUMNS[sort.by]]
     query = _apply_filter(select(OVERVIEWS), filter, tenant, connection.dialect.name)
     if page.after is not None:
@@ -73,13 +73,13 @@ def fetch_page(
 
 
 def count_runs(connection: Connection, filter: RunSummaryFilter, tenant: str, max_count: int) -> int:
-    """How many runs there are; counting stops at ``most``."""
+    """Return the number of matching runs, at most ``max_count``."""
     query = _apply_filter(select(literal(1)), filter, tenant, connection.dialect.name).limit(max_count)
     return int(connection.execute(select(func.count()).select_from(query.subquery())).scalar_one())
 
 
 def compute_facets(connection: Connection, tenant: str) -> RunFacets:
-    """What there is to filter by, over all runs."""
+    """Return the filter values of all runs."""
 
     def grouped(column: Column[Any]) -> dict[str, int]:
         number = func.count().label("number")
@@ -97,7 +97,7 @@ def compute_facets(connection: Connection, tenant: str) -> RunFacets:
 
 
 def list_changes(connection: Connection, since: float, tenant: str, limit: int) -> tuple[SummaryChange, ...]:
-    """Runs whose overview changed after ``since`` (epoch seconds), the latest first."""
+    """Return the runs whose summary changed after ``since`` (epoch seconds), latest first."""
     query = select(_SUMMARY.run_id, _SUMMARY.updated_at, _SUMMARY.created_at).where(
         _SUMMARY.tenant == validate_query_tenant(tenant), _SUMMARY.updated_at > since, _SUMMARY.known
     )
@@ -106,9 +106,9 @@ def list_changes(connection: Connection, since: float, tenant: str, limit: int) 
 
 
 def refresh_summaries(engine: Engine, *, rebuild_all: bool = False) -> int:
-    """Make overviews anew that a migration left to be made (or every one); returns how many.
+    """Rebuild the summaries that a migration left incomplete, or all of them; return their number.
 
-    Works in small transactions, so that writers never wait long for one.
+    Works in small transactions, so that writers never wait long.
 
     Raises:
         sqlalchemy.exc.SQLAlchemyError, OSError: the database cannot be used now.
@@ -138,7 +138,7 @@ def refresh_summaries(engine: Engine, *, rebuild_all: bool = False) -> int:
 
 
 def _insert_missing_summaries(connection: Connection) -> None:
-    """A row for each run that has none, to be made anew."""
+    """Insert a stale summary for each run without one, to be rebuilt."""
     there = exists().where(_SUMMARY.tenant == RUNS.c.tenant, _SUMMARY.run_id == RUNS.c.id)
     missing = select(RUNS.c.tenant, RUNS.c.id, RUNS.c.created_at).where(not_(there))
     for tenant, run_id, created_at in connection.execute(missing).all():
@@ -148,7 +148,7 @@ def _insert_missing_summaries(connection: Connection) -> None:
 
 
 def escape_like_pattern(text: str) -> str:
-    """A pattern of LIKE in which every character stands for itself; its escape is a backslash."""
+    """Escape a text for LIKE with backslashes, so that every character matches itself."""
     return text.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
 
 
@@ -203,7 +203,7 @@ def _build_text_conditions(filter: RunSummaryFilter, dialect: str) -> Iterable[C
                 f"%\n{escape_like_pattern(sanitize_text(normalize_label(name)))}\n%", escape="\\"
             )
     if filter.text:
-        # SQLite's LIKE passes over the case of ASCII letters by itself, and has no other.
+        # LIKE of SQLite ignores the case of ASCII letters; SQLite has no ILIKE.
         pattern = f"%{escape_like_pattern(sanitize_text(filter.text))}%"
         columns = (_SUMMARY.task, _SUMMARY.run_id)
         if dialect == "postgresql":
@@ -219,7 +219,7 @@ def _clamp_integer(value: int | None) -> int | None:
 def _build_after_condition(
     column: Column[Any], sort: RunSort, value: Any, run_id: str
 ) -> ColumnElement[bool]:
-    """What comes after a row in an order in which rows without a value are last."""
+    """Return the condition for rows after the cursor; rows without a value come last."""
     further: Callable[[Any, Any], Any] = (lambda a, b: a < b) if sort.descending else (lambda a, b: a > b)
     if value is None:
         return and_(column.is_(None), further(_SUMMARY.run_id, run_id))
@@ -230,13 +230,13 @@ def _build_after_condition(
 
 
 def _encode_cursor(sort: RunSort, value: Any, run_id: str) -> str:
-    """Where a page ended, as text that may go into a URL."""
+    """Return the URL-safe cursor for the end of a page."""
     raw = json.dumps([sort.by, sort.descending, value, run_id])
     return base64.urlsafe_b64encode(raw.encode()).decode().rstrip("=")
 
 
 def _decode_cursor(text: str, sort: RunSort, column: Column[Any]) -> tuple[Any, str]:
-    """The value and id that `_place` was given. Raises StoreError on any other text."""
+    """Return the value and the run id of a cursor. Raises StoreError if it is invalid for this order."""
     try:
         raw = base64.b64decode(text.encode("ascii") + b"=" * (-len(text) % 4), altchars=b"-_", validate=True)
         by, descending, value, run_id = json.loads(raw)
@@ -266,7 +266,7 @@ def _drop_empty_names(counts: dict[str, int]) -> dict[str, int]:
 
 
 def _count_labels(counts: dict[str, int]) -> dict[str, int]:
-    """Counts of single labels, from counts of the labels that runs have together."""
+    """Return the counts of single labels from the counts of their combinations."""
     made: dict[str, int] = {}
     for together, number in counts.items():
         for one in split_labels(together):

@@ -1,4 +1,4 @@
-"""How often runs fail, with what and by whom, over time: counted by the database, for any number of runs."""
+"""Failure statistics over time, by code and by agent, computed in the database."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ Bucket = Literal["day", "week"]
 
 DAY_S: Final = 86_400
 _BUCKET_WIDTHS_S: Final[Mapping[str, int]] = {"day": DAY_S, "week": 7 * DAY_S}
-_FIRST_MONDAY_S: Final = 4 * DAY_S  # 1970-01-05: weeks begin on Mondays, days and weeks are those of UTC
-_MAX_TIME_S: Final = 32_503_680_000  # the year 3000: a clock beyond it was wrong
+_FIRST_MONDAY_S: Final = 4 * DAY_S  # 1970-01-05, a Monday; days and weeks are in UTC
+_MAX_TIME_S: Final = 32_503_680_000  # the year 3000; later times come from a wrong clock
 _IDS_PER_QUERY: Final = 500
 _SUMMARY = OVERVIEWS.c
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailureSeries:
-    """How many runs a bucket; buckets without any are left out.
+    """Numbers of runs by time bucket, without empty buckets.
 
     Attributes:
-        name: code or agent; empty where a diagnosis names none.
-        total: over all buckets.
-        counts: start of the bucket, epoch seconds, to its number of runs.
+        name: code or agent; empty if the diagnosis names none.
+        total: sum over all buckets.
+        counts: number of runs by start of the bucket in epoch seconds.
     """
 
     name: str
@@ -44,10 +44,11 @@ class FailureFrequencies:
     """Failed runs over time.
 
     Attributes:
-        width_s: of a bucket, in seconds.
-        starts: of all buckets from the first to the last that has a run, epoch seconds; empty without runs.
-        runs, failed: all diagnosed runs, and those held to have failed.
-        codes, agents: of the failed runs, the most frequent first; what is beyond the limit is left out.
+        width_s: width of a bucket in seconds.
+        starts: starts of all buckets from the first to the last with a run, in epoch seconds; empty without
+            runs.
+        runs, failed: all diagnosed runs, and those diagnosed as failed.
+        codes, agents: failed runs by code and by agent, most frequent first, up to the limit.
     """
 
     width_s: int
@@ -60,7 +61,7 @@ class FailureFrequencies:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailedRun:
-    """A failed run, in few words."""
+    """Short description of a failed run."""
 
     run_id: str
     task: str
@@ -73,7 +74,7 @@ class FailedRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailureCodeGroup:
-    """Failed runs of one code: how many, and the latest of them."""
+    """Number of failed runs of one code, and the latest of them."""
 
     code: str
     total: int
@@ -92,12 +93,12 @@ def count_failures_over_time(
     """Count runs by time, and the failed ones by code and by agent.
 
     Args:
-        store: whose runs.
-        bucket: how wide.
-        since: only runs that began at or after, epoch seconds.
-        most: how many codes and agents.
-        most_buckets: the latest so many buckets; what lies before is not counted.
-        tenant: whose runs.
+        store: the store.
+        bucket: width of a bucket.
+        since: count only runs that began at or after this time, in epoch seconds.
+        max_series: maximum number of codes and of agents.
+        max_buckets: count only the latest N buckets.
+        tenant: tenant that owns the runs.
 
     Raises:
         StoreUnavailable: the database cannot be read now.
@@ -138,13 +139,13 @@ def count_failures_over_time(
 def group_failures_by_code(
     store: Store, *, examples_per_code: int = 5, tenant: str = ""
 ) -> tuple[FailureCodeGroup, ...]:
-    """Failed runs by code, the most frequent first, each with its latest runs."""
+    """Return failed runs by code, most frequent first, each with its latest runs."""
     failed = (
         _SUMMARY.tenant == validate_query_tenant(tenant),
         _SUMMARY.known.is_(True),
         _SUMMARY.verdict == VerdictFilter.FAILURE.value,
     )
-    # Ranked by what is narrow; what is shown is then read of the few that are first.
+    # Rank with few columns only; the other columns are read later for the runs that are shown.
     rank = func.row_number().over(
         partition_by=_SUMMARY.code, order_by=(_SUMMARY.began_at.desc(), _SUMMARY.run_id)
     )
@@ -174,7 +175,7 @@ def group_failures_by_code(
 
 
 def find_failed_runs(store: Store, ids: Iterable[str], *, tenant: str = "") -> dict[str, FailedRun]:
-    """What is known of those of the runs ``ids`` that are in the store and held to have failed."""
+    """Return those of the runs ``ids`` that are in the store and diagnosed as failed, by id."""
     found: dict[str, FailedRun] = {}
     with store.begin_read() as connection:
         for part in _split_ids(ids):
@@ -189,7 +190,7 @@ def find_failed_runs(store: Store, ids: Iterable[str], *, tenant: str = "") -> d
 
 
 def list_runs_by_schema(store: Store, *, tenant: str = "") -> dict[str, tuple[str, ...]]:
-    """Schema to the runs whose recovery it spoke for."""
+    """Return the runs whose recovery used a schema, by schema."""
     table = RECOVERIES.c
     query = select(table.schema_id, table.run_id).where(
         table.tenant == validate_query_tenant(tenant), table.schema_id != ""
@@ -202,7 +203,7 @@ def list_runs_by_schema(store: Store, *, tenant: str = "") -> dict[str, tuple[st
 
 
 def get_run_lengths(store: Store, ids: Iterable[str], *, tenant: str = "") -> dict[str, int]:
-    """Steps of those of the runs ``ids`` that are in the store."""
+    """Return the numbers of steps of those of the runs ``ids`` that are in the store."""
     found: dict[str, int] = {}
     with store.begin_read() as connection:
         for part in _split_ids(ids):
@@ -234,7 +235,7 @@ def _split_ids(ids: Iterable[str]) -> Iterable[list[str]]:
 
 
 def _build_bucket_expression(connection: Connection, width: int, offset: int) -> ColumnElement[int]:
-    """The number of a run's bucket, in SQL; SQLite may have no floor(), but cuts where it casts."""
+    """Return the SQL expression of a run's bucket; SQLite may lack floor(), but its CAST truncates."""
     share = (_SUMMARY.began_at - offset) / width
     return cast(func.floor(share) if connection.dialect.name == "postgresql" else share, BigInteger)
 
@@ -246,14 +247,14 @@ def _compute_bucket_start(time: float, width: int, offset: int) -> int:
 def _count_runs(
     connection: Connection, bucket: ColumnElement[int], conditions: Sequence[ColumnElement[bool]]
 ) -> Sequence[RowMapping]:
-    """Runs by bucket, verdict, code and agent: all there is to know, in one pass over the runs."""
+    """Count runs by bucket, verdict, code and agent in one pass."""
     keys = (bucket.label("bucket"), _SUMMARY.verdict, _SUMMARY.code, _SUMMARY.agent)
     query = select(*keys, func.count().label("runs")).where(*conditions).group_by(*keys)
     return connection.execute(query).mappings().all()
 
 
 def _sum_by_bucket(rows: Sequence[RowMapping], grid: tuple[int, int], *, failed: bool) -> FailureSeries:
-    """Runs a bucket; all, or those that failed."""
+    """Return the number of runs, or of failed runs, by bucket."""
     counts: Counter[int] = Counter()
     for one in rows:
         if not failed or one["verdict"] == VerdictFilter.FAILURE:
@@ -264,7 +265,7 @@ def _sum_by_bucket(rows: Sequence[RowMapping], grid: tuple[int, int], *, failed:
 def _build_failure_series(
     rows: Sequence[RowMapping], grid: tuple[int, int], column: str
 ) -> tuple[FailureSeries, ...]:
-    """Failed runs a bucket, a series each value of ``column``, the most frequent first."""
+    """Return a series of failed runs for each value of ``column``, most frequent first."""
     held: dict[str, Counter[int]] = {}
     for one in rows:
         if one["verdict"] == VerdictFilter.FAILURE:

@@ -1,4 +1,4 @@
-"""What is in a store: counts, ages, sizes."""
+"""Statistics of a store: counts, ages, sizes."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from agentguard.store.write.retention import measure_used_bytes
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreStats:
-    """What is in a store.
+    """Statistics of a store.
 
     Attributes:
-        address: where it is, without the password.
+        address: address of the database, without the password.
         version: version of its tables.
-        rows: table to its number of rows.
-        tenants: how many tenants have runs.
-        oldest, newest: when the first and the last of its runs were made, epoch seconds; None without runs.
-        bytes_on_disk: what the database takes, its log and indexes among it; of all tenants.
-        bytes_in_use: what a limit of `prune` counts; of all tenants.
+        rows: number of rows by table.
+        tenants: number of tenants with runs.
+        oldest, newest: creation times of the first and the last run, in epoch seconds; None without runs.
+        bytes_on_disk: size of the database with its log and indexes; of all tenants.
+        bytes_in_use: size that `prune` compares with its limit; of all tenants.
     """
 
     address: str
@@ -40,7 +40,7 @@ class StoreStats:
 
 
 def collect_stats(connection: Connection, address: DatabaseAddress, tenant: str | None) -> StoreStats:
-    """Count the rows of a tenant, or of all for None."""
+    """Return the statistics of a tenant; None means all tenants."""
     chosen = [] if tenant is None else [validate_query_tenant(tenant)]
     rows = {}
     for name, table in TABLES.items():

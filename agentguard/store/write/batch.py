@@ -1,4 +1,4 @@
-"""Rows as statements: what the writer does inside one transaction."""
+"""Execution of a batch of rows as SQL statements within one transaction."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _LOG = logging.getLogger(__name__)
 _PreparedRow = tuple[type[Row], Row, dict[str, Any]]
 
 Rejections = dict[int, str]
-"""Position of a row to the reason why it cannot be stored."""
+"""Reasons why rows cannot be stored, by position in the batch."""
 
 
 _CLEAR_STATEMENTS = {
@@ -52,14 +52,14 @@ _ROW_BY_ROW_TYPES = (BranchRow, DropSnapshotsRow)
 
 @dataclass(frozen=True, slots=True)
 class WriteBatch:
-    """Rows ready to be written, with their positions, and those that never will be."""
+    """Rows converted to parameters, with their positions, and the rejected ones."""
 
     rows: list[tuple[int, _PreparedRow]]
     rejections: Rejections
 
 
 def prepare_batch(rows: Sequence[Row]) -> WriteBatch:
-    """Make rows ready, before any lock is taken. A row that cannot be stored is left out."""
+    """Convert rows to parameters before a lock is taken. Rows that cannot be stored are rejected."""
     ready: list[tuple[int, _PreparedRow]] = []
     refused: Rejections = {}
     for place, row in enumerate(rows):
@@ -67,23 +67,23 @@ def prepare_batch(rows: Sequence[Row]) -> WriteBatch:
             ready.append((place, (type(row), row, _build_parameters(row))))
         except RowRejected as error:
             refused[place] = f"{type(row).__name__}: {error}"
-        except Exception as error:  # whatever a caller hands over, its neighbours are written
+        except Exception as error:  # one invalid row must not block the others
             refused[place] = f"{type(row).__name__}: cannot be stored ({type(error).__name__})"
     return WriteBatch(ready, refused)
 
 
 def apply_batch(connection: Connection, batch: WriteBatch, *, use_savepoints: bool = True) -> Rejections:
-    """Write rows, in order; returns all that were refused, by the database too. They harm no others.
+    """Write rows in order; return all rejections, including those by the database.
 
     Args:
-        connection: in the transaction.
+        connection: a connection in a transaction.
         batch: the rows.
-        careful: go on without a row that the database refuses. Otherwise that is an error, as an outage is:
-            nothing must be committed, and all of it can be tried again with care.
+        use_savepoints: skip rows that the database rejects. If False, a rejected row raises an error: roll
+            back, and try the batch again with savepoints.
 
     Raises:
-        sqlalchemy.exc.SQLAlchemyError: the database is in trouble; nothing must be committed.
-        ValueError, OverflowError: only without ``careful``: the driver does not take a row.
+        sqlalchemy.exc.SQLAlchemyError: the database cannot be used; do not commit.
+        ValueError, OverflowError: only without ``use_savepoints``: the driver rejected a row; do not commit.
     """
     refused = dict(batch.rejections)
     upkeep: SummaryUpdater | None = None
@@ -103,11 +103,15 @@ def apply_batch(connection: Connection, batch: WriteBatch, *, use_savepoints: bo
 
 
 def _group_by_type(rows: list[tuple[int, _PreparedRow]]) -> list[tuple[int, _PreparedRow]]:
-    """Rows of one kind together, where the outcome is the same: many short runs are then few statements.
+    """Sort rows by type if that does not change the outcome, so that many short runs need few statements.
 
-    Each kind has a table of its own, within which rows keep their order. What reaches into other tables must
-    keep its place: branches, and forgetting what earlier rows of the batch have brought. Forgetting comes
-    first else, as it does in each run.
+    Each type has its own table, and the rows of a table keep their order. Batches are not sorted if they
+    contain:
+
+    - branches or snapshot deletions, which also change rows of other types;
+    - a ClearRunRow after steps or snapshots of the same run.
+
+    Otherwise all ClearRunRows come first.
     """
     kinds = dict.fromkeys(kind for _, (kind, _, _) in rows)
     if BranchRow in kinds or DropSnapshotsRow in kinds:
@@ -119,7 +123,7 @@ def _group_by_type(rows: list[tuple[int, _PreparedRow]]) -> list[tuple[int, _Pre
 
 
 def _has_cleared_rows(rows: list[tuple[int, _PreparedRow]]) -> bool:
-    """Whether rows forget what rows before them bring."""
+    """Return whether a ClearRunRow follows steps or snapshots of the same run."""
     brought: set[tuple[Any, Any]] = set()
     for _, (kind, _row, values) in rows:
         if kind is StepRow or kind is SnapshotRow:
@@ -131,7 +135,7 @@ def _has_cleared_rows(rows: list[tuple[int, _PreparedRow]]) -> bool:
 
 @contextmanager
 def _suppress_summary_errors() -> Iterator[None]:
-    """A fault in what lists show must not keep rows from being written; the database's trouble is another."""
+    """Log errors of run summaries, so that the rows are written anyway; re-raise database errors."""
     try:
         yield
     except (SQLAlchemyError, OSError):
@@ -154,7 +158,7 @@ def _build_parameters(row: Row) -> dict[str, Any]:
 def _write(
     connection: Connection, kind: type[Row], group: list[tuple[int, _PreparedRow]], rejections: Rejections
 ) -> None:
-    """Write rows of one type at once; where that fails, each on its own to find the bad ones."""
+    """Write rows of one type at once; if that fails, write them one by one to find the invalid ones."""
     if kind not in _ROW_BY_ROW_TYPES:
         try:
             with connection.begin_nested():
@@ -174,7 +178,7 @@ def _write(
 
 
 def _write_group(connection: Connection, kind: type[Row], group: list[_PreparedRow]) -> None:
-    """As `_write`, of rows of which none is expected to be refused."""
+    """Write rows of one type without savepoints; a rejected row raises an error."""
     if kind in _ROW_BY_ROW_TYPES:
         for ready in group:
             _write_one(connection, ready)
@@ -192,7 +196,7 @@ def _write_all(connection: Connection, kind: type[Row], values: list[dict[str, A
 
 
 def _clear_runs(connection: Connection, values: list[dict[str, Any]]) -> None:
-    """Forget the steps, branches and snapshots of runs."""
+    """Delete the steps, branches and snapshots of runs."""
     dialect = connection.dialect.name
     by_tenant: dict[str, list[str]] = {}
     for one in values:
@@ -203,7 +207,7 @@ def _clear_runs(connection: Connection, values: list[dict[str, Any]]) -> None:
 
 
 def _merge_run_rows(values: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Runs as all of these rows leave them: a run is written again and again while it goes on."""
+    """Merge rows of the same run, which is written repeatedly while it is in progress."""
     last: dict[tuple[str, str], dict[str, Any]] = {}
     for one in values:
         key = one["tenant"], one["id"]
@@ -227,13 +231,14 @@ def _write_one(connection: Connection, prepared_row: _PreparedRow) -> None:
         return
     statement = _build_upsert(TABLE_MAPPINGS[kind], connection.dialect.name)
     made = connection.execute(statement, values, execution_options=PRESERVE_ROWCOUNT).rowcount
-    # Written again after a commit whose answer was lost, the branch must not take the new line's steps.
+    # If the reply to a commit was lost, the branch is written again. It must not take the steps written
+    # since.
     if isinstance(row, BranchRow) and row.takes and made == 1:
         _move_steps_to_branch(connection, values)
 
 
 def _move_steps_to_branch(connection: Connection, values: dict[str, Any]) -> None:
-    """Move the live line's steps, and the branches that left it after that point, to the new branch."""
+    """Move steps of the current branch, and the branches that forked from them, to the new branch."""
     moved = and_(
         _match_run(STEPS, values, "run_id"), STEPS.c.line == "", STEPS.c.index >= values["fork_step"]
     )
@@ -253,7 +258,7 @@ def _match_run(table: Table, values: dict[str, Any], column: str) -> Any:
 
 @cache
 def _build_upsert(mapping: TableMapping, dialect: str) -> Executable:
-    # The two have the same methods, and no common base that has them.
+    # Both insert constructs have the same methods, but no common base class that declares them.
     insert: Any = postgresql.insert if dialect == "postgresql" else sqlite.insert
     statement: Any = insert(mapping.table)
     keys = [column.name for column in mapping.table.primary_key.columns]

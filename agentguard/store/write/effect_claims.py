@@ -1,9 +1,8 @@
-"""The effect ledger: an effect on the world is claimed before it happens, by one asker and no other.
+"""Effect ledger: a side effect is claimed before its execution, at most once across all processes.
 
-Deleting a tool call from a conversation does not undo what the tool did. So a call with an effect is
-claimed first, durably; whoever claims it again, in this process or another, in this life or after a crash, is
-told how far it got. To compensate is an effect too: claim it, with the undoing tool's name, before it is
-carried out.
+Removing a tool call from a conversation does not undo its effect. So a call with an effect is first claimed
+durably. A repeated claim, by another process or after a crash, returns the recorded state of the effect. A
+compensation is an effect too: claim it, under the name of the compensating tool, before you execute it.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from agentguard.store.db.rows import EffectRow, RowData
 from agentguard.store.db.tables import EFFECTS
 
 SHARED_BRANCH_PREFIX = "shared-"
-"""What the line of effects begins with that a proxy keeps for others, and no run of the store's."""
+"""Prefix of ``line`` of effects that a proxy shares with other proxies; no branch of a stored run has it."""
 
 EffectClaimState = Literal["new", "attempted", "done", "compensated"]
 
@@ -34,13 +33,13 @@ _ALLOWED_SOURCE_STATES = {"done": ("attempted",), "compensated": ("attempted", "
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredEffectClaim:
-    """The answer to a claim.
+    """Result of a claim.
 
     Attributes:
-        state: ``"new"``: go ahead, nobody else was told so. Otherwise the effect was claimed before:
-            ``"attempted"``: it may or may not have happened; ``"done"``: it happened, ``effect.data`` has
-            the recorded result; ``"compensated"``: it happened and was undone.
-        effect: the row as it is stored.
+        state: ``"new"``: execute the effect; no other caller received this state. All other states mean that
+            it was claimed before: ``"attempted"``: its outcome is unknown; ``"done"``: it was executed, and
+            ``effect.data`` has the recorded result; ``"compensated"``: it was executed and undone.
+        effect: the stored row.
     """
 
     state: EffectClaimState
@@ -48,7 +47,7 @@ class StoredEffectClaim:
 
 
 class EffectClaims:
-    """Claims and settles effects; every answer is durable before it is given."""
+    """Claims and settlements of effects; each method returns only after its change is durable."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -57,8 +56,8 @@ class EffectClaims:
         """Claim an effect.
 
         Raises:
-            StoreUnavailable: the claim could not be made durable; the effect must not be carried out. A claim
-                that was interrupted may count all the same: it is then answered with ``"attempted"``.
+            StoreUnavailable: the claim could not be made durable; do not execute the effect. The claim may
+                have been stored all the same: the next one then returns ``"attempted"``.
             StoreError: the row cannot be stored.
         """
         wanted = replace(effect, state="attempted", settled_at=None)
@@ -86,11 +85,11 @@ class EffectClaims:
     def settle(
         self, effect: EffectRow, state: Literal["done", "compensated"], result: RowData | None
     ) -> bool:
-        """Note how a claimed effect ended; False if it is not there or had ended that way or further before.
+        """Record the outcome of a claimed effect; return False if it has no claim or had that outcome before.
 
         Raises:
-            StoreUnavailable: it could not be made durable.
-            StoreError: ``state`` is neither, or the result cannot be stored.
+            StoreUnavailable: the outcome could not be made durable.
+            StoreError: ``state`` is invalid, or the result cannot be stored.
         """
         if state not in _ALLOWED_SOURCE_STATES:
             raise StoreError("an effect is settled as done or compensated")

@@ -1,4 +1,4 @@
-"""Rows that wait to be written: bounded by count and by bytes, and cheap to add to."""
+"""Write queue of the store, bounded by rows and by bytes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _MAX_INSPECTED_CONTAINERS = 512
 
 @dataclass(frozen=True, slots=True)
 class WriteUnit:
-    """The rows of one `Store.write`: they become durable together."""
+    """Rows of one `Store.write`, which are committed together."""
 
     rows: tuple[Row, ...]
     size_bytes: int
@@ -30,10 +30,10 @@ class WriteUnit:
 
 
 class WriteQueue:
-    """A queue with one reader. ``changed`` is its lock, and tells of receipts that were settled.
+    """Queue with one reader. `condition` uses its lock and is notified when receipts are settled.
 
-    What the reader has taken counts until it says `done`: it is still in memory. ``added`` and ``settled``
-    count units since the beginning.
+    Units that the reader took count towards the bounds until `release`, as they are still in memory.
+    ``added_count`` and ``settled_count`` count all units so far.
     """
 
     def __init__(self, *, max_rows: int, max_bytes: int) -> None:
@@ -52,12 +52,12 @@ class WriteQueue:
         self._units: deque[WriteUnit] = deque()
 
     def put(self, unit: WriteUnit) -> str:
-        """Add a unit; returns why it was not added, empty if it was. Never waits for the reader's work."""
+        """Add a unit without waiting; return the reason if it was not added, else an empty string."""
         with self.lock:
             if self.is_closed:
                 return "the store is closed"
             rows, total = self.row_count + len(unit.rows), self.byte_count + unit.size_bytes
-            # A unit that is over the limits on its own is taken when there is nothing else.
+            # A unit that exceeds the limits is accepted if the queue is empty.
             if self.row_count and (rows > self._max_rows or total > self._max_bytes):
                 return "the queue is full, as the database does not take rows fast enough"
             self.row_count, self.byte_count = rows, total
@@ -72,12 +72,12 @@ class WriteQueue:
         return ""
 
     def take(self, *, max_rows: int, max_bytes: int, max_delay_s: float = 0.0) -> list[WriteUnit]:
-        """Wait for units and take the first ones, whole; nothing once the inbox is closed and empty.
+        """Wait for units and remove the first ones; return an empty list once the queue is closed and empty.
 
         Args:
-            max_rows, max_bytes: how much to take; more only where one unit is.
-            linger_s: how long the first unit may wait for others to be taken with it. Nothing waits while
-                somebody waits for a receipt, or once there is enough or the inbox is closed.
+            max_rows, max_bytes: size of the batch; a single unit may exceed it.
+            max_delay_s: how long the first unit may wait for more. The wait ends early if a caller waits for
+                a receipt, if the batch is full, or if the queue is closed.
         """
         with self.lock:
             while not self._units and not self.is_closed:
@@ -94,7 +94,7 @@ class WriteQueue:
             return taken
 
     def _wait_for_more(self, seconds: float, max_rows: int, max_bytes: int) -> None:
-        # Half of what there is room for, at most: what comes meanwhile must not be lost.
+        # The batch uses at most half of the queue, so that rows which arrive meanwhile are not lost.
         self._batch_threshold = most = (
             min(max_rows, self._max_rows // 2),
             min(max_bytes, self._max_bytes // 2),
@@ -110,19 +110,19 @@ class WriteQueue:
         return self.row_count >= rows or self.byte_count >= size
 
     def release(self, units: list[WriteUnit]) -> None:
-        """Say that units are no longer in memory. The caller holds the lock."""
+        """Remove units from the counts. The caller holds the lock."""
         self.row_count -= sum(len(unit.rows) for unit in units)
         self.byte_count -= sum(unit.size_bytes for unit in units)
         self.settled_count += len(units)
 
     def drain(self) -> list[WriteUnit]:
-        """Take all that waits. The caller holds the lock."""
+        """Remove and return all units. The caller holds the lock."""
         left = list(self._units)
         self._units.clear()
         return left
 
     def close(self) -> None:
-        """Take nothing more, and wake the reader."""
+        """Reject further units, and wake the reader."""
         with self.lock:
             self.is_closed = True
             self._unit_available.notify_all()
@@ -130,7 +130,7 @@ class WriteQueue:
             self.condition.flush_requested.notify_all()
 
     def pause(self, seconds: float) -> None:
-        """Wait, but not once the inbox is closed."""
+        """Wait until the time has passed or the queue is closed."""
         with self.lock:
             if not self.is_closed:
                 self._is_reader_waiting = False
@@ -138,7 +138,7 @@ class WriteQueue:
 
 
 def estimate_size(rows: tuple[Row, ...]) -> int:
-    """About how many bytes rows take in memory. Looks at a part of what is very large."""
+    """Estimate the memory of rows in bytes; of very large data only a part is inspected."""
     total = _ROW_OVERHEAD_BYTES * len(rows)
     for row in rows:
         total += _estimate_data_size(row.data)
@@ -150,10 +150,10 @@ def estimate_size(rows: tuple[Row, ...]) -> int:
 
 
 def _estimate_data_size(data: Mapping[str, Any]) -> int:
-    """This is all that `write` does with the contents of a row, so it is written to be quick."""
+    """Estimate the memory of a row's data; optimised for speed, since `Store.write` calls it for each row."""
     total = 0
     waiting: list[Any] = [data]
-    for container in waiting:  # grows meanwhile
+    for container in waiting:  # the loop appends to it
         kind = type(container)
         values = container if kind is list or kind is tuple else container.values()
         total += _VALUE_OVERHEAD_BYTES * len(values)

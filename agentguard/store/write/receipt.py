@@ -1,4 +1,4 @@
-"""What a writer of rows holds in its hand until they are durable."""
+"""Receipts of queued rows, with which a caller can wait until the rows are durable."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ ReceiptState = Literal["pending", "written", "refused", "lost"]
 
 
 class ReceiptCondition(threading.Condition):
-    """Tells of receipts that were settled, and knows how many wait for one: then rows are not held back.
+    """Condition that is notified when receipts are settled; waiters make the writer commit at once.
 
     Attributes:
-        awaited: how many wait.
-        hurry: notified when somebody begins to; of the same lock.
+        waiter_count: number of waiting callers.
+        flush_requested: condition on the same lock, notified when a caller begins to wait.
     """
 
     def __init__(self, lock: threading.Lock) -> None:
@@ -27,12 +27,12 @@ class ReceiptCondition(threading.Condition):
         self.flush_requested = threading.Condition(lock)
 
     def add_waiter(self) -> None:
-        """Count one who waits, until ``awaited`` is taken back. The caller holds the lock."""
+        """Increment ``waiter_count``; it must be decremented later. The caller holds the lock."""
         self.waiter_count += 1
         self.flush_requested.notify()
 
     def wait_with_flush(self, predicate: Callable[[], bool], timeout_s: float | None) -> bool:
-        """Wait as `wait_for` does, counted as one who waits. The caller holds the lock."""
+        """Wait as `wait_for` does, and let the writer commit at once. The caller holds the lock."""
         self.add_waiter()
         try:
             return self.wait_for(predicate, timeout_s)
@@ -41,9 +41,10 @@ class ReceiptCondition(threading.Condition):
 
 
 class WriteReceipt:
-    """For the rows of one `Store.write`: ``wait`` and ``await receipt`` return once they are durable.
+    """Receipt of one `Store.write`: ``wait`` and ``await receipt`` return once its rows are durable.
 
-    Nobody has to wait: rows are written all the same, and `Store.health` counts what was not.
+    Waiting is optional: the writer writes the rows anyway, and `Store.get_health` counts those it could not
+    write.
     """
 
     __slots__ = ("_callbacks", "_condition", "_reason", "_state")
@@ -56,20 +57,24 @@ class WriteReceipt:
 
     @property
     def state(self) -> ReceiptState:
-        """``"written"``: durable. ``"refused"``: some of the rows cannot be stored. ``"lost"``: none is."""
+        """Return the state.
+
+        ``"written"``: the rows are durable. ``"refused"``: some rows cannot be stored. ``"lost"``: no row is
+        stored.
+        """
         return self._state
 
     @property
     def reason(self) -> str:
-        """Why rows were refused or lost; empty otherwise."""
+        """Return the reason why rows were refused or lost; empty otherwise."""
         return self._reason
 
     def wait(self, timeout_s: float | None = None) -> None:
         """Block until the rows are durable.
 
         Raises:
-            RowsLost: some or all of them will not be; `state` and `reason` tell more.
-            StoreTimeout: they still wait, after ``timeout_s`` seconds.
+            RowsLost: some or all rows are not stored; see `state` and `reason`.
+            StoreTimeout: the rows are still pending after ``timeout_s`` seconds.
         """
         if self._state == "pending":
             with self._condition:
@@ -77,12 +82,12 @@ class WriteReceipt:
         self._raise_unless_written(timeout_s)
 
     def __await__(self) -> Generator[Any, None, None]:
-        """As `wait`, without blocking the event loop; `asyncio.timeout` limits it."""
+        """Wait as `wait` does without blocking the event loop; limit it with `asyncio.timeout`."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[None] = loop.create_future()
 
         def wake() -> None:
-            with contextlib.suppress(RuntimeError):  # the loop was closed: nobody waits any more
+            with contextlib.suppress(RuntimeError):  # the event loop was closed
                 loop.call_soon_threadsafe(_complete_future, future)
 
         with self._condition:
@@ -95,7 +100,7 @@ class WriteReceipt:
         self._raise_unless_written(None)
 
     def settle(self, state: ReceiptState, reason: str = "") -> tuple[Callable[[], None], ...]:
-        """Called once by the writer, which holds the lock of ``changed``; returns whom to call without it."""
+        """Settle the receipt and return its callbacks, to be called after the writer releases the lock."""
         self._state, self._reason = state, reason
         callbacks, self._callbacks = self._callbacks, ()
         self._condition.waiter_count -= len(callbacks)

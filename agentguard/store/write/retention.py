@@ -1,4 +1,4 @@
-"""Forgetting: a run with everything that belongs to it, a tenant, what is old, what is too much."""
+"""Deletion of runs, of tenants, and of data beyond an age or size limit."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ from agentguard.store.write.effect_claims import SHARED_BRANCH_PREFIX
 
 _RUNS_PER_TRANSACTION = 200
 FAILURE_VERDICT = "failure"
-"""The verdict of a diagnosis that says that a run failed."""
+"""Verdict of a diagnosis of a failed run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeletionResult:
-    """What was removed: table to rows, and bytes in use (of the whole store) before and after."""
+    """Numbers of deleted rows by table, and bytes in use (of the whole store) before and after."""
 
     rows: Mapping[str, int] = field(default_factory=dict)
     bytes_before: int = 0
@@ -48,14 +48,15 @@ class DeletionResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetentionLimits:
-    """What `Retention.prune` keeps to.
+    """Limits of `Retention.prune`.
 
     Attributes:
-        older_than_s: runs made longer ago go, with all that belongs to them; so do verdicts, backend events
-            and rows without a run that are as old.
-        max_bytes: the oldest runs go until no more is in use, then the oldest verdicts and backend events.
-        keep_failed: runs that failed, or were diagnosed as failures, stay in any case.
-        tenant: only rows of this tenant; of all for None.
+        older_than_s: delete runs older than this with all their rows, and also verdicts, backend events and
+            rows without a run that are older.
+        max_bytes: delete the oldest runs until no more bytes are in use, then the oldest verdicts and backend
+            events.
+        keep_failed: keep runs that failed or were diagnosed as failures.
+        tenant: delete only rows of this tenant; None means all tenants.
     """
 
     older_than_s: float | None = None
@@ -75,18 +76,18 @@ class RetentionLimits:
 
 
 class Retention:
-    """Deletes in small transactions, so that writers never wait long for one."""
+    """Deletion in small transactions, so that writers never wait long."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     def delete_run(self, run_id: str, tenant: str) -> DeletionResult:
-        """Remove a run and everything that belongs to it, its claims of effects among it."""
+        """Delete a run and all its rows, including its effect claims."""
         pair = (validate_query_tenant(tenant), validate_query_id(run_id))
         return self._measure_deletion(lambda gone: self._remove_runs([pair], gone))
 
     def delete_tenant(self, tenant: str) -> DeletionResult:
-        """Remove everything of a tenant, its schemata among it."""
+        """Delete all rows of a tenant, including its schemata."""
         validate_query_tenant(tenant)
 
         def work(row_counts: Counter[str]) -> None:
@@ -96,7 +97,7 @@ class Retention:
         return self._measure_deletion(work)
 
     def prune(self, limits: RetentionLimits) -> DeletionResult:
-        """Remove what is over the limits."""
+        """Delete rows beyond the limits."""
 
         def work(row_counts: Counter[str]) -> None:
             if limits.older_than_s is not None:
@@ -107,9 +108,9 @@ class Retention:
         return self._measure_deletion(work)
 
     def delete_expired_shared_state(self, *, session_ttl_s: float, hint_ttl_s: float) -> int:
-        """Remove conversations and hints of which nothing was told for so long; returns how many.
+        """Delete sessions and hints not updated within their TTL; return the number of rows.
 
-        Effects that were kept for others go with the last conversation of their run.
+        Effects that proxies share are deleted with the last session of their run.
         """
         gone: Counter[str] = Counter()
         now = time.time()
@@ -131,9 +132,7 @@ class Retention:
             before = self._measure_used_bytes()
             delete_rows(gone)
             self._reclaim_disk_space()
-            del gone[
-                _get_short_name(OVERVIEWS)
-            ]  # what is made from the others is not what anybody asked to remove
+            del gone[_get_short_name(OVERVIEWS)]  # summaries are derived from the deleted rows
             return DeletionResult(
                 rows=dict(gone), bytes_before=before, bytes_after=self._measure_used_bytes()
             )
@@ -146,7 +145,7 @@ class Retention:
         for table in RUN_TABLES:
             has_run = exists().where(RUNS.c.tenant == table.c.tenant, RUNS.c.id == table.c.run_id)
             old = and_(table.c.created_at < before, not_(has_run), _match_tenant(table, limits.tenant))
-            # What a person said of a schema belongs to no run, and nobody will say it again.
+            # Keep feedback on schemata: it has no run, and it cannot be collected again.
             self._remove(table, and_(old, table.c.run_id != "") if table is JUDGEMENTS else old, row_counts)
 
     def _remove_excess(self, max_bytes: int, limits: RetentionLimits, row_counts: Counter[str]) -> None:
@@ -159,7 +158,7 @@ class Retention:
                 return
 
     def _estimate_excess_runs(self, used: int, max_bytes: int) -> int:
-        """How many runs to remove next: half of the share that is too much, as runs differ in size."""
+        """Return the number of runs to delete next: half of the excess share, because runs differ in size."""
         with self._database.get_engine().connect() as connection:
             runs = connection.execute(select(func.count()).select_from(RUNS)).scalar_one()
         return min(_RUNS_PER_TRANSACTION, max(1, int(runs * (used - max_bytes) / used / 2)))
@@ -206,7 +205,7 @@ class Retention:
             row_counts[_get_short_name(table)] += connection.execute(delete(table).where(condition)).rowcount
 
     def _remove_oldest(self, table: Table, tenant: str | None, row_counts: Counter[str]) -> bool:
-        """Remove some of the oldest rows of a table; False if there is none left."""
+        """Delete some of the oldest rows of a table; return False if the table has no more rows."""
         with self._database.get_engine().connect() as connection:
             query = (
                 select(table.c.created_at).where(_match_tenant(table, tenant)).order_by(table.c.created_at)

@@ -1,4 +1,4 @@
-"""Schemata read, changed and written again as one: what two processes learn at once is lost to neither."""
+"""Atomic update of schemata, so that concurrent processes do not overwrite each other's changes."""
 
 from __future__ import annotations
 
@@ -17,25 +17,27 @@ from agentguard.store.db.tables import SCHEMATA
 from agentguard.store.write.batch import apply_batch, prepare_batch
 
 SchemaVersions = Mapping[str, tuple[int, float]]
-"""Version and time of change of schemata that were read before, by id."""
+"""Versions and update times of schemata that the caller has read, by id."""
 
 SchemaTransform = Callable[[Sequence[SchemaRow]], Sequence[SchemaRow]]
 
 _ADVISORY_LOCK_KEY: Final = 0x61677363
-"""Number of the advisory lock that PostgreSQL holds for the length of a change; SQLite has one writer."""
+"""Key of the advisory lock that PostgreSQL holds during an update; SQLite has one writer."""
 
 
 def update_schemata(
     database: Database, transform: SchemaTransform, *, known_versions: SchemaVersions, tenant: str
 ) -> dict[str, tuple[int, float]]:
-    """Give ``work`` the schemata that are not as ``known``, and write what it returns, in one transaction.
+    """Pass changed schemata to ``transform`` and write its result, in one transaction.
+
+    Changed schemata are those whose version or update time differs from ``known_versions``.
 
     Returns:
-        What is known now.
+        The versions after the update.
 
     Raises:
         StoreUnavailable: the database cannot be used now; nothing was written.
-        StoreError: a schema that ``work`` returned cannot be stored; nothing was written.
+        StoreError: a schema that ``transform`` returned cannot be stored; nothing was written.
     """
     try:
         engine = database.get_engine()

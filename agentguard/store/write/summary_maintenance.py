@@ -1,7 +1,7 @@
-"""Keeps the overviews of runs up to date, in the transaction in which the runs' own rows are written.
+"""Maintenance of run summaries in the transaction that writes the rows of the runs.
 
-What steps use is added as they come, so that a long run costs no more than a short one: only a step that
-takes another's place is compared with it. Rows that are few a run (recoveries, judgements) are counted anew.
+Usage of steps is added incrementally, so that the cost does not grow with the length of a run. Only a step
+that replaces another is compared with it. Rows of which a run has few (recoveries, judgements) are recounted.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ from agentguard.store.write.summary_updates import (
 )
 
 RunKey = tuple[str, str]
-"""Tenant and run."""
+"""Tenant and run id."""
 
-# Built once: to build a statement costs more than to carry it out. SQLite passes over FOR UPDATE, as it locks
-# the whole file; in PostgreSQL rows are locked in one order, so that two writers never wait for each other.
+# Built once, because building a statement takes longer than executing it. SQLite locks the whole file, so its
+# dialect omits FOR UPDATE. PostgreSQL locks the rows in a fixed order, so that two writers cannot deadlock.
 _SUMMARY_COLUMNS = tuple(OVERVIEWS.c.keys())
 _SELECT_FOR_UPDATE = (
     select(OVERVIEWS)
@@ -63,7 +63,7 @@ _LOCK_STATEMENTS = {
 _INSERT_MISSING = postgresql.insert(OVERVIEWS).on_conflict_do_nothing()
 
 _StepKey = tuple[str, int]
-"""A step of a run: its line and index."""
+"""Branch and index of a step."""
 
 _RECOUNTED_TYPES = (r.FindingRow, r.RecoveryRow, r.JudgementRow)
 _GET_RUN_KEY: Callable[[Any], RunKey] = attrgetter("tenant", "run_id")
@@ -71,14 +71,14 @@ _KEY_GETTERS: dict[type[r.Row], Callable[[Any], RunKey]] = {
     r.RunRow: attrgetter("tenant", "id"),
     **dict.fromkeys((r.StepRow, r.BranchRow, r.ClearRunRow, r.DiagnosisRow, *_RECOUNTED_TYPES), _GET_RUN_KEY),
 }
-"""How to tell the run of a row that changes an overview."""
+"""Functions that return the run of a row, for the row types that change a summary."""
 
 
 class SummaryUpdater:
-    """The overviews that a batch of rows changes; made before the rows are written.
+    """Update of the summaries that a batch of rows changes; create it before the rows are written.
 
     Args:
-        connection: in the transaction in which they will be.
+        connection: connection in the transaction that will write the rows.
         batch: the rows with their positions, in order.
     """
 
@@ -95,7 +95,7 @@ class SummaryUpdater:
             self._load_replaced(connection)
 
     def _load_replaced(self, connection: Connection) -> None:
-        """Find what the batch replaces: branches that are there, and what steps used that others replace."""
+        """Load the branches that already exist, and the usage of the steps that the batch replaces."""
         forks = [(*key, row.id) for _, row, key in self._batch if isinstance(row, r.BranchRow) and row.takes]
         if forks:
             branch = (BRANCHES.c.tenant, BRANCHES.c.run_id, BRANCHES.c.id)
@@ -110,7 +110,7 @@ class SummaryUpdater:
                 self._replaced_usage.setdefault((tenant, run_id), {})[line, index] = _decode_usage(data)
 
     def _find_replaced_steps(self) -> set[tuple[str, str, str, int]]:
-        """Steps that may take the place of others: all but those that follow the last one."""
+        """Return the steps that may replace stored ones: all except those that extend the current branch."""
         length = {key: held["steps"] for key, held in self._summaries.items()}
         cleared: set[RunKey] = set()
         found: set[tuple[str, str, str, int]] = set()
@@ -129,11 +129,11 @@ class SummaryUpdater:
         return found
 
     def _takes_steps(self, row: r.BranchRow) -> bool:
-        """Whether the branch takes steps now: written again after a lost answer it does not."""
+        """Return whether the branch takes steps now; an existing branch that is written again does not."""
         return row.takes and (row.tenant, row.run_id, row.id) not in self._existing_branches
 
     def build_summaries(self, connection: Connection, rejections: Mapping[int, str]) -> list[SummaryValues]:
-        """The overviews as they are with the batch, after it was written; ``refused`` rows were not."""
+        """Return the summaries after the batch was written, without the rejected rows."""
         counted: dict[type[r.Row], set[RunKey]] = {kind: set() for kind in _RECOUNTED_TYPES}
         forked: set[RunKey] = set()
         for place, row, key in self._batch:
@@ -169,11 +169,11 @@ class SummaryUpdater:
         elif isinstance(row, r.BranchRow) and self._takes_steps(row):
             old = self._replaced_usage.get(key, {})
             for step in [one for one in old if not one[0] and one[1] >= row.fork_step]:
-                del old[step]  # now the branch's: what comes in its place replaces nothing
+                del old[step]  # moved to the branch: a new step replaces nothing
 
 
 def _decode_usage(packed: bytes) -> UsageTotals:
-    """What a stored step used; nothing where it is damaged."""
+    """Return the usage of a stored step; empty if its data is damaged."""
     try:
         return extract_usage(decode_payload(packed)[0])
     except StoreError:
@@ -181,7 +181,7 @@ def _decode_usage(packed: bytes) -> UsageTotals:
 
 
 def rebuild_summaries(connection: Connection, keys: Iterable[RunKey]) -> dict[RunKey, SummaryValues]:
-    """Overviews made anew from all rows of these runs; runs that are not there are left out."""
+    """Rebuild the summaries from all rows of these runs; runs that do not exist are left out."""
     made: dict[RunKey, SummaryValues] = {}
     for tenant, run_id in sorted(keys):
         query = select(RUNS).where(RUNS.c.tenant == tenant, RUNS.c.id == run_id)
@@ -206,7 +206,7 @@ def recount_rows(
     summaries: dict[RunKey, SummaryValues],
     keys_by_type: Mapping[type[r.Row], Iterable[RunKey]],
 ) -> None:
-    """Count findings, recoveries and judgements anew, of the runs given for each."""
+    """Recount findings, recoveries and judgements of the runs given for each type."""
     for tenant, ids in _group_by_tenant(keys_by_type[r.FindingRow]).items():
         column = FINDINGS.c.run_id
         query = select(column, func.count()).where(FINDINGS.c.tenant == tenant, column.in_(ids))
@@ -230,7 +230,7 @@ def recount_rows(
 def recount_steps(
     connection: Connection, summaries: dict[RunKey, SummaryValues], keys: Iterable[RunKey]
 ) -> None:
-    """Count the live steps of runs anew: which of them a branch took, only the table knows for sure."""
+    """Recount the steps of the current branches, as only the table shows which steps a branch took."""
     for tenant, ids in _group_by_tenant(keys).items():
         column = STEPS.c.run_id
         query = select(column, func.max(STEPS.c.index)).where(
@@ -244,14 +244,14 @@ def recount_steps(
 def _load_summaries(
     connection: Connection, batch: Iterable[tuple[int, r.Row, RunKey]]
 ) -> dict[RunKey, SummaryValues]:
-    """The overviews of the runs of these rows, locked until the transaction ends; new ones are blank."""
+    """Load and lock the summaries of these runs until the transaction ends; new runs get blank ones."""
     first: dict[RunKey, float] = {}
     for _, row, key in batch:
         first.setdefault(key, row.created_at)
     held = _lock_summaries(connection, first)
     new = {key: build_blank_summary(*key, at) for key, at in first.items() if key not in held}
     if new and connection.dialect.name == "postgresql":
-        # Another process may write rows of the same new run: both go on from one row, one after the other.
+        # Another process may write rows of the same new run: the insert makes both lock the same row.
         execute_many(connection, _INSERT_MISSING, [new[key] for key in sorted(new)])
         new |= _lock_summaries(connection, new)
     return new | held

@@ -1,4 +1,4 @@
-"""What one row of a run changes in the run's overview."""
+"""Changes that a row of a run makes to the run's summary."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from agentguard.store.db.run_summary import TAGS_KEY, join_labels, normalize_lab
 from agentguard.store.db.tables import MAX_TEXT
 
 SummaryValues = dict[str, Any]
-"""Columns of an overview to their values, as the database takes them."""
+"""Values of a summary by column, as statement parameters."""
 
 _MAX_COLUMN_INT = 2**62
 _EMPTY_PAYLOAD = encode_payload({})
 
 
 class UsageTotals(NamedTuple):
-    """What a step used."""
+    """Tokens and cost of a step."""
 
     tokens: int | None = None
     cost_usd: float | None = None
@@ -51,7 +51,7 @@ _BLANK_SUMMARY = {
 
 
 def build_blank_summary(tenant: str, run_id: str, created_at: float) -> SummaryValues:
-    """The overview of a run of which nothing is known."""
+    """Return the summary of a run without any known values."""
     held: SummaryValues = _BLANK_SUMMARY.copy()
     held["tenant"], held["run_id"] = tenant, run_id
     held["created_at"] = held["began_at"] = held["updated_at"] = created_at
@@ -59,7 +59,7 @@ def build_blank_summary(tenant: str, run_id: str, created_at: float) -> SummaryV
 
 
 def add_run(summary: SummaryValues, row: r.RunRow) -> None:
-    """What is known of a run as a whole."""
+    """Apply the row of a run."""
     if not summary["known"]:
         summary["created_at"] = row.created_at
     extra = row.data.get("extra")
@@ -73,15 +73,15 @@ def add_run(summary: SummaryValues, row: r.RunRow) -> None:
 
 
 def reset_steps(summary: SummaryValues) -> None:
-    """The steps are about to be written anew."""
+    """Reset what the steps contributed, before they are rewritten."""
     summary.update(steps=0, tokens=None, cost_usd=None, models="", started_at=None, ended_at=None)
     _update_timing(summary)
 
 
 def add_step(summary: SummaryValues, row: r.StepRow, previous_usage: UsageTotals = NO_USAGE) -> UsageTotals:
-    """A step, in place of one that used ``before``; returns what it uses itself.
+    """Apply a step that replaces one with ``previous_usage``; return the usage of the step.
 
-    A step that takes another's place can widen the time of a run and add a model; it does not take them back.
+    Time range and models include those of replaced steps.
     """
     data = row.data
     spent = extract_usage(data)
@@ -101,7 +101,7 @@ def add_step(summary: SummaryValues, row: r.StepRow, previous_usage: UsageTotals
 
 
 def _add_model(models: str, model: str) -> str:
-    # There are few, and they come again and again.
+    # Runs use few models repeatedly, so a cache pays off.
     return _add_model_cached(models, model) if len(model) <= MAX_TEXT else _add_model_uncached(models, model)
 
 
@@ -115,12 +115,12 @@ _add_model_cached = lru_cache(maxsize=1024)(_add_model_uncached)
 
 
 def count_steps_through(index: int) -> int:
-    """How many steps there are up to one, as a column takes it."""
+    """Return the number of steps up to an index, capped to fit the column."""
     return min(index + 1, _MAX_COLUMN_INT)
 
 
 def extract_usage(data: Mapping[str, Any]) -> UsageTotals:
-    """What a step used; None where it does not say."""
+    """Return the usage of a step; None for values that the step does not record."""
     usage = data.get("usage")
     if usage is None:
         return NO_USAGE
@@ -137,7 +137,7 @@ def extract_usage(data: Mapping[str, Any]) -> UsageTotals:
 
 
 def add_diagnosis(summary: SummaryValues, row: r.DiagnosisRow) -> None:
-    """A diagnosis; the latest one counts."""
+    """Apply a diagnosis; the latest one wins."""
     if summary["diagnosed_at"] is not None and row.created_at < summary["diagnosed_at"]:
         return
     timing = row.data.get("timing")
@@ -155,7 +155,7 @@ def add_diagnosis(summary: SummaryValues, row: r.DiagnosisRow) -> None:
 
 
 def summarize_recoveries(outcomes: Iterable[str]) -> tuple[int, str]:
-    """How many recoveries there were, and how it ended; ``outcomes`` from the first to the last."""
+    """Return the number of recoveries and their final outcome; ``outcomes`` are in order of time."""
     found = list(outcomes)
     settled = [one for one in found if one in ("recovered", "failed")]
     if settled:
@@ -164,7 +164,7 @@ def summarize_recoveries(outcomes: Iterable[str]) -> tuple[int, str]:
 
 
 def summarize_judgements(judgements: Iterable[r.JudgementRow]) -> str:
-    """What people said: of the diagnoses if anything, else of hypotheses, else of findings."""
+    """Return the feedback on the diagnoses; without any, on hypotheses, then on findings."""
     held = select_current_judgements(judgements)
     for subject in ("diagnosis", "hypothesis", "finding"):
         answers = {one.right for one in held if one.subject == subject}
@@ -174,7 +174,7 @@ def summarize_judgements(judgements: Iterable[r.JudgementRow]) -> str:
 
 
 def select_current_judgements(judgements: Iterable[r.JudgementRow]) -> tuple[r.JudgementRow, ...]:
-    """The judgements that hold: the latest of each person on each subject, if it was not withdrawn."""
+    """Return the latest judgement of each person on each subject, without withdrawn ones."""
     latest: dict[tuple[str, str, str, str], r.JudgementRow] = {}
     for one in sorted(judgements, key=lambda one: (one.created_at, one.id)):
         latest[one.run_id, one.subject, one.subject_id, one.by] = one
@@ -185,7 +185,7 @@ def _replace_in_total(total: Any, new: Any, old: Any) -> Any:
     if new is None and old is None:
         return total
     made = (total or 0) + (new or 0) - (old or 0)
-    # Sums of prices that were taken back leave dust below zero.
+    # Subtracting prices may leave a rounding error below zero.
     return min(max(made, 0), _MAX_COLUMN_INT)
 
 
@@ -218,13 +218,13 @@ def _to_token_count(value: object) -> int | None:
 
 
 def _to_timestamp(value: object) -> float | None:
-    """Epoch seconds of some thousand years; anything else is no time."""
+    """Return epoch seconds in a plausible range (below 1e11); otherwise None."""
     found = _to_number(value)
     return found if found is not None and 0 <= found < 1e11 else None
 
 
 def _to_number(value: object) -> float | None:
-    """A number that a column takes; anything else is not known."""
+    """Return a finite number as a float; otherwise None."""
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float):

@@ -1,7 +1,7 @@
-"""The one writer of a store: a thread that commits what waits, in groups, and outlasts the database.
+"""Writer of a store: a thread that commits queued rows in batches and retries during outages.
 
-While the database cannot be written to (full, locked, read-only, gone, restarting), rows stay in the inbox
-and the writer tries again, more slowly each time. When the inbox is full, what arrives is lost and counted.
+While the database cannot be written to (full, locked, read-only, gone, restarting), rows stay in the queue.
+The writer retries with exponential backoff. If the queue is full, new rows are lost and counted.
 """
 
 from __future__ import annotations
@@ -29,24 +29,24 @@ _LOG = logging.getLogger(__name__)
 _BATCH_ROWS = 2000
 _BATCH_BYTES = 8 * 1024 * 1024
 _MAX_BATCH_DELAY_S = 0.04
-"""How long rows may wait for others to be committed with them, unless somebody waits for them."""
+"""Longest wait of rows for a larger batch, unless a caller waits for them."""
 _MIN_RETRY_DELAY_S = 0.05
 _MAX_RETRY_DELAY_S = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriterHealth:
-    """How a store is doing, since it was opened by this process.
+    """Health of a store since this process opened it.
 
     Attributes:
-        ok: the last attempt to write went well (or there was none yet).
-        written: rows that became durable.
-        pending: rows that wait.
-        pending_bytes: about how much memory they take.
-        refused: rows that cannot be stored; ``last_refusal`` says why the last one could not.
-        lost: rows that were given up: the queue was full, or the store was closed before they were written.
-        last_error: what went wrong last with the database; kept after it came back.
-        failing_since: epoch seconds since which it cannot be written to; None while it can.
+        ok: whether the last write succeeded; True before the first one.
+        written: number of durable rows.
+        pending: number of queued rows.
+        pending_bytes: estimated memory of the queued rows.
+        refused: number of rows that cannot be stored; ``last_refusal`` is the reason of the last one.
+        lost: number of discarded rows: the queue was full, or the store was closed before they were written.
+        last_error: the last database error; kept after a recovery.
+        failing_since: start of the current outage in epoch seconds; None if there is no outage.
     """
 
     ok: bool = True
@@ -61,7 +61,7 @@ class WriterHealth:
 
 
 class StoreWriter:
-    """Owns the thread. ``place`` opens the database and tells whether it is still the same one."""
+    """Write queue and writer thread of a store."""
 
     def __init__(self, database: Database, *, max_rows: int, max_bytes: int) -> None:
         self._database = database
@@ -72,7 +72,7 @@ class StoreWriter:
         self._thread: threading.Thread | None = None
 
     def create_receipt(self) -> WriteReceipt:
-        """A receipt for rows that are yet to be queued."""
+        """Return a receipt for rows that will be queued later."""
         return WriteReceipt(self._queue.condition)
 
     def write(self, rows: tuple[Row, ...], receipt: WriteReceipt | None = None) -> WriteReceipt:
@@ -80,7 +80,7 @@ class StoreWriter:
         receipt = receipt if receipt is not None else self.create_receipt()
         try:
             weight = estimate_size(rows)
-        except Exception as error:  # no row at all: the caller's step must go on
+        except Exception as error:  # not a row: the caller must not fail
             self._record_rejection(receipt, len(rows), f"cannot be stored ({type(error).__name__})")
             return receipt
         if self._thread is None:
@@ -93,19 +93,19 @@ class StoreWriter:
         return receipt
 
     def get_health(self) -> WriterHealth:
-        """The counts now."""
+        """Return the current counts."""
         with self._queue.lock:
             return replace(self._health, pending=self._queue.row_count, pending_bytes=self._queue.byte_count)
 
     def flush(self, timeout_s: float | None, *, immediate: bool = True) -> bool:
-        """Wait for what was queued before now; False if ``timeout_s`` seconds were not enough."""
+        """Wait for the rows queued so far; return False on timeout."""
         with self._queue.condition:
             until = self._queue.added_count
             wait = self._queue.condition.wait_with_flush if immediate else self._queue.condition.wait_for
             return wait(lambda: self._queue.settled_count >= until, timeout_s)
 
     def close(self, timeout_s: float) -> None:
-        """Write what waits, for at most ``timeout_s`` seconds; the rest is lost and counted."""
+        """Write the pending rows for at most ``timeout_s`` seconds; the rest is lost and counted."""
         self._queue.close()
         thread = self._thread
         if thread is not None:
@@ -117,7 +117,7 @@ class StoreWriter:
         with self._queue.lock:
             if self._thread is None and not self._queue.is_closed:
                 thread = threading.Thread(target=self._run, name="agentguard-store", daemon=True)
-                with contextlib.suppress(RuntimeError):  # no thread to be had now: the next write tries again
+                with contextlib.suppress(RuntimeError):  # no thread available: the next write retries
                     thread.start()
                     self._thread = thread
 
@@ -134,7 +134,7 @@ class StoreWriter:
                 refused = self._commit(batch)
             except (SQLAlchemyError, AgentGuardError, OSError) as error:
                 self._record_failure(error)
-            except Exception as error:  # the thread must live on, or nothing is written any more
+            except Exception as error:  # the writer thread must survive any error
                 self._record_failure(error)
             else:
                 self._record_success(units, refused)
@@ -216,22 +216,22 @@ class StoreWriter:
 
 
 def _write_batch(engine: Engine, batch: WriteBatch, *, use_savepoints: bool) -> Rejections:
-    """Write a batch in a transaction of its own: savepoints only where a row was refused before."""
+    """Write a batch in its own transaction; use savepoints only after a rejected row."""
     with engine.connect().execution_options(**IMMEDIATE_TRANSACTION) as connection, connection.begin():
         return apply_batch(connection, batch, use_savepoints=use_savepoints)
 
 
 def _find_first_reason(rejections: Rejections, first: int, count: int) -> str:
-    """Why the first of some rows that was refused was; empty if none was."""
+    """Return the reason of the first rejected row in a range; empty if no row was rejected."""
     return next((rejections[place] for place in range(first, first + count) if place in rejections), "")
 
 
 class UnitOfWork(threading.local):
-    """Gathers what a thread writes while it is inside, and queues it as one write when it comes out.
+    """Context manager that gathers the rows a thread writes and queues them as one unit at its end.
 
-    What a run does in one event (its recovery, the line that is left, the next step) is of one piece: a crash
-    must not leave half of it behind. Blocks may be nested; the outermost writes. An exception writes, too:
-    what was said to be written was.
+    The rows of one event (recovery, abandoned branch, next step) must not be split by a crash. Blocks may be
+    nested:
+    the outermost one queues the rows. The rows are queued after an exception, too.
     """
 
     def __init__(self, writer: StoreWriter) -> None:
@@ -241,7 +241,7 @@ class UnitOfWork(threading.local):
         self._receipt: WriteReceipt | None = None
 
     def write(self, rows: tuple[Row, ...]) -> WriteReceipt:
-        """Queue rows, or keep them until this thread comes out; all of them share one receipt."""
+        """Queue rows, or inside a block keep them until its end; the rows of a block share one receipt."""
         if not self._depth:
             return self._writer.write(rows)
         self._receipt = self._receipt or self._writer.create_receipt()

@@ -1,1 +1,1 @@
-"""The viewer: runs, what went wrong in them, and what was done about it, in a browser."""
+"""Web viewer of runs, their diagnoses and their recoveries."""

@@ -1,4 +1,4 @@
-"""The viewer as an ASGI application: pages that find themselves, templates, assets, one store."""
+"""ASGI application of the viewer."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from agentguard_server.viewer.settings import ViewerSettings
 
 
 class Viewer(Starlette):
-    """The application, behind what guards it: also the page that says that a page failed has its headers."""
+    """Application with the security middleware outermost, so that error pages have its headers too."""
 
     def __init__(self, settings: ViewerSettings, routes: Sequence[BaseRoute]) -> None:
         super().__init__(
@@ -39,22 +39,22 @@ class Viewer(Starlette):
         self._secured_app = SecurityMiddleware(super().__call__, settings)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request."""
+        """Handle an ASGI request."""
         await self._secured_app(scope, receive, send)
 
 
 def build_app(
     store: Store, settings: ViewerSettings | None = None, *, loading: LoadProgress | None = None
 ) -> Starlette:
-    """Make the application; every module of ``viewer.pages`` adds its own ``routes()``.
+    """Build the application from the ``routes()`` of every module in ``viewer.pages``.
 
-    It can be mounted in another one: under ``settings.prefix``, which its links then begin with. Whoever
-    serves it calls ``app.state.hub.close()`` when it stops, or waits for pages that listen for changes.
+    It can be mounted in another application under ``settings.prefix``, with which its links then begin. The
+    server must call ``app.state.hub.close()`` when it stops; otherwise it waits for open event streams.
 
     Args:
-        store: whose runs are shown; it stays the caller's to close.
-        settings: how it is served.
-        loading: the files that are being read into the store meanwhile.
+        store: store of the runs; the caller closes it.
+        settings: settings of the viewer.
+        loading: progress of the files that are being loaded into the store.
     """
     given = settings or ViewerSettings()
     static = Route("/static/{name}", assets.serve_asset, name="static")
@@ -70,7 +70,7 @@ def build_app(
 
 
 def _collect_routes() -> list[BaseRoute]:
-    """The routes of all pages, in the order of their modules' names."""
+    """Return the routes of all pages in the order of the module names."""
     found: list[BaseRoute] = []
     for info in sorted(pkgutil.iter_modules(pages.__path__), key=lambda one: one.name):
         found += import_module(f"{pages.__name__}.{info.name}").routes()

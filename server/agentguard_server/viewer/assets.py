@@ -1,4 +1,4 @@
-"""Style sheets and scripts: read once, known by what they hold, so that a browser asks for each once."""
+"""Style sheets and scripts, served with content hashes in their URLs for long-term caching."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _CACHE_FOREVER: Final = "public, max-age=31536000, immutable"
 
 @dataclass(frozen=True, slots=True)
 class Asset:
-    """A file: what it holds, plain and packed, and the beginning of its SHA-256."""
+    """Static file: plain and gzipped body, and the beginning of its SHA-256."""
 
     media_type: str
     body: bytes
@@ -35,17 +35,17 @@ class Asset:
 
 @lru_cache(maxsize=1)
 def load_assets() -> Mapping[str, Asset]:
-    """All files, by name; a name that is not here is not served, whatever path it looks like."""
+    """Return all files by name. Only these names are served, so a request cannot reach another path."""
     return {path.name: _read_asset(path) for path in sorted(ASSETS_FOLDER.iterdir()) if path.suffix in _TYPES}
 
 
 def build_asset_url(name: str) -> str:
-    """The path of an asset below the prefix; another once it holds something else."""
+    """Return the URL path of an asset below the prefix; it changes with the content."""
     return f"/static/{name}?v={load_assets()[name].hash}"
 
 
 def serve_asset(request: Request) -> Response:
-    """An asset: one asked for by what it holds never changes, of another the browser asks whether it did."""
+    """Serve an asset: immutable if the URL has the current hash, otherwise with revalidation."""
     found = load_assets().get(request.path_params["name"])
     if found is None:
         return Response("Not found.\n", 404, media_type="text/plain")

@@ -1,4 +1,4 @@
-"""What of a run can be taken away: raw JSON, ATIF, agentguard's own JSON, one HTML file, one long text."""
+"""Downloads of a run: raw JSON, ATIF, agentguard's JSON, an HTML file, the text of a step."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _UNSAFE_FILE_NAME = re.compile(r"[^\w.-]+", re.ASCII)
 
 
 def respond_raw_json(view: RunPageModel, query: Mapping[str, str]) -> Response:
-    """All that is known of a run as JSON, or one step of it (``step``, ``line``)."""
+    """Return a run with all its data as JSON, or one of its steps (``step``, ``line``)."""
     number = query.get("step", "")
     if not number:
         return _json_response(run_data_to_dict(view.data))
@@ -37,7 +37,7 @@ def respond_raw_json(view: RunPageModel, query: Mapping[str, str]) -> Response:
 
 
 def respond_full_text(view: RunPageModel, query: Mapping[str, str]) -> Response:
-    """One text of a step as plain text, however long."""
+    """Return one field of a step as plain text of any length."""
     line, number = view.get_branch(query.get("line", CURRENT_BRANCH)), query.get("step", "")
     if line is None or not number.isdecimal() or len(number) > 9 or int(number) >= len(line.steps):
         return PlainTextResponse("There is no such step.", status_code=404)
@@ -46,7 +46,7 @@ def respond_full_text(view: RunPageModel, query: Mapping[str, str]) -> Response:
 
 
 def respond_download(view: RunPageModel, kind: str, renderer: Renderer) -> Response:
-    """The run as a file: ``html``, ``atif`` or ``json``."""
+    """Return the run as a file: ``html``, ``atif`` or ``json``."""
     run = view.data.run
     name = _UNSAFE_FILE_NAME.sub("_", run.id).strip("._")[:80] or "run"
     if kind == "html":
@@ -65,7 +65,7 @@ def respond_download(view: RunPageModel, kind: str, renderer: Renderer) -> Respo
 
 
 def run_data_to_dict(data: RunData) -> dict[str, Any]:
-    """A bundle as JSON data."""
+    """Return the data of a run as JSON data."""
     run = data.run
     return {
         "run": encode_meta(run),
@@ -99,7 +99,7 @@ def _dump_json(data: Any) -> bytes:
     option = orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS
     try:
         return orjson.dumps(data, default=str, option=option)
-    except TypeError:  # half a surrogate pair, a huge number: as our own event log would keep it
+    except TypeError:  # lone surrogate or large integer: write it as the event log does
         return orjson.dumps(normalize_json(data, depth=MAX_LOG_DEPTH), option=option)
 
 

@@ -1,4 +1,4 @@
-"""What is shown where a page cannot be: what happened, and the way out."""
+"""Error pages with the cause and what to do about it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _ADVICE = {
 
 
 def render_not_found(request: Request, error: Exception) -> Response:
-    """No such page, or a page that cannot be asked in this way."""
+    """Render the page for an unknown address or a wrong method."""
     status = error.status_code if isinstance(error, HTTPException) else 404
     if status == 405:
         return _render_error_page(
@@ -43,7 +43,7 @@ def render_not_found(request: Request, error: Exception) -> Response:
 
 
 def render_error(request: Request, error: Exception) -> Response:
-    """An error of agentguard's own: its message says what is wrong."""
+    """Render the message of an error of agentguard."""
     assert isinstance(error, AgentGuardError)
     waits = isinstance(error, StoreUnavailable | StoreTimeout | StoreVersion | Overloaded)
     asked = isinstance(error, StoreError | InputError | ConfigError) and not waits
@@ -56,7 +56,7 @@ def render_error(request: Request, error: Exception) -> Response:
 
 
 def render_internal_error(request: Request, error: Exception) -> Response:
-    """A fault of the viewer's own; what it was goes to the log, as it may hold anything."""
+    """Render the page for an internal error. The message goes only to the log, as it may contain secrets."""
     _LOG.error("%s failed: %s", request.url.path, type(error).__name__)
     return _render_error_page(
         request,

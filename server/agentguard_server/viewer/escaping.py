@@ -1,9 +1,8 @@
-"""Text of a run as it may stand in a page: escaped, and with nothing in it that cannot be seen.
+"""Escaping of run texts for HTML, with hidden characters made visible.
 
-A trajectory holds whatever a web page, a tool or a model wrote. Characters that turn the order of a text
-around or hide in it (bidirectional controls, zero-width characters, tags; the "Trojan Source" attack of
-arXiv 2111.00169) are shown by their code points, as are control characters and halves of surrogate pairs,
-which cannot be sent at all.
+Trajectories contain text from web pages, tools and models. Characters that reorder text or are invisible
+(bidirectional controls, zero-width characters, tags; the "Trojan Source" attack of arXiv 2111.00169) are
+shown as code points. So are control characters and lone surrogates, which cannot be encoded.
 """
 
 from __future__ import annotations
@@ -20,14 +19,15 @@ _HIDDEN = re.compile(
     "\u3164\ufeff\uffa0\ufff0-\ufffb\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff"
     "\ud800-\udfff\ufffe\uffff]"
     "|\r(?!\n)"
-    # Joiners belong between letters of many scripts, and joiners and selectors into emoji.
+    # Joiners are legitimate between letters of many scripts; joiners and variation selectors are part of
+    # emoji.
     "|(?<![\u0600-\u109f\u1780-\u17ff\u2190-\u2bff\ufe0f\U0001f000-\U0001faff])[\u200c\u200d]"
     "|(?<![#*0-9\u00a9\u00ae\u203c-\u3299\U0001f000-\U0001faff])[\ufe00-\ufe0f]"
 )
 
 
 def escape_text(text: str) -> Markup:
-    """A text, escaped; characters that cannot be seen are their code points, in elements of class ``inv``."""
+    """Escape a text for HTML; hidden characters become code points in elements of class ``inv``."""
     if text.isascii() and text.isprintable():
         return escape(text)
     parts, at = [], 0
@@ -42,14 +42,14 @@ def escape_text(text: str) -> Markup:
 
 
 def reveal_hidden_characters(text: str) -> str:
-    """A text with its hidden characters written out, such as ``‹U+202E›``."""
+    """Return a text with its hidden characters as code points, such as ``‹U+202E›``."""
     if text.isascii() and text.isprintable():
         return text
     return _HIDDEN.sub(lambda found: f"‹U+{ord(found[0]):04X}›", text)
 
 
 def to_single_line(text: object, max_chars: int = 300) -> str:
-    """A text for an attribute, a title or one line: without line breaks, hidden characters by code point."""
+    """Return a text for an attribute or a title: one line, with hidden characters as code points."""
     value = str(text)
     cut = value[:max_chars] + "…" if len(value) > max_chars else value
     return " ".join(reveal_hidden_characters(cut).split())

@@ -1,4 +1,4 @@
-"""A run as one HTML file: styles inlined, no script, nothing loaded; whole, with its branches and marks."""
+"""Export of a run as one HTML file with inlined styles, without scripts and external resources."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _NO_FOLD = 2**62
 
 
 def render_html(data: RunData, renderer: Renderer | None = None) -> str:
-    """The file's text. Long texts are folded in it, never cut."""
+    """Return the HTML of a run with its branches and highlights. Long texts are folded, not cut."""
     made = renderer or Renderer()
     view = RunPageModel.from_run_data(data, fold=FoldOptions(max_chars=_NO_FOLD))
     links = FileLinks(branches=view.branches)
@@ -46,16 +46,16 @@ def render_html(data: RunData, renderer: Renderer | None = None) -> str:
 
 
 class HtmlExporter:
-    """Writes ``html`` for ``agentguard export``."""
+    """Exporter ``html`` of ``agentguard export``."""
 
     def of_record(self, record: Record) -> bytes:
-        """A run of a file, diagnosed now."""
+        """Export a run of a file, diagnosed now."""
         from agentguard.guard import diagnose
 
         return _bytes(RunData.from_run(record.trajectory, diagnose(record.trajectory)))
 
     def of_stored(self, store: Store, run_id: str, *, tenant: str = "") -> bytes | None:
-        """A run of a store with all that is known of it; diagnosed now where nobody has."""
+        """Export a run of a store with all its data; diagnose it if it has no diagnosis."""
         bundle = RunData.load(store, run_id, tenant)
         if bundle is not None and not bundle.diagnoses:
             from agentguard.guard import diagnose
@@ -70,4 +70,4 @@ def _bytes(bundle: RunData) -> bytes:
 
 
 HTML = HtmlExporter()
-"""The exporter, as the entry point names it."""
+"""Exporter that the entry point refers to."""

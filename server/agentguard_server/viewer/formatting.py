@@ -1,4 +1,4 @@
-"""Figures as people read them: how long, how many, how likely, how much."""
+"""Formatting of numbers, durations, probabilities and amounts for people."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from agentguard.taxonomy.loader import TaxonomyCatalog
 
 
 def format_percent(share: float | None) -> str:
-    """A probability: ``93 %``; ``–`` where there is none. Never 0 % or 100 % of what is not certain.
+    """Format a probability: ``93 %``; ``–`` for None. Only 0 and 1 give 0 % and 100 %.
 
-    The space does not break.
+    The space is non-breaking.
     """
     if share is None:
         return "–"
@@ -23,7 +23,7 @@ def format_percent(share: float | None) -> str:
 
 
 def format_duration(seconds: float | None) -> str:
-    """A span of time: ``340 ms``, ``2.4 s``, ``3 min 5 s``, ``2 h 4 min``."""
+    """Format a duration: ``340 ms``, ``2.4 s``, ``3 min 5 s``, ``2 h 4 min``."""
     if seconds is None:
         return "–"
     if seconds < 0.001:
@@ -39,7 +39,7 @@ def format_duration(seconds: float | None) -> str:
 
 
 def format_dollars(amount: float | None) -> str:
-    """An amount of US dollars: ``$1.20``, ``$0.0031``."""
+    """Format an amount of US dollars: ``$1.20``, ``$0.0031``."""
     if amount is None:
         return "–"
     if amount == 0 or amount >= 0.1:
@@ -48,17 +48,17 @@ def format_dollars(amount: float | None) -> str:
 
 
 def format_count(number: int | None) -> str:
-    """A number: ``1,234``; ``–`` where there is none."""
+    """Format an integer: ``1,234``; ``–`` for None."""
     return "–" if number is None else f"{number:,}"
 
 
 def format_number(amount: float) -> str:
-    """A number as short as it can be written: ``5``, ``1,234.5``."""
+    """Format a number with at most two decimals: ``5``, ``1,234.50``."""
     return f"{amount:,.0f}" if amount == int(amount) else f"{amount:,.2f}"
 
 
 def format_field_name(name: str) -> str:
-    """A field of a step in words: ``result 1`` for ``observations[0]``."""
+    """Format the name of a step's field: ``result 1`` for ``observations[0]``."""
     kind, _, place = name.partition("[")
     number = int(place[:-1]) + 1 if place[:-1].isdecimal() and len(place) < 8 else ""
     return f"{_FIELD_NAMES.get(kind, kind)} {number}".strip()
@@ -68,13 +68,13 @@ _FIELD_NAMES = {"content": "text", "tool_calls": "call", "observations": "result
 
 
 def format_quantity(number: int, singular: str, plural: str = "") -> str:
-    """A number with its noun: ``1 step``, ``3 steps``."""
+    """Format a number with its noun: ``1 step``, ``3 steps``."""
     return f"{number:,} {singular if number == 1 else plural or singular + 's'}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CodeTitle:
-    """A code as it is shown."""
+    """Code with its title and definition."""
 
     code: str
     title: str
@@ -82,7 +82,7 @@ class CodeTitle:
 
 
 def find_code_title(code: str) -> CodeTitle:
-    """The title and definition of a qualified code."""
+    """Return the title and definition of a qualified code."""
     try:
         found = TaxonomyCatalog.load().get_code(code)
     except AgentGuardError:
@@ -91,7 +91,7 @@ def find_code_title(code: str) -> CodeTitle:
 
 
 def list_code_choices() -> tuple[tuple[str, tuple[CodeTitle, ...]], ...]:
-    """All codes of all taxonomies, by the taxonomy's title: what a judgement may correct a code to."""
+    """Return all codes of all taxonomies by taxonomy title, as choices for a corrected code."""
     return tuple(
         (
             taxonomy.title,

@@ -1,7 +1,8 @@
-"""What changed, told to every page that is open: server-sent events (WHATWG HTML, "Server-sent events").
+"""Change notifications for open pages: server-sent events (WHATWG HTML, "Server-sent events").
 
-However many pages listen, one task looks at the store, and only while one does. A page that does not keep up
-misses what it can read from the store anyway: each event names what changed since the last one it was sent.
+One task polls the store for all listeners, and only while there is one. A slow page may miss events without
+loss:
+each event names everything that changed since the last event sent to that page.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _LOG = logging.getLogger(__name__)
 MAX_LISTENERS: Final = 64
 MAX_IDS: Final = 50
 _OVERLAP_S: Final = 10.0
-"""How far back is looked for rows that another machine committed late, or whose clock is behind."""
+"""Overlap of polls, for rows that another machine committed late or with a slow clock."""
 _ERROR_PAUSE_S: Final = 5.0
 
 EventData = Mapping[str, Any]
@@ -32,13 +33,13 @@ EventData = Mapping[str, Any]
 
 @dataclass(slots=True, eq=False)
 class EventListener:
-    """A page: the events that wait for it, at most a few; older ones of a kind give way to newer."""
+    """Event stream of one page, with at most one pending event of each kind."""
 
     pending_events: dict[str, dict[str, Any]] = field(default_factory=dict)
     wakeup: asyncio.Event = field(default_factory=asyncio.Event)
 
     def push(self, event: str, data: EventData) -> None:
-        """Leave an event; what waits of the same kind becomes one with it."""
+        """Queue an event; it replaces a pending event of the same kind, or is merged with it."""
         held = self.pending_events.get(event)
         self.pending_events[event] = (
             dict(data) if held is None or event != "runs" else _merge_runs_events(held, data)
@@ -47,14 +48,15 @@ class EventListener:
 
 
 class EventHub:
-    """The listeners of one application, and the task that tells them.
+    """Listeners of one application, and the task that polls the store for them.
 
     Args:
-        store: whose runs are watched.
-        tenant: of whom.
-        every_s: seconds between two looks at the store.
-        beat_s: seconds after which a quiet connection is sent a comment, so that nothing between ends it.
-        loading: what is being read into the store now, if anything is.
+        store: the store to poll.
+        tenant: tenant that owns the runs.
+        poll_interval_s: seconds between two polls of the store.
+        heartbeat_interval_s: seconds of silence after which a comment is sent, so that proxies keep the
+            connection.
+        read_load_progress: returns the progress of loading files; None if no files are loaded.
     """
 
     def __init__(
@@ -76,16 +78,16 @@ class EventHub:
         self._since = time.time()
 
     def close(self) -> None:
-        """End all streams, so that a server that stops does not wait for them. From the loop's thread."""
+        """End all streams, so that a stopping server does not wait for them; call it in the loop's thread."""
         self._closed = True
         for one in self._listeners:
             one.wakeup.set()
 
     async def listen(self, since: float | None = None) -> AsyncIterator[bytes]:
-        """The stream of one page, from what changed after ``since`` (epoch seconds) on.
+        """Return the stream of one page, beginning with the changes after ``since`` (epoch seconds).
 
         Raises:
-            Overloaded: too many pages are open.
+            Overloaded: too many pages listen.
         """
         if len(self._listeners) >= MAX_LISTENERS:
             raise Overloaded(f"{MAX_LISTENERS} pages listen already: close some")
@@ -100,7 +102,8 @@ class EventHub:
         try:
             yield b"retry: 3000\n\n"
             if since is not None:
-                # Only after the first look: a row that shows between the two is old to neither.
+                # Read after the first poll: otherwise a row committed between the two would be missed by
+                # both.
                 await self._first_poll.wait()
                 if missed := await self._read_changes(since):
                     listener.push("runs", _build_runs_event(missed))
@@ -118,7 +121,7 @@ class EventHub:
             self._listeners.discard(listener)
 
     async def _poll_store(self) -> None:
-        """Look at the store until nobody listens."""
+        """Poll the store until there are no more listeners."""
         pulse = self._store.open_change_detector()
         told: EventData | None = None
         try:
@@ -139,15 +142,15 @@ class EventHub:
         finally:
             self._first_poll.set()
             await asyncio.to_thread(pulse.close)
-        if self._listeners and not self._closed:  # a page came after the last look, and found this task
+        if self._listeners and not self._closed:  # a listener was added after the last poll
             self._task = asyncio.create_task(self._poll_store())
 
     def _find_changes(self, pulse: ChangeDetector) -> EventData | None:
-        """What is new since the last look; rows that became visible late are found within the overlap."""
+        """Return the changes since the last poll; the overlap covers rows that became visible late."""
         if not pulse.has_changed():
             return None
         found = self._store.list_changes(self._since - _OVERLAP_S, tenant=self._tenant)
-        if self._known_versions is None:  # what a page missed before it listened, it asks for itself
+        if self._known_versions is None:  # earlier changes are read in _stream
             new = [one for one in found if one.updated_at > self._since]
             self._known_versions = {}
         else:
@@ -170,7 +173,7 @@ class EventHub:
 
 
 def encode_event(event: str, data: EventData) -> bytes:
-    """An event as the stream has it; its id is where to go on from after a break."""
+    """Encode an event for the stream; its id is the point from which a client resumes."""
     lines = [f"event: {event}", f"data: {json.dumps(data)}"]
     if "version" in data:
         lines.insert(0, f"id: {data['version']!r}")
@@ -187,7 +190,7 @@ def _build_runs_event(found: Sequence[SummaryChange]) -> dict[str, Any]:
 
 
 def _merge_runs_events(older: EventData, newer: EventData) -> dict[str, Any]:
-    """Two events about runs as one."""
+    """Merge two events about runs."""
     created = dict(zip(newer["ids"], newer["created"], strict=True))
     created |= dict(zip(older["ids"], older["created"], strict=True))
     kept = dict(list(created.items())[:MAX_IDS])

@@ -1,4 +1,4 @@
-"""A list in pages, its state in the URL; days; and data as JSON."""
+"""Pages of in-memory lists, query strings, dates and JSON responses."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class ListPage(Generic[T]):
-    """The rows of one page, counted from 1, and how many there are in all."""
+    """One page of a list; ``number`` counts from 1, and ``total`` is the number of all rows."""
 
     rows: tuple[T, ...]
     number: int
@@ -27,7 +27,7 @@ class ListPage(Generic[T]):
 
 
 def paginate(rows: Sequence[T], page_number: str | None, *, size: int) -> ListPage[T]:
-    """The page that was asked for; the nearest there is where there is none of that number."""
+    """Return the requested page; an invalid number becomes the nearest valid one."""
     pages = max(1, -(-len(rows) // size))
     number = (
         int(page_number)
@@ -43,14 +43,14 @@ def paginate(rows: Sequence[T], page_number: str | None, *, size: int) -> ListPa
 
 
 def build_query(parameters: Mapping[str, str], **changes: str | int | None) -> str:
-    """The query of a link: what was given, with changes; None leaves a key out."""
+    """Return a query string with changes; None removes a key."""
     merged: dict[str, str | int | None] = {**parameters, **changes}
     left = {key: value for key, value in merged.items() if value not in (None, "")}
     return f"?{urlencode(left)}" if left else "?"
 
 
 def format_day(at: float) -> str:
-    """The day of a time, in UTC; empty for what is no time."""
+    """Return the UTC date of a timestamp; empty if it is out of range."""
     try:
         return time.strftime("%Y-%m-%d", time.gmtime(at))
     except (OverflowError, ValueError, OSError):
@@ -58,5 +58,5 @@ def format_day(at: float) -> str:
 
 
 def json_response(data: Any, *, status: int = 200) -> Response:
-    """Data as JSON; what of a run's texts JSON cannot hold is written out."""
+    """Return a JSON response; values that JSON cannot represent are written as text."""
     return Response(orjson.dumps(normalize_json(data)), status_code=status, media_type="application/json")

@@ -1,7 +1,7 @@
-"""Templates: everything that comes from a run is text, escaped by the engine and by nothing else.
+"""Rendering of templates; the template engine escapes all texts of runs.
 
-A text that a template prints as it is has its hidden characters written out
-(`agentguard_server.viewer.escaping`); nothing that cannot be sent or seen gets into a page.
+Hidden characters in printed texts become visible (`agentguard_server.viewer.escaping`), so that pages contain
+only characters that can be encoded and seen.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ ASSETS_FOLDER = VIEWER_FOLDER / "static"
 
 
 def quote_path(text: str) -> str:
-    """A text as one part of a URL's path, or one value of its query."""
+    """Quote a text as one segment of a URL path, or one value of a query."""
     return quote(text, safe="", errors="replace")
 
 
 def format_json(value: object, max_chars: int) -> str:
-    """Any value as JSON text, cut after ``most`` characters."""
+    """Return a value as JSON text, cut after ``max_chars`` characters."""
     text = canonicalize_json(value)
     return (
         text if len(text) <= max_chars else f"{text[:max_chars]}… ({len(text) - max_chars:,} characters more)"
@@ -52,7 +52,7 @@ FILTERS: Mapping[str, Callable[..., Any]] = {
     "data": format_json,
     "code_title": lambda code: find_code_title(str(code)).title,
 }
-"""Filters of all templates."""
+"""Filters available in all templates."""
 
 
 def _reveal_hidden(value: Any) -> Any:
@@ -60,7 +60,7 @@ def _reveal_hidden(value: Any) -> Any:
 
 
 class Renderer:
-    """Renders the templates of this folder; a name that a template does not get is an error."""
+    """Renderer of the templates in this folder; an undefined name in a template is an error."""
 
     def __init__(self, *, prefix: str = "") -> None:
         self.environment = Environment(
@@ -75,15 +75,15 @@ class Renderer:
         self.environment.globals.update(prefix=prefix, version=__version__)
 
     def render_text(self, template: str, **given: Any) -> str:
-        """The text of a template."""
+        """Render a template as text."""
         return self.environment.get_template(template).render(**given)
 
     def render_page(self, template: str, *, status: int = 200, **given: Any) -> HTMLResponse:
-        """A template as a response."""
+        """Render a template as a response."""
         return HTMLResponse(self.render_text(template, **given), status_code=status)
 
 
 def get_renderer(request: Request) -> Renderer:
-    """The application's renderer."""
+    """Return the renderer of the application."""
     found: Renderer = request.app.state.render
     return found

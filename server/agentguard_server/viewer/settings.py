@@ -1,4 +1,4 @@
-"""What a server of ours goes by, checked once."""
+"""Settings of the viewer, validated at construction."""
 
 from __future__ import annotations
 
@@ -16,20 +16,21 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ViewerSettings:
-    """How the viewer is served.
+    """Settings of the viewer.
 
     Attributes:
         host: address to listen on.
         port: port to listen on; 0 lets the system choose.
-        token: what a browser must show; None asks for nothing, which is allowed on loopback alone.
-        tenant: whose runs are shown.
-        may_judge: whether judgements can be kept: False where the store is gone when the viewer ends.
-        evals: files and folders in which kept evaluations are looked for.
-        collector: where the page of a run can send it; no browser can name another address.
-        prefix: path under which the viewer is mounted, without a slash at its end.
+        token: token that a browser must present; None disables authentication and is allowed only on
+            loopback.
+        tenant: tenant that owns the runs.
+        allows_feedback: whether feedback can be stored; False if the store is temporary.
+        evals: files and folders with saved evaluations.
+        collector: OTLP collector to which the page of a run can send it; a browser cannot choose another one.
+        prefix: path under which the viewer is mounted, without a trailing slash.
 
     Raises:
-        ConfigError: no token off loopback.
+        ConfigError: there is no token although the host is not loopback.
     """
 
     host: str = "127.0.0.1"

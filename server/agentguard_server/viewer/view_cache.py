@@ -1,4 +1,4 @@
-"""Runs that are being looked at, kept for a while: each fragment of a page would else read all of it anew."""
+"""Cache of recently viewed runs, so that the fragments of a page do not each load the whole run."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ class _CacheEntry:
 
 
 class ViewCache:
-    """The views of the latest runs asked for, each as long as its run has not changed; thread-safe.
+    """Thread-safe LRU cache of page models; an entry is valid until its run changes.
 
     Args:
-        store: where the runs are.
-        tenant: whose they are.
+        store: store of the runs.
+        tenant: tenant that owns the runs.
     """
 
     def __init__(self, store: Store, tenant: str = "") -> None:
@@ -35,7 +35,7 @@ class ViewCache:
         self._entries: OrderedDict[str, _CacheEntry] = OrderedDict()
 
     def get_view(self, run_id: str) -> RunPageModel | None:
-        """The view of a run; None if it is not there. Raises as `RunData.load` does."""
+        """Return the page model of a run, or None if there is no such run. Raises as `RunData.load` does."""
         stamp = self._read_version(run_id)
         with self._lock:
             kept = self._entries.get(run_id)
@@ -50,7 +50,7 @@ class ViewCache:
         return view
 
     def _read_version(self, run_id: str) -> object:
-        """What changes with the run; None where nobody can tell."""
+        """Return a value that changes whenever the run changes; None if the run has no summary."""
         overview = self._store.get_run_summary(run_id, tenant=self._tenant)
         return None if overview is None else overview.updated_at
 

@@ -18,9 +18,13 @@ def parse(**section):
 def test_the_least_that_can_be_said_gets_the_usual():
     options = parse()
     assert names(options) == [
-        "timeout", "shed", "retry", "hedge", "throttle", "breaker", "attempt_timeout", "progress",
+        "timeout", "load_shedding", "retry", "hedge", "adaptive_throttling", "circuit_breaker", "attempt_timeout", "stream_timeout",
     ]  # fmt: skip
-    assert (options.policy.name, options.outlier, options.canary) == ("least_load", OutlierDetection(), None)
+    assert (options.load_balancing.name, options.outlier, options.probe) == (
+        "least_request",
+        OutlierDetection(),
+        None,
+    )
     assert options.health.path == "/models"
 
 
@@ -28,14 +32,21 @@ def test_a_mapping_changes_the_usual_order_and_a_list_is_the_order():
     changed = parse(
         pipeline={"hedge": False, "adaptive_throttling": "off", "retry": {"backoff": {"initial_delay_s": 1}}}
     )
-    assert names(changed) == ["timeout", "shed", "retry", "breaker", "attempt_timeout", "progress"]
+    assert names(changed) == [
+        "timeout",
+        "load_shedding",
+        "retry",
+        "circuit_breaker",
+        "attempt_timeout",
+        "stream_timeout",
+    ]
     retry = changed.pipeline[2]
-    assert (retry.backoff.base_s, retry.backoff.max_delay_s, retry.attempts) == (1.0, 10.0, 3)
+    assert (retry.backoff.initial_delay_s, retry.backoff.max_delay_s, retry.max_attempts) == (1.0, 10.0, 3)
     listed = parse(
         pipeline=["retry", {"circuit_breaker": {"minimum_throughput": 5}}, {"stream_timeout": None}]
     )
-    assert names(listed) == ["retry", "breaker", "progress"]
-    assert listed.pipeline[1].minimum == 5
+    assert names(listed) == ["retry", "circuit_breaker", "stream_timeout"]
+    assert listed.pipeline[1].minimum_throughput == 5
     assert names(parse(pipeline=[])) == []
 
 
@@ -52,13 +63,16 @@ def test_models_can_be_a_list_or_a_mapping():
 
 
 def test_a_policy_is_a_name_or_has_options():
-    assert parse(policy={"name": "prefix_affinity", "max_load_factor": 2}).policy.bound == 2.0
-    assert parse(load_balancing="session_affinity").policy.bound == 0.0
+    assert (
+        parse(load_balancing={"name": "prefix_affinity", "max_load_factor": 2}).load_balancing.max_load_factor
+        == 2.0
+    )
+    assert parse(load_balancing="session_affinity").load_balancing.max_load_factor == 0.0
 
 
 def test_parts_can_be_switched_off():
-    options = parse(health=False, outlier="off", votes=False, canary=False)
-    assert (options.health, options.outlier, options.votes, options.canary) == (None, None, None, None)
+    options = parse(health=False, outlier="off", quorum=False, probe=False)
+    assert (options.health, options.outlier, options.quorum, options.probe) == (None, None, None, None)
 
 
 def test_equal_sections_are_equal():
@@ -81,27 +95,36 @@ def test_equal_sections_are_equal():
         ({"replicas": [{"name": "a", "url": "http://x", "weight": 0}]}, "replicas.0.weight"),
         ({"replicas": [{"name": "a", "url": "http://x", "key": "s"}]}, "replicas.0.key"),
         ({"replicas": [{"name": "a", "url": "http://x", "headers": {"X-Api-Key": "s"}}]}, "api_key_env"),
-        ({"policy": "fastest"}, "there are: least_load, prefix, priority, round_robin, session, weighted"),
-        ({"policy": {"name": "prefix_affinity", "bond": 1}}, "no option bond; there are: bound"),
-        ({"policy": {"name": "prefix_affinity", "max_load_factor": 0.5}}, "bound must be 0"),
-        ({"policy": 3}, "a name, or a mapping"),
-        ({"pipeline": {"retry": {"max_attempts": 0}}}, "pipeline.retry: Retry.attempts"),
-        ({"pipeline": {"retry": {"max_attempts": "3"}}}, "pipeline.retry.attempts must be of type int"),
+        (
+            {"load_balancing": "fastest"},
+            "there are: least_request, prefix_affinity, priority, round_robin, session_affinity, weighted",
+        ),
+        (
+            {"load_balancing": {"name": "prefix_affinity", "bond": 1}},
+            "no option bond; there are: max_load_factor",
+        ),
+        (
+            {"load_balancing": {"name": "prefix_affinity", "max_load_factor": 0.5}},
+            "max_load_factor must be 0",
+        ),
+        ({"load_balancing": 3}, "a name, or a mapping"),
+        ({"pipeline": {"retry": {"max_attempts": 0}}}, "pipeline.retry: Retry.max_attempts"),
+        ({"pipeline": {"retry": {"max_attempts": "3"}}}, "pipeline.retry.max_attempts must be of type int"),
         ({"pipeline": {"retry": {"backoff": 3}}}, "pipeline.retry.backoff must be a mapping"),
         ({"pipeline": {"retry": {"statuses": ["x"]}}}, "list of whole numbers"),
         ({"pipeline": {"retry": {"budget": {"ratio": float("nan")}}}}, "ratio"),
         ({"pipeline": {"circuit_breaker": {"target": "x"}}}, "no option target"),
         ({"pipeline": {"stream_timeout": {"carries": "x"}}}, "no option carries"),
-        ({"pipeline": {"retries": {}}}, "there are: timeout, shed, retry"),
-        ({"pipeline": ["circuit_breaker", "retry"]}, "retry must stand before breaker"),
+        ({"pipeline": {"retries": {}}}, "there are: timeout, load_shedding, retry"),
+        ({"pipeline": ["circuit_breaker", "retry"]}, "retry must stand before circuit_breaker"),
         ({"pipeline": ["retry", "retry"]}, "twice"),
         ({"pipeline": ["stream_timeout", "circuit_breaker"]}, "must be the last"),
         ({"pipeline": [{"retry": {}, "hedge": {}}]}, "pipeline[0] must be a name"),
         ({"pipeline": "standard"}, "pipeline must be a list"),
         ({"outlier": {"panic_threshold": 2}}, "panic"),
         ({"health": {"interval": 1}}, "health.interval"),
-        ({"canary": True}, "canary.ask"),
-        ({"votes": {"max_replicas": 100}}, "votes.most"),
+        ({"probe": True}, "probe.prompt"),
+        ({"quorum": {"max_replicas": 100}}, "quorum.max_replicas"),
         ({"http": {"max_connections": 0}}, "connections"),
         ({"polcy": "x"}, "polcy"),
     ],

@@ -5,8 +5,8 @@ from agentguard.backends.health.known_answer_probe import KnownAnswerProbe
 from agentguard.errors import CircuitOpen
 from tests.unit.backends.pool_fixtures import Scene, fail, hang, ok, refuse, stream
 
-BEAT = {"interval_s": 1, "timeout_s": 0.5, "down_after": 2, "up_after": 2}
-SONG = {"ask": "2+2?", "expect": "Four", "interval_s": 1, "timeout_s": 0.5}
+BEAT = {"interval_s": 1, "timeout_s": 0.5, "unhealthy_threshold": 2, "healthy_threshold": 2}
+SONG = {"prompt": "2+2?", "expected": "Four", "interval_s": 1, "timeout_s": 0.5}
 
 
 async def replicas(scene, count=6):
@@ -15,7 +15,7 @@ async def replicas(scene, count=6):
 
 @pytest.mark.parametrize("sick", [fail("unsent"), hang(), refuse(500), refuse(503)])
 def test_a_replica_without_a_pulse_is_not_used_until_it_has_one_again(sick):
-    scene = Scene(a=[ok()], b=[ok()], health=BEAT, policy="round_robin")
+    scene = Scene(a=[ok()], b=[ok()], health=BEAT, load_balancing="round_robin")
 
     async def main():
         assert await replicas(scene) == {"a", "b"}
@@ -33,7 +33,7 @@ def test_a_replica_without_a_pulse_is_not_used_until_it_has_one_again(sick):
 
 @pytest.mark.parametrize("well", [refuse(401), refuse(404), refuse(429), stream("x")])
 def test_any_answer_but_a_fault_of_the_server_is_a_pulse(well):
-    scene = Scene(a=[ok()], b=[ok()], health=BEAT, policy="round_robin")
+    scene = Scene(a=[ok()], b=[ok()], health=BEAT, load_balancing="round_robin")
 
     async def main():
         scene.ones["a"].beat = well
@@ -90,14 +90,14 @@ def singing(right):
 
 def test_a_replica_that_answers_wrongly_is_used_no_more_though_it_is_well():
     true = {"a": True}
-    scene = Scene(a=[singing(lambda: true["a"])], b=[singing(lambda: True)], health=BEAT, canary=SONG)
+    scene = Scene(a=[singing(lambda: true["a"])], b=[singing(lambda: True)], health=BEAT, probe=SONG)
 
     async def main():
         await scene.clock.sleep(5)
         true["a"] = False
         await scene.clock.sleep(4)
         state = scene.pool.status()["replicas"][0]
-        assert (state["state"], state["canary"], state["down"]) == ("corrupt", "wrong", [])
+        assert (state["state"], state["probe"], state["down"]) == ("corrupt", "wrong", [])
         before = len(asked(scene, "a"))
         assert await replicas(scene) == {"b"}
         assert len(asked(scene, "a")) == before
@@ -109,7 +109,7 @@ def test_a_replica_that_answers_wrongly_is_used_no_more_though_it_is_well():
 
 
 def test_wrong_answers_are_worse_than_none_even_in_a_panic():
-    scene = Scene(a=[singing(lambda: False)], canary=SONG)
+    scene = Scene(a=[singing(lambda: False)], probe=SONG)
 
     async def main():
         await scene.clock.sleep(5)
@@ -121,26 +121,24 @@ def test_wrong_answers_are_worse_than_none_even_in_a_panic():
 
 
 def test_an_engine_that_hangs_behind_a_server_that_is_well_is_found():
-    scene = Scene(
-        a=[ok("four", seconds=0.01), hang()], b=[ok("four", seconds=0.01)], health=BEAT, canary=SONG
-    )
+    scene = Scene(a=[ok("four", seconds=0.01), hang()], b=[ok("four", seconds=0.01)], health=BEAT, probe=SONG)
 
     async def main():
         await scene.clock.sleep(8)
         state = scene.pool.status()["replicas"][0]
-        assert (state["down"], state["canary"]) == (["canary"], "silent")
+        assert (state["down"], state["probe"]) == (["probe"], "silent")
         assert await replicas(scene) == {"b"}
 
     scene.run(main)
 
 
 def test_a_canary_that_is_refused_says_nothing():
-    scene = Scene(a=[refuse(404)], canary=SONG)
+    scene = Scene(a=[refuse(404)], probe=SONG)
 
     async def main():
         await scene.clock.sleep(8)
         state = scene.pool.status()["replicas"][0]
-        assert (state["state"], state["canary"]) == ("up", "unclear")
+        assert (state["state"], state["probe"]) == ("up", "unclear")
 
     scene.run(main)
 
@@ -159,7 +157,7 @@ def test_a_canary_asks_for_the_model_by_the_name_that_it_has_at_the_replica():
 
 
 def test_a_canary_suits_only_who_can_be_asked():
-    scene = Scene(a=[ok()], per={"a": {"apis": ["embeddings"]}}, canary=SONG)
+    scene = Scene(a=[ok()], per={"a": {"apis": ["embeddings"]}}, probe=SONG)
 
     async def main():
         await scene.clock.sleep(5)
@@ -191,8 +189,8 @@ def test_what_one_machine_finds_another_heeds_for_a_while():
         await first.clock.sleep(5)
 
     first.run(finding)
-    assert [(hint.replica, hint.trouble) for hint in here.published] == [("a", "down")]
-    second = Scene(a=[ok()], b=[ok()], hints=there, policy="round_robin")
+    assert [(hint.replica, hint.problem) for hint in here.published] == [("a", "down")]
+    second = Scene(a=[ok()], b=[ok()], hints=there, load_balancing="round_robin")
 
     async def heeding():
         there.receive(here.published[0])
@@ -201,7 +199,7 @@ def test_what_one_machine_finds_another_heeds_for_a_while():
         await second.clock.sleep(31)
         assert await replicas(second) == {"a", "b"}
         there.receive(here.published[0])
-        there.receive(type(here.published[0])(replica="a", trouble=None))
+        there.receive(type(here.published[0])(replica="a", problem=None))
         assert await replicas(second) == {"a", "b"}
 
     second.run(heeding)
@@ -210,7 +208,7 @@ def test_what_one_machine_finds_another_heeds_for_a_while():
 def test_hints_against_all_are_not_heeded():
     wire = Wire()
     source = Wire()
-    scene = Scene(a=[ok()], b=[ok()], hints=wire, policy="round_robin")
+    scene = Scene(a=[ok()], b=[ok()], hints=wire, load_balancing="round_robin")
     teller = Scene(a=[ok()], b=[ok()], hints=source, health=BEAT)
 
     async def telling():

@@ -11,9 +11,9 @@ from tests.unit.backends.pool_fixtures import Scene, ok
 NAMES = "abcdef"
 REPLICA = st.fixed_dictionaries(
     {
-        "tier": st.integers(0, 2),
+        "priority": st.integers(0, 2),
         "serves": st.booleans() | st.just(True),
-        "continues": st.booleans(),
+        "resumable": st.booleans(),
         "draining": st.sampled_from([False, False, False, True]),
         "down": st.sampled_from([False, False, True]),
         "corrupt": st.sampled_from([False, False, False, True]),
@@ -29,13 +29,13 @@ def tiers_of(sound):
     """The tiers of which at least half can be used, and of them those that rest; all, where there is none."""
     awake, resting = [], []
     for tier in (0, 1, 2):
-        members = [one for one in sound if one["tier"] == tier]
+        members = [one for one in sound if one["priority"] == tier]
         usable = [one for one in members if not one["down"] and not one["hinted"]]
         if usable and 2 * len(usable) >= len(members):
             awake.append([one for one in usable if not one["rests"]])
             resting += [one for one in usable if one["rests"]]
     if not awake:
-        awake = [[one for one in sound if one["tier"] == tier] for tier in (0, 1, 2)]
+        awake = [[one for one in sound if one["priority"] == tier] for tier in (0, 1, 2)]
     elif not any(awake):
         awake = [resting]
     return awake, resting
@@ -55,7 +55,7 @@ def expected(kinds, *, continues, hedge):
         rounds.append([*awake, resting])
     for tiers in rounds:
         for tier in tiers:
-            able = [one for one in tier if not one["full"] and (one["continues"] or not continues)]
+            able = [one for one in tier if not one["full"] and (one["resumable"] or not continues)]
             if able:
                 return {one["name"] for one in able}
     return Overloaded
@@ -74,14 +74,14 @@ def test_the_choice_keeps_to_its_rules(kinds, continues, hedge, policy):
     kinds = [{**kind, "name": name} for name, kind in zip(NAMES, kinds, strict=False)]
     per = {
         kind["name"]: {
-            "tier": kind["tier"],
+            "priority": kind["priority"],
             "models": ["m"] if kind["serves"] else ["another"],
-            "continues": kind["continues"],
+            "resumable": kind["resumable"],
             "max_concurrent": 1,
         }
         for kind in kinds
     }
-    scene = Scene(per=per, policy=policy, **{kind["name"]: [ok()] for kind in kinds})
+    scene = Scene(per=per, load_balancing=policy, **{kind["name"]: [ok()] for kind in kinds})
     choice = scene.pool._load_balancer
     request = BackendRequest(target="/", model="m", session_id="s", prefix_digest=b"p")
     for kind in kinds:
@@ -107,7 +107,7 @@ def test_the_choice_keeps_to_its_rules(kinds, continues, hedge, policy):
 
 
 def test_time_alone_brings_back_what_rests_or_was_hinted_at():
-    scene = Scene(a=[ok()], b=[ok()], policy="priority")
+    scene = Scene(a=[ok()], b=[ok()], load_balancing="priority")
     choice = scene.pool._load_balancer
 
     def now():

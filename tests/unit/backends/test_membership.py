@@ -12,7 +12,7 @@ def replica(scene, name, **more):
 
 
 def test_a_replica_that_is_added_gets_requests():
-    scene = Scene(a=[ok()], policy="round_robin")
+    scene = Scene(a=[ok()], load_balancing="round_robin")
 
     async def main():
         await scene.pool.add(replica(scene, "b"))
@@ -25,7 +25,7 @@ def test_a_replica_that_is_added_gets_requests():
 
 
 def test_a_draining_replica_finishes_what_it_has_and_gets_nothing_new():
-    scene = Scene(a=[ok(seconds=5)], b=[ok()], policy="priority", order={"hedge": "off"})
+    scene = Scene(a=[ok(seconds=5)], b=[ok()], load_balancing="priority", order={"hedge": "off"})
 
     async def main():
         task = asyncio.create_task(scene.ask())
@@ -44,7 +44,7 @@ def test_a_draining_replica_finishes_what_it_has_and_gets_nothing_new():
 
 
 def test_a_replica_that_is_removed_finishes_its_stream_and_is_closed_then():
-    scene = Scene(a=[stream("he", "llo", gap=2.0)], b=[ok()], policy="priority")
+    scene = Scene(a=[stream("he", "llo", gap=2.0)], b=[ok()], load_balancing="priority")
 
     async def main():
         answer = await scene.ask(stream=True)
@@ -64,7 +64,7 @@ def test_a_replica_that_is_removed_finishes_its_stream_and_is_closed_then():
 
 
 def test_no_request_is_lost_while_replicas_come_and_go():
-    scene = Scene(a=[ok(seconds=0.5)], b=[ok(seconds=0.5)], policy="round_robin")
+    scene = Scene(a=[ok(seconds=0.5)], b=[ok(seconds=0.5)], load_balancing="round_robin")
     found = []
 
     async def traffic():
@@ -90,11 +90,11 @@ def test_no_request_is_lost_while_replicas_come_and_go():
 
 
 def test_what_needs_no_new_connection_changes_in_place():
-    scene = Scene(a=[ok()], b=[ok()], policy="priority")
+    scene = Scene(a=[ok()], b=[ok()], load_balancing="priority")
 
     async def main():
         await scene.ask()
-        scene.per["a"] = {"tier": 3, "weight": 2}
+        scene.per["a"] = {"priority": 3, "weight": 2}
         await scene.pool.apply(scene.options("a", "b"))
         assert (await scene.ask()).replica == "b"
         assert len(scene.made) == 2
@@ -137,7 +137,7 @@ def test_a_new_key_makes_a_new_connection(monkeypatch):
 
 
 def test_a_configuration_that_can_not_be_made_changes_nothing():
-    scene = Scene(a=[ok()], policy="priority")
+    scene = Scene(a=[ok()], load_balancing="priority")
     connect = scene.connect
 
     def refusing(options):
@@ -148,7 +148,7 @@ def test_a_configuration_that_can_not_be_made_changes_nothing():
     async def main():
         scene.pool._membership._connect = refusing
         with pytest.raises(ConfigError, match="no key"):
-            await scene.pool.apply(scene.options("b", "c", policy="round_robin"))
+            await scene.pool.apply(scene.options("b", "c", load_balancing="round_robin"))
         assert (await scene.ask()).replica == "a"
         assert [one["name"] for one in scene.pool.status()["replicas"]] == ["a"]
         assert scene.pool.options.load_balancing.name == "priority"
@@ -157,13 +157,15 @@ def test_a_configuration_that_can_not_be_made_changes_nothing():
 
 
 def test_a_new_pipeline_and_policy_hold_from_the_next_request_on():
-    scene = Scene(a=[fail()], b=[ok()], policy="priority")
+    scene = Scene(a=[fail()], b=[ok()], load_balancing="priority")
 
     async def main():
-        await scene.pool.apply(scene.options("a", "b", pipeline=[], policy="round_robin", outlier="off"))
+        await scene.pool.apply(
+            scene.options("a", "b", pipeline=[], load_balancing="round_robin", outlier="off")
+        )
         found = [await scene.attempt() for _ in range(4)]
         assert sum(isinstance(one, Exception) for one in found) == 2
-        assert scene.pool.status()["policy"] == "round_robin"
+        assert scene.pool.status()["load_balancing"] == "round_robin"
         assert [line for line in scene.pool.explain() if line.startswith("1.")] == [
             "1. choice of 2 replicas: round_robin"
         ]
@@ -189,7 +191,7 @@ def test_health_begins_and_ends_with_its_options():
 
 
 def test_closing_ends_what_still_runs_on_those_that_left():
-    scene = Scene(a=[stream("he", "llo", gap=3.0)], b=[ok()], policy="priority")
+    scene = Scene(a=[stream("he", "llo", gap=3.0)], b=[ok()], load_balancing="priority")
 
     async def main():
         answer = await scene.ask(stream=True)

@@ -27,12 +27,12 @@ from tests.unit.backends.pool_fixtures import (
     texts,
 )
 
-FIRST = {"policy": "priority"}
+FIRST = {"load_balancing": "priority"}
 QUICK = {"retry": {"backoff": {"jitter": 0.0}}}
 
 
 def test_a_request_that_goes_well_is_answered_by_one_replica_and_has_no_notes():
-    scene = Scene(a=[ok()], b=[ok()], policy="round_robin")
+    scene = Scene(a=[ok()], b=[ok()], load_balancing="round_robin")
 
     async def main():
         answers = [await scene.ask() for _ in range(6)]
@@ -170,7 +170,7 @@ def test_names_of_models_that_clients_make_up_take_no_memory():
 
 
 def test_the_passive_tier_is_used_only_while_the_active_one_can_not_be():
-    per = {"a": {"tier": 0}, "b": {"tier": 1}}
+    per = {"a": {"priority": 0}, "b": {"priority": 1}}
     scene = Scene(a=[ok(), fail("unsent"), ok()], b=[ok()], per=per)
 
     async def main():
@@ -183,7 +183,9 @@ def test_the_passive_tier_is_used_only_while_the_active_one_can_not_be():
 
 def test_a_replica_that_fails_is_ejected_and_comes_back():
     """LiteLLM #34836: 25 failures in a row leave a deployment in rotation there."""
-    scene = Scene(a=[fail()] * 5 + [ok()], b=[ok()], policy="round_robin", order={"breaker": "off"})
+    scene = Scene(
+        a=[fail()] * 5 + [ok()], b=[ok()], load_balancing="round_robin", order={"circuit_breaker": "off"}
+    )
 
     async def main():
         for _ in range(20):
@@ -202,7 +204,11 @@ def test_a_replica_that_fails_is_ejected_and_comes_back():
 
 def test_where_too_few_are_sound_all_are_used():
     scene = Scene(
-        a=[ok()], b=[ok()], c=[ok()], health={"interval_s": 1, "unhealthy_threshold": 1}, policy="round_robin"
+        a=[ok()],
+        b=[ok()],
+        c=[ok()],
+        health={"interval_s": 1, "unhealthy_threshold": 1},
+        load_balancing="round_robin",
     )
 
     async def main():
@@ -224,8 +230,8 @@ def test_where_too_few_are_sound_all_are_used():
 
 
 def test_an_open_breaker_sends_requests_elsewhere_at_no_cost():
-    order = {"breaker": {"minimum_throughput": 4, "break_duration_s": 60}}
-    scene = Scene(a=[refuse(500)], b=[ok()], policy="round_robin", outlier="off", order=order)
+    order = {"circuit_breaker": {"minimum_throughput": 4, "break_duration_s": 60}}
+    scene = Scene(a=[refuse(500)], b=[ok()], load_balancing="round_robin", outlier="off", order=order)
 
     async def main():
         answers = [await scene.ask() for _ in range(20)]
@@ -233,13 +239,17 @@ def test_an_open_breaker_sends_requests_elsewhere_at_no_cost():
         assert scene.counts()["a"] == 4
         assert notes(answers[-1]) == {}
         state = scene.pool.status()["replicas"][0]
-        assert (state["state"], state["breaker"], state["breaker_opens_s"] > 50) == ("open", "open", True)
+        assert (state["state"], state["circuit_breaker"], state["breaker_opens_s"] > 50) == (
+            "open",
+            "open",
+            True,
+        )
 
     scene.run(main)
 
 
 def test_when_every_breaker_is_open_the_refusal_is_quick_and_says_when_to_come_again():
-    order = {"breaker": {"minimum_throughput": 4, "break_duration_s": 60}, "retry": "off"}
+    order = {"circuit_breaker": {"minimum_throughput": 4, "break_duration_s": 60}, "retry": "off"}
     scene = Scene(a=[refuse(500)], outlier="off", order=order)
 
     async def main():
@@ -271,7 +281,7 @@ def test_a_full_replica_is_passed_over_and_when_all_are_full_requests_are_refuse
 
 def test_a_slow_first_token_is_hedged_on_another_replica_and_the_loser_ended_at_once():
     usual = [ok(seconds=0.2 if n < 2 else 0.1) for n in range(30)]
-    scene = Scene(a=[*usual, ok(seconds=9)], b=[ok(seconds=0.1)], policy="priority")
+    scene = Scene(a=[*usual, ok(seconds=9)], b=[ok(seconds=0.1)], load_balancing="priority")
 
     async def main():
         for _ in range(30):
@@ -365,7 +375,7 @@ def test_after_its_first_token_a_stream_that_can_not_be_continued_ends_in_one_er
 
 def test_less_important_requests_are_shed_first():
     order = {
-        "shed": {"max_queue": 1, "concurrency": {"algorithm": "fixed", "initial_limit": 1}},
+        "load_shedding": {"max_queue": 1, "concurrency": {"algorithm": "fixed", "initial_limit": 1}},
         "hedge": "off",
     }
     scene = Scene(a=[ok(seconds=1)], order=order)
@@ -384,19 +394,19 @@ def test_less_important_requests_are_shed_first():
 
 
 def test_what_is_switched_off_is_not_there():
-    scene = Scene(a=[refuse(500)], b=[ok()], order=[], outlier="off", policy="priority")
+    scene = Scene(a=[refuse(500)], b=[ok()], order=[], outlier="off", load_balancing="priority")
 
     async def main():
         for _ in range(50):
             assert isinstance(await scene.attempt(), BackendError)
         assert scene.counts() == {"a": 50, "b": 0}
-        assert scene.pool.status()["replicas"][0]["breaker"] is None
+        assert scene.pool.status()["replicas"][0]["circuit_breaker"] is None
 
     scene.run(main)
 
 
 def test_the_status_tells_what_a_page_wants():
-    scene = Scene(a=[ok(), refuse(500)], b=[ok()], policy="priority", order={"hedge": "off"})
+    scene = Scene(a=[ok(), refuse(500)], b=[ok()], load_balancing="priority", order={"hedge": "off"})
 
     async def main():
         await scene.ask()
@@ -405,7 +415,7 @@ def test_the_status_tells_what_a_page_wants():
         a = status["replicas"][0]
         assert (a["good"], a["failed"]) == (1, {"refused 500": 1})
         assert a["latency_s"]["p50"] == pytest.approx(0.1)
-        assert status["shed"]["running"] == 0
+        assert status["load_shedding"]["running"] == 0
         assert 2 < status["retry"]["tokens"] <= 3
         assert (status["usable"], status["inflight"], status["panic"]) == (2, 0, [])
 
@@ -419,16 +429,19 @@ def test_the_order_is_told_as_it_was_built():
     layers = [*scene.pool._pool_pipeline.bound_strategies][::-1]
     assert names == [
         "timeout",
-        "shed",
+        "load_shedding",
         "retry",
         "choice",
-        "throttle",
-        "breaker",
+        "adaptive_throttling",
+        "circuit_breaker",
         "attempt_timeout",
-        "progress",
+        "stream_timeout",
     ]
-    assert layers == ["shed", "retry"]  # the time for all is a deadline, which each wait keeps by itself
-    assert "attempts=2" in lines[2]
+    assert layers == [
+        "load_shedding",
+        "retry",
+    ]  # the time for all is a deadline, which each wait keeps by itself
+    assert "max_attempts=2" in lines[2]
 
 
 def test_a_broken_configuration_names_the_replica():
@@ -453,6 +466,6 @@ def test_the_request_is_passed_on_as_it_is():
         await scene.ask(headers=((b"x-custom", b"1"),), body=b'{"model": "m",  "odd": 1e2}')
         sent = scene.ones["a"].asked[0]
         assert (sent.headers, sent.body) == (((b"x-custom", b"1"),), b'{"model": "m",  "odd": 1e2}')
-        assert replace(sent, tried=[]).votes == 1
+        assert replace(sent, tried_replicas=[]).quorum_size == 1
 
     scene.run(main)

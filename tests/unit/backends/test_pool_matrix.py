@@ -36,8 +36,8 @@ BEFORE = [stream(then=then) for then in ("cut", "stall", "junk", "close")]
 AFTER = [stream("one", " two", then=then) for then in ("cut", "stall", "junk", "close")]
 ORDER = {
     "attempt_timeout": {"seconds": 5},
-    "progress": {"first_chunk_timeout_s": 3, "idle_timeout_s": 2},
-    "breaker": {"minimum_throughput": 5},
+    "stream_timeout": {"first_chunk_timeout_s": 3, "idle_timeout_s": 2},
+    "circuit_breaker": {"minimum_throughput": 5},
 }
 
 
@@ -67,8 +67,8 @@ def test_the_invariants_hold(seed, share, streamed, idempotent):
     rng = random.Random(seed)
     faults = [*PLAIN, *(BEFORE + AFTER if streamed else [])]
     scripts = {name: [chance(good, faults, rng, share)] for name in "abc"}
-    per = {name: {"continues": True} for name in "ab"}
-    scene = Scene(per=per, order=ORDER, policy="round_robin", seed=seed, **scripts)
+    per = {name: {"resumable": True} for name in "ab"}
+    scene = Scene(per=per, order=ORDER, load_balancing="round_robin", seed=seed, **scripts)
     late, wrong, numbers = [], [], itertools.count()
 
     async def one():
@@ -110,7 +110,7 @@ def test_an_outage_of_all_ends_within_ten_seconds_of_its_cause():
     async def act(one, request):
         return await (refuse(500, seconds=0.05) if down[0] else ok("x", 0.05))(one, request)
 
-    scene = Scene(a=[act], b=[act], c=[act], policy="round_robin")
+    scene = Scene(a=[act], b=[act], c=[act], load_balancing="round_robin")
     ends = []
 
     async def one():
@@ -137,7 +137,7 @@ def test_a_caller_who_leaves_at_any_moment_leaves_nothing_behind(streamed, votes
     for step in range(0, 900, 15):
         first = stream("one", " two", then="cut") if streamed else fail(seconds=0.2)
         rest = stream(" three", id="x") if streamed else ok(WHOLE)
-        per = {name: {"continues": True} for name in "abc"}
+        per = {name: {"resumable": True} for name in "abc"}
         scene = Scene(
             a=[first, rest],
             b=[rest],
@@ -148,7 +148,7 @@ def test_a_caller_who_leaves_at_any_moment_leaves_nothing_behind(streamed, votes
         )
 
         async def course(scene=scene):
-            answer = await scene.ask(stream=streamed, votes=votes)
+            answer = await scene.ask(stream=streamed, quorum_size=votes)
             if not isinstance(answer, Response):
                 await read(answer)
 
@@ -159,6 +159,6 @@ def test_a_caller_who_leaves_at_any_moment_leaves_nothing_behind(streamed, votes
             await asyncio.wait({task})
             await scene.clock.sleep(0.2)
             status = scene.pool.status()
-            assert (status["inflight"], status["votes"], status["shed"]["running"]) == (0, 0, 0)
+            assert (status["inflight"], status["quorum"], status["load_shedding"]["running"]) == (0, 0, 0)
 
         scene.run(main)

@@ -32,9 +32,12 @@ from tests.unit.backends.pool_fixtures import notes, read, texts
 BODY = {"model": "m", "messages": [{"role": "user", "content": "hello"}]}
 PATIENT = {
     "attempt_timeout": {"seconds": 60},
-    "progress": {"first_chunk_timeout_s": 60, "idle_timeout_s": 60},
+    "stream_timeout": {"first_chunk_timeout_s": 60, "idle_timeout_s": 60},
 }
-QUICK = {"attempt_timeout": {"seconds": 3}, "progress": {"first_chunk_timeout_s": 3, "idle_timeout_s": 3}}
+QUICK = {
+    "attempt_timeout": {"seconds": 3},
+    "stream_timeout": {"first_chunk_timeout_s": 3, "idle_timeout_s": 3},
+}
 """For what only time tells; a sound endpoint on a busy machine must not take as long."""
 
 
@@ -61,7 +64,7 @@ def over(scripts, main, *, each=None, **section):
 
     async def whole(ends):
         replicas = [{"name": one.name, "url": one.url, **(each or {})} for one in ends]
-        given = {"policy": "priority", "health": "off", "pipeline": PATIENT, **section}
+        given = {"load_balancing": "priority", "health": "off", "pipeline": PATIENT, **section}
         pool = Pool(BackendsOptions.parse({"replicas": replicas, **given}))
         await pool.start()
         try:
@@ -122,7 +125,7 @@ def test_a_stream_that_breaks_off_is_continued_as_one(fault):
         assert text.startswith(sent["messages"][-1]["content"])
         assert sent["continue_final_message"] is True
 
-    over([fault, Ok()], main, each={"continues": True}, pipeline=pace(fault))
+    over([fault, Ok()], main, each={"resumable": True}, pipeline=pace(fault))
 
 
 @pytest.mark.parametrize("fault", [Reset(tokens=3), Truncate(tokens=3), Stall(), HeartbeatOnly()])
@@ -165,7 +168,7 @@ def test_the_deadline_holds_over_all_attempts():
 
 def test_a_vote_masks_a_corrupt_answer():
     async def main(pool, ends):
-        answer = await pool.send(request(votes=3), Deadline.after(100))
+        answer = await pool.send(request(quorum_size=3), Deadline.after(100))
         assert notes(answer)["voted"] == "2/3"
         await pool.drain("end-0")
         true = await pool.send(request(), Deadline.after(100))
@@ -225,7 +228,7 @@ def test_a_replica_is_removed_under_a_stream_without_hurting_it():
         assert (await pool.send(request(), Deadline.after(100))).replica == "end-1"
         got, error = await read(answer)
         assert (texts(got)[2], error) == (True, None)
-        await pool.idle("end-0")
+        await pool.wait_idle("end-0")
 
     over([Ok(token_interval_s=0.05), Ok()], main)
 

@@ -14,7 +14,7 @@ def test_the_majority_wins_and_the_others_are_ended():
     scene = Scene(a=[ok("wrong")], b=[ok("right")], c=[ok("right ")])
 
     async def main():
-        answer = await scene.ask(votes=3)
+        answer = await scene.ask(quorum_size=3)
         assert json.loads(answer.body)["choices"][0]["message"]["content"].strip() == "right"
         assert notes(answer)["voted"] == "2/3"
         assert scene.counts() == {"a": 1, "b": 1, "c": 1}
@@ -26,7 +26,7 @@ def test_who_is_not_needed_is_not_waited_for():
     scene = Scene(a=[ok("x")], b=[ok("x")], c=[hang()])
 
     async def main():
-        answer = await scene.ask(votes=3)
+        answer = await scene.ask(quorum_size=3)
         assert notes(answer)["voted"] == "2/3"
         assert scene.clock.now() < 1
         assert len(scene.ones["c"].cancelled) == 1
@@ -38,7 +38,7 @@ def test_without_a_majority_the_first_is_taken_and_marked():
     scene = Scene(a=[ok("one", 0.3)], b=[ok("two", 0.1)], c=[ok("three", 0.2)])
 
     async def main():
-        answer = await scene.ask(votes=3)
+        answer = await scene.ask(quorum_size=3)
         assert answer.replica == "b"
         assert notes(answer) == {"voted": "1/3", "no_majority": "1"}
 
@@ -50,10 +50,10 @@ def test_who_fails_has_no_vote_and_if_all_fail_so_does_the_request():
     scene = Scene(a=[fail()], b=[ok("x")], c=[ok("x")], order=order)
 
     async def main():
-        assert notes(await scene.ask(votes=3))["voted"] == "2/3"
+        assert notes(await scene.ask(quorum_size=3))["voted"] == "2/3"
         for one in scene.ones.values():
             one.script = [fail()]
-        assert isinstance(await scene.attempt(votes=3), BackendError)
+        assert isinstance(await scene.attempt(quorum_size=3), BackendError)
 
     scene.run(main)
 
@@ -62,7 +62,7 @@ def test_one_of_three_that_hangs_does_not_hold_a_tie_beyond_the_deadline():
     scene = Scene(a=[ok("x")], b=[ok("y")], c=[hang()], order={"retry": "off"})
 
     async def main():
-        answer = await scene.ask(10.0, votes=3)
+        answer = await scene.ask(10.0, quorum_size=3)
         assert scene.clock.now() < 10.25
         assert notes(answer)["no_majority"] == "1"
 
@@ -71,33 +71,33 @@ def test_one_of_three_that_hangs_does_not_hold_a_tie_beyond_the_deadline():
 
 def test_votes_are_bounded():
     scene = Scene(
-        a=[ok("x", 5)], b=[ok("x", 5)], c=[ok("x", 5)], votes={"max_replicas": 2, "max_concurrent": 1}
+        a=[ok("x", 5)], b=[ok("x", 5)], c=[ok("x", 5)], quorum={"max_replicas": 2, "max_concurrent": 1}
     )
 
     async def main():
-        found = await asyncio.gather(*(scene.ask(votes=9) for _ in range(3)))
+        found = await asyncio.gather(*(scene.ask(quorum_size=9) for _ in range(3)))
         assert sum(scene.counts().values()) == 4
         assert sorted(notes(one).get("not_voted", "") for one in found) == ["", "busy", "busy"]
-        assert scene.pool.status()["votes"] == 0
+        assert scene.pool.status()["quorum"] == 0
 
     scene.run(main)
 
 
 def test_one_replica_has_nobody_to_vote_with():
     scene = Scene(a=[ok()])
-    assert notes(scene.run(lambda: scene.ask(votes=3))) == {"not_voted": "one replica"}
+    assert notes(scene.run(lambda: scene.ask(quorum_size=3))) == {"not_voted": "one replica"}
 
 
 def test_votes_can_be_switched_off():
-    scene = Scene(a=[ok()], b=[ok()], votes="off")
-    assert notes(scene.run(lambda: scene.ask(votes=3))) == {"not_voted": "off"}
+    scene = Scene(a=[ok()], b=[ok()], quorum="off")
+    assert notes(scene.run(lambda: scene.ask(quorum_size=3))) == {"not_voted": "off"}
 
 
 def test_a_streamed_answer_is_voted_on_whole_and_comes_as_it_came():
     scene = Scene(a=[stream("a", "b", id="1")], b=[stream("ab", id="2")], c=[stream("no", id="3")])
 
     async def main():
-        answer = await scene.ask(votes=3, stream=True)
+        answer = await scene.ask(quorum_size=3, stream=True)
         assert notes(answer)["voted"] == "2/3"
         got, error = await read(answer)
         assert (texts(got)[1:], error) == (("ab", True), None)
@@ -109,7 +109,7 @@ def test_a_streamed_answer_that_breaks_off_has_no_vote():
     scene = Scene(a=[stream("ab", then="cut")], b=[stream("ab")], c=[stream("ab")], order={"retry": "off"})
 
     async def main():
-        answer = await scene.ask(votes=3, stream=True)
+        answer = await scene.ask(quorum_size=3, stream=True)
         assert notes(answer)["voted"] == "2/3"
         assert answer.replica in ("b", "c")
 
@@ -120,7 +120,7 @@ def test_the_callers_leaving_ends_all():
     scene = Scene(a=[hang()], b=[hang()], c=[hang()])
 
     async def main():
-        task = asyncio.create_task(scene.ask(votes=3))
+        task = asyncio.create_task(scene.ask(quorum_size=3))
         await scene.clock.sleep(2)
         task.cancel()
         await asyncio.wait({task})

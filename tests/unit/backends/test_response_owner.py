@@ -5,21 +5,21 @@ from tests.unit.backends.pool_fixtures import Scene, ok, refuse
 
 
 def test_it_is_asked_whatever_the_policy_would_choose():
-    scene = Scene(a=[ok()], b=[ok()], policy="priority")
+    scene = Scene(a=[ok()], b=[ok()], load_balancing="priority")
 
     async def main():
-        assert [(await scene.ask(replica=name)).replica for name in ("b", "b", "a", "", "gone")] == list(
-            "bbaaa"
-        )
+        assert [
+            (await scene.ask(pinned_replica=name)).replica for name in ("b", "b", "a", "", "gone")
+        ] == list("bbaaa")
 
     scene.run(main)
 
 
 def test_nobody_else_is_tried_in_its_place():
-    scene = Scene(a=[ok()], b=[refuse(500)], policy="priority")
+    scene = Scene(a=[ok()], b=[refuse(500)], load_balancing="priority")
 
     async def main():
-        assert isinstance(await scene.attempt(replica="b"), RetriesExhausted)
+        assert isinstance(await scene.attempt(pinned_replica="b"), RetriesExhausted)
         assert scene.counts() == {"a": 0, "b": 3}
 
     scene.run(main)

@@ -12,12 +12,12 @@ from agentguard.backends.stream_resumption.partial_response import (
 from agentguard.errors import BackendError, Stalled
 from tests.unit.backends.pool_fixtures import DONE, Scene, event, notes, ok, read, refuse, stream, texts
 
-GOES_ON = {"a": {"continues": True}, "b": {"continues": True}, "c": {"continues": True}}
+GOES_ON = {"a": {"resumable": True}, "b": {"resumable": True}, "c": {"resumable": True}}
 QUESTION = {"model": "m", "messages": [{"role": "user", "content": "q"}], "stream": True, "max_tokens": 50}
 
 
 def scene(*, per=GOES_ON, **more):
-    return Scene(per=per, policy="priority", **more)
+    return Scene(per=per, load_balancing="priority", **more)
 
 
 def asks(pool_scene, **changes):
@@ -108,7 +108,7 @@ def test_but_not_for_ever():
 
 
 def test_only_a_replica_that_continues_is_asked_and_that_same_one_if_there_is_no_other():
-    per = {"a": {"continues": True}}
+    per = {"a": {"resumable": True}}
     here = scene(per=per, a=[stream("one", then="cut"), stream(" two", id="x")], b=[ok()])
 
     async def main():

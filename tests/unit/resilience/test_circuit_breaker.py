@@ -107,7 +107,7 @@ def test_a_failed_probe_opens_it_again_and_a_cancelled_one_frees_the_place():
     clock = VirtualClock()
     backend = Backend(clock, fails(500), hang(), fails(500), answer())
     send = bound(clock, backend, CircuitBreakerOptions(minimum_throughput=1, break_duration_s=5.0))
-    breaker = send.bound_strategies["breaker"]
+    breaker = send.bound_strategies["circuit_breaker"]
 
     async def main():
         await tried(send, 1)
@@ -129,7 +129,7 @@ def test_running_out_of_time_counts_but_the_caller_leaving_does_not():
     clock = VirtualClock()
     backend = Backend(clock, hang())
     send = bound(clock, backend, Timeout(total_s=1.0), CircuitBreakerOptions(minimum_throughput=2))
-    breaker = send.bound_strategies["breaker"]
+    breaker = send.bound_strategies["circuit_breaker"]
 
     async def main():
         for _ in range(5):
@@ -148,7 +148,7 @@ def test_a_stream_counts_at_its_end_and_a_probe_at_its_start():
     backend = Backend(clock, stream(tokens=2, then="cut"), stream(), stream(tokens=2, then="cut"))
     progress = StreamTimeout(has_content=carries, is_last=ends)
     send = bound(clock, backend, CircuitBreakerOptions(minimum_throughput=1, break_duration_s=5.0), progress)
-    breaker = send.bound_strategies["breaker"]
+    breaker = send.bound_strategies["circuit_breaker"]
 
     async def main():
         response = await send(BasicRequest())
@@ -203,7 +203,7 @@ def test_throttle_holds_nothing_back_at_half_accepted_and_most_at_none():
     clock = VirtualClock()
     backend = Backend(clock, *[answer(), fails(429)] * 50, fails(429))
     send = bound(clock, backend, AdaptiveThrottling())
-    throttle = send.bound_strategies["throttle"]
+    throttle = send.bound_strategies["adaptive_throttling"]
 
     async def main():
         assert "overloaded" not in await tried(send, 100)
@@ -223,7 +223,7 @@ def test_throttle_recovers_in_a_few_windows_and_says_what_it_does():
     clock, events = VirtualClock(), []
     backend = Backend(clock, *[fails(503, seconds=0.01)] * 100, answer(0.01))
     send = bound(clock, backend, AdaptiveThrottling(window_s=10.0), observers=[events.append])
-    throttle = send.bound_strategies["throttle"]
+    throttle = send.bound_strategies["adaptive_throttling"]
 
     async def main():
         while len(backend.script) > 1:
@@ -245,7 +245,7 @@ def test_throttle_needs_enough_requests_to_judge_by():
     backend = Backend(clock, fails(503))
     send = bound(clock, backend, AdaptiveThrottling(min_requests=15))
     assert clock.run(tried(send, 15)) == ["backend_error"] * 15
-    assert send.bound_strategies["throttle"].compute_rejection_probability() == 0.9
+    assert send.bound_strategies["adaptive_throttling"].compute_rejection_probability() == 0.9
 
 
 def test_a_caller_error_is_an_accepted_request():

@@ -24,7 +24,7 @@ def scene(*script, shed=None, after=()):
     backend = Backend(clock, *script)
     strategies = (shed or LoadShedding(max_queue=3, concurrency=TWO), *after)
     send = Pipeline(strategies, clock=clock, observers=[events.append]).bind(backend.send)
-    return clock, backend, send, send.bound_strategies["shed"], events
+    return clock, backend, send, send.bound_strategies["load_shedding"], events
 
 
 async def kinds_of(*calls):
@@ -39,13 +39,13 @@ def test_two_run_three_wait_the_rest_is_refused_at_once():
         calls = [asyncio.create_task(send(BasicRequest(payload=n))) for n in range(8)]
         await clock.sleep(0)
         await clock.sleep(0.001)
-        assert (shed.inflight, shed.waiting) == (2, 3)
+        assert (shed.inflight, shed.queue_length) == (2, 3)
         assert sum(call.done() for call in calls) == 3
         return await kinds_of(*calls)
 
     kinds = clock.run(main())
     assert kinds == [f"answer to {n}" for n in range(5)] + ["overloaded"] * 3
-    assert [e.kind for e in events] == ["shed"] * 3
+    assert [e.kind for e in events] == ["load_shedding"] * 3
     assert (shed.inflight, shed.waiting) == (0, 0)
 
 
@@ -125,7 +125,7 @@ def test_no_turn_in_time_is_a_refusal_and_the_place_is_free_again():
         await clock.sleep(0.1)
         with pytest.raises(Overloaded, match="no turn"):
             await send(BasicRequest())
-        assert (clock.now(), shed.waiting) == (2.1, 0)
+        assert (clock.now(), shed.queue_length) == (2.1, 0)
         for task in running:
             task.cancel()
         await asyncio.wait(running)
@@ -151,7 +151,7 @@ def test_a_turn_that_comes_in_the_instant_of_leaving_goes_to_the_next():
         assert third.result() == "answer to 3"
 
     clock.run(main())
-    assert (shed.inflight, shed.waiting) == (0, 0)
+    assert (shed.inflight, shed.queue_length) == (0, 0)
 
 
 def test_a_stream_holds_its_place_until_its_end():
@@ -217,7 +217,7 @@ def test_gradient_notices_a_queue_before_anything_fails():
         await asyncio.gather(*tasks, return_exceptions=True)
 
     clock.run(main())
-    assert 10 <= send.bound_strategies["shed"].limit.value <= 25
+    assert 10 <= send.bound_strategies["load_shedding"].limit.value <= 25
     assert max(worst[-500:]) < 0.3
     assert len(worst) > 1800
 

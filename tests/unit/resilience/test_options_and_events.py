@@ -55,13 +55,13 @@ def test_every_number_has_a_range_and_the_error_names_the_field(kind, field, val
 @pytest.mark.parametrize(
     ("kind", "options", "field"),
     [
-        (Backoff, {"base_s": 20.0}, "cap_s"),
+        (Backoff, {"initial_delay_s": 20.0}, "max_delay_s"),
         (RetryBudgetOptions, {"burst": 1.0}, "burst"),
-        (ConcurrencyOptions, {"start": 5000}, "start"),
-        (ConcurrencyOptions, {"rule": "vegas"}, "rule"),
-        (OutlierDetection, {"longest_s": 1.0}, "longest_s"),
+        (ConcurrencyOptions, {"initial_limit": 5000}, "initial_limit"),
+        (ConcurrencyOptions, {"algorithm": "vegas"}, "algorithm"),
+        (OutlierDetection, {"max_ejection_time_s": 1.0}, "max_ejection_time_s"),
         (Retry, {"statuses": frozenset({200})}, "statuses"),
-        (Retry, {"attempts": 2.0}, "attempts"),
+        (Retry, {"max_attempts": 2.0}, "max_attempts"),
     ],
 )
 def test_what_does_not_go_together(kind, options, field):
@@ -74,7 +74,10 @@ def test_a_description_has_every_option():
         line = kind().describe()
         assert line.startswith(kind.name)
         assert all(f"{field.name}=" in line for field in dataclasses.fields(kind))
-    assert AdaptiveThrottling(k=3.0).describe() == "throttle k=3 window_s=30 minimum=20 most=0.9"
+    assert (
+        AdaptiveThrottling(k=3.0).describe()
+        == "adaptive_throttling k=3 window_s=30 min_requests=20 max_rejection_probability=0.9"
+    )
 
 
 def test_an_observer_that_raises_does_no_harm(caplog):

@@ -23,19 +23,19 @@ def outliers(hosts="abc", **options):
 def test_five_failures_in_a_row_eject_for_thirty_seconds_and_longer_each_time():
     hosts, clock, events = outliers()
     for _ in range(4):
-        hosts.record("a", good=False)
-    hosts.record("a", good=True)
+        hosts.record("a", is_success=False)
+    hosts.record("a", is_success=True)
     for _ in range(4):
-        hosts.record("a", good=False)
-    assert hosts.usable() == ["a", "b", "c"]
-    hosts.record("a", good=False)
-    assert hosts.usable() == ["b", "c"]
+        hosts.record("a", is_success=False)
+    assert hosts.list_usable_hosts() == ["a", "b", "c"]
+    hosts.record("a", is_success=False)
+    assert hosts.list_usable_hosts() == ["b", "c"]
     clock.advance(29.9)
     assert hosts.usable() == ["b", "c"]
     clock.advance(0.2)
     assert hosts.usable() == ["a", "b", "c"]
     for _ in range(5):
-        hosts.record("a", good=False)
+        hosts.record("a", is_success=False)
     clock.advance(59)
     assert hosts.usable() == ["b", "c"]
     clock.advance(1.1)
@@ -52,18 +52,18 @@ def test_a_calm_interval_forgives_an_ejection_and_the_longest_is_five_minutes():
     hosts, clock, _ = outliers()
     for _ in range(20):
         for _ in range(5):
-            hosts.record("a", good=False)
+            hosts.record("a", is_success=False)
         clock.advance(300.001)
     assert hosts.snapshot()["a"].until - clock.now() == pytest.approx(-270.001, abs=0.01)
     hosts, clock, events = outliers()
     for _ in range(12):
         for _ in range(5):
-            hosts.record("a", good=False)
+            hosts.record("a", is_success=False)
         clock.advance(hosts.snapshot()["a"].until - clock.now())
     assert [e.seconds for e in events if e.kind == "eject"][-2:] == [300, 300]
     clock.advance(1000)
     for _ in range(5):
-        hosts.record("a", good=False)
+        hosts.record("a", is_success=False)
     assert events[-1].seconds == 30
 
 
@@ -71,8 +71,8 @@ def test_one_host_may_always_be_ejected_but_of_three_no_second():
     hosts, _, events = outliers()
     for host in "ab":
         for _ in range(9):
-            hosts.record(host, good=False)
-    assert hosts.usable() == ["b", "c"]
+            hosts.record(host, is_success=False)
+    assert hosts.list_usable_hosts() == ["b", "c"]
     assert len(events) == 1
 
 
@@ -80,9 +80,9 @@ def test_a_host_beyond_the_share_has_its_turn_when_the_first_is_back():
     hosts, clock, events = outliers()
     for host in "ab":
         for _ in range(6):
-            hosts.record(host, good=False)
+            hosts.record(host, is_success=False)
     clock.advance(31)
-    hosts.record("b", good=False)
+    hosts.record("b", is_success=False)
     assert [e.target for e in events if e.kind == "eject"] == ["a", "b"]
 
 
@@ -91,48 +91,48 @@ def test_of_thirty_at_most_three():
     hosts, _, _ = outliers(names)
     for name in names:
         for _ in range(5):
-            hosts.record(name, good=False)
-    assert len(hosts.usable()) == 27
+            hosts.record(name, is_success=False)
+    assert len(hosts.list_usable_hosts()) == 27
 
 
 def test_the_only_host_is_used_all_the_same():
     hosts, _, events = outliers("a")
     for _ in range(5):
-        hosts.record("a", good=False)
-    assert hosts.usable() == ["a"]
+        hosts.record("a", is_success=False)
+    assert hosts.list_usable_hosts() == ["a"]
     assert [e.kind for e in events] == ["eject", "panic"]
 
 
 @pytest.mark.parametrize(("bad", "panics"), [(1, False), (2, False), (3, True), (4, True)])
 def test_panic_below_half(bad, panics):
-    hosts, _, _ = outliers("abcd", most=1.0)
+    hosts, _, _ = outliers("abcd", max_ejection_percent=100.0)
     for host in "abcd"[:bad]:
         for _ in range(5):
-            hosts.record(host, good=False)
-    assert hosts.panic is panics
-    assert hosts.usable() == (list("abcd") if panics else list("abcd")[bad:])
+            hosts.record(host, is_success=False)
+    assert hosts.is_panicking is panics
+    assert hosts.list_usable_hosts() == (list("abcd") if panics else list("abcd")[bad:])
 
 
 def test_a_share_far_below_the_others_ejects_at_the_end_of_the_interval():
-    hosts, clock, events = outliers("abcdefgh", in_a_row=1000)
+    hosts, clock, events = outliers("abcdefgh", consecutive_failures=1000)
     for n in range(100):
         for host in "abcdefg":
-            hosts.record(host, good=n % 20 != 0)
-        hosts.record("h", good=n % 2 == 0)
+            hosts.record(host, is_success=n % 20 != 0)
+        hosts.record("h", is_success=n % 2 == 0)
     assert not events
     clock.advance(10.1)
-    assert hosts.usable() == list("abcdefg")
+    assert hosts.list_usable_hosts() == list("abcdefg")
     assert "50% good" in events[0].reason
 
 
 def test_shares_are_not_compared_where_there_are_too_few_calls_or_hosts():
     for names, calls in [("abcd", 200), ("abcdef", 99)]:
-        hosts, clock, events = outliers(names, in_a_row=1000)
+        hosts, clock, events = outliers(names, consecutive_failures=1000)
         for _ in range(calls):
             for host in names:
-                hosts.record(host, good=host != "a")
+                hosts.record(host, is_success=host != "a")
         clock.advance(11)
-        assert hosts.usable() == list(names)
+        assert hosts.list_usable_hosts() == list(names)
         assert not events
 
 
@@ -140,12 +140,12 @@ def test_hosts_come_and_go():
     hosts, _, _ = outliers("ab")
     hosts.add("c")
     for _ in range(5):
-        hosts.record("b", good=False)
+        hosts.record("b", is_success=False)
     hosts.remove("b")
-    hosts.record("b", good=False)
-    assert hosts.usable() == ["a", "c"]
+    hosts.record("b", is_success=False)
+    assert hosts.list_usable_hosts() == ["a", "c"]
     hosts.add("b")
-    assert hosts.usable() == ["a", "c", "b"]
+    assert hosts.list_usable_hosts() == ["a", "c", "b"]
 
 
 def spread(clock, **scripts):
@@ -197,6 +197,6 @@ def test_all_bad_are_used_in_turn_with_one_left_out():
 
 
 def test_a_spread_over_nothing_is_refused():
-    with pytest.raises(ConfigError, match=r"Spread\.hosts"):
+    with pytest.raises(ConfigError, match=r"HostBalancer\.hosts"):
         HostBalancer({}, OutlierDetection(), Runtime())
     assert BackendError("x").stage == "sent"

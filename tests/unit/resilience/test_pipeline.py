@@ -21,7 +21,16 @@ from agentguard.resilience import (
 from agentguard.testing.virtual_clock import VirtualClock
 from tests.unit.resilience.scripted_backend import WHOLE, Backend, answer, fails, hang, read, stream
 
-NAMES = ["timeout", "shed", "retry", "hedge", "throttle", "breaker", "attempt_timeout", "progress"]
+NAMES = [
+    "timeout",
+    "load_shedding",
+    "retry",
+    "hedge",
+    "adaptive_throttling",
+    "circuit_breaker",
+    "attempt_timeout",
+    "stream_timeout",
+]
 
 
 def test_the_order_is_data_and_can_be_printed_and_compared():
@@ -41,7 +50,7 @@ def test_the_order_is_data_and_can_be_printed_and_compared():
         ((Retry(), Retry(max_attempts=2)), "retry twice"),
         ((AttemptTimeout(), CircuitBreakerOptions()), "breaker must stand before attempt_timeout"),
         ((AttemptTimeout(), Retry(), StreamTimeout()), "retry must stand before"),
-        ((StreamTimeout(), Retry()), "progress must be the last"),
+        ((StreamTimeout(), Retry()), "stream_timeout must be the last"),
     ],
 )
 def test_an_order_that_cannot_be_meant_is_refused(order, match):
@@ -68,7 +77,10 @@ def test_each_binding_has_a_state_of_its_own():
         await good(BasicRequest())
 
     clock.run(main())
-    assert (bad.bound_strategies["breaker"].state, good.bound_strategies["breaker"].state) == (
+    assert (
+        bad.bound_strategies["circuit_breaker"].state,
+        good.bound_strategies["circuit_breaker"].state,
+    ) == (
         "open",
         "closed",
     )

@@ -1,1 +1,1 @@
-"""What a run's steps look like to the embedded judge: one table of features, of any format."""
+"""Features of a run's steps for the embedded judge: one table for any format."""

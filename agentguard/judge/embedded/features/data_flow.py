@@ -1,4 +1,4 @@
-"""Features of what happened: outcomes, evidence, where values come from and go, corrections, flags."""
+"""Features of outcomes, evidence, data flow, corrections and progress ledgers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _CORRECT, _FAILURE = CLASS_INDEX["correct"], CLASS_INDEX["failure"]
 def compute_data_flow_features(
     layout: RunLayout, context: RunContext, progress: RunProgress, index: int
 ) -> dict[str, float]:
-    """Outcome, evidence, data flow, similarity, correction and ledger of one candidate."""
+    """Compute the outcome, evidence, data flow, similarity, correction and ledger features of a candidate."""
     out = _compute_outcome_features(layout, context, progress, index)
     out |= _compute_handoff_features(layout, context, index)
     out |= _compute_evidence_features(layout, context, progress, index)
@@ -135,7 +135,7 @@ def _count_errors_after(context: RunContext, index: int) -> bool:
 def _compute_claim_features(
     layout: RunLayout, context: RunContext, progress: RunProgress, index: int
 ) -> dict[str, float]:
-    """Numbers and names that nothing seen so far has: said in prose, without a source."""
+    """Compute features of numbers and names in prose without an earlier source."""
     one, acts, briefed = layout.step_scans[index], layout.is_action(index), index in layout.task_handoffs
     numbers = one.prose_numbers - context.task_numbers
     unsourced = numbers - progress.env_numbers
@@ -160,7 +160,7 @@ def _compute_claim_features(
 def _compute_flow_features(
     layout: RunLayout, context: RunContext, progress: RunProgress, index: int
 ) -> dict[str, float]:
-    """What first appears here, and whether it reaches later steps and the end."""
+    """Compute features of values that first appear here, and of their reach into later steps and the end."""
     one = layout.step_scans[index]
     new = one.numbers - progress.numbers
     reach = new & context.final_numbers
@@ -195,7 +195,7 @@ def _compute_flow_features(
 def _compute_final_features(
     layout: RunLayout, context: RunContext, progress: RunProgress, index: int
 ) -> dict[str, float]:
-    """How much of what the last texts say, beyond task and brief, was first said here."""
+    """Compute how much of the final texts, beyond task and handoff, this step mentions first."""
     one, first, total = layout.step_scans[index], context.first_mention_weight, context.first_mention_total
     mine = first.get(index, 0.0)
     after = index + 1
@@ -279,7 +279,7 @@ _ASKED = (("stalls", "progress", False), ("loops", "loop", True), ("satisfied", 
 
 
 def _compute_ledger_features(layout: RunLayout, progress: RunProgress, index: int) -> dict[str, float]:
-    """Flags an agent keeps about progress, loops and completion, before, in and after the step."""
+    """Compute features of progress, loop and completion flags before, in and after the step."""
     said = layout.step_scans
     nearby: Sequence[TextScan] = said[index + 1 : index + 3]
     after: Mapping[str, bool] = next((one.flags for one in nearby if one.flags), {})
@@ -292,7 +292,7 @@ def _compute_ledger_features(layout: RunLayout, progress: RunProgress, index: in
 
 
 def _encode_flag(flags: Mapping[str, bool], key: str, wanted: bool) -> float:
-    """1 if the flag says so, -1 if it says the opposite, 0 if there is none."""
+    """Return 1 if the flag has the wanted value, -1 if it has the opposite, 0 if it is missing."""
     for name, value in flags.items():
         if key in name:
             return 1.0 if value is wanted else -1.0
@@ -300,7 +300,7 @@ def _encode_flag(flags: Mapping[str, bool], key: str, wanted: bool) -> float:
 
 
 def _count_ledgers_until_stall(said: Sequence[TextScan], index: int) -> float:
-    """Ledgers after the step until one says that the run stalls or loops."""
+    """Count the ledgers after the step until one reports a stall or a loop."""
     passed = 0
     for one in said[index + 1 : index + 60]:
         if one.flags:

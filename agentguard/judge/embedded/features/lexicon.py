@@ -1,7 +1,7 @@
-"""Classes of words that tell what a turn does, whatever the framework and the topic.
+"""Word classes that indicate what a turn does, independent of framework and topic.
 
-Every class is a short list of stems of plain English. None is the name of an agent or of a benchmark, and
-none is a sentence: a class counts what kind of thing is said.
+Each class is a short list of stems of plain English words. None is the name of an agent or a benchmark, and
+none is a sentence.
 """
 
 from __future__ import annotations
@@ -131,10 +131,10 @@ _MAX_CACHED_WORDS: Final = 65_536
 
 
 def classify_word(word: str) -> tuple[int, ...]:
-    """Places in `NAMES` of the classes a lower-case word belongs to; most words belong to none."""
+    """Return the positions in `CLASS_NAMES` of a lower-case word's classes; most words have no class."""
     found = _CLASS_CACHE.get(word)
     if found is None:
-        if len(_CLASS_CACHE) >= _MAX_CACHED_WORDS:  # a run may hold any number of different words
+        if len(_CLASS_CACHE) >= _MAX_CACHED_WORDS:  # the number of distinct words in runs is unbounded
             _CLASS_CACHE.clear()
         found = tuple(place for place, pattern in enumerate(_PATTERNS) if pattern.match(word))
         _CLASS_CACHE[word] = found
@@ -151,10 +151,10 @@ _READ_VERBS = re.compile(
 
 
 def is_write_tool(name: str) -> bool:
-    """Whether a tool's name begins with a verb of changing something."""
+    """Return whether a tool's name begins with a verb of change."""
     return bool(_WRITE_VERBS.match(name.lower()))
 
 
 def is_read_tool(name: str) -> bool:
-    """Whether a tool's name begins with a verb of looking."""
+    """Return whether a tool's name begins with a verb of reading."""
     return not is_write_tool(name) and bool(_READ_VERBS.match(name.lower()))

@@ -1,4 +1,4 @@
-"""Features of where a step stands: ordinals, roles, neighbours and the layout of the run."""
+"""Features of a step's position: ordinals, roles, neighbours and the layout of the run."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from bisect import bisect_left
 from agentguard.judge.embedded.features.roles import RunLayout, SpeakerRole
 from agentguard.judge.embedded.features.run_state import RunContext, RunProgress
 
-_SHORT_TURNS = 5.5  # workers' turns at which a run counts as half short, half long
+_SHORT_TURNS = 5.5  # number of workers' turns at which a run counts as half short, half long
 _DECAY = 2.0
 
 
 def compute_position_features(
     layout: RunLayout, context: RunContext, progress: RunProgress, index: int
 ) -> dict[str, float]:
-    """Position, role and layout of one candidate."""
+    """Compute the position, role and layout features of one candidate."""
     out = _compute_position_features(layout, index)
     out |= _compute_role_features(layout, context, progress, index)
     out |= _compute_neighbour_features(layout, index)
@@ -68,7 +68,7 @@ def _compute_role_features(
 
 
 def count_turns_around(layout: RunLayout, index: int) -> tuple[float, float]:
-    """Workers' turns before a step and after it; halves between them for a step that is none."""
+    """Count the workers' turns before and after a step; a step that is not one lies halfway between two."""
     if index in layout.turn_ordinals:
         turn = layout.turn_ordinals[index]
         return turn, len(layout.worker_steps) - 1 - turn
@@ -138,7 +138,7 @@ def _compute_layout_features(layout: RunLayout, index: int, known: dict[str, flo
 
 
 def _count_steps_since_other_worker(layout: RunLayout, index: int) -> float:
-    """Steps since another worker spoke."""
+    """Count the steps since another worker spoke, at most 40."""
     agent = layout.run.steps[index].agent
     for back, at in enumerate(range(index - 1, max(-1, index - 40), -1)):
         if layout.roles[at] is SpeakerRole.WORKER and layout.run.steps[at].agent != agent:

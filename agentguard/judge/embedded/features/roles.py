@@ -1,7 +1,7 @@
-"""Who does what in a run, told from behaviour: executor, orchestrator, worker, user; and who can be at fault.
+"""Roles of the speakers in a run, inferred from behaviour, and the steps that can be at fault.
 
-Steps that only execute or relay are no candidates. Positions are ordinals among candidates or workers, never
-indices of the recording, so that they mean the same whether a framework logs one entry a turn or four.
+Steps that only execute or relay are not candidates. Positions are ordinals among candidates or workers, never
+indices of the recording. Thus they mean the same whether a framework logs one entry a turn or four.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _MAX_OBSERVATION_CHARS = 3_000
 
 
 class SpeakerRole(StrEnum):
-    """What a speaker does in a run."""
+    """Role of a speaker in a run."""
 
     USER = "user"
     SYSTEM = "system"
@@ -32,19 +32,21 @@ class SpeakerRole(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunLayout:
-    """A run as the features see it.
+    """Roles, candidate steps and text scans of a run, as the features need them.
 
     Attributes:
         run: the run.
         roles: role of each step.
-        said: scan of what each step said and did; ``seen``: of what came back inside it, if anything did.
+        step_scans: for each step, the scan of its text and tool calls.
+        observation_scans: for each step, the scan of its observations; None if it has no observations.
         candidates: indices of the steps that can be at fault, in order; never empty if the run has steps.
-        place: index of a candidate to its ordinal.
-        brief: indices of opening steps that hand on the task.
-        workers: indices of the workers' turns, with the brief only if it was acted on at once.
-        turn: index of a workers' turn to its ordinal.
+        candidate_ordinals: index of a candidate to its ordinal.
+        task_handoffs: indices of opening steps that pass on the task.
+        worker_steps: indices of the workers' turns. A task handoff is included only if the executor acted on
+        it at once.
+        turn_ordinals: index of a worker step to its ordinal.
         task_words: words of the task.
-        answered: whether one of the last steps ends the run with words of its own.
+        has_final_answer: whether one of the last three steps is worded as the end of the run.
     """
 
     run: Trajectory
@@ -61,11 +63,11 @@ class RunLayout:
 
     @property
     def has_orchestrator(self) -> bool:
-        """Whether one agent hands out the work."""
+        """Return whether one agent hands out the work."""
         return SpeakerRole.ORCHESTRATOR in self.roles
 
     def get_outcome_scan(self, index: int) -> TextScan | None:
-        """What came back from a step: inside it, or from the executor that speaks next."""
+        """Return the scan of a step's outcome: its observations, or the executor's step directly after it."""
         if self.observation_scans[index] is not None:
             return self.observation_scans[index]
         after = index + 1
@@ -73,17 +75,17 @@ class RunLayout:
         return self.step_scans[after] if executed else None
 
     def was_executed(self, index: int) -> bool:
-        """Whether something the step handed over was executed."""
+        """Return whether code or a call of the step was executed."""
         outcome = self.get_outcome_scan(index)
         return outcome is not None and not outcome.has_no_execution
 
     def is_action(self, index: int) -> bool:
-        """Whether the step has code or calls a tool."""
+        """Return whether the step has code or calls a tool."""
         return self.step_scans[index].has_code or bool(self.run.steps[index].tool_calls)
 
 
 def analyze_layout(run: Trajectory) -> RunLayout:
-    """Read a run once."""
+    """Assign roles and find the candidate steps of a run."""
     roles = _assign_roles(run)
     said = tuple(scan_text(_collect_step_text(step)) for step in run.steps)
     seen = tuple(_scan_observations(step) for step in run.steps)
@@ -138,7 +140,10 @@ def _assign_roles(run: Trajectory) -> tuple[SpeakerRole, ...]:
 
 
 def _find_orchestrator(steps: Sequence[Step]) -> str | None:
-    """The agent that hands out the work most: it names who speaks next, and the others answer to it."""
+    """Return the agent that hands out most of the work, or None.
+
+    An orchestrator names the next speaker, and the other agents answer to it.
+    """
     speakers = [step.agent for step in steps if step.source is Source.AGENT]
     turns = Counter(speakers)
     if len(turns) < 2:
@@ -159,7 +164,7 @@ def _find_orchestrator(steps: Sequence[Step]) -> str | None:
 
 
 def _count_handoffs(steps: Sequence[Step]) -> Counter[str]:
-    """How often each agent names the agent that takes over from it."""
+    """Count how often each agent names the agent that speaks next."""
     given: Counter[str] = Counter()
     low = [step.content[:_MAX_OBSERVATION_CHARS].lower() for step in steps]
     for at, step in enumerate(steps):
@@ -191,19 +196,19 @@ def _has_content(step: Step) -> bool:
 
 
 def _is_substantial(scan_result: TextScan) -> bool:
-    """Whether a text is more than a word of ending."""
+    """Return whether a text is more than a closing word."""
     return scan_result.word_count > _MAX_EMPTY_WORDS or scan_result.has_code or bool(scan_result.numbers)
 
 
 def _is_relay(index: int, roles: Sequence[SpeakerRole], scans: Sequence[TextScan], names: set[str]) -> bool:
-    """Whether an orchestrator's step does no more than name the next speaker."""
+    """Return whether an orchestrator's step only names the next speaker."""
     if roles[index] is not SpeakerRole.ORCHESTRATOR or scans[index].word_count > _MAX_RELAY_WORDS:
         return False
     return any(name in scans[index].lower_text for name in names)
 
 
 def _is_closing(index: int, roles: Sequence[SpeakerRole], scans: Sequence[TextScan]) -> bool:
-    """Whether an orchestrator's step only reports the end of the run."""
+    """Return whether an orchestrator's step only reports the end of the run."""
     one = scans[index]
     return (
         roles[index] is SpeakerRole.ORCHESTRATOR and one.is_ending and one.word_count < 400 and not one.flags

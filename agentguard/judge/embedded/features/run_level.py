@@ -1,4 +1,4 @@
-"""Features of a run as a whole, for the question whether it failed."""
+"""Features of a whole run, for the prediction of its outcome."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ class _Call:
 
 
 def compute_run_features(layout: RunLayout) -> dict[str, float]:
-    """Features of a run by name."""
+    """Compute the features of a run by name."""
     calls = _list_calls(layout)
     mine = [one for one, role in zip(layout.step_scans, layout.roles, strict=True) if _is_worker(role)]
     theirs = [
@@ -197,7 +197,7 @@ def _count_most_common(names: Iterable[str]) -> int:
 
 
 def _count_unsourced_values(layout: RunLayout, calls: Sequence[_Call]) -> tuple[int, int]:
-    """Argument values of calls that occur in nothing said or seen before, and all values."""
+    """Count the argument values that occur in no earlier text, and all argument values."""
     known: set[str] = set()
     waiting, missing, total = list(calls), 0, 0
     for step in layout.run.steps:

@@ -1,4 +1,4 @@
-"""What is known of a run up to a step, kept while walking it once: the cost is linear in its steps."""
+"""State of a run before a step and context of the whole run, computed in time linear in its steps."""
 
 from __future__ import annotations
 
@@ -17,22 +17,25 @@ from agentguard.judge.embedded.features.text_scan import (
 
 _ASSUME, _CORRECT = CLASS_INDEX["assume"], CLASS_INDEX["correct"]
 _SHORT_OUTCOME = 60
-_MIN_REPORT_ERRORS = 2  # shapes of an error in a worker's own report before it counts as one
+_MIN_REPORT_ERRORS = 2  # error patterns that a worker's own report needs to count as an error
 
 
 def compute_jaccard_overlap(a: frozenset[str], b: frozenset[str]) -> float:
-    """Jaccard overlap, slightly shrunk; 0 if either is empty."""
+    """Compute the Jaccard overlap, slightly shrunk; 0 if either is empty."""
     return len(a & b) / (1 + len(a | b)) if a and b else 0.0
 
 
 def compute_coverage(a: frozenset[str], b: frozenset[str] | set[str]) -> float:
-    """Share of ``a`` that is in ``b``."""
+    """Compute the share of ``a`` that is in ``b``."""
     return len(a & b) / len(a) if a else 0.0
 
 
 @dataclass(slots=True)
 class RunProgress:
-    """Counters before the step at hand. ``last_outcome``: 1 returned something, -0.5 little, -1 failed."""
+    """Counters before the current step.
+
+    ``last_outcome`` is 1 if the last execution returned something, -0.5 if little, and -1 if it failed.
+    """
 
     numbers: set[str]
     words: set[str]
@@ -59,20 +62,29 @@ class RunProgress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunContext:
-    """What the features need of the run as a whole.
+    """Properties of the whole run that the features need.
 
     Attributes:
-        bad: whether each step shows an error in what came back; ``errors``: their indices.
-        task_numbers, task_names: numbers and names the task gives.
-        final: indices of the two last substantial candidates; ``final_numbers``, ``final_names``: of the
-            run's last three steps; ``first_said``: step to weight of the final texts' own words that it is
-            the first to hold; ``first_said_total``: their sum and one.
-        said_before: step to the weight first said before it; ``said_most``: the most an author first said.
-        brief_repeats: brief to the shares of the task's words that it has at least twice, and three times.
-        alignment: the least first share of them: a brief that strays from the task repeats little of it.
-        last_at: number to the last candidate that has it.
-        left: candidate to the runs and the acts from it on; ``all_failed``: whether every run failed.
-        turns_of: agent to the number of its candidates and the index of its last one.
+        error_flags: for each step, whether its outcome shows an error.
+        error_steps: indices of the steps with an error.
+        task_numbers, task_names: numbers and names in the task.
+        final_steps: indices of the last two substantial candidates.
+        final_words: words of the final steps that neither the task nor a task handoff contains.
+        final_numbers, final_names: numbers and names of the run's last three steps; numbers without those of
+            the task.
+        first_mention_weight: step to the weight of the final words that it contains first.
+        first_mention_total: sum of these weights, plus one.
+        handoff_repetition: task handoff to the shares of the task's words that it contains at least twice,
+            and at least three times.
+        handoff_alignment: minimum of the first share; a handoff that strays from the task repeats little of
+            it.
+        mention_weight_before: step to the weight of first mentions before it.
+        max_first_mention: maximum weight of a step by an author, not by the executor or a handoff.
+        last_step_of_number: number to the last candidate that contains it.
+        remaining_actions: candidate to the number of executions and actions from it on.
+        all_failed: whether every execution failed.
+        turns_by_agent: agent to the number of its candidates and the index of the last one.
+        mean_length, max_length: length of the candidates' texts; the mean plus one.
     """
 
     error_flags: tuple[bool, ...]
@@ -98,7 +110,7 @@ class RunContext:
 
 
 def build_run_context(layout: RunLayout) -> RunContext:
-    """Look at the whole run once."""
+    """Compute the context of a run in one pass."""
     said, task = layout.step_scans, layout.run.task
     bad = tuple(_has_error(layout, i) for i in range(len(said)))
     final = tuple(i for i in layout.candidates if said[i].word_count > 12)[-2:] or layout.candidates[-2:]
@@ -138,7 +150,7 @@ def build_run_context(layout: RunLayout) -> RunContext:
 
 
 def start_progress(layout: RunLayout, context: RunContext) -> RunProgress:
-    """The state before the first step."""
+    """Return the state before the first step."""
     return RunProgress(
         numbers=set(context.task_numbers),
         words=set(layout.task_words),
@@ -148,7 +160,7 @@ def start_progress(layout: RunLayout, context: RunContext) -> RunProgress:
 
 
 def is_idle(layout: RunLayout, context: RunContext, index: int) -> bool:
-    """Whether a turn neither acts nor brings a number or a list."""
+    """Return whether a turn neither acts nor adds a number or a list."""
     one = layout.step_scans[index]
     return (
         not layout.is_action(index)
@@ -159,7 +171,7 @@ def is_idle(layout: RunLayout, context: RunContext, index: int) -> bool:
 
 
 def update_progress(progress: RunProgress, layout: RunLayout, context: RunContext, index: int) -> None:
-    """Take one more step into account."""
+    """Update the state with one more step."""
     one, seen, role = layout.step_scans[index], layout.observation_scans[index], layout.roles[index]
     progress.numbers |= one.numbers
     progress.words |= one.vocabulary
@@ -233,7 +245,7 @@ def _union(*sets: frozenset[str]) -> frozenset[str]:
 
 
 def _compute_first_mentions(layout: RunLayout, wanted: frozenset[str]) -> dict[int, float]:
-    """Step to the weight of the wanted words it is the first to hold; what came back inside it counts too."""
+    """Map each step to the weight of the wanted words that it, or its observations, contain first."""
     left, first = set(wanted), {}
     for index, role in enumerate(layout.roles):
         if role in (SpeakerRole.USER, SpeakerRole.SYSTEM) or not left:
@@ -287,7 +299,7 @@ def _count_turns(layout: RunLayout) -> dict[str, tuple[int, int]]:
 
 
 def _compute_handoff_repetition(layout: RunLayout, index: int) -> tuple[float, float]:
-    """Share of the task's words that a brief has at least twice, and at least three times."""
+    """Compute the share of task words that a handoff has at least twice, and at least three times."""
     task = layout.task_words
     counts = Counter(word for word in extract_words(layout.step_scans[index].lower_text) if word in task)
     total = max(1, len(task))
@@ -297,5 +309,5 @@ def _compute_handoff_repetition(layout: RunLayout, index: int) -> tuple[float, f
 
 
 def iter_previous_items(items: tuple[int, ...], place: int, width: int) -> Iterator[int]:
-    """Up to ``width`` items before ``place``."""
+    """Yield up to ``width`` items before ``place``."""
     yield from items[max(0, place - width) : place]

@@ -1,4 +1,4 @@
-"""The table of a run: a row a candidate step, a column a feature of the registry."""
+"""Feature table of a run: one row for each candidate step, one column for each feature of the catalogue."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ _MAX_CACHED_TABLES = 512
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepTable:
-    """Features of a run.
+    """Features of a run's candidate steps.
 
     Attributes:
-        layout: the run as it was read.
+        layout: roles and candidates of the run.
         steps: indices of the candidates, in order; one row each.
-        agents: who made each.
-        values: float64, shape ``(len(steps), len(spec.NAMES))``.
+        agents: agent of each candidate.
+        values: float64, shape ``(len(steps), len(FEATURE_NAMES))``.
     """
 
     layout: RunLayout
@@ -41,7 +41,7 @@ class StepTable:
 
 
 def compute_step_features(run: Trajectory) -> tuple[RunLayout, list[dict[str, float]]]:
-    """Features of each candidate by name, in one walk over the run."""
+    """Compute the features of each candidate by name, in one pass over the run."""
     held = analyze_layout(run)
     facts = build_run_context(held)
     walk = start_progress(held, facts)
@@ -57,7 +57,7 @@ def compute_step_features(run: Trajectory) -> tuple[RunLayout, list[dict[str, fl
 
 
 def build_step_table(run: Trajectory) -> StepTable:
-    """The table of a run; a few hundred are kept, since a cross-validation asks for each many times."""
+    """Build the table of a run; up to 512 tables are cached, since cross-validation reads them repeatedly."""
     import numpy as np
 
     key = id(run)
@@ -82,7 +82,7 @@ _TABLE_CACHE: OrderedDict[int, StepTable] = OrderedDict()
 
 
 def clear_cache() -> None:
-    """Drop the tables that are kept; for measuring what a run costs."""
+    """Clear the table cache, to measure the cost of a run."""
     _TABLE_CACHE.clear()
 
 
@@ -96,7 +96,7 @@ ANSWER_FEATURES = (
 
 
 def compute_answer_columns(table: StepTable, answer: str | None) -> NDArray[np.float64]:
-    """The columns of `ANSWER_FEATURES`, shape ``(rows, 3)``; zeros where no answer is known."""
+    """Compute the columns of `ANSWER_FEATURES`, shape ``(rows, 3)``; zeros if the answer is unknown."""
     import numpy as np
 
     columns = np.zeros((len(table.steps), len(ANSWER_FEATURES)))

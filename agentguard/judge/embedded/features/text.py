@@ -1,4 +1,4 @@
-"""Features of what a step says: its form, its code, and the classes of its words and its neighbours'."""
+"""Features of a step's text: its form, its code, and the word classes of the step and its neighbours."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from agentguard.judge.embedded.features.roles import RunLayout
 from agentguard.judge.embedded.features.run_state import RunContext, RunProgress, compute_jaccard_overlap
 from agentguard.judge.embedded.features.text_scan import TextScan
 
-_RATE_WORDS = 30.0  # words a rate counts over
+_RATE_WORDS = 30.0  # words that a rate refers to
 _SMOOTHING_WORDS = 5.0
 _ASSUME = CLASS_INDEX["assume"]
 _WORD_COLUMNS = tuple(f"wording.{name}" for name in CLASS_NAMES)
@@ -22,7 +22,7 @@ _ZEROS = (0.0,) * len(CLASS_NAMES)
 def compute_text_features(
     layout: RunLayout, context: RunContext, progress: RunProgress, index: int
 ) -> dict[str, float]:
-    """Form, code and wording of one candidate."""
+    """Compute the form, code and wording features of one candidate."""
     place, candidates = layout.candidate_ordinals[index], layout.candidates
     before = layout.step_scans[candidates[place - 1]] if place else None
     after = layout.step_scans[candidates[place + 1]] if place + 1 < len(candidates) else None

@@ -1,6 +1,6 @@
-"""One pass over the text of one step: everything the features ask of it, so that no text is read twice.
+"""Single-pass scan of a step's text, which collects everything that the features need.
 
-Long texts are read at their head and tail only: what a turn does is said there, and cost stays bounded.
+Of long texts only head and tail are scanned: they show what a turn does, and the cost stays bounded.
 """
 
 from __future__ import annotations
@@ -66,13 +66,15 @@ class TextScan:
 
     Attributes:
         length: code points of the whole text.
-        low: what was read of it, in lower case.
-        words: number of words outside code.
-        counts: words outside code by class of `lexicon.NAMES`.
-        vocabulary, numbers, names: words of four letters and more, numbers of two digits and more, and
-            capitalised words, each once; ``prose_numbers`` without those in code.
-        trouble: how many shapes of an error occur.
-        idle: whether it says that there was nothing to run.
+        lower_text: the scanned part, in lower case.
+        word_count: number of words outside code.
+        class_counts: words outside code by class of `lexicon.CLASS_NAMES`.
+        vocabulary: distinct words of four letters or more outside code.
+        numbers: distinct numbers of two digits or more.
+        prose_numbers: numbers outside code.
+        names: distinct capitalised words.
+        error_count: number of error patterns that occur.
+        has_no_execution: whether it says that there was nothing to run.
         flags: boolean fields of JSON about progress, loops and completion.
     """
 
@@ -99,23 +101,23 @@ class TextScan:
 
 
 def extract_words(lower_text: str) -> list[str]:
-    """Words of a lower-case text, in order."""
+    """Return the words of a lower-case text, in order."""
     return _WORD.findall(lower_text)
 
 
 def extract_numbers(text: str) -> frozenset[str]:
-    """Numbers of two digits and more, without separators of thousands."""
+    """Return the numbers of two digits or more, without thousands separators."""
     found = (number.replace(",", "").rstrip(".") for number in _NUMBER.findall(text))
     return frozenset(number for number in found if len(number) > 1)
 
 
 def extract_names(text: str) -> frozenset[str]:
-    """Capitalised words."""
+    """Return the capitalised words."""
     return frozenset(_NAME.findall(text))
 
 
 def scan_text(text: str, max_characters: int = _MAX_CHARS) -> TextScan:
-    """Read a text once; beyond ``cap`` code points only two thirds of it at the head and one at the tail."""
+    """Scan a text; of a text longer than ``max_characters`` only the first two thirds and the last third of them."""
     read = (
         text
         if len(text) <= max_characters
@@ -166,7 +168,7 @@ def _has_code(text: str) -> bool:
 
 
 def _count_errors(text: str) -> int:
-    """Shapes of an error: plain substrings, which cost a twentieth of one pattern of alternatives."""
+    """Count error patterns; plain substrings cost a twentieth of one regular expression of alternatives."""
     found = sum(map(text.count, _ERROR_PHRASES)) + (len(_EXIT_CODE.findall(text)) if "exit" in text else 0)
     return found + (len(_HTTP_STATUS.findall(text)) if "40" in text or "50" in text else 0)
 

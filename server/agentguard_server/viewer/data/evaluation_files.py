@@ -1,5 +1,4 @@
-"""The kept evaluations that the viewer can open: found in files and folders, read once, and read again when
-they change."""
+"""Saved evaluations that the viewer can open, with a cache of their files."""
 
 from __future__ import annotations
 
@@ -20,7 +19,7 @@ _FileVersion = tuple[str, int, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluationFile:
-    """An evaluation file: what is in it, or why it cannot be read."""
+    """Evaluation file with its content, or the reason why it cannot be read."""
 
     name: str
     result_file: ResultFile | None = None
@@ -29,22 +28,22 @@ class EvaluationFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MethodSelection:
-    """One method of one evaluation; ``ref`` names it in a URL."""
+    """Method of an evaluation; ``ref`` identifies it in a URL."""
 
     result_file: ResultFile
     result: Evaluation
 
     @property
     def ref(self) -> str:
-        """``<id of the evaluation>:<method>``."""
+        """Return ``<id of the evaluation>:<method>``."""
         return f"{self.result_file.id}:{self.result.method}"
 
 
 class EvaluationFiles:
-    """Evaluations under some files and folders; safe to use from several threads.
+    """Evaluations in files and folders; safe to use from several threads.
 
     Args:
-        places: where to look, each time anew.
+        paths: files and folders, searched again on each call.
     """
 
     def __init__(self, paths: Sequence[Path]) -> None:
@@ -53,7 +52,7 @@ class EvaluationFiles:
         self._cache: OrderedDict[_FileVersion, EvaluationFile] = OrderedDict()
 
     def list_files(self) -> tuple[EvaluationFile, ...]:
-        """Every evaluation there is, the latest first; each content once."""
+        """Return all evaluations, latest first, without duplicates."""
         seen: set[str] = set()
         found = []
         for path in find_result_files(self._paths):
@@ -65,7 +64,7 @@ class EvaluationFiles:
         return tuple(sorted(found, key=lambda one: -(one.result_file.made_at if one.result_file else 0.0)))
 
     def find_file(self, id: str) -> ResultFile | None:
-        """The evaluation of that id; None if it is not there."""
+        """Return the evaluation of an id, or None."""
         return next(
             (
                 one.result_file
@@ -76,7 +75,7 @@ class EvaluationFiles:
         )
 
     def select_method(self, ref: str) -> MethodSelection | None:
-        """The method that a ``ref`` names (without one, the evaluation's first); None if it is not there."""
+        """Return the method of a ``ref``, or None; a ``ref`` without a method selects the first one."""
         id, _, method = ref.partition(":")
         sheet = self.find_file(id)
         if sheet is None:
@@ -85,7 +84,7 @@ class EvaluationFiles:
         return None if result is None else MethodSelection(result_file=sheet, result=result)
 
     def _read(self, path: Path) -> EvaluationFile:
-        """A file that was read before and has not changed is not read again."""
+        """Read a file, or return the cached content if its size and modification time are unchanged."""
         try:
             stat = path.stat()
         except OSError as error:

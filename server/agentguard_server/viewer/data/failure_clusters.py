@@ -1,4 +1,4 @@
-"""Failures taken together: clusters by schema, the rest by code, and how often over time."""
+"""Clusters of failed runs by schema, the other failures by code, and their frequency over time."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ from agentguard_server.viewer.pagination import format_day
 
 _MAX_CLUSTERS: Final = 40
 _MAX_TEXT_CHARS: Final = 160
-_MIN_SLOTS: Final = 12  # of a plot: fewer would make walls of its columns
+_MIN_SLOTS: Final = 12  # fewer slots would make the bars of a plot too wide
 PLOT_WIDTH: Final = 240
 PLOT_HEIGHT: Final = 48
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailureCluster:
-    """Failures that one schema describes.
+    """Failed runs that one schema describes.
 
     Attributes:
-        schema: what they have in common.
-        title: of its first code, else how it shows.
-        codes: with their titles.
-        runs: those that are in the store and held to have failed, the latest first.
+        schema: the schema.
+        title: title of its first code, else the beginning of its signature, else its id.
+        codes: its codes with their titles.
+        runs: its runs that are in the store and diagnosed as failed, latest first.
     """
 
     schema: ErrorSchema
@@ -60,9 +60,9 @@ class UnclusteredFailures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailureClusters:
-    """All failed runs: those that schemata describe, and the others by code.
+    """All failed runs: clusters by schema, and the other runs by code.
 
-    ``more`` clusters are not shown, ``unread`` schemata could not be read.
+    ``more`` is the number of clusters left out, ``unreadable`` the number of invalid schemata.
     """
 
     clusters: tuple[FailureCluster, ...]
@@ -73,7 +73,7 @@ class FailureClusters:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrendBar:
-    """A bar of a small plot, in its coordinates; ``tip`` says what it stands for."""
+    """Bar of a plot in the plot's coordinates; ``tip`` is its tooltip."""
 
     x: float
     y: float
@@ -84,7 +84,7 @@ class TrendBar:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrendPlot:
-    """How often one code or agent failed over time."""
+    """Frequency of one code or agent over time."""
 
     name: str
     title: str
@@ -94,9 +94,9 @@ class TrendPlot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailureTrends:
-    """The plots of codes and agents, all to one scale, and the same numbers as a table.
+    """Plots of codes and agents on one scale, and the same numbers as a table.
 
-    ``rows`` are (bucket, diagnosed runs, failed runs, one number a code, one a agent).
+    A row has the bucket, the diagnosed runs, the failed runs, and one number for each code and agent.
     """
 
     codes: tuple[TrendPlot, ...]
@@ -108,7 +108,7 @@ class FailureTrends:
 
 
 def cluster_failures(store: Store, *, tenant: str = "") -> FailureClusters:
-    """Group all failed runs. Raises StoreUnavailable."""
+    """Group all failed runs. Raises StoreUnavailable if the database cannot be read now."""
     schemata, unread = _load_schemata(store, tenant)
     guided = list_runs_by_schema(store, tenant=tenant)
     members = {one.id: dict.fromkeys((*one.provenance.runs, *guided.get(one.id, ()))) for one in schemata}
@@ -125,7 +125,7 @@ def cluster_failures(store: Store, *, tenant: str = "") -> FailureClusters:
 
 
 def _load_schemata(store: Store, tenant: str) -> tuple[list[ErrorSchema], int]:
-    """The active schemata, and how many cannot be read."""
+    """Return the active schemata and the number of unreadable ones."""
     held, unread = [], 0
     for row in store.list_schemata(status="active", tenant=tenant):
         try:
@@ -166,13 +166,13 @@ def _resolve_code(code: str) -> str:
 
 
 def shorten(text: str) -> str:
-    """The beginning of a text, on one line."""
+    """Return the beginning of a text on one line."""
     line = " ".join(text.split())
     return line if len(line) <= _MAX_TEXT_CHARS else f"{line[: _MAX_TEXT_CHARS - 1]}…"
 
 
 def build_trends(held: FailureFrequencies) -> FailureTrends:
-    """Plots and table of the frequencies."""
+    """Build the plots and the table of the frequencies."""
     shown = (*held.codes, *held.agents)
     top = max((n for one in shown for n in one.counts.values()), default=0)
     return FailureTrends(

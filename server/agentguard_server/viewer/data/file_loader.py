@@ -1,4 +1,4 @@
-"""Files into the store: read, diagnosed and written one after the other, while the list is already shown."""
+"""Background loader that reads, diagnoses and stores the runs of files while the viewer is in use."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from agentguard.trajectory.model import Record, Trajectory
 _LOG = logging.getLogger(__name__)
 
 MAX_SHOWN_ERRORS: Final = 100
-_MAX_PENDING_ROWS: Final = 5_000  # rows; the store gives up what is over its own limit
+_MAX_PENDING_ROWS: Final = 5_000  # the store discards rows beyond its own limit
 _FLUSH_TIMEOUT_S: Final = 60.0
 _MAX_ID_CHARS: Final = 256
 
@@ -30,15 +30,15 @@ Diagnose = Callable[[Trajectory], Diagnosis]
 
 @dataclass(slots=True)
 class LoadProgress:
-    """How far reading has got. Written by one thread, read by any.
+    """Progress of a loader. One thread writes it; any thread may read it.
 
     Attributes:
-        total: how many files and folders were named; 0: none, the store is shown as it is.
-        done: how many were read.
-        runs: how many runs were found.
-        troubles: what could not be read, the first hundred.
-        broken: how many records could not be.
-        running: whether reading goes on.
+        total: number of given files and folders; 0 without any.
+        done: number of completed ones.
+        runs: number of runs found.
+        broken: number of unreadable records.
+        running: whether the loader still runs.
+        errors: messages for unreadable records, at most `MAX_SHOWN_ERRORS`.
     """
 
     total: int = 0
@@ -49,7 +49,7 @@ class LoadProgress:
     errors: list[str] = field(default_factory=list)
 
     def to_event_data(self) -> dict[str, Any] | None:
-        """What pages are told; None where nothing is, or was, read."""
+        """Return the progress as event data; None if no files were given."""
         if not self.total:
             return None
         return {
@@ -61,21 +61,21 @@ class LoadProgress:
         }
 
     def add_error(self, text: str) -> None:
-        """Note what could not be read."""
+        """Record an unreadable record."""
         self.broken += 1
         if len(self.errors) < MAX_SHOWN_ERRORS:
             self.errors.append(text)
 
 
 class FileLoader:
-    """Reads files into a store, in a thread of its own.
+    """Loader that reads files into a store in its own thread.
 
     Args:
-        store: where the runs go.
+        store: store that receives the runs.
         paths: files and folders of any known format.
-        diagnose: makes the diagnosis of a run; None: runs are only written.
-        tenant: whose runs they become.
-        told: called with each record that could not be read.
+        diagnose: function that diagnoses a run; None stores runs without a diagnosis.
+        tenant: tenant that owns the runs.
+        on_error: called with a message for each unreadable record.
     """
 
     def __init__(
@@ -95,19 +95,19 @@ class FileLoader:
         self.loading = LoadProgress(total=len(self._paths), running=bool(self._paths))
 
     def start(self) -> None:
-        """Begin to read."""
+        """Start the thread."""
         if self._paths:
             self._thread = threading.Thread(target=self.run, name="agentguard-view-load", daemon=True)
             self._thread.start()
 
     def stop(self, timeout_s: float = 1.0) -> None:
-        """Read no further; a run that is being diagnosed is not waited for longer than this."""
+        """Stop reading; wait at most ``timeout_s`` seconds for a diagnosis in progress."""
         self._stop.set()
         if self._thread is not None:
             self._thread.join(timeout_s)
 
     def run(self) -> None:
-        """Read all files now, in this thread."""
+        """Read all files in the calling thread."""
         state = self.loading
         try:
             for path in self._paths:
@@ -118,7 +118,7 @@ class FileLoader:
                 state.done += 1
         except AgentGuardError as error:
             self._report_error(str(error))
-        except Exception as error:  # the viewer goes on with what was read
+        except Exception as error:  # the viewer continues with the runs read so far
             _LOG.exception("reading stopped")
             self._report_error(f"reading stopped: {type(error).__name__}")
         finally:
@@ -132,7 +132,7 @@ class FileLoader:
                 else:
                     yield found
         except InputError as error:
-            # One path that cannot be used at all must not keep the others from being read.
+            # An unusable path must not prevent the loading of the others.
             self._report_error(str(error.with_location(file=str(path))))
 
     def _store_record(self, record: Record) -> None:
@@ -145,7 +145,7 @@ class FileLoader:
             self._store.flush(_FLUSH_TIMEOUT_S)
 
     def _make_unique_id(self, id: str) -> str:
-        """An id that the store takes, and that no other run of these files has."""
+        """Return an id that is valid in the store and unique among these files."""
         name = (
             id
             if id and len(id) <= _MAX_ID_CHARS - 8 and id.isprintable()

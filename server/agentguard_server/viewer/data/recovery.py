@@ -1,4 +1,4 @@
-"""A stored recovery, read tolerantly: it is shown, never carried out again."""
+"""Stored recoveries, decoded leniently because they are only displayed."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from agentguard_server.viewer.escaping import to_single_line
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredRecovery:
-    """A recovery as it is shown.
+    """Recovery for display.
 
     Attributes:
-        id: of its row.
-        order: its place among the run's recoveries, from 0.
-        strategy, tier: what was done, and how deep it cut.
-        trigger: the detector that set it off.
-        step: the step held to be the root cause.
-        back_to: the step the run went on from; None where nothing was left behind.
-        at_step: length of the live line when it was done.
-        undone: steps that were left behind.
+        id: id of its row.
+        order: its position among the run's recoveries, from 0.
+        strategy, tier: the strategy, and its tier of intervention.
+        trigger: the detector that triggered it.
+        step: the diagnosed root cause.
+        resume_step: the step from which the run continued; None if no step was left behind.
+        at_step: length of the current branch at the recovery.
+        undone_steps: number of steps left behind.
         outcome: ``planned``, ``recovered``, ``failed`` or ``unknown``.
-        codes, reason, evidence: of the hypothesis it acted on.
-        actions: the plan's actions, each with its name under ``action``.
+        codes, reason, evidence: of the hypothesis that it addressed.
+        actions: actions of the plan; each has its name under ``action``.
         cost: steps, tokens, seconds.
-        schemata: ids of the schemata that spoke for it.
+        schemata: ids of the schemata that supported it.
     """
 
     id: str
@@ -53,24 +53,24 @@ class StoredRecovery:
 
     @property
     def agent_message(self) -> str:
-        """What the agent was told by it."""
+        """Return the texts that the recovery sent to the agent."""
         given = (action.get("text") or action.get("note") for action in self.actions)
         return "\n".join(text for text in given if isinstance(text, str))
 
     @property
     def action_descriptions(self) -> tuple[str, ...]:
-        """Its actions in words, in their order."""
+        """Return descriptions of the actions in order."""
         return tuple(_describe_action(action) for action in self.actions)
 
     @property
     def stop_reason(self) -> str:
-        """The reason it stopped the run; empty where it did not."""
+        """Return the reason for stopping the run; empty if it was not stopped."""
         stops = (one.get("reason") for one in self.actions if one.get("action") == "Stop")
         return next((reason for reason in stops if isinstance(reason, str)), "")
 
 
 def read_recovery(row: RecoveryRow, order: int) -> StoredRecovery:
-    """The recovery of a row. Raises FormatError where the row's data does not make one."""
+    """Decode the recovery of a row. Raises FormatError if the row's data is invalid."""
     node = JsonNode.from_value(dict(row.data))
     plan = node.node_or("plan")
     actions = tuple(dict(one.data) for one in plan.nodes_or("actions"))
@@ -101,13 +101,13 @@ def _parse_cost(node: JsonNode) -> dict[str, float]:
     for part in node.data:
         try:
             cost[part] = node.number(part)
-        except FormatError:  # a cost of another kind is no figure to show
+        except FormatError:  # not a number: not displayed
             continue
     return cost
 
 
 def _find_resume_step(actions: tuple[Mapping[str, Any], ...], at_step: int, undone: int) -> int | None:
-    """As `agentguard.recover.outcome_verification.get_resume_step`, of what was stored."""
+    """Return the same as `agentguard.recover.outcome_verification.get_resume_step`, for stored actions."""
     for action in actions:
         to_step = action.get("to_step")
         if action.get("action") == "Rewind" and isinstance(to_step, int):
@@ -124,7 +124,7 @@ def _describe_action(action: Mapping[str, Any]) -> str:
 
 
 class _ActionFields(dict[str, Any]):
-    """The fields of an action as words; one that is absent is a dash."""
+    """Fields of an action as text; an absent field is a dash."""
 
     def __init__(self, action: Mapping[str, Any]) -> None:
         super().__init__({name: _format_value(value) for name, value in action.items()})

@@ -1,6 +1,6 @@
-"""Everything the store has of one run, decoded; what cannot be decoded is a problem that is shown.
+"""Loading of a run with all its data from the store; invalid data is reported as problems.
 
-A page about a run must come up whatever is in the store: that is when it is needed most.
+The page of a run must load in spite of damaged data, since users then need it most.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ R = TypeVar("R", bound=Row)
 V = TypeVar("V")
 
 DAMAGED_ROW_KEY = "damaged_row"
-"""Key of ``Step.extra`` that says why the stored step could not be read; its content is the row as it is."""
+"""Key in ``Step.extra`` of the error of an unreadable step; the step's content is then the raw row."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredDiagnosis:
-    """A diagnosis with the id of its row, which judgements name."""
+    """Diagnosis with the id of its row, to which feedback refers."""
 
     id: str
     created_at: float
@@ -42,17 +42,17 @@ class StoredDiagnosis:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunData:
-    """One run and what is known of it.
+    """Run with its diagnoses, recoveries, effects and feedback.
 
     Attributes:
         run: the trajectory.
-        diagnoses: the latest last.
-        findings: those of the latest diagnosis, else those the store has.
+        diagnoses: all diagnoses, latest last.
+        findings: findings of the latest diagnosis, else those in the store.
         finding_ids: row ids of the stored findings by detector and step.
         recoveries: in order of time.
-        effects: the rows of the effect ledger.
-        judgements: what people said of the diagnosis.
-        problems: what could not be read, in sentences.
+        effects: rows of the effect ledger.
+        judgements: feedback of people.
+        problems: descriptions of unreadable data.
         stored_at: when the run was stored; epoch seconds.
     """
 
@@ -68,17 +68,17 @@ class RunData:
 
     @property
     def stored_diagnosis(self) -> StoredDiagnosis | None:
-        """The latest diagnosis, with its id."""
+        """Return the latest diagnosis with its id."""
         return self.diagnoses[-1] if self.diagnoses else None
 
     @property
     def diagnosis(self) -> Diagnosis | None:
-        """The latest diagnosis."""
+        """Return the latest diagnosis."""
         return self.diagnoses[-1].diagnosis if self.diagnoses else None
 
     @classmethod
     def from_run(cls, run: Trajectory, diagnosis: Diagnosis | None = None) -> RunData:
-        """What is known of a run that is in no store."""
+        """Return the data of a run that is not in a store."""
         if diagnosis is None:
             return cls(run=run)
         known = StoredDiagnosis(id="", created_at=0.0, diagnosis=diagnosis)
@@ -86,9 +86,9 @@ class RunData:
 
     @classmethod
     def load(cls, store: Store, run_id: str, tenant: str = "") -> RunData | None:
-        """Read a run and everything that belongs to it; None if it is not there.
+        """Load a run with all its data, or return None if it does not exist.
 
-        Raises StoreUnavailable where the store cannot be read now, StoreError where ``run_id`` is no id.
+        Raises StoreUnavailable if the store cannot be read now, StoreError if ``run_id`` is invalid.
         """
         rows = store.get_run_rows(run_id, tenant=tenant)
         if rows is None:
@@ -163,7 +163,7 @@ def _decode_run(
 def _salvage_run(
     head: RunRow, steps: list[StepRow], branches: list[BranchRow], problems: list[str]
 ) -> Trajectory:
-    """The run put together row by row: one that cannot be read stands there as it was stored."""
+    """Build a run row by row; an unreadable step contains its raw row."""
     try:
         meta = decode_meta(JsonNode.from_value(dict(head.data)))
     except FormatError as error:

@@ -1,4 +1,4 @@
-"""The list of runs as its address says: filters, order and page, read from a query and written as one."""
+"""Query string of the list of runs: parsing and building of filters, sort order and page."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ DEFAULT_PAGE_SIZE: Final = 50
 _MAX_TEXT_CHARS: Final = 256
 
 RECOVERY_FILTERS: Final[Mapping[str, str]] = {"yes": "yes", "no": "no", "pending": "pending", "none": ""}
-"""What a query calls how recovery ended, and what the store does."""
+"""Values of the query parameter ``recovered``, and the store's values."""
 
 QueryPairs = Sequence[tuple[str, str]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunQuery:
-    """What a query asks for.
+    """Parsed query of the list of runs.
 
     Attributes:
-        filter, sort: as the store takes them.
-        limit, after: of the page.
-        given: the query without what is empty or was not understood, in one order, without the page.
-        wrong: what was not understood, for a person.
+        filter, sort: filter and sort order for the store.
+        limit, after: size and cursor of the page.
+        parameters: valid parameters in a fixed order, without the cursor.
+        problems: messages for invalid parameters.
     """
 
     filter: RunSummaryFilter
@@ -45,33 +45,33 @@ class RunQuery:
     def to_query_string(
         self, *, drop: Sequence[str] = (), pair: tuple[str, str] | None = None, **more: str
     ) -> str:
-        """The query with changes, from the first page on; begins with ``?`` unless it is empty.
+        """Return the query string with changes, from the first page on.
 
         Args:
-            drop: names to leave out.
+            drop: parameters to leave out.
             pair: one name and value to leave out.
-            more: what to put in place of what there is of that name.
+            more: parameters to set; they replace those of the same name.
         """
         kept = [one for one in self.parameters if one[0] not in (*drop, *more) and one != pair]
         made = urlencode([*kept, *more.items()], errors="replace")
         return f"?{made}" if made else "?"
 
     def sort_query_string(self, name: str) -> str:
-        """The query in the order of a column; in the other direction where that is the order already."""
+        """Return the query string sorted by a column; reversed if it is the current sort column."""
         descending = not self.sort.descending if self.sort.by == name else name not in _ASCENDING_FIRST
         return self.to_query_string(sort=name, dir="desc" if descending else "asc")
 
     def value(self, name: str) -> str:
-        """What the query has for a field of the form; the first, empty for nothing."""
+        """Return the first value of a form field; empty if there is no value."""
         return next((value for key, value in self.parameters if key == name), "")
 
     def has(self, name: str, value: str) -> bool:
-        """Whether the query has a value among those of a field."""
+        """Return whether a field has a value."""
         return (name, value) in self.parameters
 
     @property
     def filters(self) -> tuple[tuple[str, str], ...]:
-        """What narrows the list."""
+        """Return the parameters that filter the list."""
         return tuple(one for one in self.parameters if one[0] not in ("sort", "dir", "limit"))
 
 
@@ -81,7 +81,7 @@ _ASCENDING_FIRST = frozenset(
 
 
 class _QueryReader:
-    """Takes fields from a query one by one and notes what was not understood."""
+    """Reader of the fields of a query; collects messages for invalid values."""
 
     def __init__(self, pairs: QueryPairs) -> None:
         self._pairs = [(name, value.strip()[:_MAX_TEXT_CHARS]) for name, value in pairs]
@@ -89,7 +89,7 @@ class _QueryReader:
         self.problems: list[str] = []
 
     def read_one(self, name: str, read: Callable[[str], T], mistake: str) -> T | None:
-        """The last value of a field; None where it is empty or is not what it must be."""
+        """Return the last value of a field; None if it is empty or invalid."""
         values = [value for key, value in self._pairs if key == name and value]
         if not values:
             return None
@@ -102,14 +102,14 @@ class _QueryReader:
         return found
 
     def read_many(self, name: str, known: Mapping[str, T]) -> frozenset[T]:
-        """All values of a field that are known."""
+        """Return all known values of a field."""
         found = list(dict.fromkeys(value for key, value in self._pairs if key == name and value in known))
         self.parameters += [(name, value) for value in found]
         return frozenset(known[value] for value in found)
 
 
 def parse_run_query(pairs: QueryPairs) -> RunQuery:
-    """What a query asks for; whatever is wrong in it is passed over and said."""
+    """Parse a query; invalid parameters are ignored and reported."""
     reader = _QueryReader(pairs)
     filter = RunSummaryFilter(
         text=reader.read_one("q", str, "no text"),
@@ -148,13 +148,13 @@ _DIRECTIONS = ("asc", "desc")
 
 
 def without_filters(query: RunQuery) -> RunQuery:
-    """The same order without any filter."""
+    """Return the query without filters in the same sort order."""
     given = tuple(one for one in query.parameters if one[0] in ("sort", "dir", "limit"))
     return replace(query, filter=RunSummaryFilter(), parameters=given, after=None)
 
 
 def row_to_dict(row: Any) -> dict[str, Any]:
-    """A row as JSON data for programs."""
+    """Return a row as JSON data for the API."""
     hidden = {"tenant", "data", "known", "stale"}
     return {one.name: getattr(row, one.name) for one in fields(row) if one.name not in hidden}
 
@@ -191,6 +191,6 @@ def _parse_yes_no(text: str) -> bool:
 
 
 def _parse_time(text: str) -> float:
-    """A day or a moment; in UTC where it does not say otherwise."""
+    """Parse a date or a time; UTC unless it has an offset."""
     found = datetime.fromisoformat(text)
     return (found if found.tzinfo is not None else found.replace(tzinfo=UTC)).timestamp()

@@ -1,1 +1,1 @@
-"""One module a page; each has ``routes()``, and the application finds it here."""
+"""Pages of the viewer: one module per page, each with ``routes()``."""

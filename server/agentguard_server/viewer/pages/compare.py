@@ -1,4 +1,4 @@
-"""Two evaluations run by run."""
+"""Page that compares two evaluations run by run."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ SIDE_LABELS: Final[Mapping[CorrectSide, str]] = {
 
 
 def routes() -> list[BaseRoute]:
-    """The page."""
+    """Return the routes of the page."""
     return [Route("/evals/compare", _render_page, name="compare"), Route("/api/evals/compare", _render_json)]
 
 
 def _parse_request(request: Request) -> tuple[MethodSelection, MethodSelection, EvaluationComparison] | str:
-    """What is to be compared, or why it cannot be."""
+    """Return the two methods and their comparison, or a message if they cannot be compared."""
     given, held = request.query_params, get_evaluation_files(request)
     a, b = held.select_method(given.get("a", "")), held.select_method(given.get("b", ""))
     if a is None or b is None:
@@ -46,7 +46,7 @@ def _parse_request(request: Request) -> tuple[MethodSelection, MethodSelection, 
 
 
 def _default_criterion(a: MethodSelection, b: MethodSelection) -> Criterion:
-    """What is compared where nobody says: root-cause steps if both have them."""
+    """Return the default criterion: root-cause steps if both evaluations have them."""
     both = a.result.localization is not None and b.result.localization is not None
     return Criterion.STEP if both else Criterion.OUTCOME
 
@@ -79,7 +79,7 @@ def _render_page(request: Request) -> Response:
 
 
 def _describe_difference(held: EvaluationComparison) -> dict[str, str]:
-    """The difference in words: points, interval, p."""
+    """Format the difference: percentage points, interval, p-value."""
     d = held.difference
     sign = "+" if d.mean > 0 else ""
     return {

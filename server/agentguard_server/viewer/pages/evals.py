@@ -1,4 +1,4 @@
-"""Kept evaluations: the list, and the page of one with its scores, plots and every run."""
+"""Pages of saved evaluations: the list, and one evaluation with scores, plots and runs."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ RUN_FILTERS: Final[Mapping[str, str]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluationRow:
-    """One method in the list of evaluations."""
+    """Row of the list of evaluations: one method."""
 
     ref: str
     id: str
@@ -47,7 +47,7 @@ class EvaluationRow:
 
 
 def routes() -> list[BaseRoute]:
-    """The pages."""
+    """Return the routes of the pages."""
     return [
         Route("/evals", _render_list, name="evals"),
         Route("/evals/parts.css", _serve_style, name="evals-style"),
@@ -58,7 +58,7 @@ def routes() -> list[BaseRoute]:
 
 
 def get_evaluation_files(request: Request) -> EvaluationFiles:
-    """The application's evaluations."""
+    """Return the evaluations of the application."""
     state = request.app.state
     if not hasattr(state, "sheets"):
         state.sheets = EvaluationFiles(state.settings.evals)
@@ -67,7 +67,7 @@ def get_evaluation_files(request: Request) -> EvaluationFiles:
 
 
 def find_stored_cases(request: Request, cases: list[Case]) -> frozenset[str]:
-    """Ids of the cases whose run is in the store: called the same, and with as many steps."""
+    """Return the ids of cases whose run is in the store with the same id and length."""
     state = request.app.state
     ids = [case.id for case in cases if case.id]
     lengths = get_run_lengths(state.store, ids, tenant=state.settings.tenant)
@@ -88,7 +88,7 @@ def _render_list(request: Request) -> Response:
 
 
 def _build_rows(found: EvaluationFile) -> list[EvaluationRow]:
-    """The measured methods of a file, then its baselines, the best first."""
+    """Return the evaluated methods of a file, then its baselines, best first."""
     if found.result_file is None:
         return []
     first = found.result_file.results[0]

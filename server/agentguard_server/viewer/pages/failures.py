@@ -1,4 +1,4 @@
-"""What goes wrong, over all runs: clusters of failures, and how often which occurs."""
+"""Page of all failures: clusters, and frequencies over time."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from agentguard_server.viewer.renderer import get_renderer
 
 
 def routes() -> list[BaseRoute]:
-    """The page."""
+    """Return the routes of the page."""
     return [Route("/failures", _render_page, name="failures"), Route("/api/failures", _render_json)]
 
 

@@ -1,4 +1,4 @@
-"""What a person says of a diagnosis: kept in the store, counted for or against schemata."""
+"""Endpoint for feedback on diagnoses: stores it and updates the counts of schemata."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _DURABILITY_TIMEOUT_S: Final = 5.0
 
 
 def routes() -> list[BaseRoute]:
-    """The one address, which takes forms alone."""
+    """Return the route, which accepts only form posts."""
     return [Route("/runs/{id:path}/judge", _handle_feedback, methods=["POST"])]
 
 
@@ -52,7 +52,7 @@ def _store_judgement(request: Request, fields: dict[str, str]) -> Response:
 
 
 def _parse_form(body: bytes) -> dict[str, str]:
-    """The fields of a form. Raises ConfigError on a body that is none."""
+    """Parse the fields of a form. Raises ConfigError if the body is not a form."""
     try:
         pairs = parse_qsl(
             body.decode("utf-8"), keep_blank_values=True, max_num_fields=_MAX_FIELDS, errors="strict"
@@ -65,7 +65,7 @@ def _parse_form(body: bytes) -> dict[str, str]:
 def _build_judgement_row(
     store: Store, run_id: str, fields: dict[str, str], *, tenant: str, author: str
 ) -> JudgementRow:
-    """The judgement. Raises StoreError where there is no such subject, ConfigError on a wrong field."""
+    """Build the row. Raises StoreError if the subject is unknown, ConfigError if a field is invalid."""
     subject, subject_id = fields.get("subject", ""), fields.get("subject_id", "")
     if subject not in SUBJECTS:
         raise ConfigError(f"subject is {subject[:40]!r}, expected one of {', '.join(SUBJECTS)}")
@@ -115,7 +115,7 @@ def _parse_step(store: Store, run_id: str, text: str, tenant: str) -> int:
 
 
 def _find_previous_judgements(store: Store, row: JudgementRow) -> JudgementRow | None:
-    """What the same person said of the same subject until now."""
+    """Return the current judgement of the same person on the same subject."""
     held = select_current_judgements(store.list_judgements(row.run_id, tenant=row.tenant))
     same = (
         one for one in held if (one.subject, one.subject_id, one.by) == (row.subject, row.subject_id, row.by)
@@ -124,7 +124,7 @@ def _find_previous_judgements(store: Store, row: JudgementRow) -> JudgementRow |
 
 
 def _resolve_author(host: str, fields: dict[str, str]) -> str:
-    """Who says it: as the form has it, else the user of this machine where nobody else can be."""
+    """Return the author: from the form, else on loopback the user of this machine."""
     given = " ".join(fields.get("by", "").split())[:_MAX_NAME_CHARS]
     if given or not is_loopback(host):
         return given

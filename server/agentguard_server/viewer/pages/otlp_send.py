@@ -1,4 +1,4 @@
-"""A run, sent to the collector that was named where the viewer was started; nobody can name another here."""
+"""Endpoint that sends a run to the OTLP collector from the settings; requests cannot choose another one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from agentguard_server.viewer.renderer import get_renderer
 
 
 def routes() -> list[BaseRoute]:
-    """The one address; what is sent and where to is not for its caller to say."""
+    """Return the route."""
     return [Route("/runs/{id:path}/send", _send_run, methods=["POST"])]
 
 

@@ -1,4 +1,4 @@
-"""The page of a run, its fragments, its raw JSON, and its exports."""
+"""Page of a run, its fragments, its raw JSON, and its exports."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ from agentguard_server.viewer.view_cache import ViewCache
 _VIEWS = ("conversation", "branches", "effects", "findings", "about", "search")
 _ROWS = 100
 _CONTEXT_STEPS = 2.0
-"""Seconds before a page is rendered from which on it is told of changes, lest one fall between."""
+"""Overlap in seconds between the page and its event stream, so that no change is missed."""
 _MAX_STEPS = 500
 
 
 def routes() -> list[BaseRoute]:
-    """One route: ids may hold slashes, so that the path is taken apart before it is decoded."""
+    """Return one route for all paths below a run, because an id may contain slashes."""
     return [Route("/runs/{rest:path}", handle_run, methods=["GET"], name="run")]
 
 
 def handle_run(request: Request) -> Response:
-    """Whatever is asked of one run."""
+    """Handle all requests for one run."""
     run_id, action = _parse_path(request)
     shelf = _get_view_cache(request)
     view = shelf.get_view(run_id)
@@ -58,7 +58,7 @@ def handle_run(request: Request) -> Response:
 
 
 def _parse_path(request: Request) -> tuple[str, str]:
-    """The run's id and what is asked of it; an id with slashes that were not encoded is taken whole."""
+    """Return the run id and the action of a path; unencoded slashes are part of the id."""
     raw = cast(bytes, request.scope.get("raw_path") or request.url.path.encode()).decode("ascii", "replace")
     rest = raw.partition("?")[0].partition("/runs/")[2]
     first, _, action = rest.partition("/")
@@ -81,7 +81,7 @@ def _get_view_cache(request: Request) -> ViewCache:
 
 @dataclass(frozen=True, slots=True)
 class _StepWindow:
-    """What part of a run is asked for."""
+    """Requested range of steps of a branch."""
 
     line: BranchView
     begin: int
@@ -89,7 +89,7 @@ class _StepWindow:
 
     @classmethod
     def from_request(cls, request: Request, view: RunPageModel) -> _StepWindow:
-        """Read the query; what makes no sense is the beginning of the live line."""
+        """Parse the query; invalid values select the beginning of the current branch."""
         line = view.get_branch(request.query_params.get("line", CURRENT_BRANCH)) or view.branches.current
         at = _parse_integer(request, "step", 0)
         begin = max(0, min(at, len(line.steps) - 1)) // STEPS_PER_PAGE * STEPS_PER_PAGE
@@ -144,7 +144,7 @@ def _render_page(request: Request, view: RunPageModel) -> HTMLResponse:
 
 
 def _render_steps(request: Request, view: RunPageModel) -> HTMLResponse:
-    """Some steps of a line as a fragment of the page."""
+    """Render a range of steps as a fragment of the page."""
     settings: ViewerSettings = request.app.state.settings
     line = view.get_branch(request.query_params.get("line", CURRENT_BRANCH)) or view.branches.current
     begin = max(0, _parse_integer(request, "from", 0))
@@ -173,7 +173,7 @@ def _build_tabs(view: RunPageModel) -> list[tuple[str, str, int | None]]:
 
 
 def _build_url_factory(base: str, line: BranchView, axis: Axis | None) -> Callable[..., str]:
-    """Makes addresses of this page with some of its state changed."""
+    """Return a function that builds URLs of this page with changed parameters."""
     kept: dict[str, Any] = {"line": line.id or None, "axis": axis}
 
     def url(**changed: object) -> str:

@@ -1,4 +1,4 @@
-"""The list of runs, its data for programs, and the stream of what changes."""
+"""List of runs, its JSON API, and the stream of changes."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ COLUMNS: Final = (
     ("duration", "Duration"),
     ("time", "Began"),
 )
-"""Columns of the list: what it is sorted by, and the heading."""
+"""Columns of the list: sort key and heading."""
 NUMERIC_COLUMNS: Final = frozenset({"steps", "tokens", "cost", "duration"})
 
 FIELDS: Final = {
@@ -52,11 +52,11 @@ FIELDS: Final = {
     "min_tokens": "tokens from",
     "max_tokens": "tokens to",
 }
-"""What a filter is called, where its field's name is not it."""
+"""Labels of filters whose label differs from the name of the field."""
 
 
 def routes() -> list[BaseRoute]:
-    """The pages."""
+    """Return the routes of the pages."""
     return [
         Route("/", _render_page, name="runs"),
         Route("/api/runs", _render_json),
@@ -120,7 +120,7 @@ async def _stream_events(request: Request) -> Response:
 
 
 def _select_page(store: Store, query: RunQuery, tenant: str) -> tuple[RunQuery, ResultPage[RunSummaryRow]]:
-    """The page that is asked for; the first one where its place is not one of this order."""
+    """Return the requested page; the first one if the cursor is invalid for the sort order."""
     page = Page(limit=query.limit, after=query.after)
     try:
         return query, store.list_run_summaries(query.filter, query.sort, page, tenant=tenant)
@@ -135,21 +135,21 @@ def _select_page(store: Store, query: RunQuery, tenant: str) -> tuple[RunQuery, 
 
 
 def _count_runs(store: Store, wanted: RunQuery, found: ResultPage[RunSummaryRow], tenant: str) -> int:
-    """How many runs match; the one page there is tells by itself."""
+    """Return the number of matching runs; no query is needed if they fit on one page."""
     if wanted.after is None and found.next is None:
         return len(found.rows)
     return store.count_run_summaries(wanted.filter, max_count=_MAX_COUNT + 1, tenant=tenant)
 
 
 def _get_facets(request: Request, store: Store, tenant: str) -> RunFacets:
-    """What there is to filter by; counted anew now and then, and nobody waits for it but the first."""
+    """Return cached filter values; a background thread refreshes them, so only the first request waits."""
     state = request.app.state
     kept: tuple[float, RunFacets] | None = getattr(state, "facets", None)
     lasts = 1.0 if state.loading.running else _FACETS_TTL_S
     if kept is None:
         kept = state.facets = (time.monotonic(), store.get_facets(tenant=tenant))
     elif time.monotonic() - kept[0] > lasts:
-        state.facets = (time.monotonic(), kept[1])  # the others that come meanwhile count nothing
+        state.facets = (time.monotonic(), kept[1])  # concurrent requests must not refresh too
         threading.Thread(target=_refresh_facets, args=(state, store, tenant), daemon=True).start()
     return kept[1]
 
@@ -164,7 +164,7 @@ def _format_row(row: RunSummaryRow) -> dict[str, Any]:
 
 
 def _parse_since(text: str | None) -> float | None:
-    """A time within the last day; anything else asks for nothing that was missed."""
+    """Parse a timestamp of the last day; return None for other values, so that no changes are replayed."""
     try:
         found = float(text or "")
     except ValueError:
@@ -174,7 +174,7 @@ def _parse_since(text: str | None) -> float | None:
 
 
 def format_time(seconds: float | None, form: str = "%Y-%m-%d %H:%M") -> str:
-    """A moment, in UTC; empty for one that no calendar has."""
+    """Format a timestamp in UTC; empty if it is out of range."""
     try:
         return time.strftime(form, time.gmtime(seconds)) if seconds is not None else ""
     except (ValueError, OverflowError, OSError):

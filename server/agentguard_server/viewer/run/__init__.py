@@ -1,1 +1,1 @@
-"""What the page of a run shows, as plain values: no request and no template in here."""
+"""Content of the page of a run as plain values, independent of requests and templates."""

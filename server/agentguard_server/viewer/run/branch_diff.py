@@ -1,4 +1,4 @@
-"""Two lines side by side from where they part: what was left, what was done in its place, and why."""
+"""Side-by-side comparison of an abandoned branch with the branch that replaced it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _MAX_CALLS = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArgumentSummary:
-    """One argument; ``differs`` from that of the call beside it."""
+    """Argument of a call; ``differs`` from that of the call next to it."""
 
     name: str
     value: str
@@ -34,7 +34,7 @@ class ArgumentSummary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallSummary:
-    """A call in one line, and what came back."""
+    """Call with its result on one line."""
 
     name: str
     arguments: tuple[ArgumentSummary, ...]
@@ -44,7 +44,7 @@ class CallSummary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepSummary:
-    """A step in a few lines; ``more`` calls are not shown."""
+    """Step on a few lines; ``more`` is the number of calls left out."""
 
     index: int
     kind: StepKind
@@ -55,7 +55,7 @@ class StepSummary:
 
 
 def summarize_step(step: Step, index: int, *, counterpart: Step | None = None) -> StepSummary:
-    """Shorten a step; arguments are compared with those of the step beside it."""
+    """Summarize a step; compare its arguments with those of ``counterpart``."""
     others = {call.name: call for call in counterpart.tool_calls} if counterpart is not None else {}
     calls = tuple(
         _summarize_call(step, place, others.get(call.name))
@@ -103,7 +103,7 @@ _MAX_PAIRS = 40
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepPair:
-    """Two steps that stand beside each other; one of them may be missing."""
+    """Two corresponding steps; one of them may be missing."""
 
     relation: Relation
     left: StepSummary | None
@@ -112,14 +112,14 @@ class StepPair:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BranchDiff:
-    """A branch beside the line that went on.
+    """Comparison of an abandoned branch with its replacement.
 
     Attributes:
-        branch: the line that was left.
-        beside: the line that went on in its place; it may have been left later.
-        pairs: from where they part, at most 40.
-        more: pairs that are not shown.
-        told: what the agent was told.
+        branch: the abandoned branch.
+        counterpart: the branch that continued instead; it may have been abandoned later.
+        pairs: steps from the fork on, at most 40 pairs.
+        more: number of pairs left out.
+        guard_messages: messages of the guard to the agent.
     """
 
     branch: BranchView
@@ -130,12 +130,12 @@ class BranchDiff:
 
     @property
     def recovery(self) -> StoredRecovery | None:
-        """What left the branch."""
+        """Return the recovery that abandoned the branch."""
         return self.branch.recovery
 
 
 def diff_branches(branches: BranchViews) -> tuple[BranchDiff, ...]:
-    """All branches, in the order in which they were left."""
+    """Compare all abandoned branches, in the order of their abandonment."""
     return tuple(_diff_branch(branch, branches.by_id[branch.parent_id]) for branch in branches.abandoned)
 
 
@@ -161,7 +161,7 @@ def _diff_branch(branch: BranchView, counterpart: BranchView) -> BranchDiff:
 
 
 def _align_steps(left: Sequence[Step], right: Sequence[Step], fork: int) -> list[StepPair]:
-    """Steps that use the same tools are held to answer each other; what is left over stands alone."""
+    """Align steps that use the same tools, and steps between them by position; the rest are single."""
     pairs: list[StepPair] = []
     matcher = SequenceMatcher(
         None, [_step_signature(one) for one in left], [_step_signature(one) for one in right], autojunk=False
@@ -196,6 +196,6 @@ def _step_signature(step: Step) -> tuple[str, ...]:
 
 
 def _action_signature(step: Step) -> tuple[str, ...]:
-    """What a step does: its calls with their arguments, else what it says."""
+    """Return the calls of a step with their arguments; without calls, its text."""
     calls = tuple(f"{call.name} {canonicalize_json(call.arguments)}" for call in step.tool_calls)
     return calls or (step.content.strip(),)

@@ -1,4 +1,4 @@
-"""The lines of a run: the live one and those that were left, each as the whole path of steps to its end."""
+"""Branches of a run, current and abandoned, each as the whole path of steps from the start."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ CURRENT_BRANCH = ""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BranchView:
-    """One line.
+    """Branch of a run for display.
 
     Attributes:
-        id: of the branch; empty for the live line.
-        number: 0 for the live line, then branches in the order in which they were left.
-        steps: from the beginning of the run.
-        owners: for each step the id of the line it was recorded on.
-        fork: where it parts from its parent; 0 for the live line.
-        parent: id of the line that went on in its place.
-        reason: why it was left.
-        recovery: what left it, if that is known.
+        id: id of the branch; empty for the current branch.
+        number: 0 for the current branch; abandoned branches count from 1 in order of abandonment.
+        steps: all steps from the start of the run.
+        owner_ids: for each step the id of the branch on which it was recorded.
+        fork_step: first step that differs from the parent; 0 for the current branch.
+        parent_id: id of the branch that continued instead.
+        reason: why the branch was abandoned.
+        recovery: the recovery that abandoned it, if known.
     """
 
     id: str
@@ -38,42 +38,42 @@ class BranchView:
 
     @property
     def own_steps(self) -> tuple[Step, ...]:
-        """The steps recorded on it, without those it shares with its parent."""
+        """Return the steps recorded on this branch, without those of its parent."""
         return self.steps[self.fork_step :]
 
     @property
     def name(self) -> str:
-        """What it is called on the page."""
+        """Return the name of the branch on the page."""
         return f"branch {self.number}" if self.number else "live line"
 
 
 @dataclass(frozen=True, slots=True)
 class BranchViews:
-    """All lines of a run by id, the live one first."""
+    """All branches of a run by id, the current one first."""
 
     by_id: Mapping[str, BranchView]
 
     @property
     def current(self) -> BranchView:
-        """The line the run ended on."""
+        """Return the current branch."""
         return self.by_id[CURRENT_BRANCH]
 
     @property
     def abandoned(self) -> tuple[BranchView, ...]:
-        """The lines that were left, in that order."""
+        """Return the abandoned branches in order of abandonment."""
         return tuple(line for line in self.by_id.values() if line.number)
 
     def __iter__(self) -> Iterator[BranchView]:
         return iter(self.by_id.values())
 
     def find_by_recovery(self, recovery: StoredRecovery) -> BranchView:
-        """The line a recovery acted on: the branch it left, or the live line."""
+        """Return the branch that a recovery abandoned, else the current branch."""
         left = (line for line in self.abandoned if line.recovery is recovery)
         return next(left, self.current)
 
 
 def build_branches(data: RunData) -> BranchViews:
-    """Put the lines of a run together."""
+    """Build the branches of a run."""
     run = data.run
     found = {
         CURRENT_BRANCH: BranchView(
@@ -114,7 +114,7 @@ def _trace_path(
 
 
 def _match_recoveries(run: Trajectory, recoveries: tuple[StoredRecovery, ...]) -> dict[str, StoredRecovery]:
-    """Branch to the recovery that left it: both are in order of time, and agree on place and reason."""
+    """Return the recovery of each branch; both are in order of time and match by fork step and reason."""
     free = list(run.branches)
     found: dict[str, StoredRecovery] = {}
     for recovery in recoveries:

@@ -1,4 +1,4 @@
-"""Steps as turns of a conversation: who, what was said, which tools were called and what came back."""
+"""Steps of a run as turns of a conversation, with speakers, texts, tool calls and results."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from agentguard_server.viewer.run.text_view import FoldOptions, TextView, build_
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallResult:
-    """What a call returned; ``error`` says how it is known to be one: recorded, or by its looks."""
+    """Result of a call; ``error`` describes a recorded or a detected error and is empty without one."""
 
     text: TextView | None
     error: str
@@ -34,7 +34,7 @@ class CallResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnCall:
-    """A tool call, its result under it, and what became of its effect."""
+    """Tool call with its result and its side effect."""
 
     name: str
     arguments: TextView | None
@@ -44,25 +44,25 @@ class TurnCall:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnView:
-    """One step as the page shows it.
+    """Step for display.
 
     Attributes:
-        index: its number, from 0.
-        anchor: id of its element.
-        line: id of the line it was recorded on.
-        look: kind, letter and words for who speaks.
-        agent: name of the speaker.
-        told: what the guard told the agent before it.
-        repaired: what it repaired in it.
-        elected: how it was chosen among candidates.
-        damaged: why the stored step could not be read; empty where it could.
-        seconds: how long it took, if known.
-        tokens: prompt and completion, if known.
-        findings: what detectors saw in it.
-        root: it is held to be the root cause; ``rank`` is its rank among the hypotheses, from 1.
-        sure: the run is held to have failed: what is first among the suspects is the root cause.
-        uses: traced values that it uses.
-        left: the line was left: it is shown in grey.
+        index: number of the step, from 0.
+        anchor: id of its HTML element.
+        branch_id: id of the branch on which it was recorded.
+        kind: kind of the step, with letter and label.
+        agent: name of the agent.
+        guard_messages: messages of the guard before the step.
+        repairs: repairs of the step by the guard.
+        election: description of the vote among candidates.
+        read_error: why the stored step could not be read; empty if it could.
+        seconds: duration, if known.
+        tokens: prompt and completion tokens, if known.
+        findings: findings of detectors in the step.
+        root: whether the step is the diagnosed root cause; ``rank`` is its rank among the hypotheses, from 1.
+        sure: whether the run was diagnosed as failed, so that the first hypothesis counts as the root cause.
+        uses: traced values that the step uses.
+        is_abandoned: whether the step is on an abandoned branch and shown in grey.
     """
 
     index: int
@@ -92,7 +92,7 @@ class TurnView:
 
     @property
     def error(self) -> bool:
-        """Whether something that came back in it is an error."""
+        """Return whether a result of the step is an error."""
         return any(call.result and call.result.error for call in self.calls) or any(
             result.error for result in self.results
         )
@@ -100,16 +100,16 @@ class TurnView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnContext:
-    """What turns are read with.
+    """Data from which turns are built.
 
     Attributes:
         quotes: all quotes of the page.
-        findings: by step, of the live line.
-        effects: by line, step and place of the call.
-        ranks: step to its rank among the hypotheses, from 1, by line.
-        uses: step to the traced values it uses, by line.
-        fold: how much of long texts is in the page.
-        sure: the run is held to have failed.
+        findings: findings by step of the current branch.
+        effects: effects by branch, step and position of the call.
+        ranks: rank among the hypotheses, from 1, by branch and step.
+        uses: traced values by branch and step that uses them.
+        fold: folding of long texts.
+        sure: whether the run was diagnosed as failed.
     """
 
     quotes: QuoteIndex
@@ -124,7 +124,7 @@ class TurnContext:
 def build_turns(
     context: TurnContext, branch: BranchView, begin: int, end: int, *, prefix: str = ""
 ) -> tuple[TurnView, ...]:
-    """The turns ``begin`` to ``end`` of a line; ``prefix`` goes before the ids of their elements."""
+    """Build the turns ``begin`` to ``end`` of a branch; ``prefix`` precedes the ids of their elements."""
     shown = range(max(0, begin), min(end, len(branch.steps)))
     return tuple(_build_turn(context, branch, place, prefix) for place in shown)
 
@@ -164,7 +164,7 @@ def _build_turn(context: TurnContext, branch: BranchView, place: int, prefix: st
 
 @dataclass(frozen=True, slots=True)
 class _TextLayout:
-    """Lays out the texts of one step."""
+    """Layout of the texts of one step."""
 
     quotes: Mapping[str, list[Quote]]
     fold: FoldOptions
@@ -213,27 +213,27 @@ def _build_result(seen: Observation, text: TextView | None) -> CallResult:
 
 
 def describe_error(observation: Observation) -> str:
-    """How it is known that a result is an error; empty where it is none."""
+    """Return the reason why a result counts as an error; empty if it does not."""
     if observation.is_error is not None:
         return "error" if observation.is_error else ""
     return "looks like an error" if match_error(observation.content.lower()) is not None else ""
 
 
 def _build_modules(step: Step, fold: FoldOptions) -> tuple[tuple[str, TextView], ...]:
-    """The parts of the turn, where they are not what its content says anyway."""
+    """Return the modules of a step whose text is not part of its content."""
     parts = ((name, text) for name, text in step.modules.items() if text and text not in step.content)
     return tuple((name, build_text_view(f"modules.{name}", text, (), fold)) for name, text in parts)
 
 
 def compute_seconds(step: Step) -> float | None:
-    """How long a step took; None if it was not recorded, or ends before it begins."""
+    """Return the duration of a step; None if it was not recorded or would be negative."""
     if step.started_at is None or step.ended_at is None or step.ended_at < step.started_at:
         return None
     return step.ended_at - step.started_at
 
 
 def count_agent_turns(steps: Sequence[Step]) -> int:
-    """How often the speaker changed to an agent: consecutive steps of one agent are one turn."""
+    """Count the turns of agents; consecutive steps of one agent are one turn."""
     count, last = 0, None
     for step in steps:
         speaker = (step.source, step.agent)

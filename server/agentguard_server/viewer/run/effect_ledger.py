@@ -1,7 +1,7 @@
-"""What the tools did to the world, call by call: executed, undone, reused, skipped, or in doubt.
+"""Side effects of the tool calls of a run: executed, undone, reused, skipped, or in doubt.
 
-The store keeps one row an effect. That a call was answered from it and did not run again is seen from the
-run: the same call stands on another line, or later, and got the recorded result.
+The store has one row per effect. Whether a call reused a recorded result is inferred from the run: the same
+call occurs later or on another branch with the recorded result.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from agentguard_server.viewer.run.branches import BranchView, BranchViews
 
 
 class EffectStatus(StrEnum):
-    """What became of a call that has an effect."""
+    """Outcome of a call with a side effect."""
 
     EXECUTED = "executed"
     UNDONE = "undone"
@@ -42,15 +42,15 @@ STATUS_MEANINGS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EffectEntry:
-    """One call with an effect.
+    """Call with a side effect.
 
     Attributes:
-        fate: what became of it.
+        status: outcome of the call.
         tool, arguments: the call.
-        result: what it returned.
-        line, step: where it was made; the line is None where no step of the run makes it.
-        call: its place among the step's calls.
-        at: when it was settled, or claimed; epoch seconds.
+        result: result of the call.
+        branch_id, step: position of the call; the branch is None if no step of the run has the call.
+        call: position among the calls of the step.
+        at: time of the outcome, else of the claim; epoch seconds.
     """
 
     status: EffectStatus
@@ -64,13 +64,13 @@ class EffectEntry:
 
     @property
     def meaning(self) -> str:
-        """What its fate means, in a sentence."""
+        """Return an explanation of the status."""
         return STATUS_MEANINGS[self.status]
 
 
 @dataclass(frozen=True, slots=True)
 class _RecordedCall:
-    """A call of the run."""
+    """Call of the run with its position."""
 
     branch: BranchView
     step: Step
@@ -80,7 +80,7 @@ class _RecordedCall:
 
 
 def build_ledger(data: RunData, branches: BranchViews) -> tuple[EffectEntry, ...]:
-    """The ledger in order of time as far as lines tell it: the live line comes last."""
+    """Build the ledger sorted by branch and step; the current branch comes last."""
     if not data.effects:
         return ()
     by_call: dict[tuple[str, str], list[_RecordedCall]] = {}
@@ -112,7 +112,7 @@ def _collect_calls(branches: BranchViews) -> Iterator[_RecordedCall]:
 
 
 def find_result(step: Step, place: int) -> Observation | None:
-    """What the call at a place returned: by its id, else by its place where each call has a result."""
+    """Return the result of a call: by its id, else by position if each call has a result."""
     call = step.tool_calls[place]
     named = [one for one in step.observations if one.call_id is not None and one.call_id == call.id]
     if named:
@@ -147,7 +147,7 @@ def _match_executed_call(row: EffectRow, ran: _RecordedCall | None) -> EffectEnt
 
 
 def _infer_status(made: _RecordedCall, row: EffectRow | None, *, refusable: bool) -> EffectStatus | None:
-    """What became of a call that has no row of its own; None where nothing is known of an effect of it."""
+    """Return the status of a call without a row; None if no effect of the call is known."""
     if made.observation is None:
         left = made.branch.recovery
         refused = left is not None and left.tier == "reject"

@@ -1,10 +1,9 @@
-"""How an error spread: which later steps used the values that arose at the root-cause step.
+"""Propagation of an error: later steps that used values originating at the root-cause step.
 
-A value *arises* at a step if no text before it has it: not the task, a prompt or a tool's description, and no
-step. Numbers, identifiers, addresses and dates are traced as `agentguard.detect.value_tracking` writes them,
-and the
-texts of arguments as they are. A value that arises in a step which uses a traced one is traced, too: it may
-come from it. This is about values alone; a wrong idea that leaves no value behind is not seen.
+A value *originates* at a step if no earlier text contains it: neither the task, a prompt, a tool description
+nor a step. Traced values are numbers, identifiers, addresses and dates as normalised by
+`agentguard.detect.value_tracking`, and the texts of arguments. A new value in a step that uses a traced value
+is traced too, as it may derive from it. Errors that leave no value behind are not traced.
 """
 
 from __future__ import annotations
@@ -26,13 +25,13 @@ _PHRASE_LENGTHS = range(4, 81)
 
 @dataclass(slots=True, kw_only=True)
 class ValueTrace:
-    """A value on its way.
+    """Traced value.
 
     Attributes:
-        value: as it was written first.
-        origin: the step it arose at.
-        source: the value it may come from; empty for one of the root step.
-        returned: it came back from a tool of that step; the agent did not write it.
+        value: its first spelling.
+        origin: the step at which it originated.
+        source: the value from which it may derive; empty for values of the root-cause step.
+        is_from_tool: whether a tool returned it at that step; otherwise the agent wrote it.
         uses: later steps that wrote it, in order.
     """
 
@@ -45,14 +44,14 @@ class ValueTrace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErrorPropagation:
-    """What became of the values of one step.
+    """Traced values of one step.
 
     Attributes:
         root: the step.
-        traces: values that later steps used, those that went furthest first.
-        arose: how many values arose at the step at all.
-        reaches_end: the last turn of an agent uses one of them.
-        complete: False where the run is too long for all earlier values to be remembered.
+        traces: values that later steps used, most used first.
+        value_count: number of values that originated at the step.
+        reaches_end: whether the last step of an agent uses one of them.
+        is_complete: False if the run is too long for an index of all earlier values.
     """
 
     root: int
@@ -63,12 +62,12 @@ class ErrorPropagation:
 
     @property
     def affected_steps(self) -> tuple[int, ...]:
-        """The later steps that used any of them, in order."""
+        """Return the later steps that used any of the values, in order."""
         return tuple(sorted({step for trace in self.traces for step in trace.uses}))
 
 
 def trace_propagation(run: Trajectory, steps: Sequence[Step], root: int) -> ErrorPropagation | None:
-    """Trace the values of ``steps[root]``; None if there is no such step."""
+    """Trace the values of ``steps[root]``; return None if there is no such step."""
     if not 0 <= root < len(steps):
         return None
     index = ValueIndex()
@@ -101,7 +100,7 @@ def _index_step(index: ValueIndex, step: Step) -> None:
 
 
 def _find_new_values(index: ValueIndex, step: Step) -> dict[str, ValueTrace]:
-    """Values the step writes, or gets from its tools, that nothing before has."""
+    """Return values that the step writes or gets from its tools and that did not occur before."""
     traced: dict[str, ValueTrace] = {}
     for value in _extract_written_values(step):
         if len(traced) < _MAX_TRACES and _normalize_value(value) not in traced and not index.has_value(value):
@@ -120,7 +119,7 @@ def _find_new_values(index: ValueIndex, step: Step) -> dict[str, ValueTrace]:
 
 
 class _ValueFollower:
-    """Goes along the later steps. Most of them have nothing of what is traced, and are only glanced at."""
+    """Tracer of values through the later steps; a regular expression skips steps without traced values."""
 
     def __init__(self, traced: dict[str, ValueTrace], index: ValueIndex) -> None:
         self._traced, self._index = traced, index
@@ -128,11 +127,11 @@ class _ValueFollower:
         self._pattern = _build_pattern(traced)
 
     def defer_step(self, step: Step) -> None:
-        """Remember a step once somebody asks what was said before."""
+        """Queue a step; it is indexed only when the index is needed."""
         self._deferred_steps.append(step)
 
     def follow_step(self, step: Step) -> None:
-        """Note what a step uses, and what arises in it from that."""
+        """Record the traced values that a step uses, and the new values that may derive from them."""
         traced = self._traced
         low = " ".join(text for _, text in _authored_texts(step)).lower()
         if step.source is not Source.ENVIRONMENT and self._pattern.search(low):
@@ -166,7 +165,7 @@ class _ValueFollower:
 
 
 def _build_pattern(traced: Mapping[str, ValueTrace]) -> re.Pattern[str]:
-    """Finds any spelling of any traced value in a lower-case text; more than that is looked at closely."""
+    """Build a pattern that finds any spelling of any traced value in lower-case text, as a fast prefilter."""
     forms = {
         form.strip("$#")
         for trace in traced.values()
@@ -187,7 +186,7 @@ def _trace_depth(traced: Mapping[str, ValueTrace], key: str) -> int:
 
 
 def _authored_texts(step: Step) -> Iterator[tuple[str, str]]:
-    """What the step's author wrote, in their order; not what tools returned."""
+    """Return the texts of a step in order, without the results of tools."""
     return (
         (name, text[:_MAX_TEXT_CHARS]) for name, text in step.texts() if not name.startswith("observations")
     )
@@ -201,7 +200,7 @@ def _extract_written_values(step: Step) -> Iterator[str]:
 
 
 def _extract_values(text: str) -> Iterator[str]:
-    """Tokens that can be told again: with a digit and two characters at least, or an address."""
+    """Return recognisable tokens: of two or more characters with a digit, or an address."""
     for found in _TOKEN.finditer(text):
         token = found[0].rstrip(".,:/-+")
         if len(token) > 1 and len(token) <= 80 and ("@" in token[1:] or any(c.isdigit() for c in token)):
@@ -209,7 +208,7 @@ def _extract_values(text: str) -> Iterator[str]:
 
 
 def _extract_phrases(value: Any, depth: int = 0) -> Iterator[str]:
-    """Texts of more than one word in arguments: names, titles."""
+    """Return texts of several words in arguments, such as names and titles."""
     if depth > 6:
         return
     if isinstance(value, str):
@@ -224,6 +223,6 @@ def _extract_phrases(value: Any, depth: int = 0) -> Iterator[str]:
 
 
 def _normalize_value(value: str) -> str:
-    """One key for the spellings of a value: ``$1,250.00`` is ``1250``."""
+    """Return one key for all spellings of a value: ``$1,250.00`` becomes ``1250``."""
     amount = parse_number(value)
     return f"{amount:g}" if amount is not None and abs(amount) < 1e6 else value.lower().lstrip("$#")

@@ -1,4 +1,4 @@
-"""Findings against thresholds: what each detector saw, how sure it was, and whether that is enough to act."""
+"""Table of findings with their probability, compared with the threshold for action."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from agentguard_server.viewer.formatting import CodeTitle, find_code_title
 from agentguard_server.viewer.run.highlights import Quote
 
 ACTION_THRESHOLD = OutcomeVerification().threshold
-"""Where a guard of defaults acts; a recorded run does not say what its own guard went by."""
+"""Threshold of a guard with default settings; a recorded run does not contain its guard's threshold."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScoredFinding:
-    """One finding as a row.
+    """Row of the table.
 
     Attributes:
         finding: the finding.
-        id: of its row in the store; empty where it has none.
+        id: id of its row in the store; empty if it is not stored.
         code: its most specific code.
-        acts: it is sure enough to act on.
+        is_above_threshold: whether its probability reaches the threshold.
         quotes: its evidence.
-        again: further findings of the same detector with the same message.
+        repeated_steps: steps of further findings of the same detector with the same message.
     """
 
     finding: Finding
@@ -37,7 +37,7 @@ class ScoredFinding:
 
 
 def group_findings(findings: Sequence[Finding]) -> list[tuple[Finding, tuple[int, ...]]]:
-    """Findings, those that say the same of several steps once, with the further steps."""
+    """Merge findings with the same detector and message; return each with its further steps."""
     first: dict[tuple[str, str], Finding] = {}
     again: dict[tuple[str, str], list[int]] = {}
     for finding in findings:
@@ -52,7 +52,7 @@ def group_findings(findings: Sequence[Finding]) -> list[tuple[Finding, tuple[int
 def score_finding(
     finding: Finding, id: str, quotes: tuple[Quote, ...], repeated_steps: tuple[int, ...]
 ) -> ScoredFinding:
-    """One row."""
+    """Build a row of the table."""
     return ScoredFinding(
         finding=finding,
         id=id,
@@ -64,5 +64,5 @@ def score_finding(
 
 
 def count_by_detector(findings: Sequence[Finding]) -> tuple[tuple[str, int], ...]:
-    """How often each detector saw something, the most frequent first."""
+    """Return the number of findings per detector, most frequent first."""
     return tuple(Counter(finding.detector for finding in findings).most_common())

@@ -1,8 +1,7 @@
-"""What a guard left in a step: what it told the agent before, repaired in it, and how it was elected.
+"""Annotations of the guard in a step: messages to the agent, repairs, and votes.
 
-A session writes it to ``step.extra["agentguard"]`` (`agentguard.runtime.step_annotations`); anyone else may
-have written
-anything there, so that nothing about its shape is taken for granted.
+A session writes them to ``step.extra["agentguard"]`` (`agentguard.runtime.step_annotations`). Imported runs
+may contain any data there, so its structure is checked.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from agentguard_server.viewer.formatting import format_field_name, format_quanti
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextRepair:
-    """A text of a step that the guard put another in place of."""
+    """Text of a step that the guard replaced."""
 
     field: str
     original: str
@@ -26,12 +25,12 @@ class TextRepair:
 
 
 def read_guard_messages(step: Step) -> tuple[str, ...]:
-    """What the guard told the agent before this step."""
+    """Return the messages of the guard to the agent before the step."""
     return tuple(text for text in _read_list(step, "told") if isinstance(text, str))
 
 
 def read_repairs(step: Step) -> tuple[TextRepair, ...]:
-    """What the guard repaired in it."""
+    """Return the repairs of the step by the guard."""
     found = (one for one in _read_list(step, "repaired") if isinstance(one, Mapping))
     return tuple(
         TextRepair(
@@ -44,7 +43,7 @@ def read_repairs(step: Step) -> tuple[TextRepair, ...]:
 
 
 def describe_election(step: Step) -> str:
-    """How it was chosen among candidates, in a sentence; empty where there was no vote."""
+    """Describe in a sentence how the step was elected; empty without a vote."""
     held = _read_annotations(step).get("elected")
     if not isinstance(held, Mapping):
         return ""

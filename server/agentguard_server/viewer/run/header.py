@@ -1,4 +1,4 @@
-"""The head of the page: what went wrong, in one sentence, and what was done about it."""
+"""Header of the page of a run: the failure in one sentence, and the recovery."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ RunState = Literal["failed", "recovered", "lost", "pending", "fine", "unsure", "
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RootCauseCandidate:
-    """A step held to be the root cause.
+    """Candidate for the root cause.
 
     Attributes:
-        rank: among the hypotheses, from 1.
-        line, step, agent, module: where it is.
-        codes: what went wrong, the most specific first.
-        probability: that this step is the root cause.
-        reason, correction: why, and what to do instead.
+        rank: rank among the hypotheses, from 1.
+        branch_id, step, agent, module: position of the candidate.
+        codes: its codes, most specific first.
+        probability: probability that the step is the root cause.
+        reason, correction: the explanation, and the proposed correction.
         quotes: its evidence.
-        there: the step is in the run.
+        is_in_run: whether the step exists in the run.
     """
 
     rank: int
@@ -47,7 +47,7 @@ class RootCauseCandidate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunTotals:
-    """Sums over all lines of the run; None where no step says."""
+    """Totals over all branches of the run; None for values that no step records."""
 
     steps: int
     abandoned_steps: int
@@ -61,17 +61,17 @@ class RunTotals:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunHeader:
-    """The head.
+    """Header of the page.
 
     Attributes:
-        state: of the run, as a whole.
+        state: state of the run as a whole.
         title: the state in a few words.
-        says: what that means, in a sentence.
-        probability: that the run as it ended failed; None without a diagnosis.
-        cause: what went wrong first; None where nothing is held to be wrong.
-        causes: the ranked hypotheses of the diagnosis, without those hardly likely.
-        recovery: the recovery that the state is about.
-        after: what the diagnosis says of the run as it ended, after recoveries.
+        explanation: the state in a sentence.
+        probability: probability that the final run failed; None without a diagnosis.
+        cause: the root cause; None if no failure was found.
+        causes: the ranked hypotheses of the diagnosis, without unlikely ones.
+        recovery: the recovery that determined the state.
+        final_verdict: verdict of the diagnosis on the final run, after recoveries.
     """
 
     state: RunState
@@ -87,7 +87,7 @@ class RunHeader:
 
 _MIN_CAUSES = 3
 _MIN_PROBABILITY = 0.1
-"""Beyond the first three, hypotheses that are less likely than this only draw the eye away."""
+"""Hypotheses after the third that are less likely than this are left out."""
 
 _VERDICT_PHRASES = {
     Verdict.FAILURE: "failed",
@@ -97,7 +97,7 @@ _VERDICT_PHRASES = {
 
 
 def build_header(data: RunData, branches: BranchViews, quotes: QuoteIndex) -> RunHeader:
-    """Put the head together; quotes of the causes are numbered first."""
+    """Build the header; call it before other quotes are added, as quotes of causes come first."""
     diagnosis = data.diagnosis
     main = _select_main_recovery(data.recoveries)
     taken = _build_recovery_cause(main, branches, quotes) if main is not None else None
@@ -117,7 +117,10 @@ def build_header(data: RunData, branches: BranchViews, quotes: QuoteIndex) -> Ru
 
 
 def _select_main_recovery(recoveries: Sequence[StoredRecovery]) -> StoredRecovery | None:
-    """The recovery a reader wants to hear of first: the deepest of those that helped, else of all."""
+    """Return the recovery to show first: the last that stopped the run, else the largest.
+
+    Recoveries that helped take precedence over larger ones that did not.
+    """
     helped = [one for one in recoveries if one.outcome == "recovered"]
     ended = [one for one in recoveries if one.stop_reason]
     return (
@@ -170,7 +173,7 @@ def _describe_recovered_state(
 
 
 def _describe_recovery(main: StoredRecovery) -> str:
-    """What the main recovery did, in words."""
+    """Describe the main recovery."""
     undone = [one for one in main.actions if one.get("action") == "Compensate"]
     count = sum(len(one.get("effects") or ()) for one in undone)
     said = f"at step {main.step} it went back"
@@ -187,7 +190,7 @@ def _describe_final_verdict(diagnosis: Diagnosis | None) -> str:
 def _build_recovery_cause(
     main: StoredRecovery, branches: BranchViews, quotes: QuoteIndex
 ) -> RootCauseCandidate:
-    """The cause of a recovery: the hypothesis it acted on, on the line that it left."""
+    """Return the hypothesis that a recovery addressed, on the branch that it abandoned."""
     line = branches.find_by_recovery(main)
     there = 0 <= main.step < len(line.steps)
     return RootCauseCandidate(
@@ -234,7 +237,7 @@ def _build_cause(
 
 
 def compute_totals(data: RunData, branches: BranchViews) -> RunTotals:
-    """Sums over all lines: what was left behind has been paid for, too."""
+    """Sum over all branches, because abandoned steps had a cost too."""
     steps = [step for line in branches for step in line.own_steps]
     used = [step.usage for step in steps if step.usage is not None]
     counted = [one for one in used if one.prompt_tokens is not None or one.completion_tokens is not None]
@@ -265,7 +268,7 @@ def _compute_duration(steps: Sequence[Step]) -> float | None:
 
 
 def _compute_guard_seconds(data: RunData, timing: Sequence[tuple[str, float]]) -> float | None:
-    """Seconds the guard itself took: inside the run where that was kept, and for the diagnosis."""
+    """Return the seconds that the guard took: in the run, if recorded, and for the diagnosis."""
     kept = data.run.extra.get("agentguard")
     within = kept.get("guard_s") if isinstance(kept, dict) else None
     total = dict(timing).get("total_s")

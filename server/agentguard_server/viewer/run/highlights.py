@@ -1,4 +1,4 @@
-"""Quotes as places in a run: checked against the text, numbered, found again by line and step."""
+"""Quotes of evidence, verified against the text, numbered, and indexed by branch and step."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ QuoteMatch = Literal["exact", "moved", "gone"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quote:
-    """One quote of the page.
+    """Quote on the page.
 
     Attributes:
-        number: as it is shown, from 1.
-        line: id of the branch it stands in; empty for the live line.
-        step, field, start, end: its place.
-        text: what it says.
-        standing: ``exact`` where the offsets are true; ``moved`` where the text was found elsewhere in the
-            field; ``gone`` where the run does not say this there.
-        chief: it speaks for the root cause.
+        number: displayed number, from 1.
+        branch_id: id of its branch; empty for the current branch.
+        step, field, start, end: its position.
+        text: the quoted text.
+        match: ``exact`` if the offsets are correct; ``moved`` if the text is elsewhere in the field; ``gone``
+            if the field does not contain it.
+        is_primary: whether it supports the root cause.
     """
 
     number: int
@@ -38,13 +38,13 @@ class Quote:
 
     @property
     def anchor(self) -> str:
-        """The id of its place in the page."""
+        """Return the id of its HTML element."""
         return f"q{self.number}"
 
 
 @dataclass(slots=True)
 class QuoteIndex:
-    """All quotes of a page, each place once."""
+    """All quotes of a page, without duplicates."""
 
     all: list[Quote] = field(default_factory=list)
     _by_location: dict[tuple[str, int, str, int, int, str], Quote] = field(default_factory=dict)
@@ -58,11 +58,11 @@ class QuoteIndex:
         *,
         is_primary: bool = False,
     ) -> tuple[Quote, ...]:
-        """Take in evidence about a line: ``steps[i]`` stands on the line ``lines[i]``."""
+        """Add evidence; ``steps[i]`` was recorded on the branch ``branch_ids[i]``."""
         return tuple(self._add_one(one, steps, branch_ids, is_primary) for one in evidence)
 
     def find_in_step(self, branch_id: str, step: int) -> Mapping[str, list[Quote]]:
-        """Quotes that stand in a step, by field."""
+        """Return the quotes in a step, by field."""
         by_field: dict[str, list[Quote]] = {}
         for quote in self._by_step.get((branch_id, step), ()):
             by_field.setdefault(quote.field, []).append(quote)

@@ -1,4 +1,4 @@
-"""Where things are: links to steps and quotes, in the page and in the exported file."""
+"""Links to steps and quotes, in the page and in the exported file."""
 
 from __future__ import annotations
 
@@ -10,29 +10,29 @@ from agentguard_server.viewer.run.branches import CURRENT_BRANCH, BranchViews
 from agentguard_server.viewer.run.highlights import Quote
 
 STEPS_PER_PAGE = 100
-"""Steps a fragment has."""
+"""Number of steps in a fragment of the page."""
 
 
 class Links(Protocol):
-    """Makes links."""
+    """Builder of links."""
 
     def step(self, branch_id: str, step: int) -> str:
-        """To a step."""
+        """Return a link to a step."""
         ...
 
     def quote(self, quote: Quote) -> str:
-        """To a quote."""
+        """Return a link to a quote."""
         ...
 
 
 def build_run_url(prefix: str, run_id: str) -> str:
-    """The address of a run's page."""
+    """Return the URL of a run's page."""
     return f"{prefix}/runs/{quote(run_id, safe='', errors='replace')}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageLinks:
-    """Links within the viewer: what is in the page already is an anchor, all else a page of its own."""
+    """Links within the viewer: anchors for steps on the page, URLs of other pages for all others."""
 
     base: str
     branch_id: str = CURRENT_BRANCH
@@ -40,11 +40,11 @@ class PageLinks:
     end: int = 0
 
     def step(self, branch_id: str, step: int) -> str:
-        """To a step, whichever view is open."""
+        """Return a link to a step, whichever view is open."""
         return self._build_url(branch_id, step, f"step-{step}")
 
     def quote(self, quote: Quote) -> str:
-        """To a quote."""
+        """Return a link to a quote."""
         return self._build_url(quote.branch_id, quote.step, quote.anchor)
 
     def _build_url(self, branch_id: str, step: int, anchor: str) -> str:
@@ -56,19 +56,19 @@ class PageLinks:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileLinks:
-    """Links within one file that holds all lines."""
+    """Links within an exported file, which contains all branches."""
 
     branches: BranchViews
 
     def step(self, branch_id: str, step: int) -> str:
-        """To a step."""
+        """Return a link to a step."""
         return f"#{self.build_id_prefix(branch_id)}step-{step}"
 
     def quote(self, quote: Quote) -> str:
-        """To a quote."""
+        """Return a link to a quote."""
         return f"#{quote.anchor}"
 
     def build_id_prefix(self, branch: str) -> str:
-        """What goes before the ids of a line's steps."""
+        """Return the prefix of the ids of a branch's steps."""
         known = self.branches.by_id.get(branch)
         return f"b{known.number}-" if known is not None and known.number else ""

@@ -1,4 +1,4 @@
-"""One run, read once for all that is shown of it: the page, its fragments, the export."""
+"""Page model of a run, shared by the page, its fragments and the export."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from agentguard_server.viewer.run.timeline import Axis, Badge, LaneSource, Timel
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunPageModel:
-    """A run as it is shown.
+    """Run for display.
 
     Attributes:
-        bundle: what it was made from.
-        lines: the live line and those that were left.
+        data: data of the run.
+        branches: the current branch and the abandoned ones.
         quotes: all quotes, numbered.
-        head: what went wrong.
-        scores: the findings.
-        ledger: what tools did to the world.
-        partings: branches beside the lines that went on.
-        spread: how the values of the root cause went on; None without a root cause.
-        reading: what turns are read with.
+        header: header of the page.
+        scored_findings: rows of the table of findings.
+        ledger: side effects of tool calls.
+        branch_diffs: comparisons of abandoned branches with their replacements.
+        propagation: propagation of the root cause's values; None without a root cause.
+        turn_context: data from which turns are built.
     """
 
     data: RunData
@@ -49,7 +49,7 @@ class RunPageModel:
 
     @classmethod
     def from_run_data(cls, data: RunData, *, fold: FoldOptions | None = None) -> RunPageModel:
-        """Read a bundle."""
+        """Build the page model from the data of a run."""
         lines, quotes = build_branches(data), QuoteIndex()
         head = build_header(data, lines, quotes)
         live = lines.current
@@ -89,24 +89,24 @@ class RunPageModel:
         )
 
     def get_branch(self, id: str) -> BranchView | None:
-        """A line by its id; empty for the live one."""
+        """Return a branch by its id, or None; the id of the current branch is empty."""
         return self.branches.by_id.get(id)
 
     def build_turns(
         self, branch: BranchView, begin: int, end: int, *, prefix: str = ""
     ) -> tuple[TurnView, ...]:
-        """Turns of a line."""
+        """Build turns of a branch."""
         return build_turns(self.turn_context, branch, begin, end, prefix=prefix)
 
     def find_root_step(self, branch: BranchView) -> int | None:
-        """The root-cause step, if it stands on this line."""
+        """Return the root-cause step if it is on this branch."""
         cause = self.header.cause
         if cause is None or not cause.is_in_run or cause.step >= len(branch.steps):
             return None
         return cause.step if branch.owner_ids[cause.step] == cause.branch_id else None
 
     def group_forks(self, line: BranchView) -> Mapping[int, tuple[BranchView, ...]]:
-        """Where lines were left for this one, by step."""
+        """Return the branches that were abandoned in favour of this one, by fork step."""
         found: dict[int, list[BranchView]] = defaultdict(list)
         for branch in self.branches.abandoned:
             parent = self.branches.by_id[branch.parent_id]
@@ -116,7 +116,7 @@ class RunPageModel:
         return {step: tuple(left) for step, left in found.items()}
 
     def strip(self, branch: BranchView, axis: Axis | None) -> Timeline:
-        """The strip of a line."""
+        """Build the timeline of a branch."""
         left = () if branch.number else self.branches.abandoned
         beside = [LaneSource(branch=one, root=self.find_root_step(one)) for one in left]
         return build_timeline(
@@ -124,7 +124,7 @@ class RunPageModel:
         )
 
     def get_badges(self, branch: BranchView) -> dict[int, frozenset[Badge]]:
-        """What is worth seeing on a line, by step."""
+        """Return the badges of a branch, by step."""
         if branch.id not in self._badges:
             self._badges[branch.id] = self._compute_badges(branch)
         return self._badges[branch.id]
@@ -154,7 +154,7 @@ def _group_by_step(findings: tuple[Finding, ...]) -> dict[int, tuple[Finding, ..
 
 
 def _rank_steps(header: RunHeader) -> dict[tuple[str, int], int]:
-    """The root cause is first, whichever line it stands on; other hypotheses keep their ranks."""
+    """Rank the root cause first, on any branch; other hypotheses keep their ranks."""
     ranks: dict[tuple[str, int], int] = {}
     taken = header.cause is not None and header.recovery is not None
     if header.cause is not None and header.cause.is_in_run:
@@ -169,7 +169,7 @@ def _trace_root_cause(data: RunData, branches: BranchViews, header: RunHeader) -
     cause = header.cause
     if cause is None or not cause.is_in_run:
         return None
-    # A step of a branch is followed along that branch; what the live line did later did not come from it.
+    # Trace along the branch of the step, as later steps of the current branch did not use its values.
     line = branches.by_id[cause.branch_id]
     if header.recovery is not None:
         line = branches.find_by_recovery(header.recovery)

@@ -1,4 +1,4 @@
-"""Search within a run: every place of a text in what was said, called and returned, on all lines."""
+"""Full-text search in all texts, calls and results of a run, on all branches."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _BEFORE, _AFTER = 60, 160
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchHit:
-    """A place: ``before`` + ``found`` + ``after`` is a stretch of the step's field."""
+    """Hit with its excerpt ``before`` + ``match`` + ``after``; ``more`` counts other matches in its field."""
 
     branch: BranchView
     step: int
@@ -28,7 +28,7 @@ class SearchHit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchResult:
-    """What a search found; ``cut`` if there is more than is shown."""
+    """Hits of a search; ``is_truncated`` if there are more than `MAX_HITS`."""
 
     query: str
     hits: tuple[SearchHit, ...]
@@ -36,7 +36,7 @@ class SearchResult:
 
 
 def search_run(branches: BranchViews, query: str) -> SearchResult:
-    """Find a text, whatever its case; one hit a field, with how often it stands there besides."""
+    """Search for a text, ignoring case; each field is one hit with the number of its further matches."""
     wanted = to_lower(query.strip())
     if not wanted:
         return SearchResult(query=query, hits=(), is_truncated=False)

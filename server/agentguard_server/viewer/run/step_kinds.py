@@ -1,4 +1,4 @@
-"""Kinds of steps: each has a letter, a word and a class, so that none is told by its colour alone."""
+"""Kinds of steps. Each has a letter and a label, so that colour is not the only distinction."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from agentguard.trajectory.model import Source, Step
 
 @dataclass(frozen=True, slots=True)
 class StepKind:
-    """How a kind of step looks: class name, letter, word."""
+    """Kind of a step: CSS class, letter, label."""
 
     name: str
     letter: str
@@ -26,7 +26,7 @@ STEP_KINDS = (USER, AGENT_MESSAGE, AGENT_ACTION, ENVIRONMENT, SYSTEM)
 
 
 def classify_step(step: Step) -> StepKind:
-    """The kind of a step."""
+    """Return the kind of a step."""
     if step.source is Source.AGENT:
         return AGENT_ACTION if step.tool_calls else AGENT_MESSAGE
     return {Source.USER: USER, Source.SYSTEM: SYSTEM}.get(step.source, ENVIRONMENT)

@@ -1,7 +1,7 @@
-"""A text cut into bits that keep their places in it, so that quotes can be marked however it is laid out.
+"""Segmentation of texts for display that keeps the offsets of the original, so that quotes can be marked.
 
-JSON is laid out by adding white space between its tokens, never by parsing and writing it anew: what is
-shown is what was recorded, to the character, and offsets stay true at any depth of nesting.
+JSON is formatted by white space between its tokens; it is never parsed and written again. So the page shows
+the recorded characters, and offsets are correct at any depth of nesting.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _MAX_LINE_CHARS = 96
 
 @dataclass(frozen=True, slots=True)
 class TextSegment:
-    """``text[start:end]``, or where both are equal something added between: white space, a comma."""
+    """Segment ``text[start:end]``; if both are equal, text inserted there, such as white space."""
 
     start: int
     end: int
@@ -35,7 +35,7 @@ class TextSegment:
 
 
 def segment_prose(text: str) -> list[TextSegment]:
-    """A text as people write it: fenced blocks are code."""
+    """Segment prose; fenced blocks are code."""
     bits, at = [], 0
     for fence in _FENCE.finditer(text) if "```" in text else ():
         if fence.start() > at:
@@ -48,23 +48,23 @@ def segment_prose(text: str) -> list[TextSegment]:
 
 
 def is_json(text: str) -> bool:
-    """Whether a text is one JSON object or list that can be laid out."""
+    """Return whether a text is one JSON object or array that is short enough to format."""
     head, tail = text[:64].lstrip()[:1], text[-64:].rstrip()[-1:]
     if (head, tail) not in {("{", "}"), ("[", "]")} or len(text) > _MAX_CHARS:
         return False
     try:
         orjson.loads(text)
-    except ValueError:  # not JSON, or nested so deeply that it is none to orjson
+    except ValueError:  # not JSON, or nested too deeply for orjson
         return False
     return True
 
 
 def segment_json(text: str, *, call: bool = False) -> list[TextSegment]:
-    """JSON laid out: what fits into a line stands in one, all else is indented.
+    """Segment JSON: what fits on one line stays on one line, the rest is indented.
 
     Args:
-        text: a text that `is_json`.
-        call: leave the outermost braces out, as in ``name(key: value)``.
+        text: a text for which `is_json` is true.
+        call: leave out the outermost braces, as in ``name(key: value)``.
     """
     tokens = [(found.start(), found.end()) for found in _TOKEN.finditer(text) if not found[0].isspace()]
     inner = tokens[1:-1] if call and text[tokens[0][0]] == "{" else tokens
@@ -84,7 +84,7 @@ def _segment_one_line(text: str, tokens: list[tuple[int, int]]) -> Iterator[Text
 def _segment_indented(text: str, tokens: list[tuple[int, int]], *, outer: bool) -> Iterator[TextSegment]:
     depth = least = 0 if outer else 1
     ends = _find_short_brackets(text, tokens)
-    flat = -1  # the place of the bracket that ends what stands in one line
+    flat = -1  # position of the bracket that closes a part on one line
     if not outer:
         yield TextSegment(tokens[0][0], tokens[0][0], inserted_text=_build_line_break(depth))
     for place, (start, end) in enumerate(tokens):
@@ -108,7 +108,7 @@ def _segment_indented(text: str, tokens: list[tuple[int, int]], *, outer: bool) 
 
 
 def _find_short_brackets(text: str, tokens: list[tuple[int, int]]) -> dict[int, int]:
-    """Places of opening brackets whose contents fit into a line, with those of the closing ones."""
+    """Return the positions of opening and closing brackets whose contents fit on one line."""
     ends: dict[int, int] = {}
     open_at: list[tuple[int, int]] = []
     length = 0
@@ -131,7 +131,7 @@ def _classify_token(text: str, tokens: list[tuple[int, int]], place: int) -> Ite
     start, end = tokens[place]
     key = place + 1 < len(tokens) and text[tokens[place + 1][0]] == ":" and text[start] == '"'
     if key and _NAME.match(text[start:end]):
-        yield TextSegment(start + 1, end - 1, "key")  # a plain key is read better without its quotation marks
+        yield TextSegment(start + 1, end - 1, "key")  # plain keys are shown without quotation marks
     elif not key and end - start > _MAX_LINE_CHARS and text[start] == '"':
         yield from _segment_long_string(text, start, end)
     else:
@@ -139,7 +139,7 @@ def _classify_token(text: str, tokens: list[tuple[int, int]], place: int) -> Ite
 
 
 def _segment_long_string(text: str, start: int, end: int) -> Iterator[TextSegment]:
-    """A string with a line break after each that is written in it."""
+    """Segment a string, with a line break after each escaped ``\\n``."""
     at = start
     for escape in _ESCAPE.finditer(text, start, end):
         if text[escape.start() + 1] == "n":

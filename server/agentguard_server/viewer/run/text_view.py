@@ -1,4 +1,4 @@
-"""A text as the page has it: its beginning and what is quoted from it in sight, the rest folded."""
+"""Text of a step as displayed: the beginning and the quoted parts are visible, the rest is folded."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from agentguard_server.viewer.run.highlights import Quote
 from agentguard_server.viewer.run.text_segments import TextSegment
 
 _MAX_UNFOLDED_CHARS = 1_600
-"""Code points up to which a text is shown whole."""
+"""Texts of up to this many code points are not folded."""
 _MAX_UNFOLDED_LINES = 24
 _HEAD_CHARS = 900
 _HEAD_LINES = 14
 _CONTEXT_CHARS = 240
 _MIN_FOLD_CHARS = 300
-"""What is folded is at least this long: a fold that hides two lines only gets in the way."""
+"""Minimum length of a folded part; shorter parts stay visible."""
 
 _ODD = re.compile(r"\t| {4}|[{}\[\]<>|/+=$]|.*(?:::|[;{}]$)")
 _LIST_ITEM = re.compile(r"\s*(?:[-*•]|\d+[.)])\s")
@@ -29,13 +29,13 @@ _LIST_ITEM = re.compile(r"\s*(?:[-*•]|\d+[.)])\s")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextPiece:
-    """A stretch of a text.
+    """Part of a text.
 
     Attributes:
-        html: the text, with its marks.
-        folded: it is hidden until it is asked for.
+        html: the text with highlighted quotes.
+        folded: whether it is hidden until the user opens it.
         length: its code points.
-        left_out: code points of it that are not in the page at all.
+        left_out: number of its code points that are not in the page.
     """
 
     html: Markup
@@ -46,12 +46,12 @@ class TextPiece:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextView:
-    """One text of a step.
+    """Text of a step for display.
 
     Attributes:
-        field: as `Step.texts` names it.
-        pieces: the text, in order.
-        mono: it reads better in a fixed pitch: JSON, code, logs.
+        field: name of the field as in `Step.texts`.
+        pieces: parts of the text, in order.
+        mono: whether to use a monospaced font: JSON, code, logs.
         length: its code points.
     """
 
@@ -62,16 +62,16 @@ class TextView:
 
     @property
     def cut(self) -> bool:
-        """Whether some of it is not in the page."""
+        """Return whether a part of the text is not in the page."""
         return any(piece.left_out for piece in self.pieces)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoldOptions:
-    """How much of long texts goes into a page.
+    """Options for folding long texts.
 
     Attributes:
-        most: code points of a folded stretch that are in the page; beyond it there is a link.
+        max_chars: code points of a folded part that are in the page; a link leads to the rest.
         closed: nothing is folded if False.
     """
 
@@ -87,14 +87,14 @@ def build_text_view(
     *,
     call: bool = False,
 ) -> TextView:
-    """Lay out a text.
+    """Build the view of a text.
 
     Args:
-        field: its name.
+        field: name of the field.
         text: the text.
-        quotes: what is quoted from it; those places are in sight.
-        fold: how much of it goes into the page.
-        call: it is the arguments of a call.
+        quotes: quotes of the text; they stay visible.
+        fold: options for folding.
+        call: whether the text is the arguments of a call.
     """
     rules = fold or FoldOptions()
     structured = text_segments.is_json(text)
@@ -108,7 +108,7 @@ def build_text_view(
 
 
 def _split_stretches(text: str, quotes: Sequence[Quote]) -> list[tuple[int, int, bool]]:
-    """Parts of the text in order, and whether each is folded."""
+    """Return the parts of a text in order, and whether each is folded."""
     if len(text) <= _MAX_UNFOLDED_CHARS and text.count("\n") <= _MAX_UNFOLDED_LINES:
         return [(0, len(text), False)]
     seen = [(0, _find_head_end(text))]
@@ -129,7 +129,7 @@ def _split_stretches(text: str, quotes: Sequence[Quote]) -> list[tuple[int, int,
 
 
 def _find_head_end(text: str) -> int:
-    """Where the part in sight ends: after some lines, else between words."""
+    """Return the end of the visible beginning: after some lines, else between words."""
     end = 0
     for _ in range(_HEAD_LINES):
         end = text.find("\n", end) + 1
@@ -144,7 +144,7 @@ def _find_head_end(text: str) -> int:
 
 
 def _is_log(text: str) -> bool:
-    """Whether lines look like a program's and not like sentences, headings or lists."""
+    """Return whether most lines look like code or logs, and not like sentences, headings or lists."""
     lines = [line for line in text[:2_000].splitlines() if line.strip()][:30]
     if len(lines) < 2:
         return False
@@ -153,17 +153,17 @@ def _is_log(text: str) -> bool:
 
 
 def _clip_quote(quote: Quote, segments: Sequence[TextSegment]) -> Quote:
-    """The quote as far as it is laid out: white space and outer braces of JSON are not."""
+    """Restrict a quote to displayed segments, which exclude white space and outer braces of JSON."""
     over = [bit for bit in segments if bit.start < quote.end and bit.end > quote.start]
     if not over:
-        said = [bit for bit in segments if bit.end > bit.start]  # what was added cannot be marked
+        said = [bit for bit in segments if bit.end > bit.start]  # inserted text cannot be marked
         near = [bit for bit in said if bit.start >= quote.start][:1] or said[-1:]
         return replace(quote, start=near[0].start, end=near[0].end) if near else quote
     return replace(quote, start=max(quote.start, over[0].start), end=min(quote.end, over[-1].end))
 
 
 class _HtmlBuilder:
-    """A text with its bits and marks as markup."""
+    """Builder of the HTML of a text with its segments and highlighted quotes."""
 
     def __init__(self, text: str, segments: Sequence[TextSegment], quotes: Sequence[Quote]) -> None:
         self.text, self.segments = text, segments
@@ -177,7 +177,7 @@ class _HtmlBuilder:
         return TextPiece(html=html, folded=closed, length=end - start, left_out=end - stop)
 
     def render_range(self, start: int, end: int) -> Markup:
-        """The markup of a range; what was added between two bits goes with the second."""
+        """Render a range; text inserted between two segments goes with the second one."""
         last = end == len(self.text)
         parts: list[Markup] = []
         for bit in self.segments:
@@ -205,7 +205,7 @@ class _HtmlBuilder:
 
 
 def _render_highlight(html: Markup, over: Sequence[Quote], begin: int, stop: int) -> Markup:
-    """One marked stretch; quotes that begin in it get their anchors, those that end in it their numbers."""
+    """Render a highlighted part, with anchors of quotes that begin in it and numbers of those that end."""
     anchors = [quote.anchor for quote in over if quote.start == begin]
     inner = Markup("").join([*(Markup('<i id="{}"></i>').format(one) for one in anchors), html])
     kind = "q chief" if any(quote.is_primary for quote in over) else "q"

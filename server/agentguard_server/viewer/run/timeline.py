@@ -1,7 +1,7 @@
-"""The strip: a run at a glance, over time or over step numbers, as bars and badges in percent of its width.
+"""Timeline of a run over time or step numbers; positions are in percent of its width.
 
-Where there are more steps than a strip can show, neighbours are put into one bar; what is worth seeing (the
-root cause, errors, findings, rollbacks, effects) is never lost by that.
+If there are too many steps, neighbouring steps share a bar. A bar keeps all badges of its steps (errors,
+findings, rollbacks, effects) and the root cause.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ MAX_LANES = 8
 _MAX_RUN_S = 366 * 86_400.0
 _MIN_BAR_WIDTH = 0.18
 _MIN_LETTER_WIDTH = 1.3
-"""Least width of a bar, in percent, that has room for its letter."""
+"""Minimum width in percent of a bar that shows its letter."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimelineBar:
-    """One or more steps on the strip.
+    """Bar of one or more steps.
 
     Attributes:
-        x, width: in percent of the strip.
-        look: the commonest kind of its steps.
-        step: where a click goes: its root cause, else its first step that is worth seeing, else its first.
+        x, width: in percent of the timeline.
+        kind: the most frequent kind of its steps.
+        step: link target: the root cause, else the first step with a badge, else the first step.
         first: its first step.
-        badges: what is worth seeing in it.
-        root: it holds the root-cause step.
-        label: in words.
-        letter: whether there is room for the kind's letter.
+        badges: badges of its steps.
+        root: whether it contains the root-cause step.
+        label: description.
+        letter: whether the letter of the kind fits.
     """
 
     x: float
@@ -55,20 +55,20 @@ class TimelineBar:
 
     @property
     def middle(self) -> float:
-        """The middle of the bar, in percent."""
+        """Return the middle of the bar in percent."""
         return round(self.x + self.width / 2, 2)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BranchLane:
-    """A line that was left, as a thin bar under the strip.
+    """Abandoned branch as a thin bar below the timeline.
 
     Attributes:
-        x, width: in percent of the strip.
-        number: of the branch; ``line`` is its id.
+        x, width: in percent of the timeline.
+        number, branch_id: number and id of the branch.
         step: its first step.
-        root: where on it the root cause lies, in percent.
-        label: in words.
+        root: position of the root cause in percent, if it is on the branch.
+        label: description.
     """
 
     x: float
@@ -82,19 +82,19 @@ class BranchLane:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timeline:
-    """The strip of a line.
+    """Timeline of a branch.
 
     Attributes:
         bars: from left to right.
-        axis: what its width is.
-        timed: whether the other axis can be chosen.
-        binned: steps a bar, where it is more than one.
-        begin, end: what stands at its ends.
-        root: the middle of the root cause's bar, in percent.
-        reach: the middle of the last bar that uses a value of it.
-        kinds: those that occur.
-        label: the strip in words.
-        lanes: lines that were left.
+        axis: unit of the horizontal axis.
+        timed: whether the user can choose the time axis.
+        steps_per_bar: number of steps per bar.
+        begin, end: labels of both ends.
+        root: middle of the root cause's bar in percent.
+        propagation_end: middle of the last bar that uses a value of the root cause.
+        kinds: kinds of steps that occur.
+        label: description.
+        lanes: abandoned branches.
     """
 
     bars: tuple[TimelineBar, ...]
@@ -112,7 +112,7 @@ class Timeline:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaneSource:
-    """A line to show under the strip, and its root-cause step if it is there."""
+    """Branch to show below the timeline, and its root-cause step if it has one."""
 
     branch: BranchView
     root: int | None
@@ -126,14 +126,14 @@ def build_timeline(
     axis: Axis | None = None,
     lanes: Sequence[LaneSource] = (),
 ) -> Timeline:
-    """Lay a line out.
+    """Build the timeline of a branch.
 
     Args:
-        line: the line.
-        badges: by step.
-        root: the root-cause step on it.
-        axis: as asked for; time if most steps have times.
-        beside: lines that were left, to be shown under it.
+        branch: the branch.
+        badges: badges by step.
+        root: the root-cause step on the branch.
+        axis: requested axis; by default time if at least half of the steps have times.
+        lanes: abandoned branches to show below it.
     """
     steps, shown = branch.steps, tuple(lanes[:MAX_LANES])
     clock = _build_clock([branch, *(one.branch for one in shown)])
@@ -248,13 +248,13 @@ def _distribute_evenly(count: int, longest: int) -> list[tuple[float, float]]:
 
 @dataclass(frozen=True, slots=True)
 class _RunClock:
-    """First and last moment of a run; epoch seconds."""
+    """Start and end of a run in epoch seconds."""
 
     first: float
     last: float
 
     def compute_spans(self, steps: Sequence[Step]) -> list[tuple[float, float]] | None:
-        """Begin and end of each step, in percent; None where too few steps have times."""
+        """Return start and end of each step in percent; None if too few steps have times."""
         known = [step.started_at for step in steps if step.started_at is not None]
         if len(known) * 2 < len(steps):
             return None
@@ -262,7 +262,7 @@ class _RunClock:
         for place, step in enumerate(steps):
             at = (
                 at if step.started_at is None else step.started_at
-            )  # without a time: where the one before was
+            )  # a step without a time begins where the previous one did
             following = steps[place + 1].started_at if place + 1 < len(steps) else None
             end = step.ended_at if step.ended_at is not None else following
             spans.append((self._to_percent(at), self._to_percent(max(at, at if end is None else end))))
@@ -273,7 +273,7 @@ class _RunClock:
 
 
 def _build_clock(branches: Sequence[BranchView]) -> _RunClock | None:
-    """None where the run has no times, or times that cannot be."""
+    """Return the clock of a run; None if its times are missing or implausible."""
     steps = [step for line in branches for step in line.steps]
     known = [at for step in steps for at in (step.started_at, step.ended_at) if at is not None]
     if len(known) < 2 or not 0 < max(known) - min(known) < _MAX_RUN_S:

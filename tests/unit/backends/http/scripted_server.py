@@ -145,16 +145,22 @@ def skip(patch: pytest.MonkeyPatch, seconds: float) -> None:
     patch.setattr("time.monotonic", lambda: before() + seconds)
 
 
-def files() -> int:
+def open_sockets() -> set[str]:
+    """Return the inodes of this process's sockets."""
     gc.collect()
-    return len(os.listdir("/proc/self/fd"))
+    found = set()
+    for name in os.listdir("/proc/self/fd"):
+        # A thread of another test may close a descriptor between the listing and the reading.
+        with contextlib.suppress(FileNotFoundError):
+            found.add(os.readlink(f"/proc/self/fd/{name}"))
+    return {target for target in found if target.startswith("socket:")}
 
 
 def run(main: Coroutine[Any, Any, None]) -> None:
-    """Run to the end in a loop of its own; no task and no file may be left."""
-    before = files()
+    """Run to the end in a new event loop; check that no task and no socket is left."""
+    before = open_sockets()
     asyncio.run(_whole(main), debug=False)
-    assert files() <= before
+    assert open_sockets() <= before
 
 
 async def _whole(main: Coroutine[Any, Any, None]) -> None:

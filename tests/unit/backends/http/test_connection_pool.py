@@ -175,7 +175,7 @@ def test_a_connection_that_breaks_as_it_is_handed_on_is_not_used() -> None:
 
             def breaking(connection: Any) -> None:
                 release(connection)
-                connection.drop()
+                connection.abort()
 
             client._connection_pool.release = breaking  # type: ignore[method-assign]
             answers = await asyncio.gather(*(client.send(request(), soon()) for _ in range(2)))
@@ -382,7 +382,7 @@ def test_cancelled_at_any_moment_nothing_is_left(loop: str) -> None:
                 done = await Cancelled(after).run(use(client))
                 whole += done
                 if not done:
-                    await until(lambda s=server, c=client: s.open == c.connections)  # all had come: kept
+                    await until(lambda s=server, c=client: s.open == c.connection_count)  # all had come: kept
                 await client.send(request(), soon())
                 if whole > 3:
                     break

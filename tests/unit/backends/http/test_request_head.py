@@ -171,7 +171,12 @@ def test_keys_and_headers_of_the_configuration_are_looked_at_when_it_is_read(mor
 
 
 def test_limits_have_ranges() -> None:
-    for wrong in ({"connections": 0}, {"idle_s": -1}, {"head_bytes": 1.5}, {"connect_s": float("nan")}):
+    for wrong in (
+        {"max_connections": 0},
+        {"keepalive_timeout_s": -1},
+        {"max_header_bytes": 1.5},
+        {"connect_timeout_s": float("nan")},
+    ):
         with pytest.raises(ConfigError):
             HttpLimits(**wrong)
 
