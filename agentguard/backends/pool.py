@@ -89,7 +89,7 @@ class Pool:
         self._total_timeout_s = _find_total_timeout(options.pipeline)
 
     def _bind_pipeline(self, options: BackendsOptions) -> None:
-        """Bind the strategies to the load balancer; running requests keep the strategies they started with."""
+        """Bind the strategies to the load balancer; running requests keep their strategies."""
         self._pool_pipeline = Pipeline.from_runtime(
             _select_bound_strategies(options.pipeline), self._runtime
         ).bind(self._load_balancer.send)

@@ -17,7 +17,7 @@ from agentguard.resilience.retry import Retrier
 
 
 def describe_backends(options: BackendsOptions) -> list[str]:
-    """Describe the path of a request, outermost first: one line per strategy with its options and per replica."""
+    """Describe the path of a request, outermost first: one line per strategy and per replica."""
     replicas = options.replicas
     over, at = (
         pipeline_config.select_pool_strategies(options.pipeline),

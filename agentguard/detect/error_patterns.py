@@ -1,7 +1,7 @@
-"""Error patterns: a conservative table of the shapes of errors in texts from the environment.
+"""Error patterns: a conservative table of error formats in texts from the environment.
 
-A recorded error flag outranks the text. Shapes are looked for at the head and the tail of a text only, where
-tools put them: the middle of a long page or document may well speak of errors.
+A recorded error flag takes precedence over the text. Patterns are matched only at the head and the tail of a
+text, where tools print errors: the middle of a long page or document may mention errors as its subject.
 """
 
 from __future__ import annotations

@@ -72,7 +72,7 @@ class StepFacts:
 
     Args:
         step: the step.
-        preceding_results: results between the previous turn of an agent and this step.
+        previous_results: results between the previous turn of an agent and this step.
 
     Attributes:
         was_proposed: True for a committed turn that was checked before its tools ran; the facts computed

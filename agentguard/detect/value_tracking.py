@@ -38,7 +38,7 @@ class ValueIndex:
 
     Args:
         capacity: maximum number of values of split texts. If the index is full, the oldest values are
-            dropped and `complete` becomes false.
+            dropped and `is_complete` becomes false.
         window: texts that are stored for the search after a miss (a value may be part of another token).
         max_unsplit_chars: code points of unsplit texts.
     """
@@ -112,7 +112,7 @@ class ValueIndex:
         if not worn:
             return None
         stuck = [block for block in worn if block.scan_count >= _STUCK_SCANS]
-        # Not all others at once: one search must not pay for a long run.
+        # Split only some of them at once, which bounds the cost of one search.
         for block in stuck or worn[: max(4, len(worn) // 16)]:
             self._blocks.remove(block)
             self._split_block(block)
@@ -183,9 +183,7 @@ class _TextBlock:
             if _is_token(text, at, at + len(form)):
                 return True
             at = text.rfind(form, 0, at + len(form) - 1)
-        self.scan_count = (
-            _STUCK_SCANS  # found inside other tokens too often for a search: split the block now
-        )
+        self.scan_count = _STUCK_SCANS  # too many matches inside other tokens: split the block now
         return False
 
 

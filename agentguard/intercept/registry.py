@@ -49,6 +49,7 @@ def build_stream_buffer(
     request: GuardedRequest, candidate_request: CandidateRequest, *, buffer_all: bool = False
 ) -> EventStreamBuffer:
     """Build the buffer for the streamed answers of a request; see `EventStreamBuffer`."""
+    # A safety assessor must judge all text before the client sees it.
     buffer_all = buffer_all or request.session.config.safety_assessor is not None
     made = next(api.stream_buffer_class for api in GUARDED_APIS.values() if api.adapter is request.adapter)
     return made(request, candidate_request, buffer_all=buffer_all)

@@ -66,7 +66,7 @@ def reject_unknown_options(method: str, unknown: Mapping[str, object]) -> None:
 
 
 def estimate_failure_rate(failed: Iterable[bool | None]) -> float:
-    """Return the failed share of training runs, with one of each added; 1 if no run is known to have passed."""
+    """Return the failed share of training runs, with one of each added; 1 if no run is known to pass."""
     known = [value for value in failed if value is not None]
     if not known or all(known):
         return 1.0

@@ -109,10 +109,11 @@ class AimdLimit(_DecreasingLimit):
 
 
 class GradientLimit(_DecreasingLimit):
-    """Limit x gradient + sqrt(limit), where the gradient is best latency x tolerance / current latency.
+    """Gradient algorithm: the new limit is limit x gradient + sqrt(limit).
 
-    The best latency is periodically measured again with half the limit. Otherwise a permanent queue would
-    become part of the baseline. Envoy does the same with a limit of three.
+    The gradient is best latency x tolerance / current latency. The best latency is periodically measured
+    again with half the limit. Otherwise a permanent queue would become part of the baseline. Envoy does the
+    same with a limit of three.
     """
 
     PROBE_INTERVAL = 50

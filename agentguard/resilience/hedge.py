@@ -177,8 +177,8 @@ class _HedgedCall:
     """
 
     __slots__ = (
-        "_cancel_count", "_deadline", "_first", "_hedger", "_is_first_cancelled", "_request", "_timer", "_timers",
-        "second",
+        "_cancel_count", "_deadline", "_first", "_hedger", "_is_first_cancelled", "_request", "_timer",
+        "_timers", "second",
     )  # fmt: skip
 
     def __init__(self, hedger: Hedger, request: Request, deadline: Deadline, delay: float) -> None:

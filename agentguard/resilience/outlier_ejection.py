@@ -69,7 +69,8 @@ class OutlierDetection(StrategyOptions):
         )
         if self.max_ejection_time_s < self.base_ejection_time_s:
             raise ConfigError(
-                f"OutlierDetection.max_ejection_time_s must be at least base_ejection_time_s, not {self.max_ejection_time_s:g}"
+                "OutlierDetection.max_ejection_time_s must be at least base_ejection_time_s, "
+                f"not {self.max_ejection_time_s:g}"
             )
 
 

@@ -38,15 +38,16 @@ class Backoff(StrategyOptions):
         )
         if self.max_delay_s < self.initial_delay_s:
             raise ConfigError(
-                f"Backoff.max_delay_s must be at least initial_delay_s ({self.initial_delay_s:g}), not {self.max_delay_s:g}"
+                "Backoff.max_delay_s must be at least initial_delay_s "
+                f"({self.initial_delay_s:g}), not {self.max_delay_s:g}"
             )
 
     def compute_max_delay(self, failed_attempts: int) -> float:
-        """Return the upper bound of the delay in seconds after N failed attempts, N >= 1."""
+        """Return the upper bound of the delay after ``failed_attempts`` attempts (from 1), in seconds."""
         return min(self.max_delay_s, self.initial_delay_s * self.factor ** min(failed_attempts - 1, 64))
 
     def sample_delay(self, failed_attempts: int, rng: random.Random) -> float:
-        """Return a random delay in seconds after N failed attempts, N >= 1."""
+        """Return a random delay after ``failed_attempts`` attempts (from 1), in seconds."""
         bound = self.compute_max_delay(failed_attempts)
         return bound - self.jitter * bound * rng.random()
 
@@ -112,8 +113,7 @@ class Retrier:
                     EventKind.RETRY, self._options.name, reason=error.code, attempt=attempt, seconds=wait
                 )
                 await self._runtime.clock.sleep(wait)
-                # No await between the withdrawal and the next attempt, so that a cancellation cannot lose a
-                # token.
+                # No await between the withdrawal and the next attempt: a cancelled wait cannot lose a token.
                 self._raise_if_stopped(None if self.budget.withdraw() else _BUDGET_EXHAUSTED, error, attempt)
             attempt += 1
 

@@ -89,7 +89,7 @@ def probability_mostly_wrong(confirmed: int, refuted: int) -> float:
 
 
 def posterior_trust(schema: ErrorSchema) -> float:
-    """Return the posterior mean of `probability_mostly_wrong`'s success rate; 0.5 for an untried schema."""
+    """Return the posterior mean of the success rate (see `probability_mostly_wrong`); 0.5 if untried."""
     return (schema.confirmed + 1) / (schema.confirmed + schema.refuted + 2)
 
 

@@ -60,20 +60,20 @@ def select_schemata(
     """Select the schemata to keep; deterministic and independent of the input order.
 
     Args:
-        schemata: what there is to choose from.
-        vectors: theirs, in the same order, of shape (n, d) with rows of length 1 (or 0): from
+        schemata: schemata to choose from.
+        vectors: their vectors in the same order, of shape (n, d) with rows of length 1 (or 0): from
             `agentguard.schemata.index.SchemaIndex.vectors`, whose order is that of ``tuple(index)``.
-        budget: how many to keep; all are kept if there are no more.
+        budget: maximum number of schemata to keep.
         difficulty: by id, in [0, 1]: 1 for a failure that is missed without schemata, 0 for one that is found
-            anyway, for example 1 minus the probability the ranker alone gives to its root cause. One without
-            an entry counts as 1.
-        dependability: by id, in [0, 1]; one without an entry gets `estimate_dependability` it.
+            anyway, for example 1 minus the probability that the ranker alone gives to its root cause. The
+            default of an id is 1.
+        dependability: by id, in [0, 1]; the default of an id is `estimate_dependability`.
 
     Returns:
-        Ids in the order they were picked, the most valuable first.
+        Ids in the order of selection, the most valuable first.
 
     Raises:
-        InputError: vectors do not fit the schemata, an id occurs twice, or a number is out of its range.
+        InputError: vectors and schemata do not match, an id occurs twice, or a number is out of range.
     """
     import numpy as np
 
@@ -107,7 +107,7 @@ class _CoverageMatrix:
         self.first: list[float] = np.bincount(
             by, weights=difficulty[who] * how, minlength=len(difficulty)
         ).tolist()
-        """Set the coverage of every schema to zero."""
+        """Marginal gain of each schema while nothing is covered."""
         order = np.argsort(by, kind="stable")
         self.columns, self.weights = who[order], how[order]
         self.offsets = np.searchsorted(by[order], np.arange(len(difficulty) + 1))

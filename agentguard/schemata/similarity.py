@@ -55,7 +55,7 @@ class SchemaSignals:
     Args:
         index: the schemata.
         k: number of nearest schemata that count.
-        sound: steps that were not at fault; of more than 20,000, an even sample of that size.
+        negatives: steps that were not at fault; of more than 20,000, an even sample of at most that size.
 
     Raises:
         ConfigError: ``k`` is below 1.

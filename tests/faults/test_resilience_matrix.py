@@ -123,7 +123,7 @@ def test_invariants(name, fault, streamed, idempotent, seed, share):
     retries_and_hedges = 3 + 10 * clock.now() + 0.2 * CALLS + 0.05 * 3 * CALLS
     assert sum(backend.attempts.values()) <= CALLS + retries_and_hedges
     layers = send.bound_strategies
-    assert (layers["shed"].inflight, layers["shed"].waiting) == (0, 0)
+    assert (layers["load_shedding"].inflight, layers["load_shedding"].queue_length) == (0, 0)
     assert not (
         layers["circuit_breaker"].state is CircuitState.HALF_OPEN
         and layers["circuit_breaker"]._has_probe_in_flight

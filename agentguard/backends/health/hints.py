@@ -42,7 +42,7 @@ class HintChannel(Protocol):
     """Channel that carries hints between machines."""
 
     def publish(self, hint: Hint) -> None:
-        """Send a hint to the other machines. Never waits and never raises; an undeliverable hint is dropped."""
+        """Send a hint to the other machines. Never waits or raises; an undeliverable hint is dropped."""
         ...
 
     def subscribe(self, receive: Callable[[Hint], None]) -> None:
@@ -59,7 +59,7 @@ _RECOVERY_KINDS = frozenset({EventKind.READMIT, EventKind.UP})
 
 
 class HintBridge:
-    """Publishes the problems that this machine detects, and applies the hints of others to the load balancer."""
+    """Publishes the problems of this machine's replicas, and applies the hints of other machines."""
 
     def __init__(self, hints: HintChannel) -> None:
         self._hints = hints
@@ -71,7 +71,7 @@ class HintBridge:
         if event.kind is EventKind.BREAKER:
             trouble: ReplicaProblem | None = "open" if event.reason == CircuitState.OPEN else None
             if event.reason == CircuitState.HALF_OPEN:
-                return  # the probe has no result yet
+                return  # the probing call has no result yet
         elif event.kind in _PROBLEM_KINDS:
             trouble = _PROBLEM_KINDS[event.kind]
         elif event.kind in _RECOVERY_KINDS:

@@ -1,4 +1,4 @@
-"""Known-answer probe: a small question that detects failures a heartbeat cannot, such as silent corruption."""
+"""Known-answer probe: a small question that detects failures such as silent corruption."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MAX_BODY_BYTES = 100_000
 
 
 class KnownAnswerProbe:
-    """Probes one replica over the chat API, or over Anthropic's Messages API if it supports no other.
+    """Probes one replica over the chat API, or over Anthropic's Messages API if it lacks the chat API.
 
     The question bypasses all strategies, so the outcome is that of the endpoint.
     """

@@ -112,7 +112,7 @@ class ConnectionPool:
             self._set_timer(expires_at)
 
     def release(self, connection: HttpConnection) -> None:
-        """Release a connection after a complete response: keep it, reuse it for a waiting request, or close it."""
+        """Release a connection after a complete response: pass it to a waiting request, keep or close it."""
         self._active.discard(connection)
         connection.is_busy = False
         reader = connection.parser

@@ -17,7 +17,7 @@ from agentguard.errors import BackendError, ConfigError
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
-# RFC 3986 cut down to what a base URL needs: no userinfo, query, fragment, escapes or backslash.
+# RFC 3986 reduced to what a base URL needs: no userinfo, query, fragment, escapes or backslash.
 _URL: Final = re.compile(
     r"(?P<scheme>https?)://(?P<host>\[[0-9a-f:.]+\]|[a-z0-9](?:[a-z0-9._-]*[a-z0-9])?\.?)(?::(?P<port>[0-9]{1,5}))?"
     r"(?P<path>(?:/[a-z0-9._~!$&'()*+,;=:@-]*)*)",
@@ -36,7 +36,7 @@ _INTERNAL_SUFFIXES: Final = (
 _METADATA_ADDRESSES: Final = frozenset(
     map(
         ipaddress.ip_address,
-        # AWS, Google, Alibaba, Azure, Oracle; 169.254.169.254 and its like are link-local and need no entry.
+        # AWS, Google, Alibaba, Azure, Oracle; 169.254.169.254 and similar are link-local and need no entry.
         ("fd00:ec2::254", "fd20:ce::254", "100.100.100.200", "168.63.129.16", "192.0.0.192"),
     )
 )
@@ -48,9 +48,9 @@ class EgressPolicy:
     """Policy on the addresses of an endpoint.
 
     Attributes:
-        allow_private: whether private and loopback addresses are allowed. None allows them if the URL itself
-            implies it: by an address, a name without dots, or a suffix such as ``.local``, ``.internal`` or
-            ``.svc``.
+        allow_private: whether private and loopback addresses are allowed. By default (None) they are allowed
+            if the URL itself implies it, by an address, a name without dots, or a suffix such as ``.local``,
+            ``.internal`` or ``.svc``.
         allow_metadata: whether link-local addresses and cloud metadata services are allowed.
         ca_file: trusted certificates in place of the system's.
         verify: whether the endpoint's certificate is verified.
@@ -94,7 +94,7 @@ class UpstreamOrigin:
 
 
 def parse_origin(url: str) -> UpstreamOrigin:
-    """Take a base URL apart. Raises ConfigError for one that is not plain, without repeating it."""
+    """Parse a base URL. Raises ConfigError if the URL is invalid; the message does not contain it."""
     found = _URL.fullmatch(url)
     if found is None:
         raise ConfigError(

@@ -41,7 +41,7 @@ _MAX_REPORTED_VALUES = 5_000
 
 
 class UnknownProvenance(BaseDetector):
-    """Detector of an argument whose value has no source, or of data that the agent admits to invent."""
+    """Detector of an argument whose value has no source, or of data that the agent admits to be invented."""
 
     name = "unknown_origin"
     summary = (

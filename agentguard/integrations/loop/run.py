@@ -142,7 +142,7 @@ class LoopRun:
         effect_store: store of the effects; in memory by default.
         recorder: recorder of the steps; in memory by default.
         resume: resume the run with this ``id`` if the guard's store has it. It continues after its last
-            complete turn or, with ``restore``, after the last turn with a saved state, which is restored.
+            complete turn. With ``restore``, it restores the latest saved state and continues from there.
         tags: labels for finding the run in a list of runs.
 
     Attributes:

@@ -86,7 +86,7 @@ class EnvironmentSnapshots:
             self._session.record_failure(RecoveryError("the first state is not kept"))
 
     def discard_from_current(self) -> None:
-        """Mark the current snapshot as stale, since the branch has changed while the state has not."""
+        """Mark snapshots from the current step on as stale: the branch has changed, the state has not."""
         if self._snapshot_manager is not None:
             self._snapshot_manager.mark_stale(len(self._session))
 

@@ -29,7 +29,7 @@ def read_verified_model(folder: Path | None = None) -> bytes:
     """Read a model file and verify it against its card; see `agentguard.judge.embedded.model_io.load_model`.
 
     Raises:
-        ModelFileError: as for `load_model`.
+        ModelFileError: the model is missing, does not match its card, or was made for other features.
     """
     place = folder or get_default_folder()
     card = load_card(place)

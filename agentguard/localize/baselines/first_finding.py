@@ -37,7 +37,10 @@ class FirstFindingLocalizer:
         self.order, self.threshold = order, threshold
 
     def locate(self, trajectory: Trajectory, findings: Sequence[Finding]) -> Diagnosis:
-        """Rank the steps with findings; without findings the verdict is no_failure, with only weak ones abstained."""
+        """Rank the steps with findings; abstain if all are below the threshold.
+
+        Without findings the verdict is no_failure.
+        """
         best = _select_best_findings(trajectory, findings)
         ranked = sorted(best.values(), key=self._build_sort_key)[:MAX_HYPOTHESES]
         surest = max((f.probability for f in ranked), default=0.0)

@@ -1,4 +1,4 @@
-"""Baseline ``label_copy``: the labels of the most similar annotated runs, without any judgement of the run."""
+"""Baseline ``label_copy``: the labels of the most similar annotated runs, without judging the run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Baseline ``index_prior``: frequency of each position as root cause in annotated runs, over agents' steps."""
+"""Baseline ``index_prior``: frequency of each position as root cause, over agents' steps."""
 
 from __future__ import annotations
 

@@ -92,16 +92,16 @@ class CodeProposal:
 
     Attributes:
         code: id it would have in a taxonomy.
-        title: a few words.
-        definition: what its failures share.
+        title: title in a few words.
+        definition: common properties of its failures.
         exemplars: ids of schemata, the most typical first.
-        size: schemata in it.
-        support: failures behind them.
+        size: number of its schemata.
+        support: number of failures behind them.
         cohesion: mean cosine of its members, in [-1, 1].
-        nearest: the existing code whose schemata are most like it, if any has schemata.
-        nearest_likeness: mean cosine to those.
-        module: that of most of its schemata, if they have one.
-        correction: the one most of its schemata have; may be empty.
+        nearest: the existing code with the most similar schemata, if any code has schemata.
+        nearest_likeness: mean cosine to those schemata.
+        module: module of most of its schemata, if they have one.
+        correction: correction of most of its schemata; may be empty.
     """
 
     code: str
@@ -127,14 +127,14 @@ def propose_codes(
     """Propose codes, those with the most failures first; the order of ``schemata`` makes no difference.
 
     Args:
-        schemata: coded and uncoded ones.
+        schemata: schemata with and without codes.
         vectors: their vectors by one vectoriser, shape (n, d), rows of length 1 or 0.
-        least: failures a proposal needs.
-        likeness: mean cosine up to which clusters are joined; None is half way from the mean of all pairs to
-            the mean of nearest neighbours, which suits any vectoriser.
+        min_support: minimum number of failures of a proposal.
+        min_similarity: mean cosine down to which clusters are joined. None is half way from the mean of all
+            pairs to the mean of nearest neighbours, which suits any vectoriser.
 
     Raises:
-        InputError: rows and schemata do not match, or there is too little to make any proposal of.
+        InputError: rows and schemata do not match, or there are too few failures for a proposal.
     """
     if len(vectors) != len(schemata):
         raise InputError(f"{len(schemata)} schemata and {len(vectors)} vectors: each needs one")

@@ -275,7 +275,7 @@ TRAITS: Final = (
     *_parse_table(TraitPart.BEFORE, _PREVIOUS_STEP_TRAITS),
     *_build_word_class_traits(),
 )
-"""Build all traits from features; `agentguard.schemata.profiles.finding_traits` has those of findings."""
+"""All traits from features; `agentguard.schemata.profiles.finding_traits` has those of findings."""
 
 _POSITION_PREFIXES: Final = ("place:", "role:", "run:", "before:brief")
 _NEIGHBOUR_ROLES: Final = ("steered", "worker", "user", "executed", "same")

@@ -21,7 +21,7 @@ class VectorMatrix:
     """Named vectors of length 1 (or 0) with two flags each; a removal may change the row of a name.
 
     Args:
-        dims: length of a vector.
+        dimensions: length of a vector.
     """
 
     def __init__(self, dimensions: int) -> None:

@@ -18,7 +18,7 @@ def parse(**section):
 def test_the_least_that_can_be_said_gets_the_usual():
     options = parse()
     assert names(options) == [
-        "timeout", "load_shedding", "retry", "hedge", "adaptive_throttling", "circuit_breaker", "attempt_timeout", "stream_timeout",
+        "timeout", "load_shedding", "retry", "hedge", "adaptive_throttling", "circuit_breaker", "attempt_timeout", "stream_timeout",  # noqa: E501
     ]  # fmt: skip
     assert (options.load_balancing.name, options.outlier, options.probe) == (
         "least_request",
@@ -121,7 +121,7 @@ def test_equal_sections_are_equal():
         ({"pipeline": ["stream_timeout", "circuit_breaker"]}, "must be the last"),
         ({"pipeline": [{"retry": {}, "hedge": {}}]}, "pipeline[0] must be a name"),
         ({"pipeline": "standard"}, "pipeline must be a list"),
-        ({"outlier": {"panic_threshold": 2}}, "panic"),
+        ({"outlier": {"panic_threshold": 101}}, "panic"),
         ({"health": {"interval": 1}}, "health.interval"),
         ({"probe": True}, "probe.prompt"),
         ({"quorum": {"max_replicas": 100}}, "quorum.max_replicas"),

@@ -143,7 +143,7 @@ def test_a_caller_who_leaves_at_any_moment_leaves_nothing_behind(streamed, votes
             b=[rest],
             c=[hang()],
             per=per,
-            policy="priority",
+            load_balancing="priority",
             order={"hedge": {"min_samples": 1}},
         )
 

@@ -45,8 +45,8 @@ def test_two_run_three_wait_the_rest_is_refused_at_once():
 
     kinds = clock.run(main())
     assert kinds == [f"answer to {n}" for n in range(5)] + ["overloaded"] * 3
-    assert [e.kind for e in events] == ["load_shedding"] * 3
-    assert (shed.inflight, shed.waiting) == (0, 0)
+    assert [e.kind for e in events] == ["shed"] * 3
+    assert (shed.inflight, shed.queue_length) == (0, 0)
 
 
 def test_the_least_important_go_first_and_the_important_get_ahead():

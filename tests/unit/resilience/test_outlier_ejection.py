@@ -31,15 +31,15 @@ def test_five_failures_in_a_row_eject_for_thirty_seconds_and_longer_each_time():
     hosts.record("a", is_success=False)
     assert hosts.list_usable_hosts() == ["b", "c"]
     clock.advance(29.9)
-    assert hosts.usable() == ["b", "c"]
+    assert hosts.list_usable_hosts() == ["b", "c"]
     clock.advance(0.2)
-    assert hosts.usable() == ["a", "b", "c"]
+    assert hosts.list_usable_hosts() == ["a", "b", "c"]
     for _ in range(5):
         hosts.record("a", is_success=False)
     clock.advance(59)
-    assert hosts.usable() == ["b", "c"]
+    assert hosts.list_usable_hosts() == ["b", "c"]
     clock.advance(1.1)
-    assert hosts.usable() == ["a", "b", "c"]
+    assert hosts.list_usable_hosts() == ["a", "b", "c"]
     assert [(e.kind, e.target, e.seconds) for e in events] == [
         ("eject", "a", 30),
         ("readmit", "a", 0),
@@ -54,12 +54,12 @@ def test_a_calm_interval_forgives_an_ejection_and_the_longest_is_five_minutes():
         for _ in range(5):
             hosts.record("a", is_success=False)
         clock.advance(300.001)
-    assert hosts.snapshot()["a"].until - clock.now() == pytest.approx(-270.001, abs=0.01)
+    assert hosts.snapshot()["a"].ejected_until - clock.now() == pytest.approx(-270.001, abs=0.01)
     hosts, clock, events = outliers()
     for _ in range(12):
         for _ in range(5):
             hosts.record("a", is_success=False)
-        clock.advance(hosts.snapshot()["a"].until - clock.now())
+        clock.advance(hosts.snapshot()["a"].ejected_until - clock.now())
     assert [e.seconds for e in events if e.kind == "eject"][-2:] == [300, 300]
     clock.advance(1000)
     for _ in range(5):

@@ -1,7 +1,7 @@
-"""The registry of features: name, group and what each means, in one line. The documentation is made from it.
+"""Catalogue of features: name, group and meaning; the documentation is generated from it.
 
-A name is ``group.what``. Features are numbers: truths are 0 or 1, counts of wide range are ``log(1 + n)``.
-None is a fact about one benchmark: no agent's name, no phrase of a log, no absolute index.
+A name is ``group.what``. Features are numbers: truth values are 0 or 1, counts of wide range are
+``log(1 + n)``. None is specific to one benchmark: no agent's name, no phrase of a log, no absolute index.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ GROUPS: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Feature:
-    """One feature: ``group`` is the part of the name before the dot."""
+    """Feature of a step or run; ``group`` is the part of the name before the dot."""
 
     name: str
     meaning: str
 
     @property
     def group(self) -> str:
-        """Which group it is ablated with."""
+        """Group for ablations."""
         return self.name.partition(".")[0]
 
 
@@ -286,12 +286,12 @@ COLUMN_BY_NAME: Final = {name: place for place, name in enumerate(FEATURE_NAMES)
 
 
 def select_columns(*groups: str, without: bool = False) -> list[int]:
-    """Columns of the named groups, or of all others."""
+    """Return the columns of the named groups, or of all others."""
     return [COLUMN_BY_NAME[f.name] for f in FEATURES if (f.group in groups) is not without]
 
 
 def render_markdown() -> str:
-    """The table of features for the documentation."""
+    """Render the table of features for the documentation."""
     rows = ["| feature | meaning |", "|---|---|"]
     for group, about in GROUPS.items():
         rows.append(f"| **{group}** | *{about}* |")
