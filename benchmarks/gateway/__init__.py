@@ -1,1 +1,1 @@
-"""A comparison of gateways: what each costs a request, beside each other on one machine."""
+"""Comparison of gateways: cost per request, measured on one machine."""

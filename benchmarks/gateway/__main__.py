@@ -1,9 +1,10 @@
-"""What gateways cost: requests a second a core, latency and streams, beside each other on one machine.
+"""Cost of gateways: requests per second and core, latency and streams, measured on one machine.
 
 Run: python -m benchmarks.gateway [--seconds 5] [--rounds 3] [--only NAME ...] [--minutes M] [--json]
 
 The first run installs the peers (.venv-bench-*, .cache/bench-portkey) and, as root on Debian, wrk. Each
-gateway has one worker on one core; the backend and the load are on another. See README.md beside this.
+gateway has one worker on one core; the backend and the load generator run on another core. See README.md in
+this folder.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from benchmarks.gateway.report import OURS, report, table
 
 CONNECTIONS = (1, 16, 64)
 Found = dict[str, dict[str, list[dict[str, Any]]]]
-"""Gateway to scenario to what each round found."""
+"""Results of each round, by gateway and scenario."""
 
 
 def arguments() -> argparse.Namespace:
@@ -43,7 +44,7 @@ def arguments() -> argparse.Namespace:
 
 
 class Bench:
-    """A backend, the gateways before it, and where they run."""
+    """A backend, the gateways in front of it, and their cores."""
 
     def __init__(self, given: argparse.Namespace, stack: ExitStack) -> None:
         cores = sorted(os.sched_getaffinity(0))
@@ -61,7 +62,7 @@ class Bench:
         self.backend = int(backend.stdout.readline())
 
     def start(self) -> list[Target]:
-        """Start all that can be; the rest is missing, with a reason."""
+        """Start all available gateways; record the reason for each missing one."""
         url = f"http://127.0.0.1:{self.backend}/v1/chat/completions"
         targets = [Target("backend", url, self.backend, {})]
         for gateway in GATEWAYS:
@@ -81,7 +82,7 @@ class Bench:
         return Target.of(gateway, port, self.backend, started)
 
     def round(self, targets: list[Target]) -> None:
-        """Every scenario for every gateway, one gateway after the other in each."""
+        """Run every scenario for every gateway, one gateway after the other."""
         for connections in self.given.connections:
             for target in targets:
                 self._measure(target, f"requests {connections}", connections=connections)
@@ -111,13 +112,13 @@ class Bench:
         if target.started is not None:
             row["worker_mb"], row["helpers_mb"] = target.started.memory_mb()
         if target.name == OURS:
-            row["capture_lost"] = lost(target) - before
-            if "helper_us" in row:  # what was lost cost the helper nothing, and is not to its credit
-                row["helper_us"] *= row["asked"] / max(1.0, row["asked"] - row["capture_lost"])
+            row["capture_dropped"] = lost(target) - before
+            if "helper_us" in row:  # lost requests cost the helper nothing and must not improve its figure
+                row["helper_us"] *= row["asked"] / max(1.0, row["asked"] - row["capture_dropped"])
         self.found[target.name][scenario].append(row)
 
     def watch(self, target: Target, minutes: float) -> list[dict[str, float]]:
-        """Memory of one gateway under load, sampled after each piece of it."""
+        """Sample the memory of one gateway under load, after each part of the load."""
         assert target.started is not None
         samples, until = [], time.monotonic() + minutes * 60
         begun = time.monotonic()

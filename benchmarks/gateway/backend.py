@@ -1,7 +1,8 @@
-"""A model endpoint that answers at once: 500 bytes of JSON, a stream of 20 events, or a tool call.
+"""Model endpoint that answers at once: 500 bytes of JSON, a stream of 20 events, or a tool call.
 
-Run: python benchmarks/gateway/backend.py PORT. It stands for a server that costs nothing, so that what is
-measured is the gateway. A body that asks for a stream gets one; one that has tools gets a call of the first.
+Run: python benchmarks/gateway/backend.py PORT. The endpoint has almost no cost, so that the measured cost is
+that of the gateway. If the request asks for a stream, the answer is a stream. If it has tools, the answer
+calls the first tool.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ PLACES = ("Brig", "Milan", "Genoa", "Pisa", "Rome", "Naples")
 
 
 def _said(turn: int) -> str:
-    """What is answered in a turn, from 1 on; `load.lua` sends it back in the turns after it."""
+    """Return the answer of a turn, from 1 on; `load.lua` sends it back in the following turns."""
     return (
         f"The next train to {PLACES[turn - 1]} leaves at {8 + turn}:1{turn} from platform {3 + turn}. "
         f"You change once, and have {10 + turn} minutes for that. There are free seats in both classes, "
@@ -95,13 +96,13 @@ CALLED = [
 
 
 def _turn(body: bytes) -> int:
-    """How many turns a conversation had before this one, as its last message says."""
+    """Return the number of earlier turns of the conversation, from its last message."""
     at = body.rfind(b"Turn ")
     return 0 if at < 0 else body[at + 5] - ord("0")
 
 
 class Served(asyncio.Protocol):
-    """One connection; each event of a stream is a write of its own, as model servers do it."""
+    """One connection; each event of a stream is a separate write, as in model servers."""
 
     def __init__(self) -> None:
         self._parser = httptools.HttpRequestParser(self)

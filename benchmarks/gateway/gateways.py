@@ -1,4 +1,4 @@
-"""The gateways that are compared: how each is installed, configured, started and asked."""
+"""The compared gateways: installation, configuration, start and requests."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from benchmarks.gateway.processes import NoPeer, Started, start, wait_for
 
 ROOT = Path(__file__).resolve().parents[2]
 PORTKEY = {"@portkey-ai/gateway": "1.15.2"}
-HONO = {"@hono/node-server": "1.13.7"}  # above 1.14 every stream through Portkey is answered with 500
+HONO = {"@hono/node-server": "1.13.7"}  # above 1.14 Portkey answers every stream with 500
 LITELLM = "litellm[proxy]==1.106.2"
 VLLM_ROUTER = "vllm-router"
-KEY = "sk-" + hashlib.sha256(b"a key of this benchmark").hexdigest()  # LiteLLM takes no other form
+KEY = "sk-" + hashlib.sha256(b"a key of this benchmark").hexdigest()  # LiteLLM accepts only this form
 
 QUIET = {
     "LITELLM_LOCAL_MODEL_COST_MAP": "True",
@@ -33,14 +33,14 @@ QUIET = {
 
 @dataclass(frozen=True)
 class Gateway:
-    """One of them.
+    """One compared gateway.
 
     Attributes:
-        name: in the table.
-        install: makes what it needs; raises NoPeer if that can't be had.
-        command: from its port, the backend's port and a folder of its own to what is run.
-        headers: that a request needs.
-        env: of its process.
+        name: name in the table.
+        install: installs the gateway; raises NoPeer if that fails.
+        command: builds the command from its port, the backend's port and its folder.
+        headers: headers of a request.
+        env: environment of its process.
     """
 
     name: str
@@ -50,7 +50,7 @@ class Gateway:
     env: Mapping[str, str] = field(default_factory=dict)
 
     def started(self, port: int, backend: int, folder: Path, *, core: int | None) -> Started:
-        """Start it, and wait until it answers."""
+        """Start the gateway and wait until it answers."""
         self.install()
         folder.mkdir(parents=True, exist_ok=True)
         command = self.command(port, backend, folder)
@@ -74,11 +74,11 @@ class Gateway:
 
 
 def _nothing() -> None:
-    """Nothing to install."""
+    """Install nothing."""
 
 
 def _pip(folder: str, program: str, *packages: str) -> Callable[[], None]:
-    """A virtual environment of its own, made once."""
+    """Create a virtual environment for one peer, if it is missing."""
 
     def install() -> None:
         home = ROOT / folder
@@ -144,8 +144,7 @@ def _everything(port: int, backend: int, folder: Path) -> list[str]:
     (folder / "guard.yaml").write_text("version: 1\n")
     more = f"""
 keys: [{{name: bench, hash: "sha256:{digest}", tenant: bench, scopes: [call, read]}}]
-guard: guard.yaml
-stream: hold_tools
+guard: {{policy: guard.yaml, stream_mode: buffer_tool_calls}}
 capture: {{store: "sqlite:///{folder}/runs.db"}}
 metrics: {{enabled: true}}
 """
@@ -201,7 +200,7 @@ PEERS = ("litellm", "portkey", "vllm-router")
 
 
 def wrk() -> str:
-    """The public load generator; installed from the distribution's packages if it is missing and may be."""
+    """Return the path of wrk, the load generator; install the distribution's package if possible."""
     found = shutil.which("wrk")
     if found is None and shutil.which("apt-get") and os.geteuid() == 0:
         try:

@@ -1,4 +1,4 @@
-"""One measurement of one gateway: the load, its figures, and what it cost the gateway."""
+"""One measurement of one gateway: the load, its figures, and the gateway's cost."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from benchmarks.gateway.processes import NoPeer, Started, pinned
 HERE = Path(__file__).resolve().parent
 _UNITS = {"us": 0.001, "ms": 1.0, "s": 1000.0, "m": 60_000.0}
 _PERCENTILE = re.compile(r"^\s+(50|99)%\s+([0-9.]+)(us|ms|s|m)", re.MULTILINE)
-_LOST = re.compile(r"^agentguard_capture_lost(?:_total)?(?:\{.*\})? ([0-9.e+]+)$", re.MULTILINE)
+_LOST = re.compile(r"^agentguard_capture_dropped(?:_total)?(?:\{.*\})? ([0-9.e+]+)$", re.MULTILINE)
 _BAD = re.compile(
     r"(?:Non-2xx or 3xx responses: (\d+)|Socket errors: connect (\d+), read (\d+), write (\d+))"
 )
@@ -26,14 +26,14 @@ _BAD = re.compile(
 
 @dataclass(frozen=True)
 class Target:
-    """A gateway that runs, or the backend itself.
+    """A running gateway, or the backend itself.
 
     Attributes:
-        name: in the table.
-        url: that is asked.
+        name: name in the table.
+        url: URL of the requests.
         backend: port of the endpoint behind it.
-        headers: that a request needs.
-        started: its processes; None for the backend itself, whose cost is not asked.
+        headers: headers of a request.
+        started: its processes; None for the backend itself, whose cost is not measured.
     """
 
     name: str
@@ -50,7 +50,7 @@ class Target:
 def requests(
     target: Target, *, connections: int, seconds: float, tools: bool, seed: str, core: int | None
 ) -> dict[str, Any]:
-    """Whole answers under wrk: req_s, p50_ms, p99_ms, cpu_us and helper_us a request, errors."""
+    """Measure whole answers with wrk: req_s, p50_ms, p99_ms, cpu_us and helper_us per request, errors."""
     more = [f"{name}={value}" for name, value in target.headers.items()]
     command = [
         wrk(),
@@ -88,7 +88,7 @@ def requests(
 def streams(
     target: Target, *, connections: int, seconds: float, tools: bool, seed: str, core: int | None
 ) -> dict[str, Any]:
-    """Streams: first_ms, whole_ms, events_s, cpu_us and helper_us a stream, errors."""
+    """Measure streams: first_ms, whole_ms, events_s, cpu_us and helper_us per stream, errors."""
     given = {
         "url": target.url,
         "key": KEY,
@@ -109,7 +109,7 @@ def streams(
 
 
 def lost(target: Target) -> float:
-    """How many requests our capture has lost so far, as its metrics say; 0 of others."""
+    """Return the requests that our capture has lost so far, from its metrics; 0 for other gateways."""
     url = target.url.removesuffix("/v1/chat/completions") + "/metrics"
     asked = urllib.request.Request(url, headers={"Authorization": f"Bearer {KEY}"})
     try:

@@ -1,4 +1,4 @@
-"""Processes of a benchmark: started on one core, waited for, measured from /proc, and ended by their ids."""
+"""Processes of a benchmark: start on one core, wait, measurement from /proc, and end by process id."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 class NoPeer(Exception):
-    """A gateway that cannot be measured here; the message is the reason."""
+    """Error: a gateway cannot be measured here; the message is the reason."""
 
 
 def free_port() -> int:
@@ -34,13 +34,13 @@ def pinned(core: int | None, command: Sequence[str]) -> list[str]:
 
 @dataclass
 class Started:
-    """A process and all that it starts.
+    """A process and its descendants.
 
     Attributes:
-        name: for messages.
-        process: the first one, which is the worker where there are helpers.
-        log: where its output went.
-        cold_s: seconds until it answered.
+        name: name for messages.
+        process: the first process, which is the worker if there are helpers.
+        log: file of its output.
+        cold_s: seconds until its first answer.
     """
 
     name: str
@@ -49,19 +49,21 @@ class Started:
     cold_s: float = 0.0
 
     def pids(self) -> list[int]:
-        """It and what descends from it, in the order of their beginning."""
+        """Return the ids of the process and its descendants, in the order of their start."""
         found, parents = [self.process.pid], _parents()
         for pid in found:
             found.extend(child for child, parent in parents.items() if parent == pid)
         return found
 
     def cpu_s(self) -> tuple[float, float]:
-        """Processor seconds of the worker and of its helpers; of helpers that ended, with the worker's."""
+        """Return processor seconds of the worker and of its helpers; ended helpers count for the worker."""
         worker = _cpu(self.process.pid)
         return worker, sum(_cpu(pid) for pid in self.pids()[1:])
 
     def settled(self, most_s: float = 15.0) -> tuple[float, float]:
-        """The same: of the worker as of now, of its helpers once they have done what was left to do."""
+        """Return the same after the helpers have finished their work; the worker's value is from before the
+        wait.
+        """
         worker, before = self.cpu_s()
         until = time.monotonic() + most_s
         while before and time.monotonic() < until:
@@ -73,12 +75,12 @@ class Started:
         return worker, before
 
     def memory_mb(self) -> tuple[float, float]:
-        """Resident memory of the worker and of its helpers."""
+        """Return the resident memory of the worker and of its helpers."""
         pids = self.pids()
         return _memory(pids[0]), sum(map(_memory, pids[1:]))
 
     def stop(self) -> None:
-        """End all of it: asked first, then not."""
+        """Stop all processes: terminate them, then kill those that remain."""
         pids = self.pids()
         if self.process.poll() is None:
             self.process.terminate()
@@ -109,7 +111,7 @@ def start(
 
 
 def wait_for(started: Started, request: urllib.request.Request, seconds: float = 300) -> None:
-    """Until it answers with 200. Raises NoPeer with the end of its log if it does not."""
+    """Wait until the gateway answers with 200. Raises NoPeer with the end of its log if it does not."""
     begun, last = time.perf_counter(), "it did not answer"
     while time.perf_counter() - begun < seconds and started.process.poll() is None:
         try:
@@ -139,7 +141,7 @@ def _parents() -> dict[int, int]:
 
 
 def _stat(pid: int) -> list[str]:
-    """The fields of /proc/PID/stat from the state on; none if it has ended."""
+    """Return the fields of /proc/PID/stat from the state on; empty if the process has ended."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except (OSError, ValueError):

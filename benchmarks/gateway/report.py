@@ -1,4 +1,4 @@
-"""From what the rounds found to figures: medians, what each gateway adds, and ratios."""
+"""Figures from the results of the rounds: medians, the gateways' overhead, and ratios."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def report(
     missing: Mapping[str, str],
     memory: Mapping[str, list[dict[str, float]]],
 ) -> dict[str, Any]:
-    """All figures, as `--json` prints them; see README.md."""
+    """Return all figures, as `--json` prints them; see README.md."""
     medians = {name: {case: _median(rows) for case, rows in cases.items()} for name, cases in found.items()}
     gateways = {
         name: {**cold.get(name, {}), **{case: _with_rates(row) for case, row in cases.items()}}
@@ -47,7 +47,7 @@ def _median(rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _with_rates(row: dict[str, Any]) -> dict[str, Any]:
-    """Also requests, or streams, a second a core: what a core could do if it did nothing else."""
+    """Add requests or streams per second and core: the rate of a core without other work."""
     cost = row.get("cpu_us", 0.0) + row.get("helper_us", 0.0)
     return {**row, "per_core": 1e6 / cost} if cost else row
 
@@ -55,9 +55,9 @@ def _with_rates(row: dict[str, Any]) -> dict[str, Any]:
 def _ratios(
     gateways: Mapping[str, Any], ours: str, peer: str, *, worker: bool = False
 ) -> dict[str, float | None]:
-    """Requests a second a core, ours over theirs; None where one was not measured.
+    """Return the ratio of our requests per second and core to theirs; None if one was not measured.
 
-    Helpers are counted, unless it is asked what the worker alone costs.
+    Helpers are included, unless the caller asks for the worker alone.
     """
     found: dict[str, float | None] = {}
     for case in sorted(
@@ -70,7 +70,7 @@ def _ratios(
 
 
 def _added(medians: Mapping[str, Any], name: str) -> dict[str, float | None]:
-    """Milliseconds that a gateway adds to the backend alone, at one connection."""
+    """Return the milliseconds that a gateway adds to the backend alone, at one connection."""
     return {
         "p50_ms": _difference(medians, name, "backend", "requests 1", "p50_ms"),
         "first_ms": _difference(medians, name, "backend", "streams 1", "first_ms"),
@@ -85,7 +85,7 @@ def _difference(medians: Mapping[str, Any], one: str, other: str, case: str, fig
 
 
 def _flat(samples: list[dict[str, float]]) -> dict[str, Any]:
-    """How memory went: at a fifth of the time, at its end, and their ratio; samples as they were taken."""
+    """Return memory at a fifth of the time, at the end, and their ratio; samples are in the order of time."""
     sums = [sample["worker_mb"] + sample["helpers_mb"] for sample in samples]
     early, late = sums[len(sums) // 5], sums[-1]
     return {
@@ -98,7 +98,7 @@ def _flat(samples: list[dict[str, float]]) -> dict[str, Any]:
 
 
 def table(told: Mapping[str, Any]) -> str:
-    """The figures for people."""
+    """Return the figures as a text table."""
     lines = []
     for name, figures in told["gateways"].items():
         lines.append(f"\n{name}")

@@ -1,4 +1,5 @@
-"""Streams through one gateway, from one process: seconds to the first event and to the end, events a second.
+"""Load of streams on one gateway, from one process: seconds to the first event and to the end, events per
+second.
 
 Run: python benchmarks/gateway/streams.py JSON, with url, key, headers, connections, seconds, tools, seed.
 """
@@ -30,7 +31,7 @@ TOOL = {
 
 
 class Client(asyncio.Protocol):
-    """One connection that asks for one stream after the other; looks at as little as it can."""
+    """One connection that requests one stream after the other with minimal parsing."""
 
     def __init__(self, given: dict[str, Any], number: int, until: float) -> None:
         self._given, self._number, self._until, self._count = given, number, until, 0

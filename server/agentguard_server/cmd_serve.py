@@ -98,7 +98,7 @@ def _build_config_loader(
     if backends:
         over["backends"] = {"replicas": [{"name": f"b{n}", "url": url} for n, url in enumerate(backends, 1)]}
     if guard is not None:
-        over["guard"] = str(guard)
+        over["guard"] = {"policy": str(guard)}
     return ConfigLoader(file=config, overrides=over)
 
 

@@ -1,7 +1,8 @@
-"""A guarded agent that walks from row to row and books seats, and is killed at a given point of its work.
+"""A guarded agent that walks between rows and books seats; the test kills its process at a given point.
 
-What it books are rows in a database. Where it stands is a state of its process, which dies with it: the guard
-saves it and puts it back. A booking notes where the agent stood, so that a wrong state shows.
+The bookings are rows in a database. The agent's position is a state of its process. It is lost with the
+process,
+and the guard saves and restores it. A booking records the position, so that a wrong state is visible.
 """
 
 from __future__ import annotations
@@ -23,12 +24,12 @@ from agentguard.store import Store
 
 SEATS = 6
 ROLLBACKS = 2
-"""The agent loops three times: the budget of rollbacks is spent before the last one is left."""
+"""The agent loops three times, so the last loop exceeds the budget of rollbacks."""
 _STUBBORN = 7
 
 
 class Killer:
-    """Ends the process without a word when the n-th point is reached."""
+    """Ends the process without cleanup at the n-th point."""
 
     def __init__(self, at: int) -> None:
         self.left = at
@@ -40,7 +41,7 @@ class Killer:
 
 
 class Hall:
-    """The tools, and the state that some of them act on."""
+    """The tools, and the state that some of them change."""
 
     def __init__(self, book: Callable[[int, int], None], booked: Callable[[int], bool]) -> None:
         self.state: dict[str, Any] = {"at": 0, "path": []}
@@ -73,12 +74,12 @@ class Hall:
 
 
 def guarded(store: Store, hall: Hall, *, dear: bool) -> Any:
-    """A run of the agent, or what is left of it.
+    """Return a new run of the agent, or resume the stored one.
 
     Args:
-        store: where it is kept.
-        hall: what it acts on.
-        dear: saving the state costs as much as a turn, so that it is not saved at each.
+        store: the store of the run.
+        hall: the tools and their state.
+        dear: make a snapshot cost as much as a turn, so that the guard does not save at each turn.
     """
     recover = RecoveryPolicy(
         on_fail=[{"rollback": {"prefer": "fork"}}],
@@ -86,7 +87,7 @@ def guarded(store: Store, hall: Hall, *, dear: bool) -> Any:
     )
     guard = Guard(localizer=LastErrorLocalizer(), recover=recover, store=store)
     guard.tool(effect="write", name="book")(hall.book)
-    for name in ("walk", "check", "search"):  # what walking does lies in the state: it goes back with that
+    for name in ("walk", "check", "search"):  # walking changes only the state, which a rollback restores
         guard.tool(effect="read", name=name)(getattr(hall, name))
     clock = itertools.count().__next__ if dear else itertools.repeat(0.0).__next__
     return guard.run(
@@ -101,7 +102,7 @@ def guarded(store: Store, hall: Hall, *, dear: bool) -> Any:
 
 
 def work(url: str, world: str, said: str, kill_at: int, dear: bool) -> None:
-    """Book every seat once; go on where an earlier life stopped."""
+    """Book every seat once; continue from the point where an earlier process died."""
     killer = Killer(kill_at)
     with Store.open(url) as store:
         hall = _hall(world, killer)
@@ -151,9 +152,10 @@ def _with_points(owner: Any, killer: Killer, *names: str) -> None:
 
 
 def agent(messages: list[dict[str, Any]]) -> dict[str, Any] | str:
-    """Walks and books, row after row; looks first where a booking is in doubt.
+    """Return the next move: walk and book, row after row; check the seat after an unknown outcome.
 
-    On its way it loops: once until it is told, and twice without listening, until it has looked often enough.
+    The agent loops on its way: once until a rollback hint, and twice regardless of hints, up to a fixed
+    count.
     """
     seen = [str(message["content"]) for message in messages if message["role"] == "tool"]
     seat = 1 + sum("is yours" in text or text == "booked" for text in seen)

@@ -1,7 +1,7 @@
-"""The cases of the fault matrix: what goes wrong, and what the client must get then.
+"""Cases of the fault matrix: a fault, and the result that the client must get.
 
-Each case is one request with a mark of its own, so that all of them run at once against the same two
-replicas; its faults are counted over both replicas, so that a failover meets the next one.
+Each case is one request with a unique mark, so that all cases run concurrently against the same two replicas.
+Faults are counted over both replicas, so that a failover meets the next fault.
 """
 
 from __future__ import annotations
@@ -31,9 +31,15 @@ from agentguard.testing.fake_backend import (
 )
 
 Kind = Literal["transient", "refused", "elsewhere", "final", "partial", "fine"]
-"""What a fault is to a caller: may have been processed and brought nothing; was refused unprocessed; this
-replica will not have it in the time there is, another may; is the endpoint's last word; broke off after the
-first token; is an answer."""
+"""Classes of faults for a caller:
+
+- ``transient``: no result, but the endpoint may have processed the request;
+- ``refused``: the endpoint did not process the request;
+- ``elsewhere``: this replica cannot answer in time, another replica can;
+- ``final``: a definitive error of the endpoint;
+- ``partial``: interrupted after the first token;
+- ``fine``: an answer.
+"""
 REPLICAS = 2
 
 JSON_HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n"
@@ -96,7 +102,7 @@ WHOLE: dict[str, tuple[InjectedFault, Kind]] = {
         "transient",
     ),
     "gzip": (
-        # It keeps the connection, which is fit for more: a close would cost whoever comes next an attempt.
+        # Keeps the reusable connection: a close would cost the next request an attempt.
         Raw(
             data=JSON_HEAD + b"content-encoding: br\r\ncontent-length: 4\r\n\r\n\x1b\x00\x00\x00",
             connection_action="keep",
@@ -145,7 +151,7 @@ _ALIKE = (
     "two-lengths",
     "huge-head",
 )
-"""What is the same in whole and streamed answers, up to the head."""
+"""Faults up to the head, which are equal for whole and streamed answers."""
 STREAMED |= {name: WHOLE[name] for name in _ALIKE}
 
 
@@ -154,9 +160,9 @@ class Case:
     """One request.
 
     Attributes:
-        fault: that it meets, and what that is.
-        always: whether each attempt meets it; else the second one is answered.
-        effects: whether the request may not be processed twice.
+        fault: the fault that the request meets; ``kind`` is its class.
+        always: whether each attempt meets the fault; otherwise the second attempt is answered.
+        effects: whether the endpoint must process the request at most once.
     """
 
     name: str
@@ -169,31 +175,31 @@ class Case:
 
     @property
     def mark(self) -> str:
-        """Its name inside its request."""
+        """Return the case's id, which the request contains."""
         form = "stream" if self.stream else "whole"
         safe = "effects" if self.effects else "idempotent"
         return f"{self.name}/{self.api}/{form}/{'always' if self.always else 'once'}/{safe}"
 
     @property
     def repeats(self) -> bool:
-        """Whether a second attempt may follow the fault."""
+        """Return whether a second attempt may follow the fault."""
         return self.kind == "refused" or (self.kind in ("transient", "elsewhere") and not self.effects)
 
     @property
     def attempts(self) -> int:
-        """How many there must be, of at most 3."""
+        """Return the required number of attempts, at most 3."""
         if not self.repeats:
             return 1
         return REPLICAS if self.kind == "elsewhere" or not self.always else 3
 
     @property
     def answered(self) -> bool:
-        """Whether the client must get the answer."""
+        """Return whether the client must get the answer."""
         return self.kind == "fine" or (self.repeats and not self.always)
 
 
 def cases() -> Iterator[Case]:
-    """All of them: chat and messages with every fault, responses with effects, the others with some."""
+    """Return all cases: chat and messages with every fault, responses with effects, other APIs with some."""
     for stream, table in ((False, WHOLE), (True, STREAMED)):
         for n, (name, (fault, kind)) in enumerate(table.items()):
             apis = ["chat", "messages", "responses"]
@@ -215,7 +221,7 @@ def cases() -> Iterator[Case]:
 
 @dataclass(slots=True)
 class Across:
-    """Scripts by mark, with attempts counted over all backends that share it."""
+    """Scripts by mark, with attempts counted over all backends that share the object."""
 
     table: Mapping[str, Sequence[InjectedFault]]
     counts: Counter[str] = field(default_factory=Counter)

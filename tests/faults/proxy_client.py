@@ -1,6 +1,6 @@
-"""A client without any cleverness, on raw sockets, and a reader of answers that forgives nothing.
+"""Minimal HTTP client on raw sockets, and a strict reader of answers.
 
-Neither shares code with the proxy: what it takes for a whole answer is not what the proxy takes for one.
+Neither shares code with the proxy, so that an error in the proxy's parser cannot hide here.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ TOOLS = {
 
 
 class Breach(AssertionError):
-    """An answer that is neither whole nor one typed error."""
+    """An answer that is neither complete nor one typed error."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Got:
-    """What came back: `end` says how, ``whole`` only where the framing of HTTP says that all is there."""
+    """Response: `end` is how it ended; ``whole`` is set only if the HTTP framing marks it as complete."""
 
     status: int = 0
     headers: list[tuple[str, str]] = field(default_factory=list)
@@ -71,12 +71,12 @@ def request_bytes(
 
 
 async def ask(port: int, path: str, body: bytes = b"", *, seconds: float = 30.0, **options: Any) -> Got:
-    """One request on a connection of its own, read to its end."""
+    """Send one request on a new connection and read the answer to its end."""
     return await send(port, request_bytes(path, body, **options), seconds=seconds)
 
 
 async def send(port: int, data: bytes, *, seconds: float = 30.0) -> Got:
-    """Any bytes, and the first answer to them."""
+    """Send any bytes and read the first answer."""
     got, began = Got(), time.monotonic()
     try:
         async with asyncio.timeout(seconds):
@@ -124,7 +124,7 @@ async def _read(reader: asyncio.StreamReader, got: Got) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """A whole answer, with what it says, or one typed error, with its code."""
+    """A complete answer with its content, or one typed error with its code."""
 
     said: str | None = None
     error: str | None = None
@@ -132,7 +132,7 @@ class Outcome:
 
 
 def outcome(api: str, got: Got, *, stream: bool) -> Outcome:
-    """What an answer is. Raises Breach where it is neither whole nor one typed error."""
+    """Return the outcome of an answer. Raises Breach if it is neither complete nor one typed error."""
     if got.end != "whole":
         raise Breach(f"{got.end} after {got.seconds:.1f} s, status {got.status}: {got.body[-300:]!r}")
     if got.status != 200:
@@ -212,7 +212,7 @@ def _streamed(api: str, body: bytes) -> Outcome:
 
 
 def _event(api: str, value: dict[str, Any], said: list[str]) -> bool:
-    """Read one event; returns whether it is the API's last."""
+    """Read one event; return whether it is the last event of the API's stream."""
     if api in ("chat", "completions"):
         for choice in value["choices"]:
             delta = choice.get("delta", choice)

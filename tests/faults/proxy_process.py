@@ -1,4 +1,4 @@
-"""``agentguard serve`` as a process of its own, and what can be seen of it from outside."""
+"""``agentguard serve`` as a separate process, and observations from outside."""
 
 from __future__ import annotations
 
@@ -23,33 +23,34 @@ from tests.faults.proxy_client import Got, ask
 ROOT = Path(__file__).resolve().parents[2]
 COMMAND = (sys.executable, "-c", "from agentguard.cli import main; main()", "serve")
 SLACK_S = 4.0
-"""What a loaded machine may add to a limit. The promise is 250 ms; two cores that run eight other things
-stand still for seconds. Whoever adds this to a limit sees to it that what is looked for costs more."""
+"""Tolerance of time limits for a loaded machine. The promise is 250 ms, but two cores with eight other
+processes pause for seconds. A test with this tolerance must look for a delay that is longer.
+"""
 
 
 class Proxy:
-    """A proxy that serves.
+    """A running proxy.
 
     Attributes:
-        pid: of the command; with several workers it is their parent.
-        port: that it listens on.
-        log: file with all that it printed.
+        pid: process id of the command; with several workers it is their parent.
+        port: port of the proxy.
+        log: file with its complete output.
     """
 
     def __init__(self, process: subprocess.Popen[bytes], port: int, log: Path, config: Path) -> None:
         self.process, self.pid, self.port, self.log, self.config = process, process.pid, port, log, config
 
     def printed(self) -> str:
-        """All that it has printed so far, on both outputs."""
+        """Return its output so far, stdout and stderr."""
         return self.log.read_text(encoding="utf-8", errors="replace")
 
     def pids(self) -> list[int]:
-        """The processes that have open connections: the workers, or the one there is."""
+        """Return the processes with open connections: the workers, or the only process."""
         children = Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()
         return [int(one) for one in children] or [self.pid]
 
     def open_files(self) -> Counter[str]:
-        """Open file descriptors of all its processes, by kind."""
+        """Return the open file descriptors of all its processes, by kind."""
         found: Counter[str] = Counter()
         for pid in {self.pid, *self.pids()}:
             for one in Path(f"/proc/{pid}/fd").iterdir():
@@ -58,11 +59,11 @@ class Proxy:
         return found
 
     def rss(self) -> int:
-        """Resident memory of all its processes, in bytes."""
+        """Return the resident memory of all its processes, in bytes."""
         return sum(_status(pid, "VmRSS") for pid in {self.pid, *self.pids()})
 
     def peak(self) -> int:
-        """The most that it ever had, in bytes."""
+        """Return the peak memory, in bytes."""
         return sum(_status(pid, "VmHWM") for pid in {self.pid, *self.pids()})
 
     def threads(self) -> int:
@@ -72,7 +73,7 @@ class Proxy:
         return await ask(self.port, path, method="GET", **options)
 
     async def status(self, **options: Any) -> dict[str, Any]:
-        """What /status says."""
+        """Return the content of /status."""
         got = await self.get("/status", **options)
         assert got.status == 200, got
         found: dict[str, Any] = json.loads(got.body)
@@ -94,7 +95,7 @@ def _status(pid: int, name: str) -> int:
 
 
 def replicas(*backends: FaultBackend, **more: Any) -> list[dict[str, Any]]:
-    """Backends as they stand in a configuration."""
+    """Return the configuration of the backends."""
     return [{"name": backend.name, "url": backend.url, **more} for backend in backends]
 
 
@@ -102,7 +103,7 @@ def replicas(*backends: FaultBackend, **more: Any) -> list[dict[str, Any]]:
 def serving(
     folder: Path, config: dict[str, Any], *options: str, environment: dict[str, str] | None = None
 ) -> Iterator[Proxy]:
-    """Start a proxy with a configuration; it is ended, and must end, with the block."""
+    """Start a proxy with a configuration; stop it at the end of the block and check that it ends."""
     folder.mkdir(parents=True, exist_ok=True)
     file, log = folder / "proxy.yaml", folder / "proxy.log"
     file.write_text(yaml.safe_dump(config), encoding="utf-8")
@@ -115,7 +116,9 @@ def serving(
     finally:
         process.terminate()
         try:
-            process.wait(25)  # below the 30 seconds that requests have by default: none may be waited for
+            process.wait(
+                25
+            )  # below the default request timeout of 30 seconds: no open request may delay the end
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait(10)
@@ -134,7 +137,7 @@ def _port(process: subprocess.Popen[bytes], log: Path) -> int:
 
 
 def until(met: Callable[[], Any], seconds: float = 60.0) -> Any:
-    """Wait for a condition, and return what it gave."""
+    """Wait for a condition, and return its value."""
     end = time.monotonic() + seconds
     while not (found := met()):
         assert time.monotonic() < end, f"waited {seconds} s in vain"
@@ -143,7 +146,7 @@ def until(met: Callable[[], Any], seconds: float = 60.0) -> Any:
 
 
 async def soon(met: Callable[[], Any], seconds: float = 30.0, *, what: Callable[[], str] = lambda: "") -> Any:
-    """The same in a coroutine; ``what`` says what is missing."""
+    """Wait for a condition in a coroutine; ``what`` names the missing condition."""
     end = time.monotonic() + seconds
     while not (found := met()):
         assert time.monotonic() < end, f"waited {seconds} s in vain; {what()}"

@@ -1,8 +1,7 @@
-"""A process that writes to a store and claims effects, until it is killed; it tells what was acknowledged.
+"""Process that writes to a store and claims effects until it is killed; it reports acknowledged rows.
 
-It is forked from a server that has loaded everything (multiprocessing's forkserver), so that fifty of them
-take seconds. What it says is appended to a file in one system call: it stays when the process is killed, and
-it was true when it was said.
+It is forked from a server that has loaded everything (multiprocessing's forkserver), so that fifty processes
+take seconds. It appends each report to a file in one system call, so that reports survive the kill.
 """
 
 from __future__ import annotations
@@ -17,10 +16,10 @@ EFFECTS = 40
 
 
 def work(url: str, life: int, said: str, world: str) -> None:
-    """Write rows, some of them acknowledged, and carry out effects as the ledger allows."""
+    """Write rows, wait for some of them, and execute effects as the ledger allows."""
     store = Store.open(
         url, options=StoreOptions(lock_timeout_s=30.0)
-    )  # another may stand still while it holds the lock
+    )  # another process may pause while it holds the lock
     number = 0
     while True:
         for _ in range(3):
@@ -34,7 +33,7 @@ def work(url: str, life: int, said: str, world: str) -> None:
 
 
 def _act(store: Store, which: str, world: str) -> None:
-    """Carry out an effect if it was never claimed; the world has no undo."""
+    """Execute an effect if it was never claimed; there is no undo."""
     effect = EffectRow(run_id="r", tool="book", arguments=which)
     if store.claim(effect).state == "new":
         append(world, which)
@@ -49,7 +48,7 @@ def append(path: str, line: str) -> None:
 
 
 def squeeze(path: str) -> None:
-    """Write rows while no file may grow over 400 KB, then while they may: prints the health after each."""
+    """Write rows under a file size limit of 400 KB, then without it; print the health after each."""
     import json
     import resource
     from dataclasses import asdict
@@ -65,7 +64,7 @@ def squeeze(path: str) -> None:
 
 
 def write_until_it_fails(store: Store) -> int:
-    """Write rows of 4 KB until the store cannot be written to; returns how many."""
+    """Write rows of 4 KB until the store fails; return their number."""
     for count in range(1, 2000):
         store.write(FindingRow(run_id="r", detector="d", step=count, data={"x": os.urandom(2000).hex()}))
         if count % 20 == 0:
@@ -76,7 +75,7 @@ def write_until_it_fails(store: Store) -> int:
 
 
 def _settle(store: Store) -> None:
-    """Wait until the last rows were written or could not be."""
+    """Wait until the last rows are written or have failed."""
     import time
 
     while store.get_health().ok and store.get_health().pending:

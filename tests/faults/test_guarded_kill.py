@@ -1,6 +1,6 @@
-"""kill -9 anywhere in a guarded run: nothing is done twice, nothing acknowledged is lost.
+"""kill -9 at any point of a guarded run: no effect happens twice, no acknowledged row is lost.
 
-The state that its tools act on and the budgets of its recoveries are after each death what they were before.
+After each kill, the state of the tools and the recovery budgets are the same as before.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tests.faults.guarded_child import ROLLBACKS, SEATS, work
 from tests.support.sampling import sample_cases
 
 POINTS = 300
-"""Points that an undisturbed life of the child passes, roughly."""
+"""Approximate number of points in an undisturbed run of the child."""
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +33,7 @@ def processes() -> ForkServerContext:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", sample_cases(range(50), 5))
-def test_every_seat_is_booked_once(processes: ForkServerContext, tmp_path: Path, seed: int) -> None:
+def test_killed_agent_books_every_seat_once(processes: ForkServerContext, tmp_path: Path, seed: int) -> None:
     rng = random.Random(seed)
     url, world, said = tmp_path / "s.db", tmp_path / "world.db", tmp_path / "said"
     with sqlite3.connect(world) as database:
@@ -77,7 +77,7 @@ def _check(url: Path, world: Path, said: Path) -> None:
 
 
 def _check_budget(store: Store, run: Trajectory, spent: int) -> None:
-    """The budget of rollbacks is that of all lives together, and each rollback was both kept and made."""
+    """Check that all processes share one budget of rollbacks, and that each stored rollback was executed."""
     back = [row for row in store.list_recoveries("r") if row.data["plan"]["undone"]]
     assert 1 <= spent == len(back) <= ROLLBACKS
     assert [row.data["id"] for row in back] == list(range(spent))

@@ -1,4 +1,4 @@
-"""``agentguard judge serve`` around a real process: killed, stopped, dying at its start, drained."""
+"""``agentguard judge serve`` around a real process: killed, stopped, failed at its start, drained."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 
 @contextmanager
 def serving(tmp_path: Path, *more: str, environment: dict[str, str] | None = None) -> Iterator[Serving]:
-    """Serve with what stands for vLLM here."""
+    """Run the command with the fake vLLM."""
     flags = ("--heartbeat-s", "0.2", "--canary-s", "1", "--log", str(tmp_path / "server.log"), *more)
     told = {"PYTHONPATH": str(FAKE), **(environment or {})}
     with serving_with("a-model", sys.executable, *flags, environment=told) as served:
         yield served
 
 
-def test_it_serves_tells_its_state_and_drains(tmp_path: Path) -> None:
+def test_judge_serves_reports_state_and_drains(tmp_path: Path) -> None:
     with serving(tmp_path) as served:
         ready = served.until("ready")
         assert ready["canary"]["asked"] == 3
@@ -42,7 +42,7 @@ def test_it_serves_tells_its_state_and_drains(tmp_path: Path) -> None:
     assert [one["phase"] for one in served.seen[-2:]] == ["draining", "stopped"]
 
 
-def test_a_killed_server_comes_back_at_the_same_address(tmp_path: Path) -> None:
+def test_killed_server_restarts_at_same_address(tmp_path: Path) -> None:
     with serving(tmp_path) as served:
         first = served.until("ready")
         os.killpg(first["pid"], signal.SIGKILL)
@@ -53,7 +53,7 @@ def test_a_killed_server_comes_back_at_the_same_address(tmp_path: Path) -> None:
         assert again["restarts"] == 1
 
 
-def test_a_stopped_server_is_ended_and_started_again(tmp_path: Path) -> None:
+def test_stopped_server_is_killed_and_restarted(tmp_path: Path) -> None:
     with serving(tmp_path) as served:
         first = served.until("ready")
         os.kill(first["pid"], signal.SIGSTOP)
@@ -63,7 +63,7 @@ def test_a_stopped_server_is_ended_and_started_again(tmp_path: Path) -> None:
         assert gone(first["pid"])
 
 
-def test_one_that_keeps_dying_is_given_up_and_says_why(tmp_path: Path) -> None:
+def test_repeatedly_dying_server_fails_with_reason(tmp_path: Path) -> None:
     marks = tmp_path / "marks"
     marks.write_text("die\n" * 9)
     with serving(tmp_path, "--restarts", "1", environment={"FAKE_VLLM_BREAKS": str(marks)}) as served:
@@ -73,14 +73,14 @@ def test_one_that_keeps_dying_is_given_up_and_says_why(tmp_path: Path) -> None:
     assert len(marks.read_text().splitlines()) == 7
 
 
-def test_one_that_dies_once_is_ready_in_the_end(tmp_path: Path) -> None:
+def test_server_that_dies_once_becomes_ready(tmp_path: Path) -> None:
     marks = tmp_path / "marks"
     marks.write_text("die\n")
     with serving(tmp_path, environment={"FAKE_VLLM_BREAKS": str(marks)}) as served:
         assert served.until("ready")["restarts"] == 1
 
 
-def test_nothing_outlives_a_supervisor_that_was_killed(tmp_path: Path) -> None:
+def test_killed_supervisor_leaves_no_process(tmp_path: Path) -> None:
     with serving(tmp_path) as served:
         ready = served.until("ready")
         served.process.kill()
@@ -88,7 +88,7 @@ def test_nothing_outlives_a_supervisor_that_was_killed(tmp_path: Path) -> None:
         assert gone(ready["pid"])
 
 
-def test_a_port_in_use_is_given_up_with_the_log(tmp_path: Path) -> None:
+def test_used_port_fails_with_server_log(tmp_path: Path) -> None:
     with serving(tmp_path) as first:
         port = first.until("ready")["url"].rsplit(":", 1)[1].removesuffix("/v1")
         with serving(tmp_path / "second", "--port", port, "--restarts", "0") as second:

@@ -1,8 +1,8 @@
-"""Single faults that need a scene of their own, against the proxy as a process.
+"""Single faults that need their own setup, against the proxy as a process.
 
-The rows are those of the table of faults: refused connections and names that do not resolve (1), the deadline
-over all attempts (4), the slow first token (5), Retry-After (6), silent corruption (9), slow clients (10),
-overload (11), bad replicas (12), an outage (13).
+The numbers are those of the table of faults: refused connections and names that do not resolve (1), the
+deadline over all attempts (4), the slow first token (5), Retry-After (6), silent corruption (9), slow clients
+(10), overload (11), bad replicas (12), an outage (13).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 CHAT = PATHS["chat"]
 FEW: dict[str, Any] = {"hedge": "off", "throttle": "off", "breaker": "off"}
 AMPLE: dict[str, float] = {"reserve": 100.0, "burst": 100.0, "per_second": 100.0}
-"""A budget that is never spent, where retries are looked at and not how many there may be."""
+"""A budget that never runs out, for tests of retries and not of their number."""
 
 
 def config(*backends: FaultBackend, pipeline: dict[str, Any] | None = None, **more: Any) -> dict[str, Any]:
@@ -49,7 +49,7 @@ def config(*backends: FaultBackend, pipeline: dict[str, Any] | None = None, **mo
 
 
 async def many(proxy: Proxy, count: int, *, gap_s: float = 0.0, **options: Any) -> list[Got]:
-    """So many requests at once, or one after the other where there is a gap."""
+    """Send the given number of requests, concurrently or with a gap between them."""
 
     async def one(n: int) -> Got:
         await asyncio.sleep(n * gap_s)
@@ -68,7 +68,7 @@ def closed_port() -> int:
 
 
 @pytest.mark.parametrize("effects", [False, True])
-def test_what_was_never_sent_is_sent_elsewhere_whatever_its_effects(tmp_path: Path, effects: bool) -> None:
+def test_unsent_request_fails_over_regardless_of_effects(tmp_path: Path, effects: bool) -> None:
     more = {"background": True} if effects else {}
     with FaultBackend(Refuse(), name="gone") as gone, FaultBackend(name="here") as here:
         settings = config(gone, here)
@@ -80,7 +80,7 @@ def test_what_was_never_sent_is_sent_elsewhere_whatever_its_effects(tmp_path: Pa
         assert len(here.requests) == 6
 
 
-def test_a_name_that_does_not_resolve_is_a_typed_error_and_soon(tmp_path: Path) -> None:
+def test_unresolvable_name_is_a_fast_typed_error(tmp_path: Path) -> None:
     settings = {
         "backends": {
             "replicas": [{"name": "nowhere", "url": "http://nowhere.invalid/v1"}],
@@ -100,14 +100,14 @@ def test_a_name_that_does_not_resolve_is_a_typed_error_and_soon(tmp_path: Path) 
 # 4: one deadline over all attempts
 
 
-def test_the_deadline_is_over_all_attempts_and_not_over_each(tmp_path: Path) -> None:
+def test_deadline_covers_all_attempts(tmp_path: Path) -> None:
     pipeline = {
         **FEW,
         "timeout": {"total_s": 2.0},
         "retry": {
             "max_attempts": 10,
             "budget": AMPLE,
-        },  # ten seconds, if each attempt had a deadline of its own
+        },  # ten seconds, if each attempt had its own deadline
         "attempt_timeout": {"seconds": 1.0},
     }
     with FaultBackend(Hang(), name="a") as a, serving(tmp_path, config(a, pipeline=pipeline)) as proxy:
@@ -123,9 +123,9 @@ def test_the_deadline_is_over_all_attempts_and_not_over_each(tmp_path: Path) -> 
 # 5: hedge
 
 
-def test_a_slow_first_token_is_hedged_and_the_loser_is_cancelled(tmp_path: Path) -> None:
+def test_slow_first_token_is_hedged_and_loser_is_cancelled(tmp_path: Path) -> None:
     slow = {f"number {n}": Ok(first_token_delay_s=20.0) for n in (30, 45)}
-    # A machine that stands still makes hedges, too: they take nothing from the two that there must be.
+    # A paused machine causes hedges, too, but they do not replace the two required ones.
     budget = {"reserve": 4.0, "ratio": 0.05, "per_second": 0.0}
     pipeline = {**FEW, "hedge": {"min_samples": 20, "min_delay_s": 0.3, "budget": budget}}
 
@@ -160,7 +160,7 @@ async def _one_after_the_other(proxy: Proxy, count: int) -> None:
 
 
 def _stray(seen: list[Any]) -> int:
-    """Hedges of requests that were only slow because the machine was: there may be a few."""
+    """Return the number of hedges that only a slow machine caused; a few are allowed."""
     bodies = [one.body for one in seen if one.fault == Ok() and not one.is_cancelled]
     return sum(one.is_cancelled and one.fault == Ok() for one in seen) + len(bodies) - len(set(bodies))
 
@@ -171,7 +171,7 @@ def _stray(seen: list[Any]) -> int:
 PUSHBACKS: dict[str, tuple[str | None, int, float]] = {
     "seconds": ("1", 2, 1.0),
     "zero": ("0", 2, 0.0),
-    "date": ("", 2, 2.0),  # filled in when it is asked: three seconds from then, in whole seconds
+    "date": ("", 2, 2.0),  # filled in for each request: three seconds later, in whole seconds
     "negative": ("-1", 1, 0.0),
     "nan": ("NaN", 2, 0.0),
     "inf": ("inf", 1, 0.0),
@@ -183,7 +183,7 @@ PUSHBACKS: dict[str, tuple[str | None, int, float]] = {
 }
 
 
-def test_retry_after_is_obeyed_and_clamped_to_the_deadline(tmp_path: Path) -> None:
+def test_retry_after_is_respected_up_to_the_deadline(tmp_path: Path) -> None:
     pipeline = {
         **FEW,
         "timeout": {"total_s": 12.0},
@@ -223,9 +223,7 @@ def test_retry_after_is_obeyed_and_clamped_to_the_deadline(tmp_path: Path) -> No
         (True, ("chat", "completions", "responses")),
     ],
 )
-def test_an_answer_without_any_choice_or_output_is_a_typed_error(
-    tmp_path: Path, stream: bool, apis: tuple[str, ...]
-) -> None:
+def test_empty_answer_is_a_typed_error(tmp_path: Path, stream: bool, apis: tuple[str, ...]) -> None:
     with FaultBackend(InvalidAnswer(kind="empty"), name="a") as a, serving(tmp_path, config(a)) as proxy:
         for api in apis:
             got = asyncio.run(ask(proxy.port, PATHS[api], body_for(api, stream=stream)))
@@ -235,7 +233,7 @@ def test_an_answer_without_any_choice_or_output_is_a_typed_error(
 # 9: silent corruption
 
 
-def test_a_canary_finds_a_replica_that_corrupts_and_it_gets_no_more_requests(tmp_path: Path) -> None:
+def test_canary_removes_corrupting_replica(tmp_path: Path) -> None:
     canary = {"prompt": "Say the number 4711.", "expected": "4711", "interval_s": 0.2, "failure_threshold": 2}
     known = {"Say the number 4711.": "4711"}
     with (
@@ -267,7 +265,7 @@ async def _comes_back(proxy: Proxy) -> None:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_vote_masks_a_replica_that_corrupts(tmp_path: Path, stream: bool) -> None:
+def test_vote_masks_corrupting_replica(tmp_path: Path, stream: bool) -> None:
     with (
         FaultBackend(Corrupt(), name="bad") as bad,
         FaultBackend(Ok(delay_s=0.1), name="b") as b,
@@ -276,18 +274,18 @@ def test_a_vote_masks_a_replica_that_corrupts(tmp_path: Path, stream: bool) -> N
     ):
         for n in range(8):
             body = body_for("chat", text=f"number {n}", tools=True, stream=stream)
-            got = asyncio.run(ask(proxy.port, CHAT, body, headers=(("agentguard-votes", "3"),)))
+            got = asyncio.run(ask(proxy.port, CHAT, body, headers=(("agentguard-quorum", "3"),)))
             assert outcome("chat", got, stream=stream).said == b.build_expected_reply(CHAT, body).content
-            assert "voted=2/3" in (got.header("agentguard-notes") or "")
+            assert "voted=2/3" in (got.header("agentguard-upstream") or "")
         assert len(b.requests) == len(c.requests) == 8
-        # The third is not waited for once two agree, even where it has not been reached yet.
+        # Once two replies agree, the third is not needed, even if its request has not been sent.
         assert 1 <= len(bad.requests) <= 8
 
 
 # 10: slow clients
 
 
-def test_a_head_and_a_body_that_never_come_are_not_waited_for(tmp_path: Path) -> None:
+def test_slow_head_and_body_time_out(tmp_path: Path) -> None:
     body = body_for("chat")
     with FaultBackend(name="a") as a:
         settings = {**config(a), "limits": {"header_timeout_s": 1.0, "body_timeout_s": 1.0}}
@@ -300,7 +298,9 @@ def test_a_head_and_a_body_that_never_come_are_not_waited_for(tmp_path: Path) ->
 
 async def _slow_loris(proxy: Proxy, data: bytes, body: int) -> None:
     async def drip(sent: int) -> float:
-        """Seconds until the proxy closes a connection: so much comes at once, then a byte now and then."""
+        """Return the seconds until the proxy closes a connection that sends ``sent`` bytes, then single
+        bytes.
+        """
         reader, writer = await asyncio.open_connection("127.0.0.1", proxy.port)
         began = time.monotonic()
         writer.write(data[:sent])
@@ -320,7 +320,7 @@ async def _slow_loris(proxy: Proxy, data: bytes, body: int) -> None:
     assert max(times) < 1.0 + 1.0 + SLACK_S
 
 
-def test_a_reader_that_stands_still_holds_the_endpoint_back_and_is_cut_off(tmp_path: Path) -> None:
+def test_slow_reader_applies_backpressure_and_is_disconnected(tmp_path: Path) -> None:
     with FaultBackend(Huge(part="body", size=300 << 20), name="a") as a:
         settings = {**config(a), "limits": {"write_timeout_s": 3.0}}
         with serving(tmp_path, settings) as proxy:
@@ -339,7 +339,7 @@ def test_a_reader_that_stands_still_holds_the_endpoint_back_and_is_cut_off(tmp_p
 # 11, 13: overload and an outage, in short
 
 
-def test_more_than_it_can_do_is_refused_at_once_and_the_rest_is_done(tmp_path: Path) -> None:
+def test_overload_is_rejected_at_once_and_accepted_requests_finish(tmp_path: Path) -> None:
     pipeline = {
         **FEW,
         "timeout": {"total_s": 20.0},
@@ -357,7 +357,7 @@ def test_more_than_it_can_do_is_refused_at_once_and_the_rest_is_done(tmp_path: P
     done = [one for one in got if one.status == 200]
     refused = [one for one in got if one.status == 503]
     assert len(done) + len(refused) == 200
-    assert len(done) >= 10 + 10  # all that there is room for, even if they come in one instant
+    assert len(done) >= 10 + 10  # the capacity, even if all requests arrive at once
     assert refused
     assert max(one.seconds for one in done) < 10.0 + SLACK_S
     assert sum(one.seconds < SLACK_S for one in refused) >= 0.9 * len(refused)
@@ -366,7 +366,7 @@ def test_more_than_it_can_do_is_refused_at_once_and_the_rest_is_done(tmp_path: P
     assert len(a.requests) == len(done)
 
 
-def test_after_an_outage_it_is_as_before(tmp_path: Path) -> None:
+def test_outage_leaves_no_lasting_effect(tmp_path: Path) -> None:
     with FaultBackend(name="a") as a, FaultBackend(name="b") as b:
         settings = {
             "backends": {"replicas": replicas(a, b), "health": {"interval_s": 0.5, "healthy_threshold": 1}}
@@ -385,12 +385,12 @@ def test_after_an_outage_it_is_as_before(tmp_path: Path) -> None:
             asked = 40 + 100 + asyncio.run(_recovers(proxy))
             seen = sum(
                 one.method == "POST" for one in (*a.requests, *b.requests)
-            )  # the others ask for its health
+            )  # the others are health checks
             assert seen <= asked * (1 + 0.2 + 0.05) + 3 + 10 * (time.monotonic() - began)
 
 
 async def _recovers(proxy: Proxy) -> int:
-    """Within 10 s of its end all of twenty requests are answered; returns how many were asked until then."""
+    """Check that twenty requests succeed within 10 s of the end; return the number of requests until then."""
     end, asked = time.monotonic() + 10.0 + SLACK_S, 0
     while time.monotonic() < end:
         asked += 20
@@ -402,7 +402,7 @@ async def _recovers(proxy: Proxy) -> int:
 # 12: bad replicas
 
 
-def test_a_bad_replica_of_three_is_ejected_and_shown(tmp_path: Path) -> None:
+def test_bad_replica_is_ejected_and_shown(tmp_path: Path) -> None:
     with (
         FaultBackend(Reset(), name="bad") as bad,
         FaultBackend(name="b") as b,
@@ -411,7 +411,7 @@ def test_a_bad_replica_of_three_is_ejected_and_shown(tmp_path: Path) -> None:
             tmp_path, config(bad, b, c, outlier={"consecutive_failures": 3, "base_ejection_time_s": 120.0})
         ) as proxy,
     ):
-        # One after the other: of many at once, many may be at the bad one before the third has failed there.
+        # Sequential: with concurrent requests, many could reach the bad replica before its third failure.
         asyncio.run(_one_after_the_other(proxy, 60))
         assert len(bad.requests) == 3
         assert "eject" in json.dumps(asyncio.run(proxy.status()))
@@ -420,7 +420,7 @@ def test_a_bad_replica_of_three_is_ejected_and_shown(tmp_path: Path) -> None:
         assert len(bad.requests) == seen
 
 
-def test_when_all_are_bad_they_are_asked_all_the_same(tmp_path: Path) -> None:
+def test_all_replicas_bad_are_still_used(tmp_path: Path) -> None:
     script = Across({})
     with (
         FaultBackend(StatusFault(status=500), name="a") as a,
@@ -436,7 +436,7 @@ def test_when_all_are_bad_they_are_asked_all_the_same(tmp_path: Path) -> None:
         assert sum(one.status == 200 for one in asyncio.run(many(proxy, 10))) == 10
 
 
-def test_a_replica_that_flaps_costs_no_answer(tmp_path: Path) -> None:
+def test_flapping_replica_costs_no_answer(tmp_path: Path) -> None:
     with (
         FaultBackend(name="flaps") as flaps,
         FaultBackend(name="b") as b,

@@ -1,11 +1,11 @@
-"""The fault matrix against ``agentguard serve`` as a process: every fault at once, and each case as promised.
+"""Fault matrix against ``agentguard serve`` as a process: every fault at once, with the result of each case.
 
 Fault × streamed or not × before or after the first token × idempotent or with effects, and four invariants:
 
-I1  an answer or a typed error by the deadline; the promise is + 250 ms, asserted is + `SLACK_S` (see there)
+I1  an answer or a typed error by the deadline; the promise is + 250 ms, the assertion + `SLACK_S` (see there)
 I2  attempts within the budget, by the backends' own count
-I3  a whole, valid answer or one typed error, as a reader sees it that shares no code with the proxy
-I4  nothing is left behind: descriptors, threads, requests at the backends
+I3  a complete, valid answer or one typed error, according to a reader that shares no code with the proxy
+I4  no leaks: descriptors, threads, requests at the backends
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 TOTAL_S = 16.0
 AT_ONCE = 180
 GAP_S = 0.01
-"""Seconds between two of them: all in one instant would keep the proxy from what it has begun."""
+"""Seconds between two requests: all at once would overload the proxy."""
 HANDED_ON = 0.8
-"""Share of the streams cut after their first token of which the client must have had a part by then."""
+"""Minimum share of cut streams whose first token must reach the client before the cut."""
 EXACT: dict[str, Any] = {
     "timeout": {"total_s": TOTAL_S},
     "shed": {"concurrency": {"algorithm": "fixed", "initial_limit": 1000}},
@@ -47,8 +47,9 @@ EXACT: dict[str, Any] = {
     "attempt_timeout": {"seconds": 4.0},
     "progress": {"first_chunk_timeout_s": 3.0, "idle_timeout_s": 3.0},
 }
-"""Retries alone, of which there are enough: each case then has one right number of attempts, as long as the
-machine does not stand still for longer than an attempt may take."""
+"""Only retries, with a sufficient budget: each case then has one correct number of attempts, unless the
+machine pauses for longer than the timeout of an attempt.
+"""
 
 
 def config(*backends: FaultBackend, **options: Any) -> dict[str, Any]:
@@ -69,16 +70,17 @@ def _more(case: Case) -> dict[str, Any]:
 
 
 def judge(case: Case, got: Got, backends: tuple[FaultBackend, ...]) -> list[str]:
-    """What is wrong with the end of a case; nothing should be."""
+    """Return the violations of a case; the list should be empty."""
     attempts = sum(len(backend.list_attempts(case.mark)) for backend in backends)
     if case.kind == "partial" and attempts != 1:
-        # Tokens and what broke them off were read at once, by a proxy that had no time in between: nothing
-        # had been handed on, and the fault is one before the first token. See `HANDED_ON` for how often.
+        # The proxy read the tokens and the cut in one go and had not forwarded a token, so the fault counts
+        # as
+        # one before the first token. See `HANDED_ON` for the allowed share.
         case = replace(case, kind="transient")
     wrong = []
     if got.seconds > TOTAL_S + SLACK_S:
         wrong.append(f"I1: {got.seconds:.1f} s")
-    # An attempt on a kept connection that the endpoint is just closing is one that the endpoint never saw.
+    # The endpoint does not see an attempt on a kept connection that it is just closing.
     least = 2 if case.always and case.attempts == 3 else case.attempts
     if not least <= attempts <= case.attempts:
         wrong.append(f"I2: {attempts} attempts, not {case.attempts}: {times(case, backends)}")
@@ -94,7 +96,7 @@ def judge(case: Case, got: Got, backends: tuple[FaultBackend, ...]) -> list[str]
 
 
 def times(case: Case, backends: tuple[FaultBackend, ...]) -> list[str]:
-    """When each attempt came, and when and how it ended."""
+    """Return the begin and the end of each attempt, and how it ended."""
     seen = sorted(
         (one for backend in backends for one in backend.list_attempts(case.mark)),
         key=lambda one: one.received_at,
@@ -113,11 +115,11 @@ def _right(case: Case, found: Outcome, backend: FaultBackend) -> bool:
     )
 
 
-GUARDED: dict[str, Any] = {"guard": {"version": 1}, "runs": {"mode": "all"}}
+GUARDED: dict[str, Any] = {"guard": {"mode": "always"}}
 
 
 @pytest.mark.parametrize("guarded", [False, True], ids=["gateway", "guarded"])
-def test_every_fault_has_its_promised_end(tmp_path: Path, guarded: bool) -> None:
+def test_every_fault_meets_its_invariants(tmp_path: Path, guarded: bool) -> None:
     everything = sample_groups(list(cases()), key=lambda case: (type(case.fault), case.kind, case.stream))
     random.Random(1).shuffle(everything)
     table = {case.mark: (case.fault,) if case.always else (case.fault, Ok()) for case in everything}
@@ -143,7 +145,7 @@ async def _matrix(proxy: Proxy, everything: list[Case], backends: tuple[FaultBac
                 seen_partial.append(sum(len(backend.list_attempts(case.mark)) for backend in backends) == 1)
             wrong += [f"{case.mark}: {what}" for what in judge(case, got, backends)]
         before = before or await settled(proxy, backends)
-    # A share of a few streams is chance.
+    # A share of a few streams is random.
     if len(seen_partial) >= 100 and sum(seen_partial) < HANDED_ON * len(seen_partial):
         wrong.append(
             f"only {sum(seen_partial)} of {len(seen_partial)} streams broke off after their first token"
@@ -155,7 +157,7 @@ async def _matrix(proxy: Proxy, everything: list[Case], backends: tuple[FaultBac
 async def left_behind(
     proxy: Proxy, backends: tuple[FaultBackend, ...], before: Counter[str], seconds: float = 20.0
 ) -> list[str]:
-    """What is wrong with the descriptors at the end: one may be closed a moment late, a lost one stays."""
+    """Return leaked descriptors: a late close is temporary, a leak is permanent."""
     end = time.monotonic() + seconds
     while True:
         after = await settled(proxy, backends)
@@ -167,7 +169,7 @@ async def left_behind(
 
 
 async def settled(proxy: Proxy, backends: tuple[FaultBackend, ...]) -> Counter[str]:
-    """Descriptors once nothing is under way and idle connections are gone."""
+    """Return the descriptors after all requests have ended and idle connections are closed."""
 
     def left() -> list[str]:
         return [one.key for backend in backends for one in list(backend.requests) if not one.is_finished]

@@ -1,7 +1,7 @@
-"""Who leaves, who is killed and what is taken away while the proxy serves.
+"""Disconnects, kills and lost resources while the proxy serves.
 
-The rows are those of the table of faults: the client leaves (14), kill -9 (15), the store is locked, removed,
-full or never there (16), SIGTERM with streams open (20), the judge's server dies (22).
+The numbers are those of the table of faults: the client disconnects (14), kill -9 (15), the store is locked,
+removed, full or missing from the start (16), SIGTERM with open streams (20), the judge's server dies (22).
 """
 
 from __future__ import annotations
@@ -32,30 +32,30 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 CHAT = PATHS["chat"]
 CANCELLED_S = 0.1
-"""The promise: upstream is cancelled so soon after the client has left; `SLACK_S` is for the machine."""
+"""Limit for the upstream cancellation after a client disconnect; `SLACK_S` is the machine's tolerance."""
 
 
 def config(*backends: FaultBackend, **more: Any) -> dict[str, Any]:
     return {"backends": {"replicas": replicas(*backends), "health": "off"}, **more}
 
 
-# 14: the client leaves
+# 14: the client disconnects
 
 
 def close(client: socket.socket) -> None:
-    """In order: FIN."""
+    """Close with FIN."""
     client.close()
 
 
 def reset(client: socket.socket) -> None:
-    """At once: RST."""
+    """Close with RST."""
     client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     client.close()
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_who_leaves_is_not_worked_for_any_more(tmp_path: Path, workers: int) -> None:
-    """Before the first token, in the middle of a stream, and not streaming at all: LiteLLM #37140."""
+def test_client_disconnect_cancels_upstream_request(tmp_path: Path, workers: int) -> None:
+    """Disconnect before the first token, within a stream, and without streaming: LiteLLM #37140."""
     scenes = [
         (stream, fault, leave)
         for stream, fault in (
@@ -86,13 +86,15 @@ def test_who_leaves_is_not_worked_for_any_more(tmp_path: Path, workers: int) -> 
             assert a.requests[n].disconnected_at is not None, (stream, fault, leave)
             late.append(a.requests[n].disconnected_at - left)
         assert max(late) < CANCELLED_S + SLACK_S
-        assert sorted(late)[len(late) // 2] < CANCELLED_S + 0.4  # no pause of the machine meets half of them
+        assert (
+            sorted(late)[len(late) // 2] < CANCELLED_S + 0.4
+        )  # no pause of the machine affects half of them
         a.set_script(Ok())
         assert asyncio.run(ask(proxy.port, CHAT, body_for("chat"))).status == 200
         a.wait_until(lambda: a.active_requests == 0)
 
 
-def test_who_leaves_while_a_retry_waits_is_not_tried_for_again(tmp_path: Path) -> None:
+def test_client_disconnect_cancels_pending_retry(tmp_path: Path) -> None:
     fault = StatusFault(status=503, retry_after="100")
     with FaultBackend(fault, name="a") as a, serving(tmp_path, config(a)) as proxy:
 
@@ -102,7 +104,7 @@ def test_who_leaves_while_a_retry_waits_is_not_tried_for_again(tmp_path: Path) -
         client = socket.create_connection(("127.0.0.1", proxy.port))
         client.sendall(request_bytes(CHAT, body_for("chat")))
         a.wait_until(lambda: len(a.requests) == 1 and a.active_requests == 0)
-        time.sleep(0.3)  # the answer has been read, mostly, and the retry waits
+        time.sleep(0.3)  # the answer has mostly been read, and the retry waits
         assert inflight() == 1
         client.close()
         until(lambda: inflight() == 0)
@@ -123,14 +125,14 @@ async def fifty(proxy: Proxy, a: FaultBackend, signals: Callable[[], Awaitable[N
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_a_drain_lets_fifty_streams_finish(tmp_path: Path, workers: int) -> None:
+def test_drain_finishes_fifty_streams(tmp_path: Path, workers: int) -> None:
     with FaultBackend(Ok(token_interval_s=3.0), word_count=3, name="a") as a:
         settings = config(a, listen={"shutdown_timeout_s": 20.0, "workers": workers})
         with serving(tmp_path, settings) as proxy:
 
             async def end() -> None:
                 proxy.process.send_signal(signal.SIGTERM)
-                # Until all of its processes have heard the signal, one of them may take a request.
+                # Until all processes have received the signal, one of them may accept a request.
                 while (late := await ask(proxy.port, CHAT, body_for("chat"))).end != "refused":
                     assert late.end in ("reset", "cut") or late.status in (200, 503)
                     assert a.active_requests, "requests were taken until the streams had ended"
@@ -143,7 +145,7 @@ def test_a_drain_lets_fifty_streams_finish(tmp_path: Path, workers: int) -> None
             assert proxy.process.wait(10) == 0
 
 
-def test_a_drain_that_is_over_tells_each_stream_so_once(tmp_path: Path) -> None:
+def test_drain_timeout_ends_each_stream_with_one_error(tmp_path: Path) -> None:
     with FaultBackend(Stall(tokens=2), name="a") as a:
         settings = config(a, listen={"shutdown_timeout_s": 1.0})
         settings["backends"]["pipeline"] = {
@@ -168,7 +170,7 @@ def test_a_drain_that_is_over_tells_each_stream_so_once(tmp_path: Path) -> None:
 
 
 def rows(store: Path) -> int:
-    """Rows of all tables; the database must be sound."""
+    """Return the rows of all tables; check the integrity of the database."""
     with contextlib.closing(sqlite3.connect(store)) as connection:
         assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
         names = [one[0] for one in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
@@ -176,7 +178,7 @@ def rows(store: Path) -> int:
 
 
 def tree(pid: int) -> list[int]:
-    """A process's descendants."""
+    """Return the descendants of a process."""
     found: list[int] = []
     with contextlib.suppress(OSError):  # it may end meanwhile
         for thread in Path(f"/proc/{pid}/task").iterdir():
@@ -186,7 +188,7 @@ def tree(pid: int) -> list[int]:
 
 
 async def traffic(proxy: Proxy, name: str, count: int) -> list[tuple[str, str, Got]]:
-    """Requests with effects and without, of which some will be cut off by a kill."""
+    """Send requests with and without effects; a kill interrupts some of them."""
 
     async def one(n: int) -> tuple[str, str, Got]:
         await asyncio.sleep(n * 0.03)
@@ -199,15 +201,15 @@ async def traffic(proxy: Proxy, name: str, count: int) -> list[tuple[str, str, G
     return list(await asyncio.gather(*(one(n) for n in range(count))))
 
 
-def test_kill_9_of_workers_and_keeper_costs_what_was_under_way_and_no_more(tmp_path: Path) -> None:
-    """Twelve kills a seed, at random moments: requests go on, the store is sound, no effect comes twice."""
-    with ThreadPoolExecutor(3) as threads:  # each mostly waits
+def test_killed_workers_and_collector_lose_only_open_requests(tmp_path: Path) -> None:
+    """Twelve kills per seed, at random moments: requests continue, the store is intact, no effect repeats."""
+    with ThreadPoolExecutor(3) as threads:  # each run mostly waits
         for wrong in threads.map(lambda seed: killed(tmp_path / str(seed), seed), (1, 2, 3)):
             assert not wrong
 
 
 def killed(folder: Path, seed: int) -> list[str]:
-    """What is wrong with one seed's run."""
+    """Return the violations of one seed's run."""
     store = folder / "runs.db"
     settings = {"listen": {"workers": 2}, "capture": {"store": str(store)}, "logs": {"level": "error"}}
     fault = Ok(first_token_delay_s=0.05, token_interval_s=0.02)
@@ -231,7 +233,7 @@ async def _while_killing(proxy: Proxy, seed: int) -> list[tuple[str, str, Got]]:
     for _ in range(12):
         await asyncio.sleep(rng.uniform(0.1, 0.5))
         victims = tree(proxy.pid)
-        if len(victims) > 2:  # never all that answer at once
+        if len(victims) > 2:  # never all answering processes at once
             with contextlib.suppress(ProcessLookupError):
                 os.kill(rng.choice(victims), signal.SIGKILL)
     return await asked
@@ -249,7 +251,7 @@ def _wrong(a: FaultBackend, api: str, mark: str, got: Got) -> list[str]:
     return wrong
 
 
-def test_kill_9_of_the_parent_leaves_nothing_behind_and_a_restart_goes_on(tmp_path: Path) -> None:
+def test_killed_parent_leaves_no_process_and_restart_succeeds(tmp_path: Path) -> None:
     store = tmp_path / "runs.db"
     settings = {"listen": {"workers": 2}, "capture": {"store": str(store)}}
     with FaultBackend(name="a") as a:
@@ -280,7 +282,7 @@ def alive(pid: int) -> bool:
 
 
 async def keeps_serving(proxy: Proxy, count: int = 30) -> None:
-    """Requests are answered as quickly as ever, whatever becomes of the store."""
+    """Check that requests are answered without delay, independent of the store."""
     for n in range(count):
         got = await ask(proxy.port, CHAT, body_for("chat", stream=bool(n % 2), text="x" * 4000 + str(n)))
         assert outcome("chat", got, stream=bool(n % 2)).error is None
@@ -288,18 +290,18 @@ async def keeps_serving(proxy: Proxy, count: int = 30) -> None:
 
 
 def captured(proxy: Proxy) -> dict[str, Any]:
-    """What the capture says of itself."""
+    """Return the capture section of /status."""
     found: dict[str, Any] = asyncio.run(proxy.status())["workers"][0]["capture"]
     return found
 
 
 def all_kept(proxy: Proxy) -> bool:
-    """Whether nothing waits any more: in the worker, on its way, or at the store."""
+    """Return whether no row is pending: in the worker, in transit, or at the store."""
     found = captured(proxy)
     return not (found["pending"] or found["keeper"]["pending"] or found["keeper"]["error"])
 
 
-def test_a_store_that_is_locked_or_removed_costs_no_request(tmp_path: Path) -> None:
+def test_locked_or_removed_store_fails_no_request(tmp_path: Path) -> None:
     store = tmp_path / "runs.db"
     with FaultBackend(name="a") as a, serving(tmp_path, config(a, capture={"store": str(store)})) as proxy:
         asyncio.run(keeps_serving(proxy))
@@ -316,7 +318,7 @@ def test_a_store_that_is_locked_or_removed_costs_no_request(tmp_path: Path) -> N
         assert captured(proxy)["lost"] == 0
 
 
-def test_a_full_disk_costs_no_request_and_is_told(tmp_path: Path, disk: Path) -> None:  # noqa: F811
+def test_full_disk_fails_no_request_and_is_reported(tmp_path: Path, disk: Path) -> None:  # noqa: F811
     filler = disk / "filler"
     settings = config(None or FaultBackend(name="unused"), capture={"store": str(disk / "runs.db")})
     with FaultBackend(name="a") as a:
@@ -326,8 +328,9 @@ def test_a_full_disk_costs_no_request_and_is_told(tmp_path: Path, disk: Path) ->
             until(lambda: (disk / "runs.db").exists() and rows(disk / "runs.db") > 0)
             with contextlib.suppress(OSError):
                 filler.write_bytes(bytes(1 << 20))
-            # A request takes 8 KB of the store here. So it is asked a known number of times: all that waits
-            # must have room, once the disk has room again, or the store could not recover at all.
+            # A request takes 8 KB of the store here. The number of requests is fixed: all pending rows must
+            # fit on
+            # the disk once it has space again, otherwise the store could not recover.
             asyncio.run(keeps_serving(proxy, 20))
             until(lambda: captured(proxy)["keeper"]["error"])
             asyncio.run(keeps_serving(proxy))
@@ -336,7 +339,7 @@ def test_a_full_disk_costs_no_request_and_is_told(tmp_path: Path, disk: Path) ->
             assert captured(proxy)["lost"] == 0
 
 
-def test_a_store_that_was_never_there_costs_no_request(tmp_path: Path) -> None:
+def test_missing_store_fails_no_request(tmp_path: Path) -> None:
     with contextlib.closing(socket.socket()) as held:
         held.bind(("127.0.0.1", 0))
         nowhere = f"postgresql://user:hunter2@127.0.0.1:{held.getsockname()[1]}/runs"
@@ -354,14 +357,14 @@ def test_a_store_that_was_never_there_costs_no_request(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "fault", [Refuse(), Hang(), Truncate(framing="close")], ids=lambda f: type(f).__name__
 )
-def test_a_judge_that_dies_takes_no_request_with_it(tmp_path: Path, fault: Any) -> None:
+def test_dead_judge_fails_no_request(tmp_path: Path, fault: Any) -> None:
     with FaultBackend(name="judge") as judge, FaultBackend(name="a") as a:
         policy = {
             "version": 1,
             "judge": {"base_url": judge.url, "model": "m", "deadline_s": 2.0},
             "localizer": {"name": "fused"},
         }
-        settings = config(a, guard=policy, capture={"store": str(tmp_path / "runs.db")})
+        settings = config(a, guard={"policy": policy}, capture={"store": str(tmp_path / "runs.db")})
         with serving(tmp_path, settings) as proxy:
             asyncio.run(guarded_turns(proxy, "before"))
             judge.set_script(fault)
@@ -370,7 +373,7 @@ def test_a_judge_that_dies_takes_no_request_with_it(tmp_path: Path, fault: Any) 
 
 
 async def guarded_turns(proxy: Proxy, name: str) -> None:
-    """A run of an agent that calls a tool that fails, time and again."""
+    """Run an agent whose tool call fails repeatedly."""
     messages: list[dict[str, Any]] = [{"role": "user", "content": f"book a flight, {name}"}]
     for n in range(6):
         body = json.loads(body_for("chat", tools=n < 5))

@@ -1,6 +1,6 @@
 """Three seeded mixtures of all faults against the proxy with every strategy on: the four invariants hold.
 
-What each request and attempt meets hangs on the seed alone, so that a seed that fails can be run again:
+The faults of each request and attempt depend only on the seed, so that a failed seed can be repeated:
 ``AGENTGUARD_SEED=17 pytest tests/faults/test_proxy_random_faults.py``.
 """
 
@@ -40,7 +40,7 @@ MAY_HAVE_ACTED = frozenset({408, 500, 502, 503, 504, 529})
 
 
 def mixed(seed: int, share: float) -> FaultSchedule:
-    """All faults, alike often, and the right answer for the rest."""
+    """Return a fault, each with the same probability, or a correct answer."""
     faults: dict[InjectedFault, float] = {}
     for table in (WHOLE, STREAMED):
         for fault, _ in table.values():
@@ -49,15 +49,15 @@ def mixed(seed: int, share: float) -> FaultSchedule:
     return FaultSchedule({**faults, Ok(): 1.0 - share}, seed=seed)
 
 
-def test_the_invariants_hold(tmp_path: Path) -> None:
+def test_random_faults_meet_the_invariants(tmp_path: Path) -> None:
     scenes = [(tmp_path / f"{seed}-{share}", seed, share) for seed in SEEDS for share in SHARES]
-    with ThreadPoolExecutor(len(scenes)) as threads:  # each mostly waits
+    with ThreadPoolExecutor(len(scenes)) as threads:  # each run mostly waits
         wrong = [what for found in threads.map(lambda scene: _scene(*scene), scenes) for what in found]
     assert not wrong, "\n".join(wrong[:40])
 
 
 def _scene(folder: Path, seed: int, share: float) -> list[str]:
-    """What is wrong with one run of a mixture, each with its seed; nothing should be."""
+    """Return the violations of one mixture, with their seeds; the list should be empty."""
     script = mixed(seed, share)
     with (
         FaultBackend(script, name="a") as a,
@@ -120,7 +120,7 @@ def _fine(plan: tuple[str, str, bool, bool], got: Got) -> bool:
 
 
 def _effects(plan: tuple[str, str, bool, bool], backends: tuple[FaultBackend, ...]) -> list[str]:
-    """What has effects reaches an endpoint that may have acted on it at most once."""
+    """Check that at most one endpoint may have processed a request with effects."""
     name, api, _, effects = plan
     if not (effects and api == "responses"):
         return []

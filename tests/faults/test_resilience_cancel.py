@@ -1,8 +1,8 @@
-"""The caller leaves at every await, before and in the very instant of what it waits for: nothing may be lost.
+"""Cancellation of the caller at every await, before and together with the awaited result: no leaks.
 
 Each scene runs a few calls through the whole pipeline and cancels one of them at its k-th await, for k = 1,
-2, ... until the call is done before. After that every permit, token, place in the queue, task and stream
-must be back, the other calls must have their answers, and the pipeline must still work.
+2, ... until the call ends first. After that, every permit, token, queue slot, task and stream must be
+released, the other calls must have their answers, and the pipeline must still work.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class CancelAt:
     """Awaits a coroutine and cancels its own task at the k-th suspension.
 
     Args:
-        late: cancel in the instant in which what is awaited comes, and not at once.
+        late: cancel together with the awaited result, not at once.
     """
 
     def __init__(self, coroutine: Coroutine[Any, Any, Any], k: int, *, late: bool) -> None:
@@ -81,7 +81,7 @@ class CancelAt:
 
 
 class World:
-    """The whole pipeline over a script, with budgets that only shrink, so that each token can be counted."""
+    """The whole pipeline over a script, with budgets that are never refilled, so tokens can be counted."""
 
     def __init__(self, *script, limit=10):
         self.clock, self.events = VirtualClock(), []
@@ -107,7 +107,7 @@ class World:
         return await read(response) if hasattr(response, "aclose") else response
 
     async def cancelled_at(self, k, late):
-        """Whether the victim was still running at its k-th await."""
+        """Return whether the victim was still running at its k-th await."""
         victim = CancelAt(self.call(), k, late=late)
 
         async def run():
@@ -121,14 +121,14 @@ class World:
 
     def check(self):
         layers, kinds = self.send.bound_strategies, [event.kind for event in self.events]
-        assert (layers["shed"].inflight, layers["shed"].waiting) == (0, 0)
+        assert (layers["load_shedding"].inflight, layers["load_shedding"].queue_length) == (0, 0)
         assert (self.backend.running, self.backend.streams) == (0, 0)
         assert not layers["hedge"]._cancelled_tasks
         hedges = kinds.count(EventKind.HEDGE)
         assert 50 - layers["hedge"].budget.tokens == hedges
         retries = 50 - layers["retry"].budget.tokens
         calls = sum(self.backend.attempts.values())
-        # A hedge may be cancelled before its task has begun; a retry that took its token is always sent.
+        # A hedge may be cancelled before its task begins; a retry with a token is always sent.
         assert self.sent + retries <= calls <= self.sent + retries + hedges
         assert layers["circuit_breaker"]._has_probe_in_flight is False
 
@@ -139,7 +139,7 @@ async def plain(world, k, late):
 
 
 async def behind_others(world, k, late):
-    """Waits for its turn; the two before and the one behind it are not disturbed."""
+    """Cancel a waiting call; the two before it and the one behind it must not be affected."""
     before = [asyncio.create_task(world.call(n)) for n in range(2)]
     await world.clock.sleep(0.01)
     behind = asyncio.create_task(world.clock.sleep(0.02))
@@ -158,7 +158,7 @@ async def hedged(world, k, late):
 
 
 async def probing(world, k, late):
-    """The one call that a half-open breaker lets through; the next one must get its place."""
+    """Cancel the probe of a half-open breaker; the next call must get its permit."""
     for n in range(3):
         with pytest.raises(ResilienceError):
             await world.call(n, idempotent=False)
@@ -194,7 +194,7 @@ SCENES = {
 
 @pytest.mark.parametrize("late", [False, True], ids=["at once", "in the instant"])
 @pytest.mark.parametrize("scene", SCENES)
-def test_cancelled_at_every_await(scene, late):
+def test_cancellation_at_every_await_leaks_nothing(scene, late):
     program, script, limit = SCENES[scene]
     k = 0
     reached = True
@@ -220,7 +220,7 @@ def test_cancelled_at_every_await(scene, late):
     [(hang(), 1.0), (stream(first=50.0), 1.0), (stream(gap=5.0), 7.0), (stream(then="stall"), 1.0)],
     ids=["whole", "before the first token", "mid-stream", "in a stall"],
 )
-def test_upstream_ends_in_the_instant_in_which_the_caller_leaves(act, seconds):
+def test_upstream_ends_at_the_time_of_cancellation(act, seconds):
     world = World(act)
 
     async def main():

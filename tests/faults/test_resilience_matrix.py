@@ -1,7 +1,9 @@
 """Every fault, streamed or not, before and after the first token, idempotent or not: four invariants.
 
-I1: an answer or a typed error by the deadline + 250 ms. I2: attempts within the budget, and what has
-effects acts at most once. I3: a whole answer or one typed error. I4: nothing is left behind.
+- I1: an answer or a typed error by the deadline + 250 ms.
+- I2: attempts within the budget; a request with effects is processed at most once.
+- I3: a complete answer or one typed error.
+- I4: no leaks.
 """
 
 from __future__ import annotations
@@ -79,7 +81,7 @@ def pipeline(clock, rng):
 
 
 async def one(send, clock, call):
-    """(seconds, answer or error) of a call, read to its end."""
+    """Return (seconds, answer or error) of a call, read to its end."""
     before = clock.now()
     try:
         response = await send(call)
@@ -95,7 +97,7 @@ async def one(send, clock, call):
 )
 @pytest.mark.parametrize("seed", [1, 2, 3])
 @pytest.mark.parametrize("share", [0.3, 1.0])
-def test_invariants(name, fault, streamed, idempotent, seed, share):
+def test_every_fault_meets_the_invariants(name, fault, streamed, idempotent, seed, share):
     clock, rng = VirtualClock(), random.Random(seed)
     good = stream() if streamed else answer(0.2)
     backend = Backend(clock, *[fault if rng.random() < share else good for _ in range(CALLS * 6)])
@@ -111,7 +113,7 @@ def test_invariants(name, fault, streamed, idempotent, seed, share):
         assert (backend.running, backend.streams) == (0, 0)
         return results
 
-    results = clock.run(main())  # raises if a task is left behind
+    results = clock.run(main())  # raises if a task remains
     for call, (seconds, result) in zip(calls, results, strict=True):
         where = f"{name}, seed {seed}, call {call.payload}"
         assert seconds <= TOTAL_S + 0.25, where

@@ -1,9 +1,9 @@
-"""An outage of five seconds at 80 % load must not outlive its cause (Bronson et al., Metastable Failures,
-2021).
+"""An outage of five seconds at 80 % load must not persist after its cause (Bronson et al., Metastable
+Failures, 2021).
 
-The server does the work of callers who have left, as HTTP servers do, so retries of calls that timed out
-keep it busy with answers for nobody. That keeps it down after the trigger is gone, unless something takes
-the load off.
+The server processes requests even after their callers have left, as HTTP servers do. Retries of calls that
+timed out then keep it busy with useless answers. This keeps the server overloaded after the trigger is gone,
+unless the pipeline reduces the load.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ TIMES = Timeout(total_s=3.0), AttemptTimeout(seconds=1.0)
 
 
 class Server:
-    """A queue before ten workers. It freezes for five seconds, and never learns that a caller has left."""
+    """A queue with ten workers. It freezes for five seconds, and never detects that a caller has left."""
 
     def __init__(self, clock: VirtualClock) -> None:
         self.clock = clock
@@ -53,7 +53,7 @@ class Server:
 
 
 def goodput(strategies, seed):
-    """Share of the calls that succeed, by the second in which they came; and the calls the server saw."""
+    """Return the share of successful calls by second of arrival, and the calls that reached the server."""
     clock, rng = VirtualClock(), random.Random(seed)
     server = Server(clock)
     send = Pipeline(strategies, clock=clock, rng=rng).bind(server.send)
@@ -82,7 +82,7 @@ def goodput(strategies, seed):
 
 
 def after(shares):
-    """Mean goodput from 10 s after the trigger's end on."""
+    """Return the mean goodput from 10 s after the trigger's end on."""
     late = shares[int(THAWED) + 10 :]
     return sum(late) / len(late)
 
@@ -91,14 +91,14 @@ SEEDS = pytest.mark.parametrize("seed", [1, 2, 3])
 
 
 @SEEDS
-def test_without_a_budget_it_never_recovers(seed):
+def test_retries_without_budget_never_recover(seed):
     shares, _ = goodput((TIMES[0], Retry(budget=UNBOUNDED), TIMES[1]), seed)
     assert min(shares[:9]) == 1.0
     assert after(shares) < 0.2
 
 
 @SEEDS
-def test_a_retry_budget_alone_does_not_recover(seed):
+def test_retry_budget_alone_does_not_recover(seed):
     shares, _ = goodput((TIMES[0], Retry(), TIMES[1]), seed)
     assert min(shares[:9]) == 1.0
     assert after(shares) < 0.5
@@ -113,7 +113,7 @@ def test_budget_and_breaker_recover_within_ten_seconds(seed):
 
 
 @SEEDS
-def test_the_standard_order_recovers_within_ten_seconds(seed):
+def test_standard_order_recovers_within_ten_seconds(seed):
     shares, _ = goodput(build_standard_strategies(total_timeout_s=3.0, attempt_timeout_s=1.0), seed)
     assert min(shares[:9]) >= 0.95
     assert min(shares[25:]) >= 0.95

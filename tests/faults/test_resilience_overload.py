@@ -1,4 +1,4 @@
-"""Overload from callers who do not wait for each other: three and ten times what the server can do."""
+"""Overload by independent callers: three and ten times the capacity of the server."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SETTLE, SECONDS = 4.0, 12.0
 
 
 class Server:
-    """Ten workers behind an endless queue; it finishes what it has taken, whether anyone waits or not."""
+    """Ten workers with an unbounded queue; it finishes every accepted request, even without a caller."""
 
     def __init__(self, clock: VirtualClock, rng: random.Random) -> None:
         self.clock, self.rng, self.free = clock, rng, [0.0] * WORKERS
@@ -38,7 +38,7 @@ class Server:
 
 
 def run(load, strategies, seed, priority=lambda rng: RequestPriority.CRITICAL):
-    """Good answers a second by priority, and how long refusals took, after some seconds to settle."""
+    """Return good answers per second by priority, and the delay of rejections, after a warm-up."""
     clock, rng = VirtualClock(), random.Random(seed)
     send = Pipeline((Timeout(total_s=1.0), *strategies), clock=clock, rng=rng).bind(Server(clock, rng).send)
     good, refusals = dict.fromkeys(RequestPriority, 0), []
@@ -72,7 +72,7 @@ def total(load, strategies, seed):
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
 @pytest.mark.parametrize("rule", ["aimd", "gradient"])
-def test_goodput_at_three_times_the_load_is_nine_tenths_of_its_peak(rule, seed):
+def test_goodput_at_triple_load_is_nine_tenths_of_peak(rule, seed):
     shed = (LoadShedding(concurrency=ConcurrencyOptions(algorithm=rule)),)
     at = {load: total(load, shed, seed) for load in (0.9, 1.0, 3.0, 10.0)}
     peak = max(rate for rate, _ in at.values())
@@ -85,11 +85,11 @@ def test_goodput_at_three_times_the_load_is_nine_tenths_of_its_peak(rule, seed):
         assert max(refusals) < 1.0
 
 
-def test_without_shedding_it_collapses():
+def test_goodput_without_shedding_collapses():
     assert total(3.0, (), seed=1)[0] < 0.2 * CAPACITY
 
 
-def test_the_important_is_done_and_the_rest_is_shed():
+def test_important_requests_succeed_and_others_are_shed():
     def priority(rng):
         return RequestPriority.CRITICAL_PLUS if rng.random() < 0.2 else RequestPriority.SHEDDABLE
 

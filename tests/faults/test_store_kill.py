@@ -1,4 +1,4 @@
-"""kill -9 at fifty seeded moments: what was acknowledged is there, and no effect happened twice."""
+"""kill -9 at fifty seeded moments: all acknowledged rows exist, and no effect happened twice."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def children():
 
 
 def live_and_die(children, url: str, folder: Path, rng: random.Random, *, lives: list[int]) -> None:
-    """Start a child for each life, kill each after some acknowledgements and a moment more."""
+    """Start a child for each life; kill it some acknowledgements and a moment later."""
     started = []
     for life in lives:
         said = folder / f"said-{life}"
@@ -55,7 +55,7 @@ def check(url: str, folder: Path) -> None:
     world = Counter((folder / "world").read_text().split())
     with Store.open(url) as store:
         there = {row.id for row in store.list_findings("r")}
-        assert len(acknowledged) > 20  # the test tests something
+        assert len(acknowledged) > 20  # the run covers the case
         assert set(acknowledged) <= there, f"lost with seed {SEED}"
         assert len(world) > 5
         assert set(world.values()) == {1}, f"an effect happened twice with seed {SEED}"
@@ -65,7 +65,7 @@ def check(url: str, folder: Path) -> None:
 
 
 @pytest.mark.slow
-def test_kills_on_sqlite(children, tmp_path):
+def test_kills_on_sqlite_lose_no_acknowledged_row(children, tmp_path):
     rng = random.Random(SEED)
     for life in sample_cases(range(50), 25):
         live_and_die(children, str(tmp_path / "store.db"), tmp_path, rng, lives=[life])
@@ -73,8 +73,8 @@ def test_kills_on_sqlite(children, tmp_path):
 
 
 @pytest.mark.slow
-def test_processes_that_share_a_database_and_are_killed(children, tmp_path):
-    """Two at a time claim the same effects."""
+def test_kills_of_processes_with_shared_database_repeat_no_effect(children, tmp_path):
+    """Two processes claim the same effects concurrently."""
     rng = random.Random(SEED)
     for life in range(0, 12, 2):
         live_and_die(children, str(tmp_path / "store.db"), tmp_path, rng, lives=[life, life + 1])
@@ -82,7 +82,7 @@ def test_processes_that_share_a_database_and_are_killed(children, tmp_path):
 
 
 @pytest.mark.slow
-def test_kills_on_postgresql(children, tmp_path, postgres_url):  # noqa: F811
+def test_kills_on_postgresql_lose_no_acknowledged_row(children, tmp_path, postgres_url):  # noqa: F811
     rng = random.Random(SEED)
     for life in range(0, 10, 2):
         live_and_die(children, postgres_url, tmp_path, rng, lives=[life, life + 1])

@@ -1,7 +1,8 @@
 """A disk that is full or read-only, a database that is locked, removed, damaged or stopped.
 
-In each case: nobody who writes notices, what waits and what is lost is counted, and the store recovers by
-itself when the database is back.
+In each case, writers are not blocked, waiting and lost rows are counted, and the store recovers by itself
+when
+the database is available again.
 """
 
 from __future__ import annotations
@@ -41,10 +42,11 @@ def wait_for(condition: Callable[[], bool], seconds: float = 30.0) -> None:
 
 
 def remove(path: Path) -> None:
-    """Remove a database, its file last: while that is there, nobody makes a new one.
+    """Remove a database, its file last, since the file's presence prevents the creation of a new one.
 
-    If the file went first, a writer could have made a new one, whose log would then be taken from it. And
-    who closes a database removes its log.
+    If the file were removed first, a writer could create a new one, and its log would then be removed. A
+    closed
+    connection removes its database's log as well.
     """
     for end in ("-wal", "-shm", ""):
         path.with_name(path.name + end).unlink(missing_ok=True)
@@ -58,7 +60,7 @@ def mount(*arguments: str) -> None:
 
 @pytest.fixture
 def disk(tmp_path) -> Iterator[Path]:
-    """A disk of 1 MiB."""
+    """Mount a disk of 1 MiB."""
     if shutil.which("mount") is None:
         pytest.skip("a small disk cannot be mounted here: there is no mount")
     folder = tmp_path / "disk"
@@ -70,12 +72,10 @@ def disk(tmp_path) -> Iterator[Path]:
         subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
-def test_a_full_disk(disk):
+def test_full_disk_recovers_after_space_is_freed(disk):
     filler = disk / "filler"
     with Store.open(disk / "store.db") as store:
-        filler.write_bytes(
-            bytes(600_000)
-        )  # SQLite needs room for its log and for the file it empties it into
+        filler.write_bytes(bytes(600_000))  # SQLite needs space for its log and for the checkpoint of the log
         written = write_until_it_fails(store)
         health = store.get_health()
         assert "full" in health.last_error or "I/O" in health.last_error
@@ -90,8 +90,8 @@ def test_a_full_disk(disk):
         assert sorted(one.step for one in store.list_findings("r")) == list(range(1, written + 1))
 
 
-def test_a_disk_that_stays_full(disk):
-    """Rows over what the queue holds are lost, counted, and nobody waits for them."""
+def test_permanently_full_disk_drops_and_counts_rows(disk):
+    """Rows beyond the queue limit are lost and counted, and no writer waits for them."""
     with Store.open(disk / "store.db", options=StoreOptions(max_rows=50)) as store:
         write_until_it_fails(store)
         before = store.get_health()
@@ -104,14 +104,14 @@ def test_a_disk_that_stays_full(disk):
             receipts[-1].wait()
         with pytest.raises(StoreTimeout, match="still wait"):
             store.flush(0.1)
-        assert len(store.list_findings("r")) == health.written  # what was acknowledged can still be read
+        assert len(store.list_findings("r")) == health.written  # acknowledged rows can still be read
         store.close(timeout_s=0.5)
-        wait_for(lambda: store.get_health().pending == 0)  # the writer may be in the midst of an attempt
+        wait_for(lambda: store.get_health().pending == 0)  # the writer may be in the middle of an attempt
         assert store.get_health().lost == health.lost + 50
 
 
-def test_a_file_that_may_not_grow(tmp_path):
-    """The same without a disk of its own: the limit on the size of files, in a process of its own."""
+def test_file_size_limit_recovers_after_removal(tmp_path):
+    """The same without a separate disk: a file size limit, in a separate process."""
     code = f"from tests.faults.store_child import squeeze; squeeze({str(tmp_path / 'store.db')!r})"
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True, timeout=60
@@ -125,7 +125,7 @@ def test_a_file_that_may_not_grow(tmp_path):
     assert recovered["written"] == failing["written"] + failing["pending"]
 
 
-def test_a_read_only_disk(disk):
+def test_read_only_disk_recovers(disk):
     with Store.open(disk / "store.db") as store:
         store.write(row(1)).wait(10)
     mount("-o", "remount,ro", str(disk))
@@ -142,7 +142,7 @@ def test_a_read_only_disk(disk):
 
 @contextlib.contextmanager
 def lock_held(path: Path) -> Iterator[None]:
-    """Another process holds SQLite's lock for writing."""
+    """Hold SQLite's write lock in another process."""
     code = (
         "import sqlite3, sys; c = sqlite3.connect(sys.argv[1], isolation_level=None);"
         "c.execute('BEGIN IMMEDIATE'); print('held', flush=True); sys.stdin.read(); c.execute('ROLLBACK')"
@@ -161,7 +161,7 @@ def lock_held(path: Path) -> Iterator[None]:
         holder.stdout.close()
 
 
-def test_a_lock_that_another_process_holds(tmp_path, caplog):
+def test_lock_of_another_process_delays_rows(tmp_path, caplog):
     path = tmp_path / "store.db"
     with Store.open(path, options=StoreOptions(lock_timeout_s=0.1)) as store:
         store.write(row(1)).wait(10)
@@ -171,19 +171,19 @@ def test_a_lock_that_another_process_holds(tmp_path, caplog):
             assert "locked" in store.get_health().last_error
             with pytest.raises(StoreUnavailable, match="locked"):
                 store.claim(EFFECT)
-            assert [one.step for one in store.list_findings("r")] == [1]  # readers are not held up
+            assert [one.step for one in store.list_findings("r")] == [1]  # readers are not blocked
             with pytest.raises(StoreTimeout):
                 receipt.wait(0.05)
         receipt.wait(30)
         assert store.get_health().ok
         assert store.claim(EFFECT).state == "new"
     assert [one.getMessage().split("store.db ")[1] for one in caplog.records] == [
-        "cannot be written to, rows wait: database is locked",  # once, however often it was tried
+        "cannot be written to, rows wait: database is locked",  # written once, after any number of attempts
         "can be written to again",
     ]
 
 
-def test_a_file_that_was_removed(tmp_path):
+def test_removed_file_is_recreated(tmp_path):
     path = tmp_path / "store.db"
     with Store.open(path) as store:
         store.write(row(1)).wait(10)
@@ -196,8 +196,8 @@ def test_a_file_that_was_removed(tmp_path):
         assert [one.step for one in again.list_findings("r")] == [2]
 
 
-def test_a_file_that_is_removed_while_rows_are_written(tmp_path):
-    """Whatever is acknowledged after the removal is in the new file: rows of the old one vanish with it."""
+def test_file_removed_during_writes_is_recreated(tmp_path):
+    """Rows acknowledged after the removal are in the new file; rows of the old file are lost with it."""
     path = tmp_path / "store.db"
     with Store.open(path) as store:
         for round in range(10):
@@ -211,7 +211,7 @@ def test_a_file_that_is_removed_while_rows_are_written(tmp_path):
                 receipt.wait(10)
 
 
-def test_a_folder_that_was_removed(tmp_path):
+def test_removed_folder_is_recreated(tmp_path):
     path = tmp_path / "deep" / "store.db"
     with Store.open(path) as store:
         shutil.rmtree(path.parent)
@@ -219,7 +219,7 @@ def test_a_folder_that_was_removed(tmp_path):
         assert len(store.list_findings("r")) == 1
 
 
-def test_a_file_that_is_no_database_any_more(tmp_path):
+def test_corrupt_database_file_is_reported_until_removed(tmp_path):
     path = tmp_path / "store.db"
     with Store.open(path) as store:
         store.write(row(1)).wait(10)
@@ -235,7 +235,7 @@ def test_a_file_that_is_no_database_any_more(tmp_path):
         assert [one.step for one in store.list_findings("r")] == [2]
 
 
-def test_a_database_of_another_version_takes_nothing(tmp_path):
+def test_database_of_newer_version_is_not_written(tmp_path):
     path = tmp_path / "store.db"
     Store.open(path).close()
     with contextlib.closing(__import__("sqlite3").connect(path)) as connection:
@@ -251,7 +251,7 @@ def test_a_database_of_another_version_takes_nothing(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_server_that_is_stopped_and_started_again(postgres, postgres_url):  # noqa: F811
+def test_restarted_server_is_reconnected(postgres, postgres_url):  # noqa: F811
     with Store.open(postgres_url) as store:
         store.write(row(0)).wait(10)
         assert store.claim(EFFECT).state == "new"
@@ -280,8 +280,8 @@ def test_a_server_that_is_stopped_and_started_again(postgres, postgres_url):  # 
         late.close()
 
 
-def test_a_process_that_ends_writes_what_waits(tmp_path):
-    """Nobody waited and nobody closed the store: the interpreter's end does."""
+def test_ending_process_writes_pending_rows(tmp_path):
+    """Without a flush or close, the end of the interpreter writes the rows."""
     code = (
         "from agentguard.store import Store; from agentguard.store.db.rows import FindingRow\n"
         f"store = Store.open({str(tmp_path / 'store.db')!r})\n"
@@ -292,8 +292,8 @@ def test_a_process_that_ends_writes_what_waits(tmp_path):
         assert len(store.list_findings("r")) == 500
 
 
-def test_a_forked_process_does_not_hang(tmp_path):
-    """A child of a fork has the store but not its thread: its rows are written all the same."""
+def test_forked_process_writes_its_rows(tmp_path):
+    """A forked child has the store but not its thread: its rows are written nevertheless."""
     with Store.open(tmp_path / "store.db") as store:
         store.write(row(1)).wait(10)
         child = os.fork()

@@ -1,6 +1,7 @@
 """Runs a real sentence-embedding model for test_minilm.py, in an environment that has torch.
 
-python minilm_worker.py encode      texts as JSON on stdin; vectors, version and likenesses as JSON on stdout
+python minilm_worker.py encode      texts as JSON on stdin; vectors, version and similarities as JSON on
+stdout
 python minilm_worker.py serve       an embeddings server with the model; prints its URL, ends with stdin
 """
 
@@ -37,11 +38,11 @@ def encode() -> None:
 
 
 class Handler(BaseHTTPRequestHandler):
-    """One route, in the shape of OpenAI's API."""
+    """One route in the format of OpenAI's API."""
 
     def do_POST(self) -> None:
         asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        # Not brought to length 1: that is for the client to do.
+        # Not normalised to length 1: that is the client's task.
         rows = MODEL.encode(asked["input"]) * 5
         data = [{"object": "embedding", "index": i, "embedding": row.tolist()} for i, row in enumerate(rows)]
         body = json.dumps({"object": "list", "data": data, "model": asked["model"]}).encode()
@@ -52,7 +53,7 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, *_: Any) -> None:
-        """Keep quiet."""
+        """Suppress the log."""
 
 
 def serve() -> None:

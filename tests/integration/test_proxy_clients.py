@@ -1,7 +1,7 @@
-"""The proxy with the real SDKs as clients: they change their base URL, and nothing else.
+"""The proxy with the real SDKs as clients; only their base URL changes.
 
-A scripted model on loopback is behind it. Every SDK asks twice where it matters: once through the guard and
-once through a pure gateway, which has to hand on the very bytes.
+The backend is a scripted model on loopback. Where the difference matters, every SDK sends its request twice:
+through the guard and through a pure gateway, which must forward the exact bytes.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ TOOLS: list[Any] = [
 
 
 class Model:
-    """A model server whose answers each test gives."""
+    """A model server with answers from the test."""
 
     def __init__(self) -> None:
         self.say: Callable[[Body], Any] = lambda body: chat.completion(chat.say("ok"))
@@ -73,7 +73,7 @@ def document(model: Model, **more: Any) -> Body:
 def guarded(model: Model, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Proxy]:
     folder = tmp_path_factory.mktemp("guarded")
     store = {"store": str(folder / "runs.db")}
-    with serving(folder, document(model, guard=POLICY, capture=store)) as proxy:
+    with serving(folder, document(model, guard={"policy": POLICY}, capture=store)) as proxy:
         yield proxy
 
 
@@ -112,7 +112,7 @@ def streamed(message: Body) -> list[bytes]:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_looping_agent_is_rolled_back(
+def test_looping_openai_agent_is_rolled_back(
     client: openai.OpenAI, model: Model, guarded: Proxy, stream: bool
 ) -> None:
     model.gives(streamed(m) if stream else chat.completion(m) for m in LOOP)
@@ -147,7 +147,7 @@ def test_a_looping_agent_is_rolled_back(
         assert len(kept.branches) == 1
 
 
-def test_a_refused_call_is_never_seen_by_an_asynchronous_client(guarded: Proxy, model: Model) -> None:
+def test_refused_call_is_hidden_from_asynchronous_client(guarded: Proxy, model: Model) -> None:
     fly = {**chat.say("I try"), **chat.call("fly", "x")}
     model.gives([streamed(fly), streamed(LOOP[3]), chat.completion(fly), chat.completion(LOOP[3])])
 
@@ -186,7 +186,7 @@ def test_responses_are_judged_and_continued_by_id(client: openai.OpenAI, model: 
     assert len(script.seen) == 3
 
 
-def test_other_apis_of_openai_pass(client: openai.OpenAI, model: Model) -> None:
+def test_other_openai_apis_pass_through(client: openai.OpenAI, model: Model) -> None:
     text = {"id": "c", "object": "text_completion", "created": 1, "model": "m", "x_unknown": 1}
     text["choices"] = [{"index": 0, "text": "hello", "finish_reason": "stop", "logprobs": None}]
     vector = {"object": "embedding", "index": 0, "embedding": [0.5, 1.0]}
@@ -204,7 +204,7 @@ def test_other_apis_of_openai_pass(client: openai.OpenAI, model: Model) -> None:
     assert model.server.paths == ["/v1/completions", "/v1/embeddings", "/v1/models"]
 
 
-def test_errors_of_the_endpoint_come_as_they_are(client: openai.OpenAI, model: Model) -> None:
+def test_endpoint_errors_are_forwarded_unchanged(client: openai.OpenAI, model: Model) -> None:
     model.gives([Raw(status=422, content=b'{"error":{"message":"no","type":"t","code":"c"}}')])
     with pytest.raises(openai.UnprocessableEntityError) as caught:
         client.chat.completions.create(model="m", messages=[TASK], tools=TOOLS)
@@ -215,7 +215,7 @@ def test_errors_of_the_endpoint_come_as_they_are(client: openai.OpenAI, model: M
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_looping_agent_of_anthropic_is_rolled_back(guarded: Proxy, model: Model, stream: bool) -> None:
+def test_looping_anthropic_agent_is_rolled_back(guarded: Proxy, model: Model, stream: bool) -> None:
     wanted = [claude.message(claude.uses("find", f"t{i}", where="aisle")) for i in range(3)]
     wanted += [claude.message(claude.thinks("So."), claude.uses("book", "b", where="4"))]
     wanted += [claude.message(claude.says("Seat 4 is booked."))]
@@ -244,7 +244,7 @@ def test_a_looping_agent_of_anthropic_is_rolled_back(guarded: Proxy, model: Mode
     assert "c2lnbmVk" in last, "thinking stays signed"
 
 
-def test_a_refused_call_is_never_seen_in_a_stream_of_anthropic(guarded: Proxy, model: Model) -> None:
+def test_refused_call_is_hidden_in_anthropic_stream(guarded: Proxy, model: Model) -> None:
     fly = claude.message(claude.says("I try"), claude.uses("fly", "x"))
     model.gives([claude.events(fly), claude.events(claude.message(claude.says("I can not.")))])
     tools: list[Any] = [{"name": "book", "input_schema": SCHEMA}]
@@ -262,7 +262,7 @@ def test_a_refused_call_is_never_seen_in_a_stream_of_anthropic(guarded: Proxy, m
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_looping_agent_of_langchain_is_rolled_back(guarded: Proxy, model: Model, stream: bool) -> None:
+def test_looping_langchain_agent_is_rolled_back(guarded: Proxy, model: Model, stream: bool) -> None:
     from langchain.agents import create_agent
     from langchain_core.tools import tool
 
@@ -294,7 +294,7 @@ def test_a_looping_agent_of_langchain_is_rolled_back(guarded: Proxy, model: Mode
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("which", ["guarded", "plain"])
-def test_bytes_stay_as_they_are(model: Model, request: Any, which: str, stream: bool) -> None:
+def test_exchanged_bytes_are_unchanged(model: Model, request: Any, which: str, stream: bool) -> None:
     proxy: Proxy = request.getfixturevalue(which)
     answer = b'{ "id":"x", "choices" : [{"index":0,"finish_reason":"stop","message":{"role":"assistant",\n'
     answer += b'"content":"ok","x":1e3}}], "big": 123456789012345678901234567890}'
@@ -309,7 +309,7 @@ def test_bytes_stay_as_they_are(model: Model, request: Any, which: str, stream: 
     assert not any(name.startswith("agentguard") for name in model.server.headers[0])
 
 
-def test_a_pure_gateway_lets_everything_by(plain: Proxy, model: Model) -> None:
+def test_pure_gateway_does_not_guard(plain: Proxy, model: Model) -> None:
     model.gives([chat.completion(chat.call("fly", "x"))])
     with openai.OpenAI(base_url=base(plain), api_key="k", max_retries=0) as client:
         raw = client.chat.completions.with_raw_response.create(model="m", messages=[TASK], tools=TOOLS)
@@ -317,7 +317,7 @@ def test_a_pure_gateway_lets_everything_by(plain: Proxy, model: Model) -> None:
     assert raw.parse().choices[0].message.tool_calls[0].function.name == "fly"
 
 
-def test_what_only_passes_is_kept_too(guarded: Proxy, model: Model) -> None:
+def test_unguarded_exchange_is_captured(guarded: Proxy, model: Model) -> None:
     model.gives([chat.completion(chat.say("Hello."))])
     with openai.OpenAI(base_url=base(guarded), api_key="k", max_retries=0) as client:
         client.chat.completions.create(
@@ -328,13 +328,13 @@ def test_what_only_passes_is_kept_too(guarded: Proxy, model: Model) -> None:
     store.close()
 
 
-def test_a_run_goes_on_at_another_proxy(model: Model, tmp_path: Path) -> None:
-    """What one took back, the other does not show again: they share a database."""
+def test_rolled_back_run_continues_at_another_proxy(model: Model, tmp_path: Path) -> None:
+    """The second proxy does not show a turn that the first one rolled back: they share a database."""
     shared = {"store": str(tmp_path / "shared.db"), "lookup_timeout_s": 5}
     folders = [tmp_path / "one", tmp_path / "two"]
     for folder in folders:
         folder.mkdir()
-    made = document(model, guard=POLICY, cluster=shared)
+    made = document(model, guard={"policy": POLICY}, cluster=shared)
     last = chat.call("find", "f9", where="there")
     model.gives(chat.completion(one) for one in [*LOOP[:4], last, chat.say("Done.")])
     messages: list[Any] = [TASK]
@@ -358,13 +358,13 @@ def test_a_run_goes_on_at_another_proxy(model: Model, tmp_path: Path) -> None:
 
 
 def told_all(proxy: Proxy) -> bool:
-    """Whether a proxy has written into the database all that it shares: it does so behind the requests."""
+    """Return whether a proxy has written all shared state to the database, which it does asynchronously."""
     shared = json.loads(proxy.ask(path="/status", method="GET")[2])["workers"][0]["shared"]
     return bool(shared["ok"] and not shared["waiting"])
 
 
-def test_several_workers_have_one_keeper(model: Model, tmp_path: Path) -> None:
-    made = document(model, guard=POLICY, capture={"store": str(tmp_path / "runs.db")})
+def test_several_workers_share_one_collector(model: Model, tmp_path: Path) -> None:
+    made = document(model, guard={"policy": POLICY}, capture={"store": str(tmp_path / "runs.db")})
     model.say = lambda body: chat.completion(chat.say("ok"))
     names = [f"r{i}" for i in range(24)]
     with serving(tmp_path, {**made, "listen": {"port": 0, "workers": 2}}) as proxy:

@@ -1,4 +1,4 @@
-"""The proxy as its operators see it: real processes, real backends, a real collector."""
+"""Operation of the proxy: real processes, real backends, a real collector."""
 
 import contextlib
 import hashlib
@@ -61,7 +61,7 @@ def two():
 
 @pytest.fixture(scope="module")
 def operated(two, tmp_path_factory):
-    """A proxy of two workers with everything on, the folder with what it wrote, and its collector."""
+    """Start a proxy of two workers with every feature on; return it, its output folder and its collector."""
     folder = tmp_path_factory.mktemp("operated")
     with receiving(folder) as collector:
         document = {
@@ -86,19 +86,19 @@ def proxy(operated):
 
 @pytest.fixture
 def doors(proxy):
-    """A connection to each worker of the proxy."""
+    """Open a connection to each worker of the proxy."""
     with contextlib.ExitStack() as stack:
         yield doors_of_both(stack, proxy, **bearer(READ))
 
 
 def caught_up(doors) -> None:
-    """Wait until each worker has been told what the other one knows now: that takes about a second."""
+    """Wait until each worker has received the other worker's current state, which takes about a second."""
     now = [uptimes(door)[number] for number, door in enumerate(doors)]
     within(30, lambda: all(uptimes(doors[1 - number]).get(number, 0) > at for number, at in enumerate(now)))
 
 
 def uptimes(door) -> dict[int, float]:
-    """The age of each worker when it said last how it does: by itself now, by others a while ago."""
+    """Return the age of each worker at its last report: now for this worker, earlier for others."""
     door.request("GET", "/status", headers=bearer(READ))
     told = json.loads(door.getresponse().read())
     return {one["worker"]: one["uptime_s"] for one in told["workers"]}
@@ -135,18 +135,18 @@ class TestAdmission:
 
     @pytest.mark.parametrize("path", PATHS)
     @pytest.mark.parametrize("method", ["GET", "POST", "DELETE"])
-    def test_without_a_key_nothing_is_told(self, proxy, path, method):
+    def test_missing_key_is_rejected(self, proxy, path, method):
         code, _, body = proxy.ask(method=method, path=path)
         assert code == 401
         assert b"b0" not in body
 
     @pytest.mark.parametrize("path", ["/healthz", "/readyz"])
-    def test_health_needs_no_key_and_tells_no_more(self, proxy, path):
+    def test_health_needs_no_key_and_reveals_nothing(self, proxy, path):
         code, _, body = proxy.ask(method="GET", path=path)
         assert code == 200
         assert set(json.loads(body)) <= {"ok", "ready", "why"}
 
-    def test_each_scope_opens_its_own(self, proxy):
+    def test_each_scope_opens_its_own_routes(self, proxy):
         for secret, path, method, expected in (
             (CALL, "/status", "GET", 403),
             (READ, "/agentguard/v1/replicas/b0/drain", "POST", 403),
@@ -156,7 +156,7 @@ class TestAdmission:
             body = chat() if path == CHAT else None
             assert proxy.ask(body, method=method, path=path, **bearer(secret))[0] == expected
 
-    def test_answers_are_bound_for_a_browser(self, proxy):
+    def test_browser_responses_have_security_headers(self, proxy):
         _, headers, body = proxy.ask(method="GET", path="/status", Accept="text/html", **bearer(READ))
         assert headers["content-type"].startswith("text/html")
         assert "default-src 'none'" in headers["content-security-policy"]
@@ -178,7 +178,7 @@ class TestDescription:
                     code, _, _ = proxy.ask(method="GET", path=real, **bearer(ADMIN))
                     assert str(code) in operation["responses"]
 
-    def test_no_route_takes_an_address_or_a_command(self, proxy):
+    def test_no_route_accepts_an_address_or_a_command(self, proxy):
         _, _, body = proxy.ask(method="GET", path="/agentguard/v1/openapi.json", **bearer(READ))
         names = {
             one["name"]
@@ -190,9 +190,9 @@ class TestDescription:
 
 
 class TestMetrics:
-    def test_whichever_worker_is_asked_answers_for_all(self, proxy, doors):
+    def test_metrics_of_each_worker_cover_all_workers(self, proxy, doors):
         within(30, lambda: total(metrics(proxy), "agentguard_workers") == 2)
-        caught_up(doors)  # else a request of another test may be counted only after this look
+        caught_up(doors)  # otherwise a request of another test may be counted after this point
         before = total(metrics(proxy), "agentguard_requests_total", tenant="t")
         for _ in range(30):  # a connection each, so that both workers get some
             assert proxy.ask(chat(), **bearer(CALL))[0] == 200
@@ -201,21 +201,21 @@ class TestMetrics:
         found = metrics(proxy)
         assert total(found, "agentguard_replica_state", state="up") == 2
         assert total(found, "agentguard_tokens_total", kind="output") > 0
-        within(30, lambda: total(metrics(proxy), "agentguard_capture_kept_total") >= 30)
-        assert total(found, "agentguard_capture_lost_total") == 0
+        within(30, lambda: total(metrics(proxy), "agentguard_capture_accepted_total") >= 30)
+        assert total(found, "agentguard_capture_dropped_total") == 0
         assert len(status(proxy)["workers"]) == 2
 
-    def test_counts_do_not_fall_when_a_worker_dies(self, proxy, doors):
+    def test_counters_survive_death_of_a_worker(self, proxy, doors):
         for _ in range(10):
             assert proxy.ask(chat(), **bearer(CALL))[0] == 200
-        caught_up(doors)  # what a worker has not told yet is lost with it
+        caught_up(doors)  # a killed worker loses what it has not yet reported
         before = total(metrics(proxy), "agentguard_requests_total")
         pids = {one["pid"] for one in status(proxy)["workers"]}
         os.kill(min(pids), signal.SIGKILL)
         within(30, lambda: len({one["pid"] for one in status(proxy)["workers"]} - {min(pids)}) == 2)
         assert total(metrics(proxy), "agentguard_requests_total") >= before
 
-    def test_names_that_clients_make_up_are_one_label(self, proxy, two, doors):
+    def test_client_values_share_one_label(self, proxy, two, doors):
         for one in two:
             one.set_script(StatusFault(status=404))
         try:
@@ -230,7 +230,7 @@ class TestMetrics:
 
 
 class TestReplicas:
-    def test_a_drained_replica_gets_nothing_from_any_worker(self, proxy, two):
+    def test_drained_replica_gets_no_requests_from_any_worker(self, proxy, two):
         path = "/agentguard/v1/replicas/b0"
         code, _, body = proxy.ask(method="POST", path=f"{path}/drain", **bearer(ADMIN))
         assert (code, json.loads(body)["replica"]["state"]) == (202, "draining")
@@ -246,14 +246,14 @@ class TestReplicas:
         answered = {proxy.ask(chat(), **bearer(CALL))[1]["agentguard-replica"] for _ in range(20)}
         assert answered == {"b0", "b1"}
 
-    def test_there_is_no_replica_of_another_name(self, proxy):
+    def test_unknown_replica_is_not_found(self, proxy):
         for name in ("none", "..%2f..", "b0%00"):
             path = f"/agentguard/v1/replicas/{name}/drain"
             assert proxy.ask(method="POST", path=path, **bearer(ADMIN))[0] == 404
 
 
 def _states(proxy, name: str) -> list[str]:
-    """As each worker tells it; one that has just begun has not yet."""
+    """Return the state as each worker reports it; a new worker may not have reported yet."""
     return [_state(one, name) for one in status(proxy)["workers"]]
 
 
@@ -262,7 +262,7 @@ def _state(worker: dict, name: str) -> str:
 
 
 class TestSessions:
-    def test_a_run_is_seen_by_its_tenant_alone(self, proxy, doors):
+    def test_run_is_visible_only_to_its_tenant(self, proxy, doors):
         ask = chat(tools=TOOLS)
         _, headers, _ = proxy.ask(ask, Agentguard_Run="mine", **bearer(ADMIN))
         run = headers["agentguard-run"]
@@ -271,9 +271,9 @@ class TestSessions:
             _, _, body = proxy.ask(method="GET", path="/agentguard/v1/sessions", **bearer(secret))
             return {one["id"] for one in json.loads(body)["sessions"]}
 
-        caught_up(doors)  # the other worker has heard of it
+        caught_up(doors)  # the other worker has received it
         path = f"/agentguard/v1/sessions/{run}"
-        for _ in range(8):  # whichever answers
+        for _ in range(8):  # any worker may answer
             assert run in seen(ADMIN)
             assert run not in seen(OTHER)
             code, _, body = proxy.ask(method="GET", path=path, **bearer(ADMIN))
@@ -283,7 +283,7 @@ class TestSessions:
 
 
 class TestUi:
-    def test_a_browser_shows_its_key_once(self, proxy):
+    def test_browser_exchanges_its_key_for_a_cookie(self, proxy):
         code, headers, body = proxy.ask(method="GET", path=f"/ui/?token={READ}&q=1")
         assert (code, headers["location"]) == (303, "/ui/?q=1")
         cookie = headers["set-cookie"]
@@ -291,7 +291,7 @@ class TestUi:
         assert "samesite=strict" in cookie.lower()
         assert READ not in cookie
         pair = cookie.partition(";")[0]
-        for _ in range(6):  # whichever worker answers
+        for _ in range(6):  # any worker may answer
             code, headers, body = proxy.ask(method="GET", path="/ui/", Cookie=pair)
             assert code == 200
         assert "content-security-policy" in headers
@@ -301,16 +301,16 @@ class TestUi:
         "cookie",
         ["", "read~9999999999.00", "read~99999999999999999.00", "x", "read~1.00", "~.", "admin~9999999999."],
     )
-    def test_a_cookie_that_is_made_up_opens_nothing(self, proxy, cookie):
+    def test_forged_cookie_is_rejected(self, proxy, cookie):
         assert proxy.ask(method="GET", path="/ui/", Cookie=f"agentguard_ui={cookie}")[0] == 401
 
-    def test_a_key_without_the_scope_opens_nothing(self, proxy):
+    def test_key_without_scope_is_rejected(self, proxy):
         assert proxy.ask(method="GET", path="/ui/", **bearer(CALL))[0] == 403
         assert proxy.ask(method="GET", path=f"/ui/?token={READ}x")[0] == 401
 
 
 class TestTelling:
-    def test_a_span_goes_to_the_collector_within_the_clients_trace(self, operated, two):
+    def test_span_reaches_collector_within_client_trace(self, operated, two):
         proxy, _, collector = operated
         for one in two:
             one.requests.clear()
@@ -318,7 +318,7 @@ class TestTelling:
         assert proxy.ask(chat(), traceparent=parent, **bearer(CALL))[0] == 200
         asked = [*two[0].requests, *two[1].requests]
         assert asked
-        for seen in asked:  # two of them where an answer is late, and the other replica is asked as well
+        for seen in asked:  # two attempts if a late answer causes a hedge
             told = seen.get_header("traceparent")
             assert told is not None
             assert told.startswith("00-0af7651916cd43dd8448eb211c80319c-")
@@ -329,7 +329,7 @@ class TestTelling:
 
         within(30, received)
 
-    def test_no_key_is_anywhere(self, operated):
+    def test_no_output_contains_a_key(self, operated):
         proxy, folder, collector = operated
         secrets = {"authorization": f"Bearer {CALL}", "X-Other": BACKEND_KEY, "Cookie": f"a={BACKEND_KEY}"}
         ask = chat(text=f"my key is {BACKEND_KEY}", tools=TOOLS)
@@ -351,7 +351,7 @@ class TestTelling:
             assert not [word for word in CANARIES if word in text]
         assert '"event":"request"' in shown[0]
 
-    def test_logs_hold_lines_of_all_workers_and_nothing_but_json(self, operated):
+    def test_log_contains_json_lines_of_all_workers(self, operated):
         proxy, folder, _ = operated
         with contextlib.ExitStack() as stack:
             asked = set()
@@ -371,7 +371,7 @@ class TestTelling:
 
 
 def requests_in(log: Path) -> list[dict]:
-    """The lines of requests, of a log that holds nothing but JSON; one that is being written is left out."""
+    """Return the request lines of a log that contains only JSON, except an incomplete last line."""
     whole = log.read_text().rpartition("\n")[0] if log.exists() else ""
     return [line for line in map(json.loads, whole.splitlines()) if line["event"] == "request"]
 
@@ -379,7 +379,7 @@ def requests_in(log: Path) -> list[dict]:
 class TestGuardrail:
     PATH = "/beta/litellm_basic_guardrail_api"
 
-    def test_litellms_key_is_taken_and_a_request_judged(self, proxy):
+    def test_litellm_key_is_accepted_and_request_is_judged(self, proxy):
         asked = {
             "input_type": "request",
             "litellm_call_id": "c1",
@@ -395,7 +395,7 @@ class TestGuardrail:
         assert proxy.ask(b"{}", path=self.PATH, **bearer(CALL))[0] == 400
 
 
-def test_a_proxy_hears_of_trouble_that_another_found(tmp_path: Path) -> None:
+def test_health_hint_reaches_another_proxy(tmp_path: Path) -> None:
     with contextlib.ExitStack() as stack:
         bad, good = (stack.enter_context(FaultBackend()) for _ in range(2))
         bad.set_script(StatusFault(status=500))
@@ -420,11 +420,11 @@ def test_a_proxy_hears_of_trouble_that_another_found(tmp_path: Path) -> None:
 
         within(30, heard)
         assert len(bad.requests) > 0
-        for _ in range(10):  # and leaves it alone without having asked it once
+        for _ in range(10):  # and excludes it without a request to it
             assert other.ask(chat())[0] == 200
 
 
-def test_a_proxy_without_its_database_serves_on(tmp_path: Path) -> None:
+def test_proxy_serves_without_its_database(tmp_path: Path) -> None:
     with FaultBackend() as backend:
         away = "postgresql://u:p@127.0.0.1:1/none"
         document = {
@@ -441,10 +441,8 @@ def test_a_proxy_without_its_database_serves_on(tmp_path: Path) -> None:
             assert json.loads(body)["workers"][0]["shared"]["database"] == "postgresql"
 
 
-def test_a_run_that_was_taken_back_stays_so_at_another_machine(
-    request: pytest.FixtureRequest, tmp_path: Path
-) -> None:
-    """Two proxies over PostgreSQL: what one rewrote, the other goes on rewriting."""
+def test_rollback_persists_at_another_machine(request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    """Two proxies over PostgreSQL: the second continues the rewriting of the first."""
     database = request.getfixturevalue("postgres_url")
     turns = iter([*calls("find", 3), ("call", "book", "b"), ("say", "Done.")])
     policy = {
@@ -458,7 +456,7 @@ def test_a_run_that_was_taken_back_stays_so_at_another_machine(
         document = {
             "listen": {"port": 0, "shutdown_timeout_s": 1},
             "backends": {"replicas": [replica], "health": "off"},
-            "guard": policy,
+            "guard": {"policy": policy},
             "cluster": {"store": database, "lookup_timeout_s": 5, "health_hints": False},
         }
         doors = []
@@ -468,7 +466,7 @@ def test_a_run_that_was_taken_back_stays_so_at_another_machine(
             doors.append(stack.enter_context(contextlib.closing(connection(proxy))))
         history: list = [{"role": "user", "content": "Book seat 4."}]
         replies = []
-        for turn in range(5):  # to and fro between them
+        for turn in range(5):  # alternates between the two
             head, made = asked(doors[turn % 2], CHAT, CHAT_API.body(history))
             replies.append(head)
             message = made["choices"][0]["message"]
@@ -484,23 +482,25 @@ def test_a_run_that_was_taken_back_stays_so_at_another_machine(
 
 
 def moving(server, store: str, **listen) -> dict:
-    """A configuration under which runs go on at any proxy or worker."""
+    """Return a configuration under which any proxy or worker can continue a run."""
     return {
         "listen": {"port": 0, "shutdown_timeout_s": 1, **listen},
         "backends": {"replicas": [{"name": "m", "url": server.url}], "health": "off"},
         "guard": {
-            "localizer": {"name": "first_finding"},
-            "recover": {"on_fail": ["rollback"]},
-            "tools": {"book": {"effect": "write"}, "find": {"effect": "read"}},
+            "policy": {
+                "localizer": {"name": "first_finding"},
+                "recover": {"on_fail": ["rollback"]},
+                "tools": {"book": {"effect": "write"}, "find": {"effect": "read"}},
+            },
         },
         "cluster": {"store": store, "lookup_timeout_s": 5, "health_hints": False},
     }
 
 
-def test_what_one_machine_saw_done_another_does_not_let_be_done_again(
+def test_effect_of_one_machine_is_not_repeated_at_another(
     request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
-    """Though the client has dropped it from its history: the ledger of effects is in PostgreSQL."""
+    """The client has removed the call from its history, but the effect ledger is in PostgreSQL."""
     database = request.getfixturevalue("postgres_url")
     turns = iter([
         ("call", "book", "call_1a2b3c4d5e6f", "4"), ("call", "find", "call_6f5e4d3c2b1a", "x"),
@@ -526,10 +526,10 @@ def test_what_one_machine_saw_done_another_does_not_let_be_done_again(
 
 
 @pytest.mark.parametrize("where", ["two machines", "two workers"])
-def test_a_run_that_is_told_by_the_response_before_goes_on_anywhere(
+def test_run_with_previous_response_id_continues_at_any_worker(
     where: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
-    """The Responses API: the client tells what is new, and names the response that it goes on from."""
+    """Responses API: the client sends only new items and names the previous response."""
     ours = ("find0", "find1", "find2", "b", "f4")
     with contextlib.ExitStack() as stack:
         model = openai_responses_server.Model(
@@ -550,7 +550,7 @@ def test_a_run_that_is_told_by_the_response_before_goes_on_anywhere(
             doors = doors_of_both(stack, proxy)
         given: list = [{"role": "user", "content": "Book seat 4."}]
         before, heads = None, []
-        for turn in range(6):  # to and fro between them
+        for turn in range(6):  # alternates between the two
             body = {**RESPONSES_API.body(given), **({"previous_response_id": before} if before else {})}
             head, made = asked(doors[turn % 2], "/v1/responses", body)
             before, given = made["id"], [RESPONSES_API.result(id, "none") for id in RESPONSES_API.calls(made)]
@@ -562,7 +562,7 @@ def test_a_run_that_is_told_by_the_response_before_goes_on_anywhere(
     assert "Book seat 4." in shown
 
 
-def test_a_key_that_reaches_one_worker_of_two_has_all_of_its_limit(tmp_path: Path) -> None:
+def test_rate_limit_is_complete_under_uneven_worker_load(tmp_path: Path) -> None:
     limited = {**key("call", CALL, "call"), "limits": {"requests_per_minute": 6}}
     with FaultBackend() as backend, contextlib.ExitStack() as stack:
         document = {
@@ -580,7 +580,7 @@ def test_a_key_that_reaches_one_worker_of_two_has_all_of_its_limit(tmp_path: Pat
         assert got == [200] * 6 + [429] * 2
 
 
-def test_whichever_worker_is_asked_lists_the_runs_of_all(tmp_path: Path) -> None:
+def test_session_list_of_each_worker_covers_all_workers(tmp_path: Path) -> None:
     with contextlib.ExitStack() as stack:
         server = stack.enter_context(openai_server.serving(lambda _: CHAT_API.answer(("say", "ok"))))
         document = moving(server, str(tmp_path / "shared.db"), workers=2)
@@ -605,7 +605,7 @@ def connection(proxy) -> http.client.HTTPConnection:
 
 
 def asked(door: http.client.HTTPConnection, path: str, body: dict) -> tuple[dict, dict]:
-    """Headers and answer of a request on a connection that stays."""
+    """Return headers and answer of a request on a persistent connection."""
     door.request("POST", path, json.dumps(body))
     answer = door.getresponse()
     head, said = {name.lower(): value for name, value in answer.getheaders()}, answer.read()
@@ -614,7 +614,9 @@ def asked(door: http.client.HTTPConnection, path: str, body: dict) -> tuple[dict
 
 
 def written(door: http.client.HTTPConnection) -> bool:
-    """Whether the worker behind a connection has told the database all: it does so behind the requests."""
+    """Return whether a connection's worker has written all state to the database, which it does
+    asynchronously.
+    """
     door.request("GET", "/status")
     told = json.loads(door.getresponse().read())
     (mine,) = (one for one in told["workers"] if one["worker"] == told["answered_by"])
@@ -622,11 +624,11 @@ def written(door: http.client.HTTPConnection) -> bool:
 
 
 def doors_of_both(stack: contextlib.ExitStack, proxy, **headers: str) -> list[http.client.HTTPConnection]:
-    """A connection to each of two workers."""
+    """Return a connection to each of two workers."""
     found: dict[int, http.client.HTTPConnection] = {}
 
     def both() -> bool:
-        """The first worker answers while the other one may still be starting; either takes a connection."""
+        """Try until both workers have one connection each; the second worker may start late."""
         door = connection(proxy)
         door.request("GET", "/status", headers=headers)
         number = json.loads(door.getresponse().read())["answered_by"]

@@ -1,4 +1,4 @@
-"""The proxy as a real process before a real backend: forwarding, leaving, reloading, ending, dying."""
+"""The proxy as a real process with a real backend: forwarding, disconnects, reload, shutdown, crashes."""
 
 import contextlib
 import http.client
@@ -33,7 +33,7 @@ def proxy(backend, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def hasty(backend, tmp_path_factory):
-    """A proxy with little patience, for tests of just that: nobody else has to be in time for it."""
+    """Return a proxy with short timeouts, only for tests of timeouts."""
     document = {
         "backends": backends(backend),
         "limits": {
@@ -68,7 +68,7 @@ def backends(*endpoints):
 
 @contextlib.contextmanager
 def started(folder, fault, **listen):
-    """A proxy of its own before a backend of its own."""
+    """Start a separate proxy with its own backend."""
     with FaultBackend(fault) as backend:
         document = {"listen": {"port": 0, **listen}, "backends": backends(backend)}
         with serving(folder, document) as proxy:
@@ -76,7 +76,7 @@ def started(folder, fault, **listen):
 
 
 def direct(backend, body: bytes) -> bytes:
-    """What a backend answers whoever asks it without a proxy."""
+    """Return the backend's direct answer, without a proxy."""
     connection = http.client.HTTPConnection("127.0.0.1", backend.port, timeout=20)
     with contextlib.closing(connection):
         connection.request("POST", CHAT, body)
@@ -89,7 +89,7 @@ def payloads(stream: bytes) -> list[bytes]:
 
 class TestForwarding:
     @pytest.mark.parametrize("stream", [False, True])
-    def test_an_answer_comes_as_the_endpoint_gave_it(self, proxy, backend, stream):
+    def test_answer_is_forwarded_unchanged(self, proxy, backend, stream):
         body = encoded(chat(stream=stream, unknown={"kept": [1.50, None]}))
         status, headers, got = proxy.ask(body, X_Custom="kept", Agentguard_Run="r1")
         assert status == 200
@@ -109,13 +109,13 @@ class TestForwarding:
             ("PATCH", "/v1/x"),
         ],
     )
-    def test_what_is_no_model_api_passes_through(self, proxy, backend, method, path):
+    def test_unknown_api_passes_through(self, proxy, backend, method, path):
         body = b"\x00 not JSON" if method in ("POST", "PATCH") else b""
         proxy.ask(body, path=path, method=method)
         seen = backend.requests[-1]
         assert (seen.method, seen.target, seen.body) == (method, path, body)
 
-    def test_a_long_file_passes_through_and_is_not_kept(self, proxy, backend):
+    def test_long_file_passes_through_without_buffering(self, proxy, backend):
         size = 60_000_000
         backend.set_script(Huge(size=size))
         before = rss(proxy.process.pid)
@@ -129,11 +129,11 @@ class TestForwarding:
         assert got >= size
         assert rss(proxy.process.pid) - before < 20_000_000
 
-    def test_the_clients_key_passes_where_neither_side_has_one(self, proxy, backend):
+    def test_client_key_is_forwarded_if_neither_side_has_one(self, proxy, backend):
         proxy.ask(chat(), Authorization="Bearer of-the-client")
         assert backend.requests[-1].get_header("authorization") == "Bearer of-the-client"
 
-    def test_a_token_is_handed_on_before_the_next_one_is_there(self, proxy, backend):
+    def test_token_is_forwarded_before_the_next_one_exists(self, proxy, backend):
         backend.set_script(Stall(tokens=1))
         body = encoded(chat(stream=True))
         first = backend.build_expected_reply(CHAT, body).content.split()[0].encode()
@@ -142,14 +142,14 @@ class TestForwarding:
             assert first in read_until(client, first)
             assert not backend.requests[-1].is_finished
 
-    def test_an_error_of_the_endpoint_is_handed_on_as_it_came(self, proxy, backend):
+    def test_endpoint_error_is_forwarded_unchanged(self, proxy, backend):
         backend.set_script(StatusFault(status=404, headers=(("x-why", "no such model"),)))
         status, headers, body = proxy.ask(chat())
         assert (status, headers["x-why"]) == (404, "no such model")
         assert json.loads(body)["error"]
 
     @pytest.mark.parametrize("framing", ["ended", "chunked", "close"])
-    def test_a_stream_that_breaks_off_ends_with_one_error(self, proxy, backend, framing):
+    def test_interrupted_stream_ends_with_one_error(self, proxy, backend, framing):
         backend.set_script(Truncate(tokens=3, framing=framing))
         status, _, body = proxy.ask(chat(stream=True))
         assert status == 200
@@ -163,7 +163,7 @@ class TestForwarding:
                 client.sendall(raw(chat()))
                 assert read_answer(client)[0] == 200
 
-    def test_requests_in_a_pipeline_are_answered_in_order(self, proxy):
+    def test_pipelined_requests_are_answered_in_order(self, proxy):
         with proxy.connect() as client:
             client.sendall(raw(chat()) + raw(b"no JSON") + raw(chat(), headers="Connection: close\r\n"))
             statuses = re.findall(rb"HTTP/1.1 (\d+)", read_all(client))
@@ -171,24 +171,24 @@ class TestForwarding:
 
 
 class TestLeaving:
-    """A client that leaves ends what was begun for it, also where nothing is streamed (LiteLLM #37140)."""
+    """A client disconnect cancels the upstream request, also without streaming (LiteLLM #37140)."""
 
     @pytest.mark.parametrize("stream", [False, True])
-    def test_before_the_first_token(self, proxy, backend, stream):
+    def test_disconnect_before_first_token_cancels_upstream(self, proxy, backend, stream):
         backend.set_script(Hang())
         client = proxy.connect()
         client.sendall(raw(chat(stream=stream)))
         backend.wait_until(lambda: backend.requests)
         self.left(backend, client)
 
-    def test_mid_stream(self, proxy, backend):
-        backend.set_script(Stall(tokens=3))  # no next token by which the proxy could come to know it
+    def test_disconnect_within_stream_cancels_upstream(self, proxy, backend):
+        backend.set_script(Stall(tokens=3))  # there is no next token whose write could fail
         client = proxy.connect()
         client.sendall(raw(chat(stream=True)))
         read_until(client, b"data: ")
         self.left(backend, client)
 
-    def test_after_a_large_body(self, proxy, backend):
+    def test_disconnect_after_large_body_cancels_upstream(self, proxy, backend):
         backend.set_script(Hang())
         client = proxy.connect()
         client.sendall(raw(chat(text="x" * 2_000_000)))
@@ -200,8 +200,9 @@ class TestLeaving:
         client.close()
         seen = backend.requests[-1]
         backend.wait_until(lambda: seen.disconnected_at is not None, 60)
-        # 100 ms are promised; the rest is for a busy machine. A proxy that does not notice it waits for the
-        # endpoint, at least for the 20 s in which the next token must come.
+        # The promise is 100 ms; the rest is tolerance. Without detection, the proxy waits for the endpoint,
+        # at
+        # least the 20 s of the token timeout.
         assert seen.disconnected_at - at < 0.1 + 5
 
 
@@ -210,31 +211,31 @@ class TestLimits:
     def proxy(self, hasty):
         return hasty
 
-    def test_a_head_that_does_not_come_is_not_waited_for(self, proxy):
+    def test_slow_head_times_out(self, proxy):
         with proxy.connect() as client:
             client.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nHost: a")
             assert b" 408 " in read_until(client, b"\r\n\r\n")
             assert self.ends(client)
 
-    def test_a_connection_that_says_nothing_is_closed(self, proxy):
+    def test_idle_connection_is_closed(self, proxy):
         with proxy.connect() as client:
             assert self.ends(client)
 
-    def test_empty_lines_keep_nothing_open(self, proxy):
+    def test_empty_lines_do_not_keep_connection_open(self, proxy):
         with proxy.connect() as client:
             client.sendall(raw(chat()))
             read_answer(client)
             client.sendall(b"\r\n")
             assert self.ends(client)
 
-    def test_a_body_that_does_not_come_is_not_waited_for(self, proxy):
+    def test_slow_body_times_out(self, proxy):
         with proxy.connect() as client:
             client.sendall(raw(chat())[:-5])
             got = read_all(client)
             assert b" 408 " in got
             assert b"request_timeout" in got
 
-    def test_a_client_that_does_not_read_is_cut_off(self, proxy, backend):
+    def test_client_that_does_not_read_is_disconnected(self, proxy, backend):
         backend.set_script(Huge(size=50_000_000))
         with socket.socket() as client:
             client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -249,7 +250,7 @@ class TestLimits:
 
 
 class TestSizes:
-    def test_a_body_that_is_said_to_be_too_long_is_refused_before_it_comes(self, proxy):
+    def test_too_long_declared_body_is_rejected_before_it_arrives(self, proxy):
         with proxy.connect() as client:
             client.sendall(
                 b"POST /v1/messages HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 157286400\r\n\r\n{"
@@ -258,7 +259,7 @@ class TestSizes:
         assert b" 413 " in got
         assert json.loads(got.partition(b"\r\n\r\n")[2])["error"]["type"] == "request_too_large"
 
-    def test_a_body_in_chunks_is_refused_once_it_is_too_long(self, proxy):
+    def test_too_long_chunked_body_is_rejected(self, proxy):
         before = rss(proxy.process.pid)
         chunk = b"100000\r\n" + b"x" * 0x100000 + b"\r\n"
         with proxy.connect() as client:
@@ -272,12 +273,12 @@ class TestSizes:
     @pytest.mark.parametrize(
         "head", [b"X-Big: " + b"x" * 80_000, b"\r\n".join(b"X-%d: y" % n for n in range(300))]
     )
-    def test_a_head_that_is_too_large_is_refused(self, proxy, head):
+    def test_too_large_head_is_rejected(self, proxy, head):
         with proxy.connect() as client:
             client.sendall(b"GET /v1/models HTTP/1.1\r\nHost: localhost\r\n" + head + b"\r\n\r\n")
             assert b" 431 " in read_all(client)
 
-    def test_a_head_without_end_is_refused_before_it_is_kept(self, proxy):
+    def test_endless_head_is_rejected_without_buffering(self, proxy):
         with proxy.connect() as client:
             client.sendall(b"GET /v1/models HTTP/1.1\r\nX: " + b"x" * 200_000)
             assert b" 431 " in read_all(client)
@@ -298,7 +299,7 @@ class TestSizes:
         b"GET /v1/models HTTP/1.1\r\nHost: a\r\n: x\r\n\r\n",
     ],
 )
-def test_a_request_that_two_servers_could_read_in_two_ways_is_refused(proxy, backend, request_):
+def test_ambiguous_request_is_rejected(proxy, backend, request_):
     with proxy.connect() as client:
         client.sendall(request_)
         assert b" 400 " in read_all(client)
@@ -306,8 +307,8 @@ def test_a_request_that_two_servers_could_read_in_two_ways_is_refused(proxy, bac
 
 
 @pytest.mark.parametrize("place", ["/v1/x%b HTTP/1.1", "/v1/x?%b HTTP/1.1", "/v1/x HTTP/1.1\r\nX%bY: a"])
-def test_no_byte_of_a_client_looks_like_a_fault_of_the_endpoint(proxy, place):
-    """Else anybody could open its breaker: what can't be sent on is refused before the pool is asked."""
+def test_client_bytes_are_never_reported_as_endpoint_fault(proxy, place):
+    """Otherwise any client could open the breaker: an unsendable request is rejected before the pool."""
     for number in range(256):
         head = b"GET " + place.encode() % bytes([number]) + b"\r\nHost: localhost\r\n\r\n"
         with proxy.connect() as client:
@@ -315,7 +316,7 @@ def test_no_byte_of_a_client_looks_like_a_fault_of_the_endpoint(proxy, place):
             assert int(client.recv(65_536).split()[1]) in (200, 400, 404), head
 
 
-def test_what_comes_after_a_body_is_no_header(proxy, backend):
+def test_trailers_do_not_become_headers(proxy, backend):
     trailed = b"2\r\n{}\r\n0\r\nX-Sneaked: in\r\nAuthorization: Bearer sneaked\r\n\r\n"
     with proxy.connect() as client:
         client.sendall(
@@ -330,8 +331,8 @@ def test_what_comes_after_a_body_is_no_header(proxy, backend):
 
 @pytest.mark.parametrize("asks", ["plain", "keep-alive", "head", "error"])
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_client_of_http_1_0_gets_no_chunks(proxy, backend, asks, stream):
-    """RFC 9112, 6.1: it could not read them; the end of the connection is the end of the body."""
+def test_http_1_0_client_gets_no_chunks(proxy, backend, asks, stream):
+    """RFC 9112, 6.1: the client cannot read chunks; the end of the connection ends the body."""
     body, more = chat(stream=stream), "Connection: keep-alive\r\n" if asks == "keep-alive" else ""
     request = raw(body, headers=more).replace(b" HTTP/1.1", b" HTTP/1.0")
     if asks == "head":
@@ -354,7 +355,7 @@ def test_a_client_of_http_1_0_gets_no_chunks(proxy, backend, asks, stream):
         json.loads(said)
 
 
-def test_administration_answers_a_client_of_http_1_0_without_chunks(proxy):
+def test_administration_sends_no_chunks_to_http_1_0_client(proxy):
     with proxy.connect() as client:
         client.sendall(b"GET /status HTTP/1.0\r\n\r\n")
         head, _, said = read_all(client).partition(b"\r\n\r\n")
@@ -362,7 +363,7 @@ def test_administration_answers_a_client_of_http_1_0_without_chunks(proxy):
     assert "workers" in json.loads(said)
 
 
-def test_a_model_that_no_replica_offers_is_told_from_one_that_is_drained(backend, tmp_path):
+def test_unknown_model_is_distinguished_from_drained_model(backend, tmp_path):
     document = {"backends": backends(backend)}
     document["backends"]["replicas"][0]["models"] = {"m": "served"}
     with serving(tmp_path, document) as proxy:
@@ -378,7 +379,7 @@ def test_a_model_that_no_replica_offers_is_told_from_one_that_is_drained(backend
         assert not backend.requests
 
 
-def test_a_client_that_would_upgrade_is_answered_in_http_1(proxy, backend):
+def test_upgrade_request_is_answered_in_http_1(proxy, backend):
     """The JDK's client offers h2c with each request; a server that stops reading there gets no body."""
     offer = "Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAEAAEAAAAIAAAAB\r\n"
     with proxy.connect() as client:
@@ -391,7 +392,7 @@ def test_a_client_that_would_upgrade_is_answered_in_http_1(proxy, backend):
 
 
 class TestOperation:
-    def test_a_reload_drops_no_stream_and_holds_for_new_requests(self, tmp_path):
+    def test_reload_keeps_streams_and_applies_to_new_requests(self, tmp_path):
         with FaultBackend(Ok(token_interval_s=0.2)) as first, FaultBackend() as second:
             document = {"listen": {"port": 0}, "backends": backends(first)}
             with serving(tmp_path, document) as proxy, proxy.connect() as client:
@@ -409,7 +410,7 @@ class TestOperation:
                 assert proxy.ask(chat())[0] == 200
                 assert "replicas: there must be" in proxy.said()
 
-    def test_an_end_lets_streams_end_and_takes_nothing_new(self, tmp_path):
+    def test_shutdown_finishes_streams_and_rejects_new_requests(self, tmp_path):
         with (
             FaultBackend(Ok(token_interval_s=0.2)) as backend,
             serving(tmp_path, {"backends": backends(backend)}) as proxy,
@@ -425,7 +426,7 @@ class TestOperation:
                 proxy.connect()
 
     @pytest.mark.parametrize("stream", [True, False])
-    def test_what_does_not_end_in_its_time_gets_one_error(self, tmp_path, stream):
+    def test_shutdown_timeout_ends_exchange_with_one_error(self, tmp_path, stream):
         document = {"listen": {"port": 0, "shutdown_timeout_s": 0.3}}
         fault = Ok(token_interval_s=5) if stream else Hang()
         with (
@@ -443,7 +444,7 @@ class TestOperation:
             assert b"[DONE]" not in got
             assert proxy.process.wait(30) == 0
 
-    def test_a_second_signal_ends_it_at_once(self, tmp_path):
+    def test_second_signal_ends_process_at_once(self, tmp_path):
         with (
             started(tmp_path, Hang(), shutdown_timeout_s=600) as (proxy, backend),
             proxy.connect() as client,
@@ -452,14 +453,14 @@ class TestOperation:
             client.sendall(raw(chat()))
             backend.wait_until(lambda: backend.requests)
             proxy.signal(signal.SIGTERM)
-            assert idle.recv(1) == b""  # it has heard the first: of two that wait at once one is left
+            assert idle.recv(1) == b""  # the first signal has arrived: two pending signals would merge
             assert proxy.process.poll() is None
             proxy.signal(signal.SIGTERM)
             assert proxy.process.wait(30) == 0
 
 
 class TestWorkers:
-    def test_a_worker_that_dies_is_replaced_and_all_end_together(self, tmp_path):
+    def test_dead_worker_is_replaced_and_all_end_together(self, tmp_path):
         document = {"listen": {"port": 0, "workers": 2}}
         with (
             FaultBackend() as backend,
@@ -476,7 +477,7 @@ class TestWorkers:
             assert proxy.process.wait(30) == 0
             assert "worker 0" in proxy.errors() or "worker 1" in proxy.errors()
 
-    def test_a_terminals_interrupt_lets_streams_end(self, tmp_path):
+    def test_terminal_interrupt_finishes_streams(self, tmp_path):
         with started(tmp_path, Ok(token_interval_s=0.2), workers=2) as (proxy, _):
             within(30, lambda: len(children(proxy.process.pid)) == 2)
             with proxy.connect() as client:
@@ -486,7 +487,7 @@ class TestWorkers:
                 assert b"[DONE]" in got + read_all(client)
             assert proxy.process.wait(30) == 0
 
-    def test_a_reload_reaches_all_of_them_and_a_bad_file_none(self, tmp_path):
+    def test_reload_reaches_all_workers_and_invalid_file_reaches_none(self, tmp_path):
         with started(tmp_path, Ok(), workers=2) as (proxy, _), FaultBackend() as other:
             within(30, lambda: len(children(proxy.process.pid)) == 2)
             document = {"listen": {"port": 0, "workers": 2}, "backends": backends(other)}
@@ -501,7 +502,7 @@ class TestWorkers:
             proxy.write({"nonsense": True})
             proxy.signal(signal.SIGHUP)
             for pid in children(proxy.process.pid):
-                os.kill(pid, signal.SIGKILL)  # those that follow keep to what was valid last
+                os.kill(pid, signal.SIGKILL)  # following requests use the last valid configuration
             within(30, lambda: len(children(proxy.process.pid)) == 2)
             assert asked() == {"new"}
 
@@ -516,14 +517,14 @@ class TestWorkers:
             proxy.process.kill()
             within(30, lambda: not any(map(alive, workers)))
 
-    def test_a_start_that_can_not_be_ends_them_all(self, tmp_path):
+    def test_failed_start_ends_all_workers(self, tmp_path):
         replica = {"name": "a", "url": "https://models.example/v1", "api_key_env": "NO_SUCH_VARIABLE_HERE"}
         document = {"listen": {"port": 0, "workers": 2}, "backends": {"replicas": [replica]}}
         with pytest.raises(AssertionError, match="NO_SUCH_VARIABLE_HERE"), serving(tmp_path, document):
             pass
 
 
-def test_what_is_written_is_one_line_for_a_program(proxy):
+def test_output_is_one_json_line(proxy):
     assert set(proxy.told) == {"url", "base_url", "workers"}
     assert proxy.told["base_url"] == f"http://127.0.0.1:{proxy.port}/v1"
 

@@ -1,4 +1,4 @@
-"""The recovery benchmark: its budget, its journal, and the figures that it prints."""
+"""The recovery benchmark: its budget, its journal and its figures."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def bench(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=500)
 
 
-def test_it_counts_keeps_and_reports(tmp_path: Path) -> None:
+def test_benchmark_counts_stores_and_reports(tmp_path: Path) -> None:
     journal = tmp_path / "played.jsonl"
     assert bench(tmp_path, "--games", "1", "--seed", "9").returncode == 0
     first = journal.read_text()
@@ -43,7 +43,7 @@ def test_it_counts_keeps_and_reports(tmp_path: Path) -> None:
     assert found["success"]["none"] <= found["success"]["plain_retry"]
 
 
-def test_a_journal_that_cannot_be_read_names_its_line(tmp_path: Path) -> None:
+def test_unreadable_journal_names_its_line(tmp_path: Path) -> None:
     (tmp_path / "played.jsonl").write_text('{"key": [], "result": {"lost": 1}}\n')
     ended = bench(tmp_path, "--games", "1")
     assert ended.returncode != 0

@@ -1,4 +1,4 @@
-"""What a store promises, on SQLite and on a real PostgreSQL alike."""
+"""Contract of a store, on SQLite and on a real PostgreSQL."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def step(index: int, content: str = "") -> Step:
 
 
 def whole(id: str = "run-1") -> Record:
-    """A run with everything that a run can have."""
+    """Return a run with every optional part."""
     call = ToolCall(id="c1", name="book", arguments={"n": 10**30, "deep": {"list": [1, None, NASTY]}})
     seen = Observation(content=NASTY, call_id="c1", tool="book", is_error=True, extra={"code": 409})
     rich = Step(
@@ -105,7 +105,7 @@ def whole(id: str = "run-1") -> Record:
     return Record(trajectory=run, annotation=judged)
 
 
-def test_a_run_comes_back_as_it_was(store):
+def test_run_round_trips(store):
     record = whole()
     store.write_run(record).wait(10)
     assert store.get_record("run-1") == record
@@ -113,7 +113,7 @@ def test_a_run_comes_back_as_it_was(store):
     assert store.get_trajectory("run-2") is None
 
 
-def test_a_run_written_again_replaces_the_first(store):
+def test_rewritten_run_replaces_the_first(store):
     store.write_run(whole()).wait(10)
     shorter = Trajectory(id="run-1", format="other", task="t", steps=(step(0),))
     store.write_run(shorter).wait(10)
@@ -121,8 +121,8 @@ def test_a_run_written_again_replaces_the_first(store):
     assert store.get_stats().rows["steps"] == 1
 
 
-def test_a_run_written_live_is_what_the_recorder_has(store):
-    """Steps, two rollbacks and new steps, written as they happen, and once more as after a lost answer."""
+def test_run_written_live_equals_recorded_run(store):
+    """Steps, two rollbacks and new steps, written live, and repeated as after a lost answer."""
     meta = Trajectory(id="live", format="event_log", task="t", steps=())
     state = EventLogState(meta)
     rows = [build_run_row(meta)]
@@ -142,7 +142,7 @@ def test_a_run_written_live_is_what_the_recorder_has(store):
     assert store.get_trajectory("live").branches[0].parent == "b2"
 
 
-def test_every_row_comes_back(store):
+def test_every_row_round_trips(store):
     run = {"run_id": "r", "data": {"text": NASTY, "big": 10**40, "deep": [[[{}]]]}}
     rows = [
         FindingRow(detector="loop", step=3, code="mast:loop", probability=0.5, **run),
@@ -160,7 +160,7 @@ def test_every_row_comes_back(store):
     assert store.list_backend_events("c").rows == ()
 
 
-def test_snapshots_come_back_by_step_and_are_dropped_by_step(store):
+def test_snapshots_are_read_and_dropped_by_step(store):
     states = [bytes(range(256)) * step for step in range(4)]
     rows = [SnapshotRow(run_id="r", step=step, state=states[step], data={"n": step}) for step in (2, 0, 3, 1)]
     store.write(*rows, SnapshotRow(run_id="other", step=1, state=b"x"))
@@ -173,27 +173,27 @@ def test_snapshots_come_back_by_step_and_are_dropped_by_step(store):
     assert store.get_stats().rows["snapshots"] == 1
 
 
-def test_a_state_that_is_no_bytes_or_too_large_is_refused(store):
+def test_invalid_or_too_large_state_is_rejected(store):
     for state in ("text", bytes(32 * 1024 * 1024 + 1)):
         with pytest.raises(RowsLost, match=r"state is (a str, not bytes|larger than 33,554,432 bytes)"):
             store.write(SnapshotRow(run_id="r", step=1, state=state)).wait(20)
     assert store.get_health().refused == 2
 
 
-def test_what_snapshots_take_is_counted(store):
+def test_size_of_snapshots_is_counted(store):
     before = store.get_stats().bytes_in_use
     store.write(SnapshotRow(run_id="r", step=1, state=bytes(100_000))).wait(10)
     assert store.get_stats().bytes_in_use >= before + 95_000
 
 
-def test_numbers_that_are_none_do_no_harm(store):
+def test_non_finite_numbers_are_stored(store):
     store.write(FindingRow(run_id="r", detector="d", probability=math.nan, data={"p": math.inf})).wait(10)
     (found,) = store.list_findings("r")
     assert found.probability is None
     assert found.data == {"p": math.inf}
 
 
-def test_rows_come_in_the_order_they_were_written(store):
+def test_rows_keep_their_order(store):
     rows = tuple(FindingRow(run_id="r", detector="d", step=i, created_at=5.0) for i in range(50))
     for row in rows:
         store.write(row)
@@ -201,14 +201,14 @@ def test_rows_come_in_the_order_they_were_written(store):
     assert store.list_findings("r") == rows
 
 
-def test_a_row_with_a_known_id_is_kept_once(store):
+def test_row_with_known_id_is_stored_once(store):
     row = FindingRow(run_id="r", detector="d")
     store.write(row, row).wait(10)
     store.write(row).wait(10)
     assert store.list_findings("r") == (row,)
 
 
-def test_a_recovery_gets_its_outcome_later(store):
+def test_recovery_outcome_is_added_later(store):
     planned = RecoveryRow(run_id="r", strategy="rollback")
     store.write(planned).wait(10)
     ended = replace(planned, outcome="recovered", updated_at=9.0)
@@ -216,7 +216,7 @@ def test_a_recovery_gets_its_outcome_later(store):
     assert store.list_recoveries("r") == (ended,)
 
 
-def test_schemata_are_replaced_by_newer_versions_only(store):
+def test_schemata_are_replaced_only_by_newer_versions(store):
     second = SchemaRow(id="s1", version=2, support=4, data={"signature": ["a"]}, origin="natural")
     store.write(second, replace(second, version=1, support=9)).wait(10)
     assert store.get_schema("s1") == second
@@ -228,7 +228,7 @@ def test_schemata_are_replaced_by_newer_versions_only(store):
     assert len(store.list_schemata()) == 2
 
 
-def test_schemata_are_changed_as_one_by_whoever_asks(store, url):
+def test_concurrent_schema_updates_are_atomic(store, url):
     store.write(SchemaRow(id="s", data={"n": 0})).wait(10)
     read = []
 
@@ -253,14 +253,14 @@ def test_schemata_are_changed_as_one_by_whoever_asks(store, url):
     assert read[-9:] == [0] * 9, "what nobody else has changed is not read again"
 
 
-def test_a_change_that_cannot_be_stored_changes_nothing(store):
+def test_unstorable_schema_update_changes_nothing(store):
     store.write(SchemaRow(id="s", data={"n": 0})).wait(10)
     with pytest.raises(StoreError, match="cannot be stored"):
         store.update_schemata(lambda rows: [replace(rows[0], data={"n": 1}), SchemaRow(id="")])
     assert store.list_schemata()[0].data["n"] == 0
 
 
-def test_verdicts_are_found_by_their_key(store):
+def test_verdicts_are_found_by_key(store):
     key = compute_verdict_key(NASTY, "question", "judge", "1")
     assert store.get_verdict(key) is None
     store.write(VerdictRow(key=key, judge="judge", data={"p": 0.25})).wait(10)
@@ -269,7 +269,7 @@ def test_verdicts_are_found_by_their_key(store):
     assert store.get_verdict(compute_verdict_key(NASTY, "question", "judge", "2")) is None
 
 
-def test_a_bad_row_does_not_sink_its_neighbours(store):
+def test_invalid_row_does_not_affect_other_rows(store):
     circle: dict = {}
     circle["me"] = circle
     deep: list = []
@@ -300,8 +300,8 @@ def test_a_bad_row_does_not_sink_its_neighbours(store):
     assert health.last_refusal == "RunRow: failed is a str, not true or false"
 
 
-def test_a_row_that_only_the_database_refuses_is_left_out_alone(store):
-    """Nothing of ours lets such a row through; a column with less room than was thought would."""
+def test_row_rejected_by_database_is_omitted_alone(store):
+    """Our own checks admit no such row; a column with less space than expected would cause it."""
     store.write(FindingRow(run_id="r", detector="before")).wait(10)
     with store._database.get_engine().begin() as connection:
         connection.exec_driver_sql("CREATE UNIQUE INDEX one_detector ON agentguard_findings (detector)")
@@ -313,7 +313,7 @@ def test_a_row_that_only_the_database_refuses_is_left_out_alone(store):
     assert "before" not in receipt.reason
 
 
-def test_writing_never_raises(store):
+def test_write_never_raises(store):
     assert store.write(42).state == "refused"  # type: ignore[arg-type]
     assert store.write(None, "text").state == "refused"  # type: ignore[arg-type]
     store.write().wait(10)
@@ -323,7 +323,7 @@ def test_writing_never_raises(store):
     assert store.get_health().lost == 1
 
 
-def test_what_is_written_together_is_one_unit(store):
+def test_unit_of_work_is_written_together(store):
     before = store._writer._queue.added_count
     with store.unit_of_work():
         first = store.write(SchemaRow(id="a"))
@@ -342,7 +342,7 @@ def test_what_is_written_together_is_one_unit(store):
     assert len(store.list_schemata()) == 5
 
 
-def test_threads_do_not_write_together(store):
+def test_unit_of_work_is_limited_to_its_thread(store):
     with store.unit_of_work():
         store.write(SchemaRow(id="mine"))
         other = threading.Thread(target=lambda: store.write(SchemaRow(id="theirs")).wait(10))
@@ -353,7 +353,7 @@ def test_threads_do_not_write_together(store):
     assert len(store.list_schemata()) == 2
 
 
-def test_await_a_receipt(store):
+def test_receipt_can_be_awaited(store):
     async def main() -> None:
         receipts = [store.write(FindingRow(run_id="r", detector="d", step=i)) for i in range(20)]
         await asyncio.gather(*receipts)
@@ -365,7 +365,7 @@ def test_await_a_receipt(store):
     asyncio.run(main())
 
 
-def test_cancelling_who_waits_loses_nothing(store):
+def test_cancelled_wait_loses_no_rows(store):
     async def main() -> None:
         for i in range(10):
             task = asyncio.ensure_future(store.write(FindingRow(run_id="r", detector="d", step=i)))
@@ -377,8 +377,8 @@ def test_cancelling_who_waits_loses_nothing(store):
     assert len(store.list_findings("r")) == 10
 
 
-def test_rows_that_nobody_waits_for_are_gathered(store, monkeypatch):
-    """However long that may take: who waits, flushes or closes has them written at once."""
+def test_unawaited_rows_are_batched(store, monkeypatch):
+    """Rows may wait for long, but wait, flush and close write them at once."""
     monkeypatch.setattr(writer, "_MAX_BATCH_DELAY_S", 600.0)
     row = FindingRow(run_id="r", detector="d")
     held = store.write(row)
@@ -421,7 +421,7 @@ def test_many_threads_write_and_claim(store):
     assert all(len(store.list_findings(f"r{i}")) == 20 for i in range(6))
 
 
-def test_two_stores_on_one_database(store, url):
+def test_two_stores_share_one_database(store, url):
     with Store.open(url) as other:
         rows = [FindingRow(run_id="r", detector="d", step=i) for i in range(200)]
         receipts = [(store if i % 2 else other).write(row) for i, row in enumerate(rows)]
@@ -433,7 +433,7 @@ def test_two_stores_on_one_database(store, url):
 EFFECT = EffectRow(run_id="r", line="main", tool="book", arguments="ab12", logical_step="3", data={"seat": 7})
 
 
-def test_an_effect_is_claimed_once(store, url):
+def test_effect_is_claimed_once(store, url):
     first = store.claim(EFFECT)
     assert first.state == "new"
     with Store.open(url) as other:
@@ -463,12 +463,12 @@ def test_an_effect_is_claimed_once(store, url):
     ],
     ids=lambda change: next(iter(change)),
 )
-def test_another_effect_is_another_claim(store, change):
+def test_different_effect_is_claimed_separately(store, change):
     assert store.claim(EFFECT).state == "new"
     assert store.claim(replace(EFFECT, **change)).state == "new"
 
 
-def test_what_was_not_claimed_is_not_settled(store):
+def test_unclaimed_effect_is_not_settled(store):
     assert not store.settle(EFFECT, "done", result={})
     with pytest.raises(StoreError, match="done or compensated"):
         store.settle(EFFECT, "attempted")  # type: ignore[arg-type]
@@ -476,8 +476,8 @@ def test_what_was_not_claimed_is_not_settled(store):
         store.claim(replace(EFFECT, run_id=""))
 
 
-def test_tenants_do_not_see_each_other(store):
-    """Every question, asked in one tenant's name about the other's rows."""
+def test_tenants_are_separated(store):
+    """Run every query for one tenant against the other tenant's rows."""
     for tenant in ("a", "b"):
         record = Record(trajectory=Trajectory(id="r", format="f", task=tenant, steps=(step(0),)))
         store.write_run(record, tenant=tenant)
@@ -539,7 +539,7 @@ HOSTILE = [
 
 
 @pytest.mark.parametrize("text", HOSTILE, ids=ascii)
-def test_hostile_questions_find_nothing_and_break_nothing(store, text):
+def test_hostile_queries_find_nothing_and_change_nothing(store, text):
     record = Record(trajectory=Trajectory(id="r", format="f", task="t", steps=(step(0),)))
     store.write_run(record, tenant="t").wait(10)
     asks = [
@@ -560,7 +560,7 @@ def test_hostile_questions_find_nothing_and_break_nothing(store, text):
     assert store.get_trajectory("r", tenant="t") == record.trajectory
 
 
-def test_runs_in_pages(store):
+def test_runs_are_listed_in_pages(store):
     for i in range(25):
         store.write(RunRow(id=f"r{i:02}", created_at=float(i // 10), failed=i % 3 == 0 or None, format="f"))
     store.write(RunRow(id="other", created_at=99.0, format="g", group="q"))
@@ -581,13 +581,13 @@ def test_runs_in_pages(store):
 
 
 @pytest.mark.parametrize("limit", [0, -1, 1001, True, 1.5])
-def test_pages_have_a_size(limit):
+def test_page_size_is_bounded(limit):
     with pytest.raises(StoreError, match="between 1 and 1000"):
         Page(limit=limit)
 
 
 def filled(store: Store) -> float:
-    """Four runs with all that belongs to a run, one an hour; the first failed, the second was diagnosed."""
+    """Return four runs with all related rows, one per hour; the first failed, the second was diagnosed."""
     now = time.time()
     for i in range(4):
         at = {"created_at": now - (4 - i) * 3600}
@@ -619,7 +619,7 @@ PER_RUN = {
 }  # fmt: skip
 
 
-def test_delete_a_run_with_all_that_belongs_to_it(store):
+def test_deleted_run_loses_all_its_rows(store):
     filled(store)
     before = store.get_stats().rows
     gone = store.delete_run("r2")
@@ -635,37 +635,37 @@ def test_delete_a_run_with_all_that_belongs_to_it(store):
     assert sum(store.delete_run("r2").rows.values()) == 0
 
 
-def test_prune_what_is_old(store):
+def test_prune_deletes_old_runs(store):
     filled(store)
     gone = store.prune(older_than_s=2.5 * 3600)
     assert gone.rows == dict.fromkeys(PER_RUN, 2)
     assert [one.id for one in store.list_runs().rows] == ["r3", "r2"]
     assert len(store.list_schemata()) == 1
-    assert store.get_stats().rows["judgements"] == 3  # a judgement of a schema belongs to no run
+    assert store.get_stats().rows["judgements"] == 3  # feedback on a schema has no run
 
 
-def test_prune_but_keep_failures(store):
+def test_prune_can_keep_failures(store):
     filled(store)
     store.prune(older_than_s=0, keep_failed=True)
     assert [one.id for one in store.list_runs().rows] == ["r1", "r0"]
     assert len(store.get_trajectory("r0").steps) == 1
 
 
-def test_prune_one_tenant_only(store):
+def test_prune_can_be_limited_to_one_tenant(store):
     filled(store)
     store.write(RunRow(id="theirs", tenant="t", created_at=1.0)).wait(10)
     assert store.prune(older_than_s=60, tenant="t").rows["runs"] == 1
     assert len(store.list_runs().rows) == 4
 
 
-def test_prune_rows_whose_run_was_never_written(store):
+def test_prune_deletes_rows_without_run(store):
     filled(store)
     store.write(FindingRow(run_id="ghost", detector="d", created_at=1.0)).wait(10)
     gone = store.prune(older_than_s=24 * 3600)
     assert {name: count for name, count in gone.rows.items() if count} == {"findings": 1}
 
 
-def test_prune_to_a_size(store):
+def test_prune_shrinks_to_a_size(store):
     import random
 
     random.seed(1)
@@ -681,11 +681,11 @@ def test_prune_to_a_size(store):
     assert gone.bytes_before == used
     assert used * 0.4 < gone.bytes_after <= used * 0.6
     left = [one.id for one in store.list_runs().rows]
-    assert left == [f"r{i:02}" for i in range(39, 39 - len(left), -1)]  # the newest stay
+    assert left == [f"r{i:02}" for i in range(39, 39 - len(left), -1)]  # the newest remain
     assert 15 < len(left) < 30
 
 
-def test_limits_are_checked(store):
+def test_prune_limits_are_validated(store):
     for wrong in ({"older_than_s": -1}, {"older_than_s": math.nan}, {"max_bytes": -1}, {"tenant": "\x00"}):
         with pytest.raises(StoreError):
             store.prune(**wrong)

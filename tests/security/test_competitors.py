@@ -1,4 +1,4 @@
-"""Holes that are open in other gateways and frameworks, each closed here, by the name that it has there."""
+"""Vulnerabilities of other gateways and frameworks, each prevented here, named by its issue there."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ PIPELINE: dict[str, Any] = {
     "hedge": "off",
     "circuit_breaker": "off",
 }
-# The fallback has to be in time, too, on a machine that stands still for a second now and then.
+# The fallback must be in time even if the machine pauses for a second.
 EASY = {
     **PIPELINE,
     "timeout": {"total_s": 30.0},
@@ -52,7 +52,7 @@ EASY = {
 
 @pytest.fixture(scope="module")
 def lone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Proxy, FaultBackend]]:
-    """One replica that never answers, and a proxy that would wait for it for minutes."""
+    """Start a proxy with long timeouts and one replica that never answers."""
     with FaultBackend(Hang(), name="first") as first:
         section = {"replicas": replicas(first), "health": "off", "outlier": "off"}
         with serving(tmp_path_factory.mktemp("lone"), {"backends": section}) as proxy:
@@ -61,7 +61,7 @@ def lone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Proxy, Faul
 
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Proxy, FaultBackend, FaultBackend]]:
-    """A replica that fails, and its fallback."""
+    """Start a proxy with a failing replica and its fallback."""
     with FaultBackend(name="first") as first, FaultBackend(name="fallback") as fallback:
         made = replicas(first, continues=True) + replicas(fallback, tier=1, continues=True)
         section = {"replicas": made, "health": "off", "outlier": "off", "pipeline": EASY}
@@ -131,11 +131,11 @@ def test_litellm_37140_a_call_that_is_no_stream_is_cancelled_when_its_caller_lea
     assert seen.disconnected_at is not None
     assert (
         seen.disconnected_at - left < 0.1 + 5
-    )  # promised is 0.1; a call that is not cancelled goes on for minutes
+    )  # the promise is 0.1; without cancellation a call continues for minutes
 
 
 def test_litellm_34836_a_deployment_that_only_fails_leaves_the_rotation(tmp_path: Path) -> None:
-    """There 25 failures in a row left it where it was; and its state is shown over an API (#25504)."""
+    """There, 25 failures in a row did not remove it; its state is available over an API (#25504)."""
     with FaultBackend(StatusFault(status=500), name="bad") as bad, FaultBackend(name="good") as good:
         section = {"replicas": replicas(bad, good), "health": "off", "load_balancing": "round_robin"}
         with serving(tmp_path, {"backends": section}) as proxy:
@@ -161,7 +161,7 @@ def test_portkeys_timer_stops_once_the_headers_are_there(tmp_path: Path, fault: 
             for stream in (True, False):
                 got = asyncio.run(ask(proxy.port, CHAT, body_for("chat", stream=stream), seconds=30))
                 assert outcome("chat", got, stream=stream).error is not None
-                assert got.seconds < 6.0 + 6.0  # the rest is for a busy machine: without the timer it is 30
+                assert got.seconds < 6.0 + 6.0  # tolerance for a busy machine: without the timer it is 30
 
 
 @pytest.mark.parametrize(
@@ -181,7 +181,7 @@ def test_portkeys_timer_stops_once_the_headers_are_there(tmp_path: Path, fault: 
 def test_langgraph_8702_openai_agents_4254_crewai_5802_agent_framework_3938_no_effect_comes_twice(
     pair: tuple[Proxy, FaultBackend, FaultBackend], fault: InjectedFault
 ) -> None:
-    """A retry may repeat a question, never an effect: a response in the background, or an unknown POST."""
+    """A retry may repeat a query, never an effect: a background response, or an unknown POST."""
     proxy, first, fallback = pair
     first.set_script(fault)
     for n, path in enumerate((PATHS["responses"], "/v1/batches")):

@@ -1,7 +1,7 @@
-"""Bodies that break parsers: requests and answers, with guard and capture on, never a 500 and never an end.
+"""Malicious bodies of requests and answers, with guard and capture on: never a 500 and never a crash.
 
-Where it was real: unsafe deserialisation (CVE-2025-64439). ``json.loads`` raises RecursionError at depth
-1,100, and Python refuses integers of more than 4,300 digits.
+Known cases: unsafe deserialisation (CVE-2025-64439). ``json.loads`` raises RecursionError at depth 1,100, and
+Python rejects integers of more than 4,300 digits.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def scene(
             "logs": {"level": "debug"},
         }
         if request.param == "guarded":
-            settings |= {"guard": {"version": 1}, "runs": {"mode": "all"}}
+            settings |= {"guard": {"mode": "always"}}
         with serving(tmp_path_factory.mktemp("bodies"), settings) as proxy:
             yield proxy, a
 
@@ -135,7 +135,7 @@ IDS = [
 
 
 def test_ids_and_filters_are_values_and_nothing_else(scene: tuple[Proxy, FaultBackend]) -> None:
-    """SQL through ids and filters (CVE-2026-42208, CVE-2025-67644), paths and templates through ids."""
+    """SQL in ids and filters (CVE-2026-42208, CVE-2025-67644), paths and templates in ids."""
     proxy, _ = scene
 
     async def main() -> None:
@@ -168,7 +168,7 @@ def test_ids_and_filters_are_values_and_nothing_else(scene: tuple[Proxy, FaultBa
 
 
 def test_no_endpoint_takes_a_command_an_address_or_a_template(scene: tuple[Proxy, FaultBackend]) -> None:
-    """Configuration as code (CVE-2026-42271): nothing that is sent can say what is run, or where to."""
+    """Configuration as code (CVE-2026-42271): no request can set a command or an address."""
     proxy, _ = scene
     told = json.loads(asyncio.run(proxy.get("/agentguard/v1/openapi.json")).body)
     bad = (

@@ -1,6 +1,6 @@
-"""Requests go where the configuration says and nowhere else, whatever a client or an endpoint asks for.
+"""Requests go only where the configuration says, independent of clients and endpoints.
 
-Where it was real: a base URL in the request (LiteLLM CVE-2024-6587), a URL read twice by two parsers (vLLM
+Known cases: a base URL in the request (LiteLLM CVE-2024-6587), a URL that two parsers read differently (vLLM
 CVE-2026-24779).
 """
 
@@ -106,7 +106,7 @@ def test_addresses_that_no_endpoint_has_are_refused_with_the_configuration(tmp_p
     file = tmp_path / "proxy.yaml"
     file.write_text(yaml.safe_dump({"backends": {"replicas": [{"name": "a", "url": url}]}}))
     if url in METADATA:
-        # What the name stands for is only known where it is connected to; numbers are known before.
+        # A name is resolved only at the connection; the configuration check knows numeric addresses before.
         try:
             backend = HttpBackend(url)
         except AgentGuardError:

@@ -1,7 +1,7 @@
-"""Nobody gets in without a key, by whatever spelling of a path, and a key opens what its scopes say.
+"""No access without a key, for any spelling of a path, and each key allows only its scopes.
 
-Where it was real: BadHost (CVE-2026-48710), where a Host header changed which route a check saw; a timing
-side channel in comparing keys (CVE-2025-59425): here hashes are looked up, see `keys.py`.
+Known cases: BadHost (CVE-2026-48710), a Host header that changed the checked route; a timing side channel in
+the comparison of keys (CVE-2025-59425): the proxy looks up hashes, see `keys.py`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ KEY = {name: key for name, (key, _) in MADE.items()}
 SCOPES = {"caller": ["call"], "reader": ["read"], "admin": ["call", "read", "admin"], "other": ["call"]}
 OPEN = ("/healthz", "/readyz")
 SECRET = b"usable"
-"""Stands in /status, and in nothing that may be seen without a key."""
+"""Part of /status, and of no page that is visible without a key."""
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +53,7 @@ def get(proxy: Proxy, path: str, *, method: str = "GET", **options: Any) -> Got:
 
 
 def routes(proxy: Proxy) -> list[tuple[str, str]]:
-    """Every route that there is: our own by their description, the model APIs, what passes through."""
+    """Return all routes: our own from their description, the model APIs, and pass-through."""
     told = json.loads(get(proxy, "/agentguard/v1/openapi.json", headers=bearer("reader")).body)
     ours = [
         (method.upper(), path.replace("{name}", "a").replace("{id}", "x"))
@@ -165,7 +165,7 @@ def test_a_key_opens_what_its_scopes_say(scene: tuple[Proxy, FaultBackend]) -> N
         assert get(proxy, "/status", headers=((kind, KEY["reader"]),)).status == 200
     sent = b"".join(b"".join(name + value for name, value in one.headers) for one in a.requests)
     for key in KEY.values():
-        assert key.encode() not in sent  # a key of ours is nobody else's business
+        assert key.encode() not in sent  # our key must not reach the upstream
 
 
 def test_a_key_after_the_body_opens_nothing(scene: tuple[Proxy, FaultBackend]) -> None:

@@ -1,8 +1,8 @@
-"""The proxy fuzzed by its own description: what it takes, what it does not, and what comes back.
+"""Fuzzing of the proxy by its own description: accepted and rejected requests, and the answers.
 
-Schemathesis reads the OpenAPI document that the proxy serves, to which the model APIs are added with bodies
-of any shape, and asks a real proxy before a real backend. Nothing may end in a server error, in an answer
-that the document does not know, or get in without a key.
+Schemathesis reads the OpenAPI document of the proxy, extended by the model APIs with bodies of any shape. It
+sends requests to a real proxy with a real backend. No request may cause a server error or an undocumented
+answer, or succeed without a key.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ GUARD = {"recover": {"on_fail": ["rollback"]}, "localizer": {"name": "first_find
 
 
 def model_apis() -> dict[str, Any]:
-    """The model APIs: an object whose fields may be anything, as clients write them and as they do not."""
+    """Return the model APIs: an object with any values in its fields, valid or not."""
     fields = ("model", "messages", "input", "prompt", "tools", "previous_response_id")
     loose = {"type": list(ANY)}
     items = {"type": "array", "maxItems": 3, "items": {"type": "object", "properties": {
@@ -54,7 +54,7 @@ def model_apis() -> dict[str, Any]:
 
 
 def described(proxy: Proxy, folder: Path) -> Path:
-    """The proxy's own document, with the model APIs."""
+    """Return the proxy's own document, with the model APIs."""
     status, _, said = proxy.ask(
         method="GET", path="/agentguard/v1/openapi.json", Authorization=f"Bearer {KEY}"
     )
@@ -73,7 +73,7 @@ def test_nothing_that_is_asked_ends_in_an_error_of_the_servers(tmp_path: Path) -
         settings = {
             "backends": {"replicas": replicas, "health": "off"},
             "keys": keys,
-            "guard": GUARD,
+            "guard": {"policy": GUARD},
             "capture": {"store": str(tmp_path / "runs.db")},
         }
         with serving(tmp_path, settings) as proxy:

@@ -1,4 +1,4 @@
-"""Two keys on all routes: of what one tenant does the other sees nothing, nor can it guess its way there."""
+"""Two keys on all routes: a tenant cannot see or guess the other tenant's data."""
 
 from __future__ import annotations
 
@@ -36,8 +36,7 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Proxy, Fau
         settings: dict[str, Any] = {
             "backends": {"replicas": replicas(a), "health": "off"},
             "keys": keys,
-            "guard": {"version": 1},
-            "runs": {"mode": "all"},
+            "guard": {"mode": "always"},
             "capture": {"store": str(store)},
             "ui": {},
         }
@@ -127,7 +126,7 @@ def test_headers_cannot_name_a_tenant(scene: tuple[Proxy, FaultBackend, Path]) -
 
 
 def test_an_agent_that_sets_off_recovery_for_ever_is_stopped_by_its_budget(tmp_path: Path) -> None:
-    """A looping trajectory: what the guard asks for again is bounded, whatever the agent says."""
+    """A looping trajectory: the budget limits the guard's extra requests for any agent."""
     policy = {
         "version": 1,
         "detectors": {"exact_loop": {"repeat": 2, "on_fail": ["nudge", "rollback", "drop_tool", "stop"]}},
@@ -136,8 +135,7 @@ def test_an_agent_that_sets_off_recovery_for_ever_is_stopped_by_its_budget(tmp_p
     with FaultBackend(name="a") as a:
         settings: dict[str, Any] = {
             "backends": {"replicas": replicas(a), "health": "off"},
-            "guard": policy,
-            "runs": {"mode": "all"},
+            "guard": {"policy": policy, "mode": "always"},
         }
         with serving(tmp_path, settings) as proxy:
             turns = asyncio.run(_loop(proxy, 40))
@@ -146,7 +144,7 @@ def test_an_agent_that_sets_off_recovery_for_ever_is_stopped_by_its_budget(tmp_p
 
 
 async def _loop(proxy: Proxy, count: int) -> int:
-    """An agent that makes the same call and gets the same error, however often it is told not to."""
+    """Run an agent that repeats a failing call and ignores hints."""
     messages: list[dict[str, Any]] = [{"role": "user", "content": "book a flight"}]
     call = {"id": "call_0", "type": "function", "function": {"name": "book", "arguments": '{"to": "x"}'}}
     for n in range(count):

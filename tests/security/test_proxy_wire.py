@@ -1,7 +1,8 @@
-"""Requests that are too large, or that two servers would read as two: raw bytes against the proxy.
+"""Requests that are too large, or that two servers would parse differently: raw bytes to the proxy.
 
-Where it was real: a head, a body or an event without a limit (CVE-2025-48956); smuggling between a proxy and
-what stands behind it, which needs nothing but two readings of where a request ends.
+Known cases: a head, a body or an event without a limit (CVE-2025-48956); request smuggling between a proxy
+and
+its backend, which needs only two different readings of a request's end.
 """
 
 from __future__ import annotations
@@ -40,19 +41,19 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Proxy, Fau
             for stream in (False, True):
                 asked = ask(proxy.port, PATHS["chat"], body_for("chat", stream=stream))
                 assert asyncio.run(asked).status == 200
-            until(lambda: written(proxy) > 0, 30)  # what is loaded late is there before memory is measured
+            until(lambda: written(proxy) > 0, 30)  # lazy imports must precede the memory measurement
             yield proxy, a
 
 
 def written(proxy: Proxy) -> int:
-    """Rows that the keeper has written."""
+    """Return the rows that the collector has written."""
     with urllib.request.urlopen(f"http://127.0.0.1:{proxy.port}/status", timeout=20) as answer:
         told = json.load(answer)["workers"]
     return sum(one["capture"]["keeper"]["written"] for one in told)
 
 
 def stuff(proxy: Proxy, head: bytes, piece: bytes, count: int, *, seconds: float = 20.0) -> bytes:
-    """Send a head and a piece many times, as far as it is taken; returns what came back."""
+    """Send a head and then a piece repeatedly until the server stops reading; return its answer."""
     with contextlib.closing(socket.create_connection(("127.0.0.1", proxy.port), timeout=seconds)) as client:
         with contextlib.suppress(OSError):
             client.sendall(head)
@@ -105,7 +106,7 @@ def test_many_large_bodies_at_once_are_bounded(tmp_path: object) -> None:
             statuses = asyncio.run(main())
             assert set(statuses) <= {503, 408, 0}
             assert 503 in statuses
-            # What two of them hold, and what is on its way in the buffers of twenty connections.
+            # Content of two of them, plus the socket buffers of twenty connections.
             assert proxy.peak() - before < 96 * MB
             assert asyncio.run(proxy.get("/healthz")).status == 200
 
@@ -146,7 +147,7 @@ def test_a_huge_answer_is_refused_and_not_kept(
     finally:
         a.set_script(Ok())
     if part == "body" and stream:
-        assert outcome("chat", got, stream=True).error is None  # many events, none of them large: they pass
+        assert outcome("chat", got, stream=True).error is None  # many small events pass
     else:
         assert outcome("chat", got, stream=stream).error is not None
     assert proxy.rss() - before < GROWTH
@@ -209,13 +210,13 @@ def test_what_two_servers_could_read_as_two_is_refused(scene: tuple[Proxy, Fault
 
 
 def test_what_goes_on_is_one_request_whatever_is_in_it(scene: tuple[Proxy, FaultBackend]) -> None:
-    """Headers are made anew: what is of one connection, ours, or the client's key for us, stays here."""
+    """Headers are rebuilt: connection headers, our headers and the client's proxy key are removed."""
     proxy, a = scene
     before = len(a.requests)
     target = b"/v1/x%0d%0aGET%20/v1/smuggled?a=%0d%0a"
     lines = [
         b"GET " + target + b" HTTP/1.1", b"host: 127.0.0.1", b"connection: close, x-hop", b"x-hop: 1",
-        b"te: trailers", b"agentguard-run: r", b"agentguard-votes: 1", b"proxy-authorization: Basic x",
+        b"te: trailers", b"agentguard-run: r", b"agentguard-quorum: 1", b"proxy-authorization: Basic x",
         b"x-stays: 1", b"keep-alive: timeout=5", b"accept-encoding: gzip", b"expect: 200-ok", b"", b"",
     ]  # fmt: skip
     stuff(proxy, b"\r\n".join(lines), b"", 0)
@@ -232,7 +233,7 @@ def test_what_goes_on_is_one_request_whatever_is_in_it(scene: tuple[Proxy, Fault
         b"keep-alive",
         b"proxy-authorization",
         b"agentguard-run",
-        b"agentguard-votes",
+        b"agentguard-quorum",
         b"expect",
     }
     assert not gone.intersection(names)

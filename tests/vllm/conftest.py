@@ -10,5 +10,5 @@ __all__ = ["vllm", "vllm_session"]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests that kill the shared server come last: others would wait a minute for the next one."""
+    """Move tests that kill the shared server to the end, since a restart takes a minute."""
     items.sort(key=lambda item: item.get_closest_marker("kills") is not None)

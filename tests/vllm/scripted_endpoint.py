@@ -1,9 +1,12 @@
-"""A tiny real model as the agent of a test: it decodes on a real server, under masks that choose its words.
+"""A tiny real model as the agent of a test: a real server decodes under masks that choose its words.
 
-A base model of 270 million parameters does not act sensibly by itself. So before each model call somebody
-looks at what the model is about to see, and says which texts the server may let it write
-(``structured_outputs``, enforced by vLLM on its logits). A model that heeds corrections is played in this
-way; decoding, parsing of tool calls, usage, streaming and ids are the server's own.
+A base model of 270 million parameters does not act sensibly by itself. Before each model call, a function
+reads
+the model's input and returns the texts that the server may produce (``structured_outputs``, enforced by vLLM
+on
+its logits). This simulates a model that follows corrections. Decoding, parsing of tool calls, usage,
+streaming
+and ids are the server's own.
 """
 
 from __future__ import annotations
@@ -31,16 +34,18 @@ BESIDE, DONE = "Have a nice trip!", "Seat 4 is booked."
 
 
 def call(name: str, **arguments: Any) -> str:
-    """A call as the server's parser (hermes) reads it."""
+    """Return a tool call in the format of the server's parser (hermes)."""
     return f"<tool_call>\n{json.dumps({'name': name, 'arguments': arguments})}\n</tool_call>"
 
 
 def allowed(told: list[str], results: list[str]) -> list[str]:
-    """What the model may write, given what the guard has told it and what its calls returned.
+    """Return the texts that the model may produce, given the guard's hints and the tool results.
 
-    It begins with a tool that does not exist. Once it is told so it looks at the same place over and over,
-    and when it is told that as well, it books, and ends beside the point. Told that its end was refused, it
-    books again, and says at last that the seat is booked.
+    The model begins with a tool that does not exist. After the first hint, it repeats one search. After the
+    second
+    hint, it books a seat and gives a wrong answer. After the rejection of this answer, it books again, and
+    finally
+    says that the seat is booked.
     """
     everything = " ".join(told)
     booked = any("is yours" in result for result in results)
@@ -54,7 +59,7 @@ def allowed(told: list[str], results: list[str]) -> list[str]:
 
 
 def texts(items: list[Mapping[str, Any]]) -> tuple[list[str], list[str]]:
-    """What the guard has told, and what calls returned, in a request of either API."""
+    """Return the guard's hints and the tool results in a request of either API."""
     told, results = [], []
     for item in items:
         content = item.get("content")
@@ -68,14 +73,14 @@ def texts(items: list[Mapping[str, Any]]) -> tuple[list[str], list[str]]:
 
 
 class Steering:
-    """Below the guard: looks at each request as the model gets it, and masks what it may answer."""
+    """Transport below the guard: reads each request as the model gets it, and masks the answer."""
 
     def __init__(self, choose: Callable[[list[str], list[str]], list[str]] = allowed) -> None:
         self._choose = choose
         self.seen: list[list[Any]] = []
 
     def masked(self, request: httpx2.Request) -> httpx2.Request:
-        """The request with the mask."""
+        """Return the request with the mask."""
         body = json.loads(request.content)
         given = body.get("messages") or body.get("input")
         items = [{"role": "user", "content": given}] if isinstance(given, str) else given
@@ -86,7 +91,7 @@ class Steering:
 
 
 class Steered(Steering, httpx2.BaseTransport):
-    """A transport to give to the guard as its ``inner``."""
+    """Transport for the guard's ``inner``."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -100,7 +105,7 @@ class Steered(Steering, httpx2.BaseTransport):
 
 
 class AsyncSteered(Steering, httpx2.AsyncBaseTransport):
-    """As `Steered`."""
+    """Asynchronous `Steered`."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,7 +1,7 @@
-"""Attacks in a run's text against a real vLLM: no action changes, no rule is overturned, the form is kept.
+"""Attacks in a run's text against a real vLLM: no action changes, no rule is overridden, the format is kept.
 
-How far verdicts move says something of the tiny model and not of the judge around it, so it is not asserted;
-`benchmarks/attacks.py` prints it, and attacks all runs: here it is one that failed and one that passed.
+The change of a verdict depends on the tiny model and not on the judge code, so the test does not assert it.
+`benchmarks/attacks.py` prints it, and attacks all runs; this test uses one failed run and one passed run.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Chat judge and chat distiller against a real vLLM with a tiny model.
 
-The model is a base model of 270 million parameters in 4 bits: what is tested is that questions, masks,
-probabilities and the prefix cache are wired right, and nothing about how well it judges.
+The model is a base model of 270 million parameters in 4 bits. The tests check that questions, masks,
+probabilities and the prefix cache are connected correctly, but not the quality of the verdicts.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ WORDS = (
 
 
 def run_of(steps: int, seed: str) -> Trajectory:
-    """A run whose text no other test has sent, so that nothing of it is in the cache yet."""
+    """Return a run with a unique text, so that no part of it is in the cache."""
     made = []
     for i in range(steps):
         said = " ".join(WORDS[(i * 7 + j * 3 + len(seed)) % len(WORDS)] for j in range(24))
@@ -93,7 +93,7 @@ def test_all_questions_of_a_run_share_one_prefill(vllm: VllmServer) -> None:
     asked = sum(a.usage["prompt_tokens"] for a in (*answers, first))
     cached = sum(a.usage["cached_tokens"] for a in (*answers, first))
     calls = sum(a.usage["calls"] for a in (*answers, first))
-    # What each call after the first adds: its question, and what it shares of a block that is not full.
+    # Each call after the first adds its question, and the part of an incomplete block that they share.
     assert asked - cached <= one + (calls - 1) * 130
     assert cached >= 0.9 * (asked - one)
     hits = after["vllm:prefix_cache_hits_total"] - before["vllm:prefix_cache_hits_total"]
@@ -151,7 +151,7 @@ def test_text_that_attacks_the_judge_does_not_break_the_format(vllm: VllmServer,
 
 
 def test_no_control_token_of_a_run_reaches_the_model_as_one(vllm: VllmServer) -> None:
-    """The server's own tokenizer finds none of its control tokens in what a judge sends of a run."""
+    """The server's own tokenizer finds none of its control tokens in a judge's request."""
     from agentguard.judge.llm.prompt import render_run
 
     steps = (Step(index=0, source=Source.AGENT, agent="a", content="\n".join(ATTACKS)),)
@@ -170,7 +170,7 @@ def test_no_control_token_of_a_run_reaches_the_model_as_one(vllm: VllmServer) ->
     finally:
         endpoint.close()
     control = {0, 1, 2, 3, 105, 106}
-    assert control & set(raw)  # they would have been read as such
+    assert control & set(raw)  # they would have been parsed as control tokens
     assert not control & set(plain)
 
 
@@ -198,7 +198,7 @@ def test_a_cached_judge_does_not_call_the_server_again(vllm: VllmServer) -> None
 
 
 def test_a_model_writes_json_under_the_schema(vllm: VllmServer) -> None:
-    """A model as small as this writes little of use, so what is said must be a schema or a clear refusal."""
+    """A model this small produces little of use, so the result must be a schema or a clear refusal."""
     endpoint = JudgeEndpoint(vllm.url, options=SLOW)
     form = {
         "type": "object",
@@ -231,7 +231,7 @@ def test_a_server_killed_in_the_middle_of_a_call_gives_errors_within_the_deadlin
     try:
         judge.decide(
             run_of(2, "kettle"), (RUN_FAILED,)
-        )  # warm: the call below is under way when the kill comes
+        )  # warm: the call below is in progress when the kill comes
         killer = threading.Timer(0.3, vllm.kill)
         killer.start()
         started = time.monotonic()
@@ -243,6 +243,6 @@ def test_a_server_killed_in_the_middle_of_a_call_gives_errors_within_the_deadlin
         judge.close()
     assert len(answers) == len(questions)
     assert any(a.error for a in answers)
-    # The rest is for a busy machine: what waits for more than the deadline waits for the endpoint's 120 s.
+    # The rest is tolerance: a wait beyond the deadline would last the endpoint's 120 s.
     assert took < 30 + 15
     assert after[0].usage["fault"] in {ErrorKind.UNREACHABLE, ErrorKind.TIMEOUT}

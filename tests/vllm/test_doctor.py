@@ -1,4 +1,4 @@
-"""The doctor at a real vLLM that is a proxy's backend and its policy's judge, up and killed."""
+"""The doctor at a real vLLM that is a proxy's backend and its policy's judge, running and killed."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(1_800)]
 
 @pytest.fixture
 def config(vllm: VllmServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A proxy's configuration in a folder of its own; nothing of this machine is looked at."""
+    """Write a proxy's configuration in a separate folder, independent of this machine."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("AGENTGUARD_STORE", raising=False)
     monkeypatch.delenv("AGENTGUARD_JUDGE_KEY", raising=False)
     path = tmp_path / "proxy.yaml"
     replica = {"name": "tiny", "url": vllm.url, "models": {"judge": "judge"}}
     judge = {"base_url": vllm.url, "deadline_s": 240}
-    told = {"listen": {"port": 0}, "backends": {"replicas": [replica]}, "guard": {"judge": judge}}
+    told = {"listen": {"port": 0}, "backends": {"replicas": [replica]}, "guard": {"policy": {"judge": judge}}}
     path.write_text(json.dumps(told))
     return path
 
 
 def doctor(path: Path, *more: str) -> tuple[int, dict[str, list[dict[str, str]]]]:
-    """Exit status, and the lines by area."""
+    """Return the exit status, and the lines by area."""
     result = CliRunner().invoke(build_app(), ["doctor", str(path), "--json", "--timeout", "120", *more])
     held: dict[str, list[dict[str, str]]] = {}
     data: dict[str, Any] = json.loads(result.output)
@@ -56,7 +56,7 @@ def test_how_well_it_judges_is_told_as_judge_check_tells_it(vllm: VllmServer, co
     assert structured["condition"] == "ok"
     count = len(build_reference_runs())
     assert f"({count} of {count} canary runs answered)" in judging["found"]
-    # Whether the tiny model is above chance is its own matter; what is said of it must be what follows.
+    # The tiny model may be below chance; the report must be consistent with its figure.
     above = judging["found"].startswith(("it tells runs", "it judges above chance"))
     assert judging["condition"] == ("ok" if above else "wrong")
     assert status == (0 if above else 1)

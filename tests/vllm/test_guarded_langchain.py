@@ -1,7 +1,8 @@
 """A LangChain agent under the guard with a real vLLM: `create_agent`, `ChatOpenAI`, tools with effects.
 
-The model's words are masked (`tests.vllm.scripted_endpoint`): contracts are tested here, and not how clever
-it is.
+The model's words are masked (`tests.vllm.scripted_endpoint`): the tests check contracts, not the quality of
+the
+model.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 
 class Masked(AgentMiddleware[Any, Any, Any]):
-    """Listed after the guard, so that it sees what the model is about to see."""
+    """Middleware listed after the guard, so that it sees the model's input."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -55,7 +56,7 @@ class Masked(AgentMiddleware[Any, Any, Any]):
 
 
 class World:
-    """An agent with a store, its tools, and what they did."""
+    """An agent with a store, its tools, and their recorded calls."""
 
     def __init__(self, vllm: VllmServer, path: Path) -> None:
         self.booked: list[int] = []
@@ -98,7 +99,7 @@ class World:
         return create_agent(self.model, self.tools, middleware=middleware, **more)
 
     def check(self, messages: list[Any]) -> None:
-        """What must be true after every run."""
+        """Check the invariants after every run."""
         session = self.sessions[0]
         assert messages[-1].text == DONE
         assert self.booked == [4], "the effect happened once"

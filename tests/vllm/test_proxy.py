@@ -1,4 +1,4 @@
-"""The proxy before a real vLLM: the SDKs change their base URL, and an agent that loops is taken back.
+"""The proxy in front of a real vLLM: only the SDKs' base URL changes, and a looping agent is rolled back.
 
 The model's words are masked on their way to the server (`tests.vllm.scripted_endpoint`).
 """
@@ -35,7 +35,7 @@ POLICY: Body = {
 
 @contextmanager
 def steered(vllm: VllmServer) -> Iterator[Server]:
-    """Between the proxy and vLLM: masks what the model may say, and hands on what it says."""
+    """Server between the proxy and vLLM that masks the model's answers and forwards them."""
     server: Server
 
     def say(body: Body) -> Any:
@@ -51,7 +51,7 @@ def steered(vllm: VllmServer) -> Iterator[Server]:
 
 def document(url: str, folder: Path) -> Body:
     backends = {"replicas": [{"name": "vllm", "url": url}], "health": "off"}
-    return {"backends": backends, "guard": POLICY, "capture": {"store": str(folder / "runs.db")}}
+    return {"backends": backends, "guard": {"policy": POLICY}, "capture": {"store": str(folder / "runs.db")}}
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -100,7 +100,7 @@ def test_a_looping_agent_is_taken_back(vllm: VllmServer, stream: bool, tmp_path:
 
 
 def test_every_api_of_vllm_passes_the_proxy(vllm: VllmServer, tmp_path: Path) -> None:
-    """As the server answers them, token by token or at once."""
+    """The proxy returns the server's answers, token by token or at once."""
     asked: list[Any] = [{"role": "user", "content": "Say something."}]
     with (
         serving(tmp_path, document(vllm.url, tmp_path)) as proxy,
@@ -125,7 +125,7 @@ def test_every_api_of_vllm_passes_the_proxy(vllm: VllmServer, tmp_path: Path) ->
 def test_a_stream_that_breaks_off_is_continued_from_its_text(
     vllm: VllmServer, api: str, tmp_path: Path
 ) -> None:
-    """The connection is reset in the middle; vLLM goes on from the text that the client has."""
+    """The connection is reset in the middle; vLLM continues the text that the client has received."""
     path = "/v1/chat/completions" if api == "chat" else "/v1/completions"
     asked: Body = {"model": "judge", "max_tokens": 24, "temperature": 0, "ignore_eos": True, "stream": True}
     asked |= (
@@ -160,7 +160,7 @@ def test_a_stream_that_breaks_off_is_continued_from_its_text(
 
 
 def went_on(vllm: VllmServer, api: str, asked: Body, text: str, shown: bytes) -> str:
-    """What the server says itself when it is asked to go on from a text."""
+    """Return the server's own continuation of a text."""
     tokens = sum(bool(said_in(chunk)) for chunk in events(shown))
     body = {**asked, "stream": False, "max_tokens": asked["max_tokens"] - tokens}
     if api == "chat":
@@ -174,19 +174,19 @@ def went_on(vllm: VllmServer, api: str, asked: Body, text: str, shown: bytes) ->
 
 
 def events(body: bytes) -> list[Any]:
-    """The chunks of a stream, or of a part of one."""
+    """Return the chunks of a stream, or of a part of one."""
     lines = [line[6:] for line in body.split(b"\n") if line.startswith(b"data: {")]
     return [json.loads(line) for line in lines]
 
 
 def said_in(chunk: Any) -> str:
-    """The text in a chunk."""
+    """Return the text in a chunk."""
     choice = (chunk["choices"] or [{}])[0]
     return str(choice.get("text") or (choice.get("delta") or {}).get("content") or "")
 
 
 def said(body: bytes) -> str:
-    """The text in a stream."""
+    """Return the text in a stream."""
     return "".join(map(said_in, events(body)))
 
 

@@ -1,6 +1,6 @@
-"""``agentguard judge serve`` around a real vLLM: its engine killed under a diagnosis, and a drain.
+"""``agentguard judge serve`` around a real vLLM: its engine killed during a diagnosis, and a drain.
 
-Deadlines are those that users set, with a margin for a busy machine; vLLM takes up to some minutes to start.
+Deadlines are typical user settings with a margin for a busy machine; vLLM takes up to some minutes to start.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def served(tmp_path: Path) -> Iterator[Serving]:
 
 
 def long_run() -> Trajectory:
-    """A run that takes seconds to read, in which a rule is sure to find a loop."""
+    """Return a run that takes seconds to read, in which a rule always finds a loop."""
     plain = build_targets()[0].run
     said = "The hall has rows of seats, and each row has a letter and a light of its own. " * 3
     steps = [
@@ -61,7 +61,7 @@ def long_run() -> Trajectory:
 
 
 def engine_of(pid: int) -> int:
-    """The process of a server that has the model, and not the one that speaks HTTP."""
+    """Return the server's process that has the model, not the one that serves HTTP."""
     held = children(pid)
     named = [child for child, name in held.items() if "Engine" in name]
     assert named, held
@@ -78,7 +78,7 @@ def test_its_engine_is_killed_under_a_diagnosis_and_it_comes_back(served: Servin
     try:
         judge.decide(
             build_targets()[2].run, (RUN_FAILED,)
-        )  # warm: the kill is to come in the middle of a call
+        )  # warm: the kill must come in the middle of a call
         run, began = long_run(), time.monotonic()
         killer = threading.Timer(0.3, os.kill, (engine_of(ready["pid"]), signal.SIGKILL))
         killer.start()
@@ -104,17 +104,17 @@ def test_its_engine_is_killed_under_a_diagnosis_and_it_comes_back(served: Servin
 
 
 def running(url: str) -> bool:
-    """Whether a server says that it answers somebody now."""
+    """Return whether the server reports an active request."""
     return dict(fetch_counters(url.removesuffix("/v1"))).get("vllm:num_requests_running", 0) > 0
 
 
 def _drains(served: Serving, url: str, pid: int) -> None:
-    """SIGTERM while a request is under way: it is answered, and nothing is left."""
+    """Send SIGTERM during a request: it is answered, and no process remains."""
     below = children(pid)
     endpoint = JudgeEndpoint(url, options=EndpointOptions(deadline_s=120))
     asked = ({"role": "user", "content": "Tell a long story of a harbour, as JSON with the one field text."},)
     try:
-        # Warm, so that what is under way ends within the time for a drain: the form is compiled once.
+        # Warm, so that the active request ends within the drain time: the schema is compiled once.
         endpoint.loop.run(endpoint.generate_json(asked, TEXT_SCHEMA, max_tokens=2, deadline_s=120))
         with ThreadPoolExecutor(1) as pool:
             under_way = pool.submit(
@@ -125,7 +125,7 @@ def _drains(served: Serving, url: str, pid: int) -> None:
             within(60, lambda: under_way.done() or running(url))
             served.process.send_signal(signal.SIGTERM)
             written = under_way.result(timeout=120)
-        # Broken off at 24 tokens, or whole: a server that drops it would be unreachable.
+        # Cut at 24 tokens, or complete: a server that drops the request would be unreachable.
         assert isinstance(written, tuple) or written.kind in {"cut", "malformed"}
         assert served.until("stopped")["pid"] is None
         assert served.process.wait(60) == 0

@@ -1,4 +1,4 @@
-"""``agentguard dataset``: what there is, whether a copy is whole, and making one again."""
+"""``agentguard dataset``: list, verification of a copy, and generation."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_what_runs_of_ones_own_need(tmp_path: Path) -> None:
 
 @pytest.fixture
 def generator(monkeypatch: pytest.MonkeyPatch) -> types.ModuleType:
-    """A generator of a few runs in the place of the one that plays games, which takes minutes."""
+    """Replace the slow game generator by one that returns a few runs."""
     module = types.ModuleType("generator")
 
     def generate(*, failed: int, passed: int, seed: int) -> list[Record]:
@@ -109,7 +109,7 @@ def generator(monkeypatch: pytest.MonkeyPatch) -> types.ModuleType:
 
 @pytest.fixture
 def made(tmp_path: Path, generator: types.ModuleType) -> Path:
-    """A generated set of five runs that is kept."""
+    """Store a generated set of five runs."""
     folder = tmp_path / "made"
     folder.mkdir()
     for record in generator.generate(failed=3, passed=2, seed=7):

@@ -1,4 +1,4 @@
-"""``agentguard inject runs``: what it writes reads back, goes on after a stop, and refuses clearly."""
+"""``agentguard inject runs``: readable output, continuation after an interruption, and clear errors."""
 
 from __future__ import annotations
 

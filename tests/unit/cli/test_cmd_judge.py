@@ -12,7 +12,7 @@ from agentguard.trajectory.formats.reader import load_records
 
 
 def chat(number: int) -> dict[str, object]:
-    """A run in the shape of Who&When, of our own making."""
+    """Return a synthetic run in the format of Who&When."""
     question = f"How many boats lie in harbour {number}?"
     said = [
         ("Lead_Expert", f"You are given a task. {question}"),

@@ -23,7 +23,7 @@ def call(*arguments: object) -> Result:
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Annotated failures, as an event log."""
+    """Write annotated failures as an event log."""
     path = tmp_path_factory.mktemp("runs") / "runs.jsonl"
     for number in range(12):
         write_log(group_chat(number), path)

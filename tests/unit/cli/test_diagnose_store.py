@@ -1,4 +1,4 @@
-"""``agentguard diagnose --store`` keeps what it reads and what it says."""
+"""``agentguard diagnose --store`` stores the runs and their diagnoses."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SAMPLES = Path(__file__).resolve().parents[3] / "samples"
 def test_runs_and_diagnoses_are_kept(tmp_path: Path) -> None:
     files = sorted(SAMPLES.glob("0[1-3]*.json"))
     url = tmp_path / "s.db"
-    for _ in range(2):  # a run that is diagnosed again replaces itself, and has one diagnosis more
+    for _ in range(2):  # a repeated diagnosis replaces the run and adds a diagnosis
         result = CliRunner().invoke(
             build_app(), ["diagnose", *map(str, files), "--json", "--store", str(url)]
         )

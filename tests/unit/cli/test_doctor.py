@@ -1,4 +1,4 @@
-"""The doctor: everything there is looked at, and each fault says the way out."""
+"""The doctor: checks of every area, and a remedy for each fault."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from agentguard.store import Store
 
 @contextmanager
 def endpoint(status: int = 200, *, late_s: float = 0.0, models: tuple[str, ...] = ("m",)) -> Iterator[str]:
-    """A server that lists models; its base URL."""
+    """Start a server that lists models; yield its base URL."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -66,7 +66,7 @@ def of(found: list[CheckResult], area: str) -> list[CheckResult]:
 
 @pytest.fixture(autouse=True)
 def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No store of this checkout is looked at."""
+    """Hide the store of this checkout."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("AGENTGUARD_STORE", raising=False)
 

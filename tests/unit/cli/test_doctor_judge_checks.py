@@ -1,4 +1,4 @@
-"""The doctor at a policy's judges: real endpoints of either kind, away, refusing, or other than described."""
+"""The doctor at a policy's judges: real endpoints of both kinds, down, refusing, or misconfigured."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TRAINED = {"question": "run_failed", "options": ["no", "yes"]}
 
 @pytest.fixture(autouse=True)
 def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No store of this checkout is looked at, and no key of this machine."""
+    """Hide the store of this checkout and the keys of this machine."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("AGENTGUARD_STORE", raising=False)
     monkeypatch.delenv("AGENTGUARD_JUDGE_KEY", raising=False)
@@ -30,7 +30,7 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def config(folder: Path, judge: dict[str, Any]) -> Path:
     path = folder / "proxy.yaml"
     replica = {"name": "a", "url": f"http://127.0.0.1:{closed_port()}/v1"}
-    told = {"listen": {"port": 0}, "backends": {"replicas": [replica]}, "guard": {"judge": judge}}
+    told = {"listen": {"port": 0}, "backends": {"replicas": [replica]}, "guard": {"policy": {"judge": judge}}}
     path.write_text(json.dumps(told))
     return path
 
@@ -88,7 +88,7 @@ def test_how_well_it_judges_is_told_where_it_is_asked_for(tmp_path: Path) -> Non
 
 
 def test_one_that_judges_above_chance_is_well(tmp_path: Path) -> None:
-    """It looks for what only canary runs that failed hold."""
+    """The fake model looks for text that only the failed canary runs contain."""
     wrong: tuple[str, ...] = (
         "31 euros.",
         "Monday",

@@ -1,4 +1,4 @@
-"""The record of acceptance tests becomes data to fine-tune with, and nothing else than was recorded."""
+"""Export of acceptance test records as training data; it contains exactly the records."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``agentguard export``: documents for people, and runs of a store."""
+"""``agentguard export``: reports, and runs of a store."""
 
 from __future__ import annotations
 

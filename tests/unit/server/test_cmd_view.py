@@ -1,4 +1,4 @@
-"""``agentguard view`` as people and programs start it: a real process, a real port, a real signal."""
+"""``agentguard view`` as users and programs start it: a real process, a real port, a real signal."""
 
 import http.client
 import json
@@ -32,7 +32,7 @@ def refused(*arguments: object) -> str:
 
 @contextmanager
 def viewing(folder, *arguments: object):
-    """The command in ``folder``; yields the process and what it said of its address."""
+    """Run the command in ``folder``; yield the process and the printed address."""
     command = [sys.executable, "-c", "from agentguard.cli import main; main()", "view", "--json"]
     process = subprocess.Popen(
         [*command, *map(str, arguments)],
@@ -70,7 +70,7 @@ def until(url: str, text: str, within_s: float = 60.0, **headers: str) -> str:
     raise AssertionError(f"{text!r} never came: {page}")
 
 
-def test_what_is_wrong_is_said(tmp_path, monkeypatch):
+def test_invalid_arguments_are_reported(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("AGENTGUARD_STORE", raising=False)
     assert "there is no file, folder or store nothing.json" in refused("nothing.json")
@@ -84,7 +84,7 @@ def test_what_is_wrong_is_said(tmp_path, monkeypatch):
     assert "is no address of this machine" in refused(SAMPLE, "--host", "203.0.113.9", "--token", "x" * 20)
 
 
-def test_a_port_that_is_taken_is_said():
+def test_used_port_is_reported():
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -94,7 +94,7 @@ def test_a_port_that_is_taken_is_said():
     assert "--port 0" in output
 
 
-def test_a_missing_extra_is_named(monkeypatch):
+def test_missing_extra_is_named(monkeypatch):
     from importlib import util
 
     found = util.find_spec
@@ -103,7 +103,7 @@ def test_a_missing_extra_is_named(monkeypatch):
 
 
 @pytest.mark.slow
-def test_files_are_shown_and_gone_at_ctrl_c(tmp_path):
+def test_files_are_shown_and_removed_at_interrupt(tmp_path):
     (tmp_path / "bad.json").write_text("{")
     with viewing(tmp_path, SAMPLE, tmp_path / "bad.json", "--port", 0) as (process, told):
         page = until(f"{told['url']}/", "Read 1 run from 2 files")
@@ -117,14 +117,14 @@ def test_files_are_shown_and_gone_at_ctrl_c(tmp_path):
         process.send_signal(signal.SIGINT)
         asked = time.monotonic()
         assert process.wait(20) == 0
-        assert time.monotonic() - asked < 15  # a page that listens holds nobody up
+        assert time.monotonic() - asked < 15  # an open live-update connection does not delay the end
         stream.close()
         assert b"not read: " in process.stderr.read()
     assert [one.name for one in tmp_path.iterdir()] == ["bad.json"]
 
 
 @pytest.mark.slow
-def test_files_are_kept_where_asked_and_a_term_signal_ends_it(tmp_path):
+def test_files_are_kept_on_request_and_sigterm_ends_viewer(tmp_path):
     keep = tmp_path / "kept.db"
     with viewing(tmp_path, SAMPLE, "--store", keep, "--no-diagnose", "--port", 0) as (process, told):
         until(f"{told['url']}/", "Read 1 run from 1 file")
@@ -136,7 +136,7 @@ def test_files_are_kept_where_asked_and_a_term_signal_ends_it(tmp_path):
 
 
 @pytest.mark.slow
-def test_off_loopback_a_token_is_made_up(tmp_path):
+def test_public_address_generates_token(tmp_path):
     with Store.open(tmp_path / "s.db") as store:
         store.write_run(Trajectory(id="r", format="f", task="secret task", steps=())).wait(10)
     with viewing(tmp_path, tmp_path / "s.db", "--host", "0.0.0.0", "--port", 0) as (process, told):

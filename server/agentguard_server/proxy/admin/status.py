@@ -178,18 +178,18 @@ class ProxyStatus:
         yield "draining", (), float(gateway.is_draining)
         yield "workers", (), 1
         yield "build_info", (__version__,), 1
-        yield "panic", (), float(bool(status["panic"]))
+        yield "backend_panic_mode", (), float(bool(status["panic"]))
         for replica in status["replicas"]:
             name = str(replica["name"])
             yield "replica_in_flight", (name,), replica["inflight"]
-            yield "replica_attempts", (name,), replica["good"] + sum(replica["failed"].values())
+            yield "upstream_requests", (name,), replica["good"] + sum(replica["failed"].values())
             for state in _REPLICA_STATES:
                 yield "replica_state", (name, state), float(replica["state"] == state)
         guarding = gateway.interceptor
         if (sessions := self._session_registry()) is not None:
-            yield "guard_runs", (), len(sessions)
+            yield "guard_active_sessions", (), len(sessions)
         if (counts := getattr(guarding, "counts", None)) is not None:
-            yield "guard_passed_too_long", (), counts.skipped_requests
+            yield "guard_skipped", ("body_too_large",), counts.skipped_requests
 
 
 def _to_worker_status(snapshot: WorkerSnapshot) -> dict[str, Any]:

@@ -53,10 +53,10 @@ class CaptureCollector:
 
     def __init__(self, config: CollectorConfig, store: Store) -> None:
         self._config, self._store = config, store
-        guard = Guard.from_policy(config.policy)
+        guard = Guard.from_policy(config.guard.load_policy())
         diagnosing = guard if config.capture.diagnose else None
         self.run_writer = RunWriter(store, diagnosing, redact=config.capture.redact)
-        self.correlator = RunCorrelator(guard, self.run_writer, config.runs)
+        self.correlator = RunCorrelator(guard, self.run_writer, config.guard)
         self._failed_messages = 0
         self._connection_tasks: set[asyncio.Task[None]] = set()
         self._handled_counts: dict[asyncio.StreamWriter, int] = {}
@@ -137,7 +137,7 @@ class CaptureCollector:
 
     async def _sweep_idle_runs(self) -> None:
         while True:
-            await asyncio.sleep(self._config.runs.idle_timeout_s / _SWEEPS_PER_TIMEOUT)
+            await asyncio.sleep(self._config.guard.idle_timeout_s / _SWEEPS_PER_TIMEOUT)
             with self.run_writer.unit_of_work():
                 self.correlator.end_idle()
 

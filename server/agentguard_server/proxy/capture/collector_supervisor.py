@@ -19,8 +19,7 @@ from agentguard.errors import ConfigError
 from agentguard_server.proxy.capture.protocol import CollectorConfig
 
 if TYPE_CHECKING:
-    from agentguard.config.policy import Policy
-    from agentguard_server.proxy.guard.options import CaptureOptions, RunsOptions
+    from agentguard_server.proxy.guard.options import CaptureOptions, GuardOptions
 
 logger = logging.getLogger("agentguard.proxy")
 
@@ -56,16 +55,15 @@ class CollectorSupervisor:
     Args:
         path: where it listens.
         options: what is kept, and where.
-        policy: which detectors look at it, and which localizer.
-        runs: how requests are joined to runs.
+        guard: section ``guard`` with the policy itself.
 
     Attributes:
         restarts: times that it had to be started anew.
     """
 
-    def __init__(self, socket_path: str, options: CaptureOptions, policy: Policy, runs: RunsOptions) -> None:
+    def __init__(self, socket_path: str, options: CaptureOptions, guard: GuardOptions) -> None:
         self._socket_path = socket_path
-        self._config = CollectorConfig(socket_path=socket_path, capture=options, policy=policy, runs=runs)
+        self._config = CollectorConfig(socket_path=socket_path, capture=options, guard=guard)
         self._process: subprocess.Popen[bytes] | None = None
         self._started_at = 0.0
         self._backoff_s = _INITIAL_BACKOFF_S

@@ -19,7 +19,7 @@ from agentguard.trajectory.model import Trajectory
 from agentguard_server.proxy.capture.protocol import CapturedExchange
 from agentguard_server.proxy.capture.run_writer import RunWriter
 from agentguard_server.proxy.guard.eligibility import decode_body
-from agentguard_server.proxy.guard.options import RunsOptions
+from agentguard_server.proxy.guard.options import GuardOptions
 
 logger = logging.getLogger("agentguard.keeper")
 
@@ -40,7 +40,7 @@ class RunCorrelator:
         runs: how requests are joined to runs, and when those have ended.
     """
 
-    def __init__(self, guard: Guard, writer: RunWriter, options: RunsOptions) -> None:
+    def __init__(self, guard: Guard, writer: RunWriter, options: GuardOptions) -> None:
         self._session_config = replace(
             cast(SessionConfig, guard.components.session_config),
             acceptance_function=None,

@@ -13,8 +13,7 @@ from typing import Final
 import msgspec
 from pydantic import BaseModel, ConfigDict
 
-from agentguard.config.policy import Policy
-from agentguard_server.proxy.guard.options import CaptureOptions, RunsOptions
+from agentguard_server.proxy.guard.options import CaptureOptions, GuardOptions
 
 
 class CollectorConfig(BaseModel):
@@ -23,16 +22,14 @@ class CollectorConfig(BaseModel):
     Attributes:
         path: of the socket that it listens on.
         capture: what is kept, and where.
-        policy: which detectors look at it, and which localizer.
-        runs: how requests are joined to runs.
+        guard: section ``guard`` with the policy itself: detectors, localizer, and how requests form runs.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     socket_path: str
     capture: CaptureOptions
-    policy: Policy
-    runs: RunsOptions
+    guard: GuardOptions
 
 
 MAX_FRAME_BYTES: Final = 1 << 30

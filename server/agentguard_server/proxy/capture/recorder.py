@@ -12,10 +12,9 @@ from agentguard_server.proxy.capture.client import CollectorClient
 from agentguard_server.proxy.capture.collector_supervisor import CollectorSupervisor, build_socket_path
 from agentguard_server.proxy.capture.protocol import CapturedExchange
 from agentguard_server.proxy.guard.eligibility import parse_run_id
-from agentguard_server.proxy.guard.options import CaptureOptions, RunsOptions
+from agentguard_server.proxy.guard.options import CaptureOptions, GuardOptions
 
 if TYPE_CHECKING:
-    from agentguard.config.policy import Policy
     from agentguard_server.proxy.hooks import CompletedRequest, ProxyRequest
 
 _RETRY_COUNT_HEADER: Final = b"x-stainless-retry-count"
@@ -44,9 +43,8 @@ class CaptureRecorder:
     def __init__(
         self,
         options: CaptureOptions,
-        policy: Policy,
+        guard: GuardOptions,
         *,
-        runs: RunsOptions | None = None,
         worker: int = 0,
         socket_path_override: str | None = None,
         parent: int | None = None,
@@ -54,9 +52,7 @@ class CaptureRecorder:
         self.options = options
         where = socket_path_override or build_socket_path(parent)
         self.client = CollectorClient(where, max_queue_bytes=options.max_queue_bytes)
-        self._supervisor = (
-            CollectorSupervisor(where, options, policy, runs or RunsOptions()) if worker == 0 else None
-        )
+        self._supervisor = CollectorSupervisor(where, options, guard) if worker == 0 else None
         self.skipped_requests = self.truncated_responses = 0
 
     @property

@@ -73,12 +73,12 @@ class ClusterServices:
     def collect_metrics(self) -> Iterable[MetricSample]:
         """How often the database was missed."""
         if self.health_hints is not None:
-            yield "shared_errors", ("hints",), self.health_hints.failed_polls
+            yield "cluster_store_errors", ("hints",), self.health_hints.failed_polls
         if self.conversations is not None:
-            yield "shared_errors", ("sessions",), self.conversations.missed_lookups
+            yield "cluster_store_errors", ("sessions",), self.conversations.missed_lookups
         if self.effect_replicator is not None:
-            yield "shared_errors", ("effects",), self.effect_replicator.dropped
-        yield "shared_errors", ("lost",), self.store.get_health().lost
+            yield "cluster_store_errors", ("effects",), self.effect_replicator.dropped
+        yield "cluster_store_errors", ("lost",), self.store.get_health().lost
 
     def status(self) -> dict[str, Any]:
         """How it does, for ``/status``; no address, which may hold a password, is in it."""

@@ -1,4 +1,4 @@
-"""Where the configuration comes from: a file, and what the command line says; read anew on SIGHUP."""
+"""Loader of the configuration: a file and the options of the command line; SIGHUP reads both again."""
 
 from __future__ import annotations
 
@@ -31,8 +31,11 @@ class ConfigLoader:
         found = load_yaml(self.file)
         if not isinstance(found, dict):
             raise ConfigError(f"{self.file}: a configuration is a mapping of sections")
-        if isinstance(found.get("guard"), str):
-            found["guard"] = str(self.file.parent / found["guard"])
+        guard = found.get("guard")
+        if isinstance(guard, str):
+            guard = {"policy": guard}
+        if isinstance(guard, dict) and isinstance(guard.get("policy"), str):
+            found["guard"] = {**guard, "policy": str(self.file.parent / guard["policy"])}
         return ProxySettings.parse(merge_sections(found, self.overrides), source=str(self.file))
 
 

@@ -19,10 +19,10 @@ from typing import Annotated, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from agentguard.backends.config import BackendsOptions
-from agentguard.config.policy import Policy, format_validation_error, load_yaml
+from agentguard.config.policy import format_validation_error
 from agentguard.errors import ConfigError
 from agentguard_server.net import is_loopback
-from agentguard_server.proxy.guard.options import CaptureOptions, RunsOptions
+from agentguard_server.proxy.guard.options import CaptureOptions, GuardOptions
 from agentguard_server.proxy.telemetry.options import LogsOptions, MetricsOptions, TracingOptions
 
 
@@ -156,9 +156,7 @@ class ProxySettings(_ConfigSection):
     limits: LimitsOptions = LimitsOptions()
     keys: tuple[KeyOptions, ...] | None = None
     backends: BackendsOptions
-    guard: str | Policy | None = None
-    stream: Literal["pass", "hold_tools", "hold_all"] = "hold_tools"
-    runs: RunsOptions = RunsOptions()
+    guard: GuardOptions | None = None
     capture: CaptureOptions | None = None
     metrics: MetricsOptions = MetricsOptions()
     logs: LogsOptions = LogsOptions()
@@ -188,25 +186,9 @@ class ProxySettings(_ConfigSection):
         return self
 
     @classmethod
-    def load(cls, path: str | Path) -> ProxySettings:
-        """Read the configuration from a YAML file; a policy that it names lies beside it.
-
-        Raises:
-            ConfigError: names the file and every field that is wrong.
-        """
-        found = load_yaml(path)
-        if isinstance(found, dict) and isinstance(found.get("guard"), str):
-            found = {**found, "guard": str(Path(path).parent / found["guard"])}
-        return cls.parse(found, source=str(path))
-
-    @classmethod
     def parse(cls, data: object, *, source: str = "the configuration") -> ProxySettings:
         """Validate a parsed configuration. Raises ConfigError with every field that is wrong."""
         try:
             return cls.model_validate(data)
         except ValidationError as error:
             raise ConfigError(f"{source}: {format_validation_error(error, cls)}") from None
-
-    def load_policy(self) -> Policy | None:
-        """The guard's policy, from its file if it has one; None for a pure gateway. Raises ConfigError."""
-        return Policy.load(self.guard) if isinstance(self.guard, str) else self.guard

@@ -28,12 +28,12 @@ def check_proxy(context: CheckContext) -> Iterator[CheckResult]:
     """The configuration, then everything in it."""
     if context.config is None:
         return
-    from agentguard_server.proxy.config.schema import ProxySettings
+    from agentguard_server.proxy.config.loader import ConfigLoader
     from agentguard_server.proxy.process.bootstrap import require_dependencies
 
     try:
         require_dependencies()
-        settings = ProxySettings.load(context.config)
+        settings = ConfigLoader(file=context.config).load()
     except AgentGuardError as error:
         yield CheckResult(
             area="proxy",
@@ -96,7 +96,7 @@ def _check_guard(settings: ProxySettings) -> Generator[CheckResult, None, Policy
     from agentguard.guard import Guard
 
     try:
-        policy: Policy | None = settings.load_policy()
+        policy = settings.guard.load_policy() if settings.guard else None
         if policy is None:
             yield CheckResult(area="proxy", what="guard", condition="note", found="none: a pure gateway")
             return None

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from agentguard.config.policy import Policy
 from agentguard_server.proxy.config.schema import ProxySettings
+from agentguard_server.proxy.guard.options import GuardOptions
 from agentguard_server.proxy.process.bootstrap import Bootstrap
 
 ROUTES = (
@@ -35,13 +35,14 @@ def describe_configuration(settings: ProxySettings) -> list[str]:
         *(f"  {line}" for line in ROUTES),
         "backends:",
         *(f"  {line}" for line in assembly.pool.explain()),
-        *_describe_guard(settings.load_policy(), settings.stream),
+        *_describe_guard(settings.guard),
     ]
 
 
-def _describe_guard(policy: Policy | None, stream_mode: str) -> list[str]:
-    if policy is None:
-        return ["guard: none, a pure gateway"]
+def _describe_guard(guard: GuardOptions | None) -> list[str]:
+    if guard is None:
+        return ["guard: off"]
+    policy = guard.load_policy()
     detectors = (
         "all that are on by default"
         if policy.enabled_detectors is None
@@ -49,7 +50,7 @@ def _describe_guard(policy: Policy | None, stream_mode: str) -> list[str]:
     )
     off = [name for name, options in policy.detectors.items() if options is False]
     return [
-        f"guard: streams are {stream_mode}",
+        f"guard: stream_mode {guard.stream_mode}, mode {guard.mode}",
         f"  detectors: {detectors}" + (f", without {', '.join(off)}" if off else ""),
         f"  recoveries: {policy.recover.on_fail or 'the usual ladder'}; budgets {policy.budgets}",
     ]

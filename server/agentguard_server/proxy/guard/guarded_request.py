@@ -97,7 +97,9 @@ class InlineGuardedRequest:
         if session.stop_reason is not None:
             told.append((b"agentguard-stopped", b"1"))
         if self._request.stream:
-            told.append((b"agentguard-held", b"all" if self._buffers_text else b"tools"))
+            told.append(
+                (b"agentguard-stream-mode", b"buffer_all" if self._buffers_text else b"buffer_tool_calls")
+            )
         return tuple(told)
 
     async def judge(self, response: Response, call_model: ModelCaller) -> Response:

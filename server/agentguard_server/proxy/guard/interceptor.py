@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final, Protocol
 
 from agentguard.backends.base import Response
-from agentguard.config.policy import Policy
 from agentguard.guard import Guard
 from agentguard.intercept.api_adapter import ApiAdapter
 from agentguard.intercept.conversation import Conversation
@@ -27,7 +26,7 @@ from agentguard_server.proxy.guard.eligibility import (
     requires_guard,
 )
 from agentguard_server.proxy.guard.guarded_request import InlineGuardedRequest, build_guard_failure_response
-from agentguard_server.proxy.guard.options import RunsOptions, StreamMode
+from agentguard_server.proxy.guard.options import GuardOptions
 from agentguard_server.proxy.guard.session_registry import SessionRegistry
 from agentguard_server.proxy.hooks import InterceptedRequest, ProxyRequest
 
@@ -109,9 +108,7 @@ class InlineGuard:
     """As `agentguard_server.proxy.hooks.RequestInterceptor`; lives in one event loop.
 
     Args:
-        policy: what is guarded against, and what is done.
-        stream: what of a stream is held.
-        runs: how runs are guarded.
+        options: section ``guard`` of the configuration.
         log: where they are kept; nowhere if absent.
         tag: added to the names of runs, to tell those of several workers apart.
         shared: where other workers find what was done to a run; each begins with its history if absent.
@@ -122,26 +119,20 @@ class InlineGuard:
 
     def __init__(
         self,
-        policy: Policy,
+        options: GuardOptions,
         *,
-        stream_mode: StreamMode = "hold_tools",
-        options: RunsOptions | None = None,
         run_log_factory: RunLogFactory | None = None,
         run_id_suffix: str = "",
         conversations: ConversationStore | None = None,
     ) -> None:
-        self._policy, self._stream_mode, self._run_log_factory, self._run_id_suffix = (
-            policy,
-            stream_mode,
-            run_log_factory,
-            run_id_suffix,
-        )
+        self._policy = options.load_policy()
+        self._run_log_factory, self._run_id_suffix = run_log_factory, run_id_suffix
         self._conversations = conversations
-        self.options = options or RunsOptions()
+        self.options = options
         self.sessions = SessionRegistry(self.options.max_sessions, max_bytes=self.options.max_session_bytes)
         self.counts = GuardCounters()
-        self._guards_all = stream_mode == "hold_all" or self.options.mode == "all"
-        self._default_guard = Guard.from_policy(policy)
+        self._guards_all = options.stream_mode == "buffer_all" or options.mode == "always"
+        self._default_guard = Guard.from_policy(self._policy)
         self._interceptors: dict[str, Interceptor] = {}
         self._create_interceptor("")
         _warm_up(self._default_guard)
@@ -150,7 +141,7 @@ class InlineGuard:
     def intercept(self, request: ProxyRequest) -> InterceptResult | asyncio.Future[InterceptResult]:
         """As `Guarding.open`; what is long, or may go on from another worker, is awaited."""
         api = GUARDED_APIS.get(request.api)
-        if api is None or request.run_id == "off" or self._stream_mode == "pass":
+        if api is None or request.run_id == "off" or self.options.stream_mode == "observe":
             return None
         engine = self._interceptors.get(request.tenant) or self._create_interceptor(request.tenant)
         run = parse_run_id(request.run_id)
@@ -239,7 +230,7 @@ class InlineGuard:
         session, tenant = guarded.session, request.tenant
         self.sessions.touch(tenant, session, len(request.body))
         self.counts.guarded += 1
-        everything = self._stream_mode == "hold_all"
+        everything = self.options.stream_mode == "buffer_all"
         return InlineGuardedRequest(
             interceptor, guarded, request, buffers_text=everything, on_settled=self._schedule_sweep
         )

@@ -1,42 +1,62 @@
-"""What is configured of guarded runs and of capture: the sections ``runs`` and ``capture`` of the proxy.
+"""Options of the guard and of capture: the sections ``guard`` and ``capture`` of the proxy's configuration.
 
 ::
 
-    runs: {inline: auto, most_bytes: 4194304, kept: 1024, kept_bytes: 67108864, idle_s: 900}
-    capture: {store: "sqlite:///runs.db", most_bytes: 1048576, queue_bytes: 8388608, redact: true}
+    guard: {policy: guard.yaml, stream_mode: buffer_tool_calls, mode: auto, max_sessions: 1024}
+    capture: {store: "sqlite:///runs.db", max_body_bytes: 1048576, max_queue_bytes: 8388608, redact: true}
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-StreamMode = Literal["pass", "hold_tools", "hold_all"]
+from agentguard.config.policy import Policy
+
+StreamMode = Literal["observe", "buffer_tool_calls", "buffer_all"]
 
 
-class RunsOptions(BaseModel):
-    """How runs are guarded as they pass.
+class GuardOptions(BaseModel):
+    """Section ``guard``: the policy, and the requests to which the proxy applies it.
+
+    A string in place of the section is the path of the policy.
 
     Attributes:
-        inline: ``auto`` guards the requests in whose answer a client could act: those that offer tools, have
-            calls in their history, or go on with a run that is guarded. ``all`` guards each one. What is not
-            guarded is looked at afterwards.
-        most_bytes: a request with a longer body is not guarded; that is counted.
-        kept: runs of one tenant that are remembered between their requests.
-        kept_bytes: what their last requests may have in all; about that much memory, some times over.
-        idle_s: a run that waits for its next request for longer has ended.
-        agent: name of the agent in its trajectory.
+        policy: path of the policy's file, or the policy itself.
+        stream_mode: part of a streamed response that waits for the verdict. ``buffer_tool_calls`` holds
+            tool calls back and passes text at once. ``buffer_all`` holds the whole response back.
+            ``observe`` changes nothing: runs are only checked afterwards.
+        mode: ``auto`` guards requests in whose response the client could act: those that offer tools,
+            have calls in their history, or continue a guarded run. ``always`` guards every request.
+            The guard checks the other runs afterwards.
+        max_body_bytes: upper bound on the body of a guarded request; a longer one is counted as skipped.
+        max_sessions: sessions per tenant that stay in memory between requests.
+        max_session_bytes: upper bound on the last requests of all sessions, in bytes. The memory in use is
+            a small multiple of it.
+        idle_timeout_s: seconds without a request after which a run has ended.
+        agent: name of the agent in the trajectory.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    mode: Literal["auto", "all"] = "auto"
+    policy: str | Policy = Policy()
+    stream_mode: StreamMode = "buffer_tool_calls"
+    mode: Literal["auto", "always"] = "auto"
     max_body_bytes: Annotated[int, Field(ge=1024, le=1_073_741_824)] = 4_194_304
     max_sessions: Annotated[int, Field(ge=1, le=1_000_000)] = 1024
     max_session_bytes: Annotated[int, Field(ge=1024, le=68_719_476_736)] = 67_108_864
     idle_timeout_s: Annotated[float, Field(ge=1, le=604_800, allow_inf_nan=False)] = 900.0
     agent: Annotated[str, Field(min_length=1, max_length=64)] = "assistant"
+
+    @model_validator(mode="before")
+    @classmethod
+    def _accept_path(cls, document: Any) -> Any:
+        return {"policy": document} if isinstance(document, str) else document
+
+    def load_policy(self) -> Policy:
+        """Return the policy, read from its file if it has one. Raises ConfigError."""
+        return Policy.load(self.policy) if isinstance(self.policy, str) else self.policy
 
 
 class CaptureOptions(BaseModel):
@@ -44,8 +64,8 @@ class CaptureOptions(BaseModel):
 
     Attributes:
         store: a path or URL; ``AGENTGUARD_STORE`` or ``.agentguard/store.db`` if absent.
-        most_bytes: of a body, or of an answer, that is kept; a longer one is noted without its contents.
-        queue_bytes: that may wait for the keeper, in each worker; what comes on top is lost and counted.
+        max_body_bytes: of a body, or of an answer, that is kept; a longer one is noted without its contents.
+        max_queue_bytes: that may wait for the keeper, in each worker; what comes on top is lost and counted.
         redact: whether secrets are taken out of steps before they are written.
         diagnose: whether a run in which tools were called is diagnosed when it has ended, and detectors look
             through one in which none were.

@@ -14,7 +14,7 @@ _HOP_BY_HOP: Final = {
 """Of one connection: RFC 9110, 7.6.1."""
 _CREDENTIALS: Final = {b"authorization", b"x-api-key", b"api-key", b"cookie"}
 """What the client shows us; a cookie may be the viewer's."""
-_PROXY_HEADERS: Final = {b"agentguard-run", b"agentguard-votes", b"agentguard-priority"}
+_PROXY_HEADERS: Final = {b"agentguard-run", b"agentguard-quorum", b"agentguard-priority"}
 _RECOMPUTED: Final = {b"host", b"content-length", b"expect", b"accept-encoding"}
 """What is made anew where the request is sent."""
 _NOT_FORWARDED: Final = frozenset(

@@ -9,11 +9,11 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from agentguard.config.policy import Policy
 from agentguard.errors import MissingExtra
 from agentguard_server.proxy.auth.api_keys import Keyring
 from agentguard_server.proxy.auth.rate_limits import SharedRateLimits
 from agentguard_server.proxy.config.schema import ProxySettings
+from agentguard_server.proxy.guard.options import GuardOptions
 from agentguard_server.proxy.state import AppState
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("agentguard.proxy")
 
 _REQUIRED_PACKAGES: Final = ("uvicorn", "httptools", "msgspec")
-_RESTART_SECTIONS: Final = ("listen", "capture", "runs", "metrics", "logs", "tracing", "cluster", "ui")
+_RESTART_SECTIONS: Final = ("listen", "capture", "metrics", "logs", "tracing", "cluster", "ui")
 
 
 def require_dependencies() -> None:
@@ -55,11 +55,11 @@ class Bootstrap:
         from agentguard.backends.pool import Pool
         from agentguard_server.proxy.process.services import WorkerServices
 
-        self._worker, self._policy = worker, settings.load_policy()
+        self._worker, self._guard = worker, _resolve_guard(settings)
         self._services = operation = WorkerServices(settings, worker=worker, snapshot_folder=folder)
         self.pool = Pool(settings.backends, observers=operation.event_observers, hints=operation.health_hints)
         self._capture = capture = self._build_capture(settings)
-        self._interceptor = self._build_interceptor(settings, self._policy)
+        self._interceptor = self._build_interceptor(settings, self._guard)
         self.app_state = AppState(
             settings,
             self.pool,
@@ -92,9 +92,9 @@ class Bootstrap:
             ConfigError: a part can't be made of the new settings; the old ones hold then.
         """
         gateway, before, guarding = self.app_state, self.app_state.settings, self._interceptor
-        policy = settings.load_policy()
-        if policy != self._policy or settings.stream != before.stream:
-            guarding = self._build_interceptor(settings, policy)
+        guard = _resolve_guard(settings)
+        if guard != self._guard:
+            guarding = self._build_interceptor(settings, guard)
         await self.pool.apply(settings.backends)
         keys = Keyring.from_options(
             settings.keys, limit_share=self._limit_share, rate_limits=self._rate_limits
@@ -103,7 +103,7 @@ class Bootstrap:
             keys.restore(gateway.keyring)
         if guarding is not self._interceptor and self._interceptor is not None:
             self._interceptor.close()
-        self._policy, self._interceptor = policy, guarding
+        self._guard, self._interceptor = guard, guarding
         gateway.apply_settings(settings, keyring=keys, interceptor=guarding)
         self._services.on_reload()
         stays = [name for name in _RESTART_SECTIONS if getattr(settings, name) != getattr(before, name)]
@@ -124,26 +124,32 @@ class Bootstrap:
             return None
         from agentguard_server.proxy.capture.recorder import CaptureRecorder
 
-        policy = self._policy or Policy()
         parent = os.getppid() if settings.listen.workers > 1 else None
         return CaptureRecorder(
-            settings.capture, policy, runs=settings.runs, worker=self._worker, parent=parent
+            settings.capture,
+            self._guard or GuardOptions(),
+            worker=self._worker,
+            parent=parent,
         )
 
-    def _build_interceptor(self, settings: ProxySettings, policy: Policy | None) -> InlineGuard | None:
-        if policy is None or settings.stream == "pass":
+    def _build_interceptor(self, settings: ProxySettings, guard: GuardOptions | None) -> InlineGuard | None:
+        if guard is None or guard.stream_mode == "observe":
             return None
-        from agentguard_server.proxy.guard import build_interceptor
+        from agentguard_server.proxy.guard.interceptor import InlineGuard
 
         log = None if self._capture is None else self._capture.client
         tag = f"-w{self._worker}" if settings.listen.workers > 1 else ""
         held = self._services.cluster
         shared = None if held is None else held.conversations
-        return build_interceptor(
-            policy,
-            stream_mode=settings.stream,
-            options=settings.runs,
+        return InlineGuard(
+            guard,
             run_log_factory=log,
             run_id_suffix=tag,
             conversations=shared,
         )
+
+
+def _resolve_guard(settings: ProxySettings) -> GuardOptions | None:
+    """Return the section ``guard`` with the policy itself in place of its path."""
+    guard = settings.guard
+    return None if guard is None else guard.model_copy(update={"policy": guard.load_policy()})

@@ -78,7 +78,7 @@ class WorkerServices:
         self._admin_app: AdminApp | None = None
         self._tasks: list[asyncio.Task[None]] = []
         if self.metrics is not None:
-            self.metrics.add_source(lambda: [("log_lines_lost", (), self.logger.writer.dropped)])
+            self.metrics.add_source(lambda: [("log_lines_dropped", (), self.logger.writer.dropped)])
             for source in (self.span_exporter, self.cluster):
                 if source is not None:
                     self.metrics.add_source(source.collect_metrics)
@@ -209,8 +209,8 @@ class WorkerServices:
 def _capture_metrics(capture: CaptureStatusSource) -> Iterator[MetricSample]:
     told = capture.status()
     lost = int(told["lost"]) + int(told["lost_rows"])
-    yield "capture_lost", (), lost
-    yield "capture_kept", (), max(0, int(told["taken"]) - int(told["lost"]) - int(told["pending"]))
+    yield "capture_dropped", (), lost
+    yield "capture_accepted", (), max(0, int(told["taken"]) - int(told["lost"]) - int(told["pending"]))
 
 
 def _import_admin() -> None:

@@ -13,7 +13,7 @@ from agentguard_server.proxy.state import AppState, Send
 
 REQUEST_ID_HEADER: Final = b"agentguard-request"
 _REPLICA_HEADER: Final = b"agentguard-replica"
-_NOTES_HEADER: Final = b"agentguard-notes"
+_UPSTREAM_HEADER: Final = b"agentguard-upstream"
 _EVENT_STREAM: Final = b"text/event-stream"
 _BODILESS_STATUSES: Final = frozenset({204, 304})
 CLIENT_CLOSED_REQUEST: Final = 499
@@ -180,7 +180,7 @@ class ResponseWriter:
             headers.append((_REPLICA_HEADER, self.replica.encode("latin-1", "replace")))
         if self.notes:
             told = ", ".join(f"{name}={value}" for name, value in self.notes)
-            headers.append((_NOTES_HEADER, told.encode("latin-1", "replace")))
+            headers.append((_UPSTREAM_HEADER, told.encode("latin-1", "replace")))
         headers.extend(extra_headers)
         self.status, self._is_started = status, True
         self.first_byte_at = self._app_state.clock.now()

@@ -23,7 +23,7 @@ _METHODS: Final = _IDEMPOTENT_METHODS | {"POST", "PATCH"}
 _QUERY: Final = re.compile(rb"[!\"$-\[\]-~]*")
 """Visible ASCII but for the mark of a fragment and the backslash, which some take for a slash."""
 _PRIORITIES: Final = {one.name.lower().encode(): one for one in RequestPriority}
-_MAX_VOTES: Final = 9
+_MAX_QUORUM_SIZE: Final = 9
 _RUN_ID: Final = re.compile(rb"[\x21-\x7e]{1,256}")
 _NO_FIELDS: Final = RequestFields()
 
@@ -57,11 +57,11 @@ def build_upstream_request(
             found, prefix = inspect_body_with_prefix(body)
         else:
             found = inspect_body(body)
-    session, votes, priority, replica = found.session_key, 1, RequestPriority.CRITICAL, ""
+    session, quorum_size, priority, replica = found.session_key, 1, RequestPriority.CRITICAL, ""
     if b"agentguard-run" in proxy_headers and proxy_headers[b"agentguard-run"] != b"off":
         session = _parse_run_id(proxy_headers[b"agentguard-run"])
-    if b"agentguard-votes" in proxy_headers:
-        votes = _parse_votes(proxy_headers[b"agentguard-votes"])
+    if b"agentguard-quorum" in proxy_headers:
+        quorum_size = _parse_quorum_size(proxy_headers[b"agentguard-quorum"])
     if b"agentguard-priority" in proxy_headers:
         priority = _parse_priority(proxy_headers[b"agentguard-priority"])
     if not is_model or found.previous_response_id is not None:
@@ -78,7 +78,7 @@ def build_upstream_request(
         model=found.model if isinstance(found.model, str) else "",
         session_id=session,
         prefix_digest=prefix,
-        quorum_size=votes,
+        quorum_size=quorum_size,
         pinned_replica=replica,
     )
 
@@ -115,9 +115,9 @@ def _parse_run_id(value: bytes) -> str:
     return value.decode()
 
 
-def _parse_votes(value: bytes) -> int:
-    if not value.isdigit() or len(value) > 2 or not 1 <= int(value) <= _MAX_VOTES:
-        raise ProxyError(400, "invalid_header", f"agentguard-votes: a number from 1 to {_MAX_VOTES}")
+def _parse_quorum_size(value: bytes) -> int:
+    if not value.isdigit() or len(value) > 2 or not 1 <= int(value) <= _MAX_QUORUM_SIZE:
+        raise ProxyError(400, "invalid_header", f"agentguard-quorum: a number from 1 to {_MAX_QUORUM_SIZE}")
     return int(value)
 
 

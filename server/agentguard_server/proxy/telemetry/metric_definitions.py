@@ -52,55 +52,67 @@ def _define_histogram(name: str, help: str, *labels: str) -> MetricDefinition:
 METRIC_DEFINITIONS: Final[dict[str, MetricDefinition]] = {
     one.name: one
     for one in (
-        _define_counter("requests", "Requests that are over.", "api", "model", "tenant", "status", "replica"),
-        _define_counter("request_errors", "Requests that ended in an error, by its code.", "api", "code"),
-        _define_counter("incomplete_answers", "Answers of which the client did not get all.", "api"),
+        _define_counter("requests", "Completed requests.", "api", "model", "tenant", "status", "replica"),
+        _define_counter("request_errors", "Requests that ended in an error, by error code.", "api", "code"),
+        _define_counter("responses_aborted", "Responses that the client did not receive completely.", "api"),
         _define_counter("guarded_requests", "Requests of guarded runs.", "api"),
-        _define_counter("noted_requests", "Requests to which something was done on the way.", "note"),
-        _define_counter("tokens", "Tokens that answers told of.", "api", "model", "tenant", "kind"),
+        _define_counter(
+            "upstream_interventions", "Retries, hedges, failovers, quorums and resumptions, by kind.", "kind"
+        ),
+        _define_counter("tokens", "Tokens that the responses report.", "api", "model", "tenant", "kind"),
         _define_histogram(
-            "request_seconds", "From a request's head to the end of its answer.", "api", "model"
+            "request_duration_seconds",
+            "Time from the head of a request to the end of its response.",
+            "api",
+            "model",
         ),
         _define_histogram(
-            "first_byte_seconds", "From a request's head to its answer's first byte.", "api", "model"
+            "time_to_first_byte_seconds",
+            "Time from the head of a request to the first byte of its response.",
+            "api",
+            "model",
         ),
-        _define_gauge("requests_in_flight", "Requests that are under way."),
-        _define_counter("resilience_events", "What strategies did about faults.", "kind", "source", "target"),
-        _define_counter("retries", "Attempts after the first, by the error before.", "reason"),
-        _define_counter("shed_requests", "Requests that were not sent for lack of room or time.", "reason"),
+        _define_gauge("requests_in_flight", "Requests in progress."),
+        _define_counter("resilience_events", "Events of the strategies.", "kind", "source", "target"),
+        _define_counter("retries", "Attempts after the first, by the preceding error.", "reason"),
+        _define_counter("shed_requests", "Requests that were rejected for lack of capacity.", "reason"),
         _define_gauge(
-            "breaker_state", "Of a breaker: 0 closed, 1 half open, 2 open.", "target", merges_by_maximum=True
+            "breaker_state",
+            "State of a circuit breaker: 0 closed, 1 half open, 2 open.",
+            "target",
+            merges_by_maximum=True,
         ),
         _define_gauge(
             "replica_state",
-            "1 for the state that a replica is in.",
+            "1 for the current state of the replica.",
             "replica",
             "state",
             merges_by_maximum=True,
         ),
-        _define_gauge("replica_in_flight", "Requests that a replica is working on.", "replica"),
-        _define_counter("replica_attempts", "Requests that were sent to a replica.", "replica"),
-        _define_gauge("panic", "1 while so many replicas are bad that all are used.", merges_by_maximum=True),
-        _define_counter("guard_findings", "What was found in guarded runs, each code once a run.", "code"),
-        _define_counter("guard_recoveries", "What was done about it.", "strategy"),
-        _define_counter(
-            "guard_held_streams", "Streams of which something was held until the verdict.", "what"
+        _define_gauge("replica_in_flight", "Requests in progress at the replica.", "replica"),
+        _define_counter("upstream_requests", "Requests that were sent to the replica.", "replica"),
+        _define_gauge(
+            "backend_panic_mode",
+            "1 while too few replicas are healthy and all are used.",
+            merges_by_maximum=True,
         ),
+        _define_counter("guard_findings", "Findings in guarded runs; each code counts once per run.", "code"),
+        _define_counter("guard_recoveries", "Recoveries in guarded runs.", "strategy"),
+        _define_counter("guard_buffered_streams", "Streams that the guard buffered, by stream mode.", "mode"),
+        _define_counter("guard_skipped", "Requests that the guard did not check.", "reason"),
+        _define_gauge("guard_active_sessions", "Sessions of guarded runs in memory."),
         _define_counter(
-            "guard_passed_too_long", "Requests that were not guarded, as their bodies were too long."
+            "capture_dropped", "Requests and events that capture dropped, and rows that it could not write."
         ),
-        _define_gauge("guard_runs", "Guarded runs that are remembered."),
+        _define_counter("capture_accepted", "Requests and events that capture accepted."),
+        _define_counter("spans_sent", "Spans that the collector accepted."),
+        _define_counter("spans_dropped", "Spans dropped because the queue was full or the export failed."),
         _define_counter(
-            "capture_lost",
-            "Requests and events of guarded runs that capture lost, and rows it could not write.",
+            "log_lines_dropped", "Log lines dropped because the queue was full or the write failed."
         ),
-        _define_counter("capture_kept", "Requests and events of guarded runs that capture took in."),
-        _define_counter("spans_sent", "Spans that a collector took."),
-        _define_counter("spans_lost", "Spans that were lost: no room, or no collector."),
-        _define_counter("log_lines_lost", "Lines of the log that were lost: no room, or no disk."),
-        _define_counter("shared_errors", "Times that the shared database could not be used.", "what"),
-        _define_gauge("workers", "Workers that answer."),
-        _define_gauge("draining", "1 while no new requests are taken.", merges_by_maximum=True),
-        _define_gauge("build_info", "1; the version is a label.", "version", merges_by_maximum=True),
+        _define_counter("cluster_store_errors", "Failed operations on the cluster store.", "operation"),
+        _define_gauge("workers", "Workers that respond."),
+        _define_gauge("draining", "1 while the proxy accepts no new requests.", merges_by_maximum=True),
+        _define_gauge("build_info", "1; the label has the version.", "version", merges_by_maximum=True),
     )
 }

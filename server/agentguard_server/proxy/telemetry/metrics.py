@@ -123,7 +123,7 @@ class Metrics:
         if completed.error_code:
             add("request_errors", (api, completed.error_code[:_MAX_LABEL_CHARS]))
         if not completed.is_complete:
-            add("incomplete_answers", (api,))
+            add("responses_aborted", (api,))
         if completed.is_guarded:
             add("guarded_requests", (api,))
         for code in self._guard_findings.select_new(completed.request.tenant, completed.guard_headers):
@@ -131,10 +131,10 @@ class Metrics:
         for name in parse_recoveries(completed.guard_headers):
             add("guard_recoveries", (name,))
         for header, value in completed.guard_headers:
-            if header == b"agentguard-held":
-                add("guard_held_streams", (value.decode("latin-1"),))
+            if header == b"agentguard-stream-mode":
+                add("guard_buffered_streams", (value.decode("latin-1"),))
         for name, _ in completed.notes:
-            add("noted_requests", (name[:_MAX_LABEL_CHARS],))
+            add("upstream_interventions", (name[:_MAX_LABEL_CHARS],))
 
     def _find_or_create_series(self, key: _SeriesKey) -> _Series:
         """The counts of labels that were not seen yet, or are to stand with others."""
@@ -153,8 +153,8 @@ class Metrics:
         series = self._series_by_labels.get(labels)
         if series is None:
             series = self._series_by_labels[labels] = _Series(
-                self._find_or_create_histogram("request_seconds", labels),
-                self._find_or_create_histogram("first_byte_seconds", labels),
+                self._find_or_create_histogram("request_duration_seconds", labels),
+                self._find_or_create_histogram("time_to_first_byte_seconds", labels),
             )
         if known and not full:
             self._series[key] = series

@@ -89,7 +89,7 @@ class SpanExporter:
 
     def collect_metrics(self) -> Iterable[MetricSample]:
         """What became of the spans."""
-        return (("spans_sent", (), self.sent), ("spans_lost", (), self.dropped))
+        return (("spans_sent", (), self.sent), ("spans_dropped", (), self.dropped))
 
     def close(self, timeout_s: float = 2.0) -> None:
         """Send what waits, as far as that goes in the time; the rest is lost."""

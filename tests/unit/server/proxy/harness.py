@@ -1,4 +1,4 @@
-"""The application without a server: a request in, what a client would get out; a pool that obeys."""
+"""The application without a server: from a request to the client's response, over a scripted pool."""
 
 import asyncio
 import json
@@ -22,7 +22,7 @@ def settings(**sections: object) -> ProxySettings:
 
 
 class Stream:
-    """A streamed answer of these items; an item that is an error is raised, one that is None hangs."""
+    """A streamed answer of these items; an error item is raised, a None item hangs."""
 
     def __init__(self, *items: object, status: int = 200, headers=EVENTS) -> None:
         self.status, self.headers, self.replica, self.notes = status, headers, "a", ()
@@ -50,7 +50,7 @@ class Stream:
 
 @dataclass
 class Pool:
-    """Answers in turn, the last one again and again; an error is raised, a function is called."""
+    """Pool that answers in order and repeats the last answer; errors are raised, functions are called."""
 
     answers: list = field(
         default_factory=lambda: [Response(status=200, headers=JSON, body=b"{}", replica="a")]
@@ -82,7 +82,7 @@ class Told(list):
 
 @dataclass
 class Got:
-    """What a client got."""
+    """Response as the client receives it."""
 
     status: int = 0
     headers: dict = field(default_factory=dict)
@@ -116,7 +116,7 @@ async def asked(
     gate: AppState, body: object = None, *, path: str = "/v1/chat/completions", method: str = "POST",
     leaves: Callable[[Got], bool] | None = None, parts: list[bytes] | None = None, **headers: str,
 ) -> Got:  # fmt: skip
-    """Ask once. The client leaves as soon as ``leaves`` is true of what it has got."""
+    """Send one request. The client disconnects as soon as ``leaves`` returns true for the response so far."""
     data = body if isinstance(body, bytes) else json.dumps(body or {"model": "m"}).encode()
     pieces = list(parts or [data])
     got, gone = Got(), asyncio.Event()

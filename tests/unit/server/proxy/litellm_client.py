@@ -1,6 +1,6 @@
 """Runs LiteLLM's own translation of a chat and its generic guardrail client against an endpoint.
 
-For a Python of its own that has ``litellm[proxy]``: ``python litellm_client.py URL``. Prints what came of it.
+Needs a separate Python with ``litellm[proxy]``: ``python litellm_client.py URL``. Prints the results.
 """
 
 import asyncio

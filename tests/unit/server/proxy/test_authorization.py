@@ -1,4 +1,4 @@
-"""Who is let in, and how often: keys, scopes, limits, and web sites where there are no keys."""
+"""Authorization: keys, scopes, rate limits, and web origins without keys."""
 
 import asyncio
 import hashlib
@@ -32,7 +32,7 @@ ROUTES = [
 
 @pytest.mark.parametrize(("method", "path"), ROUTES)
 @pytest.mark.parametrize("key", [None, "", "wrong", "ag-call2", "x" * 600, hashed("ag-call")])
-def test_without_a_known_key_every_route_is_closed(method, path, key):
+def test_unknown_key_is_rejected_on_every_route(method, path, key):
     gate = gateway(keys=KEYS)
     headers = {} if key is None else {"Authorization": f"Bearer {key}"}
     got = ask(gate, method=method, path=path, **headers)
@@ -50,7 +50,7 @@ def test_without_a_known_key_every_route_is_closed(method, path, key):
         {"Api_Key": "ag-call"},
     ],
 )
-def test_a_key_is_taken_as_the_sdks_send_it_and_goes_no_further(headers):
+def test_sdk_key_headers_are_accepted_and_removed(headers):
     gate = gateway(keys=KEYS)
     assert ask(gate, **headers).status == 200
     assert gate.pool.asked[0].headers == ()
@@ -72,11 +72,11 @@ def test_a_key_is_taken_as_the_sdks_send_it_and_goes_no_further(headers):
         ("ag-admin", "POST", "/v1/chat/completions", 403),
     ],
 )
-def test_a_key_may_do_what_its_scopes_say(key, method, path, status):
+def test_key_is_limited_to_its_scopes(key, method, path, status):
     assert ask(gateway(keys=KEYS), method=method, path=path, Authorization=f"Bearer {key}").status == status
 
 
-def test_two_keys_in_one_request_are_none():
+def test_two_keys_in_one_request_are_rejected():
     async def main():
         gate = gateway(keys=KEYS)
         got = await asked(gate, Authorization="Bearer ag-call", authorization="Bearer ag-call")
@@ -87,7 +87,7 @@ def test_two_keys_in_one_request_are_none():
 
 class TestWithoutKeys:
     @pytest.mark.parametrize("origin", ["http://localhost:3000", "http://127.0.0.1", "http://[::1]:5173"])
-    def test_this_machine_is_let_in(self, origin):
+    def test_local_origin_is_allowed(self, origin):
         assert ask(gateway(), Origin=origin).status == 200
 
     @pytest.mark.parametrize(
@@ -103,16 +103,16 @@ class TestWithoutKeys:
         ],
     )
     @pytest.mark.parametrize("path", ["/v1/chat/completions", "/agentguard/v1/replicas/a/drain"])
-    def test_a_web_site_is_not(self, headers, path):
+    def test_web_origin_is_rejected(self, headers, path):
         gate = gateway()
         assert ask(gate, path=path, **headers).status == 403
         assert not gate.pool.asked
 
-    def test_unless_that_was_said(self):
+    def test_allow_unauthenticated_admits_other_hosts(self):
         gate = gateway(listen={"host": "0.0.0.0", "allow_unauthenticated": True})
         assert ask(gate, Host="models.internal").status == 200
 
-    def test_the_clients_own_key_goes_on(self):
+    def test_provider_key_of_client_is_forwarded(self):
         gate = gateway()
         ask(gate, Authorization="Bearer of-a-provider", X_Api_Key="k")
         assert gate.pool.asked[0].headers == (
@@ -122,14 +122,14 @@ class TestWithoutKeys:
 
 
 class TestLimits:
-    def test_so_many_a_minute(self):
+    def test_requests_per_minute_are_limited(self):
         gate = gateway(keys=[{**KEYS[0], "limits": {"requests_per_minute": 3}}])
         got = [ask(gate, Authorization="Bearer ag-call") for _ in range(4)]
         assert [one.status for one in got] == [200, 200, 200, 429]
         assert 1 <= int(got[-1].headers["retry-after"]) <= 20
         assert got[-1].json["error"]["type"] == "rate_limit_error"
 
-    def test_so_many_at_once_and_one_that_is_over_makes_room(self):
+    def test_concurrent_requests_are_limited(self):
         async def main():
             gate = gateway(None, keys=[{**KEYS[0], "limits": {"max_concurrent": 1}}])
             first = asyncio.create_task(asked(gate, Authorization="Bearer ag-call"))
@@ -143,7 +143,7 @@ class TestLimits:
 
         asyncio.run(main())
 
-    def test_a_reload_does_not_give_them_anew(self):
+    def test_reload_keeps_used_limits(self):
         options = (KeyOptions(name="k", hash=hashed("x"), limits=KeyLimits(requests_per_minute=2)),)
         before, after = Keyring.from_options(options), Keyring.from_options(options)
         used = before.find(b"x")
@@ -155,8 +155,8 @@ class TestLimits:
         st.integers(1, 100),
         st.lists(st.floats(0, 30, allow_nan=False), min_size=1, max_size=80),
     )
-    def test_no_minute_has_more_than_twice_the_limit_and_waiting_helps(self, limit, gaps):
-        """A bucket lets its fill pass at once and what it gains since: at most twice in any one minute."""
+    def test_minute_admits_at_most_twice_the_limit(self, limit, gaps):
+        """A bucket admits its burst at once and its refill later: at most twice the limit in any minute."""
         options = KeyOptions(name="k", hash=hashed("x"), limits=KeyLimits(requests_per_minute=limit))
         caller, now, let_in = Caller(options), 1000.0, []
         for gap in gaps:
@@ -172,7 +172,7 @@ class TestLimits:
             assert sum(at <= one < at + 60 for one in let_in) <= 2 * limit + 1
 
 
-def test_a_new_key_is_known_by_its_hash_alone():
+def test_new_key_is_stored_only_as_hash():
     key, digest = generate_key()
     assert key.startswith("ag-")
     assert len(key) > 40

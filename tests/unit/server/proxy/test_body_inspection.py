@@ -1,4 +1,4 @@
-"""What is read of a request, and how little: headers, bodies, paths; any bytes may come."""
+"""Inspection of requests: headers, bodies and paths with any bytes, and the few fields that are read."""
 
 import json
 
@@ -26,7 +26,7 @@ NEVER_ON = frozenset(
 
 
 @given(PAIRS, st.booleans())
-def test_headers_go_on_in_order_without_what_is_not_for_others(raw, auth):
+def test_request_headers_keep_order_without_private_ones(raw, auth):
     on, ours = split_request_headers(raw, forward_api_key=auth)
     names = {name for name, _ in on}
     assert not names & NEVER_ON
@@ -37,7 +37,7 @@ def test_headers_go_on_in_order_without_what_is_not_for_others(raw, auth):
 
 
 @given(PAIRS)
-def test_headers_come_back_without_those_of_the_connection_or_of_ours(raw):
+def test_response_headers_drop_connection_and_proxy_headers(raw):
     kept = response_headers(tuple(raw))
     assert [pair for pair in kept if pair not in raw] == []
     assert not {name for name, _ in kept} & {
@@ -59,12 +59,12 @@ def test_headers_come_back_without_those_of_the_connection_or_of_ours(raw):
         ({}, b""),
     ],
 )
-def test_a_key_is_where_sdks_put_it(ours, key):
+def test_key_is_found_in_sdk_headers(ours, key):
     assert extract_api_key(ours) == key
 
 
 @given(st.dictionaries(st.text(), JSON, max_size=5), st.text(), st.booleans())
-def test_model_and_stream_are_found_wherever_they_stand(others, model, stream):
+def test_model_and_stream_are_found_at_any_position(others, model, stream):
     body = {**others, "model": model, "stream": stream}
     found = inspect_body(json.dumps(body).encode())
     assert (found.model, found.stream) == (model, stream)
@@ -72,7 +72,7 @@ def test_model_and_stream_are_found_wherever_they_stand(others, model, stream):
 
 @settings(max_examples=200)
 @given(st.binary(max_size=60))
-def test_any_bytes_are_read_or_refused(body):
+def test_arbitrary_bytes_are_parsed_or_rejected(body):
     for read in (inspect_body, inspect_body_with_prefix):
         try:
             read(body)
@@ -81,7 +81,7 @@ def test_any_bytes_are_read_or_refused(body):
 
 
 @pytest.mark.parametrize("depth", [1100, 100_000])
-def test_depth_is_no_way_in(depth):
+def test_deeply_nested_body_is_rejected(depth):
     for body in (b"[" * depth, b'{"messages":' + b"[" * depth + b"]" * depth + b"}", b'{"a":' * depth):
         for read in (inspect_body, inspect_body_with_prefix):
             with pytest.raises(ProxyError):
@@ -95,28 +95,28 @@ def messages(*contents: str, system: str = "you are an agent") -> bytes:
 
 
 class TestPrefix:
-    def test_of_one_run_is_the_same_at_each_turn(self):
+    def test_prefix_is_equal_at_each_turn_of_a_run(self):
         first = inspect_body_with_prefix(messages("find it"))[1]
         assert first == inspect_body_with_prefix(messages("find it", "I look", "go on"))[1]
         assert first != inspect_body_with_prefix(messages("find another"))[1]
         assert first != inspect_body_with_prefix(messages("find it", system="you are another"))[1]
 
     @pytest.mark.parametrize("name", ["input", "prompt"])
-    def test_of_a_text_is_its_beginning(self, name):
+    def test_prefix_of_text_is_its_beginning(self, name):
         def of(text: str) -> bytes:
             return inspect_body_with_prefix(json.dumps({name: text}).encode())[1]
 
         assert of("a" * 5000) == of("a" * 6000)
         assert of("a") != of("b")
 
-    def test_of_items_is_theirs(self):
+    def test_prefix_of_items_ignores_later_items(self):
         one = json.dumps({"input": [{"role": "user", "content": "x"}]}).encode()
         more = json.dumps({"input": [{"role": "user", "content": "x"}, {"type": "function_call"}]}).encode()
         assert inspect_body_with_prefix(one)[1] == inspect_body_with_prefix(more)[1]
 
 
 @given(st.sampled_from(["GET", "POST"]), st.binary(max_size=30))
-def test_only_the_very_paths_of_health_are_open(method, tail):
+def test_only_exact_health_paths_are_open(method, tail):
     for path in (b"/" + tail, b"/healthz" + tail, b"/v1/" + tail):
         found = match_route(method, path)
         viewer = path == b"/ui" or path.startswith(b"/ui/")
@@ -126,7 +126,7 @@ def test_only_the_very_paths_of_health_are_open(method, tail):
 
 
 @pytest.mark.parametrize("status", [400, 401, 403, 404, 408, 413, 415, 429, 500, 502, 503, 504])
-def test_an_error_has_the_type_that_its_api_knows(status):
+def test_error_type_matches_api(status):
     refusal = ProxyError(status, "a_code", "a reason")
     openai = json.loads(error_body(refusal, "openai", "id"))["error"]
     messages = json.loads(error_body(refusal, "messages", "id"))
@@ -142,7 +142,7 @@ def test_an_error_has_the_type_that_its_api_knows(status):
 @pytest.mark.parametrize(
     ("after", "told"), [(0.2, b"1"), (7, b"7"), (1e9, b"3600"), (None, None), (-1.0, None)]
 )
-def test_when_to_come_again_is_told_in_whole_seconds(after, told):
+def test_retry_after_is_in_whole_seconds(after, told):
     headers = dict(error_headers(ProxyError(503, "c", "r", retry_after_s=after)))
     assert headers.get(b"retry-after") == told
     assert (headers.get(b"x-should-retry") == b"false") == (after == -1.0)

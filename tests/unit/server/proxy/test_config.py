@@ -1,4 +1,4 @@
-"""The configuration: what is wrong is said by file and field; what the command line says holds."""
+"""Configuration: errors name file and field; the command line has priority."""
 
 from pathlib import Path
 
@@ -22,11 +22,11 @@ def run(*arguments: str) -> tuple[int, str]:
     return result.exit_code, result.output
 
 
-def test_little_is_enough():
+def test_minimal_config_is_valid():
     settings = ProxySettings.parse({"backends": REPLICAS})
     assert (settings.listen.host, settings.listen.port) == ("127.0.0.1", 8080)
     assert settings.keys is None
-    assert settings.load_policy() is None
+    assert settings.guard is None
 
 
 @pytest.mark.parametrize(
@@ -46,11 +46,11 @@ def test_little_is_enough():
         ({"backends": REPLICAS, "keys": [{"name": "k", "hash": HASH}] * 2}, "keys"),
         ({"backends": REPLICAS, "listen": {"host": "0.0.0.0"}}, "--no-keys"),
         ({"backends": REPLICAS, "guard": {"detector": {}}}, "guard"),
-        ({"backends": {**REPLICAS, "load_balancing": "no_such_policy"}}, "backends.policy"),
+        ({"backends": {**REPLICAS, "load_balancing": "no_such_policy"}}, "backends.load_balancing"),
         ([], "mapping"),
     ],
 )
-def test_what_is_wrong_is_named_by_file_and_field_and_never_shown(tmp_path, sections, field):
+def test_error_names_file_and_field_without_value(tmp_path, sections, field):
     file = tmp_path / "serve.yaml"
     file.write_text(yaml.safe_dump(sections))
     with pytest.raises(ConfigError) as raised:
@@ -60,7 +60,7 @@ def test_what_is_wrong_is_named_by_file_and_field_and_never_shown(tmp_path, sect
     assert "ag-the-key-itself" not in str(raised.value)
 
 
-def test_off_loopback_without_keys_must_be_said():
+def test_public_address_without_keys_is_rejected():
     document = {"backends": REPLICAS, "listen": {"host": "0.0.0.0"}}
     assert (
         ProxySettings.parse({**document, "listen": {"host": "0.0.0.0", "allow_unauthenticated": True}}).keys
@@ -69,7 +69,7 @@ def test_off_loopback_without_keys_must_be_said():
     assert ProxySettings.parse({**document, "keys": [{"name": "k", "hash": HASH}]}).keys is not None
 
 
-def test_the_command_line_holds_over_the_file(tmp_path):
+def test_command_line_overrides_file(tmp_path):
     file = tmp_path / "serve.yaml"
     (tmp_path / "guard.yaml").write_text("detectors: {exact_loop: {repeat: 5}}")
     file.write_text(
@@ -77,10 +77,10 @@ def test_the_command_line_holds_over_the_file(tmp_path):
     )
     settings = ConfigLoader(file=file, overrides={"listen": {"port": 0}}).load()
     assert (settings.listen.port, settings.listen.workers) == (0, 2)
-    assert settings.load_policy().detectors == {"exact_loop": {"repeat": 5}}
+    assert settings.guard.load_policy().detectors == {"exact_loop": {"repeat": 5}}
 
 
-def test_sections_are_merged_field_by_field():
+def test_sections_are_merged_by_field():
     assert merge_sections({"a": {"x": 1, "y": 2}, "b": 1}, {"a": {"y": 3}, "c": [1]}) == {
         "a": {"x": 1, "y": 3},
         "b": 1,
@@ -88,18 +88,18 @@ def test_sections_are_merged_field_by_field():
     }
 
 
-def test_a_key_is_not_shown_by_what_is_printed_of_it():
+def test_printed_config_hides_keys():
     assert HASH not in repr(KeyOptions(name="k", hash=HASH))
 
 
 class TestCommand:
-    def test_a_start_without_anything_to_ask_says_what_is_missing(self):
+    def test_start_without_backend_names_missing_option(self):
         code, said = run()
         assert code == 2
         assert "--config" in said
         assert "--backend" in said
 
-    def test_a_file_that_is_wrong_is_one_line(self, tmp_path):
+    def test_invalid_file_is_reported_in_one_line(self, tmp_path):
         file = tmp_path / "serve.yaml"
         file.write_text("backends: {replicas: [{name: a}]}")
         code, said = run("--config", file, "--check")
@@ -107,13 +107,13 @@ class TestCommand:
         assert "replicas.0.url" in said
         assert "Traceback" not in said
 
-    def test_an_address_that_others_reach_needs_keys(self):
+    def test_public_address_requires_keys(self):
         code, said = run("--backend", "http://127.0.0.1:1/v1", "--host", "0.0.0.0", "--check")
         assert code == 2
         assert "--no-keys" in said
         assert run("--backend", "http://127.0.0.1:1/v1", "--host", "0.0.0.0", "--no-keys", "--check")[0] == 0
 
-    def test_a_key_that_is_not_there_is_found_by_a_check(self, tmp_path):
+    def test_check_reports_missing_key_variable(self, tmp_path):
         file = tmp_path / "serve.yaml"
         replica = {**REPLICAS["replicas"][0], "api_key_env": "NO_SUCH_VARIABLE_HERE"}
         file.write_text(yaml.safe_dump({"backends": {"replicas": [replica]}}))
@@ -121,17 +121,17 @@ class TestCommand:
         assert code == 2
         assert "NO_SUCH_VARIABLE_HERE" in said
 
-    def test_it_explains_the_order_the_routes_and_the_guard(self, tmp_path):
+    def test_explain_shows_order_routes_and_guard(self, tmp_path):
         policy = tmp_path / "guard.yaml"
         policy.write_text("detectors: {goal_drift: false}")
         code, said = run("--backend", "http://127.0.0.1:1/v1", "--guard", policy, "--explain")
         assert code == 0
-        order = [said.index(name) for name in ("timeout", "retry", "breaker", "progress")]
+        order = [said.index(name) for name in ("timeout", "retry", "circuit_breaker", "stream_timeout")]
         assert order == sorted(order)
         assert "without goal_drift" in said
         assert "/v1/chat/completions" in said
 
-    def test_a_new_key_is_one_that_its_lines_let_in(self):
+    def test_generated_key_is_accepted_by_generated_config(self):
         code, said = run("--new-key", "ci")
         assert code == 0
         key = said.splitlines()[0]
@@ -140,6 +140,6 @@ class TestCommand:
         assert run("--new-key", "a b")[0] == 2
 
 
-def test_the_example_is_valid(monkeypatch):
+def test_example_config_is_valid(monkeypatch):
     monkeypatch.setenv("EXAMPLE_PROVIDER_KEY", "none")
     assert run("--config", EXAMPLE, "--check")[0] == 0

@@ -1,4 +1,4 @@
-"""An alarm rings once, at the time that was said last, and sets few timers for that."""
+"""A connection timer fires once, at the last time set, and creates few loop timers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Handle:
 
 @dataclass
 class Loop:
-    """A loop whose time is moved by hand."""
+    """A loop with a clock that the test moves."""
 
     now: float = 0.0
     set: list[Handle] = field(default_factory=list)
@@ -48,7 +48,7 @@ def made() -> tuple[Loop, ConnectionTimer, list[float]]:
     return loop, ConnectionTimer(loop), []  # type: ignore[arg-type]
 
 
-def test_it_rings_once_at_the_time_that_was_said_last() -> None:
+def test_timer_fires_once_at_last_set_time() -> None:
     loop, alarm, rung = made()
     for _ in range(100):
         alarm.arm(5, lambda: rung.append(loop.now))
@@ -59,7 +59,7 @@ def test_it_rings_once_at_the_time_that_was_said_last() -> None:
     assert len(loop.set) <= 30
 
 
-def test_an_earlier_time_takes_the_place_of_a_later_one() -> None:
+def test_earlier_time_replaces_later_one() -> None:
     loop, alarm, rung = made()
     alarm.arm(50, lambda: rung.append(-1.0))
     alarm.arm(2, lambda: rung.append(loop.now))
@@ -67,7 +67,7 @@ def test_an_earlier_time_takes_the_place_of_a_later_one() -> None:
     assert rung == [2]
 
 
-def test_what_is_put_off_or_cancelled_does_not_ring() -> None:
+def test_postponed_or_cancelled_timer_does_not_fire() -> None:
     loop, alarm, rung = made()
     alarm.arm(2, lambda: rung.append(loop.now))
     alarm.callback = None
@@ -80,7 +80,7 @@ def test_what_is_put_off_or_cancelled_does_not_ring() -> None:
 
 
 @given(st.lists(st.tuples(st.floats(0.01, 20), st.floats(0, 20), st.booleans()), max_size=30))
-def test_it_rings_as_a_timer_that_is_always_set_anew_would(moves: list[tuple[float, float, bool]]) -> None:
+def test_timer_fires_like_a_reset_loop_timer(moves: list[tuple[float, float, bool]]) -> None:
     loop, alarm, rung = made()
     due: float | None = None
     expected: list[float] = []

@@ -1,4 +1,4 @@
-"""The proxy's page names every field of the configuration, every metric, header of ours and endpoint."""
+"""The proxy's page names every field of the configuration, every metric, every own header and endpoint."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PAGE = (ROOT / "docs" / "proxy.md").read_text(encoding="utf-8")
 
 
 def sections(model: type[BaseModel]) -> Iterator[type[BaseModel]]:
-    """A model and all that are nested in it, but for the policy, which has a page of its own."""
+    """Return a model and all nested models, except the policy, which has a separate page."""
     yield model
     for field in model.model_fields.values():
         for inner in nested(field.annotation):
@@ -77,7 +77,7 @@ def test_every_endpoint_is_documented_and_described() -> None:
         assert one.method.lower() in paths[one.path]
 
 
-def test_headers_of_ours_are_documented() -> None:
+def test_own_headers_are_documented() -> None:
     import re
 
     source = "".join(
@@ -87,7 +87,7 @@ def test_headers_of_ours_are_documented() -> None:
         assert f"`{name}`" in PAGE, name
 
 
-def test_the_configuration_that_is_shown_is_valid() -> None:
+def test_shown_configuration_is_valid() -> None:
     shown = PAGE.split("# proxy.yaml\n", 1)[1].split("```", 1)[0]
     found = ProxySettings.parse(yaml.safe_load(shown))
     assert [one.name for one in found.backends.replicas] == ["a", "b"]

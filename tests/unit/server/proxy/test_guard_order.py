@@ -1,4 +1,4 @@
-"""The guard's place in a request: in this order, and none of it where there is none."""
+"""Order of the guard's hooks in a request, and requests without a guard."""
 
 import asyncio
 import hashlib
@@ -16,7 +16,7 @@ CHUNK = b'data: {"choices":[{"delta":{"content":"a"}}]}\n\n'
 
 @dataclass
 class Hold:
-    """Holds all of a stream until its end; asks again as often as it is told."""
+    """Guard that buffers a stream until its end and repeats the request the given number of times."""
 
     again: list = field(default_factory=list)
     held: bytes = b""
@@ -67,7 +67,7 @@ class Guarding:
         return self.opens
 
 
-def test_it_is_told_what_the_client_asked():
+def test_guard_receives_client_request():
     guarding = Guarding(None)
     key = {"name": "k", "tenant": "t", "hash": "sha256:" + hashlib.sha256(b"ag-k").hexdigest()}
     gate = gateway(guarding=guarding, keys=[key])
@@ -80,13 +80,13 @@ def test_it_is_told_what_the_client_asked():
     assert json.loads(asked.body) == {"model": "m", "stream": False}
 
 
-def test_it_is_not_told_of_what_only_passes():
+def test_guard_skips_pass_through_requests():
     guarding = Guarding(None)
     ask(gateway(guarding=guarding), method="GET", path="/v1/models")
     assert not guarding.asked
 
 
-def test_it_may_refuse():
+def test_guard_may_refuse_request():
     gate = gateway(guarding=Guarding(Response(status=503, headers=JSON, body=b'{"error":1}')))
     got = ask(gate)
     assert (got.status, got.body) == (503, b'{"error":1}')
@@ -102,7 +102,7 @@ class Slowly(Guarding):
 
 
 @pytest.mark.parametrize("kind", [Guarding, Slowly])
-def test_it_may_answer_by_itself(kind):
+def test_guard_may_answer_request(kind):
     guarded = Guarded(local_response=Response(status=200, headers=JSON, body=b"its own"))
     gate = gateway(guarding=kind(guarded))
     got = ask(gate)
@@ -110,7 +110,7 @@ def test_it_may_answer_by_itself(kind):
     assert not gate.pool.asked
 
 
-def test_its_body_is_sent_and_its_verdict_is_what_the_client_gets():
+def test_guard_body_is_sent_and_guard_verdict_is_returned():
     async def verdict(answer, ask):
         other = await ask(b'{"again":1}', False)
         return Response(status=200, headers=JSON, body=answer.body + other.body)
@@ -133,13 +133,13 @@ def test_its_body_is_sent_and_its_verdict_is_what_the_client_gets():
 
 
 @pytest.mark.parametrize("error", [BackendError("cut")])
-def test_it_is_settled_also_where_the_call_fails(error):
+def test_guard_is_settled_after_failed_call(error):
     guarded = Guarded()
     assert ask(gateway(error, guarding=Guarding(guarded))).status == 502
     assert guarded.settled == 1
 
 
-def test_what_it_holds_of_a_stream_comes_after_its_verdict():
+def test_held_stream_follows_verdict():
     guarded = Guarded()
     got = ask(gateway(Stream(CHUNK, CHUNK), guarding=Guarding(guarded)), {"stream": True})
     assert got.body == b"[" + CHUNK * 2 + b"]"
@@ -147,7 +147,7 @@ def test_what_it_holds_of_a_stream_comes_after_its_verdict():
     assert guarded.settled == 1
 
 
-def test_it_may_ask_for_another_stream():
+def test_guard_may_request_another_stream():
     guarded = Guarded(body=b'{"stream":true,"view":1}', held=Hold(again=[True]))
     first, second = Stream(b"data: bad\n\n"), Stream(b"data: good\n\n")
     gate = gateway(first, second, guarding=Guarding(guarded))
@@ -158,7 +158,7 @@ def test_it_may_ask_for_another_stream():
     assert second.closed
 
 
-def test_a_stream_that_is_not_whole_shows_nothing_of_what_was_held():
+def test_incomplete_stream_releases_nothing_held():
     guarded = Guarded(held=Hold(broken=True))
     got = ask(gateway(Stream(CHUNK), guarding=Guarding(guarded)), {"stream": True})
     assert CHUNK not in got.body
@@ -166,7 +166,7 @@ def test_a_stream_that_is_not_whole_shows_nothing_of_what_was_held():
     assert got.ended
 
 
-def test_asking_again_in_vain_ends_with_one_error():
+def test_exhausted_stream_retries_end_with_one_error():
     guarded = Guarded(held=Hold(again=[True]))
     gate = gateway(Stream(CHUNK), BackendError("gone"), guarding=Guarding(guarded))
     got = ask(gate, {"stream": True})
@@ -175,7 +175,7 @@ def test_asking_again_in_vain_ends_with_one_error():
     assert got.ended
 
 
-def test_a_guard_that_fails_is_an_error_of_ours_and_not_the_clients(caplog):
+def test_guard_failure_is_an_internal_error(caplog):
     async def verdict(_answer, _ask):
         raise ValueError("with contents of the run")
 

@@ -1,4 +1,4 @@
-"""One request through the application: what is sent on, what comes back, what is told of it."""
+"""One request through the application: the upstream request, the response and the telemetry."""
 
 import asyncio
 import json
@@ -33,7 +33,7 @@ APIS = {
 
 
 @pytest.mark.parametrize(("path", "api"), APIS.items())
-def test_a_model_api_is_known_and_its_body_stays_as_it_is(path, api):
+def test_model_api_body_is_forwarded_unchanged(path, api):
     gate, body = gateway(), b'{ "model":"m" , "x": 1.50 }'
     got = ask(gate, body, path=path + "?a=%20b")
     (request,) = gate.pool.asked
@@ -53,7 +53,7 @@ def test_a_model_api_is_known_and_its_body_stays_as_it_is(path, api):
         ("GET", "/v1/chat/completions", True),
     ],
 )
-def test_what_is_no_model_api_passes_through(method, path, idempotent):
+def test_unknown_api_passes_through(method, path, idempotent):
     gate = gateway()
     ask(gate, b"not JSON", method=method, path=path)
     (request,) = gate.pool.asked
@@ -66,7 +66,7 @@ def test_what_is_no_model_api_passes_through(method, path, idempotent):
     assert request.idempotent is idempotent
 
 
-def test_what_is_ours_and_what_is_of_the_connection_is_not_sent_on():
+def test_proxy_and_connection_headers_are_not_forwarded():
     gate = gateway()
     ask(
         gate, Connection="close, X-Hop", X_Hop="1", Keep_Alive="5", Te="trailers", Accept_Encoding="gzip",
@@ -76,24 +76,24 @@ def test_what_is_ours_and_what_is_of_the_connection_is_not_sent_on():
     assert request.headers == ((b"x-kept", b"1"), (b"traceparent", b"t"))
 
 
-def test_what_the_client_asks_of_us_reaches_the_pool():
+def test_client_options_reach_pool():
     gate = gateway()
     body = {"model": "m", "stream": True, "user": "someone"}
-    ask(gate, body, Agentguard_Votes="3", Agentguard_Priority="sheddable")
+    ask(gate, body, Agentguard_Quorum="3", Agentguard_Priority="sheddable")
     ask(gate, body, Agentguard_Run="run-1")
     ask(gate, body, Agentguard_Run="off")
     first, second, third = gate.pool.asked
-    assert (first.votes, first.priority, first.session) == (3, RequestPriority.SHEDDABLE, "someone")
-    assert (second.votes, second.priority, second.session) == (1, RequestPriority.CRITICAL, "run-1")
-    assert third.session == "someone"
+    assert (first.quorum_size, first.priority, first.session_id) == (3, RequestPriority.SHEDDABLE, "someone")
+    assert (second.quorum_size, second.priority, second.session_id) == (1, RequestPriority.CRITICAL, "run-1")
+    assert third.session_id == "someone"
 
 
 @pytest.mark.parametrize(
     "headers",
-    [{"Agentguard_Votes": "0"}, {"Agentguard_Votes": "99"}, {"Agentguard_Votes": "x"},
+    [{"Agentguard_Quorum": "0"}, {"Agentguard_Quorum": "99"}, {"Agentguard_Quorum": "x"},
      {"Agentguard_Priority": "high"}, {"Agentguard_Run": "a b"}, {"Agentguard_Run": "x" * 257}],
 )  # fmt: skip
-def test_a_header_of_ours_that_can_not_be_read_is_refused(headers):
+def test_invalid_proxy_header_is_rejected(headers):
     gate = gateway()
     got = ask(gate, **headers)
     assert (got.status, got.json["error"]["code"]) == (400, "invalid_header")
@@ -103,7 +103,7 @@ def test_a_header_of_ours_that_can_not_be_read_is_refused(headers):
 @pytest.mark.parametrize(
     "body", [b"", b"nope", b"[]", b'{"a":' + b"[" * 5000, b'{"model": NaN}', b"\xff\xfe"]
 )
-def test_a_body_that_is_no_object_of_json_is_refused_in_the_shape_of_its_api(body):
+def test_body_that_is_not_a_json_object_is_rejected_in_api_format(body):
     gate = gateway()
     for path in APIS:
         got = ask(gate, body, path=path)
@@ -114,12 +114,12 @@ def test_a_body_that_is_no_object_of_json_is_refused_in_the_shape_of_its_api(bod
     assert not gate.pool.asked
 
 
-def test_an_encoded_body_is_refused():
+def test_encoded_body_is_rejected():
     assert ask(gateway(), Content_Encoding="gzip").status == 415
 
 
 @pytest.mark.parametrize("path", ["/v1/../x", "/v1/%2e%2e/x", "/v1//x", "/v1/a%2fb", "/v1/a\\b", "/v1/a%00"])
-def test_a_crooked_path_goes_nowhere(path):
+def test_malformed_path_is_rejected(path):
     gate = gateway()
     assert ask(gate, path=path).status == 404
     assert not gate.pool.asked
@@ -136,7 +136,7 @@ def test_a_crooked_path_goes_nowhere(path):
         ("GET", "/v1/x?a=\x7f", 400),
     ],
 )
-def test_what_could_not_be_sent_never_counts_against_a_replica(method, path, status):
+def test_unsendable_request_does_not_reach_pool(method, path, status):
     gate = gateway()
     got = ask(gate, method=method, path=path)
     assert got.status == status
@@ -156,7 +156,7 @@ def test_what_could_not_be_sent_never_counts_against_a_replica(method, path, sta
     ],
 )
 @pytest.mark.parametrize("path", APIS)
-def test_a_call_that_fails_is_told_in_the_shape_of_its_api(error, status, code, path):
+def test_failed_call_is_reported_in_api_format(error, status, code, path):
     got = ask(gateway(error), path=path)
     assert got.status == status
     assert got.headers["content-type"] == "application/json"
@@ -173,7 +173,7 @@ def test_a_call_that_fails_is_told_in_the_shape_of_its_api(error, status, code, 
 
 @pytest.mark.parametrize("path", APIS)
 @pytest.mark.parametrize("again", [False, True])
-def test_a_model_that_nobody_offers_is_none_and_not_an_outage(path, again):
+def test_unknown_model_is_not_found_instead_of_unavailable(path, again):
     error = NoReplica()
     got = ask(gateway(RetriesExhausted("no", attempts=2, last=error) if again else error), path=path)
     assert (got.status, got.headers.get("retry-after")) == (404, None)
@@ -185,14 +185,14 @@ def test_a_model_that_nobody_offers_is_none_and_not_an_outage(path, again):
 
 
 @pytest.mark.parametrize("path", APIS)
-def test_a_model_whose_replicas_are_all_drained_comes_back(path):
+def test_model_with_drained_replicas_recovers(path):
     got = ask(gateway(NoReplica(is_drained=True)), path=path)
     assert (got.status, got.headers["retry-after"]) == (503, "5")
     assert got.json["error"]["type"] == ("overloaded_error" if path == "/v1/messages" else "server_error")
 
 
 @pytest.mark.parametrize("again", [False, True])
-def test_an_error_of_the_endpoint_is_handed_on_as_it_came(again):
+def test_endpoint_error_is_forwarded_unchanged(again):
     answer = Response(
         status=429, headers=((b"retry-after", b"7"), *JSON), body=b'{"error": {"x": 1}}', replica="a"
     )
@@ -201,7 +201,7 @@ def test_an_error_of_the_endpoint_is_handed_on_as_it_came(again):
     assert (got.status, got.body, got.headers["retry-after"]) == (429, answer.body, "7")
 
 
-def test_a_stream_comes_in_pieces_and_is_closed():
+def test_stream_is_forwarded_in_chunks_and_closed():
     answer = Stream(CHUNK, CHUNK, DONE)
     got = ask(gateway(answer), {"stream": True})
     assert (got.status, got.body, got.ended) == (200, CHUNK * 2 + DONE, True)
@@ -210,7 +210,7 @@ def test_a_stream_comes_in_pieces_and_is_closed():
 
 
 @pytest.mark.parametrize("path", APIS)
-def test_a_stream_that_breaks_off_ends_with_one_error_of_its_api(path):
+def test_interrupted_stream_ends_with_one_api_error(path):
     answer = Stream(CHUNK, BackendError("cut", stage="committed"))
     got = ask(gateway(answer), {"stream": True}, path=path)
     assert got.ended
@@ -225,14 +225,14 @@ def test_a_stream_that_breaks_off_ends_with_one_error_of_its_api(path):
     assert (told.get("type") == "error") == bool(name)
 
 
-def test_a_body_that_breaks_off_and_is_no_stream_of_events_is_cut():
+def test_interrupted_body_is_cut():
     answer = Stream(b"half", BackendError("cut", stage="committed"), headers=JSON)
     with pytest.raises(ResponseAborted):
         ask(gateway(answer), method="GET", path="/v1/files/f/content")
 
 
 class TestLeaving:
-    def test_before_an_answer(self):
+    def test_disconnect_before_answer_cancels_call(self):
         told = Told()
         gate = gateway(None, recorders=(told,))
         got = ask(gate, leaves=lambda got: True)
@@ -240,13 +240,13 @@ class TestLeaving:
         assert (got.status, gate.in_flight_count) == (0, 0)
         assert (told[0].status, told[0].error_code, told[0].is_complete) == (499, "client_left", False)
 
-    def test_mid_stream(self):
+    def test_disconnect_within_stream_cancels_call(self):
         told, answer = Told(), Stream(CHUNK, None)
         ask(gateway(answer, recorders=(told,)), {"stream": True}, leaves=lambda got: bool(got.body))
         assert answer.closed
         assert (told[0].status, told[0].response_body) == (499, CHUNK)
 
-    def test_before_its_request_is_whole(self):
+    def test_disconnect_before_whole_request_sends_nothing(self):
         async def main():
             gate, told = gateway(), Told()
             gate.request_observers = (told,)
@@ -267,7 +267,7 @@ class TestLeaving:
 
 class TestEnding:
     @pytest.mark.parametrize("stream", [False, True])
-    def test_what_is_under_way_gets_one_error(self, stream):
+    def test_shutdown_ends_open_exchanges_with_one_error(self, stream):
         async def main():
             answer = Stream(CHUNK, None) if stream else None
             gate = gateway(answer)
@@ -283,7 +283,7 @@ class TestEnding:
         assert b"shutting_down" in got.body
         assert got.ended
 
-    def test_nothing_new_is_begun(self):
+    def test_shutdown_rejects_new_requests(self):
         gate = gateway()
         gate.is_draining = True
         got = ask(gate)
@@ -293,7 +293,7 @@ class TestEnding:
             "shutting_down",
         )
 
-    def test_somebody_elses_cancellation_is_no_end_of_ours(self):
+    def test_external_cancellation_propagates(self):
         async def main():
             gate = gateway(None)
             task = asyncio.create_task(asked(gate))
@@ -312,21 +312,21 @@ LIMITS = {"max_body_bytes": 2048, "max_buffered_bytes": 4096}
 
 
 class TestLimits:
-    def test_a_body_that_is_said_to_be_too_long_is_not_read(self):
+    def test_too_long_declared_body_is_not_read(self):
         got = ask(gateway(limits=LIMITS), b"x" * 3000)
         assert (got.status, got.headers["connection"]) == (413, "close")
 
-    def test_nor_one_that_does_not_say_so(self):
+    def test_too_long_undeclared_body_is_rejected(self):
         got = ask(gateway(limits=LIMITS), b"", parts=[b"x" * 1000] * 5)
         assert got.status == 413
 
-    def test_what_many_send_at_once_is_limited_together(self):
+    def test_total_size_of_concurrent_bodies_is_limited(self):
         gate = gateway(limits=LIMITS)
         gate.buffered_bytes = 4000
         got = ask(gate, b"", parts=[b"x" * 200, b"x"])
         assert (got.status, gate.buffered_bytes) == (503, 4000)
 
-    def test_a_body_that_does_not_come_is_not_waited_for(self):
+    def test_slow_body_times_out(self):
         async def main():
             gate = gateway(limits={"body_timeout_s": 0.05})
             sent = []
@@ -342,7 +342,7 @@ class TestLimits:
 
         asyncio.run(main())
 
-    def test_requests_at_once_are_limited(self):
+    def test_concurrent_requests_are_limited(self):
         async def main():
             gate = gateway(None, limits={"max_requests": 1})
             task = asyncio.create_task(asked(gate))
@@ -357,7 +357,7 @@ class TestLimits:
 
 
 class TestTelling:
-    def test_of_an_answer(self):
+    def test_recorder_receives_answer(self):
         told = Told()
         answer = Response(status=200, headers=JSON, body=b'{"a":1}', replica="a", notes=(("attempts", "2"),))
         got = ask(
@@ -377,25 +377,25 @@ class TestTelling:
         assert one.notes == (("attempts", "2"),)
         assert one.time_to_first_byte_s is not None
         assert one.duration_s >= one.time_to_first_byte_s >= 0
-        assert (got.headers["agentguard-notes"], got.headers["agentguard-request"]) == (
+        assert (got.headers["agentguard-upstream"], got.headers["agentguard-request"]) == (
             "attempts=2",
             one.request.request_id,
         )
 
-    def test_of_a_stream_no_more_than_is_wanted(self):
+    def test_recorder_receives_truncated_stream(self):
         told = Told()
         ask(gateway(Stream(CHUNK * 50, DONE), recorders=(told,)), {"stream": True})
         assert len(told[0].response_body) == 1000
         assert told[0].request.stream
 
-    def test_of_what_was_refused(self):
+    def test_recorder_receives_rejection(self):
         told = Told()
         gate = gateway(recorders=(told,), keys=[{"name": "k", "hash": "sha256:" + "0" * 64}])
         ask(gate, b"never read", Authorization="Bearer wrong")
         assert (told[0].status, told[0].error_code, told[0].request.body) == (401, "invalid_api_key", b"")
         assert b"wrong" not in repr(told[0].request.headers).encode()
 
-    def test_of_our_own_failure_and_the_client_gets_an_error(self, caplog):
+    def test_recorder_receives_internal_error_and_client_gets_error(self, caplog):
         told = Told()
         gate = gateway(recorders=(told,))
         gate.pool.answers = ["not an answer"]
@@ -404,25 +404,25 @@ class TestTelling:
         assert told[0].error_code == "internal_error"
 
 
-def test_nothing_answers_where_there_is_nothing():
+def test_own_paths_without_services_are_not_found():
     for path in ("/", "/status", "/healthz", "/metrics"):
         assert ask(gateway(), method="GET", path=path).status == 404
 
 
-def test_a_head_says_the_length_that_an_answer_without_a_body_would_have():
+def test_head_response_has_length_without_body():
     answer = Response(status=200, headers=((b"content-length", b"42"),))
     assert ask(gateway(answer), method="HEAD", path="/v1/files/f").headers["content-length"] == "42"
     assert "content-length" not in ask(gateway(Response(status=204)), method="DELETE", path="/v1/x").headers
 
 
 class TestStoredResponses:
-    """Only the replica that has a response can go on from it: the policy is not asked then."""
+    """Only the replica that has a response can continue it, so the load balancing policy is skipped."""
 
     BODY = b'{"id": "resp_1", "object": "response", "output": []}'
     EVENT = b'event: response.created\ndata: {"type":"response.created","response":{"id":"resp_1"}}\n\n'
 
     @pytest.mark.parametrize("stream", [False, True])
-    def test_what_goes_on_from_one_or_is_about_it_goes_to_its_replica(self, stream):
+    def test_stored_response_requests_go_to_owning_replica(self, stream):
         answer = Stream(self.EVENT, CHUNK) if stream else Response(status=200, body=self.BODY, replica="a")
         gate = gateway(answer, Response(status=200, body=b"{}", replica="b"))
         ask(gate, {"stream": stream}, path="/v1/responses")
@@ -430,9 +430,9 @@ class TestStoredResponses:
         ask(gate, method="POST", path="/v1/responses/resp_1/cancel")
         ask(gate, method="GET", path="/v1/responses/resp_1?x=1")
         ask(gate, method="GET", path="/v1/responses/resp_2")
-        assert [one.replica for one in gate.pool.asked] == ["", "a", "a", "a", ""]
+        assert [one.pinned_replica for one in gate.pool.asked] == ["", "a", "a", "a", ""]
 
-    def test_no_more_of_them_are_known_than_fit(self):
+    def test_owner_cache_is_bounded(self):
         holders = ResponseAffinity()
         for number in range(20_001):
             assert holders.record(b'{"id": "resp_%d"}' % number, "a")
@@ -446,7 +446,7 @@ class TestModels:
         replicas = [{"name": f"r{n}", "url": url, "models": one} for n, one in enumerate(models)]
         return gateway(backends={"replicas": replicas})
 
-    def test_that_the_configuration_names_are_listed_by_the_names_that_clients_use(self):
+    def test_configured_models_are_listed_by_client_names(self):
         gate = self.backends({"small": "qwen3", "large": "qwen3-max"}, {"small": "other"})
         got = ask(gate, method="GET", path="/v1/models")
         assert [one["id"] for one in got.json["data"]] == ["large", "small"]
@@ -457,7 +457,7 @@ class TestModels:
         assert not gate.pool.asked
 
     @pytest.mark.parametrize("models", [[{}], [{"a": "b"}, {}], [{"a": "b", "*": "*"}]])
-    def test_of_a_replica_that_may_have_others_it_is_asked(self, models):
+    def test_model_list_of_open_replica_is_requested(self, models):
         gate = self.backends(*models)
         ask(gate, method="GET", path="/v1/models?limit=1")
         assert [one.target for one in gate.pool.asked] == ["/models?limit=1"]

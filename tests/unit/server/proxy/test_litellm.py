@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 from agentguard_server.proxy.auth.api_keys import Caller
 from agentguard_server.proxy.config.schema import KeyLimits, KeyOptions
-from agentguard_server.proxy.guard import build_interceptor
+from agentguard_server.proxy.guard.interceptor import InlineGuard
+from agentguard_server.proxy.guard.options import GuardOptions
 from agentguard_server.proxy.litellm import PATH, REQUEST_SCHEMA, LiteLLMGuardrail
 from agentguard_server.proxy.litellm.request import parse_guardrail_request
 from hypothesis import given, settings
@@ -38,8 +39,10 @@ def endpoint(policy: dict[str, Any] | None) -> LiteLLMGuardrail:
     guarding = None
     if policy is not None:
         tools = {"book": {"effect": "write"}, "find": {"effect": "read"}}
-        guarding = build_interceptor(
-            Policy.parse({"localizer": {"name": "first_finding"}, "tools": tools, **policy})
+        guarding = InlineGuard(
+            GuardOptions(
+                policy=Policy.parse({"localizer": {"name": "first_finding"}, "tools": tools, **policy})
+            )
         )
     gateway: Any = SimpleNamespace(interceptor=guarding, clock=MONOTONIC)
     return LiteLLMGuardrail(gateway)
@@ -47,7 +50,7 @@ def endpoint(policy: dict[str, Any] | None) -> LiteLLMGuardrail:
 
 @dataclass(kw_only=True)
 class LiteLlm:
-    """A LiteLLM as far as its guardrail goes, with a scripted model behind it."""
+    """LiteLLM's guardrail with a scripted model behind it."""
 
     guardrail: LiteLLMGuardrail
     turns: Iterable[Turn]
@@ -57,7 +60,7 @@ class LiteLlm:
     calls: int = 0
 
     async def ask(self, history: list[Any]) -> dict[str, Any] | str:
-        """The answer's message, or why there is none."""
+        """Return the answer's message, or the reason of the block."""
         self.calls += 1
         body = CHAT.body(history)
         said = {
@@ -98,7 +101,7 @@ class LiteLlm:
         return verdict
 
     async def agent(self, history: list[Any], *, most: int = 14) -> str:
-        """A loop that asks again when LiteLLM refuses, as clients do."""
+        """Run a loop that repeats its request if LiteLLM refuses it, as clients do."""
         for _ in range(most):
             message = await self.ask(history)
             if isinstance(message, str):
@@ -129,7 +132,7 @@ def played(turns: Iterable[Turn], policy: dict[str, Any] | None, **more: Any) ->
     return LiteLlm(guardrail=endpoint(policy), turns=iter(turns), **more)
 
 
-def test_a_loop_is_rolled_back_by_rewriting_the_messages_of_later_requests() -> None:
+def test_loop_is_rolled_back_in_messages_of_later_requests() -> None:
     world = played([*calls("find", 3), ("call", "book", "b"), ("say", "Done.")], ROLLBACK)
     assert asyncio.run(world.agent([TASK])) == "Done."
     last = json.dumps(world.sent[-1])
@@ -138,7 +141,7 @@ def test_a_loop_is_rolled_back_by_rewriting_the_messages_of_later_requests() -> 
     assert {one["action"] for one in world.verdicts} == {"NONE", "GUARDRAIL_INTERVENED"}
 
 
-def test_a_call_that_may_not_be_made_is_blocked_and_asked_for_anew() -> None:
+def test_forbidden_call_is_blocked_and_requested_again() -> None:
     world = played([("call", "fly", "x"), ("call", "book", "b"), ("say", "Done.")], ROLLBACK)
     assert asyncio.run(world.agent([TASK])) == "Done."
     (blocked,) = [one for one in world.verdicts if one["action"] == "BLOCKED"]
@@ -147,7 +150,7 @@ def test_a_call_that_may_not_be_made_is_blocked_and_asked_for_anew() -> None:
     assert "fly" not in [call for one in world.sent[-1] for call in one.get("tool_calls") or ()]
 
 
-def test_a_run_that_was_stopped_is_blocked_before_the_model_is_asked() -> None:
+def test_stopped_run_is_blocked_before_model_call() -> None:
     world = played(calls("find", 9), STOP)
     history = [TASK]
     asyncio.run(world.agent(history, most=6))
@@ -156,13 +159,13 @@ def test_a_run_that_was_stopped_is_blocked_before_the_model_is_asked() -> None:
     assert len(world.sent) < 6
 
 
-def test_what_is_fine_passes_untouched() -> None:
+def test_clean_request_passes_unchanged() -> None:
     world = played([("call", "book", "b"), ("say", "Done.")], ROLLBACK)
     assert asyncio.run(world.agent([TASK])) == "Done."
     assert world.verdicts == [{"action": "NONE"}] * 4
 
 
-def test_without_a_guard_and_without_messages_nothing_is_judged() -> None:
+def test_request_without_guard_or_messages_is_not_judged() -> None:
     async def ask() -> None:
         for guardrail in (endpoint(None), endpoint(ROLLBACK)):
             for body in (
@@ -174,7 +177,7 @@ def test_without_a_guard_and_without_messages_nothing_is_judged() -> None:
     asyncio.run(ask())
 
 
-def test_an_answer_that_grows_is_judged_each_time_and_a_block_stays() -> None:
+def test_growing_answer_is_judged_each_time_and_block_persists() -> None:
     async def ask() -> None:
         guardrail = endpoint(ROLLBACK)
         request = {
@@ -197,7 +200,7 @@ def test_an_answer_that_grows_is_judged_each_time_and_a_block_stays() -> None:
     asyncio.run(ask())
 
 
-def test_one_tenant_never_judges_by_anothers_request() -> None:
+def test_tenants_never_share_requests() -> None:
     async def ask() -> None:
         guardrail = endpoint(ROLLBACK)
         request = {
@@ -213,7 +216,7 @@ def test_one_tenant_never_judges_by_anothers_request() -> None:
     asyncio.run(ask())
 
 
-def test_a_keys_limits_hold_here_too() -> None:
+def test_key_limits_apply() -> None:
     async def ask() -> list[int]:
         limits = KeyLimits(requests_per_minute=2)
         caller = Caller(KeyOptions(name="k", hash="sha256:" + "0" * 64, limits=limits))
@@ -224,7 +227,7 @@ def test_a_keys_limits_hold_here_too() -> None:
     assert asyncio.run(ask()) == [200, 200, 429, 429]
 
 
-def test_what_is_remembered_is_bounded_and_let_go() -> None:
+def test_call_cache_is_bounded_and_cleared() -> None:
     async def ask() -> None:
         guardrail = endpoint(ROLLBACK)
         for number in range(20):
@@ -253,7 +256,7 @@ def test_what_is_remembered_is_bounded_and_let_go() -> None:
         (b'{"input_type": "response", "request_headers": []}', "request_headers"),
     ],
 )
-def test_what_is_no_such_request_is_refused_by_its_field(body: bytes, field: str) -> None:
+def test_invalid_request_is_rejected_by_field(body: bytes, field: str) -> None:
     with pytest.raises(InputError, match=field):
         parse_guardrail_request(body)
 
@@ -274,7 +277,7 @@ def test_what_is_no_such_request_is_refused_by_its_field(body: bytes, field: str
         max_leaves=12,
     )
 )
-def test_anything_is_read_or_refused(value: Any) -> None:
+def test_arbitrary_body_is_parsed_or_rejected(value: Any) -> None:
     with_type = {"input_type": "response", **value} if isinstance(value, dict) else value
     try:
         parse_guardrail_request(json.dumps(with_type).encode())
@@ -282,7 +285,7 @@ def test_anything_is_read_or_refused(value: Any) -> None:
         return
 
 
-def test_a_run_is_named_by_a_header_or_a_parameter() -> None:
+def test_run_is_named_by_header_or_parameter() -> None:
     for more in (
         {"request_headers": {"Agentguard-Run": "mine", "authorization": "[present]"}},
         {"additional_provider_specific_params": {"agentguard-run": "mine"}},
@@ -294,7 +297,7 @@ def test_a_run_is_named_by_a_header_or_a_parameter() -> None:
     assert parse_guardrail_request(json.dumps({"input_type": "request", **hidden}).encode()).run_id == ""
 
 
-# -- LiteLLM itself, where it is installed: AGENTGUARD_LITELLM names a Python that has litellm[proxy].
+# -- LiteLLM itself, if it is installed: AGENTGUARD_LITELLM names a Python that has litellm[proxy].
 
 
 def litellm_python() -> str:
@@ -308,7 +311,7 @@ CLIENT = Path(__file__).with_name("litellm_client.py")
 
 
 @pytest.mark.slow
-def test_litellms_own_client_blocks_and_rewrites_as_it_is_told(tmp_path: Path) -> None:
+def test_litellm_client_blocks_and_rewrites(tmp_path: Path) -> None:
     python = litellm_python()
     import socket
     import threading
@@ -329,7 +332,7 @@ def test_litellms_own_client_blocks_and_rewrites_as_it_is_told(tmp_path: Path) -
     alone = {
         "PATH": os.environ["PATH"],
         "HOME": str(tmp_path),
-        "LITELLM_LOCAL_MODEL_COST_MAP": "True",  # else it looks for prices on the network
+        "LITELLM_LOCAL_MODEL_COST_MAP": "True",  # otherwise it looks for prices on the network
     }
     with socket.socket() as listening:
         listening.bind(("127.0.0.1", 0))

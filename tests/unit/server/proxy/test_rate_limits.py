@@ -1,4 +1,4 @@
-"""Limits of a key over several workers: what one gives out the others know, and none waits for another."""
+"""Limits of a key over several workers: workers share their grants, and none waits for another."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def ring(folder: Path, worker: int, workers: int = 2, **limits: int) -> Caller:
     return found[1]
 
 
-def test_one_worker_may_give_out_all_and_then_no_other_gives_out_more(tmp_path: Path) -> None:
+def test_concurrency_limit_is_shared_by_workers(tmp_path: Path) -> None:
     one, other = ring(tmp_path, 0, max_concurrent=3), ring(tmp_path, 1, max_concurrent=3)
     assert [one.acquire(1.0) for _ in range(3)] == [None] * 3
     assert other.acquire(1.0) == one.acquire(1.0) == 1.0
@@ -35,14 +35,14 @@ def test_one_worker_may_give_out_all_and_then_no_other_gives_out_more(tmp_path: 
     assert one.acquire(1.0) == 1.0
 
 
-def test_what_a_worker_that_died_had_under_way_is_not_counted_for_ever(tmp_path: Path) -> None:
+def test_concurrency_of_dead_worker_expires(tmp_path: Path) -> None:
     one, other = ring(tmp_path, 0, max_concurrent=2), ring(tmp_path, 1, max_concurrent=2)
     assert [one.acquire(1.0), one.acquire(1.0), other.acquire(1.0)] == [None, None, 1.0]
     in_its_place = ring(tmp_path, 0, max_concurrent=2)
     assert [other.acquire(1.0), in_its_place.acquire(1.0), other.acquire(1.0)] == [None, None, 1.0]
 
 
-def test_a_reload_gives_nothing_anew_and_forgets_nothing(tmp_path: Path) -> None:
+def test_reload_keeps_granted_and_used_limits(tmp_path: Path) -> None:
     quotas = SharedRateLimits(tmp_path, worker=0, workers=2)
 
     def made(**limits: int) -> Caller:
@@ -64,7 +64,7 @@ def test_a_reload_gives_nothing_anew_and_forgets_nothing(tmp_path: Path) -> None
     assert 29 < wait <= 30
 
 
-def test_what_is_refused_for_its_rate_does_not_run(tmp_path: Path) -> None:
+def test_rate_limited_request_does_not_hold_concurrency(tmp_path: Path) -> None:
     caller = ring(tmp_path, 0, max_concurrent=1, requests_per_minute=1)
     assert caller.acquire(5.0) is None
     caller.release()
@@ -77,10 +77,10 @@ def test_what_is_refused_for_its_rate_does_not_run(tmp_path: Path) -> None:
     limit=st.integers(1, 60),
     asks=st.lists(st.tuples(st.integers(0, 2), st.floats(0, 10, allow_nan=False)), min_size=1, max_size=80),
 )
-def test_workers_together_let_in_what_one_would(
+def test_workers_together_admit_as_much_as_one(
     tmp_path: Path, limit: int, asks: list[tuple[int, float]]
 ) -> None:
-    """A bucket of one worker is the reference; requests come to whichever worker."""
+    """The reference is the bucket of one worker; requests go to any worker."""
     (tmp_path / "quotas").unlink(missing_ok=True)
     workers = [ring(tmp_path, number, 3, requests_per_minute=limit) for number in range(3)]
     alone = Caller(KeyOptions(name="k", hash=HASH, limits=KeyLimits(requests_per_minute=limit)))
@@ -88,7 +88,7 @@ def test_workers_together_let_in_what_one_would(
     for number, gap in asks:
         now += gap
         wait, expected = workers[number].acquire(now), alone.acquire(now)
-        if (wait is None) != (expected is None):  # one rounds up what the other rounds down
+        if (wait is None) != (expected is None):  # rounding differs between the two
             assert (wait or expected or 0) < 1e-4
             return
         assert wait is None or wait == pytest.approx(expected, abs=1e-4)
@@ -116,10 +116,11 @@ def _takes(folder: Path, worker: int, most: int, ready: Any, let_in: Any) -> Non
 
 
 @pytest.mark.slow
-def test_processes_give_out_no_more_than_there_is(tmp_path: Path) -> None:
-    """600 a minute are 600 at once and ten a second; next to nothing is lost to their racing.
+def test_processes_never_exceed_the_limit(tmp_path: Path) -> None:
+    """600 per minute are 600 at once and ten per second; the race of processes loses almost nothing.
 
-    Who is halted as it counts a request forgets what the other was given meanwhile: no more than it can ask.
+    A process that is paused while it counts a request misses concurrent grants, but at most one request's
+    worth.
     """
     method = multiprocessing.get_context("spawn")
     queue, ready = method.Queue(), method.Barrier(2)
@@ -137,9 +138,7 @@ def test_processes_give_out_no_more_than_there_is(tmp_path: Path) -> None:
     assert max(running for _, running, _ in got) <= 3, "two, and one that is counted as it is refused"
 
 
-def test_more_keys_than_there_are_rows_have_their_share(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_keys_beyond_table_rows_get_a_share(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("agentguard_server.proxy.auth.rate_limits._MAX_ROWS", 2)
     quotas = SharedRateLimits(tmp_path, worker=0, workers=2)
     options = [

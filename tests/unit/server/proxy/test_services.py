@@ -5,25 +5,25 @@ from pathlib import Path
 
 from agentguard_server.proxy.capture.protocol import CapturedExchange
 from agentguard_server.proxy.capture.recorder import CaptureRecorder
-from agentguard_server.proxy.guard.options import CaptureOptions
+from agentguard_server.proxy.guard.options import CaptureOptions, GuardOptions
 from agentguard_server.proxy.process.services import _capture_metrics
 
-from agentguard.config.policy import Policy
 
-
-def test_what_capture_lost_or_still_holds_is_not_told_as_kept(tmp_path: Path) -> None:
+def test_dropped_or_pending_captures_are_not_counted_as_accepted(tmp_path: Path) -> None:
     async def play() -> None:
         options = CaptureOptions(max_queue_bytes=65_536)
-        capture = CaptureRecorder(options, Policy(), worker=1, socket_path_override=str(tmp_path / "nobody"))
+        capture = CaptureRecorder(
+            options, GuardOptions(), worker=1, socket_path_override=str(tmp_path / "nobody")
+        )
         for _ in range(100):
             capture.client.enqueue(CapturedExchange("", "", "chat", False, b"x" * 1000, b""), 1000)
         told = {name: value for name, _, value in _capture_metrics(capture)}
-        assert 0 < told["capture_lost"] < 100
-        assert told["capture_kept"] == 0
+        assert 0 < told["capture_dropped"] < 100
+        assert told["capture_accepted"] == 0
         capture.client.close()
         assert {name: value for name, _, value in _capture_metrics(capture)} == {
-            "capture_lost": 100,
-            "capture_kept": 0,
+            "capture_dropped": 100,
+            "capture_accepted": 0,
         }
 
     asyncio.run(play())

@@ -60,7 +60,7 @@ def only_id(client: TestClient) -> str:
     return str(found[0]["id"])
 
 
-def test_the_list_names_methods_and_baselines(client: TestClient) -> None:
+def test_list_names_methods_and_baselines(client: TestClient) -> None:
     page = client.get("/evals")
     assert page.status_code == 200
     assert "says" in page.text
@@ -70,7 +70,7 @@ def test_the_list_names_methods_and_baselines(client: TestClient) -> None:
     assert methods[2]["baseline"] == "baseline"
 
 
-def test_a_page_links_the_runs_the_store_has(client: TestClient) -> None:
+def test_page_links_runs_in_store(client: TestClient) -> None:
     page = client.get(f"/evals/{only_id(client)}")
     assert page.status_code == 200
     assert 'href="/runs/r1#step-1"' in page.text
@@ -85,7 +85,7 @@ def test_runs_are_filtered(client: TestClient, show: str, n: int) -> None:
     assert f"{n} runs</span>" in page.text
 
 
-def test_two_are_compared_run_by_run(client: TestClient) -> None:
+def test_two_evaluations_are_compared_by_run(client: TestClient) -> None:
     id = only_id(client)
     asked = {"a": f"{id}:says", "b": f"{id}:last_step"}
     page = client.get("/evals/compare", params=asked)
@@ -100,21 +100,21 @@ def test_two_are_compared_run_by_run(client: TestClient) -> None:
 
 
 @pytest.mark.parametrize("asked", [{}, {"a": "x"}, {"a": "0123:says", "b": "0123:says"}])
-def test_what_is_not_there_is_said(client: TestClient, asked: dict[str, str]) -> None:
+def test_missing_evaluation_is_reported(client: TestClient, asked: dict[str, str]) -> None:
     assert client.get("/evals/compare", params=asked).status_code == 404
     assert client.get("/api/evals/compare", params=asked).status_code == 404
     assert client.get("/evals/0123456789abcdef").status_code == 404
     assert client.get("/api/evals/0123456789abcdef").status_code == 404
 
 
-def test_what_cannot_be_compared_is_said(client: TestClient) -> None:
+def test_incomparable_evaluations_are_reported(client: TestClient) -> None:
     id = only_id(client)
     asked = {"a": f"{id}:says", "b": f"{id}:says", "what": "outcome"}
     assert client.get("/evals/compare", params=asked).status_code == 200
     assert client.get(f"/evals/{id}", params={"page": "99", "method": "nobody"}).status_code == 200
 
 
-def test_a_broken_file_is_named_and_the_others_are_shown(client: TestClient, folder: Path) -> None:
+def test_broken_file_is_named_and_others_are_shown(client: TestClient, folder: Path) -> None:
     data = json.loads((folder / "one.json").read_text())
     data["version"] = 9
     (folder / "two.json").write_bytes(json.dumps(data, separators=(",", ":")).encode())
@@ -124,7 +124,7 @@ def test_a_broken_file_is_named_and_the_others_are_shown(client: TestClient, fol
     assert "says" in page
 
 
-def test_names_are_text(client: TestClient, folder: Path) -> None:
+def test_names_are_escaped(client: TestClient, folder: Path) -> None:
     data = json.loads((folder / "one.json").read_text())
     data["dataset"] = data["methods"][0]["method"] = EVIL
     for case in data["cases"]:
@@ -138,7 +138,7 @@ def test_names_are_text(client: TestClient, folder: Path) -> None:
         assert "&lt;script&gt;" in page.text
 
 
-def test_a_file_is_read_again_only_when_it_changed(folder: Path) -> None:
+def test_unchanged_file_is_not_read_again(folder: Path) -> None:
     held = EvaluationFiles((folder,))
     first = held.list_files()[0].result_file
     assert first is not None
@@ -160,7 +160,7 @@ def test_failures_are_counted_and_grouped(client: TestClient) -> None:
     assert found["clusters"] == []
 
 
-def test_runs_of_a_schema_are_a_cluster_of_their_own(tmp_path: Path, client: TestClient) -> None:
+def test_runs_of_schema_form_one_cluster(tmp_path: Path, client: TestClient) -> None:
     schema = ErrorSchema(
         id="s1",
         signature=("It does the same again.",),
@@ -182,7 +182,7 @@ def test_runs_of_a_schema_are_a_cluster_of_their_own(tmp_path: Path, client: Tes
     assert "1 schemata could not be read" in page
 
 
-def test_an_empty_store_says_what_to_do(tmp_path: Path) -> None:
+def test_empty_store_shows_instructions(tmp_path: Path) -> None:
     with Store.open(tmp_path / "empty.db") as store:
         app = build_app(store, ViewerSettings(evals=(tmp_path / "none",)))
         with TestClient(app, base_url="http://127.0.0.1") as client:
@@ -190,5 +190,5 @@ def test_an_empty_store_says_what_to_do(tmp_path: Path) -> None:
             assert "agentguard eval" in client.get("/evals").text
 
 
-def test_cases_without_a_name_are_no_links(tmp_path: Path) -> None:
+def test_cases_without_name_have_generated_ids(tmp_path: Path) -> None:
     assert all(case.id for case in to_dataset(records()).build_cases())

@@ -1,4 +1,4 @@
-"""A person's judgement: kept, shown, counted; and what is refused."""
+"""Feedback of a person: stored, shown, counted; and rejected input."""
 
 import pytest
 from agentguard_server.viewer.app import build_app
@@ -47,7 +47,7 @@ def form(store: Store, **more: str) -> dict[str, str]:
     return {"subject": "diagnosis", "subject_id": diagnosis.id, "right": "no", "by": "ann", **more}
 
 
-def test_a_judgement_is_kept_and_used(store, client):
+def test_feedback_is_stored_and_used(store, client):
     answer = client.post(ADDRESS, data=form(store, step="3", code="y/2", note="  it was the third "))
     assert answer.status_code == 303
     assert answer.headers["location"] == "/runs/a%2Fb%20%C3%A4#judge"
@@ -62,7 +62,7 @@ def test_a_judgement_is_kept_and_used(store, client):
     assert (schema.confirmed, schema.refuted) == (0, 1)
 
 
-def test_one_changes_and_withdraws_what_one_said(store, client):
+def test_user_can_change_and_withdraw_feedback(store, client):
     wanted = {"accept": "application/json"}
     first = client.post(ADDRESS, data=form(store, right="yes"), headers=wanted)
     assert first.status_code == 201
@@ -74,12 +74,12 @@ def test_one_changes_and_withdraws_what_one_said(store, client):
     for who in ("ann", "bob"):
         client.post(ADDRESS, data=form(store, withdraw="yes", by=who))
     assert store.get_run_summary(RUN).judged == ""
-    assert len(store.list_judgements(RUN)) == 5  # what was said stays on record
+    assert len(store.list_judgements(RUN)) == 5  # the feedback remains stored
     (schema,) = SqlSchemaStore(store).load()
     assert (schema.confirmed, schema.refuted) == (0, 0)
 
 
-def test_findings_and_hypotheses_are_judged_too(store, client):
+def test_findings_and_hypotheses_accept_feedback(store, client):
     (finding,) = store.list_findings(RUN)
     (diagnosis,) = store.list_diagnoses(RUN)
     assert client.post(ADDRESS, data=form(store, subject="finding", subject_id=finding.id)).status_code == 303
@@ -102,26 +102,26 @@ def test_findings_and_hypotheses_are_judged_too(store, client):
         {"subject": "finding"},
     ],
 )
-def test_what_is_wrong_is_refused(store, client, wrong):
+def test_invalid_feedback_is_rejected(store, client, wrong):
     answer = client.post(ADDRESS, data=form(store, **wrong))
     assert answer.status_code == 400
     assert store.list_judgements(RUN) == ()
 
 
-def test_bodies_that_are_no_forms(store, client):
+def test_invalid_form_body_is_rejected(store, client):
     for body in (b"\xff\xfe", b"&" * 100, b"a=1&" * 200, b""):
         assert client.post(ADDRESS, content=body).status_code == 400
     assert client.get(ADDRESS).status_code in (404, 405)
     assert client.post("/runs/none/judge", data=form(store)).status_code == 400
 
 
-def test_a_long_note_is_cut(store, client):
+def test_long_note_is_truncated(store, client):
     client.post(ADDRESS, data=form(store, note="x" * 9000, code="c" * 900, by="n" * 300))
     (row,) = store.list_judgements(RUN)
     assert (len(row.data["note"]), len(row.data["code"]), len(row.by)) == (2000, 256, 64)
 
 
-def test_without_a_name_it_is_the_user_of_this_machine(store, client):
+def test_missing_name_defaults_to_local_user(store, client):
     import getpass
 
     given = form(store)
@@ -130,7 +130,7 @@ def test_without_a_name_it_is_the_user_of_this_machine(store, client):
     assert store.list_judgements(RUN)[0].by == getpass.getuser()
 
 
-def test_where_nothing_is_kept_nothing_can_be_judged(store):
+def test_read_only_viewer_rejects_feedback(store):
     client = TestClient(
         build_app(store, ViewerSettings(allows_feedback=False)), base_url=HERE, headers={"origin": HERE}
     )  # fmt: skip

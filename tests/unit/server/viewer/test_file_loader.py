@@ -1,4 +1,4 @@
-"""Files into the store: all formats, what is broken said, ids that fit."""
+"""Import of files into the store: all formats, reports of broken files, unique ids."""
 
 import json
 
@@ -41,7 +41,7 @@ def test_files_are_read_and_diagnosed(store):
     assert (state.total, state.done, state.runs, state.broken, state.running) == (1, 1, 1, 0, False)
 
 
-def test_what_cannot_be_read_is_said_and_the_rest_is_shown(store, tmp_path):
+def test_unreadable_file_is_reported_and_others_are_shown(store, tmp_path):
     (tmp_path / "good.json").write_text(json.dumps(chat("do it", "done")))
     (tmp_path / "bad.json").write_text("{")
     told: list[str] = []
@@ -55,7 +55,7 @@ def test_what_cannot_be_read_is_said_and_the_rest_is_shown(store, tmp_path):
     assert len(store.list_run_summaries().rows) == 1
 
 
-def test_runs_of_one_name_do_not_hide_each_other(store, tmp_path):
+def test_runs_with_equal_names_get_unique_ids(store, tmp_path):
     for folder in ("a", "b"):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "run.json").write_text(json.dumps(chat(f"do {folder}", "done")))
@@ -65,7 +65,7 @@ def test_runs_of_one_name_do_not_hide_each_other(store, tmp_path):
     assert {row.task for row in rows} == {"do a", "do b"}
 
 
-def test_ids_are_made_to_fit(store):
+def test_invalid_ids_are_replaced(store):
     loader = FileLoader(store, ())
     assert loader._make_unique_id("ok") == "ok"
     assert loader._make_unique_id("ok") == "ok~2"
@@ -75,14 +75,14 @@ def test_ids_are_made_to_fit(store):
         assert made.isascii()
 
 
-def test_troubles_are_counted_and_a_few_are_kept(store):
+def test_errors_are_counted_and_some_are_kept(store):
     loader = FileLoader(store, ())
     for i in range(MAX_SHOWN_ERRORS * 2):
         loader.loading.add_error(str(i))
     assert (loader.loading.broken, len(loader.loading.errors)) == (MAX_SHOWN_ERRORS * 2, MAX_SHOWN_ERRORS)
 
 
-def test_a_fault_of_a_part_ends_reading_and_not_the_viewer(store):
+def test_internal_error_stops_loading_but_not_viewer(store):
     def broken(_):
         raise ZeroDivisionError
 
@@ -91,7 +91,7 @@ def test_a_fault_of_a_part_ends_reading_and_not_the_viewer(store):
     assert "ZeroDivisionError" in loader.loading.errors[0]
 
 
-def test_it_can_be_stopped(store):
+def test_loading_can_be_stopped(store):
     loader = FileLoader(store, [SAMPLES])
     loader.start()
     loader.stop(10)

@@ -1,4 +1,4 @@
-"""What changes is told to every page that is open, by one look at the store."""
+"""Live updates of every open page, from one poll of the store."""
 
 import asyncio
 import json
@@ -30,7 +30,7 @@ def store(request, tmp_path):
 
 
 async def event(stream, name: str = "runs", within_s: float = 60.0) -> dict:
-    """The data of the next event of a name."""
+    """Return the data of the next event of a name."""
 
     async def look() -> dict:
         async for part in stream:
@@ -46,7 +46,7 @@ def write(store, *ids: str) -> None:
     store.write(*(RunRow(id=id, task="t") for id in ids)).wait(10)
 
 
-def test_pages_are_told_what_is_written(store):
+def test_pages_receive_written_runs(store):
     async def main() -> None:
         hub = EventHub(store, poll_interval_s=0.02)
         streams = [await hub.listen() for _ in range(3)]
@@ -67,7 +67,7 @@ def test_pages_are_told_what_is_written(store):
     asyncio.run(main())
 
 
-def test_who_else_writes_to_the_store_is_heard(store):
+def test_pages_receive_writes_of_other_processes(store):
     other = Store(store.address, store.options)
 
     async def main() -> None:
@@ -83,7 +83,7 @@ def test_who_else_writes_to_the_store_is_heard(store):
     other.close()
 
 
-def test_what_was_missed_is_told_at_once(store):
+def test_missed_updates_are_sent_at_once(store):
     write(store, "old")
     since = store.list_changes(0.0)[0].updated_at
     write(store, "new")
@@ -97,8 +97,8 @@ def test_what_was_missed_is_told_at_once(store):
     asyncio.run(main())
 
 
-def test_what_was_missed_is_asked_for_after_the_first_look(store):
-    """Else a row that shows between the two is told by neither."""
+def test_missed_updates_are_queried_after_first_poll(store):
+    """Otherwise neither reports a row that appears between the two."""
     write(store, "old")
 
     async def main() -> None:
@@ -122,7 +122,7 @@ def test_what_was_missed_is_asked_for_after_the_first_look(store):
     asyncio.run(main())
 
 
-def test_a_page_that_comes_as_the_last_one_leaves_is_told(store, monkeypatch):
+def test_page_opened_while_last_one_closes_receives_updates(store, monkeypatch):
     closing, closed = threading.Event(), threading.Event()
     close = ChangeDetector.close
 
@@ -149,7 +149,7 @@ def test_a_page_that_comes_as_the_last_one_leaves_is_told(store, monkeypatch):
     asyncio.run(main())
 
 
-def test_one_task_looks_and_only_while_somebody_listens(tmp_path):
+def test_one_task_polls_only_while_pages_are_open(tmp_path):
     with Store.open(tmp_path / "s.db") as store:
 
         async def main() -> None:
@@ -185,7 +185,7 @@ def test_one_task_looks_and_only_while_somebody_listens(tmp_path):
         asyncio.run(main())
 
 
-def test_too_many_pages_are_refused(tmp_path):
+def test_too_many_pages_are_rejected(tmp_path):
     with Store.open(tmp_path / "s.db") as store:
 
         async def main() -> None:
@@ -201,7 +201,7 @@ def test_too_many_pages_are_refused(tmp_path):
         asyncio.run(main())
 
 
-def test_a_quiet_connection_hears_that_it_is_alive(tmp_path):
+def test_idle_connection_receives_heartbeat(tmp_path):
     with Store.open(tmp_path / "s.db") as store:
 
         async def main() -> None:
@@ -214,7 +214,7 @@ def test_a_quiet_connection_hears_that_it_is_alive(tmp_path):
         asyncio.run(main())
 
 
-def test_a_store_that_goes_away_comes_back(tmp_path, monkeypatch):
+def test_unavailable_store_recovers(tmp_path, monkeypatch):
     with Store.open(tmp_path / "s.db") as store:
 
         async def main() -> None:
@@ -239,7 +239,7 @@ def test_a_store_that_goes_away_comes_back(tmp_path, monkeypatch):
         asyncio.run(main())
 
 
-def test_reading_files_is_told(tmp_path):
+def test_loading_progress_is_sent(tmp_path):
     with Store.open(tmp_path / "s.db") as store:
 
         async def main() -> None:
@@ -254,7 +254,7 @@ def test_reading_files_is_told(tmp_path):
         asyncio.run(main())
 
 
-def test_a_page_that_does_not_keep_up_gets_one_event():
+def test_slow_page_receives_one_combined_event():
     page = EventListener()
     for i in range(200):
         page.push("runs", _build_runs_event([SummaryChange(f"r{i % 70}", float(i), 0.0)]))

@@ -28,7 +28,7 @@ def client(store: Store, target: ExportTarget | None) -> TestClient:
     return TestClient(build_app(store, ViewerSettings(collector=target)), base_url="http://127.0.0.1")
 
 
-def test_a_run_is_sent_where_the_viewer_was_told(store: Store, tmp_path: Path) -> None:
+def test_run_is_sent_to_configured_collector(store: Store, tmp_path: Path) -> None:
     with receiving(tmp_path, "--reject", "1") as one:
         asked = client(store, ExportTarget(endpoint=one.url, headers={"authorization": "s3cret"}))
         page = asked.get("/runs/unrecovered-total").text
@@ -42,7 +42,7 @@ def test_a_run_is_sent_where_the_viewer_was_told(store: Store, tmp_path: Path) -
         assert asked.get("/runs/unrecovered-total/send").status_code in (404, 405)
 
 
-def test_a_page_of_another_site_sends_nothing(store: Store, tmp_path: Path) -> None:
+def test_cross_site_request_sends_nothing(store: Store, tmp_path: Path) -> None:
     with receiving(tmp_path) as one:
         asked = client(store, ExportTarget(endpoint=one.url))
         headers = {"sec-fetch-site": "cross-site", "origin": "http://evil.example"}
@@ -50,7 +50,7 @@ def test_a_page_of_another_site_sends_nothing(store: Store, tmp_path: Path) -> N
         assert not one.noted()
 
 
-def test_a_collector_that_refuses_is_said(store: Store, tmp_path: Path) -> None:
+def test_collector_rejection_is_reported(store: Store, tmp_path: Path) -> None:
     with receiving(tmp_path, "--answers", "401") as one:
         answer = client(store, ExportTarget(endpoint=one.url)).post(
             "/runs/unrecovered-total/send", headers=OURS
@@ -59,7 +59,7 @@ def test_a_collector_that_refuses_is_said(store: Store, tmp_path: Path) -> None:
     assert "other credentials" in answer.text
 
 
-def test_without_a_collector_there_is_no_button_and_no_address(store: Store) -> None:
+def test_missing_collector_hides_button_and_address(store: Store) -> None:
     asked = client(store, None)
     assert "Send to" not in asked.get("/runs/unrecovered-total").text
     assert asked.post("/runs/unrecovered-total/send", headers=OURS).status_code == 404

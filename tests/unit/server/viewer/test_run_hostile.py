@@ -1,4 +1,4 @@
-"""Any run at all: its page parses, has no element but ours, and says all that the run says."""
+"""Pages of arbitrary runs: each parses, has only our elements, and shows all text of the run."""
 
 from __future__ import annotations
 
@@ -121,9 +121,7 @@ DIAGNOSES = st.none() | st.builds(
     max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
 )
 @given(RUNS, DIAGNOSES)
-def test_any_run_is_a_page_of_our_elements_with_all_its_text(
-    run: Trajectory, diagnosis: Diagnosis | None
-) -> None:
+def test_any_run_renders_only_own_elements_and_all_text(run: Trajectory, diagnosis: Diagnosis | None) -> None:
     html = render_html(RunData.from_run(run, diagnosis), RENDERER)
     html.encode()
     read = Page(html)
@@ -142,7 +140,7 @@ def test_any_run_is_a_page_of_our_elements_with_all_its_text(
             assert wanted in text, field
 
 
-def test_a_line_of_a_megabyte_and_deep_json_make_a_small_page(tmp_path: object) -> None:
+def test_megabyte_line_and_deep_json_render_small_page(tmp_path: object) -> None:
     deep = "[" * 100_000 + "]" * 100_000
     steps = (
         Step(index=0, source=Source.AGENT, agent="a", content="x" * 1_000_000),

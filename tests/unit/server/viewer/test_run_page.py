@@ -40,7 +40,7 @@ def evil_marks() -> dict[str, object]:
 
 
 def evil_run(run_id: str = "a/b?c#d e%2Fé") -> tuple[Trajectory, Diagnosis]:
-    """A run whose every text tries to get out of its place, and a diagnosis that quotes it."""
+    """Return a run whose every text tries to escape its element, and a diagnosis that quotes it."""
     step = Step(
         index=0,
         source=Source.AGENT,
@@ -111,7 +111,7 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
 
 
 def evil_clean(diagnosis: Diagnosis) -> Diagnosis:
-    """The diagnosis as JSON can hold it: halves of surrogate pairs are none."""
+    """Return the diagnosis as JSON can contain it: without lone surrogates."""
 
     def text(value: str) -> str:
         return value.replace("\ud83d", "\ufffd")
@@ -144,7 +144,7 @@ def page(client: TestClient, path: str) -> Page:
 # -- the page
 
 
-def test_the_page_says_what_went_wrong_first(client: TestClient) -> None:
+def test_page_begins_with_failure_summary(client: TestClient) -> None:
     text = client.get("/runs/unrecovered-total").text
     read = Page(text)
     assert read.text.index("Failed") < read.text.index("Conversation")
@@ -154,7 +154,7 @@ def test_the_page_says_what_went_wrong_first(client: TestClient) -> None:
     assert len(set(read.ids)) == len(read.ids)
 
 
-def test_headings_come_in_order_and_there_is_one_title(client: TestClient) -> None:
+def test_headings_are_ordered_and_title_is_unique(client: TestClient) -> None:
     for path in ("", "?show=branches", "?show=effects", "?show=findings", "?show=about", "?q=booked"):
         tags = [tag for tag, _ in page(client, f"/runs/lisbon-hotel{path}").elements]
         levels = [int(tag[1]) for tag in tags if tag in ("h1", "h2", "h3")]
@@ -163,7 +163,7 @@ def test_headings_come_in_order_and_there_is_one_title(client: TestClient) -> No
         assert all(after - before <= 1 for before, after in pairwise(levels))
 
 
-def test_every_part_of_a_recovered_run_is_there(client: TestClient) -> None:
+def test_recovered_run_has_every_section(client: TestClient) -> None:
     branches = page(client, "/runs/lisbon-hotel?show=branches").text
     assert "Branch 3 left at step 4: compensate" in " ".join(branches.split())
     assert "What the run did instead" in branches
@@ -174,7 +174,7 @@ def test_every_part_of_a_recovered_run_is_there(client: TestClient) -> None:
     assert "left behind" in left
 
 
-def test_all_links_of_a_page_lead_somewhere(client: TestClient) -> None:
+def test_all_links_resolve(client: TestClient) -> None:
     read = page(client, "/runs/lisbon-hotel")
     for link in read.links():
         path, _, anchor = link.partition("#")
@@ -186,7 +186,7 @@ def test_all_links_of_a_page_lead_somewhere(client: TestClient) -> None:
             assert not anchor or f'id="{anchor}"' in there.text
 
 
-def test_without_script_a_long_run_is_read_page_by_page(client: TestClient) -> None:
+def test_long_run_is_paginated_without_script(client: TestClient) -> None:
     first = page(client, "/runs/long-250")
     assert "step-99" in first.ids
     assert "step-100" not in first.ids
@@ -195,7 +195,7 @@ def test_without_script_a_long_run_is_read_page_by_page(client: TestClient) -> N
     assert {"step-200", "step-249"} <= set(far.ids)
 
 
-def test_steps_come_as_a_fragment(client: TestClient) -> None:
+def test_steps_are_served_as_fragment(client: TestClient) -> None:
     read = page(client, "/runs/long-250/steps?from=100&to=110")
     assert [one for one in read.ids if one.startswith("step-") and not one.endswith("-who")] == [
         f"step-{n}" for n in range(100, 110)
@@ -204,18 +204,18 @@ def test_steps_come_as_a_fragment(client: TestClient) -> None:
     assert page(client, "/runs/long-250/steps?from=x&to=-3&line=nobody").ids
 
 
-def test_the_axis_is_in_the_url(client: TestClient) -> None:
+def test_axis_is_part_of_url(client: TestClient) -> None:
     assert "by time" in page(client, "/runs/lisbon-hotel?axis=steps").text
     assert "by step number" in page(client, "/runs/lisbon-hotel").text
 
 
-def test_a_run_that_is_not_there_and_a_step_that_is_not_there(client: TestClient) -> None:
+def test_missing_run_and_step_are_not_found(client: TestClient) -> None:
     assert client.get("/runs/nobody").status_code == 404
     assert client.get("/runs/lisbon-hotel/raw.json?step=99").status_code == 404
     assert client.get("/runs/lisbon-hotel?step=99999999999&show=odd&axis=odd&page=x").status_code == 200
 
 
-def test_an_id_may_hold_any_printable_character(client: TestClient) -> None:
+def test_id_may_contain_any_printable_character(client: TestClient) -> None:
     path = f"/runs/{quote('a/b?c#d e%2Fé', safe='')}"
     assert client.get(path).status_code == 200
     assert client.get(f"{path}/steps?from=0&to=1").status_code == 200
@@ -223,7 +223,7 @@ def test_an_id_may_hold_any_printable_character(client: TestClient) -> None:
     assert f"{path}/export.html" in page(client, path).links()
 
 
-def test_raw_json_has_everything(client: TestClient) -> None:
+def test_raw_json_is_complete(client: TestClient) -> None:
     whole = client.get("/runs/lisbon-hotel/raw.json").json()
     assert (len(whole["steps"]), len(whole["branches"]), len(whole["recoveries"])) == (9, 3, 3)
     assert {one["state"] for one in whole["effects"]} == {"done", "compensated", "attempted"}
@@ -231,7 +231,7 @@ def test_raw_json_has_everything(client: TestClient) -> None:
     assert one["tool_calls"][0]["arguments"]["amount"] == 137.5
 
 
-def test_downloads_are_named_after_the_run(client: TestClient) -> None:
+def test_downloads_are_named_after_run(client: TestClient) -> None:
     for kind, suffix in (("html", ".html"), ("json", ".json"), ("atif", ".atif.json")):
         answer = client.get(f"/runs/{quote('a/b?c#d e%2Fé', safe='')}/export.{kind}")
         assert answer.status_code == 200, answer.text[:200]
@@ -239,7 +239,7 @@ def test_downloads_are_named_after_the_run(client: TestClient) -> None:
     assert client.get("/runs/lisbon-hotel/export.atif").json()["schema_version"].startswith("ATIF")
 
 
-def test_the_judgement_form_names_the_diagnosis(client: TestClient) -> None:
+def test_feedback_form_names_diagnosis(client: TestClient) -> None:
     fields = {
         str(given.get("name")): given.get("value")
         for tag, given in page(client, "/runs/unrecovered-total").elements
@@ -250,7 +250,7 @@ def test_the_judgement_form_names_the_diagnosis(client: TestClient) -> None:
     assert fields["subject_id"]
 
 
-def test_without_a_kept_store_nothing_can_be_judged(tmp_path: object) -> None:
+def test_read_only_store_hides_feedback_form(tmp_path: object) -> None:
     with Store.open(f"{tmp_path}/s.db") as store:
         run, diagnosis = viewer_runs.lost()
         store.write_run(run)
@@ -264,13 +264,13 @@ def test_without_a_kept_store_nothing_can_be_judged(tmp_path: object) -> None:
     assert not any(given.get("method") == "post" for _, given in read.elements)
 
 
-# -- what a run must not do to the page
+# -- a run's content must not change the page
 
 PATHS = ("", "?show=branches", "?show=effects", "?show=findings", "?show=about", "?q=pwned", "/export.html")
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_nothing_in_a_run_becomes_an_element_an_attribute_or_a_link(client: TestClient, path: str) -> None:
+def test_run_content_adds_no_element_attribute_or_link(client: TestClient, path: str) -> None:
     assert_harmless(page(client, f"/runs/evil{path}"), exported=path == "/export.html")
 
 
@@ -282,7 +282,7 @@ def assert_harmless(read: Page, *, exported: bool = False) -> None:
         assert "src" not in given or str(given["src"]).startswith("/static/")
         for name in ("href", "action"):
             target = str(given.get(name) or "/")
-            if (tag, target) == ("link", "data:,"):  # an icon of our own, which is none
+            if (tag, target) == ("link", "data:,"):  # our own icon, an empty data URL
                 continue
             assert target.startswith(("/", "#")), target
             assert not target.startswith("//")
@@ -292,13 +292,13 @@ def assert_harmless(read: Page, *, exported: bool = False) -> None:
     assert not any(c in read.text for c in "\u202e\u2066\x00")
 
 
-def test_all_of_a_hostile_step_can_be_read(client: TestClient) -> None:
+def test_hostile_step_is_fully_readable(client: TestClient) -> None:
     text = squashed(page(client, "/runs/evil").text)
     for name in ("content", "reasoning", "part", "raw", "result", "loose", "told", "damage"):
         assert as_shown(evil(name)) in text, name
 
 
-def test_one_text_can_be_had_as_it_is(client: TestClient) -> None:
+def test_single_text_is_served_unchanged(client: TestClient) -> None:
     answer = client.get("/runs/evil/text?step=0&field=content")
     assert answer.headers["content-type"] == "text/plain; charset=utf-8"
     assert answer.headers["x-content-type-options"] == "nosniff"
@@ -308,7 +308,7 @@ def test_one_text_can_be_had_as_it_is(client: TestClient) -> None:
 # -- the exported file
 
 
-def test_the_file_needs_nothing_else_and_has_everything(client: TestClient) -> None:
+def test_exported_file_is_self_contained_and_complete(client: TestClient) -> None:
     text = client.get("/runs/lisbon-hotel/export.html").text
     read = Page(text)
     assert not [tag for tag, _ in read.elements if tag in ("script", "link", "img", "form")]
@@ -321,7 +321,7 @@ def test_the_file_needs_nothing_else_and_has_everything(client: TestClient) -> N
     assert "275 euros in total" in read.text
 
 
-def test_a_file_leaves_nothing_out() -> None:
+def test_exported_file_omits_nothing() -> None:
     from agentguard_server.viewer.data.run_data import RunData
     from agentguard_server.viewer.export import render_html
 

@@ -1,4 +1,4 @@
-"""The list of runs: what its address says, what it shows, and that nothing of a run is more than text."""
+"""The list of runs: parameters of its address, its content, and escaping of every text of a run."""
 
 import re
 from html import unescape
@@ -47,7 +47,7 @@ def shown(page: str) -> list[str]:
     return [unescape(one) for one in re.findall(r'<tr role="row" data-id="([^"]*)"', page)]
 
 
-def test_filters_order_and_pages_live_in_the_address(store, client):
+def test_filter_order_and_page_are_in_address(store, client):
     fill(store)
     page = client.get("/?verdict=failure&sort=cost&dir=asc").text
     assert shown(page) == ["r00", "r03", "r06", "r09"]
@@ -59,7 +59,7 @@ def test_filters_order_and_pages_live_in_the_address(store, client):
     assert shown(client.get(unescape(more)).text) == ["r06", "r05", "r04", "r03", "r02"]
 
 
-def test_a_heading_sorts_and_sorts_back(store, client):
+def test_heading_toggles_sort_order(store, client):
     fill(store)
     page = client.get("/?tag=t1").text
     (link,) = re.findall(r'class="c-tokens num"><a href="([^"]+)"', page)
@@ -70,7 +70,7 @@ def test_a_heading_sorts_and_sorts_back(store, client):
     assert shown(client.get(unescape(back)).text) == ["r01", "r03", "r05", "r07", "r09", "r11"]
 
 
-def test_a_filter_in_use_can_be_taken_away(store, client):
+def test_active_filter_can_be_removed(store, client):
     fill(store)
     page = client.get("/?tag=t1&verdict=failure&q=task&sort=cost").text
     links = [unescape(one) for one in re.findall(r'<a class="chip" href="([^"]+)"', page)]
@@ -96,7 +96,7 @@ def test_a_filter_in_use_can_be_taken_away(store, client):
         ("step=٣", "no step"),
     ],
 )
-def test_what_is_wrong_in_an_address_is_passed_over_and_said(store, client, query, said):
+def test_invalid_parameters_are_ignored_and_reported(store, client, query, said):
     fill(store, 3)
     answer = client.get(f"/?{query}")
     assert answer.status_code == 200
@@ -105,7 +105,7 @@ def test_what_is_wrong_in_an_address_is_passed_over_and_said(store, client, quer
     assert client.get(f"/api/runs?{query}").json()["passed_over"]
 
 
-def test_everything_of_a_run_is_text(store, client):
+def test_run_content_is_escaped(store, client):
     store.write(
         RunRow(id=EVIL.replace("\u202e", ""), task=EVIL, created_at=5.0, data={"extra": {"tags": [EVIL]}}),
         StepRow(run_id=EVIL.replace("\u202e", ""), index=0, data={"model": EVIL}),
@@ -127,7 +127,7 @@ def test_everything_of_a_run_is_text(store, client):
     assert re.fullmatch(r"/runs/[\w%.~-]+", link)
 
 
-def test_what_recovery_and_people_said_is_shown(store, client):
+def test_recovery_and_feedback_are_shown(store, client):
     fill(store, 4)
     store.write(
         RecoveryRow(run_id="r00", strategy="truncate", outcome="recovered"),
@@ -143,7 +143,7 @@ def test_what_recovery_and_people_said_is_shown(store, client):
     assert shown(client.get("/?judged=yes").text) == ["r00"]
 
 
-def test_an_empty_store_says_what_to_do(client, store):
+def test_empty_store_shows_instructions(client, store):
     page = client.get("/").text
     assert "No runs yet" in page
     assert "agentguard diagnose RUNS --store" in page
@@ -153,7 +153,7 @@ def test_an_empty_store_says_what_to_do(client, store):
     assert '<a href="/?">show all runs</a>' in page
 
 
-def test_programs_get_the_same_as_data(store, client):
+def test_json_api_returns_same_data(store, client):
     fill(store)
     found = client.get("/api/runs?verdict=failure&limit=3").json()
     assert [one["run_id"] for one in found["runs"]] == ["r09", "r06", "r03"]
@@ -165,7 +165,7 @@ def test_programs_get_the_same_as_data(store, client):
     assert rest["next"] is None
 
 
-def test_nothing_of_another_tenant_is_shown(store):
+def test_other_tenants_are_hidden(store):
     from agentguard_server.viewer.settings import ViewerSettings
 
     fill(store, 2)
@@ -174,7 +174,7 @@ def test_nothing_of_another_tenant_is_shown(store):
     assert shown(client.get("/").text) == ["theirs"]
 
 
-def test_the_page_is_small(store, client):
+def test_page_is_small(store, client):
     fill(store, 50)
     page = client.get("/")
     style, script = client.get("/static/runs.css"), client.get("/static/runs.js")
@@ -195,14 +195,14 @@ pairs = st.lists(
 
 @given(pairs)
 @settings(max_examples=300)
-def test_an_address_is_read_the_same_again(given):
+def test_address_round_trips(given):
     first = parse_run_query(given)
     again = parse_run_query([*first.parameters])
     assert (again.filter, again.sort, again.limit) == (first.filter, first.sort, first.limit)
     assert again.problems == ()
 
 
-def test_reading_an_address():
+def test_address_is_parsed():
     found = parse_run_query(
         [("verdict", "failure"), ("verdict", "none"), ("since", "2026-01-02T03:04:05+01:00"), ("q", " a ")]
     )

@@ -1,4 +1,4 @@
-"""What stands before every page, asked as a browser, as a program, and as an attacker."""
+"""Access control of every page, for a browser, a program and an attacker."""
 
 import http.client
 import re
@@ -45,7 +45,7 @@ def guarded(store):
 @pytest.mark.parametrize(
     ("path", "status"), [("/", 200), ("/nothing", 404), ("/static/base.css", 200), ("/api/nothing", 404)]
 )
-def test_every_answer_has_the_headers(open_client, path, status):
+def test_every_response_has_security_headers(open_client, path, status):
     for method in ("GET", "HEAD"):
         answer = open_client.request(method, path)
         assert answer.status_code == status
@@ -56,26 +56,26 @@ def test_every_answer_has_the_headers(open_client, path, status):
         assert "cache-control" in answer.headers
 
 
-def test_the_policy_lets_nothing_of_a_page_run():
+def test_content_security_policy_forbids_inline_and_remote_content():
     assert CONTENT_SECURITY_POLICY.startswith("default-src 'none'")
     assert "unsafe" not in CONTENT_SECURITY_POLICY
     assert not re.search(r"https?:|\*", CONTENT_SECURITY_POLICY)
 
 
-def test_a_page_that_fails_has_the_headers_too(store, monkeypatch):
+def test_error_page_has_security_headers(store, monkeypatch):
     app = build_app(store)
     monkeypatch.setattr(type(store), "list_run_summaries", lambda *_, **__: 1 / 0)
     answer = TestClient(app, base_url=HERE, raise_server_exceptions=False).get("/")
     assert answer.status_code == 500
     assert answer.headers["content-security-policy"] == CONTENT_SECURITY_POLICY
     assert "ZeroDivisionError" in answer.text
-    assert "division by zero" not in answer.text  # what an error says may hold anything
+    assert "division by zero" not in answer.text  # an error message may contain any text
 
 
 @pytest.mark.parametrize(
     "host", ["127.0.0.1:7430", "localhost", "LOCALHOST:1", "[::1]:7430", "localhost.", "127.8.8.8"]
 )
-def test_names_of_this_machine_are_answered(open_client, host):
+def test_local_host_names_are_accepted(open_client, host):
     assert open_client.get("/", headers={"host": host}).status_code == 200
 
 
@@ -87,25 +87,25 @@ def test_names_of_this_machine_are_answered(open_client, host):
         "a b", "127.0.0.1#",
     ],
 )  # fmt: skip
-def test_other_names_are_not_answered_on_loopback(open_client, host):
+def test_other_host_names_are_rejected_on_loopback(open_client, host):
     answer = open_client.get("/", headers={"host": host})
     assert answer.status_code in (400, 421)
     assert "<" not in answer.text
 
 
-def test_one_host_only(open_client):
+def test_two_host_headers_are_rejected(open_client):
     answer = open_client.get("/", headers=[("host", "127.0.0.1"), ("host", "evil.example")])
     assert answer.status_code == 400
 
 
 @given(st.text(max_size=40))
 @settings(max_examples=300)
-def test_a_host_name_is_read_or_refused(text):
+def test_host_header_is_parsed_or_rejected(text):
     name = _host_name(text)
     assert name is None or ("@" not in name and "/" not in name)
 
 
-def test_off_loopback_nothing_is_shown_without_the_token(guarded):
+def test_public_address_requires_token(guarded):
     for path in ("/", "/static/base.css", "/events", "/api/runs", "/runs/r"):
         answer = guarded.get(path)
         assert answer.status_code == 401
@@ -116,14 +116,14 @@ def test_off_loopback_nothing_is_shown_without_the_token(guarded):
 
 
 @pytest.mark.parametrize("wrong", ["", "x", TOKEN[:-1], TOKEN + "x", TOKEN.upper(), "ä" * 50])
-def test_a_wrong_token_shows_nothing(guarded, wrong):
+def test_wrong_token_is_rejected(guarded, wrong):
     assert guarded.get("/", params={"token": wrong}).status_code == 401
     bearer = f"Bearer {wrong}".encode()
     assert guarded.get("/", headers={"authorization": bearer}).status_code == 401
     assert guarded.get("/", headers={"cookie": f"agentguard_view={wrong}".encode()}).status_code == 401
 
 
-def test_the_link_puts_the_token_into_a_cookie(guarded):
+def test_link_moves_token_to_cookie(guarded):
     answer = guarded.get("/", params={"verdict": "failure", "token": TOKEN})
     assert answer.status_code == 303
     assert answer.headers["location"] == "/?verdict=failure"
@@ -140,18 +140,18 @@ def test_the_link_puts_the_token_into_a_cookie(guarded):
     assert guarded.get("/").status_code == 401
 
 
-def test_a_link_never_leads_to_another_host(guarded):
+def test_redirect_stays_on_same_host(guarded):
     answer = guarded.get("http://viewer.example//evil.example/x", params={"token": TOKEN})
     assert answer.headers["location"] == "/evil.example/x"
 
 
-def test_a_program_shows_the_token_as_bearer(guarded):
+def test_bearer_token_is_accepted(guarded):
     assert guarded.get("/", headers={"authorization": f"Bearer {TOKEN}"}).status_code == 200
     assert guarded.get("/", headers={"authorization": f"bearer  {TOKEN} "}).status_code == 200
     assert guarded.get("/", headers={"authorization": f"Basic {TOKEN}"}).status_code == 401
 
 
-def test_https_makes_the_cookie_secure(store):
+def test_https_sets_secure_cookie(store):
     settings = ViewerSettings(host="0.0.0.0", token=TOKEN)
     client = TestClient(build_app(store, settings), base_url="https://viewer.example", follow_redirects=False)
     assert "; Secure" in client.get("/", params={"token": TOKEN}).headers["set-cookie"]
@@ -176,7 +176,7 @@ FORM = {"subject": "diagnosis", "subject_id": "d", "right": "yes"}
         {"authorization": "Bearer x"},
     ],
 )
-def test_a_form_of_another_page_is_refused(open_client, headers):
+def test_cross_site_form_is_rejected(open_client, headers):
     assert open_client.post("/runs/r/judge", data=FORM, headers=headers).status_code == 403
 
 
@@ -184,21 +184,21 @@ def test_a_form_of_another_page_is_refused(open_client, headers):
     "headers",
     [{"origin": HERE}, {"sec-fetch-site": "same-origin"}, {"origin": HERE, "sec-fetch-site": "same-origin"}],
 )
-def test_a_form_of_the_viewers_own_page_gets_through(open_client, headers):
+def test_same_origin_form_is_accepted(open_client, headers):
     answer = open_client.post("/runs/r/judge", data=FORM, headers=headers)
-    assert answer.status_code == 400  # there is no such diagnosis: it was read
+    assert answer.status_code == 400  # there is no such diagnosis: the request was read
     assert "no such diagnosis" in answer.text
 
 
-def test_a_program_with_the_token_may_change_something(guarded):
+def test_bearer_token_may_write(guarded):
     bearer = {"authorization": f"Bearer {TOKEN}"}
     assert guarded.post("/runs/r/judge", data=FORM, headers=bearer).status_code == 400
     guarded.get("/", params={"token": TOKEN})
-    assert guarded.post("/runs/r/judge", data=FORM).status_code == 403  # a cookie alone is not enough
+    assert guarded.post("/runs/r/judge", data=FORM).status_code == 403  # a cookie alone does not suffice
 
 
 @pytest.mark.parametrize("method", ["PUT", "DELETE", "PATCH", "TRACE", "CONNECT", "X"])
-def test_other_methods_are_refused(open_client, method):
+def test_other_methods_are_rejected(open_client, method):
     assert open_client.request(method, "/").status_code == 405
 
 
@@ -216,13 +216,13 @@ def test_options_allows_no_other_origin(open_client):
         "/static/runs.css/../../app.py", "/runs.css", "/templates/base.html",
     ],
 )  # fmt: skip
-def test_nothing_but_assets_is_served(open_client, path):
+def test_only_assets_are_served(open_client, path):
     answer = open_client.get(path)
     assert answer.status_code in (400, 404)
     assert "import" not in answer.text
 
 
-def test_limits(open_client):
+def test_oversized_requests_are_rejected(open_client):
     assert open_client.get("/runs/a%00b").status_code == 400
     assert open_client.get("/?q=" + "a" * MAX_TARGET_BYTES).status_code == 414
     assert open_client.get("/runs/" + "a" * MAX_TARGET_BYTES).status_code == 414
@@ -241,14 +241,14 @@ def test_limits(open_client):
     assert client.post("/runs/r/judge", content=b"x", headers=bad).status_code == 413
 
 
-def test_websockets_are_refused(open_client):
+def test_websockets_are_rejected(open_client):
     from starlette.websockets import WebSocketDisconnect
 
     with pytest.raises(WebSocketDisconnect), open_client.websocket_connect("/events"):
         pass
 
 
-def test_assets_are_kept_by_what_they_hold(open_client):
+def test_assets_are_cached_by_content_hash(open_client):
     page = open_client.get("/").text
     (url,) = re.findall(r'"(/static/runs\.css\?v=[0-9a-f]+)"', page)
     first = open_client.get(url)
@@ -263,7 +263,7 @@ def test_assets_are_kept_by_what_they_hold(open_client):
     assert open_client.get("/static/runs.css?v=old").headers["cache-control"] == "no-cache"
 
 
-def test_it_works_below_a_prefix(store):
+def test_prefix_is_supported(store):
     from starlette.applications import Starlette
     from starlette.routing import Mount
 
@@ -285,7 +285,7 @@ def test_it_works_below_a_prefix(store):
     assert client.get("/ui/api/nothing").headers["content-type"] == "application/json"
 
 
-def test_tokens_of_two_viewers_on_one_machine_live_side_by_side(store):
+def test_tokens_of_two_viewers_on_one_machine_coexist(store):
     names = set()
     for token in ("a" * 20, "b" * 20):
         client = TestClient(
@@ -295,7 +295,7 @@ def test_tokens_of_two_viewers_on_one_machine_live_side_by_side(store):
     assert len(names) == 2
 
 
-def test_a_store_that_is_away_says_the_way_out(tmp_path):
+def test_unavailable_store_error_names_remedy(tmp_path):
     with Store.open(tmp_path / "s.db") as store:
         client = TestClient(build_app(store), base_url=HERE)
         store._database.invalidate()
@@ -308,6 +308,6 @@ def test_a_store_that_is_away_says_the_way_out(tmp_path):
         assert client.get("/api/runs").json()["way_out"]
 
 
-def test_status_lines_are_short(open_client):
+def test_error_responses_are_short(open_client):
     assert http.client.responses[421]
     assert len(open_client.get("/", headers={"host": "evil.example"}).content) < 400

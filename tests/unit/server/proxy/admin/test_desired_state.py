@@ -1,4 +1,4 @@
-"""What was asked of replicas, told to every worker of the machine."""
+"""Desired state of replicas, sent to every worker of the machine."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from agentguard.errors import ConfigError
 
 
 class Pool:
-    """Remembers what it was asked for; knows some replicas."""
+    """Pool that records its requests and knows some replicas."""
 
     def __init__(self, *names: str) -> None:
         self.names = set(names)
@@ -33,7 +33,7 @@ class Pool:
             raise ConfigError(f"there is no replica {name}")
 
 
-def test_each_worker_does_a_wish_once_and_takes_it_back_once(tmp_path: Path) -> None:
+def test_desired_state_is_applied_and_reverted_once_per_worker(tmp_path: Path) -> None:
     async def go_on() -> None:
         workers = [(DesiredReplicaState(tmp_path), Pool("a", "b")) for _ in range(2)]
         workers[0][0].set("a", "drain")
@@ -52,7 +52,7 @@ def test_each_worker_does_a_wish_once_and_takes_it_back_once(tmp_path: Path) -> 
     asyncio.run(go_on())
 
 
-def test_a_worker_that_begins_later_does_what_holds(tmp_path: Path) -> None:
+def test_late_worker_applies_current_state(tmp_path: Path) -> None:
     async def go_on() -> None:
         DesiredReplicaState(tmp_path).set("a", "drain")
         late, pool = DesiredReplicaState(tmp_path), Pool("a")
@@ -66,10 +66,10 @@ def test_a_worker_that_begins_later_does_what_holds(tmp_path: Path) -> None:
     asyncio.run(go_on())
 
 
-def test_wishes_within_one_tick_of_the_files_clock_are_told_apart(
+def test_writes_within_one_file_timestamp_are_distinguished(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The file has one time then, and the number of the one before is given to the one after next."""
+    """Both writes have the same file time, so the number decides."""
     now = time.time_ns() + 10**12
     stamp = "agentguard_server.proxy.admin.desired_state._file_stamp"
     monkeypatch.setattr(stamp, lambda path: (now, 7) if path.exists() else None)
@@ -81,7 +81,7 @@ def test_wishes_within_one_tick_of_the_files_clock_are_told_apart(
     assert told.read() == {}
 
 
-def test_a_replica_that_is_gone_needs_nothing(tmp_path: Path) -> None:
+def test_desired_state_of_unknown_replica_is_ignored(tmp_path: Path) -> None:
     async def go_on() -> None:
         wishes = DesiredReplicaState(tmp_path)
         wishes.set("gone", "drain")
@@ -91,12 +91,12 @@ def test_a_replica_that_is_gone_needs_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"a": "explode"}', '{"a": 1}', "{"])
-def test_a_file_of_another_shape_holds_no_wish(tmp_path: Path, text: str) -> None:
+def test_malformed_file_is_read_as_empty(tmp_path: Path, text: str) -> None:
     (tmp_path / "wishes.json").write_text(text)
     assert DesiredReplicaState(tmp_path).read() == {}
 
 
-def test_one_worker_needs_no_file() -> None:
+def test_single_worker_needs_no_file() -> None:
     wishes = DesiredReplicaState(None)
     wishes.set("a", "drain")
     assert wishes.read() == {"a": "drain"}

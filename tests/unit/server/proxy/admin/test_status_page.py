@@ -1,4 +1,4 @@
-"""The page of the state: nothing in it is taken for markup, and nothing of another origin is loaded."""
+"""The status page: no data is interpreted as markup, and no resource comes from another origin."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ def whole(**more: Any) -> dict[str, Any]:
     return {"version": EVIL, "ready": False, "why": [EVIL], "inflight": 1, "workers": [worker]} | more
 
 
-def test_everything_is_escaped() -> None:
+def test_status_page_escapes_all_values() -> None:
     body, _ = render_status_page(whole())
     assert "<script" not in body
     assert "<img" not in body
     assert "&lt;script&gt;" in body
 
 
-def test_only_the_pages_own_style_is_allowed() -> None:
+def test_status_page_allows_only_its_own_style() -> None:
     body, policy = render_status_page(whole())
     (style,) = re.findall(r"<style>(.*?)</style>", body)
     digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
@@ -43,6 +43,6 @@ def test_only_the_pages_own_style_is_allowed() -> None:
     assert "style=" not in body
 
 
-def test_a_worker_that_told_nothing_yet_is_shown() -> None:
+def test_status_page_shows_worker_without_report() -> None:
     body, _ = render_status_page(whole(ready=True, why=[], workers=[{"worker": 1, "pid": 2, "told_s": 3.0}]))
     assert "as of 3 s ago" in body

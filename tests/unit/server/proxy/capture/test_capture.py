@@ -1,4 +1,4 @@
-"""What passes is kept by a process of its own; what becomes of that slows no request."""
+"""Capture in a separate process: its faults do not delay requests."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from agentguard_server.proxy.capture.protocol import (
     parse_frame_length,
 )
 from agentguard_server.proxy.capture.recorder import CaptureRecorder
-from agentguard_server.proxy.guard import build_interceptor
-from agentguard_server.proxy.guard.options import CaptureOptions, RunsOptions
+from agentguard_server.proxy.guard.interceptor import InlineGuard
+from agentguard_server.proxy.guard.options import CaptureOptions, GuardOptions
 from agentguard_server.proxy.hooks import CompletedRequest, ProxyRequest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -39,10 +39,14 @@ POLICY = Policy.parse({"localizer": {"name": "first_finding"}, "recover": {"on_f
 
 @asynccontextmanager
 async def capturing(
-    folder: Path, *, runs: RunsOptions | None = None, **options: Any
+    folder: Path, *, runs: GuardOptions | None = None, **options: Any
 ) -> AsyncIterator[CaptureRecorder]:
     made = CaptureOptions(**{"store": str(folder / "runs.db"), **options})
-    capture = CaptureRecorder(made, POLICY, runs=runs, socket_path_override=str(folder / "k.sock"))
+    capture = CaptureRecorder(
+        made,
+        (runs or GuardOptions()).model_copy(update={"policy": POLICY}),
+        socket_path_override=str(folder / "k.sock"),
+    )
     capture.start()
     try:
         yield capture
@@ -85,11 +89,11 @@ def recorded(api: Api, body: Any, answer: bytes, **more: Any) -> CompletedReques
 
 
 @pytest.mark.parametrize(("name", "stream"), [("chat", False), ("responses", True), ("messages", True)])
-def test_what_passed_is_joined_to_a_run_and_diagnosed(name: str, stream: bool, tmp_path: Path) -> None:
+def test_captured_exchange_is_correlated_and_diagnosed(name: str, stream: bool, tmp_path: Path) -> None:
     api = APIS[name]
 
     async def play() -> None:
-        async with capturing(tmp_path, runs=RunsOptions(idle_timeout_s=1)) as capture:
+        async with capturing(tmp_path, runs=GuardOptions(idle_timeout_s=1)) as capture:
             history: list[Any] = [TASK]
             for turn in [*calls("find", 3), ("say", "There is none.")]:
                 made = api.answer(turn)
@@ -100,7 +104,7 @@ def test_what_passed_is_joined_to_a_run_and_diagnosed(name: str, stream: bool, t
             assert capture.client.accepted == 4
             await until(
                 lambda: capture.client.collector_status.diagnosed == 1
-            )  # a keeper that ends leaves what takes long
+            )  # a collector that ends abandons slow work
             assert (capture.client.pending, capture.client.dropped) == (0, 0)
 
     asyncio.run(play())
@@ -124,10 +128,10 @@ def test_what_passed_is_joined_to_a_run_and_diagnosed(name: str, stream: bool, t
         assert row.data["ended"]
 
 
-def test_a_guarded_run_is_kept_with_what_was_done(tmp_path: Path) -> None:
+def test_guarded_run_is_stored_with_its_recoveries(tmp_path: Path) -> None:
     async def play() -> str:
         async with capturing(tmp_path) as capture:
-            inline = build_interceptor(POLICY, run_log_factory=capture.client)
+            inline = InlineGuard(GuardOptions(policy=POLICY), run_log_factory=capture.client)
             turns = [*calls("find", 3), ("call", "book", "b", "hall"), ("say", "Done.")]
             world = Played(api=CHAT, guarding=inline, turns=iter(turns), tenant="team")
             history: list[Any] = [TASK]
@@ -153,7 +157,7 @@ def test_a_guarded_run_is_kept_with_what_was_done(tmp_path: Path) -> None:
         assert SECRET not in repr(kept)
 
 
-def test_a_keeper_that_dies_is_followed_by_another(tmp_path: Path) -> None:
+def test_dead_collector_is_restarted(tmp_path: Path) -> None:
     async def play() -> None:
         async with capturing(tmp_path) as capture:
             body = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
@@ -166,7 +170,7 @@ def test_a_keeper_that_dies_is_followed_by_another(tmp_path: Path) -> None:
             assert keeping is not None
             assert keeping.pid is not None
             before = keeping.pid
-            inline = build_interceptor(POLICY, run_log_factory=capture.client)
+            inline = InlineGuard(GuardOptions(policy=POLICY), run_log_factory=capture.client)
             world = Played(api=CHAT, guarding=inline, turns=iter(calls("find", 2)), run_id="second")
             await world._whole(json.dumps(CHAT.body([TASK])).encode())
             await until(lambda: capture.client.pending == capture.client.collector_status.pending == 0)
@@ -185,7 +189,7 @@ def test_a_keeper_that_dies_is_followed_by_another(tmp_path: Path) -> None:
         assert [step.source.value for step in second.steps] == ["user", "agent"], "it was gone on with"
 
 
-def test_a_store_that_cannot_be_used_is_told_of_and_slows_nobody(tmp_path: Path) -> None:
+def test_unusable_store_is_reported_and_does_not_block(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("no folder")
 
     async def play() -> None:
@@ -204,7 +208,7 @@ def test_a_store_that_cannot_be_used_is_told_of_and_slows_nobody(tmp_path: Path)
     asyncio.run(play())
 
 
-def test_what_has_no_room_is_counted_and_never_waited_for(tmp_path: Path) -> None:
+def test_full_queue_drops_and_counts_exchanges(tmp_path: Path) -> None:
     async def play() -> None:
         link = CollectorClient(str(tmp_path / "nobody"), max_queue_bytes=65_536)
         for _ in range(100):
@@ -219,11 +223,11 @@ def test_what_has_no_room_is_counted_and_never_waited_for(tmp_path: Path) -> Non
     asyncio.run(play())
 
 
-def test_what_is_too_long_is_counted(tmp_path: Path) -> None:
+def test_oversized_exchange_is_counted(tmp_path: Path) -> None:
     async def play() -> None:
         capture = CaptureRecorder(
             CaptureOptions(max_body_bytes=1024),
-            POLICY,
+            GuardOptions(policy=POLICY),
             worker=1,
             socket_path_override=str(tmp_path / "nobody"),
         )
@@ -242,7 +246,7 @@ def test_what_is_too_long_is_counted(tmp_path: Path) -> None:
     asyncio.run(play())
 
 
-def test_odd_requests_hurt_no_keeper(tmp_path: Path) -> None:
+def test_malformed_exchanges_do_not_stop_collector(tmp_path: Path) -> None:
     async def play() -> None:
         async with capturing(tmp_path) as capture:
             good = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
@@ -268,7 +272,7 @@ def test_odd_requests_hurt_no_keeper(tmp_path: Path) -> None:
         assert [step.content for step in good.steps] == ["hi", "ho"]
 
 
-def test_nobody_else_can_use_the_socket(tmp_path: Path, monkeypatch: Any) -> None:
+def test_socket_folder_is_private(tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     path = Path(build_socket_path(7))
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
@@ -282,7 +286,7 @@ texts = st.text(max_size=20)
 
 
 @given(st.lists(st.builds(CapturedExchange, texts, texts, texts, st.booleans(), st.binary(), st.binary())))
-def test_frames_hold_what_was_put_in(messages: list[CapturedExchange]) -> None:
+def test_frames_round_trip(messages: list[CapturedExchange]) -> None:
     made = encode_frame(messages)
     assert parse_frame_length(made[:4]) == len(made) - 4
     assert decode_messages(made[4:]) == messages

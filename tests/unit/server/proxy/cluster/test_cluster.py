@@ -1,4 +1,4 @@
-"""What proxies share over a database: SQLite for those of one machine, PostgreSQL for those of several."""
+"""State that proxies share over a database: SQLite on one machine, PostgreSQL across machines."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def url(request: Any, tmp_path: Path) -> str:
 
 @pytest.fixture
 def two(url: str) -> Iterator[tuple[ClusterServices, ClusterServices]]:
-    """Two proxies over one database."""
+    """Return two proxies over one database."""
     options = ClusterOptions(store=url, poll_interval_s=0.05, lookup_timeout_s=5)
     one, other = ClusterServices(options), ClusterServices(options)
     yield one, other
@@ -46,14 +46,14 @@ def sessions_of(shared: ClusterServices) -> SharedConversationStore:
 
 
 async def until(holds: Any, seconds: float = 60.0) -> None:
-    """Wait until it holds."""
+    """Wait until the condition is true."""
     end = time.monotonic() + seconds
     while not holds():
         assert time.monotonic() < end, "it did not come true in time"
         await asyncio.sleep(0.02)
 
 
-def test_a_conversation_goes_on_at_another_proxy(two: tuple[ClusterServices, ClusterServices]) -> None:
+def test_conversation_continues_at_another_proxy(two: tuple[ClusterServices, ClusterServices]) -> None:
     one, other = two
     state = {"line": [1, 2, {"told": "again, please"}], "text": "é"}
 
@@ -70,7 +70,7 @@ def test_a_conversation_goes_on_at_another_proxy(two: tuple[ClusterServices, Clu
     asyncio.run(go_on())
 
 
-def test_what_is_older_replaces_nothing(two: tuple[ClusterServices, ClusterServices]) -> None:
+def test_older_version_does_not_overwrite_newer(two: tuple[ClusterServices, ClusterServices]) -> None:
     one, other = two
 
     async def go_on() -> None:
@@ -82,7 +82,7 @@ def test_what_is_older_replaces_nothing(two: tuple[ClusterServices, ClusterServi
     asyncio.run(go_on())
 
 
-def test_a_run_that_is_deleted_takes_its_conversation_along(
+def test_deleting_a_run_deletes_its_conversation(
     two: tuple[ClusterServices, ClusterServices],
 ) -> None:
     one, other = two
@@ -96,7 +96,7 @@ def test_a_run_that_is_deleted_takes_its_conversation_along(
     asyncio.run(go_on())
 
 
-def test_hints_reach_the_others_and_nobody_hears_itself(two: tuple[ClusterServices, ClusterServices]) -> None:
+def test_health_hints_reach_only_other_proxies(two: tuple[ClusterServices, ClusterServices]) -> None:
     one, other = two
     assert one.health_hints is not None
     assert other.health_hints is not None
@@ -126,8 +126,8 @@ def test_hints_reach_the_others_and_nobody_hears_itself(two: tuple[ClusterServic
     assert own == []
 
 
-def test_a_proxy_that_begins_hears_only_what_still_holds(url: str) -> None:
-    Store.open(url).close()  # made here, as that takes a busy machine long
+def test_new_proxy_receives_only_current_hints(url: str) -> None:
+    Store.open(url).close()  # created here, since it takes long on a busy machine
     now = time.time()
     with Store.open(url) as store:
         store.write(
@@ -160,7 +160,7 @@ def test_a_proxy_that_begins_hears_only_what_still_holds(url: str) -> None:
     assert 25 - passed <= hint.duration_s <= 25.5
 
 
-def test_what_is_old_is_removed(url: str) -> None:
+def test_expired_state_is_deleted(url: str) -> None:
     old = time.time() - 1000
     with Store.open(url) as store:
         store.write(
@@ -173,7 +173,7 @@ def test_what_is_old_is_removed(url: str) -> None:
         assert store.delete_expired_shared_state(session_ttl_s=500, hint_ttl_s=500) == 0
 
 
-def test_without_a_database_it_goes_on_and_counts(tmp_path: Path) -> None:
+def test_missing_database_is_counted_and_does_not_block(tmp_path: Path) -> None:
     url = "postgresql://nobody:secret-word@127.0.0.1:1/none"
     shared = ClusterServices(ClusterOptions(store=url, poll_interval_s=0.05, lookup_timeout_s=1))
     try:
@@ -200,12 +200,12 @@ def test_without_a_database_it_goes_on_and_counts(tmp_path: Path) -> None:
         shared.close()
 
 
-def test_a_database_that_hangs_holds_a_request_no_longer_than_it_may(tmp_path: Path) -> None:
+def test_hanging_database_delays_request_only_up_to_timeout(tmp_path: Path) -> None:
     import socket
 
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
-        silent.listen(8)  # takes connections, and says nothing
+        silent.listen(8)  # accepts connections and never answers
         port = silent.getsockname()[1]
         shared = ClusterServices(
             ClusterOptions(store=f"postgresql://u:p@127.0.0.1:{port}/none", lookup_timeout_s=1)
@@ -224,12 +224,12 @@ def test_a_database_that_hangs_holds_a_request_no_longer_than_it_may(tmp_path: P
             shared.close()
 
 
-def test_a_database_must_be_named() -> None:
+def test_cluster_options_without_database_are_rejected() -> None:
     with pytest.raises(ConfigError, match=r"shared\.store"):
         ClusterServices(ClusterOptions())
 
 
-def test_the_captures_database_is_shared_where_no_other_is_named(tmp_path: Path) -> None:
+def test_capture_database_is_the_default_store(tmp_path: Path) -> None:
     shared = ClusterServices(ClusterOptions(health_hints=False), fallback_url=str(tmp_path / "runs.db"))
     assert shared.health_hints is None
     assert shared.conversations is not None
@@ -237,7 +237,7 @@ def test_the_captures_database_is_shared_where_no_other_is_named(tmp_path: Path)
 
 
 @pytest.mark.slow
-def test_a_database_that_stops_is_missed_and_found_again(request: Any) -> None:
+def test_restarted_database_is_reconnected(request: Any) -> None:
     server, url = request.getfixturevalue("postgres"), request.getfixturevalue("postgres_url")
     options = ClusterOptions(store=url, poll_interval_s=0.1, lookup_timeout_s=1)
     one, other = ClusterServices(options), ClusterServices(options)
@@ -260,7 +260,7 @@ def test_a_database_that_stops_is_missed_and_found_again(request: Any) -> None:
         other.start()
         sessions_of(one).save([KEY], {"a": 1}, tenant="", run="r", version=1)
         await asyncio.to_thread(one.store.flush, 10)
-        await sought()  # to open a connection may take longer than a request waits
+        await sought()  # a new connection may take longer than a request waits
         missed = sessions_of(other).missed_lookups
         await asyncio.to_thread(server.stop)
         try:
@@ -272,7 +272,7 @@ def test_a_database_that_stops_is_missed_and_found_again(request: Any) -> None:
             assert sessions_of(other).missed_lookups == missed + 30
         finally:
             await asyncio.to_thread(server.start)
-        await until(lambda: bool(heard), 60)  # what waited is told once it is back
+        await until(lambda: bool(heard), 60)  # pending rows are written once it is back
         await sought()
 
     try:

@@ -1,4 +1,4 @@
-"""Runs that go on at another proxy: what was done in them, and what was said, goes along."""
+"""Migration of runs to another proxy: effects and history are available there."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from agentguard_server.proxy.cluster.services import ClusterServices
 from agentguard_server.proxy.config.schema import ClusterOptions
-from agentguard_server.proxy.guard import build_interceptor
 from agentguard_server.proxy.guard.interceptor import InlineGuard
+from agentguard_server.proxy.guard.options import GuardOptions
 
 from agentguard.config.policy import Policy
 from agentguard.intercept.history_edits import build_turn_key
@@ -39,12 +39,13 @@ def url(request: Any, tmp_path: Path) -> str:
 
 
 class Two:
-    """Two proxies over one database, and one client of them."""
+    """Two proxies over one database, and their client."""
 
     def __init__(self, url: str) -> None:
         self.shared = [ClusterServices(ClusterOptions(store=url, lookup_timeout_s=5)) for _ in range(2)]
         self.proxies = [
-            build_interceptor(Policy.parse(ROLLBACK), conversations=one.conversations) for one in self.shared
+            InlineGuard(GuardOptions(policy=Policy.parse(ROLLBACK)), conversations=one.conversations)
+            for one in self.shared
         ]
         self.world = Played(api=CHAT, guarding=self.proxies[0], turns=iter(()))
         self.history: list[Any] = []
@@ -54,7 +55,7 @@ class Two:
         self.history = [TASK]
 
     def at(self, number: int) -> InlineGuard:
-        """From now on this one is asked; what was told to the database is there."""
+        """Switch to this proxy, after all rows are in the database."""
         for one in self.shared:
             assert one.effect_replicator is not None
             assert one.effect_replicator.flush(10)
@@ -63,7 +64,7 @@ class Two:
         return self.proxies[number]
 
     def turn(self) -> dict[str, Any]:
-        """One request with the whole history."""
+        """Send one request with the whole history."""
         made = self.world.ask(self.world.api.body(self.history))
         self.took(made)
         return made
@@ -88,7 +89,7 @@ def told(two: Two) -> str:
 
 @each_api
 @pytest.mark.parametrize("named", [True, False])
-def test_what_was_done_is_not_done_again_elsewhere_though_the_client_has_dropped_it(
+def test_effect_is_not_repeated_at_another_proxy_after_client_drops_it(
     two: Two, api: Api, named: bool
 ) -> None:
     ids = ["b", "find1", "find2", "find3"] if named else RANDOM
@@ -109,8 +110,8 @@ def test_what_was_done_is_not_done_again_elsewhere_though_the_client_has_dropped
 
 
 @each_api
-def test_what_was_done_in_turns_that_were_taken_back_is_known_from_the_history(two: Two, api: Api) -> None:
-    """Even where nothing but what was taken back is known of the run."""
+def test_rolled_back_effects_are_known_from_history(two: Two, api: Api) -> None:
+    """Even if only the rolled-back turns of the run are known."""
     turns: list[Turn] = [("call", "book", "b", "4"), ("call", "find", "f1", "x")]
     two.plays(api, [*turns, ("call", "book", "again", "4"), ("say", "Done.")])
     two.turn()
@@ -130,7 +131,7 @@ def test_what_was_done_in_turns_that_were_taken_back_is_known_from_the_history(t
 
 
 @each_api
-def test_another_task_may_do_the_same_again(two: Two, api: Api) -> None:
+def test_same_effect_in_another_task_is_executed(two: Two, api: Api) -> None:
     once, again = ("call", "book", "b1", "4"), ("call", "book", "b2", "4")
     two.plays(api, [once, ("say", "Done."), again, ("say", "Again.")])
     two.turn()
@@ -142,7 +143,7 @@ def test_another_task_may_do_the_same_again(two: Two, api: Api) -> None:
     assert "already taken effect" not in told(two)
 
 
-def test_effects_go_with_the_last_that_is_known_of_their_run(two: Two) -> None:
+def test_effects_expire_with_the_last_state_of_their_run(two: Two) -> None:
     two.plays(CHAT, [("call", "book", "b1", "4"), ("call", "find", "f", "x")], run_id="job")
     two.turn()
     two.turn()
@@ -157,7 +158,7 @@ def test_effects_go_with_the_last_that_is_known_of_their_run(two: Two) -> None:
 
 
 class Named:
-    """A client of the Responses API that names the response it goes on from."""
+    """Client of the Responses API that names the previous response."""
 
     def __init__(self, two: Two, turns: Sequence[Turn], *, stream: bool = False, **more: str) -> None:
         self.two, self.stream = two, stream
@@ -176,7 +177,7 @@ class Named:
         return [RESPONSES.result(id, "nothing found") for id in RESPONSES.calls(made)]
 
 
-def test_a_run_that_is_told_by_the_response_before_goes_on_elsewhere(two: Two) -> None:
+def test_run_with_previous_response_id_continues_at_another_proxy(two: Two) -> None:
     turns: list[Turn] = [
         *calls("find", 3),
         ("call", "book", "b", "4"),
@@ -185,7 +186,7 @@ def test_a_run_that_is_told_by_the_response_before_goes_on_elsewhere(two: Two) -
     ]
     client = Named(two, turns)
     given: list[Any] = [TASK]
-    for number in range(6):  # to and fro
+    for number in range(6):  # alternates
         two.at(number % 2)
         made = client.ask(*given)
         given = client.results(made)
@@ -201,7 +202,7 @@ def test_a_run_that_is_told_by_the_response_before_goes_on_elsewhere(two: Two) -
     assert two.world.unguarded == 0
 
 
-def test_who_stays_where_he_was_is_sent_as_he_asked(two: Two) -> None:
+def test_previous_response_id_is_kept_at_the_same_proxy(two: Two) -> None:
     client = Named(two, [*calls("find", 2), ("say", "Done.")])
     made = client.ask(TASK)
     first = client.before
@@ -211,7 +212,7 @@ def test_who_stays_where_he_was_is_sent_as_he_asked(two: Two) -> None:
 
 
 @pytest.mark.parametrize("why", ["store", "tenant", "gone"])
-def test_what_may_not_or_cannot_be_known_is_sent_as_it_came(two: Two, why: str) -> None:
+def test_unavailable_history_forwards_request_unchanged(two: Two, why: str) -> None:
     client = Named(two, [*calls("find", 2), ("say", "Done.")], tenant="team")
     made = client.ask(TASK, **({"store": False} if why == "store" else {}))
     two.at(1)

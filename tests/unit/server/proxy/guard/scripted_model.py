@@ -1,4 +1,4 @@
-"""A client, the proxy's seam and a scripted model, for each API that is guarded."""
+"""A client, the interface of the proxy and a scripted model, for each guarded API."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Turn = tuple[str, ...]
 
 @dataclass(kw_only=True)
 class Api:
-    """How one API is spoken, as far as the tests need it."""
+    """Message format of one API, as far as the tests need it."""
 
     name: str
     answer: Callable[[Turn], Body]
@@ -120,7 +120,7 @@ def calls(tool: str, count: int, *, first: int = 0) -> list[Turn]:
 
 @dataclass(kw_only=True)
 class Played:
-    """One client of the proxy; keeps what was sent upstream and what came back."""
+    """One client of the proxy; keeps the upstream requests and the answers."""
 
     api: Api
     guarding: RequestInterceptor
@@ -134,7 +134,7 @@ class Played:
     headers: tuple[tuple[bytes, bytes], ...] = ()
 
     def agent(self, history: list[Any], *, most: int = 12, result: str = "nothing found") -> str:
-        """A loop as people write it; returns the last answer's text."""
+        """Run a usual agent loop; return the text of the last answer."""
         for _ in range(most):
             made = self.ask(self.api.body(history))
             history += self.api.given(made)
@@ -145,12 +145,12 @@ class Played:
         raise AssertionError("the loop did not end")
 
     def ask(self, body: Body) -> Body:
-        """One request that is not streamed."""
+        """Send one request without streaming."""
         made: Body = json.loads(asyncio.run(self._whole(json.dumps(body).encode())))
         return made
 
     def raw(self, body: bytes, *, stream: bool = False) -> bytes:
-        """One request; returns the bytes that the client gets."""
+        """Send one request; return the bytes that the client gets."""
         return asyncio.run(self._streamed(body) if stream else self._whole(body))
 
     def asked(self, body: bytes, *, stream: bool = False) -> ProxyRequest:

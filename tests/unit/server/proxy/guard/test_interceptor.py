@@ -1,4 +1,4 @@
-"""Requests guarded as they pass: the same contract for each API, asked through the proxy's seam."""
+"""Inline guard of requests: the same contract for each API, called through the interface of the proxy."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from agentguard_server.proxy.guard import build_interceptor
 from agentguard_server.proxy.guard.interceptor import InlineGuard
-from agentguard_server.proxy.guard.options import RunsOptions
+from agentguard_server.proxy.guard.options import GuardOptions
 
 from agentguard.backends.base import Response
 from agentguard.config.policy import Policy
@@ -25,19 +24,21 @@ ROLLBACK = {"recover": {"on_fail": ["rollback"]}}
 each_api = pytest.mark.parametrize("api", list(APIS.values()), ids=list(APIS))
 
 
-def guarding(policy: dict[str, Any] | None = None, **more: Any) -> InlineGuard:
+def guarding(
+    policy: dict[str, Any] | None = None, *, options: dict[str, Any] | None = None, **more: Any
+) -> InlineGuard:
     tools = {"book": {"effect": "write"}, "find": {"effect": "read"}}
     given = {"localizer": {"name": "first_finding"}, "tools": tools, **(policy or {})}
-    return build_interceptor(Policy.parse(given), **more)
+    return InlineGuard(GuardOptions(policy=Policy.parse(given), **(options or {})), **more)
 
 
 def played(api: Api, turns: Sequence[Turn], policy: dict[str, Any] | None = None, **more: Any) -> Played:
-    options = {key: more.pop(key) for key in ("stream_mode", "options") if key in more}
+    options = {key: more.pop(key) for key in ("options",) if key in more}
     return Played(api=api, guarding=guarding(policy, **options), turns=iter(turns), **more)
 
 
 @each_api
-def test_a_loop_is_rolled_back_and_stays_so_in_every_later_request(api: Api) -> None:
+def test_loop_rollback_persists_in_later_requests(api: Api) -> None:
     world = played(api, LOOP, ROLLBACK)
     assert world.agent([TASK]) == "Done."
     last = json.dumps(world.sent[-1])
@@ -59,7 +60,7 @@ def test_a_loop_is_rolled_back_and_stays_so_in_every_later_request(api: Api) -> 
 
 
 @each_api
-def test_a_call_that_no_tool_answers_is_refused_before_the_client_sees_it(api: Api) -> None:
+def test_call_of_unknown_tool_is_refused_before_client_sees_it(api: Api) -> None:
     world = played(api, [("call", "fly", "x", "hall"), ("call", "book", "b", "hall")], ROLLBACK)
     made = world.ask(api.body([TASK]))
     assert api.calls(made) == ["b"]
@@ -67,17 +68,17 @@ def test_a_call_that_no_tool_answers_is_refused_before_the_client_sees_it(api: A
 
 
 @each_api
-def test_a_stream_shows_the_good_answer_alone(api: Api) -> None:
+def test_stream_contains_only_accepted_answer(api: Api) -> None:
     world = played(api, [("call", "fly", "x", "hall"), ("call", "book", "b", "hall")], ROLLBACK)
     seen = world.raw(json.dumps({**api.body([TASK]), "stream": True}).encode(), stream=True)
     assert b"fly" not in seen
     assert b"book" in seen
-    assert world.heads[0]["agentguard-held"] == "tools"
+    assert world.heads[0]["agentguard-stream-mode"] == "buffer_tool_calls"
 
 
 @each_api
 @pytest.mark.parametrize("stream", [False, True])
-def test_with_nothing_to_do_bytes_stay_as_they_are(api: Api, stream: bool) -> None:
+def test_clean_exchange_keeps_its_bytes(api: Api, stream: bool) -> None:
     world = played(api, [("call", "book", "b", "hall")])
     body = json.dumps({**api.body([TASK]), "x_new": [1, {"y": None}], "stream": stream}, indent=1).encode()
     got = world.raw(body, stream=stream)
@@ -92,7 +93,7 @@ def test_with_nothing_to_do_bytes_stay_as_they_are(api: Api, stream: bool) -> No
 
 @each_api
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_run_that_was_stopped_is_answered_by_the_guard(api: Api, stream: bool) -> None:
+def test_stopped_run_is_answered_by_guard(api: Api, stream: bool) -> None:
     world = played(api, calls("find", 9), {"recover": {"on_fail": ["stop"]}})
     history: list[Any] = [TASK]
     for i in range(3):
@@ -106,7 +107,7 @@ def test_a_run_that_was_stopped_is_answered_by_the_guard(api: Api, stream: bool)
 
 
 @each_api
-def test_what_offers_no_tool_passes(api: Api) -> None:
+def test_request_without_tools_passes_unguarded(api: Api) -> None:
     world = played(api, [("say", "Hello.")] * 4)
     plain = {key: value for key, value in api.body([TASK]).items() if key != "tools"}
     world.ask(plain)
@@ -120,10 +121,10 @@ def test_what_offers_no_tool_passes(api: Api) -> None:
     assert world.unguarded == 2, "a run that is guarded stays so"
 
 
-def test_everything_is_guarded_where_the_policy_says_so() -> None:
+def test_request_without_tools_is_guarded_if_configured() -> None:
     plain = {"model": "m", "messages": [TASK]}
-    for options in ({"stream_mode": "hold_all"}, {"options": RunsOptions(mode="all")}):
-        world = played(CHAT, [("say", "Hello.")], **options)
+    for options in ({"stream_mode": "buffer_all"}, {"mode": "always"}):
+        world = played(CHAT, [("say", "Hello.")], options=options)
         world.ask(plain)
         assert world.unguarded == 0
 
@@ -132,12 +133,12 @@ def test_everything_is_guarded_where_the_policy_says_so() -> None:
     ("run", "options", "too_long"),
     [
         ("off", {}, 0),
-        ("", {"stream_mode": "pass"}, 0),
-        ("", {"options": RunsOptions(max_body_bytes=1024)}, 1),
+        ("", {"stream_mode": "observe"}, 0),
+        ("", {"max_body_bytes": 1024}, 1),
     ],
 )
-def test_what_is_not_to_be_guarded_passes(run: str, options: dict[str, Any], too_long: int) -> None:
-    world = played(CHAT, [("call", "fly", "x", "hall")], run_id=run, **options)
+def test_excluded_request_passes_unguarded(run: str, options: dict[str, Any], too_long: int) -> None:
+    world = played(CHAT, [("call", "fly", "x", "hall")], run_id=run, options=options)
     body = {**CHAT.body([TASK]), "padding": "x" * 1024}
     assert CHAT.calls(world.ask(body)) == ["x"]
     assert world.unguarded == 1
@@ -147,12 +148,12 @@ def test_what_is_not_to_be_guarded_passes(run: str, options: dict[str, Any], too
 
 
 @pytest.mark.parametrize("body", [b"", b"[]", b'{"tools": [', b"[" * 60_000 + b'"tools"', b'{"tools": 1}'])
-def test_a_body_that_is_no_request_passes(body: bytes) -> None:
+def test_invalid_body_passes_unguarded(body: bytes) -> None:
     world = played(CHAT, [])
     assert world.guarding.intercept(world.asked(body)) is None
 
 
-def test_one_tenant_never_goes_on_with_anothers_run() -> None:
+def test_tenants_never_share_runs() -> None:
     inline = guarding(ROLLBACK)
     first = Played(api=CHAT, guarding=inline, turns=iter(LOOP), tenant="a", run_id="same")
     history: list[Any] = [TASK]
@@ -169,7 +170,7 @@ def test_one_tenant_never_goes_on_with_anothers_run() -> None:
     assert inline.sessions.describe("same", "a") != inline.sessions.describe("same", "b")
 
 
-def test_runs_are_named_by_the_client() -> None:
+def test_client_names_the_run() -> None:
     world = played(CHAT, [("say", "ok")] * 3, run_id="nightly-7")
     for _ in range(2):
         world.ask(CHAT.body([TASK]))
@@ -182,7 +183,7 @@ def test_runs_are_named_by_the_client() -> None:
 
 @pytest.mark.parametrize("policy", ["fail_open", "fail_closed"])
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_guard_that_fails(policy: str, stream: bool, monkeypatch: Any) -> None:
+def test_guard_error_follows_on_guard_error(policy: str, stream: bool, monkeypatch: Any) -> None:
     world = played(CHAT, [("call", "fly", "x", "hall")], {"on_guard_error": policy})
     body = json.dumps({**CHAT.body([TASK]), "stream": stream}).encode()
     monkeypatch.setattr("agentguard.runtime.session.Session.propose", None)
@@ -194,14 +195,14 @@ def test_a_guard_that_fails(policy: str, stream: bool, monkeypatch: Any) -> None
 
 
 @pytest.mark.parametrize("policy", ["fail_open", "fail_closed"])
-def test_a_request_that_the_guard_cannot_read(policy: str) -> None:
+def test_unreadable_request_follows_on_guard_error(policy: str) -> None:
     world = played(CHAT, [], {"on_guard_error": policy})
     opened = world.guarding.intercept(world.asked(json.dumps(CHAT.body([{"role": 7}])).encode()))
     assert (opened is None) is (policy == "fail_open")
     assert opened is None or (isinstance(opened, Response) and opened.status == 403)
 
 
-def test_a_compressed_answer_is_a_failure_of_the_guard() -> None:
+def test_compressed_answer_counts_as_guard_error() -> None:
     world = played(CHAT, [])
     guarded = world.guarding.intercept(world.asked(json.dumps(CHAT.body([TASK])).encode()))
     assert guarded is not None
@@ -211,7 +212,7 @@ def test_a_compressed_answer_is_a_failure_of_the_guard() -> None:
     assert world.guarding._interceptors[""].failures  # type: ignore[attr-defined]
 
 
-def test_a_stream_that_breaks_off_is_no_answer() -> None:
+def test_interrupted_stream_is_not_recorded_as_answer() -> None:
     world = played(CHAT, [("call", "book", "b", "hall")])
     guarded = world.guarding.intercept(world.asked(json.dumps(CHAT.body([TASK])).encode(), stream=True))
     assert guarded is not None
@@ -223,7 +224,7 @@ def test_a_stream_that_breaks_off_is_no_answer() -> None:
         asyncio.run(hold.finish(world._model))
 
 
-def test_a_repeated_request_goes_on_with_its_run() -> None:
+def test_repeated_request_continues_its_run() -> None:
     world = played(CHAT, [("call", "find", "f", "hall")] * 2)
     world.ask(CHAT.body([TASK]))
     world.headers = ((b"x-stainless-retry-count", b"1"),)
@@ -231,9 +232,9 @@ def test_a_repeated_request_goes_on_with_its_run() -> None:
     assert len({head["agentguard-run"] for head in world.heads}) == 1
 
 
-def test_a_run_that_nobody_goes_on_with_ends() -> None:
+def test_abandoned_run_ends() -> None:
     async def wait() -> None:
-        inline = guarding(options=RunsOptions(idle_timeout_s=1))
+        inline = guarding(options={"idle_timeout_s": 1})
         world = Played(api=CHAT, guarding=inline, turns=iter(calls("find", 1)))
         await world._whole(json.dumps(CHAT.body([TASK])).encode())
         assert not inline.sessions.list_summaries()[0]["ended"]
@@ -247,7 +248,7 @@ def test_a_run_that_nobody_goes_on_with_ends() -> None:
     asyncio.run(wait())
 
 
-def test_a_response_that_is_continued_by_its_id_stays_guarded() -> None:
+def test_response_continued_by_id_stays_guarded() -> None:
     world = played(RESPONSES, [("say", "one"), ("say", "two")])
     made = world.ask(RESPONSES.body([TASK]))
     world.ask({"model": "m", "input": "Go on.", "previous_response_id": made["id"]})
@@ -257,7 +258,7 @@ def test_a_response_that_is_continued_by_its_id_stays_guarded() -> None:
     assert world.unguarded == 1
 
 
-def test_a_judge_is_asked_aside_and_never_about_a_run_that_was_left(monkeypatch: Any) -> None:
+def test_judge_runs_in_another_thread_and_skips_abandoned_run(monkeypatch: Any) -> None:
     threads: list[str] = []
 
     def accept(run: Any) -> bool:
@@ -282,12 +283,12 @@ def test_a_judge_is_asked_aside_and_never_about_a_run_that_was_left(monkeypatch:
 
 
 def shortened(api: Api, history: list[Any], keep: int) -> list[Any]:
-    """A history as clients shorten it: a summary in place of all but its last turns."""
+    """Return a history as clients shorten it: a summary in place of all but the last turns."""
     return [{"role": "user", "content": "Book seat 4. (Some of it is done.)"}, *history[-2 * keep :]]
 
 
 @each_api
-def test_a_run_is_joined_by_its_calls_where_the_history_was_rewritten(api: Api) -> None:
+def test_rewritten_history_is_correlated_by_call_ids(api: Api) -> None:
     turns = [
         *calls("find", 3),
         ("call", "book", "b", "hall"),
@@ -305,7 +306,7 @@ def test_a_run_is_joined_by_its_calls_where_the_history_was_rewritten(api: Api) 
     for _ in range(4):
         turn(history)
     assert "rollback" in world.heads[3]["agentguard-recoveries"]
-    turn(shortened(api, history, 3))  # find1, find2 and book: the finds were taken back
+    turn(shortened(api, history, 3))  # find1, find2 and book: the finds were rolled back
     last = json.dumps(world.sent[-1])
     assert [id for id in ("find0", "find1", "find2", "b") if f'"{id}"' in last] == ["b"]
     assert len({head["agentguard-run"] for head in world.heads}) == 1
@@ -314,7 +315,7 @@ def test_a_run_is_joined_by_its_calls_where_the_history_was_rewritten(api: Api) 
     assert not world.guarding._interceptors[""].failures  # type: ignore[attr-defined]
 
 
-def test_runs_that_look_alike_are_never_mixed_up() -> None:
+def test_similar_runs_are_not_mixed() -> None:
     inline = guarding()
     for place in "ab":
         world = Played(api=CHAT, guarding=inline, turns=iter(calls("find", 1)))
@@ -328,7 +329,7 @@ def test_runs_that_look_alike_are_never_mixed_up() -> None:
 
 
 class Held:
-    """What workers share, in memory; what is kept must be plain data."""
+    """In-memory store of the workers' shared state; values must be plain data."""
 
     def __init__(self) -> None:
         self.states: dict[tuple[str, bytes], tuple[int, str]] = {}
@@ -340,7 +341,7 @@ class Held:
             self.states[tenant, key] = (version, json.dumps(state))
 
     def create_effect_store(self, run: str, *, tenant: str) -> None:
-        """Effects stay at home."""
+        """Return a local effect store."""
 
     async def load(self, keys: Sequence[bytes], *, tenant: str) -> Any:
         found = [self.states[tenant, key] for key in keys[:16] if (tenant, key) in self.states]
@@ -349,7 +350,7 @@ class Held:
 
 
 @each_api
-def test_what_one_worker_took_back_another_does_not_show_again(api: Api) -> None:
+def test_rollback_of_one_worker_applies_at_another(api: Api) -> None:
     shared = Held()
     first, second, third = (
         guarding(ROLLBACK, conversations=shared, run_id_suffix=f"-w{i}") for i in range(3)
@@ -385,7 +386,7 @@ def test_what_one_worker_took_back_another_does_not_show_again(api: Api) -> None
     assert shared.found == [True, True, False], "what was done to a run of another tenant is not known"
 
 
-def test_edits_that_are_none_are_left_out() -> None:
+def test_invalid_shared_edits_are_ignored() -> None:
     shared = Held()
     inline = guarding(ROLLBACK, conversations=shared)
     world = Played(api=CHAT, guarding=inline, turns=iter([("say", "ok")]))
@@ -395,7 +396,7 @@ def test_edits_that_are_none_are_left_out() -> None:
     assert world.sent[-1]["messages"] == history
 
 
-def test_a_long_body_is_read_aside() -> None:
+def test_long_body_is_parsed_in_another_thread() -> None:
     world = played(CHAT, LOOP[-2:], ROLLBACK)
     long = [{"role": "user", "content": "x" * 300_000}]
 
@@ -420,8 +421,8 @@ def test_a_long_body_is_read_aside() -> None:
     assert world.unguarded == 0
 
 
-def test_what_is_remembered_is_bounded_and_what_is_forgotten_ends() -> None:
-    inline = guarding(options=RunsOptions(max_sessions=3, max_session_bytes=10_000))
+def test_session_cache_is_bounded_and_evicts_runs() -> None:
+    inline = guarding(options={"max_sessions": 3, "max_session_bytes": 10_000})
     ended: list[Any] = []
     for place in range(6):
         world = Played(api=CHAT, guarding=inline, turns=iter([("call", "find", f"f{place}", "x")]))
@@ -436,7 +437,7 @@ def test_what_is_remembered_is_bounded_and_what_is_forgotten_ends() -> None:
 
 @each_api
 @pytest.mark.parametrize("stream", [False, True])
-def test_candidates_vote_on_what_has_effects(api: Api, stream: bool) -> None:
+def test_effectful_call_is_voted_on(api: Api, stream: bool) -> None:
     policy = {"recover": {"redundancy": {"effects": ["write"], "candidates": 3, "quorum": 2}}}
     turns = [("call", "book", "b1", "9"), ("call", "book", "b2", "4"), ("call", "book", "b3", "4")]
     world = played(api, turns, policy)
@@ -448,7 +449,7 @@ def test_candidates_vote_on_what_has_effects(api: Api, stream: bool) -> None:
     assert b'"b2"' in got or b'"b3"' in got
 
 
-def test_a_client_hears_of_somebody_while_a_long_call_is_held(monkeypatch: Any) -> None:
+def test_client_receives_heartbeat_during_long_hold(monkeypatch: Any) -> None:
     monkeypatch.setattr("agentguard_server.proxy.guard.guarded_request._KEEPALIVE_INTERVAL_S", -1.0)
     world = played(CHAT, [("call", "book", "b", "4")])
     seen = world.raw(json.dumps({**CHAT.body([TASK]), "stream": True}).encode(), stream=True)
@@ -457,7 +458,7 @@ def test_a_client_hears_of_somebody_while_a_long_call_is_held(monkeypatch: Any) 
     assert kept == b"".join(CHAT.stream(CHAT.answer(("call", "book", "b", "4"))))
 
 
-def test_half_of_a_surrogate_pair_does_not_get_by() -> None:
+def test_lone_surrogate_does_not_bypass_guard() -> None:
     world = played(CHAT, [("call", "fly", "x", "y"), ("call", "book", "b", "4")], ROLLBACK)
     task = {"role": "user", "content": "Book seat \ud83d."}
     assert CHAT.calls(world.ask(CHAT.body([task]))) == ["b"]

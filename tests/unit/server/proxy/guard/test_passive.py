@@ -1,4 +1,4 @@
-"""What has passed becomes the same runs however it came: in whatever order, and however many at once."""
+"""Passive correlation yields the same runs for any order and concurrency of the exchanges."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, cast
 from agentguard_server.proxy.capture.correlator import RunCorrelator
 from agentguard_server.proxy.capture.protocol import CapturedExchange
 from agentguard_server.proxy.capture.run_writer import RunWriter
-from agentguard_server.proxy.guard.options import RunsOptions
+from agentguard_server.proxy.guard.options import GuardOptions
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -51,7 +51,7 @@ def seen(api: Api, body: Any, answer: Any, *, run: str = "", repeat: bool = Fals
 def conversation(
     api: Api, run: str, picks: list[int], *, system: bool, drops: bool
 ) -> list[CapturedExchange]:
-    """The requests of one client: each answer is gone on with, one in three gets lost and is asked again."""
+    """Return the requests of one client, which loses one answer in three and requests it again."""
     history: list[Any] = [{"role": "system", "content": "You plan journeys."}] if system else []
     history.append({"role": "user", "content": f"How do I get to {run}?"})
     made: list[CapturedExchange] = []
@@ -69,11 +69,11 @@ def conversation(
 
 
 def as_acted(messages: list[CapturedExchange]) -> dict[str, Trajectory]:
-    """The runs as the engine that guards sees them, one request after another."""
+    """Return the runs of the inline engine, one request after another."""
     sessions: dict[str, Session] = {}
     rules = replace(
         cast(SessionConfig, GUARD.components.session_config), finding_threshold=2.0
-    )  # nothing that is found leads to a plan
+    )  # no finding leads to a plan
 
     def begin(meta: Trajectory) -> Session:
         sessions[meta.id] = Session(rules, meta, Capabilities())
@@ -94,7 +94,7 @@ def as_acted(messages: list[CapturedExchange]) -> dict[str, Trajectory]:
 def as_kept(messages: list[CapturedExchange], folder: Path, *, at_once: int, **options: Any) -> Store:
     store = Store.open(folder / "runs.db")
     kept = RunWriter(store, None if options.get("diagnose") is False else GUARD, redact=True)
-    observer = RunCorrelator(GUARD, kept, RunsOptions())
+    observer = RunCorrelator(GUARD, kept, GuardOptions())
     for begin in range(0, len(messages), at_once):
         with kept.unit_of_work():
             for message in messages[begin : begin + at_once]:
@@ -115,7 +115,7 @@ picks = st.lists(st.integers(0, 11), min_size=1, max_size=5)
     st.randoms(use_true_random=False),
 )
 @settings(max_examples=40, deadline=None)
-def test_runs_are_the_same_in_any_order_and_any_number_at_once(
+def test_passive_runs_are_independent_of_order_and_concurrency(
     conversations: list[Any], name: str, at_once: int, order: Any
 ) -> None:
     api = APIS[name]
@@ -135,7 +135,7 @@ def test_runs_are_the_same_in_any_order_and_any_number_at_once(
         assert {row.id for row in store.list_runs(tenant="t").rows} == set(expected)
 
 
-def test_what_detectors_find_in_a_run_without_calls_is_kept(tmp_path: Path) -> None:
+def test_findings_without_calls_are_stored(tmp_path: Path) -> None:
     body = CHAT.body([{"role": "user", "content": f"My key is {SECRET}, what is it?"}])
     passed = [seen(CHAT, body, CHAT.answer(("say", f"I can't help with that, nor with {SECRET}.")), run="a")]
     with as_kept(passed, tmp_path, at_once=1) as store:
@@ -149,7 +149,7 @@ def test_what_detectors_find_in_a_run_without_calls_is_kept(tmp_path: Path) -> N
         assert not store.list_diagnoses("a", tenant="t"), "tools were not called in it"
 
 
-def test_nothing_is_looked_for_where_that_is_switched_off(tmp_path: Path) -> None:
+def test_disabled_detection_finds_nothing(tmp_path: Path) -> None:
     body = CHAT.body([{"role": "user", "content": "Where is it?"}])
     passed = [seen(CHAT, body, CHAT.answer(("say", "I can't help with that.")), run="a")]
     with as_kept(passed, tmp_path, at_once=1, diagnose=False) as store:
@@ -157,7 +157,7 @@ def test_nothing_is_looked_for_where_that_is_switched_off(tmp_path: Path) -> Non
         assert not store.list_findings("a", tenant="t")
 
 
-def test_a_secret_in_one_run_leaves_those_written_with_it_as_they_are(tmp_path: Path) -> None:
+def test_secret_in_one_run_does_not_change_others(tmp_path: Path) -> None:
     tasks = {"a": "Where is Bern?", "b": f"The password is {SECRET}", "c": "Who is secretary: Ann?"}
     passed = [
         seen(
@@ -181,7 +181,7 @@ def test_a_secret_in_one_run_leaves_those_written_with_it_as_they_are(tmp_path: 
     assert "[redacted:" in repr(said["b"])
 
 
-def test_a_run_that_goes_on_is_stored_as_far_as_it_went(tmp_path: Path) -> None:
+def test_continued_run_is_stored_up_to_its_current_step(tmp_path: Path) -> None:
     history: list[Any] = [{"role": "user", "content": "Find it."}]
     asked = CHAT.answer(calls("find", 1)[0])
     passed = [seen(CHAT, CHAT.body(history), asked, run="a")]

@@ -1,4 +1,4 @@
-"""Streams however they are cut: what is let through is what came, and what is read is what was said."""
+"""Streams with any chunk borders: released bytes equal received bytes, and parsed text is complete."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 from agentguard_server.proxy.capture.correlator import _NO_CANDIDATES
-from agentguard_server.proxy.guard import build_interceptor
 from agentguard_server.proxy.guard.guarded_request import InlineGuardedRequest
 from agentguard_server.proxy.guard.interceptor import InlineGuard
+from agentguard_server.proxy.guard.options import GuardOptions
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -32,7 +32,7 @@ cuts = st.lists(st.integers(1, 400), max_size=12)
 
 @pytest.fixture(scope="module")
 def inline() -> InlineGuard:
-    return build_interceptor(POLICY)
+    return InlineGuard(GuardOptions(policy=POLICY))
 
 
 def opened(inline: InlineGuard, api: Api) -> tuple[Played, InlineGuardedRequest]:
@@ -53,7 +53,9 @@ def pieces(data: bytes, at: list[int]) -> list[bytes]:
 @pytest.mark.parametrize("api", list(APIS.values()), ids=list(APIS))
 @given(turn=turns, at=cuts)
 @settings(max_examples=40, deadline=None)
-def test_what_is_let_through_is_what_came(inline: InlineGuard, api: Api, turn: Turn, at: list[int]) -> None:
+def test_released_bytes_equal_received_bytes(
+    inline: InlineGuard, api: Api, turn: Turn, at: list[int]
+) -> None:
     data = b"".join(api.stream(api.answer(turn)))
 
     async def play() -> bytes:
@@ -71,9 +73,7 @@ def test_what_is_let_through_is_what_came(inline: InlineGuard, api: Api, turn: T
 @pytest.mark.parametrize("api", list(APIS.values()), ids=list(APIS))
 @given(turn=turns)
 @settings(max_examples=40, deadline=None)
-def test_an_answer_that_is_told_as_a_stream_is_read_as_it_was(
-    inline: InlineGuard, api: Api, turn: Turn
-) -> None:
+def test_streamed_answer_parses_like_whole_answer(inline: InlineGuard, api: Api, turn: Turn) -> None:
     made = api.answer(turn)
     dialect = GUARDABLE[api.name].adapter
 
@@ -95,7 +95,7 @@ def test_an_answer_that_is_told_as_a_stream_is_read_as_it_was(
     assert dialect.extract_usage(told) == dialect.extract_usage(made)
 
 
-def test_blocks_of_every_kind_are_read_back(inline: InlineGuard) -> None:
+def test_blocks_of_every_kind_round_trip(inline: InlineGuard) -> None:
     search = {"type": "server_tool_use", "id": "s", "name": "web_search", "input": {"query": "x"}}
     found = {"type": "web_search_tool_result", "tool_use_id": "s", "content": [{"type": "x", "url": "u"}]}
     cited = {"type": "text", "text": "So it is.", "citations": [{"type": "c", "cited_text": "y"}]}

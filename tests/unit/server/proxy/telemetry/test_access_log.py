@@ -1,4 +1,4 @@
-"""Lines of JSON that hold no key and no contents, written by a thread that nobody waits for."""
+"""Access log in JSON lines without keys and contents, written by a thread that never blocks requests."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ KEY = "sk-canary0123456789abcdefCANARY0123456789"
 
 @pytest.fixture
 def kept() -> Iterator[None]:
-    """Logging as it was, afterwards."""
+    """Restore the logging configuration afterwards."""
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
     yield
@@ -42,7 +42,7 @@ def logs(path: Path, **options: Any) -> StructuredLogger:
 
 
 def ended(told: StructuredLogger) -> None:
-    """Close it once all is written, however late its thread comes to that."""
+    """Close the log after all lines are written, however late its thread is."""
     told.writer.close(60)
     told.close()
 
@@ -54,7 +54,7 @@ def until(met: Callable[[], object], seconds: float = 60.0) -> None:
         time.sleep(0.02)
 
 
-def test_a_request_is_one_line(tmp_path: Path) -> None:
+def test_request_is_logged_as_one_line(tmp_path: Path) -> None:
     told = logs(tmp_path / "log")
     told.record(recorded(notes=(("hedged", "1"),), target="/v1/chat/completions?key=secret"))
     ended(told)
@@ -68,7 +68,7 @@ def test_a_request_is_one_line(tmp_path: Path) -> None:
     assert (tmp_path / "log").stat().st_mode & 0o77 == 0
 
 
-def test_contents_are_written_only_where_they_are_asked_for_and_without_keys(tmp_path: Path) -> None:
+def test_contents_are_logged_only_on_request_and_without_keys(tmp_path: Path) -> None:
     body = json.dumps({"messages": [{"content": f"my prompt, my key is {KEY}"}]}).encode()
     for contents in (False, True):
         told = logs(tmp_path / f"log{contents}", include_bodies=contents)
@@ -81,7 +81,7 @@ def test_contents_are_written_only_where_they_are_asked_for_and_without_keys(tmp
     assert KEY not in shown
 
 
-def test_what_clients_name_is_short_and_holds_no_key(tmp_path: Path) -> None:
+def test_client_values_are_truncated_and_redacted(tmp_path: Path) -> None:
     told = logs(tmp_path / "log")
     told.record(recorded(model=KEY, run_id=f"run {KEY}", target=f"/v1/files/{KEY}", error_code="e"))
     told.record(recorded(model="m" * 10_000, run_id="x\ud800\ny"))
@@ -91,7 +91,7 @@ def test_what_clients_name_is_short_and_holds_no_key(tmp_path: Path) -> None:
     assert len(second["model"]) == 300
 
 
-def test_a_level_holds_back_what_is_below_it(tmp_path: Path) -> None:
+def test_log_level_filters_lower_levels(tmp_path: Path) -> None:
     event = ResilienceEvent(kind=EventKind.HEDGE, at=0.0, source="hedge")
     opened = ResilienceEvent(kind=EventKind.BREAKER, at=0.0, source="breaker", target="a", reason="open")
     for level, events in (("debug", ["request", "hedge", "breaker"]), ("info", ["request", "breaker"])):
@@ -109,7 +109,7 @@ def test_a_level_holds_back_what_is_below_it(tmp_path: Path) -> None:
     assert (line["event"], line["target"], line["reason"]) == ("breaker", "a", "open")
 
 
-def test_fields_that_are_on_no_list_are_left_out(tmp_path: Path) -> None:
+def test_unlisted_fields_are_omitted(tmp_path: Path) -> None:
     told = logs(tmp_path / "log")
     told.log_event("info", "started", port=80, authorization=KEY, headers={"x": KEY}, reason=f"with {KEY}")
     ended(told)
@@ -120,7 +120,7 @@ def test_fields_that_are_on_no_list_are_left_out(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("kept")
-def test_what_other_packages_say_is_kept_by_its_place_alone(tmp_path: Path) -> None:
+def test_foreign_log_records_keep_only_their_location(tmp_path: Path) -> None:
     told = logs(tmp_path / "log", level="debug")
     told.install()
     try:
@@ -138,15 +138,15 @@ def test_what_other_packages_say_is_kept_by_its_place_alone(tmp_path: Path) -> N
     assert KEY not in (tmp_path / "log").read_text()
     assert (other["event"], other["logger"], other["error"]) == ("log", "httpx2", "RuntimeError")
     assert other["file"] == "test_access_log.py"
-    assert "test_what_other_packages" in other["place"]
+    assert "test_foreign_log_records" in other["place"]
     assert error["level"] == "error"
     assert ours["event"] == "replica a is out"
     assert (failed["code"], failed["reason"]) == ("config_error", "the port is taken")
     assert logging.getLogger().handlers == []
 
 
-def test_a_full_pipe_holds_nobody_up_and_what_is_lost_is_counted() -> None:
-    """Nobody reads the pipe: who waited for it would never come to the end."""
+def test_full_pipe_drops_and_counts_lines_without_blocking() -> None:
+    """The pipe has no reader, so a blocking write would never return."""
     reading, writing = os.pipe()
     lines = BackgroundLogWriter(f"/proc/self/fd/{writing}", max_queue=100)
     for _ in range(3000):
@@ -154,21 +154,21 @@ def test_a_full_pipe_holds_nobody_up_and_what_is_lost_is_counted() -> None:
     until(lambda: lines._file is not None)
     lines.close(0.3)
     assert lines.dropped >= 2000
-    os.close(reading)  # the writer's thread ends with an error that is counted
+    os.close(reading)  # the writer's thread ends with a counted error
     assert lines._thread is not None
-    lines._thread.join(60)  # else it would open whatever has this number next
+    lines._thread.join(60)  # otherwise it would open the next file with this number
     assert not lines._thread.is_alive()
     os.close(writing)
 
 
-def test_a_disk_that_is_full_costs_lines_and_nothing_else() -> None:
+def test_full_disk_loses_only_lines() -> None:
     lines = BackgroundLogWriter("/dev/full", max_queue=10)
     lines.put(b"x\n")
     lines.close(60)
     assert (lines.dropped, lines.written) == (1, 0)
 
 
-def test_a_file_that_was_moved_is_opened_anew(tmp_path: Path) -> None:
+def test_moved_log_file_is_reopened(tmp_path: Path) -> None:
     path = tmp_path / "log"
     lines = BackgroundLogWriter(str(path), max_queue=10)
     lines.put(b"one\n")
@@ -180,7 +180,7 @@ def test_a_file_that_was_moved_is_opened_anew(tmp_path: Path) -> None:
     assert (tmp_path / "log.1").read_text() == "one\n"
 
 
-def test_lines_of_many_threads_stay_whole(tmp_path: Path) -> None:
+def test_concurrent_lines_are_not_interleaved(tmp_path: Path) -> None:
     path = tmp_path / "log"
     lines = [BackgroundLogWriter(str(path), max_queue=10_000) for _ in range(2)]
 

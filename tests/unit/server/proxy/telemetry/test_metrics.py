@@ -1,4 +1,4 @@
-"""Counting requests and events, several workers' together, in Prometheus's words."""
+"""Counters of requests and events, summed over several workers, in Prometheus's text format."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CHAT = b'{"id":"c","choices":[],"usage":{"prompt_tokens":5,"completion_tokens":7
 
 
 def read(tally: MetricSet) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
-    """What a Prometheus reads, by name and labels."""
+    """Return the metrics as Prometheus parses them, by name and labels."""
     found = {}
     for family in text_string_to_metric_families(render_prometheus(tally).decode()):
         for sample in family.samples:
@@ -39,31 +39,31 @@ def labels(**given: str) -> frozenset[tuple[str, str]]:
     return frozenset(given.items())
 
 
-def test_a_request_is_counted_with_its_labels_time_and_tokens() -> None:
+def test_request_is_counted_with_labels_duration_and_tokens() -> None:
     metrics = Metrics(MetricsOptions(histogram_buckets=(0.1, 1.0)))
     metrics.record(recorded(response_body=CHAT, duration_s=0.5, time_to_first_byte_s=0.05))
     found = read(metrics.collect())
     whole = labels(api="chat", model="m", tenant="t", status="200", replica="a")
     assert found["agentguard_requests_total", whole] == 1
     of = {"api": "chat", "model": "m"}
-    assert found["agentguard_request_seconds_bucket", labels(le="0.1", **of)] == 0
-    assert found["agentguard_request_seconds_bucket", labels(le="1.0", **of)] == 1
-    assert found["agentguard_request_seconds_bucket", labels(le="+Inf", **of)] == 1
-    assert found["agentguard_first_byte_seconds_bucket", labels(le="0.1", **of)] == 1
-    assert found["agentguard_request_seconds_sum", labels(**of)] == 0.5
+    assert found["agentguard_request_duration_seconds_bucket", labels(le="0.1", **of)] == 0
+    assert found["agentguard_request_duration_seconds_bucket", labels(le="1.0", **of)] == 1
+    assert found["agentguard_request_duration_seconds_bucket", labels(le="+Inf", **of)] == 1
+    assert found["agentguard_time_to_first_byte_seconds_bucket", labels(le="0.1", **of)] == 1
+    assert found["agentguard_request_duration_seconds_sum", labels(**of)] == 0.5
     for kind, number in (("input", 5), ("output", 7)):
         assert found["agentguard_tokens_total", labels(kind=kind, tenant="t", **of)] == number
 
 
-def test_a_time_on_a_bound_is_within_it() -> None:
+def test_duration_on_bucket_bound_counts_within_bucket() -> None:
     metrics = Metrics(MetricsOptions(histogram_buckets=(0.1, 1.0)))
     metrics.record(recorded(duration_s=0.1, time_to_first_byte_s=None))
     found = read(metrics.collect())
-    assert found["agentguard_request_seconds_bucket", labels(le="0.1", api="chat", model="m")] == 1
-    assert found["agentguard_first_byte_seconds_count", labels(api="chat", model="m")] == 0
+    assert found["agentguard_request_duration_seconds_bucket", labels(le="0.1", api="chat", model="m")] == 1
+    assert found["agentguard_time_to_first_byte_seconds_count", labels(api="chat", model="m")] == 0
 
 
-def test_names_that_clients_make_up_get_no_labels() -> None:
+def test_client_values_do_not_become_labels() -> None:
     metrics = Metrics(MetricsOptions(max_models=2))
     for number in range(500):
         metrics.record(recorded(model=f"made-up-{number}", status=404))
@@ -74,7 +74,7 @@ def test_names_that_clients_make_up_get_no_labels() -> None:
     assert sum(metrics.collect().values["requests"].values()) == 503
 
 
-def test_the_number_of_series_is_bounded_and_nothing_is_lost() -> None:
+def test_series_limit_loses_no_counts() -> None:
     metrics = Metrics(MetricsOptions(max_series=10, max_models=1000))
     for number in range(300):
         metrics.record(recorded(model=f"m{number % 50}", tenant=f"t{number % 7}", status=200 + number % 3))
@@ -83,7 +83,7 @@ def test_the_number_of_series_is_bounded_and_nothing_is_lost() -> None:
     assert len(numbers) <= 10 + 5
 
 
-def test_errors_notes_and_what_the_guard_did_are_counted() -> None:
+def test_errors_notes_and_guard_actions_are_counted() -> None:
     metrics = Metrics()
     for findings in (b"loop.exact,tool:error", b"loop.exact,tool:error,other"):
         metrics.record(
@@ -97,20 +97,20 @@ def test_errors_notes_and_what_the_guard_did_are_counted() -> None:
                     (b"agentguard-run", b"r"),
                     (b"agentguard-findings", findings),
                     (b"agentguard-recoveries", b"rollback@3"),
-                    (b"agentguard-held", b"tools"),
+                    (b"agentguard-stream-mode", b"buffer_tool_calls"),
                 ),
             )
         )
     numbers = metrics.collect().values
     assert numbers["request_errors"] == {("chat", "backend_error"): 2}
-    assert numbers["incomplete_answers"] == {("chat",): 2}
-    assert numbers["noted_requests"] == {("hedged",): 2, ("attempts",): 2}
+    assert numbers["responses_aborted"] == {("chat",): 2}
+    assert numbers["upstream_interventions"] == {("hedged",): 2, ("attempts",): 2}
     assert numbers["guard_findings"] == {("loop.exact",): 1, ("tool:error",): 1, ("other",): 1}
     assert numbers["guard_recoveries"] == {("rollback",): 2}
-    assert numbers["guard_held_streams"] == {("tools",): 2}
+    assert numbers["guard_buffered_streams"] == {("buffer_tool_calls",): 2}
 
 
-def test_events_of_the_pipeline_are_counted() -> None:
+def test_pipeline_events_are_counted() -> None:
     metrics = Metrics()
     for kind, more in (
         (EventKind.RETRY, {"reason": "backend_error"}),
@@ -126,7 +126,7 @@ def test_events_of_the_pipeline_are_counted() -> None:
     assert read(metrics.collect())["agentguard_breaker_state", labels(target="a")] == 0
 
 
-def test_a_source_that_fails_hides_no_other() -> None:
+def test_failing_source_does_not_hide_others() -> None:
     metrics = Metrics()
 
     def broken() -> list[tuple[str, tuple[str, ...], float]]:
@@ -134,15 +134,15 @@ def test_a_source_that_fails_hides_no_other() -> None:
 
     metrics.add_source(broken)
     metrics.add_source(
-        lambda: [("capture_lost", (), 3), ("no such family", (), 1), ("capture_kept", ("extra",), 1)]
+        lambda: [("capture_dropped", (), 3), ("no such family", (), 1), ("capture_accepted", ("extra",), 1)]
     )
     numbers = metrics.collect().values
-    assert numbers["capture_lost"] == {(): 3}
+    assert numbers["capture_dropped"] == {(): 3}
     assert "no such family" not in numbers
-    assert "capture_kept" not in numbers
+    assert "capture_accepted" not in numbers
 
 
-def test_labels_may_hold_anything() -> None:
+def test_label_values_are_escaped() -> None:
     metrics = Metrics()
     metrics.record(recorded(model='a"b\\c\nd', tenant="é"))
     found = read(metrics.collect())
@@ -150,7 +150,7 @@ def test_labels_may_hold_anything() -> None:
     assert found["agentguard_requests_total", whole] == 1
 
 
-def test_every_family_is_shown_under_its_own_name() -> None:
+def test_each_metric_family_has_its_own_name() -> None:
     tally = MetricSet((1.0,))
     for family in METRIC_DEFINITIONS.values():
         if family.kind != "histogram":
@@ -181,13 +181,13 @@ def test_every_family_is_shown_under_its_own_name() -> None:
         ),
     ],
 )
-def test_tokens_are_found_at_both_ends(answer: bytes, expected: tuple[int, int]) -> None:
+def test_token_usage_is_found_at_start_and_end(answer: bytes, expected: tuple[int, int]) -> None:
     assert extract_token_usage(answer) == expected
 
 
 @settings(max_examples=50)
 @given(st.text(max_size=200))
-def test_what_a_model_says_is_never_taken_for_its_usage(text: str) -> None:
+def test_text_of_model_is_not_read_as_usage(text: str) -> None:
     import json
 
     said = json.dumps({"content": f'{text}"usage":{{"prompt_tokens":77,"completion_tokens":77}}'}).encode()
@@ -199,11 +199,11 @@ def counted(number: int) -> MetricSet:
     metrics = Metrics()
     for _ in range(number):
         metrics.record(recorded(duration_s=0.2))
-    metrics.add_source(lambda: [("requests_in_flight", (), 2), ("panic", (), 1)])
+    metrics.add_source(lambda: [("requests_in_flight", (), 2), ("backend_panic_mode", (), 1)])
     return metrics.collect()
 
 
-def test_workers_counts_survive_them_and_are_added_up(tmp_path: Path) -> None:
+def test_counts_of_workers_persist_and_are_summed(tmp_path: Path) -> None:
     folder = tmp_path / "board"
     mine = SnapshotDirectory(folder, 0)
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as other:
@@ -217,8 +217,8 @@ def test_workers_counts_survive_them_and_are_added_up(tmp_path: Path) -> None:
         key = ("chat", "m", "t", "200", "a")
         assert whole.values["requests"][key] == 5
         assert whole.values["requests_in_flight"][()] == 4
-        assert whole.values["panic"][()] == 1
-        assert whole.histograms["request_seconds"]["chat", "m"].sum == pytest.approx(1.0)
+        assert whole.values["backend_panic_mode"][()] == 1
+        assert whole.histograms["request_duration_seconds"]["chat", "m"].sum == pytest.approx(1.0)
         other.kill()
     for _ in range(2):  # it is not added twice
         sheets, gone = mine.read_metrics()
@@ -230,7 +230,7 @@ def test_workers_counts_survive_them_and_are_added_up(tmp_path: Path) -> None:
     assert not [name for name in os.listdir(folder) if name.startswith("worker")]
 
 
-def test_a_worker_that_ends_leaves_its_counts(tmp_path: Path) -> None:
+def test_ended_worker_keeps_its_counts(tmp_path: Path) -> None:
     first, second = SnapshotDirectory(tmp_path, 0), SnapshotDirectory(tmp_path, 1)
     first.publish(counted(1), {})
     first.withdraw()
@@ -239,7 +239,7 @@ def test_a_worker_that_ends_leaves_its_counts(tmp_path: Path) -> None:
     assert sum(gone.values["requests"].values()) == 1
 
 
-def test_a_worker_that_ends_while_it_is_counted_counts_once(
+def test_worker_that_ends_during_collection_counts_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mine, theirs = SnapshotDirectory(tmp_path, 0), SnapshotDirectory(tmp_path, 1)
@@ -255,7 +255,7 @@ def test_a_worker_that_ends_while_it_is_counted_counts_once(
         assert sum(sum(one.values["requests"].values()) for one in tallies) == 3
 
 
-def test_a_sheet_of_another_shape_is_left_out(tmp_path: Path) -> None:
+def test_malformed_sheet_is_ignored(tmp_path: Path) -> None:
     board = SnapshotDirectory(tmp_path, 0)
     pid = os.getppid()
     for worker, text in enumerate(("[]", "{", '{"at": 1, "tally": {}}', '{"at": "x", "tally": 3}')):
@@ -264,7 +264,7 @@ def test_a_sheet_of_another_shape_is_left_out(tmp_path: Path) -> None:
     assert board.read_metrics() == ([], None)
 
 
-def test_the_folder_is_private() -> None:
+def test_metrics_folder_is_private() -> None:
     folder = SnapshotDirectory.create_folder()
     try:
         assert folder.stat().st_mode & 0o77 == 0
@@ -272,7 +272,7 @@ def test_the_folder_is_private() -> None:
         folder.rmdir()
 
 
-def test_without_a_folder_there_is_one_worker() -> None:
+def test_missing_folder_means_one_worker() -> None:
     board = SnapshotDirectory(None)
     board.publish(counted(1), {})
     assert board.list_live_snapshots() == []

@@ -1,4 +1,4 @@
-"""Spans of requests, in a collector that takes nothing that breaks the protocol."""
+"""Spans of requests, in a collector that rejects violations of the protocol."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def with_parent(value: str, *more: tuple[bytes, bytes]) -> Any:
     return recorded(headers=((b"traceparent", value.encode()), *more)).request
 
 
-def test_the_clients_trace_goes_on_with_our_span_between() -> None:
+def test_client_trace_continues_through_proxy_span() -> None:
     asked = with_parent(f"00-{TRACE}-{PARENT}-01", (b"tracestate", b"a=1"), (b"x", b"y"))
     trace = extract_trace_context(asked)
     assert (trace.trace_id, trace.parent_id, trace.is_sampled) == (TRACE, PARENT, True)
@@ -56,7 +56,7 @@ def test_the_clients_trace_goes_on_with_our_span_between() -> None:
         f"00-{TRACE}-{PARENT}-01-more",
     ],
 )
-def test_a_header_that_is_no_parent_begins_a_trace_and_drops_its_state(value: str) -> None:
+def test_invalid_traceparent_starts_trace_without_state(value: str) -> None:
     asked = with_parent(value, (b"tracestate", b"a=1"))
     trace = extract_trace_context(asked)
     assert trace.parent_id is None
@@ -66,24 +66,24 @@ def test_a_header_that_is_no_parent_begins_a_trace_and_drops_its_state(value: st
     assert sent[b"tracestate"] == b""
 
 
-def test_of_a_later_version_what_is_known_is_taken() -> None:
+def test_later_traceparent_version_keeps_known_fields() -> None:
     assert extract_trace_context(with_parent(f"01-{TRACE}-{PARENT}-03-more")).parent_id == PARENT
 
 
-def test_the_client_decides_whether_its_trace_is_recorded() -> None:
+def test_client_sampling_decision_is_kept() -> None:
     request = recorded(headers=((b"traceparent", f"00-{TRACE}-{PARENT}-00".encode()),))
     assert not extract_trace_context(request.request).is_sampled
     assert to_span(request, 10**18, TracingOptions()) is None
     assert propagation_headers(request.request)[-1][1].endswith(b"-00")
 
 
-def test_two_parents_are_none() -> None:
+def test_two_traceparents_are_ignored() -> None:
     header = (b"traceparent", f"00-{TRACE}-{PARENT}-01".encode())
     assert extract_trace_context(recorded(headers=(header, header)).request).parent_id is None
 
 
 @given(st.text(alphabet="0123456789abcdef", min_size=1, max_size=20), st.floats(0, 1))
-def test_a_share_of_the_traces_is_recorded_and_ids_are_whole(name: str, share: float) -> None:
+def test_sampled_share_has_complete_ids(name: str, share: float) -> None:
     trace = extract_trace_context(recorded(request_id=name).request, share)
     assert len(trace.trace_id) == 32
     assert len(trace.span_id) == 16
@@ -91,7 +91,7 @@ def test_a_share_of_the_traces_is_recorded_and_ids_are_whole(name: str, share: f
     assert not extract_trace_context(recorded(request_id=name).request, 0.0).is_sampled
 
 
-def test_about_the_share_that_is_asked_for_is_recorded() -> None:
+def test_sampling_ratio_is_approximated() -> None:
     taken = sum(
         extract_trace_context(recorded(request_id=f"r{number}").request, 0.25).is_sampled
         for number in range(2000)
@@ -99,7 +99,7 @@ def test_about_the_share_that_is_asked_for_is_recorded() -> None:
     assert 400 < taken < 600
 
 
-def test_a_span_says_what_was_asked_and_answered_without_the_contents() -> None:
+def test_span_describes_exchange_without_contents() -> None:
     request = recorded(
         response_body=ANSWER,
         body=b'{"messages":[{"content":"my prompt"}]}',
@@ -134,7 +134,7 @@ def test_a_span_says_what_was_asked_and_answered_without_the_contents() -> None:
     assert event.attributes["gen_ai.evaluation.score.label"] == "loop.exact"
 
 
-def test_contents_are_told_where_they_are_asked_for_and_hold_no_key() -> None:
+def test_contents_are_recorded_only_on_request_and_without_keys() -> None:
     request = recorded(body=f"my prompt {KEY}".encode(), response_body=b"my answer", model=KEY)
     span = to_span(request, 10**18, TracingOptions(capture_content=True))
     assert span is not None
@@ -143,7 +143,7 @@ def test_contents_are_told_where_they_are_asked_for_and_hold_no_key() -> None:
     assert KEY not in str(span)
 
 
-def test_a_request_that_failed_is_an_error() -> None:
+def test_failed_request_has_error_status() -> None:
     span = to_span(recorded(status=502, error_code="backend_error"), 10**18, TracingOptions())
     assert span is not None
     assert (span.error, span.message, span.attributes["error.type"]) == (
@@ -154,19 +154,19 @@ def test_a_request_that_failed_is_an_error() -> None:
 
 
 @pytest.mark.parametrize("encoding", ["protobuf", "json"])
-def test_a_collector_gets_every_span(tmp_path: Path, encoding: Any) -> None:
+def test_collector_receives_every_span(tmp_path: Path, encoding: Any) -> None:
     with receiving(tmp_path) as held:
         spans = SpanExporter(TracingOptions(endpoint=held.url, encoding=encoding, flush_interval_s=0.05))
         for number in range(20):
             spans.record(recorded(request_id=f"r{number}", response_body=ANSWER))
-        spans.record(recorded(api=""))  # what only passes through is no span
+        spans.record(recorded(api=""))  # pass-through requests have no span
         spans.close(60)
         assert (spans.sent, spans.dropped) == (20, 0)
 
 
-def test_without_a_collector_spans_are_lost_and_counted_and_nobody_waits() -> None:
+def test_missing_collector_drops_and_counts_spans_without_blocking() -> None:
     with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))  # nothing listens there
+        taken.bind(("127.0.0.1", 0))  # no server listens there
         spans = SpanExporter(
             TracingOptions(
                 endpoint=f"http://127.0.0.1:{taken.getsockname()[1]}", max_queue=5, flush_interval_s=0.05
@@ -179,10 +179,10 @@ def test_without_a_collector_spans_are_lost_and_counted_and_nobody_waits() -> No
         assert spans.dropped >= 900
         spans.close(0.2)
         assert spans.dropped >= 990
-        assert ("spans_lost", (), spans.dropped) in spans.collect_metrics()
+        assert ("spans_dropped", (), spans.dropped) in spans.collect_metrics()
 
 
-def test_headers_come_from_the_environment() -> None:
+def test_exporter_headers_come_from_environment() -> None:
     options = TracingOptions(endpoint="http://localhost:4318", headers_env="OTLP_KEYS")
     target = options.resolve_target({"OTLP_KEYS": "authorization=Bearer%20x,a=b"})
     assert target is not None

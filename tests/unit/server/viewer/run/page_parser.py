@@ -1,4 +1,4 @@
-"""A page read as a browser would: its elements, attributes and text; and what a text looks like in it."""
+"""Parser of a page: its elements, attributes and text; and the expected form of a text in it."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ _BLOCKS = (
 )
 _WORDS = "a span b i q del ins kbd code mark bdi meter text button textarea"
 ELEMENTS = VOID | set(f"{_SECTIONS} {_BLOCKS} {_WORDS}".split())
-"""All elements that our templates make; what a run holds must add none."""
+"""All elements of our templates; the content of a run must not add another."""
 
 
 class Page(HTMLParser):
-    """Elements, attributes and text of a page. A tag that is never closed is an error."""
+    """Elements, attributes and text of a page. An unclosed tag is an error."""
 
     def __init__(self, html: str) -> None:
         super().__init__(convert_charrefs=True)
@@ -58,7 +58,7 @@ class Page(HTMLParser):
 
     @property
     def unfolded(self) -> str:
-        """Its text without what stands on folds."""
+        """Return the text without the labels of folds."""
         return "".join(self.said)
 
     def links(self) -> list[str]:
@@ -69,10 +69,10 @@ _CODE_POINT = re.compile(r"‹(U\+[0-9A-F]{4,6})›")
 
 
 def squashed(text: str) -> str:
-    """A text without white space and quotation marks, which laying out JSON may move or leave out."""
+    """Return a text without white space and quotation marks, which the JSON layout may move or omit."""
     return "".join(text.split()).replace('"', "")
 
 
 def as_shown(text: str) -> str:
-    """What a text of a run looks like in the page, squashed."""
+    """Return a text of a run as it appears in the page, squashed."""
     return squashed(_CODE_POINT.sub(r"\1", reveal_hidden_characters(text)))

@@ -1,4 +1,4 @@
-"""What the page of a run shows, as values: lines, head, strip, ledger, spread, partings."""
+"""Page model of a run: lines, head, strip, ledger, spread, branch points."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def verdict(verdict: Verdict, *hypotheses: Hypothesis) -> Diagnosis:
 # -- lines
 
 
-def test_a_branch_of_a_branch_is_a_path_from_the_beginning(recovered: RunPageModel) -> None:
+def test_nested_branch_is_a_path_from_the_start(recovered: RunPageModel) -> None:
     first, second, third = recovered.branches.abandoned
     assert (second.parent_id, third.parent_id) == (third.id, "")
     assert [len(line.steps) for line in (first, second, third)] == [4, 9, 10]
@@ -65,14 +65,14 @@ def test_a_branch_of_a_branch_is_a_path_from_the_beginning(recovered: RunPageMod
     assert all(step.index == place for place, step in enumerate(second.steps))
 
 
-def test_each_branch_knows_what_left_it(recovered: RunPageModel) -> None:
+def test_branch_lists_branches_that_left_it(recovered: RunPageModel) -> None:
     left = [line.recovery for line in recovered.branches.abandoned]
     assert [(one.strategy, one.tier) for one in left if one] == [
         ("rollback", "reject"), ("rollback", "truncate"), ("compensate", "compensate")
     ]  # fmt: skip
 
 
-def test_branches_that_name_each_other_as_parents_end() -> None:
+def test_cyclic_branch_parents_terminate() -> None:
     circle = (
         Branch(id="x", fork_step=0, steps=(said(0, "x"),), parent="y"),
         Branch(id="y", fork_step=0, steps=(said(0, "y"),), parent="x"),
@@ -86,7 +86,7 @@ def test_branches_that_name_each_other_as_parents_end() -> None:
 # -- head
 
 
-def test_the_head_of_a_recovered_run_says_what_went_wrong_and_that_it_is_well(
+def test_head_of_recovered_run_names_failure_and_success(
     recovered: RunPageModel,
 ) -> None:
     head = recovered.header
@@ -99,7 +99,7 @@ def test_the_head_of_a_recovered_run_says_what_went_wrong_and_that_it_is_well(
     assert head.totals.guard_seconds is not None
 
 
-def test_the_head_of_a_failed_run_names_step_agent_and_correction(lost: RunPageModel) -> None:
+def test_head_of_failed_run_names_step_agent_and_correction(lost: RunPageModel) -> None:
     head = lost.header
     assert (head.state, head.title) == ("failed", "Failed")
     assert head.cause is not None
@@ -113,7 +113,7 @@ def test_the_head_of_a_failed_run_names_step_agent_and_correction(lost: RunPageM
     ("given", "state"),
     [(None, "unknown"), (verdict(Verdict.NO_FAILURE), "fine"), (verdict(Verdict.ABSTAINED), "unsure")],
 )
-def test_no_failure_abstained_and_not_diagnosed_are_states_of_their_own(
+def test_no_failure_undecided_and_undiagnosed_are_separate_states(
     given: Diagnosis | None, state: str
 ) -> None:
     view = RunPageModel.from_run_data(RunData.from_run(run_of(said(0, "hello")), given))
@@ -121,7 +121,7 @@ def test_no_failure_abstained_and_not_diagnosed_are_states_of_their_own(
     assert view.header.cause is None
 
 
-def test_a_hypothesis_about_a_step_that_is_not_there_is_shown_as_such() -> None:
+def test_hypothesis_about_missing_step_is_marked() -> None:
     far = Hypothesis(step=99, agent="a", probability=0.9)
     view = RunPageModel.from_run_data(
         RunData.from_run(run_of(said(0, "hello")), verdict(Verdict.FAILURE, far))
@@ -134,7 +134,7 @@ def test_a_hypothesis_about_a_step_that_is_not_there_is_shown_as_such() -> None:
 # -- ledger
 
 
-def test_the_ledger_tells_executed_undone_reused_skipped_and_in_doubt(recovered: RunPageModel) -> None:
+def test_ledger_distinguishes_effect_states(recovered: RunPageModel) -> None:
     branch = recovered.branches.abandoned
     found = {(one.tool, one.branch_id, one.step): one.status for one in recovered.ledger}
     assert found["send_mail", branch[0].id, 3] is EffectStatus.SKIPPED
@@ -157,7 +157,7 @@ def test_effects_are_shown_at_their_calls(recovered: RunPageModel) -> None:
 # -- partings
 
 
-def test_a_branch_stands_beside_the_line_that_went_on(recovered: RunPageModel) -> None:
+def test_branch_is_compared_with_current_branch(recovered: RunPageModel) -> None:
     parting = recovered.branch_diffs[2]
     assert (parting.branch.number, parting.counterpart.number) == (3, 0)
     first = parting.pairs[0]
@@ -177,11 +177,11 @@ def test_a_branch_stands_beside_the_line_that_went_on(recovered: RunPageModel) -
     assert parting.guard_messages[0].startswith("[guard]")
 
 
-def test_an_inner_branch_stands_beside_the_branch_it_left(recovered: RunPageModel) -> None:
+def test_inner_branch_is_compared_with_its_parent(recovered: RunPageModel) -> None:
     assert recovered.branch_diffs[1].counterpart.number == 3
 
 
-def test_rollbacks_are_marked_where_they_happened(recovered: RunPageModel) -> None:
+def test_rollbacks_are_marked_at_their_steps(recovered: RunPageModel) -> None:
     forks = recovered.group_forks(recovered.branches.current)
     assert {step: [one.number for one in left] for step, left in forks.items()} == {3: [1], 4: [3]}
     inner = recovered.group_forks(recovered.branches.abandoned[2])
@@ -191,14 +191,14 @@ def test_rollbacks_are_marked_where_they_happened(recovered: RunPageModel) -> No
 # -- spread
 
 
-def test_the_value_of_the_root_cause_is_followed_along_its_line(recovered: RunPageModel) -> None:
+def test_root_cause_value_is_traced_along_branch(recovered: RunPageModel) -> None:
     assert recovered.propagation is not None
     (trace,) = recovered.propagation.traces
     assert (trace.value, trace.origin, trace.uses) == ("137.5", 4, [7, 9])
     assert recovered.propagation.reaches_end
 
 
-def test_what_was_computed_from_a_traced_value_is_followed_too() -> None:
+def test_derived_value_is_traced() -> None:
     steps = (
         said(0, "Find the total.", Source.USER),
         said(1, "I assume a price of $1,250.50 a night."),
@@ -217,7 +217,7 @@ def test_what_was_computed_from_a_traced_value_is_followed_too() -> None:
     assert found.affected_steps == (3, 4)
 
 
-def test_what_was_known_before_is_not_traced() -> None:
+def test_previously_known_value_is_not_traced() -> None:
     steps = (said(0, "Pay 99.5 euros.", Source.USER), said(1, "I pay 99.5."), said(2, "Paid 99.5."))
     found = RunPageModel.from_run_data(
         RunData.from_run(
@@ -228,7 +228,7 @@ def test_what_was_known_before_is_not_traced() -> None:
     assert (found.traces, found.value_count) == ((), 0)
 
 
-def test_a_value_that_nobody_used_is_no_spread() -> None:
+def test_unused_value_has_no_propagation() -> None:
     steps = (said(0, "Go.", Source.USER), said(1, "I take AB-1234."), said(2, "Done."))
     found = RunPageModel.from_run_data(
         RunData.from_run(
@@ -242,7 +242,7 @@ def test_a_value_that_nobody_used_is_no_spread() -> None:
 # -- strip
 
 
-def test_the_strip_over_time_has_the_branches_under_it(recovered: RunPageModel) -> None:
+def test_time_strip_shows_branches_below(recovered: RunPageModel) -> None:
     strip = recovered.strip(recovered.branches.current, None)
     assert strip.axis == "time"
     assert [lane.number for lane in strip.lanes] == [1, 2, 3]
@@ -252,7 +252,7 @@ def test_the_strip_over_time_has_the_branches_under_it(recovered: RunPageModel) 
     assert strip.bars[4].badges >= {"rollback", "effect"}
 
 
-def test_the_strip_by_number_gives_each_step_its_share(lost: RunPageModel) -> None:
+def test_index_strip_gives_each_step_equal_width(lost: RunPageModel) -> None:
     strip = lost.strip(lost.branches.current, "steps")
     assert (strip.axis, len(strip.bars)) == ("steps", 18)
     assert {round(bar.width, 1) for bar in strip.bars} == {5.6}
@@ -260,7 +260,7 @@ def test_the_strip_by_number_gives_each_step_its_share(lost: RunPageModel) -> No
     assert strip.propagation_end is not None
 
 
-def test_a_strip_of_many_steps_is_binned_and_loses_nothing_worth_seeing() -> None:
+def test_long_strip_is_binned_and_keeps_errors() -> None:
     error = Observation(content="no", is_error=True)
     call = ToolCall(id="c", name="t", arguments={})
     steps = tuple(
@@ -276,7 +276,7 @@ def test_a_strip_of_many_steps_is_binned_and_loses_nothing_worth_seeing() -> Non
     assert not strip.timed
 
 
-def test_a_run_without_steps_has_an_empty_strip() -> None:
+def test_empty_run_has_empty_strip() -> None:
     view = RunPageModel.from_run_data(RunData.from_run(run_of()))
     assert view.strip(view.branches.current, None).bars == ()
 
@@ -284,7 +284,7 @@ def test_a_run_without_steps_has_an_empty_strip() -> None:
 # -- turns and search
 
 
-def test_repairs_and_elections_are_shown_with_the_turn() -> None:
+def test_repairs_and_elections_are_shown_with_their_turn() -> None:
     marks = {
         "repaired": [{"field": "tool_calls[0]", "original": "{", "repaired": "{}"}],
         "elected": {"candidates": 3, "votes": 2, "taken": 1, "reason": "two are the same"},
@@ -298,7 +298,7 @@ def test_repairs_and_elections_are_shown_with_the_turn() -> None:
 
 
 @pytest.mark.parametrize("odd", [None, 7, [], {"told": 3, "repaired": {}, "elected": []}])
-def test_what_others_left_in_our_place_is_no_trouble(odd: object) -> None:
+def test_foreign_extra_data_is_ignored(odd: object) -> None:
     view = RunPageModel.from_run_data(
         RunData.from_run(run_of(replace(said(0, "x"), extra={"agentguard": odd})))
     )
@@ -306,7 +306,7 @@ def test_what_others_left_in_our_place_is_no_trouble(odd: object) -> None:
     assert (turn.guard_messages, turn.repairs, turn.election) == ((), (), "")
 
 
-def test_the_actions_of_a_recovery_are_said_in_words(recovered: RunPageModel) -> None:
+def test_recovery_actions_are_described_in_words(recovered: RunPageModel) -> None:
     assert [one.action_descriptions for one in recovered.data.recoveries][2] == (
         "undid book_room, hold_money",
         "went back to step 4 (truncate)",
@@ -314,13 +314,13 @@ def test_the_actions_of_a_recovery_are_said_in_words(recovered: RunPageModel) ->
     )
 
 
-def test_what_the_guard_said_stands_before_the_turn(recovered: RunPageModel) -> None:
+def test_guard_message_precedes_its_turn(recovered: RunPageModel) -> None:
     (turn,) = recovered.build_turns(recovered.branches.current, 4, 5)
     assert turn.guard_messages[0].startswith("[guard] Your run was taken back")
     assert turn.kind == classify_step(recovered.branches.current.steps[4])
 
 
-def test_an_error_is_known_by_its_flag_or_its_looks() -> None:
+def test_error_is_recognised_by_flag_or_text() -> None:
     looks = Observation(content="Error: the door is locked")
     told = Observation(content="Error is the title of this song", is_error=False)
     view = RunPageModel.from_run_data(
@@ -333,7 +333,7 @@ def test_an_error_is_known_by_its_flag_or_its_looks() -> None:
     assert not second.error
 
 
-def test_search_finds_every_field_of_every_line(recovered: RunPageModel) -> None:
+def test_search_covers_every_field_of_every_branch(recovered: RunPageModel) -> None:
     found = search_run(recovered.branches, "137.5")
     assert {hit.branch.number for hit in found.hits} == {3}
     assert {(hit.step, hit.field) for hit in found.hits} >= {
@@ -348,11 +348,11 @@ def test_search_finds_every_field_of_every_line(recovered: RunPageModel) -> None
 # -- bundles
 
 
-def test_a_run_that_is_not_there_is_none(store: Store) -> None:
+def test_missing_run_is_none(store: Store) -> None:
     assert RunData.load(store, "nobody") is None
 
 
-def test_rows_that_cannot_be_read_are_shown_and_named(tmp_path: Path) -> None:
+def test_unreadable_rows_are_shown_and_named(tmp_path: Path) -> None:
     with Store.open(tmp_path / "s.db") as store:
         store.write_run(run_of(said(0, "fine"), said(1, "fine, too")))
         store.write(StepRow(run_id="r", index=2, source="agent", agent="a", data={"index": "x", "odd": 1}))

@@ -1,4 +1,4 @@
-"""Texts laid out: nothing hidden, nothing lost, quotes where they belong."""
+"""Layout of texts: all text is visible, and quotes are at their offsets."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def quote(start: int, end: int, text: str, *, number: int = 1, chief: bool = Fal
 
 
 @given(ANY)
-def test_a_text_is_shown_whole_and_can_be_sent(text: str) -> None:
+def test_text_is_complete_and_encodable(text: str) -> None:
     html = str(escape_text(text))
     html.encode()
     page = Page(html)
@@ -45,7 +45,7 @@ def test_a_text_is_shown_whole_and_can_be_sent(text: str) -> None:
     "hidden",
     ["\x00", "\x1b", "\u202e", "\u2066", "\u200b", "\ufeff", "\ud800", "\U000e0041", "\u00ad", "\x85"],
 )
-def test_what_cannot_be_seen_is_written_out(hidden: str) -> None:
+def test_invisible_characters_are_written_out(hidden: str) -> None:
     number = f"U+{ord(hidden):04X}"
     assert number in escape_text(f"a{hidden}b")
     assert f"‹{number}›" in reveal_hidden_characters(f"a{hidden}b")
@@ -55,12 +55,12 @@ def test_what_cannot_be_seen_is_written_out(hidden: str) -> None:
 @pytest.mark.parametrize(
     "text", ["two\r\nlines\tand a tab", "a 👩\u200d🔬 works", "नि\u200dक", "é ü 漢字", "⚠\ufe0f"]
 )
-def test_what_people_write_stays_as_it_is(text: str) -> None:
+def test_ordinary_text_is_unchanged(text: str) -> None:
     assert str(escape_text(text)) == text
 
 
 @given(JSON, st.sampled_from([None, 1, 3]), st.booleans())
-def test_json_is_laid_out_by_white_space_alone(value: object, indent: int | None, call: bool) -> None:
+def test_json_layout_changes_only_white_space(value: object, indent: int | None, call: bool) -> None:
     text = json.dumps({"value": value} if call else [value], indent=indent)
     assert text_segments.is_json(text)
     bits = text_segments.segment_json(text, call=call)
@@ -76,14 +76,14 @@ def test_json_is_laid_out_by_white_space_alone(value: object, indent: int | None
 @pytest.mark.parametrize(
     "text", ['{"a": 1', "[" * 100_000 + "]" * 100_000, '"\\"' * 20_000, "{}", "hello", "[1}"]
 )
-def test_what_is_no_json_is_taken_as_text(text: str) -> None:
+def test_invalid_json_is_shown_as_text(text: str) -> None:
     laid = build_text_view("observations[0]", text, (), FoldOptions(max_chars=2**62, closed=False))
     html = "".join(str(piece.html) for piece in laid.pieces)
     assert squashed(Page(html).text) == squashed(text)
 
 
 @given(ANY, st.lists(st.tuples(st.integers(0, 200), st.integers(0, 200)), max_size=6))
-def test_marks_lose_nothing_however_they_overlap(text: str, spans: list[tuple[int, int]]) -> None:
+def test_overlapping_marks_lose_no_text(text: str, spans: list[tuple[int, int]]) -> None:
     quotes = [
         quote(min(a, b), max(a, b), text, number=n)
         for n, (a, b) in enumerate(spans)
@@ -96,9 +96,7 @@ def test_marks_lose_nothing_however_they_overlap(text: str, spans: list[tuple[in
 
 
 @given(st.dictionaries(st.text(max_size=8), JSON, min_size=1, max_size=4), st.data())
-def test_a_quote_of_json_has_its_place_however_it_is_laid_out(
-    value: dict[str, object], data: st.DataObject
-) -> None:
+def test_quote_in_json_keeps_its_place_in_any_layout(value: dict[str, object], data: st.DataObject) -> None:
     text = json.dumps(value, indent=data.draw(st.sampled_from([None, 2])))
     start = data.draw(st.integers(0, len(text) - 1))
     end = data.draw(st.integers(start + 1, len(text)))
@@ -109,13 +107,13 @@ def test_a_quote_of_json_has_its_place_however_it_is_laid_out(
     assert [given["data-q"] for given in marks if given["data-q"]] == ["1"]
 
 
-def test_a_quote_of_the_last_brace_is_marked_though_that_is_left_out() -> None:
+def test_quote_of_omitted_last_brace_is_marked() -> None:
     text = json.dumps({"city": "x" * 60, "street": "y" * 60})
     laid = build_text_view("tool_calls[0]", text, [quote(len(text) - 1, len(text), text)], call=True)
     assert Page("".join(str(piece.html) for piece in laid.pieces)).ids == ["q1"]
 
 
-def test_two_quotes_that_overlap_are_three_stretches() -> None:
+def test_two_overlapping_quotes_give_three_marks() -> None:
     text = "The price is 37.5 euros, I am sure."
     laid = build_text_view("content", text, [quote(4, 17, text, chief=True), quote(13, 34, text, number=2)])
     marks = [given for tag, given in Page(str(laid.pieces[0].html)).elements if tag == "mark"]
@@ -124,7 +122,7 @@ def test_two_quotes_that_overlap_are_three_stretches() -> None:
     ]  # fmt: skip
 
 
-def test_a_long_text_is_folded_but_not_where_it_is_quoted() -> None:
+def test_long_text_is_folded_outside_quotes() -> None:
     text = "word " * 4_000
     at = 10_000
     laid = build_text_view("content", text, [quote(at, at + 9, text)])
@@ -134,7 +132,7 @@ def test_a_long_text_is_folded_but_not_where_it_is_quoted() -> None:
     assert not laid.cut
 
 
-def test_of_a_very_long_text_the_page_has_a_part_and_a_file_has_all() -> None:
+def test_page_truncates_very_long_text_and_file_is_complete() -> None:
     text = "x" * 1_000_000
     laid = build_text_view("observations[0]", text)
     assert laid.cut
@@ -143,7 +141,7 @@ def test_of_a_very_long_text_the_page_has_a_part_and_a_file_has_all() -> None:
     assert sum(len(piece.html) for piece in whole.pieces) == len(text)
 
 
-def test_a_code_block_is_code_and_its_quotes_stay_in_place() -> None:
+def test_quotes_in_code_block_keep_their_place() -> None:
     text = "Look:\n```python\nx = 1\n```\nDone."
     start = text.index("x = 1")
     html = str(build_text_view("content", text, [quote(start, start + 5, text)]).pieces[0].html)
@@ -155,7 +153,7 @@ def evidence(start: int, end: int, text: str) -> Evidence:
     return Evidence(step=0, field="content", quote=text, start=start, end=end)
 
 
-def test_a_quote_is_checked_against_the_run() -> None:
+def test_quote_is_checked_against_run() -> None:
     step = Step(index=0, source=Source.AGENT, agent="a", content="It costs 37.5 euros.")
     quotes = QuoteIndex()
     found = quotes.add(
@@ -169,6 +167,6 @@ def test_a_quote_is_checked_against_the_run() -> None:
     assert [one.number for one in quotes.find_in_step("", 0)["content"]] == [1, 2]
 
 
-def test_a_quote_of_a_step_that_is_not_there_is_gone() -> None:
+def test_quote_of_missing_step_is_marked_as_missing() -> None:
     (found,) = QuoteIndex().add([Evidence(step=7, field="content", quote="x", start=0, end=1)], [], [])
     assert found.match == "gone"
