@@ -1,17 +1,20 @@
-"""The acceptance-test loop: how many outputs that are delivered are correct, and at which cost.
+"""Benchmark of the acceptance-test loop: share of correct delivered outputs, and cost.
 
 Run: .venv/bin/python benchmarks/acceptance.py --base-url http://127.0.0.1:8000/v1 [--tasks 200] [--json]
      .venv/bin/python benchmarks/acceptance.py          # starts the local vLLM of `make vllm` (about 6 GB)
 
-A small model extracts five fields of short order texts as JSON, a text at a time. An output that the declared
-rules refuse is made again from the start, with the reason and nearer examples before it, by
-``Guard(accept=..., recover=Recover(ladders={"acceptance": {"reexecute": {"times": k}}}))``. Correct means
-that all five fields say what the text says; the rules do not know that, and cannot tell a value that holds
-from one that the text names beside it. The mark: 87.5 % correct before, 98 % delivered correct after (Wang,
-IFIP WG 10.4, 2024). ``--hard`` sets the share of texts with such a second value, and by it the difficulty.
+A small model extracts five fields of a short order text as JSON. If the declared rules reject an output, the
+model produces it again from the start. The prompt then also contains the reason and examples close to the
+task:
+``Guard(accept=..., recover=Recover(ladders={"acceptance": {"reexecute": {"times": k}}}))``. An output is
+correct
+if all five fields match the text. The rules do not see the correct fields. They accept a wrong value if the
+text contains it. The target is 87.5 % correct before and 98 % delivered correct after (Wang, IFIP WG 10.4,
+2024). ``--hard`` sets the share of texts with such a second value, and thus the difficulty.
 
-Beside it stands a simulated generator that is right in 87.5 % of the cases, with rules of stated faults, and
-what follows for it by arithmetic.
+For comparison, a simulated generator is correct in 87.5 % of the cases, under rules with given error rates.
+The
+report also contains the prediction for independent attempts.
 """
 
 from __future__ import annotations
@@ -59,7 +62,7 @@ class Attempt:
 
 @dataclass
 class Played:
-    """One task: its attempts, in order; the last one is what is delivered."""
+    """One task and its attempts, in order. The last attempt is delivered."""
 
     attempts: list[Attempt] = field(default_factory=list)
 
@@ -68,7 +71,7 @@ class Played:
 
 
 def guard_of(accept: AcceptanceTest, again: int) -> Guard:
-    """The loop as a user sets it up: no detectors, an acceptance test, so many re-executions."""
+    """Build the guard of the loop: no detectors, an acceptance test, a fixed number of re-executions."""
     recover = RecoveryPolicy(
         escalations={"acceptance": {"reexecute": {"times": max(1, again)}}},
         budget=RecoveryBudget(rollbacks=again, rollbacks_per_step=again, extra_tokens=None),
@@ -77,7 +80,7 @@ def guard_of(accept: AcceptanceTest, again: int) -> Guard:
 
 
 class Model:
-    """A model of an endpoint that extracts one order; thread-safe."""
+    """Client of one model that extracts orders; thread-safe."""
 
     def __init__(self, base_url: str, api_key: str, model: str, temperature: float) -> None:
         from openai import OpenAI
@@ -87,7 +90,9 @@ class Model:
         self._temperature = temperature
 
     def ask(self, said: str, seed: int, attempt: int) -> tuple[str, int]:
-        """The output and its tokens, prompt included; ``said`` is a text and what the guard added to it."""
+        """Return the output and its tokens, prompt included; ``said`` is a text and what the guard added to
+        it.
+        """
         text, mark, note = said.partition("\n\n[guard]")
         examples = "\n\n".join(f"Text: {one.text}\nJSON: {_json(one)}" for one in shown(text, attempt))
         prompt = f"{TOLD}{mark}{note}\n\n{examples}\n\nText: {text}\nJSON:"
@@ -105,10 +110,11 @@ class Model:
 
 
 def shown(text: str, attempt: int) -> list[Extraction]:
-    """Examples for an attempt: the same for every task at first, which is one prefill; then those next to it.
+    """Return the examples of an attempt: first those shared by all tasks (one prefill), then similar ones.
 
-    A small model makes its mistake again when it is asked the same again, so that the input must differ.
-    Words that few examples have count most; what is nearest goes last (Liu et al., arXiv 2101.06804).
+    A small model repeats its mistake if the input is the same, so the input must differ.
+    Words that few examples contain weigh most. The most similar example is last (Liu et al., arXiv
+    2101.06804).
     """
     pool = [extraction(10_000_000 + one, hard=0.5) for one in range(POOL)]
     if attempt == 0:
@@ -122,7 +128,7 @@ def shown(text: str, attempt: int) -> list[Extraction]:
 
 
 def covering(pool: Sequence[Extraction]) -> list[Extraction]:
-    """Examples that show as many different goods and cities as there is room for."""
+    """Return examples that cover as many different goods and cities as possible."""
     chosen: list[Extraction] = []
     seen: set[str] = set()
     while len(chosen) < EXAMPLES:
@@ -133,7 +139,7 @@ def covering(pool: Sequence[Extraction]) -> list[Extraction]:
 
 
 def play(task: Extraction, seed: int, model: Model, again: int) -> Played:
-    """One task in the loop."""
+    """Play one task in the loop."""
     played = Played()
 
     def call(messages: list[dict[str, str]]) -> str:
@@ -159,7 +165,9 @@ def correct(output: str, task: Extraction) -> bool:
 
 
 def simulated(seed: int, again: int, *, wrong_accepted: float, right_refused: float) -> Played:
-    """A generator that is right in 87.5 % of the cases, under rules of stated faults, in the same loop."""
+    """Run the loop with a generator that is correct in 87.5 % of the cases, under rules with given error
+    rates.
+    """
     rng = random.Random(f"simulated:{seed}")
     played = Played()
 
@@ -182,7 +190,7 @@ def simulated(seed: int, again: int, *, wrong_accepted: float, right_refused: fl
 
 
 def report(played: Sequence[Played], most: int) -> dict[str, Any]:
-    """The figures after each number of re-executions; shares are fractions."""
+    """Return the figures after each number of re-executions; shares are fractions."""
     every = [attempt for one in played for attempt in one.attempts]
     wrong = [a for a in every if not a.correct]
     right = [a for a in every if a.correct]
@@ -211,7 +219,7 @@ def _after(played: Sequence[Played], again: int) -> dict[str, Any]:
 
 
 def arithmetic(most: int, *, wrong_accepted: float, right_refused: float) -> dict[str, dict[str, float]]:
-    """What follows for independent attempts, each right with the same probability."""
+    """Return the prediction for independent attempts that are correct with the same probability."""
     good = SIMULATED_P * (1 - right_refused)
     accept = good + (1 - SIMULATED_P) * wrong_accepted
     table = {}

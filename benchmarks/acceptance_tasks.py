@@ -1,4 +1,4 @@
-"""Seeded extraction tasks for `acceptance.py`: short order texts of our own templates, and what they say."""
+"""Seeded extraction tasks for `acceptance.py`: short order texts from our own templates, and their fields."""
 
 from __future__ import annotations
 
@@ -52,14 +52,14 @@ SCHEMA = {
 
 @dataclass(frozen=True)
 class Extraction:
-    """A text and the fields that it says; ``gold`` is for the evaluator alone."""
+    """A text and its fields; only the evaluator reads ``gold``."""
 
     text: str
     gold: Mapping[str, str]
 
 
 def extraction(seed: int, *, hard: float) -> Extraction:
-    """The task of a seed; a share ``hard`` of them names a second value, which does not hold."""
+    """Return the task of a seed; a share ``hard`` of the tasks mentions a second value, which is wrong."""
     rng = random.Random(f"extraction:{seed}")
     order, old = rng.sample(range(1000, 10_000), 2)
     count, other = rng.sample(range(2, 100), 2)
@@ -76,10 +76,11 @@ def extraction(seed: int, *, hard: float) -> Extraction:
 
 
 def rules() -> AcceptanceTest:
-    """What a user can declare without knowing the answers.
+    """Return the rules that a user can declare without knowledge of the answers.
 
-    The form of the whole; the order number as the text marks it; every other value somewhere in the text.
-    Nothing tells the value that holds from one that does not: the rules let some wrong answers pass.
+    The rules check the JSON form, the order number as the text marks it, and that the text contains each
+    other value.
+    They cannot separate the correct value from a second one, so they accept some wrong answers.
     """
     return AcceptanceTest(
         SchemaRule(SCHEMA),

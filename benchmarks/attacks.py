@@ -1,12 +1,12 @@
-"""Attacks in a run's text: what they move of a judge's verdict, and of what a guard does.
+"""Benchmark of prompt injection: changes of a judge's verdict and of a guard's actions.
 
 Run: .venv/bin/python benchmarks/attacks.py --base-url http://127.0.0.1:8000/v1 [--only NAME...] [--json]
      .venv/bin/python benchmarks/attacks.py     # starts the local vLLM of `make vllm` (about 6 GB)
 
-Each attack is tried on two runs that failed and two that did not; beside each figure stands a placebo's:
-text as long, in the same place, that says nothing. ``asked again`` is the noise of the model: the
-unchanged runs, asked once more by another judge. The tiny model of the local server says nothing of how well
-a real judge withstands attacks; that no action changes does not depend on the model.
+Each attack is applied to two failed runs and two passed ones. The report compares each attack with a placebo:
+a harmless text of the same length in the same place. ``asked again`` is the noise of the model: a second
+judge reads the unchanged runs. The tiny model of the local server does not show how well a real judge resists
+attacks. That no action changes does not depend on the model.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ COUNTED = ("verdicts", "wanted", "open", "causes", "methods", "steps", "actions"
 
 
 def judge_of(endpoint: JudgeEndpoint) -> CachedJudge:
-    """A judge with a fence of its own, that is asked no question twice."""
+    """Return a judge with its own fence and without a cache."""
     return CachedJudge(ChatJudge(endpoint, options=ChatOptions(deadline_s=DEADLINE_S)))
 
 
 def noise(endpoint: JudgeEndpoint) -> AttackTally:
-    """What changes if nothing does: the same runs, asked by two judges with fences of their own."""
+    """Measure the changes without an attack: two judges with different fences read the same runs."""
     tally = AttackTally()
     one, other = judge_of(endpoint), judge_of(endpoint)
     for target in build_targets():
@@ -54,7 +54,7 @@ def noise(endpoint: JudgeEndpoint) -> AttackTally:
 
 
 def total(tallies: dict[str, AttackTally]) -> AttackTally:
-    """The sum over all attacks."""
+    """Return the sum over all attacks."""
     held = AttackTally()
     for one in tallies.values():
         for name in asdict(held):
@@ -83,7 +83,7 @@ def main() -> None:
 
 
 def summary(report: AttackReport, again: AttackTally) -> dict[str, Any]:
-    """Tallies as plain values, with the rates of success over all attacks."""
+    """Return the tallies as plain values, with the success rates over all attacks."""
     attacks, placebos = total(report.attacks), total(report.placebos)
     return {
         "attacks": {name: asdict(one) for name, one in report.attacks.items()},

@@ -1,4 +1,4 @@
-"""What a diagnosis costs once the model is loaded: rules and embedded judge, by length of the run.
+"""Time of a diagnosis with a loaded model: rules and embedded judge, by length of the run.
 
 Run: .venv/bin/python benchmarks/diagnose.py [--json]
 Bar: at most 15 ms for a run of 10 steps, at the median.
@@ -22,7 +22,7 @@ def text(rng: random.Random, words: int) -> str:
 
 
 def synthetic_run(steps: int, seed: int) -> Trajectory:
-    """A tool-calling run of `steps` steps with some failing calls, from a seed."""
+    """Return a run with `steps` steps, some of them failing tool calls, from a seed."""
     rng = random.Random(seed)
     made = [Step(index=0, source=Source.USER, agent="user", content=text(rng, 40))]
     for i in range(1, steps):
@@ -47,7 +47,7 @@ def synthetic_run(steps: int, seed: int) -> Trajectory:
 
 
 def measure(steps: int, runs: int) -> dict[str, float]:
-    """Milliseconds a run: median, worst, and the median share of the detectors."""
+    """Return milliseconds per run: median, maximum, and the median share of the detectors."""
     total, rules = [], []
     for seed in range(runs):
         trajectory = synthetic_run(steps, seed)

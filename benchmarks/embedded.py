@@ -1,12 +1,12 @@
-"""How good the embedded judge is: cross-validation, transfer, ablation by group, shuffled labels, outcomes.
+"""Accuracy of the embedded judge: cross-validation, transfer, ablation, shuffled labels and speed.
 
 Run: .venv/bin/python benchmarks/embedded.py TASK PATH... [--repeats N] [--json]
 
     cv PATH             5-fold cross-validation grouped by question or task, as `agentguard eval` does
-    shuffled PATH       the same, trained on labels dealt anew: must fall to the baselines
-    transfer A B        trained on each, tested on the other, without the training runs of tested questions
+    shuffled PATH       the same with shuffled training labels: must fall to the baselines
+    transfer A B        trained on each, tested on the other; training omits runs of tested questions
     ablation PATH       step accuracy of the specialist without one group of features at a time
-    speed PATH          milliseconds a run, features and models together, after loading
+    speed PATH          milliseconds per run, features and models together, after loading
 """
 
 import argparse
@@ -30,7 +30,7 @@ from agentguard.localize.embedded import EmbeddedLocalizer
 from agentguard.trajectory.formats.reader import load_records
 from agentguard.trajectory.model import Record
 
-# The structural prior reads these whatever is ablated: it is fixed, and not learnt.
+# The structural prior is fixed, not learnt: it reads these columns under every ablation.
 PRIOR = [
     COLUMN_BY_NAME[name]
     for name in (
@@ -45,7 +45,7 @@ PRIOR = [
 
 
 def scores(paths: Sequence[Path], repeats: int, *, shuffle: bool = False) -> list[dict[str, Any]]:
-    """Cross-validated scores of each path."""
+    """Return the cross-validated scores of each path."""
     made = []
     for path in paths:
         result = evaluate(
@@ -60,7 +60,9 @@ def scores(paths: Sequence[Path], repeats: int, *, shuffle: bool = False) -> lis
 
 
 def transfer(paths: Sequence[Path], repeats: int) -> list[dict[str, Any]]:
-    """Scores on each path after training on each other one; deterministic, so that repeats change nothing."""
+    """Return the scores on each path after training on each other path; deterministic, so there are no
+    repeats.
+    """
     del repeats
     held = {path: load_records(path) for path in paths}
     made = []
@@ -75,7 +77,9 @@ def transfer(paths: Sequence[Path], repeats: int) -> list[dict[str, Any]]:
 
 
 def ablation(paths: Sequence[Path], repeats: int) -> list[dict[str, Any]]:
-    """Step accuracy, top 3 and agent accuracy without each group; columns of a group are held at 0."""
+    """Return step accuracy, top 3 and agent accuracy without each group; the columns of the group are set to
+    0.
+    """
     made = []
     for path in paths:
         records = [r for r in load_records(path) if r.annotation.root_cause is not None]
@@ -120,7 +124,7 @@ def _masked(values: Any, dropped: list[int]) -> Any:
 
 
 def speed(paths: Sequence[Path], repeats: int) -> list[dict[str, Any]]:
-    """Milliseconds the localizer takes for a run."""
+    """Return the milliseconds that the localizer takes per run."""
     method, made = EmbeddedLocalizer(), []
     for path in paths:
         runs = [r.trajectory for r in load_records(path)]

@@ -1,12 +1,14 @@
-"""What a judge adds beside the embedded ranker: ``fused`` with recorded answers of real models.
+"""Gain of a judge over the embedded ranker alone: ``fused`` with recorded answers of real models.
 
 Run: .venv/bin/python benchmarks/fused.py RUNS RECORDINGS [--models NAME...] [--repeats N] [--json]
 
-RUNS are Who&When's, RECORDINGS a folder of files ``METHOD__MODEL.json`` with ``predictions``: for each file
-of RUNS the steps as the model ranked them. Nothing is asked of any model here. Folds are grouped by question
-and the same for all; what a judge is worth is learnt in the training part of each fold. A recorded ranking
-has no probabilities: each place is held half as likely as the one before it. The ranker is the same beside
-every judge, and is trained once a fold.
+RUNS are the runs of Who&When. RECORDINGS is a folder of files ``METHOD__MODEL.json`` with ``predictions``:
+for
+each file of RUNS the steps as the model ranked them. The benchmark does not call a model. Folds are grouped
+by
+question and equal for all judges. Each fold learns the weight of a judge from its training part. A recorded
+ranking has no probabilities: each place counts half as much as the place before it. Every judge uses the same
+ranker, which is trained once per fold.
 """
 
 from __future__ import annotations
@@ -39,7 +41,7 @@ _NUMBER = re.compile(r"\d+")
 
 
 class RecordedJudge:
-    """Answers which step it was from a recorded ranking."""
+    """Judge that answers from a recorded ranking."""
 
     def __init__(self, name: str, rankings: Mapping[str, Sequence[int]]) -> None:
         self.name, self.rankings = name, rankings
@@ -57,13 +59,13 @@ class RecordedJudge:
 
 
 def _mass(option: str, places: Mapping[int, int]) -> float:
-    """What a ranking says of a turn: "step 3", or "steps 1 to 2"."""
+    """Return the probability of the steps of a turn ("step 3" or "steps 1 to 2") in a ranking."""
     ends = [int(one) for one in _NUMBER.findall(option)]
     return sum(0.5 ** places[s] for s in range(ends[0], ends[-1] + 1) if s in places) if ends else 0.0
 
 
 def recorded(folder: Path, wanted: Sequence[str]) -> dict[str, RecordedJudge]:
-    """The judges of a folder, by model, those that ranked all steps."""
+    """Return the judges of a folder, by model, that ranked all steps."""
     found = {}
     for path in sorted(folder.glob("all_at_once__*.json")):
         held = json.loads(path.read_text())
@@ -74,13 +76,13 @@ def recorded(folder: Path, wanted: Sequence[str]) -> dict[str, RecordedJudge]:
 
 
 def known_to_all(data: Dataset, judges: Mapping[str, RecordedJudge]) -> Dataset:
-    """The runs that every judge has ranked, so that all are scored on the same."""
+    """Return the runs that every judge has ranked, so that all judges are scored on the same runs."""
     held = [r for r in data.records if all(r.trajectory.id in one.rankings for one in judges.values())]
     return to_dataset(held)
 
 
 class Weighing(FusedLocalizer):
-    """`FusedLocalizer` that tells what it has learnt the judge is worth: a weight for each of its signals."""
+    """`FusedLocalizer` that reports the learnt weight of each signal of the judge."""
 
     learnt: list[NDArray[np.float64]]
 
@@ -93,7 +95,7 @@ class Weighing(FusedLocalizer):
 
 
 def once_a_fold() -> None:
-    """Let training of a ranker on the very same tables give the one that was trained before."""
+    """Cache the ranker by its training tables, so that equal training happens once per fold."""
     held: dict[Any, Any] = {}
     fit = training.fit_ranker
 
@@ -103,14 +105,14 @@ def once_a_fold() -> None:
             held[key] = (
                 fit(tables, chosen, seed=seed),
                 tables,
-            )  # the tables live on, so that ids stay theirs
+            )  # keeps the tables alive, so that their ids stay unique
         return held[key][0]
 
     training.fit_ranker = remembered  # type: ignore[assignment]
 
 
 def right(data: Dataset, result: Evaluation) -> list[float]:
-    """For each run the share of repeats in which the first hypothesis is the gold step."""
+    """Return the share of repeats, per run, in which the first hypothesis is the gold step."""
     gold = {case.run: case.step for case in data.build_cases()}
     hits: dict[str, list[bool]] = {run: [] for run in gold}
     for one in result.predictions:

@@ -1,16 +1,17 @@
-"""What the guard costs a turn of a running agent: rules, recorder and ledger, in process, nothing found.
+"""Cost of the guard per turn: rules, recorder and effect ledger, in process, without findings.
 
     python benchmarks/guard.py [--turns 1000] [--repeats 3] [--each] [--peers] [--json]
 
 A turn is all events of a session: boundary, propose, the ledger before and after a tool, commit. The agent of
-a warehouse looks up, or changes, an order that an earlier result named; kinds of turns differ in what comes
-back. All detectors are on, with their defaults. Times are wall times, with the garbage collector on; where
-others use the machine as well, the processor time of the thread (``cpu_median_us``) is nearer to the truth.
-Of the repeats the one that was disturbed least counts.
+a warehouse reads or changes an order that an earlier result named. The kinds of turns differ in the size of
+the tool results. All detectors run with their defaults. Times are wall times with the garbage collector on.
+On
+a shared machine, the thread's processor time (``cpu_median_us``) is more accurate. The report uses the repeat
+with the least disturbance.
 
-`--peers` runs the same turns through others, in the same process: a plain recorder without rules, and
-LangChain's agent with a scripted model: with no middleware, with one of empty hooks, and with the guard.
-`--each` tells the cost of each detector.
+`--peers` runs the same turns through alternatives in the same process: a plain recorder without rules, and
+LangChain's agent with a scripted model (no middleware, middleware with empty hooks, the guard).
+`--each` reports the cost of each detector.
 """
 
 from __future__ import annotations
@@ -35,21 +36,21 @@ LENGTHS = (10, 100, 1_000)
 
 
 def declared(guard: Guard) -> Guard:
-    """The guard, told what the tools do."""
+    """Return the guard with the declared tools."""
     guard.tool(effect="write", name="change_order")(len)
     guard.tool(effect="read", name="get_order")(len)
     return guard
 
 
 def session_of(guard: Guard) -> Session:
-    """A session that has begun."""
+    """Start and return a session."""
     session = guard.session(meta(), Capabilities(reject=True, truncate=True))
     session.commit(Step(index=0, source=Source.USER, agent="user", content=session.run.task))
     return session
 
 
 def play(session: Session, turn: Turn) -> None:
-    """All events of one turn."""
+    """Play all events of one turn."""
     session.check_boundary()
     session.propose(turn.proposed)
     for call, seen in zip(turn.whole.tool_calls, turn.whole.observations, strict=True):
@@ -63,7 +64,7 @@ def play(session: Session, turn: Turn) -> None:
 def guarded(
     made: Sequence[Turn], guard: Guard | None = None, *, clock: Callable[[], float] = time.perf_counter
 ) -> list[float]:
-    """Microseconds of each turn under the guard."""
+    """Return the microseconds of each turn under the guard."""
     session = session_of(declared(guard or Guard()))
     gc.collect()
     taken = []
@@ -77,7 +78,7 @@ def guarded(
 
 
 def row(kind: str, length: int, *, repeats: int) -> dict[str, float | int | str]:
-    """One line of the table; of the repeats the one that was disturbed least counts."""
+    """Return one line of the table, from the repeat with the least disturbance."""
     runs = [turns(kind, length, seed=seed) for seed in range(repeats)]
     taken = min((guarded(made) for made in runs), key=sum)
     computed = min((guarded(made, clock=time.thread_time) for made in runs), key=sum)
@@ -86,7 +87,7 @@ def row(kind: str, length: int, *, repeats: int) -> dict[str, float | int | str]
 
 
 def summary(taken: Sequence[float]) -> dict[str, float]:
-    """Quantiles, in microseconds."""
+    """Return quantiles, in microseconds."""
     ranked = sorted(taken)
     at = {"p10_us": 0.1, "median_us": 0.5, "p90_us": 0.9, "p99_us": 0.99}
     return {name: round(ranked[min(len(ranked) - 1, int(len(ranked) * q))], 1) for name, q in at.items()} | {
@@ -95,7 +96,7 @@ def summary(taken: Sequence[float]) -> dict[str, float]:
 
 
 def each(kind: str, length: int) -> dict[str, float]:
-    """Microseconds a turn, at the median, that each detector adds to none."""
+    """Return the median microseconds per turn that each detector adds."""
     made = turns(kind, length, seed=0)
     none = statistics.median(guarded(made, Guard(detectors={})))
     alone = {
@@ -105,7 +106,7 @@ def each(kind: str, length: int) -> dict[str, float]:
 
 
 def peers(repeats: int) -> dict[str, float]:
-    """Microseconds a turn of others; LangChain is imported where it is asked for."""
+    """Return the microseconds per turn of the alternatives; imports LangChain only here."""
     import guard_peers
 
     made = turns("small", 100, seed=0)
@@ -113,7 +114,7 @@ def peers(repeats: int) -> dict[str, float]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Measure, print, and return 1 where the bar is missed."""
+    """Measure and print; return 1 if the bar is missed."""
     parser = argparse.ArgumentParser(description="What the guard costs a turn.")
     parser.add_argument("--turns", type=int, default=1_000, help="length of the longest run")
     parser.add_argument("--repeats", type=int, default=3)

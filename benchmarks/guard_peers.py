@@ -1,4 +1,4 @@
-"""What others cost a turn, over the same turns and in the same process as the guard; used by `guard.py`."""
+"""Cost of alternatives to the guard, over the same turns in the same process; used by `guard.py`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ARMS = ("langchain", "langchain, empty middleware", "langchain, guard")
 
 
 class Scripted(BaseChatModel):
-    """Stands in for a model: says the turns one after the other."""
+    """Scripted chat model that returns the turns in order."""
 
     script: list[Any]
 
@@ -43,7 +43,7 @@ class Scripted(BaseChatModel):
 
 
 class Empty(AgentMiddleware):
-    """A middleware with the guard's hooks and nothing in them."""
+    """Middleware with the guard's hooks, all empty."""
 
     def before_model(self, *_: Any) -> None:
         """Do nothing."""
@@ -59,7 +59,7 @@ class Empty(AgentMiddleware):
 def peers(
     made: Sequence[Turn], meta: Trajectory, guard: Callable[[], Guard], *, repeats: int
 ) -> dict[str, float]:
-    """Microseconds a turn: of the recorder at the median, of LangChain's agent as the mean over a run."""
+    """Return microseconds per turn: median for the recorder, mean over a run for LangChain's agent."""
     taken: dict[str, list[float]] = {"recorder without rules": []} | {arm: [] for arm in ARMS}
     for _ in range(repeats):
         taken["recorder without rules"] += recorded(made, meta)
@@ -69,7 +69,7 @@ def peers(
 
 
 def recorded(made: Sequence[Turn], meta: Trajectory) -> list[float]:
-    """Microseconds of each turn in a plain recorder."""
+    """Return the microseconds of each turn in a plain recorder."""
     recorder, taken = RunRecorder(meta), []
     for turn in made:
         start = time.perf_counter()
@@ -79,7 +79,7 @@ def recorded(made: Sequence[Turn], meta: Trajectory) -> list[float]:
 
 
 def langchain(arm: str, made: Sequence[Turn], task: str, guard: Guard) -> float:
-    """Microseconds a turn of LangChain's agent; its turns cannot be told apart from outside."""
+    """Return microseconds per turn of LangChain's agent, whose turns cannot be timed separately."""
     answers = [turn.whole.observations[0].content for turn in made]
     tools = [_tool(name, answers) for name in ("get_order", "change_order")]
     middleware = {ARMS[0]: [], ARMS[1]: [Empty()], ARMS[2]: [guard.langchain()]}[arm]

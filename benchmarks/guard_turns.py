@@ -1,6 +1,6 @@
-"""The turns that `guard.py` plays: an agent of a warehouse looks up, or changes, an order.
+"""Turns that `guard.py` plays: an agent of a warehouse reads or changes an order.
 
-The order is one that an earlier result named; kinds of turns differ in what comes back.
+An earlier result named the order. The kinds of turns differ in the size of the tool results.
 """
 
 from __future__ import annotations
@@ -12,8 +12,10 @@ from dataclasses import dataclass, replace
 from agentguard.trajectory.model import Observation, Source, Step, ToolCall, ToolSpec, Trajectory
 
 SIZES = {"small": 120, "2KB": 2_000, "20KB": 20_000, "unseen": 120, "text": 0}
-"""Kinds of turns: characters that the tool returns. In ``unseen`` turns every call has a number that stood
-nowhere before, so that the rules look for it everywhere; ``text`` is an answer and the user's reply."""
+"""Kinds of turns: characters that the tool returns. In ``unseen`` turns every call has a number that is
+absent
+from all earlier steps, so that the rules search all of them; ``text`` is an answer and the user's reply.
+"""
 
 _ORDER = {
     "type": "object",
@@ -47,7 +49,7 @@ _REPLY = "Yes, please go ahead with order {order}, and tell me about {following}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
-    """One turn as an integration sees it: proposed, then with what its tools returned, then the reply."""
+    """One turn as an integration sees it: the proposal, the turn with its tool results, the user's reply."""
 
     proposed: Step
     whole: Step
@@ -55,7 +57,7 @@ class Turn:
 
 
 def turns(kind: str, count: int, *, seed: int) -> list[Turn]:
-    """Turns of one kind; equal seeds give equal ones."""
+    """Return turns of one kind; equal seeds give equal turns."""
     rng = random.Random(seed)
     made, order = [], "W1000001"
     for _ in range(count):
@@ -101,7 +103,7 @@ def _result(rng: random.Random, size: int, following: str) -> str:
 
 
 def meta() -> Trajectory:
-    """The run without its steps."""
+    """Return the metadata of the run."""
     return Trajectory(
         id="r",
         format="event_log",

@@ -1,4 +1,4 @@
-"""How long `import agentguard` takes, over an empty interpreter of the same kind.
+"""Time of `import agentguard`, compared with an empty interpreter.
 
 Run: .venv/bin/python benchmarks/import_time.py [--json]
 Bar: at most 0.25 s, and no scikit-learn.

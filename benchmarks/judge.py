@@ -1,15 +1,15 @@
-"""What a judge costs: AgentDebug's published two stages, our ``two_stage``, and ``fused``, on one server.
+"""Cost of a judge: AgentDebug's published two stages, our ``two_stage``, and ``fused``, on one server.
 
 Run: .venv/bin/python benchmarks/judge.py RUNS --base-url http://127.0.0.1:8000/v1 [--runs 20] [--json]
      .venv/bin/python benchmarks/judge.py RUNS     # starts the local vLLM of `make vllm` (about 6 GB)
 
-RUNS are Who&When's files. Each procedure goes over the same runs, each time with a cold prefix cache of its
-own; that the runs failed is given. Prompt tokens *computed* are the server's counters: those it was sent less
-those from its prefix cache. ``diagnosis`` is ``fused`` that asks besides whether the run failed; its tokens
-are set against the transcript's. Then all runs are diagnosed side by side, for the throughput. With
-``--journal FILE`` it goes on where it was interrupted; ``--minutes`` bounds how long it asks.
+RUNS are the files of Who&When. Each procedure processes the same failed runs, each with its own cold prefix
+cache. Prompt tokens *computed* are from the server's counters: received tokens minus tokens from the prefix
+cache. ``diagnosis`` is ``fused`` that also asks whether the run failed; the report compares its tokens with
+those of the transcript. At the end, all runs are diagnosed concurrently to measure the throughput. With
+``--journal FILE`` an interrupted benchmark continues. ``--minutes`` limits the measuring time.
 
-The tiny model of the local server cannot judge: its accuracy says nothing, its tokens and seconds do.
+The tiny model of the local server cannot judge: its tokens and seconds are meaningful, its accuracy is not.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ from agentguard.judge.llm.types import CallError
 from agentguard.trajectory.model import Trajectory
 
 CHARACTERS = 3.0
-"""Characters a token, at least, and so how long a run may be for a context."""
+"""Minimum of characters per token; it bounds the length of a run for a context size."""
 BARS = {"two_stage": (0.1, 0.2), "fused": (0.02, None)}
-"""Shares of the published procedure's computed tokens and seconds that are aimed at."""
+"""Targets: shares of the published procedure's computed tokens and seconds."""
 WHOLE = 1.15
 Case = tuple[Trajectory, int | None]
 
 
 def chosen(cases: Sequence[Case], count: int, pick: str, longest: int) -> list[Case]:
-    """Runs that fit: the shortest, or evenly spread over all lengths."""
+    """Return runs that fit: the shortest, or runs spread evenly over all lengths."""
     sized = sorted(((len(shown(run)), run.id, run, gold) for run, gold in cases), key=lambda one: one[:2])
     fitting = [(run, gold) for size, _, run, gold in sized if size <= longest]
     if pick == "shortest" or len(fitting) <= count:
@@ -53,7 +53,7 @@ def chosen(cases: Sequence[Case], count: int, pick: str, longest: int) -> list[C
 
 
 def measured(server: Server, cases: Sequence[Case], journal: Journal, args: argparse.Namespace) -> None:
-    """All procedures over all runs, until there is no time left."""
+    """Measure all procedures over all runs until the time is over."""
     end = time.monotonic() + args.minutes * 60
     for place, (run, gold) in enumerate(cases, 1):
         for arm in args.arms:
@@ -72,7 +72,7 @@ def measured(server: Server, cases: Sequence[Case], journal: Journal, args: argp
 
 
 def throughput(server: Server, cases: Sequence[Case], at_once: int) -> dict[str, Any]:
-    """Whole diagnoses of many runs side by side, with one judge."""
+    """Diagnose many runs concurrently with one judge."""
     endpoint = server.endpoint()
     method = localizer("diagnosis", endpoint)
     found = [(run, detect(run).findings) for run, _ in cases]
@@ -94,7 +94,7 @@ def throughput(server: Server, cases: Sequence[Case], at_once: int) -> dict[str,
 
 
 def summary(rows: Sequence[Row], arms: Sequence[str]) -> dict[str, Any]:
-    """Totals by procedure over the runs that all of them have been over."""
+    """Return totals by procedure over the runs that every procedure has processed."""
     by = {arm: [row for row in rows if row.arm == arm] for arm in arms}
     count = len(by[arms[0]])
     found: dict[str, Any] = {"runs": count}
@@ -121,7 +121,7 @@ def summary(rows: Sequence[Row], arms: Sequence[str]) -> dict[str, Any]:
 
 
 def bars(found: dict[str, Any]) -> list[dict[str, Any]]:
-    """What was aimed at, what was measured, and whether it is met."""
+    """Return target, measurement and result of each bar."""
     told = []
     tokens, seconds = found["prompt_tokens"], found["seconds"]
     whole = "published_two_stage"

@@ -1,4 +1,4 @@
-"""What `benchmarks/judge.py` measures: procedures over one run, what each cost the server, and a journal."""
+"""Procedures that `benchmarks/judge.py` measures, their cost on the server, and a journal."""
 
 from __future__ import annotations
 
@@ -28,21 +28,21 @@ from agentguard.localize.llm.two_stage import query_two_stages as two_stage
 from agentguard.trajectory.model import Trajectory
 
 ARMS: Final = ("published_two_stage", "two_stage", "fused", "diagnosis")
-"""The last is ``fused`` that asks besides whether the run failed, as a diagnosis does where nobody knows."""
+"""The last procedure is ``fused`` that also asks whether the run failed, as a diagnosis does by default."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One procedure over one run.
+    """Measurement of one procedure over one run.
 
     Attributes:
-        run, arm: which.
+        run, arm: identify the run and the procedure.
         sent, cached, written: tokens by the server's own counters, or by its answers' usage (``counted``).
-        seconds: of waiting.
-        calls, faults: asked, and left without an answer.
+        seconds: waiting time.
+        calls, faults: requests, and requests without an answer.
         step: the first hypothesis.
         gold: the annotated step.
-        transcript: tokens of the run as a judge is shown it.
+        transcript: tokens of the run as the judge reads it.
         counted: ``server`` or ``usage``.
     """
 
@@ -69,27 +69,29 @@ class Row:
 
 
 class Server:
-    """The endpoint that is measured: who asks it, and what it counts."""
+    """Measured endpoint with its HTTP client and its counters."""
 
     def __init__(self, url: str, *, model: str | None, key: str | None, concurrency: int) -> None:
         self.url, self._model, self._key, self._concurrency = url, model, key, concurrency
         self.root = url.removesuffix("/v1")
 
     def endpoint(self) -> JudgeEndpoint:
-        """A client whose prompts share no cache with any other's: each procedure starts cold."""
+        """Return a client whose prompts share no cache with other clients, so that each procedure starts
+        cold.
+        """
         body = {"cache_salt": secrets.token_hex(8)} if self.work() is not None else {}
         options = EndpointOptions(deadline_s=DEADLINE_S, max_concurrent=self._concurrency, extra_body=body)
         return JudgeEndpoint(self.url, model=self._model, api_key=self._key, options=options)
 
     def work(self) -> ServerWork | None:
-        """What the server has done; None if it does not tell."""
+        """Return the server's counters; None if the server does not report them."""
         try:
             return fetch_work(self.root)
         except JudgeError:
             return None
 
     def tokens(self, text: str) -> int:
-        """Tokens of a text; guessed from its length where the server does not tell."""
+        """Return the tokens of a text; estimated from its length if the server does not report them."""
         endpoint = self.endpoint()
 
         async def ask() -> Any:
@@ -103,7 +105,7 @@ class Server:
 
 
 def warm(server: Server) -> None:
-    """Have the server compile the forms of answers, ours and the published, before anything is measured."""
+    """Compile the answer schemas of both procedures on the server before the measurement."""
     endpoint = server.endpoint()
     try:
         TwoStage(endpoint).warm()
@@ -115,7 +117,7 @@ def warm(server: Server) -> None:
 
 
 def measure(server: Server, arm: str, run: Trajectory, gold: int | None) -> Row:
-    """One procedure over one run, with the server's counters before and after."""
+    """Measure one procedure over one run, with the server's counters before and after."""
     findings = detect(run).findings
     endpoint = server.endpoint()
     try:
@@ -147,7 +149,7 @@ def measure(server: Server, arm: str, run: Trajectory, gold: int | None) -> Row:
 
 
 def localizer(arm: str, endpoint: JudgeEndpoint) -> Localizer:
-    """One of ours, with a judge of its own at the endpoint."""
+    """Return our localizer with its own judge at the endpoint."""
     judge = ChatJudge(endpoint, options=ChatOptions(deadline_s=DEADLINE_S, max_line_characters=GUIDANCE))
     if arm == "two_stage":
         return LlmLocalizer("two_stage", two_stage, judge, given_failed=True)
@@ -155,7 +157,7 @@ def localizer(arm: str, endpoint: JudgeEndpoint) -> Localizer:
 
 
 def shown(run: Trajectory) -> str:
-    """The transcript as judges are shown it, uncut."""
+    """Return the transcript as judges read it, uncut."""
     return render_run(run, nonce="0" * 16, limit=10_000_000).text
 
 
@@ -173,7 +175,7 @@ def _by_usage(usage: Mapping[str, Any]) -> ServerWork:
 
 
 class Journal:
-    """Rows by model, procedure and run, a line each at the end of a file, so that a benchmark can go on.
+    """Rows by model, procedure and run in a JSON Lines file, so that a benchmark can continue.
 
     Raises:
         SystemExit: a line of the file cannot be read.
@@ -193,12 +195,12 @@ class Journal:
                 self._held[row.run, row.arm] = row
 
     def rows(self, runs: Sequence[str], arms: Sequence[str]) -> list[Row]:
-        """What there is of runs that every procedure has been over."""
+        """Return the rows of the runs that every procedure has processed."""
         whole = [run for run in runs if all((run, arm) in self._held for arm in arms)]
         return [self._held[run, arm] for run in whole for arm in arms]
 
     def get(self, run: str, arm: str, make: Callable[[], Row]) -> Row:
-        """The row, measured now if it is not there."""
+        """Return the row; measure it first if it is missing."""
         if (held := self._held.get((run, arm))) is not None:
             return held
         row = self._held[run, arm] = make()

@@ -1,18 +1,22 @@
-"""AgentDebug's two stages as published (arXiv 2509.25370), to be measured beside ours on the same server.
+"""AgentDebug's two stages as published (arXiv 2509.25370), for comparison with ours on the same server.
 
-Stage 1 asks once for each module (memory, reflection, planning, action) of each step: the task, what the
-agent was given at that step (the conversation so far), what earlier modules of the step came to, the
-module's output, the environment's answer cut to 500 characters, the module's error types with definitions
-and examples, and for a verdict as JSON. The first step has no memory and no reflection. Steps whose answer
-from the environment speaks of an error are checked for a system error in one more call. Stage 2 asks once,
-over all steps and what stage 1 found, for the critical error.
+Stage 1 sends one request for each module (memory, reflection, planning, action) of each step. The prompt
+contains the task, the agent's input at that step (the conversation so far), the results of earlier modules of
+the step, the module's output and the environment's answer cut to 500 characters. It also contains the
+module's
+error types with definitions and examples, and it asks for a verdict as JSON. The first step has no memory and
+no reflection. If the environment's answer mentions an error, one more request checks for a system error.
+Stage
+2 sends one request over all steps and the results of stage 1, and asks for the critical error.
 
-All is worded by us, with all that the published prompts say and about as long (the fixed text of stage 1
-has some 3,200 characters there, the definitions among them). Three things differ from what was published, all
-in its favour: the steps of stage 1 are asked side by side and not one after the other; what is written is
-bounded by a JSON schema (80 and 120 characters a field) so that a small model ends; Who&When does not part an
-agent's turn into modules, so that each module is shown the whole turn once, and not once more as an earlier
-module's output.
+We wrote the texts. They contain all information of the published prompts and have about the same length (the
+fixed text of stage 1 has some 3,200 characters, definitions included). Three differences from the publication
+favour the published procedure:
+- Stage 1 runs the steps concurrently, not one after the other.
+- A JSON schema bounds each field (80 and 120 characters), so that a small model ends.
+- Who&When does not split an agent's turn into modules. Each module reads the whole turn once, and not again
+  as
+  the output of an earlier module.
 """
 
 from __future__ import annotations
@@ -33,7 +37,7 @@ from agentguard.trajectory.model import Source, Step, Trajectory
 
 MODULES: Final = ("memory", "reflection", "planning", "action")
 GUIDANCE: Final = 120
-"""Characters of the correction that is written; ours is bounded alike."""
+"""Maximum of characters in a correction; our localizer has the same limit."""
 _CUT: Final = 500
 _TROUBLE: Final = ("error", "crashed", "exception", "timeout")
 _STEP_LIMIT: Final = 30
@@ -41,7 +45,7 @@ _STEP_LIMIT: Final = 30
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """What stage 1 says of one module of one step."""
+    """Result of stage 1 for one module of one step."""
 
     step: int
     module: str
@@ -52,7 +56,7 @@ class Found:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Published:
-    """What the procedure came to: the critical step, the calls that gave no JSON, and what it cost."""
+    """Result of the procedure: the critical step, the number of answers that are not JSON, and the cost."""
 
     step: int | None
     calls: int
@@ -64,8 +68,8 @@ class TwoStage:
     """One diagnosis by the published procedure.
 
     Args:
-        endpoint: who is asked; its ``concurrency`` bounds the calls under way.
-        deadline_s: of one call.
+        endpoint: the model endpoint; its ``concurrency`` limits the concurrent requests.
+        deadline_s: limit of one request.
     """
 
     def __init__(self, endpoint: JudgeEndpoint, *, deadline_s: float = 600.0) -> None:
@@ -74,12 +78,12 @@ class TwoStage:
         self._spent = CallUsage()
 
     def locate(self, run: Trajectory) -> Published:
-        """Both stages over a run that failed."""
+        """Run both stages over a failed run."""
         step = self._endpoint.loop.run(self._both(run))
         return Published(step=step, calls=self._calls, faults=self._faults, spent=self._spent)
 
     def warm(self) -> None:
-        """Have the server compile the forms of all answers, which it does once and not for every run."""
+        """Compile the schemas of all answers on the server, once for all runs."""
         forms = [*(_module_form(_codes(one)) for one in (*MODULES, "system")), _critical_form()]
 
         async def ask() -> None:
@@ -97,7 +101,7 @@ class TwoStage:
         return None if said is None else int(said["critical_step"])
 
     async def _step(self, run: Trajectory, step: int, asked: Sequence[str]) -> list[Found]:
-        """One step's calls, one after the other, so that they find what they share in the server's cache."""
+        """Send the requests of one step in sequence, so that they share the server's prefix cache."""
         said = [await self._system(run, step)] if _troubled(run, step) else []
         said += [await self._module(run, step, module) for module in asked]
         return [one for one in said if one is not None]
@@ -130,12 +134,12 @@ class TwoStage:
 
 
 def modules(first: bool) -> Sequence[str]:
-    """The modules of a step; the first has no memory and no reflection."""
+    """Return the modules of a step; the first step has no memory and no reflection."""
     return MODULES[2:] if first else MODULES
 
 
 def module_prompt(run: Trajectory, step: int, module: str) -> str:
-    """What is asked about one module of one step."""
+    """Return the prompt for one module of one step."""
     so_far = "\n".join(_said(one) for one in run.steps[:step]) or "(the task alone)"
     codes = _codes(module)
     return (
@@ -149,7 +153,7 @@ def module_prompt(run: Trajectory, step: int, module: str) -> str:
 
 
 def system_prompt(run: Trajectory, step: int) -> str:
-    """The check whether the environment's answer is an error of the system."""
+    """Return the prompt that checks whether the environment's answer is a system error."""
     return (
         f"Does this answer of the environment show an error of the system, and of which type?\n\n"
         f"{_answer(run, step)}\n\n{_defined(_codes('system'))}\n"
@@ -159,7 +163,7 @@ def system_prompt(run: Trajectory, step: int) -> str:
 
 
 def critical_prompt(run: Trajectory, steps: Sequence[int], found: Sequence[Found]) -> str:
-    """Stage 2: all steps, with what stage 1 found at each."""
+    """Return the prompt of stage 2: all steps, with the results of stage 1."""
     parts = []
     for step in steps:
         at = [one for one in found if one.step == step]

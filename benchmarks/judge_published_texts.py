@@ -1,4 +1,4 @@
-"""What `judge_published.py` tells the model: the fixed text of AgentDebug's prompts, in our own words."""
+"""Fixed texts of AgentDebug's prompts in our own words, for `judge_published.py`."""
 
 from __future__ import annotations
 

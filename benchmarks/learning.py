@@ -1,13 +1,15 @@
-"""Does it help a guard to learn from its recoveries: a stream of generated games, with learning and without.
+"""Benchmark of learning from recoveries: a stream of generated games, with and without learning.
 
     python benchmarks/learning.py --games 120 [--seed 0] [--games-folder /tmp/tw_games] [--json]
 
-The games and the scripted agent are those of `recovery.py`: at the middle assumption the agent heeds half of
-the corrections. Each game is played twice from the same start, with the same random numbers: under a guard
-that knows nothing, and under one that has learnt from the games before it. Schemata of the same task do not
-speak. ``success`` is at the cost of ``--budget`` attempts, by default one and a quarter, since at two nearly
-all games are won; ``hit`` is the share of rollbacks that go to a step with an injected error. The second half
-of the stream is told apart: before it there is little to have learnt from.
+The games and the scripted agent are those of `recovery.py`, under the middle assumption: the agent follows
+half
+of the corrections. Each game is played twice from the same start with the same random numbers: under a guard
+without schemata, and under a guard that learnt from the earlier games. Schemata of the same task are not
+used.
+``success`` is at the cost of ``--budget`` attempts. The default is 1.25, since at 2 nearly all games are won.
+``hit`` is the share of rollbacks to a step with an injected error. The report shows the second half of the
+stream separately, since the first half has few earlier games.
 """
 
 from __future__ import annotations
@@ -40,7 +42,7 @@ HEEDS, RATE = 0.5, 0.25
 
 
 def play(run: Scripted, most: int, guard: Guard) -> tuple[Attempted, Counter[str]]:
-    """One game under a guard, told at the end whether it was won; and what became of the recoveries."""
+    """Play one game under a guard, report the outcome to it, and return the results of its recoveries."""
     held = Budgeted(run, most)
     meta = replace(run.trajectory, steps=(), branches=())
     with guard.override(accept=lambda _: run.won or "the task is not done"):
@@ -62,7 +64,9 @@ def play(run: Scripted, most: int, guard: Guard) -> tuple[Attempted, Counter[str
 
 
 def compared(off: Sequence[Attempted], on: Sequence[Attempted]) -> dict[str, Any]:
-    """Success and hits of the same games with learning off and on, intervals of 95 % and the paired test."""
+    """Compare success and hits of the same games with learning off and on: 95 % intervals and the paired
+    test.
+    """
     gained = sum(b.won and not a.won for a, b in zip(off, on, strict=True))
     lost = sum(a.won and not b.won for a, b in zip(off, on, strict=True))
     made: dict[str, Any] = {
@@ -87,7 +91,7 @@ def compared(off: Sequence[Attempted], on: Sequence[Attempted]) -> dict[str, Any
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Play the stream and print what came of it."""
+    """Play the stream and print the results."""
     parser = argparse.ArgumentParser(description="Does it help a guard to learn from its recoveries.")
     parser.add_argument("--games", type=int, default=120)
     parser.add_argument("--budget", type=float, default=1.25, help="attempts that a game may cost")

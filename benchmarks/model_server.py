@@ -1,4 +1,4 @@
-"""The model server that a benchmark asks: named on the command line, or the local vLLM."""
+"""Model server of a benchmark: a URL from the command line, or the local vLLM."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DEADLINE_S = 600.0
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    """How to reach it, and how to print what came of it."""
+    """Add the flags for the server and the output format."""
     parser.add_argument("--base-url")
     parser.add_argument("--model")
     parser.add_argument("--api-key-env", default="AGENTGUARD_JUDGE_KEY")
@@ -28,19 +28,19 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def key(args: argparse.Namespace) -> str | None:
-    """The key for it, from the environment."""
+    """Return the server's API key from the environment."""
     return os.environ.get(args.api_key_env)
 
 
 def client(args: argparse.Namespace, url: str) -> JudgeEndpoint:
-    """Who asks it; to be closed."""
+    """Return an HTTP client for the server; the caller closes it."""
     options = EndpointOptions(deadline_s=DEADLINE_S)
     return JudgeEndpoint(url, model=args.model, api_key=key(args), options=options)
 
 
 @contextmanager
 def served(base_url: str | None, context: int = 4_096) -> Iterator[str]:
-    """The endpoint that was named, or the local vLLM for as long as it takes."""
+    """Yield the given endpoint, or start the local vLLM and stop it at the end."""
     if base_url:
         yield base_url
         return
@@ -59,7 +59,7 @@ def served(base_url: str | None, context: int = 4_096) -> Iterator[str]:
 
 
 def machine() -> str:
-    """Processor and cores, and the GPUs there are."""
+    """Return processor, cores and GPUs of this machine."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
         name = next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
@@ -74,10 +74,10 @@ def machine() -> str:
 
 
 def named(version: str) -> str:
-    """What an endpoint says it serves, without the folders that a checkpoint lies in on this machine."""
+    """Return the model name that an endpoint reports, without the folders of the checkpoint."""
     return re.sub(r"\(/.*/([^/]+)\)", r"(\1)", version)
 
 
 def say(text: str) -> None:
-    """Tell how it goes, beside what is printed."""
+    """Print progress beside the output."""
     print(text, file=sys.stderr, flush=True)

@@ -1,9 +1,9 @@
-"""What the pool costs a request and a chunk in processor time: all of it, parts, and the endpoint alone.
+"""Processor time of the pool per request and per chunk: all of it, parts, and the endpoint alone.
 
 Run: .venv/bin/python benchmarks/pool.py [--json] [--uvloop]
 
-The endpoints answer at once and cost next to nothing, so what is left is the pool's. Variants are measured in
-turns, and the least of each is told: on a busy machine the least is nearest to the truth.
+The endpoints answer at once at almost no cost, so the rest is the cost of the pool. Variants are measured in
+turns. The report shows the minimum of each variant, which is the most accurate figure on a busy machine.
 """
 
 import argparse
@@ -36,7 +36,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
 
 
 class Words:
-    """A streamed answer that is there at once."""
+    """Streamed answer without delay."""
 
     status, headers, notes, replica = 200, (), (), "a"
 
@@ -80,7 +80,7 @@ def pool(section: dict[str, Any]) -> Pool:
 
 
 async def asking(send: Callable[..., Awaitable[Any]], *, stream: bool, times: int) -> float:
-    """Microseconds of processor time a request."""
+    """Return the microseconds of processor time per request."""
     began = time.process_time()
     for _ in range(times):
         answer = await send(request(stream=stream), NEVER)
@@ -94,7 +94,7 @@ async def measure(rounds: int) -> dict[str, dict[str, float]]:
     sends: dict[str, Any] = {"the endpoint alone": Endpoint().send}
     sends |= {name: pool(section).send for name, section in VARIANTS.items()}
     found: dict[str, dict[str, float]] = {}
-    for name, send in sends.items():  # breakers, throttles and hedges need some calls to be at work
+    for name, send in sends.items():  # activates breakers, throttles and hedges
         await asking(send, stream=False, times=100)
         found[name] = {"request_us": float("inf"), "chunk_us": float("inf")}
     for _ in range(rounds):

@@ -1,17 +1,18 @@
-"""Whether a step's portrait carries signal, what it costs, and whether anything of the topic is left in it.
+"""Signal and cost of step profiles, and a check that they contain no words of the topic.
 
 Run: .venv/bin/python benchmarks/portraits.py PATH [--nearest 10] [--json]
 
-PATH holds annotated failures. Every candidate step is scored by its mean likeness to the portraits of the
-steps at fault in other runs, those of the same question left out; nothing is trained and nothing tuned here.
-A tie counts in part.
+PATH holds annotated failures. The score of a candidate step is its mean similarity to the profiles of
+root-cause
+steps in other runs, without runs of the same question. Nothing is trained or tuned here. A tie counts in
+part.
 
-    percentile    place of the step at fault among the candidates, 0 first, 1 last, 0.5 by chance
+    percentile    place of the root cause among the candidates, 0 first, 1 last, 0.5 by chance
     top 1, top 3  share of the runs in which it comes first, or among the first three
-    place         the same from the traits that tell only where a step stands: the prior
-    centred       the run's mean portrait taken off first, and likeness to all of them
-    ms            processor time of `portray` beyond the table of features, for runs of 80 steps and more;
-    of the table  that as a share of the table's own, which a busy machine blurs less
+    place         the same from the traits that describe only the position of a step: the prior
+    centred       without the run's mean profile, and with the similarity to all profiles
+    ms            processor time of `portray` beyond the table of features, for runs of 80 steps and more
+    of the table  that as a share of the table's own time, which a busy machine disturbs less
     left over     words of schemata that are digits or name an agent or tool of their run: must be 0
 """
 
@@ -54,7 +55,7 @@ def unit(rows: Array) -> Array:
 
 
 def by_traits(names: Sequence[str]) -> Vectorise:
-    """Rows of the named traits."""
+    """Return the rows of the named traits."""
     return lambda many: np.array([[one.traits.get(name, 0.0) for name in names] for one in many])
 
 
@@ -72,7 +73,7 @@ def centred(inner: Vectorise) -> Vectorise:
 
 
 def scored(seen: Sequence[Seen], vectorise: Vectorise, nearest: int | None) -> dict[str, float]:
-    """Ranks of the steps at fault over runs of one kind."""
+    """Return the ranks of the root causes over runs of one kind."""
     rows = [unit(vectorise(portraits)) for _, _, portraits in seen]
     golds = [gold(one) for one in seen]
     groups = [normalize_group_key(record.annotation.group or record.trajectory.task) for record, _, _ in seen]
@@ -96,7 +97,7 @@ def gold(one: Seen) -> int:
 
 
 def left_over(record: Record, findings: Sequence[Finding]) -> int:
-    """Digits and names in what a schema says beyond the closed vocabulary."""
+    """Return digits and names that a schema contains beyond the closed vocabulary."""
     schema = EmbeddedDistiller().distill(record, findings)
     if schema is None:
         return 0
@@ -108,7 +109,7 @@ def left_over(record: Record, findings: Sequence[Finding]) -> int:
 
 
 def cost(seen: Sequence[Seen]) -> dict[str, float]:
-    """Median processor time of `portray` where the table is kept, and that over the time of the table."""
+    """Return the median processor time of `portray` with a cached table, and its ratio to the table."""
     times, shares = [], []
     for record, findings, _ in seen:
         if len(record.trajectory.steps) >= LONG_RUN:

@@ -1,16 +1,18 @@
-"""Does recovery help: success under five procedures at the same budget, in generated text games.
+"""Benchmark of recovery: success under five procedures with the same budget, in generated text games.
 
 Run: .venv/bin/python benchmarks/recovery.py --games 300 [--seed 0] [--json] [--journal played.jsonl]
      .venv/bin/python benchmarks/recovery.py --games 20 --agent chat --base-url URL --model NAME
 
-Games are TextWorld's, generated from the seed in three difficulties. The agent is scripted, with memory,
-reflection, planning and action parts; in each turn each kind of error of AgentErrorTaxonomy strikes it at its
-rate. What it does after a correction is an assumption, and varied: it heeds each one, half of them, or none.
-A heeded correction keeps errors away for three turns and makes it look again at what it believed.
+The games are TextWorld games, generated from the seed in three difficulties. The agent is scripted and has
+memory, reflection, planning and action parts. In each turn, each error kind of AgentErrorTaxonomy occurs at
+its
+rate. The reaction to a correction is an assumption: the agent follows each one, half of them, or none. After
+a
+correction that it follows, the agent makes no error for three turns and checks its beliefs.
 
 The unit of the budget is one attempt: the turns that the game allows, each a call of the model and a step of
-the environment; see `recovery_arms`. ``success`` is at two attempts' cost. With ``--journal`` what was played
-is kept in a file, and the same command goes on where it was interrupted.
+the environment; see `recovery_arms`. ``success`` is at the cost of two attempts. ``--journal`` stores the
+results in a file, and the same command continues an interrupted benchmark.
 """
 
 from __future__ import annotations
@@ -36,14 +38,14 @@ from recovery_scripted import HEEDS, Scripted
 
 MIDDLE = "half"
 RATE = 0.15
-"""Errors a turn, over all kinds: at this rate an unguarded agent fails about half of the games."""
+"""Errors per turn, over all kinds: at this rate an unguarded agent fails about half of the games."""
 
 GUARD = make_guard()
 
 
 @dataclass
 class Game:
-    """One game under one assumption: what is played in it, each procedure at most once."""
+    """One game under one assumption; each procedure plays it at most once."""
 
     args: argparse.Namespace
     given: Scenario
@@ -75,7 +77,7 @@ class Game:
         return known
 
     def _shared(self) -> Budgeted:
-        """A copy of the first attempt, which is the same for all that do not act before its end."""
+        """Return a copy of the first attempt, which all procedures share that act only after its end."""
         if self._first is None:
             self._first = Budgeted(self.begin(), self.most)
             ARMS["none"](self._first, GUARD)
@@ -83,7 +85,7 @@ class Game:
 
 
 def scripted(args: argparse.Namespace, heeds: dict[str, float]) -> dict[str, list[Outcome]]:
-    """Every game under every procedure and assumption; a game is opened once for all of them."""
+    """Play every game under every procedure and assumption; a game is opened once for all of them."""
     found: dict[str, list[Outcome]] = {name: [] for name in heeds}
     journal = Journal(args.journal)
     with GameLibrary(args.games_folder, held=2) as games:
@@ -104,7 +106,7 @@ def scripted(args: argparse.Namespace, heeds: dict[str, float]) -> dict[str, lis
 
 
 def chat(args: argparse.Namespace) -> dict[str, list[Outcome]]:
-    """Every game under every procedure, with a model of an endpoint as the agent."""
+    """Play every game under every procedure, with the model of an endpoint as the agent."""
     from openai import OpenAIError
     from recovery_chat import ChatAgent, client, first_model
 

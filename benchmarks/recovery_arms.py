@@ -1,10 +1,10 @@
-"""The procedures that `recovery.py` compares; each plays a run within a budget of model calls and steps.
+"""Procedures that `recovery.py` compares; each plays a run within a budget of model calls and steps.
 
-All see the same game, agent and random numbers up to the first thing they do. An attempt is as many turns as
-the game allows; a budget of so many attempts caps two counts, each by itself: calls of the agent's model
-(turns that a guard refuses before they run are calls, too) and steps of the environment. At the end of an
-attempt each procedure is told whether the game is won, as in AgentDebug's evaluation (arXiv 2509.25370); none
-is told of an injected error.
+All procedures start with the same game, agent and random numbers. An attempt is the number of turns that the
+game allows. A budget of N attempts limits two counts separately: calls of the agent's model (including turns
+that a guard refuses before they run) and steps of the environment. At the end of an attempt each procedure
+learns whether the game is won, as in AgentDebug's evaluation (arXiv 2509.25370). No procedure learns of an
+injected error.
 """
 
 from __future__ import annotations
@@ -23,12 +23,14 @@ from agentguard.trajectory.model import Step, Trajectory
 CAN = Capabilities(reject=True, truncate=True, fork=True, restart=True)
 UNLIMITED = RecoveryBudget(rollbacks=None, rollbacks_per_step=None, hints=None, extra_tokens=None)
 LADDER = ("rollback", "reexecute")
-"""What docs/recovery.md recommends where an environment can be taken back and begun again. Turns are the
-budget here, so that the guard's own has no limit."""
+"""Settings that docs/recovery.md recommends for an environment with rollback and restart. The benchmark
+limits
+the turns, so the guard's own budget has no limit.
+"""
 
 
 class Playable(Protocol):
-    """An agent in an environment, scripted or a chat model: what a procedure may do with it."""
+    """An agent in an environment, scripted or a chat model: the operations for a procedure."""
 
     @property
     def trajectory(self) -> Trajectory: ...
@@ -38,7 +40,7 @@ class Playable(Protocol):
     def won(self) -> bool: ...
     @property
     def struck(self) -> tuple[int, ...]:
-        """Steps of the live line at which an error was injected; for the count of hits alone."""
+        """Return the steps of the current branch with an injected error; only for the count of hits."""
         ...
 
     def think(self) -> Step: ...
@@ -51,14 +53,15 @@ class Playable(Protocol):
 
 @dataclass
 class Attempted:
-    """What became of one game under one procedure.
+    """Result of one game under one procedure.
 
     Attributes:
         calls, steps: calls of the agent's model and steps of the environment.
-        line: steps of the line that the run ended with.
-        aimed: times it was taken back to a step; ``hit``: to one with an injected error; ``reached``: to that
-            or one before it, so that an injected error was taken back.
-        online: recoveries while the run was going on.
+        line: steps of the final branch.
+        aimed: rollbacks to a step; ``hit``: to a step with an injected error; ``reached``: to such a step or
+        to one
+            before it, so that the rollback removed an injected error.
+        online: recoveries while the run was in progress.
     """
 
     won: bool = False
@@ -73,17 +76,17 @@ class Attempted:
 
     @property
     def turns(self) -> int:
-        """What it cost: calls or steps, whichever are more."""
+        """Return the cost: calls or steps, whichever number is higher."""
         return max(self.calls, self.steps)
 
     @property
     def wasted(self) -> int:
-        """Turns that are not on the line that the run ended with."""
+        """Return the number of turns outside the final branch."""
         return self.turns - self.line
 
 
 class Budgeted:
-    """A run that may make so many calls of the model and as many steps."""
+    """A run with a limit of model calls and of steps."""
 
     def __init__(self, run: Playable, turns: int, result: Attempted | None = None) -> None:
         self.run, self.most = run, turns
@@ -130,13 +133,13 @@ Arm = Callable[[Budgeted, Guard], None]
 
 
 def none(play: Budgeted, guard: Guard) -> None:
-    """One attempt, come what may."""
+    """Play one attempt without a recovery."""
     del guard
     play.play()
 
 
 def plain_retry(play: Budgeted, guard: Guard) -> None:
-    """From the start again, until it is won: other random numbers, nothing said."""
+    """Restart until the game is won: other random numbers, no hint."""
     del guard
     play.play()
     while not play.over:
@@ -145,7 +148,7 @@ def plain_retry(play: Budgeted, guard: Guard) -> None:
 
 
 def reexecute(play: Budgeted, guard: Guard) -> None:
-    """From the start again with what went wrong added to the task: the acceptance-test loop (Wang, 2024)."""
+    """Restart with the error added to the task: the acceptance-test loop (Wang, 2024)."""
     play.play()
     while not play.over:
         held = guard.diagnose(play.run.trajectory).hypotheses
@@ -154,7 +157,7 @@ def reexecute(play: Budgeted, guard: Guard) -> None:
 
 
 def agentdebug(play: Budgeted, guard: Guard) -> None:
-    """After the end: the root cause, and on from there with its correction (arXiv 2509.25370, stage 3)."""
+    """Roll back to the root cause after the end, with its correction (arXiv 2509.25370, stage 3)."""
     play.play()
     while not play.over:
         held = guard.diagnose(play.run.trajectory).hypotheses
@@ -163,7 +166,7 @@ def agentdebug(play: Budgeted, guard: Guard) -> None:
 
 
 def agentguard(play: Budgeted, guard: Guard) -> None:
-    """The guard in the loop: it acts on what it finds while the run goes on, and on a refused end."""
+    """Run the guard in the loop: it acts on findings during the run, and on a rejected end."""
     run = play.run
     meta = replace(run.trajectory, steps=(), branches=())
     with guard.override(accept=lambda _: run.won or "the task is not done"):
@@ -179,7 +182,9 @@ def agentguard(play: Budgeted, guard: Guard) -> None:
 
 
 def _turn(play: Budgeted, session: Session) -> None:
-    """One turn as every integration takes it: judged before its calls run, and asked for anew if refused."""
+    """Play one turn as every integration does: the guard checks it first, and the model repeats a refused
+    turn.
+    """
     while True:
         refused = session.propose(play.think())
         if refused is None:
@@ -223,12 +228,12 @@ ARMS: dict[str, Arm] = {
     "agentguard": agentguard,
 }
 UNTOLD = frozenset({"none", "plain_retry"})
-"""What is never told anything does not depend on how it takes it."""
+"""Procedures without hints: their result does not depend on the agent's reaction to hints."""
 ALIKE = frozenset({"none", "plain_retry", "reexecute", "agentdebug"})
-"""Nothing of these acts before the first attempt has ended: they share it."""
+"""Procedures that act only after the first attempt has ended: they share it."""
 
 
 def make_guard(**changes: Any) -> Guard:
-    """The guard of all procedures: all detectors with their defaults, the embedded judge."""
+    """Return the guard of all procedures: all detectors with their defaults, and the embedded judge."""
     settings: dict[str, Any] = {"on_fail": LADDER, "budget": UNLIMITED, "max_hypotheses": 5}
     return Guard(recover=RecoveryPolicy(**(settings | changes)))

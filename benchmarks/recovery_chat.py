@@ -1,14 +1,15 @@
 """A real model as the agent of `recovery.py`, through any OpenAI-compatible endpoint.
 
-In each turn the model gets the task, its latest turns and what the guard told it, and says one thing to do:
+In each turn the model receives the task, its latest turns and the guard's hints, and names one command:
 
-- ``tools``: it calls a tool, as the API has it;
-- ``choice``: the server holds it to the commands that the game admits (vLLM's ``structured_outputs``), so
-  that a model too small to write a call can play; the command is recorded as the call that it stands for;
-- ``text``: it writes a command, and the last line that is one counts.
+- ``tools``: the model makes a tool call of the API;
+- ``choice``: the server restricts the output to the commands that the game admits (vLLM's
+  ``structured_outputs``), for models too small to write a call; the benchmark records the equivalent tool
+  call;
+- ``text``: the model writes text, and the last line that is a command counts.
 
-A turn without a call ends the attempt. Correction, rollback and restart change what the model is shown and
-the state of the game, and nothing else; whether it heeds them is up to it.
+A turn without a call ends the attempt. Correction, rollback and restart change only the model's input and the
+state of the game. The model may ignore a hint.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from agentguard.trajectory.model import Observation, Source, Step, ToolCall, Tra
 
 AGENT = "player"
 WINDOW = 12
-"""Turns that the model is shown, the latest."""
+"""Number of latest turns in the model's input."""
 GIVE_UP = "give up"
 _ASKED = {
     "tools": "Call one tool a turn. Answer without a call when the task is done or cannot be done.",
@@ -38,14 +39,14 @@ _ASKED = {
 
 
 def client(base_url: str, api_key: str) -> Any:
-    """The endpoint's client; it tries again by itself after errors that pass, with a growing pause."""
+    """Return the endpoint's client; it retries transient errors with a growing pause."""
     from openai import OpenAI
 
     return OpenAI(base_url=base_url, api_key=api_key, max_retries=5, timeout=120.0)
 
 
 def first_model(endpoint: Any) -> str:
-    """The first model that the endpoint lists."""
+    """Return the first model that the endpoint lists."""
     return str(next(iter(endpoint.models.list())).id)
 
 
@@ -54,11 +55,11 @@ class ChatAgent:
 
     Args:
         given: the game.
-        games: where it is kept; it must ask games what is admissible for the mode ``choice``.
-        endpoint: of `client`.
-        model: its name there.
+        games: the store of the game; for the mode ``choice`` it must request the admissible commands.
+        endpoint: result of `client`.
+        model: name of the model at the endpoint.
         mode: ``tools``, ``choice`` or ``text``.
-        seed: of the model's sampling, where the server takes one.
+        seed: seed of the model's sampling, if the server supports one.
     """
 
     def __init__(
@@ -147,7 +148,7 @@ class ChatAgent:
         return self._world.over
 
     def _ask(self) -> Any:
-        """The model's message; the same seed is never used twice for one place."""
+        """Return the model's message; no two requests for the same place use the same seed."""
         body: dict[str, Any] = {"seed": hash((self._seed, len(self._steps), self._corrections)) % 2**31}
         if self._mode == "tools":
             body["tools"] = tools.schemas(self._offered)
@@ -159,7 +160,7 @@ class ChatAgent:
         return reply.choices[0].message
 
     def _choices(self) -> list[str]:
-        """Commands that the game admits and that a tool stands for."""
+        """Return the commands that the game admits and that have an equivalent tool."""
         self._world.restore(self._typed[-1])
         return [text for text in self._world.admissible if tools.call_of(self._offered, text)]
 
@@ -208,6 +209,6 @@ def _tool_call(index: int, name: str, raw: str) -> ToolCall:
 
 
 def _command(call: ToolCall) -> str:
-    """A call as the game's command, or as it was written if it is none."""
+    """Return the command of a tool call; if the call is not a command, return its text."""
     text, _ = tools.command((call.name,), call.name, call.raw_arguments or "{}")
     return text or f"{call.name} {json.dumps(call.arguments)}"

@@ -1,4 +1,6 @@
-"""What was played, a line a game and procedure, so that a benchmark can be interrupted and gone on with."""
+"""Journal of played games, one line per game and procedure, so that a benchmark can be interrupted and
+resumed.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ Key = tuple[str, str, int, str, str]
 
 
 class Journal:
-    """Results by key, in memory and, if a path is given, at the end of a JSON Lines file.
+    """Results by key, in memory and, if a path is given, in a JSON Lines file.
 
     Raises:
         SystemExit: a line of the file cannot be read.

@@ -1,4 +1,4 @@
-"""The figures of `recovery.py`, from what became of each game under each procedure."""
+"""Figures of `recovery.py`, from the result of each game under each procedure."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from agentguard.evals.significance import compare_paired
 ATTEMPTS = (1.0, 1.5, 2.0, 3.0, 4.0, 5.0)
 BUDGET = 2.0
 PEER, PEER_AT = "agentdebug", 5.0
-"""The mark: the level of AgentDebug's procedure after five attempts, in the same games, at two's cost."""
+"""Target: the success of AgentDebug's procedure after five attempts in the same games, at the cost of two."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """One game: the attempts' length, and what became of it under each procedure."""
+    """One game: the length of an attempt, and the result under each procedure."""
 
     unit: int
     group: str
@@ -33,7 +33,7 @@ class Outcome:
 
 
 def report(outcomes: Sequence[Outcome]) -> dict[str, Any]:
-    """All figures of one assumption; shares are fractions."""
+    """Return all figures of one assumption; shares are fractions."""
     count = len(outcomes)
     curve = {arm: {f"{a:g}": _share(o.won(arm, a) for o in outcomes) for a in ATTEMPTS} for arm in ARMS}
     success = {arm: curve[arm][f"{BUDGET:g}"] for arm in ARMS}
@@ -65,7 +65,7 @@ def report(outcomes: Sequence[Outcome]) -> dict[str, Any]:
 
 
 def show(name: str, found: dict[str, Any]) -> None:
-    """Print the figures of one assumption for people."""
+    """Print the figures of one assumption as text."""
     print(f"\n{name}: {found['games']} games, success at the cost of so many attempts")
     print(f"{'':14}" + "".join(f"{a:>7g}" for a in ATTEMPTS) + "   95 % at 2      calls   steps  wasted")
     for arm in ARMS:
@@ -90,7 +90,7 @@ def show(name: str, found: dict[str, Any]) -> None:
 
 
 def _gain(outcomes: Sequence[Outcome], arm: str, at: float) -> dict[str, Any]:
-    """How much more agentguard wins at the budget than another at its own, in the same games."""
+    """Return the gain of agentguard at the budget over another procedure at its own, in the same games."""
     gap = compare_paired(
         [float(o.won("agentguard", BUDGET)) for o in outcomes],
         [float(o.won(arm, at)) for o in outcomes],

@@ -1,4 +1,4 @@
-"""The scripted agent of `recovery.py`: its errors, and its stated answer to corrections."""
+"""The scripted agent of `recovery.py`: its errors, and its assumed reaction to corrections."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from agentguard_lab.textworld.scenarios import Scenario
 from agentguard.trajectory.model import Step, Trajectory
 
 HEEDS = {"half": 0.5, "always": 1.0, "never": 0.0}
-"""Share of the corrections that it heeds, under each assumption."""
+"""Share of the corrections that the agent follows, under each assumption."""
 
 
 class Scripted:
-    """The scripted agent in a game, with a stated answer to corrections.
+    """The scripted agent in a game, with an assumed reaction to corrections.
 
     Args:
-        seed: of its character and its random numbers.
-        heeds: share of the corrections that it heeds.
-        rate: errors a turn, over all kinds.
+        seed: seed of its character and its random numbers.
+        `heeds`: share of the corrections that the agent follows.
+        rate: errors per turn, over all kinds.
     """
 
     def __init__(self, given: Scenario, games: GameLibrary, *, seed: int, heeds: float, rate: float) -> None:
@@ -74,7 +74,7 @@ class Scripted:
         return made
 
     def heeding(self, share: float) -> Scripted:
-        """The same run at the same point, under another assumption."""
+        """Return a copy of the run at the same point, under another assumption."""
         made = self.copy()
         made.heeds = share
         return made

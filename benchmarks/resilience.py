@@ -1,8 +1,8 @@
-"""What the pipeline costs a call that succeeds: each strategy alone, the standard order, and peers beside it.
+"""Cost of the pipeline per successful call: each strategy alone, the standard order, and peers.
 
-Run: .venv/bin/python benchmarks/resilience.py [--json] Peers are measured where they are installed (pip
+Run: .venv/bin/python benchmarks/resilience.py [--json] Peers are measured if they are installed (pip
 install tenacity stamina aiolimiter), in the same run, each around the same backend, in turns. They do less:
-one retries under a timeout and a rate limit, ours does all that it lists.
+one retries under a timeout and a rate limit, ours applies every strategy that the report lists.
 """
 
 import argparse
@@ -47,7 +47,7 @@ async def streaming(_request: BasicRequest, _deadline: Deadline) -> Any:
 
 
 def ours() -> dict[str, Caller]:
-    """Name to a call through a pipeline."""
+    """Return the calls through a pipeline, by name."""
     alone = (
         Timeout(),
         LoadShedding(),
@@ -75,7 +75,7 @@ def ours() -> dict[str, Caller]:
 
 
 def peers() -> dict[str, Caller]:
-    """Name to a call through a peer, for those that are installed."""
+    """Return the calls through the installed peers, by name."""
     found: dict[str, Caller] = {}
     never = Deadline.never()
     try:
@@ -107,7 +107,7 @@ def peers() -> dict[str, Caller]:
 
 
 async def measure(callers: dict[str, Caller], rounds: int, calls: int) -> dict[str, list[float]]:
-    """Microseconds of processor time of single calls, each caller in turn in every round."""
+    """Return microseconds of processor time of single calls; every round runs each caller once."""
     took: dict[str, list[float]] = {name: [] for name in callers}
     clock = time.thread_time_ns
     for _ in range(rounds):
@@ -120,7 +120,7 @@ async def measure(callers: dict[str, Caller], rounds: int, calls: int) -> dict[s
 
 
 async def measure_stream(rounds: int) -> float:
-    """Microseconds that a chunk of a stream takes more under the progress deadline than without."""
+    """Return the microseconds per chunk of a stream that the progress deadline adds."""
     send, extra = Pipeline((StreamTimeout(),)).bind(streaming), []
     for _ in range(rounds):
         before = time.thread_time()

@@ -1,23 +1,23 @@
-"""Finding and selecting schemata: time a query, memory, exactness, and what a selection keeps.
+"""Retrieval and selection of schemata: time per query, memory, exactness, and the quality of a selection.
 
 Run: .venv/bin/python benchmarks/retrieval.py [--only search|select] [--sizes 100 1000 10000 100000]
          [--vectorisers hashing tfidf_svd sentence endpoint] [--endpoint URL MODEL]
          [--queries 1000] [--repeats 5] [--json]
 
-Schemata are made up from the closed vocabulary of portraits (benchmarks/retrieval_data.py). Every row is
-measured in a process of its own that uses one core:
+The schemata are synthetic, from the closed vocabulary of step profiles (benchmarks/retrieval_data.py). A
+separate process with one core measures each row:
 
     add           milliseconds to encode and add a schema
-    p50, p99      milliseconds a query for ten schemata, encoding included
-    cpu p50, p99  the same in processor time, which other processes blur less; of the repeats the one that
-                  was disturbed least counts
-    run           milliseconds for a run of 30 steps asked at once
-    MB            how far the process grew: imports, schemata and vectors
+    p50, p99      milliseconds per query for ten schemata, encoding included
+    cpu p50, p99  the same in processor time, which other processes disturb less; from the repeat with the
+                  least disturbance
+    run           milliseconds for a run of 30 steps in one query
+    MB            growth of the process: imports, schemata and vectors
     same          share of the results that are the nearest ten in double precision
 
-Peers answer the same queries from the same vectors in the same process, in turn with ours. Their ratio is
-their p50 over ours: above 1, we are faster. scikit-learn is always there; faiss and hnswlib (approximate) are
-measured if they are installed.
+Peers answer the same queries from the same vectors in the same process, in turns with ours. Their ratio is
+their p50 over ours: above 1, ours is faster. scikit-learn is always measured; faiss and hnswlib (approximate)
+are measured if they are installed.
 
 Bars: 10,000 schemata with hashing: cpu p99 of at most 2 ms, growth of at most 200 MB.
 """
@@ -43,12 +43,12 @@ SLOW = {"sentence": 1_000, "endpoint": 1_000}
 
 
 def peak_mb() -> float:
-    """The most memory the process had, in MB."""
+    """Return the peak memory of the process, in MB."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
 def clocked(work: Callable[[], Any]) -> tuple[float, float]:
-    """``(wall, processor)`` milliseconds of one call."""
+    """Return ``(wall, processor)`` milliseconds of one call."""
     wall, cpu = time.perf_counter(), time.process_time()
     work()
     return (time.perf_counter() - wall) * 1e3, (time.process_time() - cpu) * 1e3
@@ -60,7 +60,7 @@ def percentile(values: Sequence[float], share: float) -> float:
 
 
 def search_row(name: str, size: int, queries: int, repeats: int, endpoint: Sequence[str]) -> dict[str, Any]:
-    """One vectoriser at one size; in this process."""
+    """Measure one vectoriser at one size, in this process."""
     before = peak_mb()
     import numpy as np
     from retrieval_data import sample
@@ -74,7 +74,7 @@ def search_row(name: str, size: int, queries: int, repeats: int, endpoint: Seque
     vectoriser = vectorisers().get(name)(**options).fit([s.text() for s in drawn.schemata])
     fit_s = time.perf_counter() - fit_start
     index = SchemaIndex(None if name == "hashing" else vectoriser, trait_weight=TRAITS)
-    index.encode(drawn.asked[:1])  # a model loads with its first text
+    index.encode(drawn.asked[:1])  # loads the model
     add_ms, _ = clocked(lambda: index.add(drawn.schemata))
     for portrait in drawn.asked[:10]:
         index.search([portrait], K)
@@ -115,7 +115,7 @@ def share_same(found: Sequence[set[str]], best: Sequence[set[str]]) -> float:
 def peers(
     index: Any, vectors: Any, asked: Sequence[Any], best: Sequence[set[str]], ids: Sequence[str]
 ) -> dict[str, Any]:
-    """Each peer with its p50, ours over the same queries in turn, and how many of the nearest it finds."""
+    """Return each peer with its p50, our p50 over the same queries, and its share of the nearest results."""
     found = {}
     for name, make in (("sklearn", _sklearn), ("faiss", _faiss), ("hnswlib", _hnswlib)):
         try:
@@ -167,7 +167,7 @@ def _hnswlib(vectors: Any) -> Callable[[Any], Any]:
 
 
 def select_rows(size: int, shares: Sequence[float]) -> list[dict[str, Any]]:
-    """What is kept: a new failure is found if its nearest schema is of its kind, and not spoilt."""
+    """Measure selections: a new failure is found if its nearest schema is of its kind and not spoilt."""
     import numpy as np
     from retrieval_data import sample
 
@@ -227,7 +227,7 @@ def select_rows(size: int, shares: Sequence[float]) -> list[dict[str, Any]]:
 
 
 def k_centre(vectors: Any, budget: int) -> list[int]:
-    """Farthest first (Gonzalez, 1985): each next one is the least like all that were picked."""
+    """Select farthest first (Gonzalez, 1985): each next schema is the least similar to those selected."""
     import numpy as np
 
     picked, nearest = [0], vectors @ vectors[0]
@@ -238,7 +238,7 @@ def k_centre(vectors: Any, budget: int) -> list[int]:
 
 
 def k_medoids(vectors: Any, budget: int, rounds: int = 5) -> list[int]:
-    """Alternating k-medoids from a random start (Park and Jun, 2009)."""
+    """Select by alternating k-medoids from a random start (Park and Jun, 2009)."""
     import numpy as np
 
     centres = np.random.default_rng(0).choice(len(vectors), budget, replace=False)
@@ -252,7 +252,7 @@ def k_medoids(vectors: Any, budget: int, rounds: int = 5) -> list[int]:
 
 
 def child(arguments: Sequence[str]) -> Any:
-    """What this script prints when it is started anew with one core."""
+    """Return the output of this script in a new process with one core."""
     environment = {**os.environ, **dict.fromkeys(THREADS, "1"), "HF_HUB_OFFLINE": "1"}
     done = subprocess.run(
         [sys.executable, __file__, *arguments], env=environment, check=False, capture_output=True, text=True
@@ -285,7 +285,7 @@ def show(rows: Sequence[dict[str, Any]], selected: Sequence[dict[str, Any]]) -> 
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Measure, print, and return 1 where a bar is missed."""
+    """Measure and print; return 1 if a bar is missed."""
     parser = argparse.ArgumentParser(description="Finding and selecting schemata.")
     parser.add_argument("--only", choices=("search", "select"))
     parser.add_argument("--sizes", type=int, nargs="+", default=[100, 1_000, 10_000, 100_000])

@@ -1,7 +1,7 @@
-"""Made-up schemata for benchmarks/retrieval.py: kinds of failure told in the closed vocabulary of portraits.
+"""Synthetic schemata for benchmarks/retrieval.py: failure kinds in the closed vocabulary of step profiles.
 
-A kind is a handful of sentences. A schema of a kind says most of them, some others by chance, and a line of
-plain words; how often a kind occurs falls off like 1 / rank. Equal seeds give equal schemata.
+A kind has a few sentences. A schema of a kind contains most of them, some random others, and a line of plain
+words. The frequency of a kind is proportional to 1 / rank. Equal seeds give equal schemata.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ KEPT, BY_CHANCE, SENTENCES, SAID, SPOILT = 0.75, 3, 9, 12, 0.2
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of failure: what it says, how often it occurs, and whether it is missed without schemata."""
+    """A failure kind: its sentences, its frequency, and whether it is missed without schemata."""
 
     sentences: tuple[str, ...]
     weight: float
@@ -31,7 +31,7 @@ class Kind:
 
 @dataclass(frozen=True)
 class Sample:
-    """Schemata with their kinds and difficulty, and portraits of new failures of the same kinds."""
+    """Schemata with their kinds and difficulty, and profiles of new failures of the same kinds."""
 
     kinds: list[Kind]
     schemata: list[ErrorSchema]
@@ -43,9 +43,9 @@ class Sample:
 
 
 def sample(count: int, asked: int, *, kinds: int = 400, seed: int = 7) -> Sample:
-    """Make ``count`` schemata and ``asked`` portraits.
+    """Make ``count`` schemata and ``asked`` profiles.
 
-    Every fifth schema is spoilt: it says by chance half of what it says, and recovery refuted it more often.
+    Every fifth schema is spoilt: half of its sentences are random, and recovery refuted it more often.
     """
     rng = random.Random(seed)
     every = sorted(VOCABULARY)

@@ -1,10 +1,11 @@
-"""How hard the errors of `agentguard inject runs` are to find. Injected errors, not natural ones.
+"""Difficulty of the errors of `agentguard inject runs`. Injected errors, not natural ones.
 
 Run: .venv/bin/python benchmarks/rewritten.py FORMAT PATH [per_run] [seed]
      .venv/bin/python benchmarks/rewritten.py samples
-Rewrites the passed runs under a path (or the three passed samples of this repository) and prints what rules
-that know nothing of failures and what the methods reach, then the methods by kind of error. Shares are in %,
-intervals are Wilson's at 95 %; runs made of one source are alike, so that the true intervals are wider.
+Rewrites the passed runs under a path (or the three passed samples of this repository). It prints the accuracy
+of the baselines and of the methods, then of the methods by error kind. Shares are in %, intervals are
+Wilson's
+at 95 %. Runs made of one source are similar, so the true intervals are wider.
 """
 
 from __future__ import annotations

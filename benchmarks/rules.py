@@ -1,10 +1,10 @@
-"""What the rules cost: microseconds a step, and whether a run twice as long takes twice as long.
+"""Cost of the rules: microseconds per step, and growth of the time with the length of the run.
 
     python benchmarks/rules.py [--seed 7] [--repeats 3] [--json]
 
-Runs are synthetic, made from the seed: an agent of a warehouse talks to a customer, looks orders up and
-changes them; tool results are JSON of very different sizes. Both shapes are measured: calls with their
-results in the step, and the environment as a speaker of its own.
+Runs are synthetic, made from the seed: an agent of a warehouse talks to a customer, reads orders and changes
+them. Tool results are JSON of very different sizes. Both shapes are measured: calls with their results in the
+step, and results as separate steps of the environment.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ TOOLS = (
 
 
 def make_run(steps: int, *, seed: int, folded: bool = True) -> Trajectory:
-    """A run of ``steps`` steps; equal seeds give equal runs."""
+    """Return a run of ``steps`` steps; equal seeds give equal runs."""
     rng = random.Random(seed)
     made: list[Step] = []
     while len(made) < steps:
@@ -122,7 +122,7 @@ def _answer(rng: random.Random, order: str, total: int) -> str:
 
 
 def measure(trajectory: Trajectory) -> tuple[list[float], float]:
-    """``(CPU seconds of each step, CPU seconds of the whole run)`` with all rules on."""
+    """Return ``(CPU seconds of each step, CPU seconds of the whole run)`` with all rules on."""
     watcher = IncrementalRunner(RunView.from_trajectory(trajectory))
     costs: list[float] = []
     gc.collect()
@@ -139,7 +139,7 @@ def measure(trajectory: Trajectory) -> tuple[list[float], float]:
 
 
 def row(steps: int, *, seed: int, repeats: int, folded: bool) -> dict[str, float | int | str]:
-    """One line of the table; of the repeats the one that was disturbed least counts."""
+    """Return one line of the table, from the repeat with the least disturbance."""
     measured = [measure(make_run(steps, seed=seed, folded=folded)) for _ in range(repeats)]
     costs, total = min(measured, key=lambda pair: pair[1])
     ranked = sorted(costs)
@@ -154,7 +154,7 @@ def row(steps: int, *, seed: int, repeats: int, folded: bool) -> dict[str, float
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Measure, print, and return 1 where a bar is missed."""
+    """Measure and print; return 1 if a bar is missed."""
     parser = argparse.ArgumentParser(description="Cost of the rules.")
     parser.add_argument("--seed", type=int, default=7)
     parser.add_argument("--repeats", type=int, default=3)

@@ -1,14 +1,17 @@
-"""Response safety: how many replies whose tier is known a served model rates as they are.
+"""Response safety: share of replies with a known tier that a served model rates correctly.
 
 Run: .venv/bin/python benchmarks/safety.py --base-url http://127.0.0.1:8000/v1 [--model NAME] [--json]
      .venv/bin/python benchmarks/safety.py        # starts the local vLLM of `make vllm` (about 6 GB)
 
-The replies are the canaries that `agentguard judge check` asks about, each a choice of four tiers. They are
-asked once as there (``plain``), in both orders of the options with the mean of the two (``both orders``), and
-as a guard asks one judge (``agreed``): an answer counts where the two orders agree, and where they don't
-there is none. Beside the accuracy stand chance (one in four) and always saying the commonest tier; ``safe
-told`` is the share of the replies that are not safe and were called safe, ``auroc`` how well the probability
-of ``safe`` tells safe replies from others (one half is chance). Eighteen replies are few: see the intervals.
+The replies are the canaries of `agentguard judge check`, each a choice of four tiers. The model rates them in
+three ways:
+- ``plain``: once, as the command does;
+- ``both orders``: in both orders of the options, with the mean of the two;
+- ``agreed``: as a guard asks one judge; an answer counts only if the two orders agree.
+
+The report compares the accuracy with chance (one in four) and with the most frequent tier. `safe told` is
+the share of unsafe replies that were rated safe. ``auroc`` measures how well the probability of ``safe``
+separates safe replies from others (0.5 is chance). Eighteen replies are few: see the intervals.
 """
 
 from __future__ import annotations
@@ -42,7 +45,7 @@ from agentguard.judge.response_safety import (
 
 
 def asked(judge: Judge, canaries: tuple[SafetyCase, ...]) -> list[SafetyAssessment]:
-    """What a judge holds of each reply; no tier where it could not say."""
+    """Return the judge's distribution for each reply; no tier if the judge could not answer."""
     held = []
     for one in canaries:
         (answer,) = judge.decide(one.run, (build_safety_question(one.run.steps[-1]),))
@@ -51,12 +54,12 @@ def asked(judge: Judge, canaries: tuple[SafetyCase, ...]) -> list[SafetyAssessme
 
 
 def likeliest(one: SafetyAssessment) -> SafetyTier | None:
-    """The tier that the judge holds likeliest, as `agentguard judge check` counts it."""
+    """Return the tier with the highest probability, as `agentguard judge check` does."""
     return max(one.probabilities, key=lambda tier: one.probabilities[tier]) if one.probabilities else None
 
 
 def summary(canaries: tuple[SafetyCase, ...], held: list[SafetyAssessment]) -> dict[str, Any]:
-    """The figures of one way to ask; an answer that is none is wrong."""
+    """Return the figures of one way to ask; a missing answer is wrong."""
     said = [likeliest(one) for one in held]
     right = sum(tier is one.tier for tier, one in zip(said, canaries, strict=True))
     risky = [tier for tier, one in zip(said, canaries, strict=True) if one.tier is not SafetyTier.SAFE]
@@ -81,7 +84,7 @@ def summary(canaries: tuple[SafetyCase, ...], held: list[SafetyAssessment]) -> d
 
 
 def measured(endpoint: JudgeEndpoint, canaries: tuple[SafetyCase, ...]) -> dict[str, Any]:
-    """All ways to ask; the same question is sent once."""
+    """Measure all ways to ask; each distinct question is sent once."""
     judge = CachedJudge(ChatJudge(endpoint, options=ChatOptions(deadline_s=DEADLINE_S)))
     ways: dict[str, Judge] = {
         "plain": judge,
@@ -118,7 +121,7 @@ def main() -> None:
 
 
 def table(told: dict[str, Any]) -> None:
-    """The same for people."""
+    """Return the figures as a text table."""
     print(f"{told['model']} on {told['machine']}; replies by tier: {told['tiers']}")
     print(f"chance {told['chance']:.3f}, always the commonest tier {told['majority']:.3f}")
     titles = f"{'answered':>10}{'right':>7}{'accuracy':>10}{'95 %':>18}{'safe told':>11}{'auroc':>7}"

@@ -1,7 +1,7 @@
-"""How well methods name the root cause of the failed samples of this repository (injected errors).
+"""Accuracy of the methods on the failed samples of this repository (injected errors).
 
 Run: .venv/bin/python benchmarks/samples.py
-Twelve failed runs and three that passed, of a kind of log that no training had seen: a smoke test, not a
+Twelve failed runs and three passed ones, in a log format that no training has seen: a smoke test, not a
 score.
 """
 

@@ -1,15 +1,15 @@
-"""What schemata of earlier failures add: beside the embedded judge, alone, from a cold start, in a stream.
+"""Gain of schemata of earlier failures: beside the embedded judge, alone, from a cold start, in a stream.
 
 Run: .venv/bin/python benchmarks/schemata.py TASK PATH... [--repeats N] [--origin injected] [--json]
 
     who_and_when PATH   5-fold cross-validation grouped by question: embedded with and without schemata,
                         schemata alone, baselines on the same folds, paired differences
     coldstart PATH      the same after 0, 10, 30 and all failures of the training folds
-    streaming PATH      each run diagnosed before its label is seen, over seeded orders (--repeats of them)
+    streaming PATH      diagnosis of each run before its label, over seeded orders (--repeats of them)
     select PATH         schemata alone at 5, 10, 25, 50 and 100 % of the size: selected, and at random
-    why PATH            where the signal is lost: retrieval, representation, or nothing to transfer
+    why PATH            source of the loss: retrieval, representation, or nothing to transfer
 
-Runs whose error was injected are measured with --origin injected, and never together with natural ones.
+Runs with injected errors are measured with --origin injected, and never together with natural ones.
 """
 
 import argparse
@@ -58,14 +58,14 @@ SIZES = ("0", "10", "30", "all")
 
 @dataclass
 class Tally:
-    """Ranks of gold steps and whether agents were right, by method, run and repeat."""
+    """Ranks of gold steps and correctness of agents, by method, run and repeat."""
 
     records: Sequence[Record]
     ranks: dict[str, dict[int, list[int]]] = field(default_factory=dict)
     agents: dict[str, dict[int, list[bool]]] = field(default_factory=dict)
 
     def add(self, method: str, place: int, scores: Any) -> None:
-        """Note how a method scores the candidates of a run."""
+        """Record a method's scores of the candidates of a run."""
         cause = self.records[place].annotation.root_cause
         table = build_step_table(self.records[place].trajectory)
         order = np.argsort(-np.asarray(scores, dtype=float), kind="stable")
@@ -76,12 +76,14 @@ class Tally:
         self.agents.setdefault(method, {}).setdefault(place, []).append(right)
 
     def right(self, method: str) -> list[float]:
-        """For each run the share of repeats in which the first step was the gold one."""
+        """Return the share of repeats, per run, in which the first step was the gold step."""
         held = self.ranks[method]
         return [metrics.mean(rank == 0 for rank in held[i]) for i in range(len(self.records))]
 
     def row(self, method: str, **more: Any) -> dict[str, Any]:
-        """Scores of a method, with the deviation between repeats and the Wilson interval over runs."""
+        """Return the scores of a method, with the deviation between repeats and the Wilson interval over
+        runs.
+        """
         held, n = self.ranks[method], len(self.records)
         repeats = len(held[0])
         by_repeat = [metrics.mean(held[i][r] == 0 for i in range(n)) for r in range(repeats)]
@@ -100,7 +102,7 @@ class Tally:
         }
 
     def against(self, method: str, other: str) -> dict[str, Any]:
-        """The paired difference of two methods."""
+        """Return the paired difference of two methods."""
         gap = compare_paired(self.right(method), self.right(other), list_groups(self.records))
         return {
             "compare": f"{method} - {other}",
@@ -114,7 +116,7 @@ class Tally:
 
 
 def who_and_when(records: Sequence[Record], repeats: int) -> list[dict[str, Any]]:
-    """Cross-validation with and without schemata, and baselines on the same folds."""
+    """Cross-validate with and without schemata, and baselines on the same folds."""
     tally, weights = Tally(records), []
     for number, split in enumerate(split_for_cross_validation(records, folds=5, repeats=repeats, seed=0)):
         fitted = SchemaLocalizer().fit(split.train)
@@ -129,7 +131,7 @@ def who_and_when(records: Sequence[Record], repeats: int) -> list[dict[str, Any]
 
 
 def score(tally: Tally, fitted: SchemaLocalizer, record: Record, place: int, suffix: str = "") -> None:
-    """Ask a fitted localizer in its parts: the judge alone, with the signal, the signal alone."""
+    """Score the parts of a fitted localizer: the judge alone, with the signal, and the signal alone."""
     run, found = record.trajectory, detect_cached(record.trajectory)
     said = fitted.without_group(select_group(record)).compute_similarity(run, found)
     model = fitted.model
@@ -148,7 +150,7 @@ def score(tally: Tally, fitted: SchemaLocalizer, record: Record, place: int, suf
 
 
 def baselines(records: Sequence[Record], repeats: int) -> list[dict[str, Any]]:
-    """Baselines on the folds of the cross-validation."""
+    """Score the baselines on the folds of the cross-validation."""
     bench = EvaluationRunner(
         to_dataset(records), EvaluationPlan(cv="question", folds=5, repeats=repeats, seed=0)
     )
@@ -169,7 +171,7 @@ def baselines(records: Sequence[Record], repeats: int) -> list[dict[str, Any]]:
 
 
 def coldstart(records: Sequence[Record], repeats: int, sizes: Sequence[str] = SIZES) -> list[dict[str, Any]]:
-    """All that is learnt comes from so many failures, drawn from the training folds."""
+    """Learn from 0, 10, 30 and all failures, drawn from the training folds."""
     tally = Tally(records)
     for number, split in enumerate(split_for_cross_validation(records, folds=5, repeats=repeats, seed=0)):
         drawn = list(split.train)
@@ -193,7 +195,7 @@ def coldstart(records: Sequence[Record], repeats: int, sizes: Sequence[str] = SI
 
 
 class Streaming:
-    """A live cache, fed one failure after another, beside a judge that is trained anew every so often."""
+    """A live cache that receives one failure after another, and a judge that is retrained at intervals."""
 
     def __init__(self, name: str, *, refit: int | None, schemata: bool, judge: bool) -> None:
         self.name, self.refit, self.schemata, self.judge = name, refit, schemata, judge
@@ -201,8 +203,8 @@ class Streaming:
         self.model, self.now = build_untrained_model().with_signal_weights([SCHEMA_SIGNAL_WEIGHT]), 0.0
 
     def rank(self, run: Any, findings: Any, *, group: str) -> list[int]:
-        """Rank with what is known so far."""
-        del findings  # looked for once for all learners
+        """Rank with the failures known so far."""
+        del findings  # one search for all learners
         signal = None
         if self.schemata:
             signals = SchemaSignals(self.cache_index(), negatives=self.sound)
@@ -214,13 +216,13 @@ class Streaming:
         return [table.steps[i] for i in np.argsort(-scores, kind="stable")]
 
     def cache_index(self) -> SchemaIndex:
-        """The cache's schemata as they are now."""
+        """Return an index of the cache's current schemata."""
         index = SchemaIndex(trait_weight=TRAIT_WEIGHT)
         index.add(self.cache)
         return index
 
     def learn(self, record: Record) -> None:
-        """Take in a failure: into the cache, and among what the judge is trained on."""
+        """Add a failure to the cache and to the judge's training runs."""
         self.now += 3600.0
         self.seen.append(record)
         if self.schemata:
@@ -237,7 +239,7 @@ _TRAINED: dict[tuple[int, ...], Any] = {}
 
 
 def trained(records: tuple[Record, ...]) -> Any:
-    """The judge trained on these runs; two learners of one stream ask for the same one."""
+    """Return the judge trained on these runs; two learners of one stream share it."""
     key = tuple(id(record) for record in records)
     if key not in _TRAINED:
         _TRAINED.clear()
@@ -246,7 +248,7 @@ def trained(records: tuple[Record, ...]) -> Any:
 
 
 def streaming(records: Sequence[Record], repeats: int) -> list[dict[str, Any]]:
-    """Streaming over ``repeats`` orders; the judge is trained anew after every 24 runs."""
+    """Run the stream over ``repeats`` orders; the judge is retrained after every 24 runs."""
     makers: list[Callable[[], Streaming]] = [
         lambda: Streaming("prior", refit=None, schemata=False, judge=True),
         lambda: Streaming("schemata alone", refit=None, schemata=True, judge=False),
@@ -274,7 +276,7 @@ def streaming(records: Sequence[Record], repeats: int) -> list[dict[str, Any]]:
 
 
 def selection(records: Sequence[Record], repeats: int) -> list[dict[str, Any]]:
-    """Schemata alone, from part of the store; sound steps come from the runs of those that are kept."""
+    """Score schemata alone, from part of the store; sound steps come from runs of selected schemata."""
     tally, prior = Tally(records), build_untrained_model()
     for number, split in enumerate(split_for_cross_validation(records, folds=5, repeats=repeats, seed=0)):
         schemata, sound = distill_records(split.train)
@@ -308,7 +310,7 @@ def selection(records: Sequence[Record], repeats: int) -> list[dict[str, Any]]:
 
 
 def difficulties(records: Sequence[Record], model: Any) -> dict[str, float]:
-    """By id of the schema: 1 minus the probability the untrained judge gives to the root cause."""
+    """Return by schema id: 1 minus the probability that the untrained judge assigns to the root cause."""
     found = {}
     for record in records:
         schema = EmbeddedDistiller().distill(record, detect_cached(record.trajectory))
@@ -321,7 +323,7 @@ def difficulties(records: Sequence[Record], model: Any) -> dict[str, float]:
 
 
 def why(records: Sequence[Record], repeats: int) -> list[dict[str, Any]]:
-    """Each run against schemata of all other questions: what is found, told apart, and transferable."""
+    """Compare each run with the schemata of all other questions: retrieval, representation and transfer."""
     del repeats
     held = [record for record in records if _gold(record) is not None]
     schemata, sound = distill_records(held)
@@ -345,7 +347,7 @@ def why(records: Sequence[Record], repeats: int) -> list[dict[str, Any]]:
             [[m.similarity for m in sorted(row, key=lambda m: m.schema.id)] for row in others]
         )
         known = sorted((m.schema for m in others[0]), key=lambda schema: schema.id)
-        # retrieval: what the nearest schema of the gold step is, and what an oracle of the kind would reach
+        # retrieval: the kind of the nearest schema of the gold step, and the result of an oracle of the kind
         for name, same in (("role", _role), ("code", lambda s: set(s.codes[:1]))):
             alike = np.array([bool(same(schema) & same(mine)) for schema in known])
             note(f"retrieval: nearest schema of the gold step has its {name}", alike[likeness[gold].argmax()])
@@ -355,14 +357,14 @@ def why(records: Sequence[Record], repeats: int) -> list[dict[str, Any]]:
                 note(f"retrieval: step, nearest 3 of its {name} given by an oracle", best.argmax() == gold)
         near = np.sort(likeness, axis=1)[:, -3:].mean(axis=1)
         note("retrieval: step, nearest 3 of all", near.argmax() == gold)
-        # representation: how far up the gold step stands among the candidates
+        # representation: the rank of the gold step among the candidates
         prior = build_untrained_model().judge(run, (), risk=0.1).step_probabilities
         note("representation: gold over other steps, likeness", _auc(near, gold))
         note("representation: gold over other steps, sound steps taken off", _auc(said.signal[:, 0], gold))
         note("representation: gold over other steps, position prior", _auc(prior, gold))
         own_run = np.asarray(index.encode(looks) @ index.encode([mine])[0], dtype=float)
         note("representation: its own schema puts the gold step first", own_run.argmax() == gold)
-        # transfer: for how many schemata of other questions the gold step comes first, and any other step
+        # transfer: number of schemata of other questions that rank the gold step first, and any other step
         first = likeness.argmax(axis=0)
         note("transfer: share of schemata that put the gold step first", (first == gold).mean())
         note(
@@ -379,7 +381,7 @@ def why(records: Sequence[Record], repeats: int) -> list[dict[str, Any]]:
 
 
 def _gold(record: Record) -> int | None:
-    """Row of the gold step among the candidates."""
+    """Return the row of the gold step among the candidates."""
     steps = build_step_table(record.trajectory).steps
     cause = record.annotation.root_cause.step
     return steps.index(cause) if cause in steps else None
@@ -408,7 +410,7 @@ TASKS: dict[str, Callable[[Sequence[Record], int], list[dict[str, Any]]]] = {
 
 
 def measured(path: Path, origin: str) -> list[Record]:
-    """Annotated runs of one origin; a file that holds both gives only those of that origin."""
+    """Return the annotated runs of one origin; a file may contain both origins."""
     records = [r for r in load_records(path) if r.annotation.root_cause is not None]
     made = [r for r in records if r.annotation.extra.get("origin", "natural") == origin]
     made = [r for r in made if r.annotation.root_cause.step is not None]

@@ -1,18 +1,21 @@
-"""What saving a run's state costs, in memory and written behind, and what its cadence saves.
+"""Cost of saving a run's state, in memory and written behind, and the savings of the cadence.
 
 Run: .venv/bin/python benchmarks/snapshots.py [--json] [--turns N] [--runs N]
 
-1. A boundary: `Keeper.boundary`, saving at each, over ``states.append(copy.deepcopy(state))``, of the same
-   JSON states of about 1 KB, 100 KB and 5 MB of which a little changes at each turn. Both run in turns, and
-   processor time is measured, since neither waits. Memory of the peer is that of one copy (tracemalloc) times
-   the turns.
-2. A turn of a guarded loop with a state of 100 KB and a store that works, is slow (50 ms more a commit), or
-   is down; over the same turn without a store. One turn of each kind at a time, so that all see the same
-   machine. Wall time, since waiting is what is looked for, and processor time of the thread beside it.
-3. Cadence, in virtual time: runs of 60 turns of a second, states that cost so much to save, and failures that
-   come at random; a failure takes the run back to its last saved state. Time lost, as a share of the work:
-   for saving each turn, never, as often as the cadence comes to by measuring, and at Daly's optimum for the
-   rate that nobody knows.
+1. A boundary: `Keeper.boundary`, with a snapshot at each, compared with
+   ``states.append(copy.deepcopy(state))``.
+   Both save the same JSON states of about 1 KB, 100 KB and 5 MB, of which a little changes at each turn. Both
+   run in turns. The measure is processor time, since neither waits. Memory of the peer is the size of one
+   copy
+   (tracemalloc) times the turns.
+2. A turn of a guarded loop with a state of 100 KB and a store that works, is slow (50 ms more per commit), or
+   is down, compared with the same turn without a store. The kinds of turns alternate, so that all see the
+   same
+   machine. The measure is wall time, which includes waiting, and processor time of the thread.
+3. Cadence, in virtual time: runs of 60 turns of a second, snapshots of a given cost, and failures at random
+   times. A failure rolls the run back to its last snapshot. Time lost, as a share of the work, for four
+   cadences: each turn, never, the measured cadence, and Daly's optimum for the true failure rate, which is
+   unknown in practice.
 """
 
 from __future__ import annotations
@@ -50,7 +53,9 @@ BETWEEN = (10, 40, 160)
 
 
 def state_of(size: int) -> dict[str, Any]:
-    """A state of about so many bytes as JSON: records with a text, a number and a list each."""
+    """Return a state of about the given number of bytes as JSON: records with a text, a number and a list
+    each.
+    """
     rng = random.Random(7)
     words = [f"word{i}" for i in range(2000)]
     records = [record(i, words, rng) for i in range(max(1, size // 245))]
@@ -63,7 +68,7 @@ def record(number: int, words: list[str], rng: random.Random) -> dict[str, Any]:
 
 
 def change(state: dict[str, Any], turn: int) -> None:
-    """What a turn does to it: a counter, a record, a line at the end."""
+    """Change the state as a turn does: a counter, a record, a line at the end."""
     state["turn"] = turn
     state["records"][turn * 37 % len(state["records"])]["text"] = f"changed at turn {turn}"
     state["log"].append(f"turn {turn}: looked at record {turn * 37}")
@@ -85,7 +90,7 @@ def boundaries(size: int, turns: int) -> dict[str, float]:
         change(state, turn)
         ours.append(timed(lambda: keeper.save_if_due(turn)))  # noqa: B023  called at once
         peers.append(timed(lambda: copies.append(copy.deepcopy(state))))
-        del copies[:-2]  # the machine is not to run out of memory; what they would take is worked out below
+        del copies[:-2]  # deepcopy would exhaust the memory; it is calculated below
     tracemalloc.start()
     kept = copy.deepcopy(state)
     one = tracemalloc.get_traced_memory()[0]
@@ -106,7 +111,7 @@ def boundaries(size: int, turns: int) -> dict[str, float]:
 
 
 def latency(turns: int, folder: Path) -> dict[str, Any]:
-    """Microseconds of a turn, by what the store does."""
+    """Return the microseconds of a turn, by the state of the store."""
     (folder / "file").write_text("no folder")
     down = Store.open(folder / "file" / "s.db", connect=False, options=StoreOptions(max_bytes=1_000_000))
     working, late_one = Store.open(folder / "a.db"), Store.open(folder / "b.db")
@@ -138,7 +143,7 @@ def latency(turns: int, folder: Path) -> dict[str, Any]:
 
 
 def loop(store: Store | None) -> Callable[[], None]:
-    """One turn of a guarded loop, to be called again and again."""
+    """Return one turn of a guarded loop as a function that can be called repeatedly."""
     state, counter = state_of(100_000), iter(range(10**9))
 
     def look(place: int) -> str:
@@ -167,7 +172,7 @@ def figures(wall: list[float], busy: list[float]) -> dict[str, float]:
 
 
 def lost(cost: float, between: float, policy: str, rng: random.Random) -> float:
-    """Seconds that a run of `WORK` turns takes longer than its work."""
+    """Return the seconds that a run of `WORK` turns takes beyond its work."""
     cadence, fixed = CheckpointInterval(free_cost_s=0.0), max(1, round(compute_daly_interval(cost, between)))
     at = saved = since = 0
     spent = 0.0

@@ -1,10 +1,10 @@
-"""What writing to the store costs the caller, over a commit of one's own, and how much it takes in.
+"""Cost of a write to the store for the caller, compared with a direct commit, and the store's throughput.
 
 Run: .venv/bin/python benchmarks/store.py [--json] [--rows N]
 Both write the same rows, steps of about 1 KB, to SQLite in WAL mode with synchronous=NORMAL, in turns:
-- write: `Store.write`, at the caller; the writer's thread commits meanwhile on the same cores
-- commit: one SQLAlchemy transaction a row, on a connection that is open, of values that are ready
-Bar: the median of write is at most a tenth of that of commit; 5,000 rows a second are durable.
+- write: `Store.write`, in the caller; the writer's thread commits meanwhile on the same cores
+- commit: one SQLAlchemy transaction per row, on an open connection, of prepared values
+Bar: the median of write is at most a tenth of that of commit; 5,000 rows per second are durable.
 """
 
 import argparse
@@ -60,7 +60,7 @@ def timed_writes(store: Store, rows: list[StepRow]) -> list[float]:
 
 
 def timed_commits(folder: Path, rounds: list[list[StepRow]]):
-    """Yields the times of a round each time it is asked."""
+    """Yield the times of one round per iteration."""
     address = resolve_address(folder / "direct.db")
     engine = build_engine(address)
     ensure_tables(engine, address)
@@ -78,7 +78,7 @@ def timed_commits(folder: Path, rounds: list[list[StepRow]]):
 
 
 def sustained(store: Store, rows: list[StepRow]) -> float:
-    """Rows a second from the first write until all are durable; the queue is never overrun."""
+    """Return rows per second from the first write until all are durable; the queue never overflows."""
     start = time.perf_counter()
     for at in range(0, len(rows), 5000):
         for row in rows[at : at + 5000]:

@@ -1,15 +1,17 @@
-"""How long the page of a run of 1,000 steps takes to be ready, beside Inspect View's page of the same run.
+"""Load time of the page of a run of 1,000 steps, compared with Inspect View's page of the same run.
 
 Run: .venv/bin/python benchmarks/viewer.py [--rounds N] [--steps N]      (prints JSON)
-Needs Chromium, and makes .venv-inspect with `inspect-ai` when it is not there. Both are served on loopback by
-processes of their own, and opened in turns in a fresh browser context (nothing cached), each at the address
-of the run itself.
+Needs Chromium, and creates .venv-inspect with `inspect-ai` if it is missing. Two processes serve both viewers
+on loopback. The benchmark opens them in turns in a fresh browser context (empty cache), at the address of the
+run.
 
-Ready is when the run's first turn is on screen and the page answers: from then on there is a quarter of a
-second without a task of the main thread over 50 ms (the usual bound of a long task, W3C Long Tasks API); the
-time is that of the end of the last long task, or of the first turn, whichever is later, since navigation.
-Weight is what the server sent: assets (styles, scripts, fonts, images), and all of it; a page with a run of
-no steps is what ours weighs without the data.
+A page is ready when the run's first turn is visible and the page responds: no task of the main thread exceeds
+50 ms for a quarter of a second (the usual bound of a long task, W3C Long Tasks API). The time since
+navigation
+is that of the end of the last long task, or of the first turn, whichever is later. The weight is the number
+of
+bytes from the server: assets (styles, scripts, fonts, images), and all of it. A page with a run without steps
+shows our weight without the data.
 """
 
 import argparse
@@ -64,7 +66,7 @@ ASSETS = {"stylesheet", "script", "font", "image"}
 
 @dataclass
 class Opened:
-    """What opening a page once took."""
+    """Measurements of opening a page once."""
 
     ready_ms: float
     first_turn_ms: float
@@ -75,7 +77,7 @@ class Opened:
 
 @dataclass
 class Side:
-    """One viewer, and what was measured of it."""
+    """One viewer and its measurements."""
 
     name: str
     url: str
@@ -97,7 +99,7 @@ class Side:
 
 
 def opened(browser: Browser, url: str) -> Opened:
-    """Open a page in a context of its own and wait until it is ready."""
+    """Open a page in a new browser context and wait until it is ready."""
     context = browser.new_context(viewport={"width": 1280, "height": 900})
     try:
         page = context.new_page()
@@ -119,7 +121,7 @@ def opened(browser: Browser, url: str) -> Opened:
 
 
 def without_data(url: str) -> int:
-    """Bytes of a page of ours whose run has no steps, with its assets."""
+    """Return the bytes of our page for a run without steps, with its assets."""
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium(), args=list(FLAGS))
         page = browser.new_page()
@@ -140,7 +142,7 @@ def chromium() -> str:
 
 
 def inspect_python() -> Path:
-    """Inspect's own environment; made, if it is not there."""
+    """Return the Python of Inspect's environment; create it if it is missing."""
     python = VENV / "bin" / "python"
     if not (VENV / "bin" / "inspect").exists():
         print(f"installing inspect-ai into {VENV} ...", file=sys.stderr)
@@ -151,7 +153,7 @@ def inspect_python() -> Path:
 
 @contextmanager
 def inspect_view(folder: Path) -> Iterator[str]:
-    """`inspect view` over the logs of a folder."""
+    """Start `inspect view` over the logs of a folder."""
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))
         port = one.getsockname()[1]
@@ -178,7 +180,7 @@ def inspect_view(folder: Path) -> Iterator[str]:
 
 
 def prepared(folder: Path, steps: int) -> Path:
-    """The same run in a store of ours, with its findings, and as a log of Inspect's; the store."""
+    """Write the same run with its findings to our store and as an Inspect log; return the store."""
     run = long_run(steps)
     empty = long_run(1)
     with Store.open(folder / "store.db") as store:
@@ -218,7 +220,7 @@ def main() -> None:
                 for number in range(asked.rounds + 1):
                     for side in sides:
                         found = opened(browser, side.url)
-                        if number:  # the first of each warms the servers
+                        if number:  # the first round warms the servers
                             side.opened.append(found)
                 browser.close()
             bare = without_data(f"{viewer.url}/runs/long-1")

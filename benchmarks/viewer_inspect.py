@@ -1,8 +1,8 @@
 """Write a run as an Inspect log; run by Inspect's own Python: viewer_inspect.py RUN.json FOLDER.
 
-The run comes as the steps that `agentguard.trajectory.serialization` writes. Each becomes what Inspect
-records of a
-model call: the messages of the conversation, and a model and a tool event in the transcript.
+The run contains steps in the format of `agentguard.trajectory.serialization`. Each step becomes Inspect's
+record
+of a model call: the messages of the conversation, and a model and a tool event in the transcript.
 """
 
 import json
@@ -51,7 +51,8 @@ def sample(task: str, steps: list[dict]) -> EvalSample:
         said = assistant(step)
         output = ModelOutput.from_message(said)
         output.usage = usage(step)
-        # What the call was given is the turn before: a recording of all of it would grow with the square.
+        # Only the turn before is recorded as input: the full input of each call grows with the square of the
+        # steps.
         events.append(
             ModelEvent(
                 model=step["model"], input=messages[-1:], tools=[], tool_choice="auto",

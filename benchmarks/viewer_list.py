@@ -1,11 +1,11 @@
-"""How long a page of the list of runs takes among many runs, over a peer that reads every run to make it.
+"""Time of a page of the run list with many runs, compared with a peer that reads every run.
 
 Run: .venv/bin/python benchmarks/viewer_list.py [--json] [--runs N] [--postgres] [--folder DIR] [--keep FILE]
-Runs are made from a seed. Each question is asked twenty times, as a page of 50 rows:
-- store: `Store.overviews`, as the viewer asks it
-- peer: the naive way: read what is stored of every run, filter and sort in Python, keep 50
-  (asked once; on SQLite alone, it takes that long)
-- page: the whole answer of the viewer's application for the same question, HTML and all
+Runs are made from a seed. Each query runs twenty times, for a page of 50 rows:
+- store: `Store.overviews`, as the viewer calls it
+- peer: read the stored data of every run, filter and sort in Python, keep 50
+  (once, and only on SQLite, since it takes long)
+- page: the complete response of the viewer's application for the same query, including HTML
 Bar: at 100,000 runs the 95th percentile of a page is below half a second, and the store is at most a tenth of
 the peer.
 """
@@ -77,7 +77,7 @@ QUESTIONS: dict[str, tuple[RunSummaryFilter, RunSort, str]] = {
 
 
 def rows_of(number: int, dice: random.Random) -> list[Row]:
-    """A run as rows: itself, one step that stands for its cost, a diagnosis, now and then a recovery."""
+    """Return the rows of a run: the run, one step with its cost, a diagnosis, sometimes a recovery."""
     id, began = f"run-{number:07}", BEGAN + number * 17.0 + dice.random()
     model = dice.choice(MODELS)
     spent = {"prompt_tokens": dice.randrange(500, 90_000), "completion_tokens": dice.randrange(50, 4_000)}
@@ -111,7 +111,7 @@ def rows_of(number: int, dice: random.Random) -> list[Row]:
 
 
 def fill(store: Store, runs: int) -> float:
-    """Write the runs; rows a second until all were durable."""
+    """Write the runs; return the rows per second until all are durable."""
     dice, written, begun = random.Random(SEED), 0, time.perf_counter()
     for number in range(runs):
         rows = rows_of(number, dice)
@@ -144,7 +144,7 @@ def timed(ask: Callable[[], object], repeats: int = REPEATS) -> list[float]:
 
 
 def naive(store: Store, filter: RunSummaryFilter, sort: RunSort) -> list[str]:
-    """Read every run, and the latest diagnosis of each, as a viewer without overviews has to."""
+    """Read every run and its latest diagnosis, as a viewer without overviews does."""
     held, after = [], None
     while True:
         part = store.list_runs(page=Page(limit=1000, after=after))
@@ -192,7 +192,7 @@ def measure(url: str | Path, runs: int, *, peer: bool) -> dict[str, object]:
 
 
 def late(store: Store) -> object:
-    """A page far down, by the key of the row before it."""
+    """Request a page near the end, by the key of the row before it."""
     from agentguard.store.read.run_summaries import _encode_cursor
 
     return store.list_run_summaries(

@@ -1,24 +1,25 @@
-"""What voting buys, and what it costs: right calls against calls of the model, beside the binomial
-prediction.
+"""Gain and cost of voting: correct calls against calls of the model, with the binomial prediction.
 
     python benchmarks/voting.py [--calls N] [--independent P] [--common C] [--coverage K] [--seed S] [--json]
 
-No model is asked. Generators give numbers, and the right one is 0. A generator gets a question wrong *in
-common* with itself with probability C: then each of its answers is the same wrong one. Else each answer is
-wrong for itself with probability P, in one of nine ways. The guard's own session elects, so that what is
-counted is what an integration would ask for: in stages, no more candidates than may decide it. What is not
-decided is not delivered, as if a person were asked.
+The benchmark does not call a model. Generators return numbers, and the correct number is 0. With probability
+C,
+a question is a *common* error of a generator: each of its answers is the same wrong number. Otherwise each
+answer is wrong independently with probability P, in one of nine ways. The guard's own session holds the vote
+and
+requests candidates as for an integration: in stages, and only candidates that can still decide the vote. An
+undecided result is not delivered, as if the guard escalated to a person.
 
 Predicted, with q = 1 - P and r = (1 - C) q:
 
-- ``single``: the first answer: r right, at one call;
-- ``vote 2 of 3``: one generator votes with itself: (1 - C)(q^3 + 3 q^2 P);
-- ``n-version 2 of 3``: two other generators vote with it, each with common errors of its own: r^3 + 3 r^2 (1
-  - r);
-- ``recovery block``: two other generators are alternates, and an acceptance test knows a wrong answer with
-  probability K and refuses no right one: r (1 + f + f^2), f = (1 - r) K being the chance that it refuses;
-- ``vote on writes``: every fifth call writes, and those alone are voted on: as right as all of them, for a
-  fifth of the extra calls.
+- ``single``: the first answer: r correct, at one call;
+- ``vote 2 of 3``: three answers of one generator: (1 - C)(q^3 + 3 q^2 P);
+- ``n-version 2 of 3``: three generators with independent common errors: r^3 + 3 r^2 (1 - r);
+- ``recovery block``: two other generators are alternates, and an acceptance test rejects a wrong answer with
+  probability K and never a correct one: r (1 + f + f^2), with the probability f = (1 - r) K of a rejection;
+- ``vote on writes``: every fifth call writes, and only those calls are voted on: their accuracy is that of
+  the
+  vote, at a fifth of the extra calls.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ from agentguard.runtime.turn_resolution import resolve_turn
 from agentguard.trajectory.model import Observation, Source, Step, ToolCall, ToolSpec, Trajectory
 
 RUN, WRITES, WRONG = 25, 5, 9
-"""Calls of one run; of so many calls one writes, where few do; ways to be wrong."""
+"""Calls of one run; with rare writes, one of this many calls writes; number of different wrong answers."""
 
 TOOLS = tuple(ToolSpec(name=name) for name in ("read", "write"))
 
@@ -60,7 +61,7 @@ class Rates:
 
     @property
     def right(self) -> float:
-        """How often one answer is right."""
+        """Return the probability that one answer is correct."""
         return (1 - self.common) * (1 - self.independent)
 
 
@@ -72,7 +73,7 @@ class Generators:
         self.asked = 0
 
     def answer(self, question: int, model: str) -> int:
-        """What the generator ``model`` answers now."""
+        """Return the next answer of the generator ``model``."""
         self.asked += 1
         shared = random.Random(f"{self._seed} {question} {model}")
         if shared.random() < self._rates.common:
@@ -80,17 +81,17 @@ class Generators:
         return self._dice.randint(1, WRONG) if self._dice.random() < self._rates.independent else 0
 
     def accept(self, run: Trajectory) -> bool:
-        """The acceptance test."""
+        """Run the acceptance test."""
         return number(run.steps[-1]) == 0 or self._dice.random() >= self._rates.coverage
 
 
 class Nothing:
-    """A localizer that is never asked."""
+    """Localizer that is never called."""
 
     name = "nothing"
 
     def locate(self, trajectory: Trajectory, findings: Any) -> Diagnosis:
-        """Nothing is known."""
+        """Return no result."""
         del findings
         return Diagnosis(
             trajectory_id=trajectory.id, method=self.name, verdict=Verdict.ABSTAINED, probability=0.5
@@ -98,7 +99,7 @@ class Nothing:
 
 
 def protections(generators: Generators) -> dict[str, SelectiveRedundancy | None]:
-    """How each row asks."""
+    """Return the settings of each row."""
     block = {"recovery_block": {"models": ["second", "third"], "accept": generators.accept}}
     return {
         "single": None,
@@ -110,11 +111,11 @@ def protections(generators: Generators) -> dict[str, SelectiveRedundancy | None]
 
 
 def predictions(rates: Rates) -> dict[str, tuple[float, float]]:
-    """Share of right calls, and answers asked for a call, of each row."""
+    """Return the share of correct calls, and the answers per call, of each row."""
     p, c, r = rates.independent, rates.common, rates.right
     q, f = 1 - p, (1 - r) * rates.coverage
-    same = c + (1 - c) * (q * q + p * p / WRONG)  # two answers of one generator agree
-    agree = r * r + (1 - r) ** 2 / WRONG  # as of two generators
+    same = c + (1 - c) * (q * q + p * p / WRONG)  # probability that two answers of one generator agree
+    agree = r * r + (1 - r) ** 2 / WRONG  # the same for two generators
     vote = ((1 - c) * (q**3 + 3 * q * q * p), 3 - same)
     return {
         "single": (r, 1.0),
@@ -126,7 +127,7 @@ def predictions(rates: Rates) -> dict[str, tuple[float, float]]:
 
 
 def play(name: str, rates: Rates, *, calls: int, seed: int) -> dict[str, Any]:
-    """Let the generators answer, in runs under a guard; the calls that write count as right or not."""
+    """Run the generators under a guard; count the calls that write as correct or wrong."""
     generators = Generators(rates, seed)
     recover = RecoveryPolicy(
         redundancy=protections(generators)[name],
@@ -156,7 +157,7 @@ def play(name: str, rates: Rates, *, calls: int, seed: int) -> dict[str, Any]:
 
 
 def asker(generators: Generators, question: int) -> Callable[[SampleVariant, str], Step]:
-    """Asks for one answer to a question."""
+    """Return a function that requests one answer to a question."""
 
     def ask(variant: SampleVariant, tool: str) -> Step:
         given = {"number": generators.answer(question, variant.model or "first")}
@@ -167,7 +168,7 @@ def asker(generators: Generators, question: int) -> Callable[[SampleVariant, str
 
 
 def decide(session: Session, tool: str, ask: Callable[[SampleVariant, str], Step]) -> Step:
-    """One turn, as an integration takes it."""
+    """Decide one turn as an integration does."""
     body = resolve_turn(session, ask(SampleVariant(), tool), lambda one: one, lambda one: one)
     choice = _sync_async.run_sync(body, lambda variant: ask(variant, tool))
     session.commit(replace(choice.turn, observations=(Observation(content="noted", call_id="c"),)))
@@ -175,12 +176,12 @@ def decide(session: Session, tool: str, ask: Callable[[SampleVariant, str], Step
 
 
 def number(step: Step) -> int:
-    """What an answer says."""
+    """Return the number in an answer."""
     return int((step.tool_calls[0].arguments or {})["number"])
 
 
 def wilson(hits: int, count: int, z: float = 1.96) -> tuple[float, float]:
-    """The 95 % interval of a share (E. B. Wilson, JASA 22, 1927)."""
+    """Return the 95 % interval of a share (E. B. Wilson, JASA 22, 1927)."""
     share, square = hits / count, z * z / count
     middle = (share + square / 2) / (1 + square)
     half = z * sqrt(share * (1 - share) / count + square / (4 * count)) / (1 + square)

@@ -1,7 +1,7 @@
 """A LangChain agent under the guard; the model is scripted, so it runs without a network.
 
-The agent looks for a seat in the same way again and again. The guard cuts the loop out of its history and
-says why; then the agent books.
+The agent repeats the same search. The guard removes the loop from the agent's history and adds a hint. Then
+the agent books a seat.
 
     python examples/guard_langchain.py
 """
@@ -39,7 +39,7 @@ def find(where: str) -> str:
 
 
 class Scripted(BaseChatModel):
-    """Stands in for a model: searches until somebody tells it that this leads nowhere."""
+    """Scripted chat model that repeats its search until it receives a hint."""
 
     @property
     def _llm_type(self) -> str:
@@ -55,7 +55,7 @@ class Scripted(BaseChatModel):
 
 
 def answer(messages: list[BaseMessage]) -> AIMessage:
-    """What the model says next."""
+    """Return the next message of the model."""
     if "seat 4 is yours" in messages[-1].text:
         return AIMessage("Seat 4 is booked.")
     told = any(message.text.startswith("[guard]") for message in messages)
@@ -64,7 +64,7 @@ def answer(messages: list[BaseMessage]) -> AIMessage:
 
 
 def main() -> None:
-    """Run the agent and say what the guard did."""
+    """Run the agent and print the guard's actions."""
     agent = create_agent(Scripted(), [book, find], middleware=[guard.langchain(on_run=SESSIONS.append)])
     out = agent.invoke({"messages": [HumanMessage("Book a seat at the aisle, or else seat 4.")]})
     print(out["messages"][-1].text)

@@ -1,7 +1,7 @@
-"""A LangGraph graph of one's own under the guard; the model is scripted, so it runs without a network.
+"""A LangGraph graph under the guard; the model is scripted, so it runs without a network.
 
-The agent books a seat, then answers beside the point. The acceptance test refuses that end, the checkpoint
-before the first turn is forked, and the agent books again. The counter in the state goes back with it; the
+The agent books a seat, then gives a wrong answer. The acceptance test rejects it. The guard forks the
+checkpoint before the first turn, and the agent books again. The counter in the state is restored as well. The
 seat is booked once, since the second call gets the result of the first.
 
     python examples/guard_langgraph.py
@@ -24,7 +24,7 @@ BOOKED: list[int] = []
 
 
 def accept(run: Any) -> bool | str:
-    """The last word has to name the seat."""
+    """Accept the output if it names the seat."""
     return "seat 4" in run.steps[-1].content.lower() or "the answer does not say which seat was booked"
 
 
@@ -39,13 +39,13 @@ def book(seat: int) -> str:
 
 
 class State(MessagesState):
-    """The messages, and how many turns there were."""
+    """The messages, and the number of turns."""
 
     turns: Annotated[int, operator.add]
 
 
 def call(id: str) -> AIMessage:
-    """A call of the tool."""
+    """Return a tool call."""
     return AIMessage("", tool_calls=[{"id": id, "name": "book", "args": {"seat": 4}}])
 
 
@@ -53,13 +53,13 @@ SCRIPT = iter([call("1"), AIMessage("Have a nice trip!"), call("2"), AIMessage("
 
 
 def think(state: State) -> dict[str, Any]:
-    """Stands in for a model."""
+    """Return the next scripted message instead of a model's."""
     del state
     return {"messages": [next(SCRIPT)], "turns": 1}
 
 
 def main() -> None:
-    """Run the graph and say what the guard did."""
+    """Run the graph and print the guard's actions."""
     built = StateGraph(State)
     built.add_node("think", think)
     built.add_node("tools", guard.langgraph_tools([book]))

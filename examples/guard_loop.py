@@ -1,8 +1,8 @@
-"""A loop of one's own under the guard, with a scripted model: no network is needed.
+"""A hand-written agent loop under the guard, with a scripted model: no network is needed.
 
-The agent looks at the same place over and over; the run is taken back and it is told. It books a seat and
-ends beside the point; the acceptance test refuses that end, and the run goes back to before the booking. What
-was booked stays booked: the second booking is not carried out, the agent gets the result of the first.
+The agent repeats the same search. The guard rolls the run back and adds a hint. Then the agent books a seat
+and gives a wrong answer. The acceptance test rejects it, and the guard rolls back to before the booking. The
+booking remains: the guard does not execute the second booking and returns the result of the first.
 
     python examples/guard_loop.py
 """
@@ -19,7 +19,7 @@ BOOKED: list[int] = []
 
 
 def call(name: str, **arguments: Any) -> dict[str, Any]:
-    """A message of the model that calls a tool."""
+    """Return a message of the model with a tool call."""
     function = {"name": name, "arguments": json.dumps(arguments)}
     return {"role": "assistant", "tool_calls": [{"id": "1", "type": "function", "function": function}]}
 
@@ -36,13 +36,13 @@ ANSWERS = iter(
 
 
 def call_llm(messages: list[dict[str, Any]], tools: list[dict[str, Any]]) -> Any:
-    """Ask the model; here it answers by the script."""
+    """Call the model; here it follows the script."""
     del messages, tools
     return next(ANSWERS)
 
 
 def accept(run: Any) -> bool | str:
-    """The last word has to name the seat."""
+    """Accept the output if it names the seat."""
     return "seat 4" in run.steps[-1].content.lower() or "the answer does not say which seat was booked"
 
 
@@ -65,7 +65,7 @@ def book(seat: int) -> str:
 
 
 def main() -> None:
-    """Run the loop and say what the guard did."""
+    """Run the loop and print the guard's actions."""
     with guard.run("Book seat 4.", tools=[find, book]) as run:
         while not run.done:
             run.tools(run.model(call_llm))

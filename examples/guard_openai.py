@@ -1,8 +1,10 @@
 """OpenAI's client under the guard; the model is a scripted server on this machine: no network is needed.
 
-The agent books a seat and ends with an answer beside the point. The acceptance test refuses that end, and the
-run goes back to before the booking. The model asks for the booking once more; it is told that the seat is
-booked, and its next answer is the one that the client sees.
+The agent books a seat and ends with a wrong answer. The acceptance test rejects it, and the guard rolls back
+to
+before the booking. The model requests the booking again. The guard returns the result of the first booking,
+and
+the client sees the model's next answer.
 
     python examples/guard_openai.py
 """
@@ -25,7 +27,7 @@ SESSIONS: list[Session] = []
 
 
 def booking(id: str) -> dict[str, Any]:
-    """A call of the model."""
+    """Return a message of the model with a tool call."""
     function = {"name": "book", "arguments": '{"seat": 4}'}
     return {"content": None, "tool_calls": [{"id": id, "type": "function", "function": function}]}
 
@@ -36,7 +38,7 @@ ANSWERS = iter(
 
 
 class Model(BaseHTTPRequestHandler):
-    """Gives the answers in turn."""
+    """Server that returns the scripted answers in order."""
 
     def do_POST(self) -> None:
         """Answer a request."""
@@ -52,11 +54,11 @@ class Model(BaseHTTPRequestHandler):
         self.wfile.write(content)
 
     def log_message(self, *_: object) -> None:
-        """Nothing is written to the terminal."""
+        """Suppress the log on the terminal."""
 
 
 def accept(run: Any) -> bool | str:
-    """The last word has to name the seat."""
+    """Accept the output if it names the seat."""
     return "seat 4" in run.steps[-1].content.lower() or "the answer does not say which seat was booked"
 
 
@@ -71,7 +73,7 @@ def book(seat: int) -> str:
 
 
 def agent(client: OpenAI, task: str) -> str:
-    """A loop as one writes it without a guard."""
+    """Run an agent loop as it is written without a guard."""
     parameters = {"type": "object", "properties": {"seat": {"type": "integer"}}}
     tools: Any = [{"type": "function", "function": {"name": "book", "parameters": parameters}}]
     messages: list[Any] = [{"role": "user", "content": task}]
@@ -87,7 +89,7 @@ def agent(client: OpenAI, task: str) -> str:
 
 
 def main() -> None:
-    """Run the agent and say what the guard did."""
+    """Run the agent and print the guard's actions."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), Model)
     thread = threading.Thread(target=server.serve_forever)
     thread.start()

@@ -1,8 +1,9 @@
 """Agents of the OpenAI Agents SDK under the guard; the model is scripted, so it runs without a network.
 
-The clerk hands over to the booker, who books a seat and answers beside the point. The acceptance test refuses
-that end, and the run begins again at the clerk. The booker books once more: the seat is booked once, the
-second call gets the result of the first.
+The clerk hands over to the booker. The booker books a seat and gives a wrong answer. The acceptance test
+rejects it, and the run restarts at the clerk. The booker books again. The seat is booked once: the second
+call
+gets the result of the first.
 
     python examples/guard_openai_agents.py
 """
@@ -22,7 +23,7 @@ BOOKED: list[int] = []
 
 
 def accept(run: Any) -> bool | str:
-    """The last word has to name the seat."""
+    """Accept the output if it names the seat."""
     return "seat 4" in run.steps[-1].content.lower() or "the answer does not say which seat was booked"
 
 
@@ -50,7 +51,7 @@ MODEL = ScriptedModel(
 
 
 async def main() -> None:
-    """Run the agents and say what the guard did."""
+    """Run the agents and print the guard's actions."""
     booker: Agent[Any] = Agent(name="booker", model=MODEL, tools=[book])
     clerk: Agent[Any] = Agent(name="clerk", model=MODEL, handoffs=[booker])
     result = await guard.openai_agents.run(clerk, "Book seat 4.", run_config=RunConfig(tracing_disabled=True))

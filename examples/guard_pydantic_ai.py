@@ -1,8 +1,9 @@
 """A pydantic-ai agent under the guard; the model is scripted, so it runs without a network.
 
-The agent books a seat, then answers beside the point. The acceptance test refuses that end, the run is taken
-back to the first turn, and the agent books again. The seat is booked once: the second call gets the result
-of the first.
+The agent books a seat, then gives a wrong answer. The acceptance test rejects it. The guard rolls the run
+back
+to the first turn, and the agent books again. The seat is booked once: the second call gets the result of the
+first.
 
     python examples/guard_pydantic_ai.py
 """
@@ -25,7 +26,7 @@ SESSIONS: list[Session] = []
 
 
 def accept(run: Any) -> bool | str:
-    """The last word has to name the seat."""
+    """Accept the output if it names the seat."""
     return "seat 4" in run.steps[-1].content.lower() or "the answer does not say which seat was booked"
 
 
@@ -50,13 +51,13 @@ SCRIPT = iter(
 
 
 def scripted(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
-    """Stands in for a model."""
+    """Return the next scripted message instead of a model's."""
     del messages, info
     return next(SCRIPT)
 
 
 async def main() -> None:
-    """Run the agent and say what the guard did."""
+    """Run the agent and print the guard's actions."""
     agent = Agent(
         FunctionModel(scripted), tools=[book], capabilities=[guard.pydantic_ai(on_run=SESSIONS.append)]
     )

@@ -1,8 +1,10 @@
-"""Selective protection and repairs in a loop of one's own, with scripted models: no network is needed.
+"""Selective redundancy and call repair in a hand-written agent loop, with scripted models: no network is
+needed.
 
-The agent looks a seat up; the service fails once, and the read is made once more. It writes the seat as a
-text, which is repaired, since the tool's schema leaves one way to read it. To book has an effect, so other
-models are asked, too, and two of three agree: the one that would have booked another seat is outvoted.
+The agent reads a seat. The service fails once, and the guard retries the read. The agent writes the seat as a
+text. The guard repairs the call, since the tool's schema leaves one way to read it. A booking has an effect,
+so
+the guard also asks other models. Two of three agree, and the model with another seat is outvoted.
 
     python examples/guard_voting.py
 """
@@ -22,13 +24,13 @@ ANSWERED = iter(["Error: the service did not answer", "seat 4 is free"])
 
 
 def call(name: str, **arguments: Any) -> dict[str, Any]:
-    """A message of a model that calls a tool."""
+    """Return a message of a model with a tool call."""
     function = {"name": name, "arguments": json.dumps(arguments)}
     return {"role": "assistant", "tool_calls": [{"id": "1", "type": "function", "function": function}]}
 
 
 def model(*answers: Any) -> Callable[..., Any]:
-    """A model that answers by a script."""
+    """Return a model that answers by a script."""
     given = iter(answers)
 
     def answer(messages: list[dict[str, Any]], tools: list[dict[str, Any]]) -> Any:
@@ -63,7 +65,7 @@ def book(seat: int) -> str:
 
 
 def main() -> None:
-    """Run the agent, and print what the guard did."""
+    """Run the agent and print the guard's actions."""
     with guard.run("Book a seat by the aisle.", tools=[find, book], models=others) as run:
         while not run.done:
             run.tools(run.model(own))

@@ -12,12 +12,12 @@ import importlib.util
 import sys
 from pathlib import Path
 
-# Run as a script, only this folder is on the path; the agent is a package beside it, named from the root.
+# As a script, Python puts only this folder on the path, but the agent is imported from the root.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 
 def main() -> int:
-    """Parse the arguments and record; 2 when TextWorld is not installed."""
+    """Parse the arguments and record; return 2 if TextWorld is not installed."""
     parser = argparse.ArgumentParser(description="Record the project's sample runs in TextWorld.")
     parser.add_argument("--out", type=Path, default=Path("samples"), help="folder to write to")
     parser.add_argument("--seed", type=int, default=7, help="seed of the agent's wording")

@@ -1,10 +1,10 @@
-"""Debian's Chromium for tests, driven by Playwright: found where it is installed, never downloaded.
+"""Debian's Chromium for tests, driven by Playwright: the installed one, never downloaded.
 
-Import the fixtures in a conftest.py: ``from tests.chromium import browser, context``. Where Chromium is not
-installed the tests are skipped, and fail under ``CI=true``: there it is part of what is promised.
+Import the fixtures in a conftest.py: ``from tests.chromium import browser, context``. If Chromium is not
+installed, the tests are skipped; with ``CI=true`` they fail, since CI must provide it.
 
-Playwright's synchronous interface keeps an event loop on its thread, in which no other can be started. So
-the browser belongs to one test module and is closed with it; such a module has no asyncio tests of its own.
+Playwright's synchronous interface keeps an event loop on its thread, which prevents other loops there. The
+browser is therefore closed at the end of its test module. Such a module must not contain asyncio tests.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ FLAGS = (
 )
 _ROOT = Path(__file__).resolve().parents[1]
 _PATIENCE_MS = 60_000
-"""What is waited for comes in a moment; a machine that is busy with other things gets a minute."""
+"""Timeout: elements appear at once, but a busy machine gets a minute."""
 
 NewContext = Callable[..., BrowserContext]
 
 
 def program() -> str:
-    """Path of the installed Chromium; where there is none the test is skipped, or fails in CI."""
+    """Return the path of the installed Chromium; if it is missing, skip the test, or fail in CI."""
     found = shutil.which("chromium") or shutil.which("chromium-browser")
     if found is None:
         if os.environ.get("CI") == "true":
@@ -41,7 +41,7 @@ def program() -> str:
 
 
 def artifacts() -> Path:
-    """Where screenshots are kept: ``$AGENTGUARD_ARTIFACTS``, else ``.cache/screenshots``."""
+    """Return the folder of screenshots: ``$AGENTGUARD_ARTIFACTS``, else ``.cache/screenshots``."""
     folder = Path(os.environ.get("AGENTGUARD_ARTIFACTS", _ROOT / ".cache" / "screenshots"))
     folder.mkdir(parents=True, exist_ok=True)
     return folder
@@ -49,7 +49,7 @@ def artifacts() -> Path:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """One Chromium with a profile of its own, for one module."""
+    """Start one Chromium with its own profile for one module."""
     path = program()
     expect.set_options(timeout=_PATIENCE_MS)
     with sync_playwright() as playwright:
@@ -60,7 +60,7 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture
 def context(browser: Browser) -> Iterator[NewContext]:
-    """Makes browser contexts, each with cookies and storage of its own; closes them after the test."""
+    """Create browser contexts with separate cookies and storage; close them after the test."""
     made: list[BrowserContext] = []
 
     def make(**options: Any) -> BrowserContext:

@@ -31,7 +31,7 @@ TIERS = {
 }
 MODEL_MODULES = {"test_minilm.py"}
 
-# No example is timed, because machines are noisy; benchmarks/ measures speed.
+# No example is timed, because machine speed varies; benchmarks/ measures speed.
 settings.register_profile(
     "landing", max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )

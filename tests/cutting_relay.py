@@ -1,4 +1,4 @@
-"""A TCP relay that cuts an answer after some events, as a network or a dying process does."""
+"""TCP relay that cuts an answer after some events, as a network failure or a dying process does."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from urllib.parse import urlsplit
 
 
 class Relay:
-    """Hands bytes on between clients and a server; `cut` arms it for the next answer.
+    """Relay of bytes between clients and a server; `cut` applies to the next answer.
 
     Attributes:
-        cuts: answers that were cut.
+        cuts: number of cut answers.
     """
 
     def __init__(self, url: str) -> None:
@@ -29,11 +29,11 @@ class Relay:
         self._threads[0].start()
 
     def cut(self, *, after: int) -> None:
-        """Reset the connection of the next answer after so many events."""
+        """Reset the connection of the next answer after the given number of events."""
         self._after = after
 
     def close(self) -> None:
-        """End all of it."""
+        """Close all connections."""
         self._listening.shutdown(socket.SHUT_RDWR)
         self._listening.close()
         for one in self._open:
@@ -80,7 +80,7 @@ class Relay:
 
 @contextlib.contextmanager
 def cutting(url: str) -> Iterator[Relay]:
-    """A relay before a server."""
+    """Run a relay in front of a server."""
     relay = Relay(url)
     try:
         yield relay

@@ -1,4 +1,4 @@
-"""Development data that is not ours lies beside the checkout; tests that need it skip where it is not."""
+"""Third-party development data beside the checkout; tests that need it are skipped if it is missing."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _ROOT = Path(os.environ.get("AGENTGUARD_DATA", Path(__file__).resolve().parents[
 
 
 def shared_data(relative: str) -> Path:
-    """Path of a file or folder of the development data; skips the test where there is none."""
+    """Return the path of a file or folder of the development data; skip the test if it is missing."""
     path = _ROOT / relative
     if not path.exists():
         pytest.skip(f"needs the development data: {path} (set AGENTGUARD_DATA to its folder)")

@@ -1,7 +1,8 @@
-"""Runs whose every text is an attack on whoever shows it: made by walking the dataclasses themselves.
+"""Runs whose every text is an attack on the viewer, generated from the fields of the dataclasses.
 
-A field that is added to a class is covered without a word here. What has to fit together for a run to be
-stored (indices of steps, ids of branches, places of quotes) is set right afterwards, and nothing else.
+A new field of a class is covered automatically. Only the values that must be consistent for a run to be
+stored
+(indices of steps, ids of branches, offsets of quotes) are corrected afterwards.
 """
 
 from __future__ import annotations
@@ -46,27 +47,27 @@ PAYLOADS: tuple[str, ...] = (
     f"{{{{ cycler.__init__.__globals__ }}}}${{{_SET}}}<%= {_SET} %>",
     f'\u2028--><!--]]><a href="data:text/html,<script>{_SET}</script>">x</a>\u202e\ud800',
 )
-"""Each is another way in: elements, attributes, addresses, templates, comments, characters."""
+"""Attacks by injection point: elements, attributes, addresses, templates, comments, characters."""
 
 
 class Maker:
-    """Makes values of any type, with an attack for every text; each maker begins with another one."""
+    """Factory of values of any type with an attack for every text; each starts with another attack."""
 
     def __init__(self, first: int) -> None:
         self._texts: Iterator[str] = itertools.cycle((*PAYLOADS[first:], *PAYLOADS[:first]))
         self._count = itertools.count(1)
 
     def text(self) -> str:
-        """The next attack."""
+        """Return the next attack."""
         return next(self._texts)
 
     def id(self) -> str:
-        """An attack that may name a row: printable, short, and no other one."""
+        """Return an attack that is a valid row id: printable, short and unique."""
         text = "".join(one for one in self.text() if one.isprintable() and not 0xD800 <= ord(one) < 0xE000)
         return f"{text[:200]}{next(self._count)}"
 
     def make(self, kind: Any) -> Any:
-        """A value of a type, as deep as it goes."""
+        """Return a value of a type, including nested values."""
         origin, inner = get_origin(kind), get_args(kind)
         if origin in (typing.Union, types.UnionType):
             return self.make(next(one for one in inner if one is not type(None)))
@@ -84,7 +85,7 @@ class Maker:
         return plain[kind]() if kind in plain else {self.text(): [self.text(), {self.text(): self.text()}]}
 
     def build(self, kind: type[T], **given: Any) -> T:
-        """A dataclass with every field made, but those given."""
+        """Return a dataclass with a value for every field except the given ones."""
         hints = get_type_hints(kind)
         found = {one.name: given.get(one.name, MISSING) for one in fields(kind) if one.init}  # type: ignore[arg-type]
         return kind(
@@ -102,7 +103,7 @@ class Maker:
 
 
 def hostile_run(first: int) -> tuple[Record, Diagnosis, list[recover.Recovery]]:
-    """A run, what was said of it and done about it; every text is an attack."""
+    """Return a run with its diagnosis and recoveries; every text is an attack."""
     maker = Maker(first)
     run = maker.build(Trajectory, id=maker.id(), steps=_steps(maker, 3), branches=())
     left = maker.build(Branch, id=maker.id(), fork_step=2, steps=_steps(maker, 2, at=2), parent=None)
@@ -126,7 +127,7 @@ def _steps(maker: Maker, number: int, *, at: int = 0) -> tuple[Step, ...]:
 
 
 def _recoveries(maker: Maker, run: str) -> list[recover.Recovery]:
-    """One with every action there is."""
+    """Return a recovery with every kind of action."""
     actions = tuple(maker.build(kind) for kind in get_args(recover.RecoveryAction))
     plan = maker.build(recover.RecoveryPlan, actions=actions, step=1)
     ids = (maker.id(), maker.id())
@@ -134,7 +135,7 @@ def _recoveries(maker: Maker, run: str) -> list[recover.Recovery]:
 
 
 def write_hostile(store: Store) -> tuple[str, ...]:
-    """Store a run for each attack to begin with, and all that may belong to a run; the ids of the runs."""
+    """Store a run for each first attack with all related rows; return the ids of the runs."""
     ids, schemata = [], []
     for first in range(len(PAYLOADS)):
         maker = Maker(first)
@@ -156,7 +157,7 @@ def write_hostile(store: Store) -> tuple[str, ...]:
 
 
 def hostile_sheet(runs: Sequence[str]) -> dict[str, Any]:
-    """An evaluation of these runs, as a file holds it; every text is an attack."""
+    """Return an evaluation of these runs, as a file contains it; every text is an attack."""
     from dataclasses import asdict
 
     maker = Maker(3)
@@ -187,7 +188,7 @@ def hostile_sheet(runs: Sequence[str]) -> dict[str, Any]:
 
 
 def _sendable(value: Any) -> Any:
-    """The same without halves of surrogate pairs, which a file of JSON cannot hold."""
+    """Return the same without lone surrogates, which a JSON file cannot contain."""
     if isinstance(value, str):
         return value.encode("utf-8", "replace").decode()
     if isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""``agentguard judge serve`` as a process, and the states it prints."""
+"""``agentguard judge serve`` as a process, and the states that it prints."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 class Serving:
-    """The command, and the states it prints."""
+    """The command and the states that it prints."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self.process = process
@@ -39,7 +39,7 @@ class Serving:
 def serving(
     model: str, python: str | Path, *more: str, environment: Mapping[str, str] | None = None
 ) -> Iterator[Serving]:
-    """Serve a model with the vLLM, or what stands for it, of an interpreter."""
+    """Serve a model with the vLLM, or its fake, of an interpreter."""
     command = [
         *(sys.executable, "-c", "from agentguard.cli import main; main()"),
         *("judge", "serve", model, "--python", str(python), "--json", *more),
@@ -56,7 +56,7 @@ def serving(
 
 
 def get(url: str) -> tuple[int, dict[str, Any]]:
-    """Status and JSON of a GET."""
+    """Return status and JSON of a GET request."""
     try:
         with urllib.request.urlopen(url, timeout=10) as reply:
             return reply.status, json.load(reply)
@@ -65,7 +65,7 @@ def get(url: str) -> tuple[int, dict[str, Any]]:
 
 
 def gone(pid: int) -> bool:
-    """Whether a process ends within thirty seconds."""
+    """Return whether a process ends within thirty seconds."""
     for _ in range(600):
         try:
             os.kill(pid, 0)
@@ -76,7 +76,7 @@ def gone(pid: int) -> bool:
 
 
 def children(pid: int) -> dict[int, str]:
-    """Processes below one, by id: their names as Linux tells them."""
+    """Return the descendants of a process by id: their names from Linux."""
     found: dict[int, str] = {}
     for folder in Path("/proc").iterdir():
         with suppress(OSError, ValueError, IndexError):

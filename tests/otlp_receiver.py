@@ -1,4 +1,4 @@
-"""A collector of our own, as a process: takes OTLP/HTTP, and nothing that breaks the protocol.
+"""OTLP/HTTP collector for tests, as a process: rejects every violation of the protocol.
 
 ``python -m tests.otlp_receiver LOG [--answers 503,429] [--retry-after 1] [--reject N] [--header A=B]``
 prints its port, and writes a line of JSON for every request to LOG. The rules are those of the protobuf
@@ -41,17 +41,17 @@ _KINDS = {"LLM", "TOOL", "AGENT", "CHAIN", "GUARDRAIL"}
 
 
 class Wrong(Exception):
-    """What breaks the protocol."""
+    """Violation of the protocol."""
 
 
 def need(holds: object, what: str) -> None:
-    """Raise `Wrong` unless it holds."""
+    """Raise `Wrong` if the condition is false."""
     if not holds:
         raise Wrong(what)
 
 
 class Checker:
-    """Checks requests, and remembers the spans, so that parents and links can be looked up."""
+    """Check of requests; it keeps the spans to resolve parents and links."""
 
     def __init__(self) -> None:
         self.spans: dict[tuple[bytes, bytes], bytes] = {}
@@ -82,7 +82,7 @@ class Checker:
         return sum(len(s.log_records) for r in request.resource_logs for s in r.scope_logs)
 
     def parents(self) -> None:
-        """Once all is there: every parent is a span of the same trace."""
+        """Check, after the last request, that every parent is a span of the same trace."""
         for (trace, span), parent in self.spans.items():
             need(not parent or (trace, parent) in self.spans, f"the parent of {span.hex()} never came")
             need(parent != span, "a span inside itself")
@@ -136,7 +136,7 @@ class Checker:
 
 
 def parsed(body: bytes, kind: type, content_type: str) -> Any:
-    """The request of either encoding, and nothing in it that the definitions do not know."""
+    """Parse a request of either encoding; reject fields that the definitions do not contain."""
     if content_type == "application/x-protobuf":
         message = kind.FromString(body)
         need(message.SerializeToString(deterministic=True), "an empty request")
@@ -162,7 +162,7 @@ def _with_base64(value: Any, name: str = "") -> Any:
 
 
 class Handler(BaseHTTPRequestHandler):
-    """Answers as it is told, after checking."""
+    """Request handler that checks a request and sends the configured answer."""
 
     server: Receiver
 
@@ -219,11 +219,11 @@ class Handler(BaseHTTPRequestHandler):
         return 200, response.SerializeToString(), note
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Be silent."""
+        """Suppress the log."""
 
 
 class Receiver(HTTPServer):
-    """The server, with what it was told to do."""
+    """The server with its configured answers."""
 
     def __init__(self, options: argparse.Namespace) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
@@ -245,7 +245,7 @@ class Receiver(HTTPServer):
 
 
 def _hexed(value: Any, name: str = "") -> Any:
-    """What was received, as OTLP's own JSON, which the importer reads."""
+    """Return the received message as OTLP JSON, which the importer reads."""
     if isinstance(value, dict):
         return {key: _hexed(held, key) for key, held in value.items()}
     if isinstance(value, list):
@@ -257,17 +257,17 @@ def _hexed(value: Any, name: str = "") -> Any:
 
 @dataclass(frozen=True)
 class Running:
-    """A receiver at work."""
+    """A running receiver."""
 
     url: str
     log: Path
 
     def noted(self) -> list[dict[str, Any]]:
-        """What it received, a request each."""
+        """Return the received requests."""
         return [json.loads(line) for line in self.log.read_text(encoding="utf-8").splitlines()]
 
     def checked(self) -> list[dict[str, Any]]:
-        """The same, none of which broke the protocol, and in the end no parent was missing."""
+        """Return the received requests after the check that all are valid and no parent is missing."""
         found = self.noted()
         assert found, "nothing was received"
         assert not [one["wrong"] for one in found if "wrong" in one]
@@ -275,14 +275,14 @@ class Running:
         return found
 
     def export(self) -> dict[str, Any]:
-        """All spans that were received, as one export in OTLP's JSON."""
+        """Return all received spans as one export in OTLP JSON."""
         taken = [one["request"] for one in self.checked() if "spans" in one]
         return {"resourceSpans": [resource for one in taken for resource in one["resourceSpans"]]}
 
 
 @contextmanager
 def receiving(folder: Path, *options: str) -> Iterator[Running]:
-    """Run a receiver, and end it by its id."""
+    """Run a receiver, and end it by its process id."""
     log = folder / "received.jsonl"
     log.touch()
     process = subprocess.Popen(
@@ -301,7 +301,7 @@ def receiving(folder: Path, *options: str) -> Iterator[Running]:
 
 
 def main() -> None:
-    """Serve until ended."""
+    """Serve until the process ends."""
     parser = argparse.ArgumentParser()
     parser.add_argument("log")
     parser.add_argument("--answers", default="")

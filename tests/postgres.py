@@ -1,7 +1,7 @@
-"""A private PostgreSQL server for tests: started when it is asked for, on loopback, stopped by its pid.
+"""Private PostgreSQL server for tests, on loopback: started on first use, stopped by its process id.
 
-Import the fixtures in a conftest.py: ``from tests.postgres import postgres, postgres_url``. Where it is
-not installed the tests are skipped, and fail under ``CI=true``: there it is part of what is promised.
+Import the fixtures in a conftest.py: ``from tests.postgres import postgres, postgres_url``. If PostgreSQL is
+not installed, the tests are skipped; with ``CI=true`` they fail, since CI must provide it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _START_S = 60.0
 
 
 def programs() -> Path | None:
-    """The folder with initdb and postgres; None where they are not installed."""
+    """Return the folder with initdb and postgres; None if they are not installed."""
     found = shutil.which("initdb")
     folders = [Path(found).resolve().parent] if found else []
     folders += sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)
@@ -59,14 +59,14 @@ class Postgres:
         )  # fmt: skip
 
     def start(self) -> None:
-        """Start it and wait until it answers."""
+        """Start the server and wait until it answers."""
         settings = {
             "port": self.port,
             "listen_addresses": "127.0.0.1",
             "unix_socket_directories": "",
             "max_connections": 60,
             "shared_buffers": "16MB",
-            "fsync": "off",  # the machine does not lose its power in a test
+            "fsync": "off",  # tests do not need durability after a power failure
         }
         options = [part for key, value in settings.items() for part in ("-c", f"{key}={value}")]
         log = (self.folder / "log").open("ab")
@@ -77,7 +77,7 @@ class Postgres:
         self._wait()
 
     def stop(self) -> None:
-        """Stop it at once, as ``pg_ctl stop -m fast`` does: clients lose their connections."""
+        """Stop the server at once, as ``pg_ctl stop -m fast`` does: clients lose their connections."""
         if self._process is None:
             return
         self._process.send_signal(signal.SIGINT)
@@ -89,11 +89,11 @@ class Postgres:
         self._process = None
 
     def url(self, database: str) -> str:
-        """The URL of a database, as a user would write it."""
+        """Return the URL of a database, as a user writes it."""
         return f"postgresql://tester:p%40ss%2Fw%3Ard@127.0.0.1:{self.port}/{database}"
 
     def create(self) -> str:
-        """Return the name of an empty database: one that was given back, or a new one."""
+        """Return the name of an empty database: a reused one, or a new one."""
         if self._free:
             return self._free.pop()
         name = f"t_{secrets.token_hex(6)}"
@@ -102,7 +102,7 @@ class Postgres:
         return name
 
     def give_back(self, name: str) -> None:
-        """Empty a database for the next test: quicker than a new one, which has a thousand files."""
+        """Empty a database for reuse: faster than a new one, which has a thousand files."""
         with self._connect(name) as connection:
             connection.execute("DROP SCHEMA public CASCADE")
             connection.execute("CREATE SCHEMA public")
@@ -134,7 +134,7 @@ class Postgres:
             raise RuntimeError(f"{program}: {done.stdout[-1000:]}{done.stderr[-1000:]}")
 
     def _as_user(self) -> dict[str, object]:
-        """PostgreSQL refuses to run as root."""
+        """Return the subprocess options for another user, since PostgreSQL refuses to run as root."""
         if self._user is None:
             return {"cwd": self.folder}
         return {
@@ -147,9 +147,9 @@ _STARTED = pytest.StashKey[Postgres]()
 
 @pytest.fixture(scope="session")
 def postgres(request: pytest.FixtureRequest) -> Postgres:
-    """A running server, one for the session. A test that stops it starts it again."""
+    """Run one server per session. A test that stops it must start it again."""
     config = request.config
-    if _STARTED not in config.stash:  # each module that imports a fixture has its own, but not its own server
+    if _STARTED not in config.stash:  # modules import separate fixtures, but share one server
         config.stash[_STARTED] = _started(config)
     return config.stash[_STARTED]
 
@@ -160,7 +160,7 @@ def _started(config: pytest.Config) -> Postgres:
         if os.environ.get("CI") == "true":
             pytest.fail(_HOW)
         pytest.skip(_HOW)
-    # Not tmp_path, as another user must get in; in memory, as a server has a thousand files.
+    # Not tmp_path, since another user needs access; in memory, since a server has a thousand files.
     memory = Path("/dev/shm")
     roomy = memory.is_dir() and os.access(memory, os.W_OK) and shutil.disk_usage(memory).free > 2**29
     folder = Path(tempfile.mkdtemp(prefix="agentguard-pg-", dir=memory if roomy else None))
@@ -173,7 +173,7 @@ def _started(config: pytest.Config) -> Postgres:
 
 @pytest.fixture
 def postgres_url(postgres: Postgres) -> Iterator[str]:
-    """The URL of an empty database."""
+    """Return the URL of an empty database."""
     name = postgres.create()
     yield postgres.url(name)
     postgres.give_back(name)

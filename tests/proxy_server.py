@@ -1,4 +1,4 @@
-"""``agentguard serve`` as a real process with a real port, and clients that can do what libraries won't."""
+"""``agentguard serve`` as a real process with a real port, and clients that send invalid requests."""
 
 import http.client
 import json
@@ -35,17 +35,17 @@ class Proxy:
         os.kill(self.process.pid, number)
 
     def write(self, document: dict) -> None:
-        """Another configuration; whole or not at all, as an editor or a config map writes it."""
+        """Write another configuration atomically, as an editor or a config map does."""
         beside = self.config.with_suffix(".new")
         beside.write_text(yaml.safe_dump(document))
         beside.replace(self.config)
 
     def said(self) -> str:
-        """What it wrote to its log so far; that is done behind the requests."""
+        """Return the log so far; log lines may follow their requests with a delay."""
         return self.log.read_text(errors="replace")
 
     def errors(self) -> str:
-        """What it wrote to its log; ends it first."""
+        """Kill the process and return its complete log."""
         if self.process.poll() is None:
             self.process.kill()
         return self.said()
@@ -54,7 +54,7 @@ class Proxy:
         return socket.create_connection(("127.0.0.1", self.port), timeout)
 
     def ask(self, body: object = None, *, path: str = CHAT, method: str = "POST", **headers: str):
-        """(status, headers, body) of one request on a connection of its own."""
+        """Send one request on a new connection; return (status, headers, body)."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
         try:
             connection.request(
@@ -83,7 +83,7 @@ def raw(body: object, *, path: str = CHAT, method: str = "POST", headers: str = 
 
 
 def read_until(client: socket.socket, mark: bytes) -> bytes:
-    """What comes, until something is in it or the connection ends."""
+    """Read until the data contains a given text or the connection ends."""
     got = b""
     while mark not in got:
         data = client.recv(65_536)
@@ -94,7 +94,7 @@ def read_until(client: socket.socket, mark: bytes) -> bytes:
 
 
 def read_answer(client: socket.socket) -> tuple[int, bytes]:
-    """Status and body of one answer whose length is told, on a connection that stays."""
+    """Return status and body of one answer with Content-Length, on a persistent connection."""
     got = read_until(client, b"\r\n\r\n")
     head, _, body = got.partition(b"\r\n\r\n")
     length = int(re.search(rb"content-length: (\d+)", head.lower())[1])
@@ -104,7 +104,7 @@ def read_answer(client: socket.socket) -> tuple[int, bytes]:
 
 
 def read_all(client: socket.socket) -> bytes:
-    """What comes until the connection ends, however it does."""
+    """Read until the connection ends in any way."""
     got = b""
     try:
         while data := client.recv(65_536):
@@ -116,11 +116,11 @@ def read_all(client: socket.socket) -> bytes:
 
 @contextmanager
 def serving(folder: Path, document: dict, *arguments: str, **environment: str) -> Iterator[Proxy]:
-    """The command with a configuration in ``folder``, once it answers."""
+    """Run the command with a configuration in ``folder``; yield it once it answers."""
     config, log = folder / "serve.yaml", folder / "serve.log"
     config.write_text(yaml.safe_dump({"listen": {"port": 0}, **document}))
     command = [sys.executable, "-c", "from agentguard.cli import main; main()", "serve", "--json"]
-    # A file takes any number of lines; a pipe that nobody reads is full after some hundred requests.
+    # A file takes any number of lines; an unread pipe is full after some hundred requests.
     with log.open("wb") as told:
         process = subprocess.Popen(
             [*command, "--config", str(config), *arguments],
@@ -139,7 +139,7 @@ def serving(folder: Path, document: dict, *arguments: str, **environment: str) -
 
 
 def within(seconds: float, met) -> None:
-    """Wait for something. Fails if it does not come in time."""
+    """Wait for a condition. Fail if it is not true in time."""
     end = time.monotonic() + seconds
     while not met():
         assert time.monotonic() < end, "what was waited for did not come"

@@ -1,9 +1,14 @@
-"""Runs for the viewer's tests: one that was guarded and taken back, and long ones that are made up.
+"""Runs for the viewer's tests: a guarded run with rollbacks, and synthetic long runs.
 
-`recovered` runs the real guard over a real loop whose model is scripted: it makes up an address (refused
-before any tool ran), loops (rolled back), works with a price that nobody gave it (noticed when the end was
-refused: undone and taken back), does one thing twice (done once) and meets a tool that dies half-way (left in
-doubt). `long_run` is deterministic, with times, tokens and costs.
+`recovered` runs the real guard over a real loop with a scripted model. In the run, the agent
+
+- invents an address (refused before any tool runs);
+- loops (rolled back);
+- works with an ungrounded price (found when the acceptance test rejects the end: undone and rolled back);
+- does one thing twice (executed once);
+- calls a tool that dies during its effect (unknown outcome).
+
+`long_run` is deterministic, with times, tokens and costs.
 """
 
 from __future__ import annotations
@@ -41,7 +46,7 @@ _BEGAN = 1_790_000_000.0
 
 
 def recovered(store: Store) -> str:
-    """Guard the booking agent, diagnose what it did, and store it all; returns the run's id."""
+    """Guard the booking agent, diagnose the run and store it; return the run's id."""
     desk = _Desk()
     guard = desk.guard(store)
     script = _script()
@@ -58,12 +63,12 @@ def recovered(store: Store) -> str:
 
 
 def diagnosed(run: Trajectory) -> Diagnosis:
-    """What the whole guard says of a run: all detectors, the first finding as the root cause."""
+    """Return the diagnosis by all detectors, with the first finding as the root cause."""
     return Guard(localizer="first_finding").diagnose(run)
 
 
 def lost(steps: int = 18) -> tuple[Trajectory, Diagnosis]:
-    """A run that failed and that nobody took back, with ranked hypotheses and quotes that overlap."""
+    """Return a failed run without a recovery, with ranked hypotheses and overlapping quotes."""
     run = long_run(steps, id="unrecovered-total")
     wrong = replace(
         run.steps[4],
@@ -108,7 +113,9 @@ def lost(steps: int = 18) -> tuple[Trajectory, Diagnosis]:
 
 
 def long_run(steps: int, *, id: str | None = None) -> Trajectory:
-    """A run of ``steps`` steps by two agents, tools and errors among them; equal for equal arguments."""
+    """Return a run of ``steps`` steps by two agents, with tools and errors; deterministic for equal
+    arguments.
+    """
     return Trajectory(
         id=id or f"long-{steps}",
         format="event_log",
@@ -122,7 +129,7 @@ def long_run(steps: int, *, id: str | None = None) -> Trajectory:
 
 
 def fill(store: Store, *, long: tuple[int, ...] = (1_000,)) -> tuple[str, ...]:
-    """Store all of them; returns their ids, the recovered run first."""
+    """Store all runs; return their ids, the recovered run first."""
     ids = [recovered(store)]
     run, diagnosis = lost()
     store.write_run(run)
@@ -138,7 +145,7 @@ def fill(store: Store, *, long: tuple[int, ...] = (1_000,)) -> tuple[str, ...]:
 
 
 class _Desk:
-    """The world the agent acts on: a hotel, a bank, a mail box, and a log that dies."""
+    """The agent's environment: a hotel, a bank, a mail box, and a log that dies."""
 
     def __init__(self) -> None:
         self.booked: list[dict[str, Any]] = []
@@ -208,12 +215,12 @@ class _Desk:
 
 
 def _script() -> Iterator[dict[str, Any] | str]:
-    """What the model says, in order; the guard decides which of it stays."""
+    """Return the model's messages, in order; the guard decides which of them remain."""
     yield _call("I search for rooms in Lisbon.", "search_hotels", city="Lisbon", max_price=150)
-    # made up: refused before it runs
+    # invented: refused before it runs
     yield _call("I tell Ana that it began.", "send_mail", to="ana.d@corp.example", subject="Your trip")
     yield _call("Then I tell her under her name.", "send_mail", to="Ana Duarte", subject="Your trip")
-    # from here on with a price that nobody gave
+    # from here on with an ungrounded price
     yield _call(
         "Casa do Rio costs 137.5 euros a night. I hold 137.5 for each of the 2 nights.",
         "hold_money",
@@ -233,7 +240,7 @@ def _script() -> Iterator[dict[str, Any] | str]:
     )
     yield _call("I tell Ana.", "send_mail", to="Ana Duarte", subject="Booked")
     yield "Booked: 2 nights in Casa do Rio at 137.5 euros, 275 euros in total."
-    # after the end was refused
+    # after the rejected end
     yield _call(
         "The offer says 112.4 euros a night. I hold 224.8 for 2 nights.",
         "hold_money",
@@ -265,7 +272,7 @@ def _call(said: str, name: str, **arguments: Any) -> dict[str, Any]:
 
 
 def _timed(store: Store, guard_s: float) -> Trajectory:
-    """The run as an integration that keeps times and tokens would have recorded it, in its order of time."""
+    """Return the run with times and tokens in chronological order, as an integration records it."""
     found = store.get_run_rows(RECOVERED)
     assert found is not None
     _, rows, _ = found

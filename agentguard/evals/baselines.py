@@ -1,4 +1,4 @@
-"""The baselines that stand in every table, whatever is measured."""
+"""Baselines that every result table contains."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ Method = Localizer | Trainable
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MethodSpec:
-    """A method by name: which localizer, with which options, and what it is called in tables."""
+    """A method by name: its localizer, the options of the localizer, and its label in tables."""
 
     label: str
     localizer: str
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def build(self) -> Method:
-        """Make the localizer. Raises UnknownPlugin or ConfigError."""
+        """Create the localizer. Raises UnknownPlugin or ConfigError."""
         return get_localizer_registry().get(self.localizer)(**self.options)
 
 
@@ -38,7 +38,7 @@ BASELINES = (
 
 
 def resolve_method(method: str, options: Mapping[str, Any] | None = None) -> MethodSpec:
-    """The spec of a method given by name: of a baseline by its label, else of the localizer of that name."""
+    """Return the spec of a method name: the baseline with that label, or else the localizer of that name."""
     for spec in BASELINES:
         if spec.label == method and not options:
             return spec
@@ -48,17 +48,17 @@ def resolve_method(method: str, options: Mapping[str, Any] | None = None) -> Met
 
 
 def is_trainable(method: Method) -> bool:
-    """Whether a method can be trained."""
+    """Return whether a method can be trained."""
     return callable(getattr(method, "fit", None))
 
 
 def is_localizer(method: Method) -> bool:
-    """Whether a method can be asked as it is."""
+    """Return whether a method can locate root causes without training."""
     return callable(getattr(method, "locate", None))
 
 
 def as_localizer(method: Method) -> Localizer:
-    """The method, to be asked as it is. Raises EvaluationError if it must be trained first."""
+    """Return the method as a localizer. Raises EvaluationError if it must be trained first."""
     if not is_localizer(method):
         raise EvaluationError(
             f"{method.name} learns from annotated runs: cross-validate it or give runs to train on"
@@ -67,7 +67,7 @@ def as_localizer(method: Method) -> Localizer:
 
 
 def as_trainable(method: Method) -> Trainable:
-    """The method, to be trained. Raises EvaluationError if it does not learn."""
+    """Return the method as a trainable. Raises EvaluationError if it cannot be trained."""
     if not is_trainable(method):
         raise EvaluationError(f"{method.name} does not learn")
     return cast(Trainable, method)

@@ -1,4 +1,4 @@
-"""Results on disk as they come, so that an evaluation that was interrupted goes on where it stopped."""
+"""Checkpoints of an evaluation on disk; an interrupted evaluation continues from them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _PACKAGE = Path(__file__).resolve().parents[1]
 
 
 class EvaluationCheckpoint:
-    """An append-only JSON Lines file of predictions; a line cut short by a crash is not read.
+    """Append-only JSON Lines file of predictions; a line cut short by a crash is ignored.
 
     Args:
         path: the file; None keeps everything in memory.
@@ -33,23 +33,23 @@ class EvaluationCheckpoint:
             self._read(path)
 
     def add(self, prediction: Prediction) -> None:
-        """Hold a prediction and write it out."""
+        """Store a prediction and append it to the file."""
         self.predictions[prediction.repeat, prediction.fold, prediction.run] = prediction
         self._write(prediction.as_dict())
 
     def add_fit(self, repeat: int, fold: int, seconds: float) -> None:
-        """Note what training took."""
+        """Store the training time of a fold."""
         self.fit_seconds[repeat, fold] = seconds
         self._write({"repeat": repeat, "fold": fold, "fit_seconds": seconds})
 
     def close(self) -> None:
-        """Close the file; adding after that opens it again."""
+        """Close the file; a later `add` opens it again."""
         if self._file is not None:
             self._file.close()
             self._file = None
 
     def discard(self) -> None:
-        """Forget everything, on disk too."""
+        """Remove all predictions, in memory and on disk."""
         self.close()
         self.predictions.clear()
         self.fit_seconds.clear()
@@ -69,14 +69,14 @@ class EvaluationCheckpoint:
         whole = path.read_bytes()
         end = whole.rfind(b"\n") + 1
         if end < len(whole):
-            # Cut the torn line off, so that the next one does not grow onto it.
+            # Remove the torn line; otherwise the next entry would be appended to it.
             with path.open("r+b") as file:
                 file.truncate(end)
         for line in whole[:end].splitlines():
             try:
                 self._load_entry(orjson.loads(line))
             except (orjson.JSONDecodeError, TypeError, KeyError):
-                continue  # not a line of ours: what it stood for is computed again
+                continue  # an unknown line: its prediction is computed again
 
     def _load_entry(self, value: dict[str, Any]) -> None:
         if "fit_seconds" in value:
@@ -87,7 +87,7 @@ class EvaluationCheckpoint:
 
 
 def compute_records_checksum(records: Sequence[Record]) -> str:
-    """SHA-256, in hex, over the records as they were read, labels included."""
+    """Return the SHA-256, in hex, over the parsed records, labels included."""
     digest = hashlib.sha256()
     for record in records:
         digest.update(
@@ -97,9 +97,9 @@ def compute_records_checksum(records: Sequence[Record]) -> str:
 
 
 def build_checkpoint_name(**facts: Any) -> str:
-    """A short hash of what an evaluation depends on: its data, method and options, and this package's code.
+    """Return a short hash of the inputs of an evaluation: data, method, options and the code of this package.
 
-    The code counts by the size and time of its files: a changed method must not be given old results.
+    The code contributes size and time of its files, so that a changed method does not reuse old results.
     """
     code = sorted(
         (str(path.relative_to(_PACKAGE)), stat.st_size, stat.st_mtime_ns)

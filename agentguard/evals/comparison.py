@@ -1,4 +1,4 @@
-"""Two evaluations run by run: which runs both get right, which only one does, and whether that is chance."""
+"""Run-by-run comparison of two evaluations: runs that both, one or neither gets right, and significance."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from agentguard.evals.significance import PairedDifference, compare_paired
 
 
 class Criterion(StrEnum):
-    """What has to be right."""
+    """The field that must be right."""
 
     STEP = "step"
     AGENT = "agent"
@@ -26,7 +26,7 @@ class Criterion(StrEnum):
 
 
 class CorrectSide(StrEnum):
-    """Who got a run right; by more than half of the repeats, as in `agentguard.evals.significance`."""
+    """The evaluations that got a run right in more than half of the repeats."""
 
     BOTH = "both"
     ONLY_A = "only_a"
@@ -46,7 +46,7 @@ class RunPair:
 
     @property
     def side(self) -> CorrectSide:
-        """Who got it right."""
+        """The evaluations that got the run right."""
         if self.share_a > 0.5:
             return CorrectSide.BOTH if self.share_b > 0.5 else CorrectSide.ONLY_A
         return CorrectSide.ONLY_B if self.share_b > 0.5 else CorrectSide.NEITHER
@@ -57,12 +57,12 @@ class EvaluationComparison:
     """Two evaluations over the runs they share.
 
     Attributes:
-        what: what had to be right.
-        pairs: the runs that both scored and that are annotated for it, in the order of the first.
-        difference: of the first from the second, with its interval and McNemar's test.
-        counts: how many runs on each side.
-        left_out: runs of either evaluation that are not among the pairs.
-        same_data: whether both were measured on the same files.
+        criterion: the field that must be right.
+        pairs: the runs that both scored and that are annotated for the criterion, in the order of the first.
+        difference: first minus second, with interval and McNemar's test.
+        counts: number of runs on each side.
+        left_out: number of runs of either evaluation that are not among the pairs.
+        same_data: whether both evaluations used the same files.
     """
 
     criterion: Criterion
@@ -78,10 +78,10 @@ def compare_evaluations(
 ) -> EvaluationComparison:
     """Compare two evaluations run by run.
 
-    Runs are the same if they are called the same and have as many steps.
+    Runs are the same if they have the same name and number of steps.
 
     Raises:
-        EvaluationError: they share no run that is annotated for ``what``.
+        EvaluationError: they share no run that is annotated for ``criterion``.
     """
     rows_b = {(row.case.run, row.case.length): row for row in summarize_runs(b)}
     shares_a, shares_b = _compute_shares(a, criterion), _compute_shares(b, criterion)
@@ -110,7 +110,7 @@ def compare_evaluations(
 
 
 def _list_groups(pairs: Sequence[RunPair]) -> list[str]:
-    """Question of each run; one without is a question of its own."""
+    """Return the question of each run; a run without one is its own group."""
     return [pair.case.group or f"\0{place}" for place, pair in enumerate(pairs)]
 
 
@@ -130,7 +130,7 @@ _CRITERION_RULES: Final[Mapping[Criterion, tuple[str, Callable[[Case, Prediction
 
 
 def _compute_shares(held: Evaluation, criterion: Criterion) -> dict[str, float]:
-    """Share of the repeats in which each run that is annotated for ``what`` was right."""
+    """Return the share of correct repeats of each run that is annotated for the criterion."""
     field, rule = _CRITERION_RULES[criterion]
     cases = {case.run: case for case in held.cases if getattr(case, field) is not None}
     said: dict[str, list[bool]] = {}

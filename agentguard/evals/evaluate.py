@@ -1,4 +1,4 @@
-"""``evaluate``: how well a method names root causes and outcomes, beside the baselines on the same folds."""
+"""Entry point ``evaluate``: accuracy of a method on root causes and outcomes, beside the baselines."""
 
 from __future__ import annotations
 
@@ -31,23 +31,24 @@ def evaluate(
     progress: MethodProgress | None = None,
     checkpoint_dir: Path | None = None,
 ) -> Evaluation:
-    """Measure one method on annotated runs, beside the baselines.
+    """Measure one method and the baselines on annotated runs.
 
     Args:
         records: annotated runs, e.g. ``agentguard.evals.datasets.dataset.load_dataset(...)`` or a list of
             `Record`.
         method: a registered localizer by name, or an object with ``locate``, ``fit`` or both.
         options: options of the localizer, if it is given by name.
-        cv: ``"question"`` trains and scores in folds that keep equal questions (or tasks) together. None asks
-            the method as it is; one that must be trained first is cross-validated all the same.
+        cv: ``"question"`` trains and scores in folds that keep equal questions (or tasks) together. None
+            measures the method without training; a method that must be trained is cross-validated in either
+            case.
         folds, repeats: of the cross-validation.
         with_answer: puts the gold answer into ``trajectory.extra["gold_answer"]``.
-        shuffle_labels: trains on labels dealt anew among the training runs.
-        train: annotated runs to train on instead; those whose question occurs in ``records`` are left out.
+        shuffle_labels: trains on labels that are shuffled among the training runs.
+        train: annotated runs for training instead; runs whose question occurs in ``records`` are excluded.
         seed: of the folds and shuffles.
-        progress: called with the method's label and how many of how many runs are done.
-        resume: folder for journals. An evaluation that was interrupted goes on from there when it is asked
-            for again with the same data, method and options; a complete one removes its journals.
+        progress: called with the label of the method, the number of finished runs and the total.
+        checkpoint_dir: folder for checkpoints. An interrupted evaluation continues from there if it is called
+            again with the same data, method and options; a complete one removes its checkpoints.
 
     Returns:
         Scores, baselines, and the prediction for every run and repeat.
@@ -82,7 +83,8 @@ def compare(
 ) -> tuple[Evaluation, ...]:
     """Measure several methods on the same folds; the baselines are computed once.
 
-    Args and errors are those of `evaluate`; ``fresh`` forgets what an interrupted evaluation had journalled.
+    Args and errors are those of `evaluate`; ``discard_checkpoint`` removes the checkpoints of an interrupted
+    evaluation.
     """
     learnt_from = None if train is None else to_dataset(train)
     bench = EvaluationRunner(
@@ -114,7 +116,7 @@ def _measure_method(
     progress: MethodProgress | None,
     checkpoint_dir: Path | None,
 ) -> Evaluation:
-    """The result of one method; a baseline has been measured already."""
+    """Return the result of one method; reuse the result of a baseline."""
     if isinstance(method, MethodSpec) and method.label in baselines:
         return baselines[method.label]
     label = method.label if isinstance(method, MethodSpec) else method.name

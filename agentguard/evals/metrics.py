@@ -1,7 +1,8 @@
-"""Scores over plain sequences: where the root cause is, whether the run failed, and how sure to be of it.
+"""Metrics over plain sequences: root-cause accuracy, outcome scores and calibration.
 
-Definitions stand in docs/evaluation.md. Everything is a fraction in [0, 1] unless a docstring says otherwise,
-a missing prediction counts as wrong, and an empty input gives NaN: a score over nothing is not 0.
+docs/evaluation.md contains the definitions. Every metric is a fraction in [0, 1] unless its docstring says
+otherwise. A missing prediction counts as wrong. An empty input gives NaN, because a score over nothing is
+not 0.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ _Z95 = 1.959963984540054
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReliabilityBin:
-    """One bin of a reliability curve: mean predicted probability, observed share, and how many fell in it."""
+    """One bin of a reliability curve: mean predicted probability, observed share, and number of members."""
 
     low: float
     high: float
@@ -28,7 +29,7 @@ class ReliabilityBin:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RiskPoint:
-    """Share of wrong answers (``risk``) when only the surest ``coverage`` of the runs are answered."""
+    """Share of wrong answers (``risk``) if only the most confident ``coverage`` of the runs is answered."""
 
     coverage: float
     risk: float
@@ -36,13 +37,13 @@ class RiskPoint:
 
 
 def mean(values: Iterable[float]) -> float:
-    """Arithmetic mean; NaN of nothing."""
+    """Return the arithmetic mean; NaN for an empty input."""
     held = list(values)
     return math.fsum(held) / len(held) if held else math.nan
 
 
 def standard_deviation(values: Iterable[float]) -> float:
-    """Sample standard deviation; 0 of fewer than two values."""
+    """Return the sample standard deviation; 0 for fewer than two values."""
     held = list(values)
     if len(held) < 2:
         return 0.0
@@ -51,9 +52,9 @@ def standard_deviation(values: Iterable[float]) -> float:
 
 
 def wilson_interval(share: float, n: int, *, z: float = _Z95) -> tuple[float, float]:
-    """Wilson score interval of a share of ``n`` trials (Wilson 1927); 95 % by default.
+    """Return the Wilson score interval of a share of ``n`` trials (Wilson 1927); 95 % by default.
 
-    ``share`` may be a mean over repeats of the same ``n`` runs; ``n`` stays the number of runs, because
+    ``share`` may be a mean over repeats of the same ``n`` runs. ``n`` stays the number of runs, because
     repeats of a run are not new trials.
     """
     if n == 0 or math.isnan(share):
@@ -65,49 +66,49 @@ def wilson_interval(share: float, n: int, *, z: float = _Z95) -> tuple[float, fl
 
 
 def step_accuracy(gold: Sequence[int], ranked: Sequence[Ranking]) -> float:
-    """Share of runs whose first-ranked step equals the gold step."""
+    """Return the share of runs whose first-ranked step equals the gold step."""
     return top_k_accuracy(gold, ranked, 1)
 
 
 def step_accuracy_published(gold: Sequence[int], ranked: Sequence[Ranking]) -> float:
-    """The scorer published with Who&When: the gold number as text occurs in the predicted number as text.
+    """Return the score published with Who&When: the gold number is a substring of the predicted number.
 
-    Gold 1 and predicted 10 count as right, so it is never below `step_accuracy`; it is for comparison only.
+    Gold 1 and predicted 10 count as right, so it is never below `step_accuracy`; use it only for comparison.
     """
     return mean(bool(r) and str(g) in str(r[0]) for g, r in zip(gold, ranked, strict=True))
 
 
 def within_tolerance(gold: Sequence[int], ranked: Sequence[Ranking], tolerance: int) -> float:
-    """Share of runs whose first-ranked step is at most ``tolerance`` steps from the gold step."""
+    """Return the share of runs whose first-ranked step is at most ``tolerance`` steps from the gold step."""
     return mean(bool(r) and abs(r[0] - g) <= tolerance for g, r in zip(gold, ranked, strict=True))
 
 
 def top_k_accuracy(gold: Sequence[int], ranked: Sequence[Ranking], k: int) -> float:
-    """Share of runs whose gold step is among the first ``k`` ranked."""
+    """Return the share of runs whose gold step is among the first ``k`` ranked."""
     return mean(g in tuple(r[:k]) for g, r in zip(gold, ranked, strict=True))
 
 
 def label_accuracy(gold: Sequence[str], predicted: Sequence[str | None]) -> float:
-    """Share of runs whose predicted name (agent, module) equals the gold name exactly."""
+    """Return the share of runs whose predicted name (agent, module) equals the gold name exactly."""
     return mean(p is not None and g == p for g, p in zip(gold, predicted, strict=True))
 
 
 def auroc(labels: Sequence[bool], scores: Sequence[float]) -> float:
-    """Area under the ROC curve: how likely a positive outscores a negative, ties half; NaN with one class."""
+    """Return the area under the ROC curve; a tie counts half, and a single class gives NaN."""
     positives = sum(map(bool, labels))
     negatives = len(labels) - positives
     if not positives or not negatives:
         return math.nan
     rank_sum, below = 0.0, 0
     for _, tied in _group_ties(labels, scores, descending=False):
-        # All members of a tie share the mean of the ranks they cover.
+        # All members of a tie get the mean of their ranks.
         rank_sum += sum(tied) * (below + (len(tied) + 1) / 2)
         below += len(tied)
     return (rank_sum - positives * (positives + 1) / 2) / (positives * negatives)
 
 
 def average_precision(labels: Sequence[bool], scores: Sequence[float]) -> float:
-    """Sum of precision times the gain in recall over falling thresholds; NaN with no positive."""
+    """Return the sum of precision times gain in recall over falling thresholds; NaN without positives."""
     positives = sum(map(bool, labels))
     if not positives:
         return math.nan
@@ -120,14 +121,14 @@ def average_precision(labels: Sequence[bool], scores: Sequence[float]) -> float:
 
 
 def brier(labels: Sequence[bool], probabilities: Sequence[float]) -> float:
-    """Mean squared difference of probability and outcome (Brier 1950); lower is better."""
+    """Return the mean squared difference of probability and outcome (Brier 1950); lower is better."""
     return mean((p - bool(y)) ** 2 for y, p in zip(labels, probabilities, strict=True))
 
 
 def reliability(
     labels: Sequence[bool], probabilities: Sequence[float], *, bins: int = 10
 ) -> tuple[ReliabilityBin, ...]:
-    """Bins of equal width over [0, 1], the last one closed; empty bins are left out."""
+    """Return bins of equal width over [0, 1], the last one closed; empty bins are omitted."""
     held: dict[int, list[tuple[float, bool]]] = {}
     for label, probability in zip(labels, probabilities, strict=True):
         place = min(int(probability * bins), bins - 1)
@@ -147,14 +148,14 @@ def reliability(
 def expected_calibration_error(
     labels: Sequence[bool], probabilities: Sequence[float], *, bins: int = 10
 ) -> float:
-    """Mean gap of predicted and observed over `reliability` bins, weighted by their size; lower is better."""
+    """Return the mean gap of predicted and observed over `reliability` bins, weighted by size."""
     curve = reliability(labels, probabilities, bins=bins)
     total = sum(b.n for b in curve)
     return math.fsum(b.n * abs(b.predicted - b.observed) for b in curve) / total if total else math.nan
 
 
 def risk_coverage(correct: Sequence[bool], confidence: Sequence[float]) -> tuple[RiskPoint, ...]:
-    """Risk at each coverage, one point a distinct confidence, the surest first (El-Yaniv and Wiener 2010)."""
+    """Return the risk at each distinct confidence, highest first (El-Yaniv and Wiener 2010)."""
     points, wrong, seen = [], 0, 0
     for threshold, tied in _group_ties(correct, confidence, descending=True):
         wrong, seen = wrong + len(tied) - sum(tied), seen + len(tied)
@@ -163,10 +164,10 @@ def risk_coverage(correct: Sequence[bool], confidence: Sequence[float]) -> tuple
 
 
 def aurc(correct: Sequence[bool], confidence: Sequence[float]) -> float:
-    """Area under the risk-coverage curve: mean risk over the coverages 1/n ... 1; lower is better.
+    """Return the area under the risk-coverage curve: mean risk over the coverages 1/n ... 1.
 
-    Members of a tie are taken in no order: the expected number of wrong ones grows evenly through the tie, so
-    the area does not depend on how the runs happen to be listed.
+    Lower is better. Within a tie, the expected number of wrong members grows evenly, so the area does not
+    depend on the order of the runs.
     """
     risks: list[float] = []
     wrong, seen = 0.0, 0
@@ -181,7 +182,7 @@ def aurc(correct: Sequence[bool], confidence: Sequence[float]) -> float:
 def _group_ties(
     labels: Sequence[bool], scores: Sequence[float], *, descending: bool
 ) -> Iterable[tuple[float, list[bool]]]:
-    """Groups of equal score, with the labels of their members."""
+    """Yield groups of equal score, with the labels of their members."""
     pairs = sorted(zip(scores, labels, strict=True), key=lambda pair: pair[0], reverse=descending)
     for score, members in groupby(pairs, key=lambda pair: pair[0]):
         yield score, [bool(label) for _, label in members]

@@ -1,4 +1,4 @@
-"""What a method said of one run, small enough to be journalled, and how it is asked."""
+"""Prediction of a method for one run, in a form for checkpoints, and the call that makes it."""
 
 from __future__ import annotations
 
@@ -16,18 +16,19 @@ _MAX_HYPOTHESES = 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prediction:
-    """One run, scored once.
+    """Result of a method for one run in one repeat.
 
     Attributes:
         run: key of the run in its data set.
-        repeat, fold: which split it was scored in.
-        steps, agents: the ranked hypotheses, likeliest first; empty if there are none or the method failed.
+        repeat, fold: the split that scored the run.
+        steps, agents: the ranked hypotheses, most likely first; empty if the method failed or has no
+            hypothesis.
         module, code: of the first hypothesis.
-        confidence: probability of the first hypothesis; 0 if there is none.
+        confidence: probability of the first hypothesis; 0 without hypotheses.
         verdict: ``failure``, ``no_failure``, ``abstained``, or ``error`` if the method failed on the run.
         probability: that the run failed; None if the method failed on it.
-        seconds: what it took.
-        error: class of the exception the method raised, or what is wrong with its diagnosis.
+        seconds: duration of the call.
+        error: class of the exception that the method raised, or the defect of its diagnosis.
     """
 
     run: str
@@ -44,17 +45,17 @@ class Prediction:
     error: str | None = None
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
+        """Return plain values for JSON."""
         return asdict(self)
 
     @classmethod
     def from_dict(cls, value: Mapping[str, Any]) -> Prediction:
-        """The inverse of `row_to_dict`. Raises TypeError or KeyError on anything else."""
+        """Return the prediction of `as_dict` values. Raises TypeError or KeyError on anything else."""
         return cls(**{**value, "steps": tuple(value["steps"]), "agents": tuple(value["agents"])})
 
 
 class LazyFindings(Sequence[Finding]):
-    """What the detectors find in a run, looked for when a method first asks: most baselines never do."""
+    """Findings of the detectors in a run, computed on first access, since most baselines do not use them."""
 
     def __init__(self, trajectory: Trajectory) -> None:
         self._trajectory = trajectory
@@ -65,7 +66,7 @@ class LazyFindings(Sequence[Finding]):
     @overload
     def __getitem__(self, place: slice) -> Sequence[Finding]: ...
     def __getitem__(self, place: int | slice) -> Finding | Sequence[Finding]:
-        """One finding, or a slice of them."""
+        """Return one finding, or a slice of them."""
         return self._load()[place]
 
     def __len__(self) -> int:
@@ -85,12 +86,12 @@ class LazyFindings(Sequence[Finding]):
 def predict(
     method: Localizer, trajectory: Trajectory, findings: Sequence[Finding], *, run: str
 ) -> Prediction:
-    """Ask a method about one run. Never raises what the method raises: its failure is the prediction."""
+    """Call a method on one run. An exception of the method becomes a prediction with ``error``."""
     start = time.perf_counter()
     try:
         diagnosis = method.locate(trajectory, findings)
         wrong = _find_invalid_step(diagnosis, trajectory)
-    except Exception as error:  # a method may be a plug-in and raise anything; the other runs still count
+    except Exception as error:  # a plug-in may raise anything; the other runs still count
         return Prediction(run=run, seconds=time.perf_counter() - start, error=type(error).__name__)
     seconds = time.perf_counter() - start
     if wrong:

@@ -1,7 +1,8 @@
-"""Streaming: runs come one after another, and each is diagnosed before its label is seen.
+"""Prequential evaluation: runs arrive one after another, and each is diagnosed before its label is known.
 
-This is how a store of schemata is used: there is no training set, only what happened so far. A method is
-asked about a run, then told its annotation, then asked about the next. Order matters, so several are drawn.
+A store of error schemata works like this: it has no training set, only earlier runs. The learner ranks the
+steps of a run, then receives the annotation, then ranks the next run. Results depend on the order, so several
+orders are drawn.
 """
 
 from __future__ import annotations
@@ -20,30 +21,30 @@ from agentguard.trajectory.model import Record, Trajectory
 
 
 class OnlineLearner(Protocol):
-    """A method that learns as it goes."""
+    """Method that learns from each run in turn."""
 
     @property
     def name(self) -> str:
-        """What tables call it."""
+        """Name in tables."""
         ...
 
     def rank(self, run: Trajectory, findings: Sequence[Finding], *, group: str) -> Sequence[int]:
-        """Steps, the likeliest root cause first; what was learnt from ``group`` must not be used."""
+        """Return steps, the most likely root cause first, without use of anything learnt from ``group``."""
         ...
 
     def learn(self, record: Record) -> None:
-        """Take in an annotated run, after it was ranked."""
+        """Learn from an annotated run, after it was ranked."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrequentialResult:
-    """How one learner did over all orders.
+    """Results of one learner over all orders.
 
     Attributes:
         name: of the learner.
-        right: for each order, in the order in which runs came, whether the first step named was the gold one.
-        runs: for each order the positions of the runs in the records, in the order in which they came.
+        correct: for each order, whether the first ranked step was the gold step, in order of arrival.
+        runs: for each order, the positions of the runs in the records, in order of arrival.
     """
 
     name: str
@@ -51,11 +52,11 @@ class PrequentialResult:
     runs: tuple[tuple[int, ...], ...]
 
     def accuracy(self, start: int = 0, end: int | None = None) -> float:
-        """Share of right answers among those that came from place ``start`` to before ``end``."""
+        """Return the share of correct answers among the runs from position ``start`` to before ``end``."""
         return mean(flag for order in self.correct for flag in order[start:end])
 
     def accuracy_by_run(self) -> tuple[float, ...]:
-        """For each run the share of orders in which it was right."""
+        """Return for each run the share of orders in which the answer was correct."""
         count = len(self.runs[0])
         hits = [0] * count
         for order, flags in zip(self.runs, self.correct, strict=True):
@@ -72,17 +73,17 @@ def evaluate_prequential(
     seed: int = 0,
     progress: Callable[[int, int], None] | None = None,
 ) -> tuple[PrequentialResult, ...]:
-    """Stream annotated runs past learners.
+    """Evaluate online learners on a stream of annotated runs.
 
     Args:
         records: runs with a root cause that has a step.
-        learners: each makes a learner that knows nothing yet; a fresh one for each order.
-        orders: how many orders are drawn.
+        learners: factories of untrained learners; each order uses a new learner.
+        orders: number of random orders.
         seed: of the orders; the same for every learner.
-        progress: called with how many of how many orders are done.
+        progress: called with the number of finished orders and the total.
 
     Raises:
-        EvaluationError: no run is annotated, or no order is asked for.
+        EvaluationError: a run has no root cause, or ``orders`` is below 1.
     """
     causes = [record.annotation.root_cause for record in records]
     gold = [cause.step for cause in causes if cause is not None and cause.step is not None]

@@ -1,8 +1,8 @@
-"""Published results on the same data sets, to stand beside measured ones. Facts with their sources, no data.
+"""Published results on the same data sets, for comparison with measured ones. Facts with sources, no data.
 
-Figures are fractions as their authors report them, collected in November 2026. Most come from a language
-model asked without training (``zero_shot``); a method that was trained on labelled runs is not the same
-contest, and a figure of one setting must not be read as beating the other's.
+Figures are fractions as reported by their authors, collected in November 2026. Most come from a language
+model without training (``zero_shot``). Do not compare figures of different settings: a method that was
+trained on labelled runs has an advantage.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ class PublishedResult:
     """One published result.
 
     Attributes:
-        dataset, part: of which data set, and which part of it.
-        method, model: as their authors call them; ``model`` is empty where the method is a model of its own.
-        agent, step: accuracies in [0, 1]; None where not reported.
-        training: ``zero_shot``, ``retrieval`` (shown labelled failures at run time) or ``trained``.
+        dataset, part: the data set and its part.
+        method, model: names used by the authors; ``model`` is empty if the method is itself a model.
+        agent, step: accuracies in [0, 1]; None if not reported.
+        training: ``zero_shot``, ``retrieval`` (labelled failures in the prompt at run time) or ``trained``.
         with_answer: whether the method read the gold answer.
         source: paper.
     """
@@ -125,7 +125,7 @@ _ROWS: tuple[tuple[str, str, _Pair, _Pair, _Pair, _Pair, Training, str], ...] = 
 def find_published_results(
     dataset: str, *, part: str, with_answer: bool = False
 ) -> tuple[PublishedResult, ...]:
-    """The published results on one part of a data set in one setting, best step accuracy first."""
+    """Return the published results on a part of a data set in one setting, best step accuracy first."""
     if dataset != "who_and_when" or part not in (_AG, _HC):
         return ()
     found = []

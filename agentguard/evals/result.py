@@ -1,4 +1,4 @@
-"""What an evaluation found, for programs and for reports."""
+"""Result of an evaluation, for programs and for reports."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from agentguard.evals.scoring import (
 
 
 class Setting(StrEnum):
-    """What a method had seen before it was scored."""
+    """Training of a method before it was scored."""
 
     UNTRAINED = "untrained"
     AS_SHIPPED = "as_shipped"
@@ -37,16 +37,16 @@ class Evaluation:
         dataset: name of the data set.
         checksum: SHA-256 of its files, in hex; empty if it was not read from files.
         method: label of the method.
-        setting: what the method had seen before.
-        n: annotated runs that were scored.
-        broken: records that could not be read, and so were not scored.
+        setting: training of the method.
+        n: number of annotated runs that were scored.
+        broken: number of unreadable records, which were not scored.
         localization: scores of the root cause; None if no run has one.
         outcome: scores of failed against passed; None unless both occur.
-        subsets: the same two, by part of the data set, where it has parts.
+        subsets: the same two scores for each part of the data set, if it has parts.
         run_size_auroc: AUROC of the number of steps alone, the baseline of the outcome.
-        baselines: label to the evaluation of each baseline on the same folds.
-        cases, predictions: what was scored; a prediction for every run and repeat.
-        fit_seconds, locate_seconds: wall-clock time spent training and asking.
+        baselines: evaluation of each baseline on the same folds, by label.
+        cases, predictions: the scored cases, and a prediction for every run and repeat.
+        fit_seconds, locate_seconds: wall-clock time of training and of localization.
     """
 
     dataset: str
@@ -69,24 +69,25 @@ class Evaluation:
 
     @property
     def seconds(self) -> float:
-        """Wall-clock time of training and asking together."""
+        """Total wall-clock time of training and localization."""
         return self.fit_seconds + self.locate_seconds
 
     @property
     def repeats(self) -> int:
-        """How often every run was scored."""
+        """Number of times that each run was scored."""
         return len({prediction.repeat for prediction in self.predictions})
 
     def is_above_baselines(self) -> bool:
-        """Whether step accuracy is above the 95 % interval of every baseline.
+        """Return whether step accuracy is above the 95 % interval of every baseline.
 
-        Trained on shuffled labels it must not be; a bare comparison of means would cry wolf on small sets.
+        The result must be False for training on shuffled labels. A comparison of means alone would often be
+        True by chance on small data sets.
         """
         beside = [b.localization.wilson95["step"][1] for b in self.baselines.values() if b.localization]
         return self.localization is not None and self.localization.step.mean > max(beside, default=1.0)
 
     def as_dict(self) -> dict[str, Any]:
-        """The object ``agentguard eval --json`` prints: fractions, None where there is no score."""
+        """Return the object of ``agentguard eval --json``: fractions, None for missing scores."""
         given = {
             "dataset": self.dataset,
             "checksum": self.checksum or None,
@@ -117,7 +118,7 @@ def score_predictions(
     setting: Setting,
     fit_seconds: float = 0.0,
 ) -> Evaluation:
-    """Score predictions for ``cases``, all of them and by part."""
+    """Score the predictions for ``cases``, in total and by part."""
     parts = sorted({case.part for case in cases if case.part})
     subsets = {}
     for part in parts if len(parts) > 1 else []:
@@ -159,7 +160,7 @@ _SCORE_NAMES = (
 
 
 def _merge_scores(where: LocalizationScores | None, whether: OutcomeScores | None) -> dict[str, Any]:
-    """Root-cause scores at the top, outcome scores beside them and in full under ``outcome``."""
+    """Return root-cause scores at the top level and outcome scores beside them and under ``outcome``."""
     scores = where.as_dict() if where else dict.fromkeys(_SCORE_NAMES)
     scores["n_root_cause"] = scores.pop("n", 0)
     full = whether.as_dict() if whether else None

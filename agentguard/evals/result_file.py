@@ -1,8 +1,8 @@
-"""An evaluation on disk: what was said of every run, from which all its scores follow again.
+"""File format of an evaluation: the predictions, from which all scores are computed.
 
-``agentguard eval`` keeps one file a command: JSON with the cases, and for every method and baseline its
-prediction for every run and repeat. Scores are not in it; they are computed when it is read, so that a file
-and the code that shows it can never disagree. Nothing of a run is in it but ids, agents' names and codes.
+``agentguard eval`` writes one JSON file per command, with the cases and, for every method and baseline, its
+prediction for every run and repeat. The file contains no scores. They are computed when the file is read, so
+that a file and the code that shows it agree. Of a run, the file contains only ids, agent names and codes.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from agentguard.version import __version__
 
 FORMAT = "agentguard.evaluation"
 RESULTS_FOLDER = Path(".agentguard/evals")
-"""Where ``agentguard eval`` keeps its results, and where the viewer looks for them."""
+"""Folder of the results of ``agentguard eval``, and default folder of the viewer."""
 
 _VERSION = 1
 _PREFIX = orjson.dumps({"format": FORMAT})[:-1]
@@ -39,11 +39,11 @@ class ResultFile:
     """One file: the methods that were measured together, each with the same baselines.
 
     Attributes:
-        id: first hexadecimal digits of the SHA-256 of the file; the same file has it wherever it lies.
-        made_at: when it was measured, epoch seconds.
+        id: first hexadecimal digits of the SHA-256 of the file; independent of its location.
+        made_at: time of the measurement, epoch seconds.
         agentguard: version that measured it.
-        plan: how.
-        results: one a method, with the baselines beside.
+        plan: plan of the evaluation.
+        results: one result per method, with the baselines.
     """
 
     id: str
@@ -53,14 +53,14 @@ class ResultFile:
     results: tuple[Evaluation, ...]
 
     def find_method(self, name: str) -> Evaluation | None:
-        """The result of a method, or of a baseline; None if neither is called that."""
+        """Return the result of a method or baseline, or None if the name is unknown."""
         first = self.results[0]
         measured = {one.method: one for one in (*first.baselines.values(), *self.results)}
         return measured.get(name)
 
 
 def write_result_file(path: Path, results: Sequence[Evaluation], *, plan: EvaluationPlan) -> Path:
-    """Write ``results``, which share a data set and baselines; an existing file is replaced whole.
+    """Write ``results``, which share a data set and baselines; replace an existing file atomically.
 
     Raises:
         EvaluationError: the file cannot be written.
@@ -77,7 +77,7 @@ def write_result_file(path: Path, results: Sequence[Evaluation], *, plan: Evalua
 
 
 def build_file_name(results: Sequence[Evaluation]) -> str:
-    """A file name for results: when, which data set, and a few digits that make it one of its own."""
+    """Return a file name for results: time, data set, and a few digits that make it unique."""
     first = results[0]
     plain = "".join(one if one.isalnum() and one.isascii() else "_" for one in first.dataset)[:40]
     said = "\0".join((*(one.method for one in results), first.checksum, str(time.time_ns())))
@@ -85,7 +85,7 @@ def build_file_name(results: Sequence[Evaluation]) -> str:
 
 
 def is_result_file(path: Path) -> bool:
-    """Whether a file begins as one of these does; False for what cannot be read."""
+    """Return whether a file begins like a result file; False if it cannot be read."""
     try:
         with path.open("rb") as file:
             return file.read(len(_PREFIX)) == _PREFIX
@@ -94,17 +94,17 @@ def is_result_file(path: Path) -> bool:
 
 
 def find_result_files(paths: Sequence[Path]) -> Iterator[Path]:
-    """The evaluation files among ``paths`` and, of folders, right inside; the latest name first."""
+    """Yield the result files among ``paths`` and directly inside folders of ``paths``, latest name first."""
     for path in paths:
         held = sorted(path.glob("*.json"), reverse=True) if path.is_dir() else [path]
         yield from (one for one in held if is_result_file(one))
 
 
 def read_result_file(path: Path) -> ResultFile:
-    """Read a file, and score what it holds.
+    """Read a file and score its predictions.
 
     Raises:
-        FormatError: it is no evaluation, one of another version, or something in it is wrong.
+        FormatError: the file is not an evaluation, has another version, or contains an invalid value.
     """
     try:
         if path.stat().st_size > _MAX_BYTES:

@@ -1,6 +1,6 @@
-"""The measuring itself: one data set, one plan, and the splits, journals and scores that follow from them.
+"""Runner of an evaluation: one data set, one plan, and their splits, checkpoints and scores.
 
-The same folds serve every method and baseline of one evaluation, and the same seed makes the same folds.
+All methods and baselines of an evaluation use the same folds, and the same seed gives the same folds.
 """
 
 from __future__ import annotations
@@ -39,37 +39,37 @@ R = TypeVar("R")
 
 
 class Executor(Protocol):
-    """Applies ``work`` to every task and yields what each one yields, as it comes; order is not promised."""
+    """Executor that applies ``work`` to every task and yields the results as they arrive, in any order."""
 
     def run(self, tasks: Iterable[T], work: Callable[[T], Iterator[R]]) -> Iterator[R]:
-        """Yield the results; what ``work`` raises is raised here."""
+        """Yield the results; an exception of ``work`` is raised here."""
         ...
 
 
 class SerialExecutor:
-    """One task at a time, results in order."""
+    """Executor that runs one task at a time, with results in order."""
 
     def run(self, tasks: Iterable[T], work: Callable[[T], Iterator[R]]) -> Iterator[R]:
-        """Yield each task's results as they are made."""
+        """Yield the results of each task."""
         for task in tasks:
             yield from work(task)
 
 
 MethodProgress = Callable[[str, int, int], None]
-"""Called with a method's label, how many of its runs are done, and how many there are."""
+"""Callback that receives the label of a method, the number of finished runs and the total."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluationPlan:
-    """How to measure.
+    """Settings of an evaluation.
 
     Attributes:
-        cv: ``question`` cross-validates by question or task; None measures methods as they are (a method that
-            must be trained is cross-validated all the same).
+        cv: ``question`` cross-validates by question or task; None measures methods without training (a method
+            that must be trained is cross-validated in either case).
         folds, repeats: of the cross-validation.
         with_answer: lets methods read the gold answer.
-        shuffle_labels: trains on labels dealt anew among the training runs, to show what a method reaches
-            without any: it must fall to the baselines.
+        shuffle_labels: trains on labels that are shuffled among the training runs. The result shows the
+            accuracy without information: it must fall to the baselines.
         seed: of folds and shuffles.
     """
 
@@ -140,7 +140,7 @@ class EvaluationRunner:
         )
 
     def close(self, *, is_complete: bool) -> None:
-        """Close the journals; remove them if everything they are for is done."""
+        """Close the checkpoints; remove them if the evaluation is complete."""
         for journal in self._checkpoints:
             if is_complete:
                 journal.discard()
@@ -226,6 +226,6 @@ class EvaluationRunner:
 
 
 def _without_group(method: Localizer, group: str) -> Localizer:
-    """The method without what it remembers of one question, if it is one that remembers."""
+    """Return the method without its memory of one question, if the method supports it."""
     leave_out = getattr(method, "without_group", None)
     return method if leave_out is None else cast(Localizer, leave_out(group))

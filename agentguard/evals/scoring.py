@@ -1,4 +1,4 @@
-"""From predictions to scores: root causes on runs that have one, outcomes where both outcomes occur."""
+"""Scores computed from predictions: root causes of annotated runs, and outcomes if both outcomes occur."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ TOP_KS = (3, 5)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """What a data set says of one run: the side of a score that no method sees.
+    """Annotation of one run, which no method sees.
 
-    ``run`` is unique in the data set, ``id`` is the run's own; runs with equal ``group`` (a hash) ask one
-    question.
+    ``run`` is unique in the data set; ``id`` is the id of the run. Runs with equal ``group`` (a hash) have
+    the same question.
     """
 
     run: str
@@ -38,7 +38,7 @@ class Case:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeanScore:
-    """A score as its mean over the repeats and the standard deviation between them."""
+    """Mean of a score over the repeats, and the standard deviation between them."""
 
     mean: float
     sd: float
@@ -46,11 +46,11 @@ class MeanScore:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalizationScores:
-    """How well root causes are named, over the ``n`` runs that are annotated with one.
+    """Accuracy of root causes over the ``n`` runs that have an annotated one.
 
-    The first hypothesis counts whether or not the method abstained; ``answered`` is the share of runs on
-    which it did not, and ``step_accuracy_answered`` the accuracy on those. Module and code scores are absent
-    where the data set annotates none.
+    The first hypothesis counts even if the method abstained. ``answered`` is the share of runs on which the
+    method did not abstain, and ``step_accuracy_answered`` the accuracy on them. Module and code scores are
+    absent if the data set has no such annotations.
     """
 
     n: int
@@ -68,7 +68,7 @@ class LocalizationScores:
     module: Mapping[str, float] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
-        """The keys ``--json`` prints; NaN becomes None."""
+        """Return the keys of ``--json``; NaN becomes None."""
         given = {
             "n": self.n,
             "n_agent": self.n_agent,
@@ -90,12 +90,12 @@ class LocalizationScores:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutcomeScores:
-    """How well failed runs are told from passed ones, over the ``n`` runs whose outcome is known.
+    """Scores of failed against passed runs, over the ``n`` runs whose outcome is known.
 
     Attributes:
         auroc, average_precision, brier, calibration_error: of the probability that the run failed.
-        verdicts: truth (``failed``, ``passed``) to the mean number of runs a verdict was given to.
-        named_on_passed: share of passed runs on which a root cause was named.
+        verdicts: mean number of runs per verdict, by true outcome (``failed``, ``passed``).
+        named_on_passed: share of passed runs for which a root cause was named.
         abstained: share of all runs on which the method abstained.
     """
 
@@ -110,7 +110,7 @@ class OutcomeScores:
     abstained: float
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values for JSON; NaN becomes None."""
+        """Return plain values for JSON; NaN becomes None."""
         given = asdict(self)
         for name in ("auroc", "average_precision", "brier"):
             given[name], given[f"{name}_sd"] = given[name]["mean"], given[name]["sd"]
@@ -118,7 +118,7 @@ class OutcomeScores:
 
 
 def score_localization(cases: Sequence[Case], predictions: Sequence[Prediction]) -> LocalizationScores | None:
-    """Score the root causes of the cases that have one; None if no case has."""
+    """Score the root causes of the cases that have one; return None if no case has one."""
     scored = {case.run: case for case in cases if case.step is not None}
     repeats = _group_repeats(predictions, scored)
     if not repeats:
@@ -155,7 +155,7 @@ def score_localization(cases: Sequence[Case], predictions: Sequence[Prediction])
 
 
 def score_outcome(cases: Sequence[Case], predictions: Sequence[Prediction]) -> OutcomeScores | None:
-    """Score the outcomes; None unless both occur among the cases."""
+    """Score the outcomes; return None unless both occur among the cases."""
     scored = {case.run: case for case in cases if case.failed is not None}
     n_failed = sum(bool(case.failed) for case in scored.values())
     repeats = _group_repeats(predictions, scored)
@@ -181,7 +181,7 @@ def score_outcome(cases: Sequence[Case], predictions: Sequence[Prediction]) -> O
 
 
 def replace_non_finite(value: Any) -> Any:
-    """The same value with every NaN or infinity replaced by None, in mappings and sequences too."""
+    """Return the value with None for every NaN or infinity, in nested mappings and sequences too."""
     if isinstance(value, Mapping):
         return {key: replace_non_finite(held) for key, held in value.items()}
     if isinstance(value, list | tuple):
@@ -210,7 +210,7 @@ def _build_step_score(score: Callable[..., float], *options: int) -> Callable[[_
 
 
 def _build_outcome_score(score: Callable[..., float]) -> Callable[[_Pairs], float]:
-    # A run the method failed on says nothing of its outcome: even odds.
+    # If the method failed on a run, use even odds for its outcome.
     return lambda pairs: score(
         [c.failed for c, _ in pairs], [0.5 if p.probability is None else p.probability for _, p in pairs]
     )
@@ -248,7 +248,7 @@ def _score_calibration(repeats: Sequence[_Pairs]) -> dict[str, float]:
 
 
 def _score_modules(repeats: Sequence[_Pairs]) -> dict[str, float]:
-    """Accuracy of the module and of the code, and of all of them at once with the step, where annotated."""
+    """Return the accuracy of module and code, and of both together with the step, if annotated."""
     scores: dict[str, float] = {}
     if any(c.module for c, _ in repeats[0]):
         scores["n"] = sum(c.module is not None for c, _ in repeats[0])

@@ -1,4 +1,4 @@
-"""Whether two methods differ on the same runs: the mean difference with its interval, and McNemar's test."""
+"""Significance of the difference of two methods: mean with bootstrap interval, and McNemar's test."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from agentguard.evals.metrics import mean
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PairedDifference:
-    """How much better the first method is.
+    """Difference between the first and the second method.
 
     Attributes:
         mean: of the differences of the runs' scores.
         low, high: 95 % percentile interval over resampled questions (Efron 1979).
-        gained, lost: runs that only the first, and only the second, got right; a run is right if it was in
-            more than half of the repeats.
-        p: of McNemar's exact two-sided test (1947) on those; 1 if there are none.
+        gained, lost: number of runs that only the first, and only the second, got right; a run is right if it
+            was right in more than half of the repeats.
+        p: of McNemar's exact two-sided test (1947) on them; 1 if both are 0.
     """
 
     mean: float
@@ -42,9 +42,9 @@ def compare_paired(
     """Compare scores of the same runs.
 
     Args:
-        one, other: a score in [0, 1] a run: right or wrong, or the share of repeats in which it was right.
-        groups: the question of each run; runs of one question are drawn together.
-        draws: resamples.
+        scores, other_scores: a score in [0, 1] per run: right or wrong, or the share of correct repeats.
+        groups: the question of each run; runs of one question are resampled together.
+        draws: number of resamples.
         seed: of the resampling.
 
     Raises:
@@ -62,7 +62,7 @@ def compare_paired(
 
 
 def mcnemar_p_value(gained: int, lost: int) -> float:
-    """Exact two-sided p of ``gained`` against ``lost`` under even odds."""
+    """Return the exact two-sided p-value of ``gained`` against ``lost`` under even odds."""
     n = gained + lost
     tail = sum(comb(n, k) for k in range(min(gained, lost) + 1))
     return min(1.0, 2 * tail / (1 << n))

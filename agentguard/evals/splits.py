@@ -1,4 +1,4 @@
-"""Splits that keep runs of one question together, so that no method is scored on a question it has seen."""
+"""Splits that keep the runs of one question together, so that training never includes a scored question."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from agentguard.trajectory.model import Annotation, Record
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Split:
-    """One scoring: positions in the scored set, and the runs to learn from first (None: no training)."""
+    """One split: positions in the scored set, and the training runs (None: no training)."""
 
     repeat: int
     fold: int
@@ -22,7 +22,7 @@ class Split:
 
 
 def list_groups(records: Sequence[Record]) -> tuple[str, ...]:
-    """The group of each record; one without a group, or whose group has no letter or digit, is on its own."""
+    """Return the group of each record; a group without letters and digits makes the record its own group."""
     return tuple(
         normalize_group_key(record.annotation.group or "") or f"\0{place}"
         for place, record in enumerate(records)
@@ -30,12 +30,12 @@ def list_groups(records: Sequence[Record]) -> tuple[str, ...]:
 
 
 def assign_folds(groups: Sequence[str], folds: int, *, seed: int | str) -> tuple[tuple[int, ...], ...]:
-    """Deal positions into ``folds`` parts of like size; equal groups land in one part.
+    """Distribute positions over ``folds`` parts of similar size; equal groups share a part.
 
     Args:
         groups: group of each position.
         folds: number of parts, at least 2.
-        seed: the same seed deals the same way.
+        seed: the same seed gives the same parts.
 
     Raises:
         EvaluationError: there are fewer groups than folds, or fewer than two folds.
@@ -59,7 +59,7 @@ def assign_folds(groups: Sequence[str], folds: int, *, seed: int | str) -> tuple
 def split_for_cross_validation(
     records: Sequence[Record], *, folds: int, repeats: int, seed: int
 ) -> tuple[Split, ...]:
-    """``repeats`` times ``folds`` splits; every run is scored once a repeat."""
+    """Return ``repeats`` times ``folds`` splits; every run is scored once per repeat."""
     groups = list_groups(records)
     splits = []
     for repeat in range(repeats):
@@ -71,16 +71,16 @@ def split_for_cross_validation(
 
 
 def exclude_shared_questions(train: Sequence[Record], test: Sequence[Record]) -> tuple[Record, ...]:
-    """``train`` without the runs whose question occurs in ``test``."""
+    """Return ``train`` without the runs whose question occurs in ``test``."""
     seen = {group for group in list_groups(test) if not group.startswith("\0")}
     return tuple(r for r, group in zip(train, list_groups(train), strict=True) if group not in seen)
 
 
 def shuffle_record_labels(records: Sequence[Record], *, seed: int | str) -> tuple[Record, ...]:
-    """The same runs with their labels dealt anew among them: what a method learns from these is nothing.
+    """Return the same runs with their labels shuffled, so that the labels carry no information.
 
-    The step, the codes and the outcome move; a step that the new run does not have is drawn afresh from its
-    steps, and the agent becomes the one who made the step, so that every label is one a run could have had.
+    Step, codes and outcome move. If the new run does not have the step, a step of the run is drawn. The agent
+    is that of the new step, so that every label is possible for its run.
     """
     rng = random.Random(f"labels:{seed}")  # noqa: S311
     donors = list(records)

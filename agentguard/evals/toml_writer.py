@@ -1,4 +1,4 @@
-"""Write TOML: as much of it as a manifest needs (``tomllib`` reads but does not write)."""
+"""Writer for the subset of TOML that a manifest needs (``tomllib`` only reads)."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _ESCAPES = {"\b": "\\b", "\t": "\\t", "\n": "\\n", "\f": "\\f", "\r": "\\r", '"'
 
 
 def dumps(data: Mapping[str, Any], *, comment: str = "") -> str:
-    """Text, numbers, booleans, lists, and tables of these, as TOML 1.0; None is left out.
+    """Return text, numbers, booleans, lists and tables of these as TOML 1.0; omit None.
 
     Raises:
-        ConfigError: there is something else in it.
+        ConfigError: the data contains a value of another type.
     """
     lines = [f"# {line}".rstrip() for line in comment.splitlines()]
     _write_table(data, (), lines)
@@ -38,7 +38,7 @@ def _write_table(data: Mapping[str, Any], path: tuple[str, ...], lines: list[str
 
 
 def _is_table(value: Any) -> bool:
-    """Whether a value is written behind the plain ones: a table, or a list of nothing but tables."""
+    """Return whether a value is a table or a list of tables, which TOML needs after the plain values."""
     if isinstance(value, Mapping):
         return True
     return isinstance(value, list) and bool(value) and all(isinstance(one, Mapping) for one in value)

@@ -60,8 +60,8 @@ def build_assistant_message(answer: Any) -> Message:
     """Build an assistant message from the return value of a model client.
 
     Args:
-        answer: a message as a mapping, its text, an object with ``model_dump`` (such as the message of the
-            openai package), or a chat completion, whose first choice is used.
+        answer: a message as a mapping, its text, or an object with ``model_dump`` (such as the message of the
+            openai package). Of a chat completion, the first choice is used.
 
     Raises:
         ConfigError: the value has another type.

@@ -1,8 +1,8 @@
 """Buffer for streamed answers: holds back events that the client must not see before the verdict.
 
 Text is forwarded at once. Events are held from the first tool call or the end of the answer on, until the
-answer is complete and judged. Then the buffer forwards the held events, or the model is called again and the
-events of its next answer follow as part of the same answer. Subclasses implement the event types of an API.
+answer is complete and judged. An accepted answer is forwarded. After a rejection the model is called again,
+and the events of its next answer continue the same answer. Subclasses implement the event types of an API.
 """
 
 from __future__ import annotations

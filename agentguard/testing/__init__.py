@@ -1,1 +1,1 @@
-"""Environments, scripted agents and contract suites, for agentguard's tests and for those of its users."""
+"""Environments, scripted agents and contract suites, for the tests of agentguard and of its users."""

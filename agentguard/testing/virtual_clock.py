@@ -1,4 +1,4 @@
-"""Virtual time: asyncio programs that wait for minutes run in milliseconds, and the same way each time.
+"""Virtual time: asyncio programs that wait for minutes run in milliseconds, and deterministically.
 
 >>> import asyncio
 >>> clock = VirtualClock()
@@ -19,37 +19,38 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 _LOOPBACK_GRACE_S = 5.0
-"""Real seconds that a busy machine may take to bring through the loopback what was sent."""
+"""Real seconds that a busy machine may need to deliver data through the loopback interface."""
 
 
 class Deadlock(RuntimeError):
-    """A program in virtual time waits for something that no timer and no socket will ever bring."""
+    """Error of a program in virtual time that waits although no timer is set and no socket is ready."""
 
 
 class LeakedTasks(AssertionError):
-    """A program ended and left tasks behind that still ran."""
+    """Error of a program that ends while tasks are still running."""
 
 
 class VirtualClock:
-    """A clock that stands still while a program computes, and jumps to the next timer when it waits.
+    """Clock that stops while a program computes, and jumps to the next timer when the program waits.
 
-    It is the `Clock` of agentguard.resilience and the time of the loop that `run` makes, so asyncio's own
-    sleeps and timeouts are virtual too. One thread; sockets work, and are looked at before each jump.
+    It implements `Clock` of agentguard.resilience and is the time of the loop that `run` creates. Therefore
+    asyncio's own sleeps and timeouts are virtual too. The clock works in one thread. Sockets work; the loop
+    polls them before each jump.
     """
 
     def __init__(self, start: float = 0.0) -> None:
         self._now = start
 
     def now(self) -> float:
-        """Virtual seconds."""
+        """Return the virtual time in seconds."""
         return self._now
 
     async def sleep(self, seconds: float) -> None:
-        """Return after so many virtual seconds."""
+        """Return after the given number of virtual seconds."""
         await asyncio.sleep(seconds)
 
     def advance(self, seconds: float) -> None:
-        """Let time pass, in tests of parts that do not wait. Raises ValueError if it would go back."""
+        """Advance the time, in tests of code that does not wait. Raises ValueError for a negative value."""
         if not seconds >= 0:
             raise ValueError(f"time does not go back: {seconds}")
         self._now += seconds
@@ -58,8 +59,8 @@ class VirtualClock:
         """Run a program to its end in a loop whose time is this clock.
 
         Raises:
-            Deadlock: all of its tasks wait and no timer is set.
-            LeakedTasks: it left tasks behind that were not done, unless ``allow_leaks``; they are cancelled.
+            Deadlock: all tasks wait and no timer is set.
+            LeakedTasks: the program left unfinished tasks, unless ``allow_leaks``; they are cancelled.
         """
         with asyncio.Runner(loop_factory=lambda: _VirtualLoop(self)) as runner:
             return runner.run(_check_leaks(main, allow_leaks))
@@ -74,7 +75,7 @@ async def _check_leaks(main: Coroutine[Any, Any, T], allow_leaks: bool) -> T:
 
 
 class _VirtualLoop(asyncio.SelectorEventLoop):
-    """asyncio's own loop, with another idea of time."""
+    """Event loop of asyncio with virtual time."""
 
     def __init__(self, clock: VirtualClock) -> None:
         self._virtual = clock
@@ -85,7 +86,7 @@ class _VirtualLoop(asyncio.SelectorEventLoop):
 
 
 class _JumpingSelector(selectors.BaseSelector):
-    """Never waits: where nothing is ready, the clock jumps by the time that the wait would have taken."""
+    """Selector that never waits: if nothing is ready, the clock jumps by the timeout."""
 
     def __init__(self, clock: VirtualClock) -> None:
         self._clock, self._real = clock, selectors.DefaultSelector()
@@ -93,7 +94,7 @@ class _JumpingSelector(selectors.BaseSelector):
     def select(self, timeout: float | None = None) -> list[tuple[SelectorKey, int]]:
         ready = self._real.select(0)
         if not ready and timeout is None:
-            if len(self._real.get_map()) > 1:  # more than the loop's own pipe: it may be on its way
+            if len(self._real.get_map()) > 1:  # more than the loop's own pipe: data may be in transit
                 ready = self._real.select(_LOOPBACK_GRACE_S)
             if not ready:
                 raise Deadlock("every task waits, and no timer is set")

@@ -1,1 +1,1 @@
-"""A small tool-calling agent that plays TextWorld, and the faults it can be given (see record_samples.py)."""
+"""A small tool-calling agent that plays TextWorld, and its possible faults (see record_samples.py)."""

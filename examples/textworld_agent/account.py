@@ -1,4 +1,4 @@
-"""What the agent says of its task as a whole: the plan, where it stands, how it ended."""
+"""The agent's messages about its task as a whole: the plan, the status and the final answer."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def plan(agent: Agent) -> str:
-    """The task in the agent's own words, once it knows where it starts."""
+    """Return the task in the agent's own words; empty until the agent knows where it starts."""
     if agent.task.cook:
         return "" if "cookbook" in agent.memory.things else agent.voice.say("plan_cook")
     rule = "".join(f", keeping the {name} closed" for name in agent.task.close_after)
@@ -21,7 +21,7 @@ def plan(agent: Agent) -> str:
 
 
 def status(agent: Agent) -> str:
-    """What it carries and what is left to do, as it believes."""
+    """Return the inventory and the remaining goals, according to the agent's beliefs."""
     memory = agent.memory
     have = "I carry " + (listed(["the " + name for name in memory.carried]) or "nothing")
     if not agent.task.cook:
@@ -40,14 +40,14 @@ def status(agent: Agent) -> str:
 
 
 def closing(agent: Agent) -> str:
-    """The last message when the game has not ended by itself."""
+    """Return the last message of a game that has not ended by itself."""
     if GoalPlanner(agent.task).is_complete(agent.memory):
         return agent.voice.say("claim", done=done(agent.task))
     return agent.voice.say("stuck", left=_left(agent))
 
 
 def done(task: Task) -> str:
-    """The task as a finished thing."""
+    """Return a description of the completed task."""
     if task.cook:
         return "The recipe has been followed and the meal is eaten."
     where = {"put_on": "on", "insert": "in"}

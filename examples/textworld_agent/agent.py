@@ -1,4 +1,4 @@
-"""The agent's loop: take in what the tools returned, think, act."""
+"""The agent's loop: read the tool results, think, act."""
 
 # ruff: noqa: ARG002  (the handlers of outcomes share one signature)
 
@@ -30,7 +30,7 @@ class Turn:
 
 @dataclass(slots=True)
 class Agent:
-    """Memory, reflection, plan and action; ``fault`` may make one of them err once."""
+    """Memory, reflection, plan and action; ``fault`` may cause one error in one of them."""
 
     task: Task
     voice: Voice
@@ -50,7 +50,7 @@ class Agent:
         return Turn(self.voice.say("start"), tuple((i.tool, "{}") for i in self.intents))
 
     def turn(self) -> Turn:
-        """Decide what to do next and say why."""
+        """Return the next turn: the calls and the reason for them."""
         self.turns += 1
         if self.ended:
             return self._say(self.voice.say(self.ended, says=self.last, done=account.done(self.task)))
@@ -68,7 +68,7 @@ class Agent:
         return Turn(self._flush(words), calls)
 
     def observe(self, results: list[str]) -> None:
-        """Take in the results of the last turn's calls."""
+        """Process the results of the last turn's calls."""
         for intent, text in zip(self.intents, results, strict=True):
             seen = read(text)
             if seen.over:
@@ -78,7 +78,7 @@ class Agent:
             if not self.fault.reflect(self, intent, seen):
                 self._take_in(intent, seen)
 
-    # What follows is the reflection part: one outcome of one call.
+    # The reflection part: each function handles one outcome of one call.
 
     def _take_in(self, intent: Intent, seen: ParsedObservation) -> None:
         if seen.room:
@@ -99,7 +99,7 @@ class Agent:
                 handler(intent, seen)
 
     def wanted(self) -> set[str]:
-        """Names the agent has reason to look for."""
+        """Return the names that the agent has reason to look for."""
         memory = self.memory
         names = {goal.item for goal in self.task.deliveries if ("deliver", goal.item) not in memory.done}
         names |= {item for item in memory.ingredients if item not in memory.carried} | set(
@@ -216,10 +216,10 @@ class Agent:
         else:
             self.thoughts.append(self.voice.say("again"))
 
-    # Wording and small habits of the action part.
+    # Wording and small variations of the action part.
 
     def _batch(self, intent: Intent) -> list[Intent]:
-        """Several things that lie in the same room are taken in one turn."""
+        """Return the calls that take several things of the same room in one turn."""
         if intent.tool != "take" or not self.task.cook:
             return [intent]
         out = [intent]
@@ -250,5 +250,5 @@ class Agent:
         return said
 
     def arguments(self, intent: Intent) -> str:
-        """The arguments of a call as a model writes them."""
+        """Return the arguments of a call as a model writes them."""
         return json.dumps(intent.args)

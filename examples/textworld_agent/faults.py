@@ -1,8 +1,8 @@
-"""The ways in which a part of the agent errs, after AgentErrorTaxonomy (arXiv 2509.25370).
+"""Faults of the agent's parts, after AgentErrorTaxonomy (arXiv 2509.25370).
 
 A fault changes one belief, one judgement, one plan or one call of the agent, at one known turn (``turn``,
-counted from 1). It never touches the game: what follows is the agent living with what it believes, and the
-game answering. Here: the base, and the faults of memory and reflection; `faults_acting` has the others.
+counted from 1). It never changes the game: the agent continues with its belief, and the game answers. This
+module has the base and the faults of memory and reflection; `faults_acting` has the others.
 """
 
 # ruff: noqa: ARG002  (all faults share the signatures of the hooks)
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 
 class Fault:
-    """No fault: the base of all, and what the passed runs have.
+    """No fault: the base class of all faults, used in the passed runs.
 
     Attributes:
-        code: AgentErrorTaxonomy code, ``"<module>.<type>"``; empty for none.
-        reason: what the agent did wrong, for the labels.
-        turn: the assistant turn at which it happened, from 1, once it has.
+        code: AgentErrorTaxonomy code, ``"<module>.<type>"``; empty for no fault.
+        reason: the agent's error, for the labels.
+        turn: the assistant turn of the error, from 1; unset before the error.
     """
 
     code = ""
@@ -34,24 +34,24 @@ class Fault:
         self.turn: int | None = None
 
     def decide(self, agent: Agent) -> str | None:
-        """Decide in the agent's stead: set ``agent.intents`` and return the words; None leaves it alone."""
+        """Replace the agent's decision: set ``agent.intents`` and return the words; None changes nothing."""
         return None
 
     def reflect(self, agent: Agent, intent: Intent, seen: ParsedObservation) -> bool:
-        """Judge an outcome in the agent's stead; True if done."""
+        """Replace the agent's judgement of an outcome; return True if it did."""
         return False
 
     def encode(self, agent: Agent, intent: Intent) -> str:
-        """Write the arguments of a call."""
+        """Return the arguments of a call as text."""
         return agent.arguments(intent)
 
     def fire(self, turn: int) -> None:
-        """Note the turn of the error, the first time."""
+        """Record the turn of the error, the first time."""
         self.turn = self.turn or turn
 
 
 class KeyNeverTaken(Fault):
-    """Believes it has picked up the key that it only saw."""
+    """The agent believes that it took a key that it only saw."""
 
     code = "memory.hallucination"
     reason = "It saw the key but never took it, and goes on as if it carried it."
@@ -72,7 +72,7 @@ class KeyNeverTaken(Fault):
 
 
 class NotesTooShort(Fault):
-    """Shortens the recipe in its notes and loses one direction."""
+    """The agent shortens the recipe in its notes and loses one direction."""
 
     code = "memory.over_simplification"
     reason = (
@@ -97,7 +97,7 @@ class NotesTooShort(Fault):
 
 
 class ForgetsTheMap(Fault):
-    """From a given turn on, does not call to mind which rooms it has been in."""
+    """From a given turn on, the agent forgets which rooms it has visited."""
 
     code = "memory.retrieval_failure"
     reason = (
@@ -123,7 +123,7 @@ class ForgetsTheMap(Fault):
 
 
 class RefusalTakenForSuccess(Fault):
-    """Reads a refused ``insert`` as done."""
+    """The agent reads a refused ``insert`` as done."""
 
     code = "reflection.outcome_misinterpretation"
     reason = (
@@ -145,7 +145,7 @@ class RefusalTakenForSuccess(Fault):
 
 
 class DoneTooEarly(Fault):
-    """Takes the finished meal for the finished task."""
+    """The agent takes the finished meal for the finished task."""
 
     code = "reflection.progress_misjudge"
     reason = "It declares the task complete although the meal was not eaten, which the task asks for."
@@ -163,7 +163,7 @@ class DoneTooEarly(Fault):
 
 
 class ClosedTakenForLocked(Fault):
-    """Explains a closed door with a missing key."""
+    """The agent explains a closed door with a missing key."""
 
     code = "reflection.causal_misattribution"
     reason = (

@@ -20,7 +20,7 @@ _PARTICIPLE = {"chop": "chopped", "slice": "sliced", "dice": "diced"}
 
 
 class RuleDropped(Fault):
-    """Leaves the constraint of the task out of the plan."""
+    """The agent omits the constraint of the task from the plan."""
 
     code = "planning.constraint_ignorance"
     reason = (
@@ -37,7 +37,7 @@ class RuleDropped(Fault):
 
 
 class WrongKey(Fault):
-    """Insists on a key that cannot fit."""
+    """The agent insists on a key that does not fit."""
 
     code = "planning.impossible_action"
     reason = (
@@ -86,7 +86,7 @@ class WrongKey(Fault):
 
 
 class SurveyFirst(Fault):
-    """Puts a survey of the whole house before the task."""
+    """The agent surveys the whole house before the task."""
 
     code = "planning.inefficient_plan"
     reason = (
@@ -129,7 +129,7 @@ class SurveyFirst(Fault):
 
 
 class ForeignParameters(Fault):
-    """Calls a tool with parameter names that it does not have."""
+    """The agent calls a tool with parameter names that the tool does not have."""
 
     code = "action.parameter_error"
     reason = (
@@ -166,7 +166,7 @@ class ForeignParameters(Fault):
 
 
 class PythonDict(Fault):
-    """Writes tool arguments as a Python literal instead of JSON."""
+    """The agent writes tool arguments as a Python literal instead of JSON."""
 
     code = "action.format_error"
     reason = "It writes the arguments of put_on in a form that is not JSON, and never repairs it."
@@ -186,7 +186,7 @@ class PythonDict(Fault):
 
 
 class SaysOneDoesAnother(Fault):
-    """Means the oven and calls the stove."""
+    """The agent means the oven and calls the stove."""
 
     code = "action.misalignment"
     reason = "It says that the food goes into the oven, as the recipe asks, and its call names the stove."
@@ -199,7 +199,7 @@ class SaysOneDoesAnother(Fault):
 
 
 class SlipOnce(Fault):
-    """A slip that the agent notices and repairs at once: no root cause of anything."""
+    """A slip that the agent notices and repairs at once; it is not a root cause."""
 
     def __init__(self) -> None:
         super().__init__()

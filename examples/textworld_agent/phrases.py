@@ -1,4 +1,4 @@
-"""The agent's phrases, by occasion. Plain data; the words in braces are filled in by `voice.Voice`."""
+"""The agent's phrases, by occasion. Plain data; `voice.Voice` fills in the words in braces."""
 
 from __future__ import annotations
 

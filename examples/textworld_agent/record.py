@@ -1,4 +1,4 @@
-"""Plays a run and writes it down as OpenAI chat messages, with its label apart from it."""
+"""Recording of a run as OpenAI chat messages, with its label in a separate file."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def record(run: Run, seed: int) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def _play(agent: Agent, world: World, messages: list[dict[str, Any]], limit: int) -> bool:
-    """Play until the agent answers without a call or the turns are used up; True if it answered."""
+    """Play until the agent answers without a call or the turns are used up; return True if it answered."""
     for number in range(1, limit + 1):
         turn = agent.start() if number == 1 else agent.turn()
         messages.append(_assistant(turn, number))
@@ -124,7 +124,7 @@ def record_all(out: Path, seed: int, only: str | None = None) -> Iterator[Path]:
             recording, labels[f"{run.name}.json"] = record(run, seed)
             yield _write(out / f"{run.name}.json", recording)
     if only is None:
-        # YAML, so that a reader given the whole folder does not take the labels for a run.
+        # YAML, so that a reader of the whole folder does not read the labels as a run.
         path = out / "labels.yaml"
         text = yaml.safe_dump({"about": ABOUT, "runs": labels}, sort_keys=False, width=100)
         path.write_text(text, encoding="utf-8")

@@ -1,4 +1,4 @@
-"""The sample runs: which game, which task, and which fault the agent has."""
+"""The sample runs: game, task and fault of each."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from examples.textworld_agent import faults, faults_acting
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """One run: ``name`` tells the task, never how it went."""
+    """One run: ``name`` describes the task, never the outcome."""
 
     name: str
     game: Game

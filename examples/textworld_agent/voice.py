@@ -1,4 +1,4 @@
-"""How the agent words what it sees and means to do. Each phrase is used once before any is used again."""
+"""Wording of the agent's observations and intents. Each phrase is used once before any is repeated."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from examples.textworld_agent.phrases import PHRASES
 
 
 def listed(items: list[str] | tuple[str, ...], last: str = "and") -> str:
-    """``a, b and c``."""
+    """Return ``a, b and c``."""
     if len(items) < 2:
         return "".join(items)
     return f"{', '.join(items[:-1])} {last} {items[-1]}"
 
 
 class Voice:
-    """Draws phrases from decks that are shuffled by the run's seed."""
+    """Selection of phrases from decks that are shuffled by the run's seed."""
 
     def __init__(self, seed: int) -> None:
         self._rng = random.Random(seed)
         self._decks: dict[str, list[str]] = {}
 
     def say(self, deck: str, **words: object) -> str:
-        """One phrase of a deck, filled in."""
+        """Return one phrase of a deck, with its words filled in."""
         if not self._decks.get(deck):
             self._decks[deck] = self._rng.sample(PHRASES[deck], len(PHRASES[deck]))
         return self._decks[deck].pop().format(**words)
 
     def room(self, seen: ParsedObservation, *, new: bool, wanted: set[str]) -> str:
-        """What the agent makes of a room it has walked into."""
+        """Return a description of the room that the agent has entered."""
         here = [name for name in seen.things if name in wanted]
         first = self.say("room_new" if new else "room_back", room=seen.room, sight=_sight(seen))
         if not here:
@@ -45,7 +45,7 @@ class Voice:
         return f"{first} {self.say('spotted', items=listed(['the ' + name for name in here]), where=where)}"
 
     def opened(self, target: str, seen: ParsedObservation, wanted: set[str]) -> str:
-        """What came of opening something."""
+        """Return the result of opening something."""
         if not seen.revealed:
             return self.say("opened", target=target)
         found = [name for name in seen.revealed if name in wanted]
@@ -55,7 +55,7 @@ class Voice:
         return self.say("revealed_other", target=target, inside=inside)
 
     def intent(self, intent: Intent, memory: Memory) -> str:
-        """What the agent is about to do, and for what."""
+        """Return the agent's next action and its purpose."""
         goal, _, rest = intent.purpose.partition(" ")
         deck = f"{intent.tool}:{goal}"
         words = {"way": "", "rest": rest, "room": "", "here": memory.here, **intent.args}
@@ -73,7 +73,7 @@ def _article(name: str) -> str:
 
 
 def _sight(seen: ParsedObservation) -> str:
-    """A clause on what stands out in a room."""
+    """Return a clause on the notable things of a room."""
     parts = [_article(name) for name in (*seen.containers, *seen.appliances)][:3]
     doors = [f"{_article(state)} {door} to the {way}" for way, (door, state) in seen.exits.items() if door]
     ways = [way for way, (door, _) in seen.exits.items() if not door]

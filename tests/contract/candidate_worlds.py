@@ -1,4 +1,4 @@
-"""Agents of every integration behind one interface: worlds of the public contract suite."""
+"""Agents of every integration behind one interface, for the contract suite."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _IDS = itertools.count()
 
 
 def loop(guard: Guard, played: ContractRun) -> None:
-    """A loop of one's own."""
+    """Run a hand-written agent loop."""
     with _loop(guard, played) as run:
         while not run.done:
             run.tools(run.model(_calls(played, "own")))
@@ -30,7 +30,7 @@ def loop(guard: Guard, played: ContractRun) -> None:
 
 
 def aloop(guard: Guard, played: ContractRun) -> None:
-    """The same, asynchronous."""
+    """Run an asynchronous hand-written agent loop."""
 
     async def drive() -> None:
         models = {name: _acalls(played, name) for name in played.script}
@@ -78,19 +78,19 @@ def _message(answer: ScriptedAnswer) -> dict[str, Any]:
 
 
 def langchain(guard: Guard, played: ContractRun) -> None:
-    """A LangChain agent."""
+    """Run a LangChain agent."""
     agent, task = _langchain(guard, played)
     played.answer = agent.invoke(task, {"recursion_limit": 80})["messages"][-1].text
 
 
 def alangchain(guard: Guard, played: ContractRun) -> None:
-    """The same, asynchronous."""
+    """Run an asynchronous LangChain agent."""
     agent, task = _langchain(guard, played)
     played.answer = asyncio.run(agent.ainvoke(task, {"recursion_limit": 80}))["messages"][-1].text
 
 
 def langgraph(guard: Guard, played: ContractRun) -> None:
-    """A guarded graph around a LangChain agent with the middleware in it."""
+    """Run a guarded graph around a LangChain agent with the middleware in it."""
     from langgraph.checkpoint.memory import InMemorySaver
 
     agent, task = _langchain(guard, played, checkpointer=InMemorySaver())
@@ -112,7 +112,7 @@ def _langchain(guard: Guard, played: ContractRun, **options: Any) -> Any:
 
 
 def _shown_errors() -> Any:
-    """What LangChain's users add so that an exception of a tool is a message for the model."""
+    """Return the middleware with which LangChain users pass a tool's exception to the model as a message."""
     from langchain.agents.middleware import AgentMiddleware
     from langchain_core.messages import ToolMessage
 
@@ -173,7 +173,7 @@ def _chat_model(played: ContractRun, name: str) -> Any:
 
 
 def pydantic_ai(guard: Guard, played: ContractRun) -> None:
-    """A pydantic-ai agent."""
+    """Run a pydantic-ai agent."""
     from pydantic_ai import Agent
 
     models = {name: _function_model(played, name) for name in played.script}
@@ -198,7 +198,7 @@ def _function_model(played: ContractRun, name: str) -> Any:
 
 
 def openai_agents(guard: Guard, played: ContractRun) -> None:
-    """An agent of the OpenAI Agents SDK."""
+    """Run an agent of the OpenAI Agents SDK."""
     agent, config = _agents(played)
     more: Any = {"on_run": played.sessions.append, "run_config": config, "max_turns": 40}
     result = guard.openai_agents.run_sync(agent, TASK, **more)
@@ -206,7 +206,7 @@ def openai_agents(guard: Guard, played: ContractRun) -> None:
 
 
 def openai_agents_streamed(guard: Guard, played: ContractRun) -> None:
-    """The same, streamed."""
+    """Run a streamed agent of the OpenAI Agents SDK."""
 
     async def drive() -> None:
         agent, config = _agents(played)
@@ -263,7 +263,7 @@ def _sdk_model(played: ContractRun, name: str) -> Any:
 
 
 def chat(guard: Guard, played: ContractRun, *, stream: bool = False) -> None:
-    """OpenAI's client, chat completions."""
+    """Run OpenAI's client with chat completions."""
     from openai import DefaultHttpxClient, OpenAI
 
     from tests.unit.integrations.openai_server import serving
@@ -288,12 +288,12 @@ def chat(guard: Guard, played: ContractRun, *, stream: bool = False) -> None:
 
 
 def chat_streamed(guard: Guard, played: ContractRun) -> None:
-    """The same, streamed."""
+    """Run OpenAI's client with streamed chat completions."""
     chat(guard, played, stream=True)
 
 
 def achat(guard: Guard, played: ContractRun) -> None:
-    """The same, asynchronous."""
+    """Run OpenAI's asynchronous client with chat completions."""
     from openai import AsyncOpenAI, DefaultAsyncHttpxClient
 
     from tests.unit.integrations.openai_server import serving
@@ -345,7 +345,7 @@ def _chat_server(played: ContractRun) -> Callable[[Any], Any]:
 
 
 def responses(guard: Guard, played: ContractRun, *, stream: bool = False) -> None:
-    """OpenAI's client, Responses, which name the response before them."""
+    """Run OpenAI's client with Responses, each of which names the previous response."""
     from openai import DefaultHttpxClient, OpenAI
 
     from tests.unit.integrations.openai_server import serving
@@ -379,7 +379,7 @@ def responses(guard: Guard, played: ContractRun, *, stream: bool = False) -> Non
 
 
 def responses_streamed(guard: Guard, played: ContractRun) -> None:
-    """The same, streamed."""
+    """Run OpenAI's client with streamed Responses."""
     responses(guard, played, stream=True)
 
 
@@ -452,7 +452,7 @@ WORLDS: dict[str, World] = {
     )
 }
 RUNS_TOOLS = [name for name in WORLDS if not name.startswith(("chat", "achat", "responses"))]
-"""Those that run the tools, so that a read can be made once more."""
+"""Integrations that execute the tools and can retry a read."""
 
 AWAITS = ["aloop", "alangchain", "pydantic_ai", "openai_agents"]
-"""Those that ask for candidates side by side."""
+"""Integrations that request candidates concurrently."""

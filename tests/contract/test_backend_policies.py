@@ -1,4 +1,4 @@
-"""Every policy that ships or is installed, against the contract."""
+"""Contract of all load balancing policies, built in or installed."""
 
 import math
 import random

@@ -1,4 +1,4 @@
-"""What every integration that can sample and repair must keep to: votes, alternates, repairs, their cost."""
+"""Contract of every integration that can sample and repair: votes, alternates, repairs, their cost."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def play(world: str, answers: Any, *, finds: Any = (), **parts: Any) -> Contract
 
 
 class Nothing:
-    """A localizer that knows nothing: what is found is all there is."""
+    """Localizer without results, so that only findings count."""
 
     name = "nothing"
 

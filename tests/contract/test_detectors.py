@@ -28,7 +28,7 @@ from agentguard.trajectory.model import (
 )
 
 NAMES = detectors().names()
-# Options under which detectors that are silent by default have something to do.
+# Options that activate the detectors that are silent by default.
 ACTIVE: dict[str, dict[str, Any]] = {
     "budget": {"steps": 2, "tokens": 10, "seconds": 1, "cost_usd": 0.1},
     "capability": {"denied": {"*": ["pay"]}, "allowed": {"a": ["look"]}},
@@ -198,7 +198,7 @@ def test_codes_stand_in_a_taxonomy(name: str) -> None:
 
 
 class CountingMoves(deque[Move]):
-    """Counts every move that is looked at."""
+    """Counter of the moves that a detector reads."""
 
     work = 0
 
@@ -218,7 +218,7 @@ class CountingMoves(deque[Move]):
 
 
 class CountingSteps(StepSequence):
-    """Counts every step that is looked at."""
+    """Counter of the steps that a detector reads."""
 
     work = 0
 
@@ -234,7 +234,7 @@ class CountingSteps(StepSequence):
 
 
 class CountingView(RunView):
-    """Counts what a detector asks of the view."""
+    """View that counts a detector's accesses."""
 
     def __init__(self, **given: Any) -> None:
         super().__init__(**given)
@@ -252,7 +252,7 @@ class CountingView(RunView):
 
 
 def long_run(length: int) -> Iterator[Step]:
-    """Loops, errors, claims and fresh values in turns, in both shapes."""
+    """Return a run of loops, errors, claims and fresh values in turns, in both shapes."""
     for i in range(length):
         if i % 4 == 0:
             content, source = (

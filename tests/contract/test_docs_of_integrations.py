@@ -1,4 +1,4 @@
-"""The pages about integrations say what is so: their code runs, and the tests that they name are there."""
+"""The pages about integrations are correct: their code runs, and the tests that they name exist."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NAMED = re.compile(r"`(?:(test_\w+\.py)::)?(test_\w+)`")
 
 
 def blocks(page: str) -> list[tuple[str, str]]:
-    """Each block of code with the heading that it stands under."""
+    """Return each code block with its heading."""
     heading, found = "", []
     for title, code in CODE.findall((ROOT / "docs" / page).read_text(encoding="utf-8")):
         heading = title or heading
@@ -27,7 +27,7 @@ def blocks(page: str) -> list[tuple[str, str]]:
 
 
 def execute(code: str, names: dict[str, Any]) -> None:
-    """Run a block, which may await at its top."""
+    """Execute a block, which may await at the top level."""
     compiled = compile(code, "<docs>", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
     made = eval(compiled, names)
     if inspect.isawaitable(made):
@@ -121,7 +121,7 @@ NAMES: dict[str, Any] = {
     "OpenAI Agents SDK": _openai_agents,
     "OpenAI's client": _guarded,
 }
-"""What a reader has at hand where a section begins."""
+"""Variables that a block may use at the begin of a section."""
 
 
 @pytest.mark.parametrize("heading", NAMES)

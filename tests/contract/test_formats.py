@@ -46,7 +46,7 @@ def format_of(path: Path) -> str:
 
 
 def values_of(path: Path) -> list[Any]:
-    """The values that an importer is handed one by one, or the whole list."""
+    """Return the values that an importer receives one by one, or the whole list."""
     text = path.read_text("utf-8")
     if path.suffix == ".jsonl":
         return [json.loads(line) for line in text.splitlines()]

@@ -1,4 +1,4 @@
-"""Every built-in integration keeps to the public contract."""
+"""Public contract of the built-in integrations."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def test_a_built_in_integration_keeps_to_the_contract(world: str, check: Any) ->
 
 
 def unguarded(guard: Guard, played: ContractRun) -> None:
-    """A loop beside the guard, with a session that sees nothing of it."""
+    """Unguarded loop with a separate session that receives no event."""
     played.sessions.append(guard.run(TASK).session)
     while not played.answer:
         answer = played.next_answer(ContractRequest("own", [TASK], []))

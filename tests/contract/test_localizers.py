@@ -1,4 +1,4 @@
-"""What every localizer must keep to, built in or installed."""
+"""Contract of every localizer, built in or installed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NAMES = get_localizer_registry().names()
 ASK = frozenset(
     ("all_at_once", "binary_search", "constraints", "fused", "step_by_step", "structured", "two_stage")
 )
-"""Those that ask a judge, which must be named."""
+"""Localizers that need a judge, which must be named."""
 TRAIN = [
     *(record(chat(id=f"c{i}", executes=i % 2 == 0), 1 if i % 2 else 0, group=f"boats {i}") for i in range(6)),
     *(record(steered(id=f"s{i}"), 3 + 2 * (i % 2), group=f"harbours {i}") for i in range(6)),
@@ -67,13 +67,13 @@ findings = st.lists(
 
 
 def made_of(name: str) -> Any:
-    """The localizer with its defaults."""
+    """Return the localizer with its defaults."""
     return get_localizer_registry().get(name)(**({"judge": DealingJudge()} if name in ASK else {}))
 
 
 @cache
 def ready(name: str) -> Localizer:
-    """The localizer as shipped, or trained on our own small runs if it must be."""
+    """Return the localizer as shipped; if it needs training, train it on our own small runs."""
     made = made_of(name)
     return made if hasattr(made, "locate") else made.fit(TRAIN)
 

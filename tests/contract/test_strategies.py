@@ -1,4 +1,4 @@
-"""What every strategy must keep to, built in or installed."""
+"""Contract of every strategy, built in or installed."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ flags = st.fixed_dictionaries({one.name: st.booleans() for one in fields(Capabil
 
 @st.composite
 def situations(draw: st.DrawFn) -> RecoveryContext:
-    """A run of any length, any step of it held to be at fault, with effects behind it or none."""
+    """Generate a run of any length with a suspected step, with or without effects after it."""
     length = draw(st.integers(1, 7))
     step = draw(st.integers(0, length - 1))
     ledger = EffectLedger(tools=TOOLS)
@@ -79,7 +79,7 @@ def situations(draw: st.DrawFn) -> RecoveryContext:
 
 
 def needs(plan: RecoveryPlan) -> set[str]:
-    """What an integration must be able to do to carry a plan out."""
+    """Return the capabilities that an integration needs to execute a plan."""
     return {NEEDS[type(a)] for a in plan.actions if type(a) in NEEDS} | {
         a.by for a in plan.actions if isinstance(a, Rewind)
     }

@@ -166,7 +166,7 @@ class TestAdmission:
         assert b"b0" in body
 
 
-class TestDescription:
+class TestOpenApi:
     def test_every_route_is_described_and_answers(self, proxy):
         _, _, body = proxy.ask(method="GET", path="/agentguard/v1/openapi.json", **bearer(READ))
         described = json.loads(body)
@@ -309,7 +309,7 @@ class TestUi:
         assert proxy.ask(method="GET", path=f"/ui/?token={READ}x")[0] == 401
 
 
-class TestTelling:
+class TestTelemetry:
     def test_span_reaches_collector_within_client_trace(self, operated, two):
         proxy, _, collector = operated
         for one in two:

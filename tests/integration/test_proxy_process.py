@@ -170,7 +170,7 @@ class TestForwarding:
         assert statuses == [b"200", b"400", b"200"]
 
 
-class TestLeaving:
+class TestClientDisconnect:
     """A client disconnect cancels the upstream request, also without streaming (LiteLLM #37140)."""
 
     @pytest.mark.parametrize("stream", [False, True])
@@ -206,7 +206,7 @@ class TestLeaving:
         assert seen.disconnected_at - at < 0.1 + 5
 
 
-class TestLimits:
+class TestTimeouts:
     @pytest.fixture
     def proxy(self, hasty):
         return hasty

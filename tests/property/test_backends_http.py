@@ -1,4 +1,6 @@
-"""The response reader against a plain model: however bytes are cut, it reads the same, and never too much."""
+"""The response reader against a simple model: it reads the same for any split of the bytes, and never too
+much.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ LIMITS = HttpLimits(max_header_bytes=4096, max_body_bytes=4096)
 
 @dataclass(frozen=True)
 class Made:
-    """A response, and what is to be read of it."""
+    """A response and its expected content."""
 
     status: int
     fields: list[tuple[str, str]]

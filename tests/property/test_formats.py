@@ -1,4 +1,4 @@
-"""Importers and the reader survive whatever they are given: a typed error or a record, nothing else."""
+"""Importers and the reader accept any input: the result is a record or a typed error."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ SAMPLES = Path(__file__).parents[1] / "contract" / "samples"
 FILES = sorted(path for path in SAMPLES.iterdir() if path.is_file() and path.suffix != ".txt")
 FEW = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
-any_text = st.text(st.characters(codec=None), max_size=12)  # Lone surrogates, too.
+any_text = st.text(st.characters(codec=None), max_size=12)  # includes lone surrogates
 text = st.text(st.characters(codec="utf-8"), max_size=12)
 scalars = (
     st.none()
@@ -73,7 +73,7 @@ def sample_values(path: Path) -> Any:
 
 
 def places(value: Any) -> list[tuple[Any, Any]]:
-    """Every (container, key) in a JSON value."""
+    """Return every (container, key) of a JSON value."""
     found: list[tuple[Any, Any]] = []
     stack = [value]
     while stack:
@@ -137,7 +137,7 @@ def test_a_sample_with_one_place_spoilt(path: Path, data: st.DataObject) -> None
     except InputError:
         return
     for one in found:
-        # Whatever could be read can be written, read again and redacted.
+        # Every imported run can be exported, imported again and redacted.
         if isinstance(one, Record):
             lines = b"\n".join(dumps(event) for event in build_events(one))
             assert list(read(io.BytesIO(lines), format="event_log")) == [one]
@@ -166,7 +166,7 @@ def test_whatever_json_writes_is_read(value: Any) -> None:
 
 
 class Drip(io.RawIOBase):
-    """A stream that gives a few bytes at a time, so that every boundary is met."""
+    """Stream that returns a few bytes per read, so that reads end at every position."""
 
     def __init__(self, data: bytes, size: int) -> None:
         self._data, self._size = data, size
@@ -181,7 +181,7 @@ class Drip(io.RawIOBase):
 @given(items=st.lists(plain, min_size=1, max_size=6), indent=st.sampled_from([None, 1]))
 def test_an_array_is_cut_where_json_cuts_it(items: list[Any], indent: int | None) -> None:
     data = json.dumps(items, indent=indent).encode()
-    padding = b" " * (CHUNK_BYTES - len(data) // 2)  # The array straddles the end of the first chunk.
+    padding = b" " * (CHUNK_BYTES - len(data) // 2)  # the array crosses the end of the first chunk
     for stream in (io.BytesIO(data), io.BytesIO(b"[" + padding + data[1:])):
         found = detect_content(stream)  # type: ignore[arg-type]
         if found.kind == "sequence":

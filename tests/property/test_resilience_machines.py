@@ -1,4 +1,4 @@
-"""Breaker, budget, ejection, window and shedding against models that are slow, plain and obviously right."""
+"""Breaker, budget, ejection, window and shedding against slow, simple reference models."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from agentguard.resilience.base import CallOutcome
 from agentguard.testing.virtual_clock import VirtualClock
 
 OUTCOMES = st.sampled_from(list(CallOutcome))
-# Times are eighths of a second, so that sums are exact and the model and the part agree at every edge.
+# Times are eighths of a second, so that sums are exact and both sides agree at every boundary.
 STEPS = st.one_of(st.integers(0, 20), st.integers(0, 400)).map(lambda n: n / 8)
 
 
 class BreakerMachine(RuleBasedStateMachine):
-    """Keeps every counted call with its time, and the state as a plain variable."""
+    """Reference model that keeps every counted call with its time, and the state as a plain variable."""
 
     OPTIONS = CircuitBreakerOptions(
         failure_ratio=0.25, minimum_throughput=4, sampling_duration_s=20.0, break_duration_s=8.0
@@ -49,7 +49,7 @@ class BreakerMachine(RuleBasedStateMachine):
 
         self.breaker = self.OPTIONS.build(nowhere, Runtime(clock=self.clock, observers=self.events.append))
         self.state, self.until, self.probing, self.counted = CircuitState.CLOSED, 0.0, False, []
-        self.open_permits = []  # (permit, state's number when it was given, probe)
+        self.open_permits = []  # (permit, number of the state when it was granted, probe)
         self.number = 0
 
     def move(self, state):
@@ -84,7 +84,7 @@ class BreakerMachine(RuleBasedStateMachine):
 
     @rule(times=st.integers(1, 6), outcome=st.sampled_from([CallOutcome.SUCCESS, CallOutcome.FAILURE]))
     def calls(self, times, outcome):
-        """Some calls one after the other, while others that began before are still open."""
+        """Make some calls in sequence, while earlier calls are still open."""
         for _ in range(times):
             before = len(self.open_permits)
             self.enter()
@@ -98,7 +98,7 @@ class BreakerMachine(RuleBasedStateMachine):
     def finish(self, index, outcome):
         permit, number, probe = self.open_permits.pop(index)
         permit.end(outcome)
-        permit.end(CallOutcome.FAILURE)  # a second end counts for nothing
+        permit.end(CallOutcome.FAILURE)  # a second end is ignored
         if number != self.number:
             return
         if probe:
@@ -124,7 +124,7 @@ class BreakerMachine(RuleBasedStateMachine):
 
 
 class BudgetMachine(RuleBasedStateMachine):
-    """Exact arithmetic, and the promise over every stretch of time."""
+    """Reference model with exact arithmetic, and the guarantee over every interval."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -186,7 +186,7 @@ class BudgetMachine(RuleBasedStateMachine):
 
 
 class OutlierMachine(RuleBasedStateMachine):
-    """Keeps each host's last outcomes as a list, and when it may come back."""
+    """Reference model that keeps each host's last outcomes as a list, and the end of its ejection."""
 
     OPTIONS = OutlierDetection(
         consecutive_failures=3,
@@ -272,7 +272,7 @@ class OutlierMachine(RuleBasedStateMachine):
 
 
 class WindowMachine(RuleBasedStateMachine):
-    """Keeps every event."""
+    """Reference model that keeps every event."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""The documentation says what is so: links resolve, commands are described, shown output is real."""
+"""The documentation is correct: links resolve, commands are described, shown output is real."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SHOWN = re.compile(r"<!-- output of: (.+?) -->\s*```[a-z]*\n(.*?)```", re.DOTALL
 
 
 def commands(command: Any, path: tuple[str, ...] = ()) -> list[tuple[str, Any]]:
-    """Every leaf command with its full name."""
+    """Return every leaf command with its full name."""
     if hasattr(command, "commands"):
         return [leaf for name, sub in command.commands.items() for leaf in commands(sub, (*path, name))]
     return [(" ".join(path), command)]
@@ -51,7 +51,7 @@ def test_command_and_options_are_documented(name, command):
 
 
 def shown() -> list[tuple[str, str, str]]:
-    """(page, command, text) of every output that a page shows."""
+    """Return (page, command, text) of every output that a page shows."""
     return [
         (page.name, command, text)
         for page in PAGES
@@ -61,7 +61,7 @@ def shown() -> list[tuple[str, str, str]]:
 
 @pytest.mark.parametrize(("page", "command", "text"), shown(), ids=lambda v: str(v)[:40])
 def test_shown_output_is_real(page, command, text, monkeypatch):
-    """Each block of a shown output, separated by a line with only an ellipsis, stands in the real one."""
+    """Each block of a shown output, separated by a line with only an ellipsis, is part of the real output."""
     monkeypatch.chdir(ROOT)
     monkeypatch.setenv("COLUMNS", "110")
     program, *arguments = shlex.split(command)
@@ -74,5 +74,5 @@ def test_shown_output_is_real(page, command, text, monkeypatch):
 
 
 def _lines(text: str) -> str:
-    """Without trailing blanks and empty lines at the ends."""
+    """Return lines without trailing blanks and without empty lines at the ends."""
     return "\n".join(line.rstrip() for line in text.strip("\n").splitlines())

@@ -21,7 +21,7 @@ RUN = Trajectory(
 
 
 class Stub:
-    """A localizer that says what it was given."""
+    """A localizer that returns its arguments."""
 
     name = "stub"
 

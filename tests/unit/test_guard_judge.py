@@ -1,4 +1,4 @@
-"""A policy that names a judge: a real HTTP endpoint, the default localizer, what stands when it is away."""
+"""A policy that names a judge: a real HTTP endpoint, the default localizer, and an unavailable judge."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.unit.localize.runs import chat
 
 
 def preferring(*options: str, sure: float = 0.9) -> Script:
-    """A server whose model prefers any of some options, wherever they stand."""
+    """Return a server whose model prefers the given options at any position."""
 
     def prefer(prompt: str, label: str) -> float:
         shown = dict(line.split(": ", 1) for line in prompt.split("\n") if line[1:3] == ": ")
@@ -37,7 +37,7 @@ Make = Callable[[Policy], Guard]
 
 @pytest.fixture
 def made() -> Iterator[Make]:
-    """Makes guards that are closed when the test ends."""
+    """Create guards that are closed at the end of the test."""
     with ExitStack() as held:
         yield lambda policy: held.enter_context(Guard.from_policy(policy))
 

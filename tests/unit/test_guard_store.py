@@ -1,4 +1,4 @@
-"""A guarded run in the store: written as it happens, gone on with after a crash."""
+"""A guarded run in the store: written during the run, resumed after a crash."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_a_run_goes_on_where_it_was_and_books_nothing_twice(tmp_path: Path) -> N
         first.tools(first.model(lambda messages: call("book", seat=4)))
         first.model(lambda messages: call("book", seat=5))
         claim = first.session.begin_tool("book", {"seat": 5})
-        first.session.end_tool(claim, "seat 5 is yours")  # and then the process died: the turn is not kept
+        first.session.end_tool(claim, "seat 5 is yours")  # then the process died: the turn is not stored
         store.flush(20)
 
         agency = Agency(store)

@@ -1,4 +1,4 @@
-"""What `import agentguard` promises."""
+"""Guarantees of `import agentguard`."""
 
 import subprocess
 import sys

@@ -9,7 +9,7 @@ from agentguard.plugins import Registry
 
 @pytest.fixture
 def installed(monkeypatch):
-    """Pretend that packages are installed which register entry points."""
+    """Simulate installed packages that register entry points."""
     points: list[EntryPoint] = []
     monkeypatch.setattr(plugins, "entry_points", lambda group: [p for p in points if p.group == group])
     return points

@@ -1,4 +1,4 @@
-"""Annotated runs to measure on, read from files: the records, what could not be read, and a checksum."""
+"""Annotated runs for an evaluation, read from files: records, unreadable items and a checksum."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from agentguard.trajectory.formats.base import UnreadableRecord
 from agentguard.trajectory.grouping import normalize_group_key
 from agentguard.trajectory.model import GOLD_ANSWER, Record
 
-_PARTS_BY_FOLDER = frozenset({"who_and_when"})  # published as folders that are reported apart
+_PARTS_BY_FOLDER = frozenset({"who_and_when"})  # published as folders that are reported separately
 _BLOCK = 1 << 20
 
 
@@ -23,10 +23,10 @@ class Dataset:
 
     Attributes:
         name: of the format, or of the data set.
-        records: what was read.
-        parts: for each record, the part (subset) of the data set it belongs to; empty if not known.
-        broken: what could not be read, with its place; counted and reported, never scored.
-        checksum: SHA-256, in hex, over names and bytes of the files; empty if there were none.
+        records: the records.
+        parts: the part (subset) of the data set for each record; empty if unknown.
+        broken: unreadable items with their location; they are counted and reported, never scored.
+        checksum: SHA-256, in hex, over names and bytes of the files; empty if there are no files.
     """
 
     name: str
@@ -36,7 +36,7 @@ class Dataset:
     checksum: str = ""
 
     def build_cases(self) -> tuple[Case, ...]:
-        """The annotated side of each record, under a key unique in this data set."""
+        """Return the annotated side of each record, under a key unique in this data set."""
         taken: dict[str, int] = {}
         several = len(set(self.parts)) > 1
         cases = []
@@ -49,14 +49,14 @@ class Dataset:
         return tuple(cases)
 
     def take(self, limit: int | None) -> Dataset:
-        """The first ``limit`` records, all if None."""
+        """Return the data set with the first ``limit`` records, or all records if ``limit`` is None."""
         if limit is None:
             return self
         return replace(self, records=self.records[:limit], parts=self.parts[:limit])
 
 
 def to_dataset(records: Dataset | Sequence[Record]) -> Dataset:
-    """A data set as it is; plain records under the name of their format."""
+    """Return a data set unchanged; wrap plain records in a data set named after their format."""
     if isinstance(records, Dataset):
         return records
     held = tuple(records)
@@ -75,8 +75,8 @@ def load_dataset(
         progress: called with the number of records read so far.
 
     Raises:
-        EvaluationError: a path does not exist, or nothing could be read.
-        UnknownPlugin: there is no such format.
+        EvaluationError: a path does not exist, or no record could be read.
+        UnknownPlugin: the format is unknown.
     """
     from agentguard.trajectory.formats.reader import read
 
@@ -105,7 +105,7 @@ def load_dataset(
 
 
 def compute_checksum(paths: Sequence[Path]) -> str:
-    """SHA-256, in hex, over the files under ``paths``, in name order: name, length and bytes of each."""
+    """Return the SHA-256, in hex, over name, length and bytes of the files below ``paths``, in name order."""
     digest = hashlib.sha256()
     for path in paths:
         for file in _list_files(path):
@@ -118,7 +118,7 @@ def compute_checksum(paths: Sequence[Path]) -> str:
 
 
 def add_gold_answer(record: Record) -> Record:
-    """The record with the gold answer among the run's ``extra``: what the ``with_answer`` setting allows."""
+    """Return the record with the gold answer in the run's ``extra``, for the ``with_answer`` setting."""
     answer = record.annotation.answer
     if answer is None:
         return record
@@ -138,7 +138,7 @@ def _find_parts(format: str, paths: Sequence[Path]) -> Iterator[tuple[str, Path]
 
 
 def _find_folders(path: Path) -> list[Path]:
-    """Folders below ``path`` that hold JSON files themselves, if ``path`` does not."""
+    """Return the folders below ``path`` that directly contain JSON files, unless ``path`` does."""
     if not path.is_dir() or any(path.glob("*.json")):
         return []
     return sorted({file.parent for file in path.rglob("*.json")})
@@ -167,8 +167,6 @@ def _build_case(record: Record, *, run: str, part: str) -> Case:
 
 
 def _hash_group(record: Record) -> str:
-    """A hash of the question's key; empty where there is none, as in
-    `agentguard.evals.splits.list_groups`.
-    """
+    """Return a hash of the question's key, or an empty string if there is no key, as in `list_groups`."""
     key = normalize_group_key(record.annotation.group or "")
     return hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()[:16] if key else ""

@@ -1,10 +1,9 @@
-"""The data sets that agentguard knows: what each is, where it is from, and how its files can be checked.
+"""Manifests of data sets: description, source and checksums.
 
-A data set is a folder with a ``manifest.toml`` and, for people, a ``card.md``. Those that ship are in
-``datasets/``; a user's are given to `DatasetCatalogue.load` or listed in ``AGENTGUARD_DATASETS`` (separated
-as in
-``PATH``), as the folder of one or as a folder of several. Most data sets are kept by their owners: the
-manifest says how to obtain them, and nothing here opens a connection.
+A data set is a folder with a ``manifest.toml`` and, for people, a ``card.md``. The data sets of the package
+are in ``datasets/``. Users pass their own to `DatasetCatalogue.load` or list them in ``AGENTGUARD_DATASETS``
+(separated as in ``PATH``), as the folder of one data set or of several. Most data sets are not
+redistributed: the manifest describes how to obtain them. This module opens no network connection.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ _KEYS = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatasetPart:
-    """A part that is reported apart: its name, the glob of its files, and how many runs it has, if known."""
+    """Part of a data set, reported separately: name, glob of its files, and number of runs, if known."""
 
     name: str
     files: str
@@ -48,14 +47,14 @@ class DatasetPart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatasetFile:
-    """A file as it should be.
+    """Expected state of a file.
 
     Attributes:
-        path: below the data set's folder, with forward slashes.
+        path: below the folder of the data set, with forward slashes.
         sha256: of the file, in hex; empty if not known.
         size: in bytes; None if not known.
-        unpacked_sha256: of what a packed file holds: other versions of zlib pack the same data otherwise.
-        records: runs in it; None if not known.
+        unpacked_sha256: of the content of a compressed file, since versions of zlib compress differently.
+        records: number of runs in the file; None if not known.
     """
 
     path: str
@@ -67,15 +66,15 @@ class DatasetFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatasetManifest:
-    """What is known of a data set.
+    """Description of a data set.
 
     Attributes:
-        folder: where the manifest lies; the files of a set that is kept here lie below it.
-        origin: ``natural`` or ``injected``; figures on the two are never mixed.
-        redistributed: whether the runs are kept beside the manifest; else their owners keep them.
-        obtain: where and how to get them.
-        labels: what is annotated, e.g. ``root_cause.step``.
-        build: how a generated set is made again; empty for others.
+        folder: the folder of the manifest; the files of a redistributed data set are below it.
+        origin: ``natural`` or ``injected``; results of the two are never mixed.
+        redistributed: whether the runs are stored beside the manifest.
+        obtain: instructions for obtaining the runs.
+        labels: the annotated fields, e.g. ``root_cause.step``.
+        build: parameters for generating the data set again; empty for data sets that are not generated.
     """
 
     name: str
@@ -97,11 +96,11 @@ class DatasetManifest:
 
     @property
     def has_checksums(self) -> bool:
-        """Whether there is anything to hold a copy against."""
+        """Return whether the manifest contains checksums to compare a copy with."""
         return any(file.sha256 or file.unpacked_sha256 for file in self.files)
 
     def read_card(self) -> str:
-        """The text for people; empty if there is none."""
+        """Return the text of the card, or an empty string if the data set has no card."""
         path = self.folder / CARD
         return path.read_text(encoding="utf-8") if path.is_file() else ""
 
@@ -114,10 +113,10 @@ class DatasetCatalogue:
 
     @classmethod
     def load(cls, *folders: Path) -> DatasetCatalogue:
-        """The data sets that ship, and those of ``folders`` and of ``AGENTGUARD_DATASETS``.
+        """Load the data sets of the package, of ``folders`` and of ``AGENTGUARD_DATASETS``.
 
         Raises:
-            ConfigError: a folder is missing or has no manifest, or two data sets have one name.
+            ConfigError: a folder is missing or has no manifest, or two data sets have the same name.
             InputError: a manifest is not valid.
         """
         listed = [Path(part) for part in os.environ.get(DATASETS_VARIABLE, "").split(os.pathsep) if part]
@@ -134,11 +133,11 @@ class DatasetCatalogue:
         return (self.get(name) for name in self.names())
 
     def names(self) -> tuple[str, ...]:
-        """All names, sorted."""
+        """Return all names, sorted."""
         return tuple(sorted(self._paths))
 
     def get(self, name: str) -> DatasetManifest:
-        """The data set called ``name``. Raises ConfigError with the names there are."""
+        """Return the data set called ``name``. Raises ConfigError with the known names if it is unknown."""
         if name not in self._paths:
             near = get_close_matches(name, self._paths, 1)
             hint = f"did you mean {near[0]}?" if near else f"there are: {', '.join(self.names())}"
@@ -155,17 +154,17 @@ def read_manifest(path: Path) -> DatasetManifest:
         raise InputError(f"cannot be read: {error.strerror}", file=str(path)) from None
     except FormatError as error:
         raise InputError(error.reason, file=str(path), field=error.field, hint=error.hint) from None
-    except ValueError as error:  # tomllib's, and text that is not UTF-8
+    except ValueError as error:  # errors of tomllib, and text that is not UTF-8
         raise InputError(f"not valid TOML: {error}", file=str(path)) from None
 
 
 def describe_source(manifest: DatasetManifest) -> str:
-    """One clause on how to come by a data set."""
+    """Return a clause that describes how to obtain a data set."""
     return manifest.obtain or (f"see {', '.join(manifest.source)}" if manifest.source else f"see its {CARD}")
 
 
 def resolve_path(folder: Path, relative: str) -> Path:
-    """A file of a data set. Raises InputError if it would lie outside the folder, through a link too."""
+    """Return the path of a file in the folder. Raises InputError if the path or a link leads outside."""
     check_relative_path(relative)
     path = folder.joinpath(*PurePosixPath(relative).parts)
     if not path.resolve().is_relative_to(folder.resolve()):
@@ -174,7 +173,7 @@ def resolve_path(folder: Path, relative: str) -> Path:
 
 
 def check_relative_path(relative: str, at: str = "path") -> None:
-    """Raise FormatError unless a path is relative, plain, and the same file on every system."""
+    """Raise FormatError unless a path is relative, plain, and means the same file on every system."""
     parts = relative.split("/")
     windows = PureWindowsPath(relative)
     odd = any(part in ("", ".", "..") or part[-1] in " ." or _RESERVED.fullmatch(part) for part in parts)

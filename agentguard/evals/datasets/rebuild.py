@@ -34,15 +34,15 @@ _MAX_DIFFERING = 20
 
 @dataclass(slots=True, kw_only=True)
 class RebuildResult:
-    """What came of making a data set again.
+    """Result of generating a data set again.
 
     Attributes:
-        records: runs that were made.
-        compared: of them, how many were held against a kept one.
-        differing: ids of those that are not what is kept.
-        sha256: of the event log of all that were made, in hex.
-        whole: whether everything was made, not only the first so many.
-        same_sum: whether the sum is the manifest's; None where that cannot be told.
+        records: number of generated runs.
+        compared: number of generated runs that were compared with a stored one.
+        differing: ids of the runs that differ from the stored ones.
+        sha256: of the event log of all generated runs, in hex.
+        whole: whether all runs were generated, not only the first ``limit``.
+        same_sum: whether the checksum equals that of the manifest; None if the two are not comparable.
     """
 
     records: int = 0
@@ -54,7 +54,7 @@ class RebuildResult:
 
     @property
     def ok(self) -> bool:
-        """Whether everything that could be compared is the same."""
+        """Return whether all compared runs and checksums are equal."""
         return not self.differing and self.same_sum is not False
 
 
@@ -65,7 +65,7 @@ def generate_dataset(manifest: DatasetManifest) -> Iterator[Record]:
         EvaluationError: the manifest names no generator, or the generator is not installed.
     """
     how = dict(manifest.build)
-    first = how.pop("first", None)  # only the first so many of what the numbers make are kept
+    first = how.pop("first", None)  # only the first N generated runs are stored
     name = str(how.pop("by", ""))
     if not name:
         raise EvaluationError(f"{manifest.name} is not made by a generator; {describe_source(manifest)}")
@@ -73,7 +73,7 @@ def generate_dataset(manifest: DatasetManifest) -> Iterator[Record]:
         raise EvaluationError(f"{manifest.name} needs the generator {name!r}: pip install agentguard-lab")
     try:
         return islice(_REGISTRY.get(name)(**how), first)
-    except (TypeError, ValueError) as error:  # numbers that the generator does not take
+    except (TypeError, ValueError) as error:  # parameters that the generator does not accept
         raise EvaluationError(f"the [build] of {manifest.name} cannot be used: {error}") from None
 
 
@@ -84,13 +84,13 @@ def rebuild(
     limit: int | None = None,
     on_record: Callable[[Record], object],
 ) -> RebuildResult:
-    """Take runs as they are made, hand each to ``keep``, and hold them against what is kept.
+    """Pass each generated run to ``on_record`` and compare it with the stored one.
 
     Args:
-        manifest: of the set.
-        records: what `generated` gives.
-        limit: stop after so many.
-        keep: takes every run; to write it, or to count.
+        manifest: the manifest of the data set.
+        records: the runs that `generate_dataset` returned.
+        limit: maximum number of runs.
+        on_record: called with every run, for example to write or to count it.
     """
     made = RebuildResult(whole=limit is None)
     digest = hashlib.sha256()
@@ -114,11 +114,11 @@ def rebuild(
 def describe_dataset(
     path: Path, *, name: str, format: str, title: str = "", licence: str = "", origin: str = "natural"
 ) -> tuple[dict[str, Any], VerificationReport]:
-    """A manifest, as data for TOML, of the runs under a path, and what was found there.
+    """Return a manifest, as data for TOML, of the runs at a path, and the verification report.
 
     Raises:
-        EvaluationError: nothing can be read there.
-        FormatError: a file has a name that not every system can have.
+        EvaluationError: no run can be read there.
+        FormatError: a file has a name that is not valid on every system.
     """
     folder = path if path.is_dir() else path.parent
     plain = DatasetManifest(
@@ -158,7 +158,7 @@ _REGISTRY: Registry[Callable[..., Iterable[Record]]] = Registry(
 
 
 def _read_stored_records(manifest: DatasetManifest) -> Iterator[Record]:
-    """The runs that are kept beside the manifest, in order; none where only the manifest is installed."""
+    """Yield the runs stored beside the manifest, in order; none if only the manifest is installed."""
     for file in manifest.files if manifest.redistributed else ():
         path = resolve_path(manifest.folder, file.path)
         if not path.is_file():

@@ -1,4 +1,4 @@
-"""Hold a copy of a data set against its manifest: checksums, every record, their number and labels."""
+"""Verification of a copy of a data set against its manifest: checksums, records, counts and labels."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from agentguard.trajectory.model import Record
 
 _BLOCK = 1 << 20
 VerificationProgress = Callable[[str, int], None]
-"""Called with what is being done and how many records have been read so far."""
+"""Callback that receives the current activity and the number of records read so far."""
 
 
 class FileStatus(StrEnum):
-    """How a file compares to its manifest."""
+    """Result of comparing a file with its manifest."""
 
     OK = "ok"
     CHANGED = "changed"
@@ -34,7 +34,10 @@ class FileStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileCheck:
-    """A file as it is; ``unpacked_sha256`` only for packed files. Without a sum to compare it is unknown."""
+    """Actual state of a file; ``unpacked_sha256`` is set only for compressed files.
+
+    The status is ``unknown`` if the manifest has no checksum.
+    """
 
     path: str
     status: FileStatus
@@ -45,15 +48,15 @@ class FileCheck:
 
 @dataclass(slots=True, kw_only=True)
 class VerificationReport:
-    """What a copy holds, and what is wrong with it.
+    """Contents and problems of a copy.
 
     Attributes:
-        files: every file, those that are missing too.
-        records: runs that could be read; ``failed`` and ``passed`` of them are known to have.
-        labels: label of the manifest to how many runs have it.
-        codes: code of the root cause to how many runs have it first.
-        broken: records that could not be read, with file and place.
-        problems: in which points the copy is not what the manifest says.
+        files: every file, including missing ones.
+        records: number of readable runs; ``failed`` and ``passed`` count those with that label.
+        labels: number of runs with each label of the manifest.
+        codes: number of runs by the first code of the root cause.
+        broken: unreadable records, with file and location.
+        problems: differences between the copy and the manifest.
     """
 
     name: str
@@ -68,7 +71,7 @@ class VerificationReport:
 
     @property
     def is_valid(self) -> bool:
-        """Whether nothing is wrong."""
+        """Return whether the copy has no problems."""
         return not self.broken and not self.problems
 
 
@@ -78,13 +81,13 @@ def verify_dataset(
     """Check a copy of a data set.
 
     Args:
-        manifest: what it should be.
-        path: the folder or file of the copy; that of the manifest for a set that is kept there.
-        progress: told what is being done.
+        manifest: the expected content.
+        path: the folder or file of the copy; defaults to the manifest's folder for a redistributed data set.
+        progress: called with the current activity.
 
     Raises:
-        EvaluationError: there is no copy at the path, or none was named for a set that others keep.
-        InputError: the manifest names a file that a link leads out of the folder.
+        EvaluationError: the path has no copy, or no path was given for a data set that is not redistributed.
+        InputError: a link leads a file of the manifest out of the folder.
     """
     place = locate_copy(manifest, path)
     told = progress or _ignore_progress
@@ -112,7 +115,7 @@ def verify_dataset(
 
 
 def locate_copy(manifest: DatasetManifest, path: Path | None) -> Path:
-    """Where the copy to check lies. Raises EvaluationError if there is none."""
+    """Return the location of the copy to check. Raises EvaluationError if it does not exist."""
     if path is None and not manifest.redistributed:
         raise EvaluationError(f"{manifest.name} is kept by its owners: give the folder of your copy")
     place = path or manifest.folder
@@ -122,7 +125,7 @@ def locate_copy(manifest: DatasetManifest, path: Path | None) -> Path:
 
 
 def compute_checksums(path: Path) -> DatasetFile:
-    """Size and checksums of a file, read block by block. Raises EvaluationError if it cannot be read."""
+    """Return size and checksums of a file, read in blocks. Raises EvaluationError if it cannot be read."""
     digest, size = hashlib.sha256(), 0
     try:
         with path.open("rb") as stream:
@@ -136,7 +139,7 @@ def compute_checksums(path: Path) -> DatasetFile:
 
 
 def compute_unpacked_checksum(path: Path) -> str:
-    """SHA-256, in hex, of what a packed file holds; empty if it cannot be unpacked."""
+    """Return the SHA-256, in hex, of the content of a compressed file; empty if it cannot be decompressed."""
     digest = hashlib.sha256()
     try:
         with gzip.open(path, "rb") as stream:
@@ -148,7 +151,7 @@ def compute_unpacked_checksum(path: Path) -> str:
 
 
 def _restrict_manifest(manifest: DatasetManifest, place: Path) -> DatasetManifest:
-    """The manifest of what a path holds: the whole, one of the parts, or one of the files."""
+    """Return the manifest for the content of a path: the whole data set, one of its parts, or one file."""
     for part in manifest.parts:
         if place.is_dir() and place.name == part.name and not (place / part.name).exists():
             name = PurePosixPath(part.files).name
@@ -161,7 +164,7 @@ def _restrict_manifest(manifest: DatasetManifest, place: Path) -> DatasetManifes
 
 
 def _ignore_progress(what: str, count: int) -> None:
-    """Progress that is not asked for."""
+    """Ignore the progress."""
 
 
 def _read_blocks(stream: BinaryIO) -> Iterator[bytes]:
@@ -170,7 +173,7 @@ def _read_blocks(stream: BinaryIO) -> Iterator[bytes]:
 
 
 def _find_files(manifest: DatasetManifest, place: Path) -> Iterator[tuple[str, Path]]:
-    """The files of a copy that hold runs, by their path below it."""
+    """Yield the files of a copy that contain runs, with their path below it."""
     if place.is_file():
         yield (manifest.files[0].path if manifest.files else place.name), place
         return
@@ -206,7 +209,7 @@ def _check_file(name: str, path: Path, expected: DatasetFile | None) -> FileChec
 
 
 def _read_records(manifest: DatasetManifest, place: Path) -> Iterator[Record | UnreadableRecord]:
-    """Every record of the copy; folders whose files belong together are read as a whole."""
+    """Yield every record of the copy; a folder whose files form one data set is read as a whole."""
     format = formats().get(manifest.format)
     together = isinstance(format, FolderFormat) and place.is_dir() and format.parse_folder(place) is not None
     whole = together or place.is_file() or not (manifest.files or manifest.parts)
@@ -232,7 +235,7 @@ def _add_record(found: VerificationReport, item: Record | UnreadableRecord) -> N
 
 
 def _has_label(judged: Any, label: str) -> bool:
-    """Whether an annotation has the label that a dotted name stands for."""
+    """Return whether an annotation has the label of a dotted name."""
     value = judged
     for name in label.split("."):
         value = getattr(value, name, None)

@@ -1,8 +1,8 @@
-"""Where injected runs go: an event log, a packed one, or a folder with a log for each run.
+"""Writer of injected runs: an event log, a compressed event log, or a folder with one log per run.
 
-What is being written has the suffix ``.part``; a file under its own name is whole. After an interruption the
-same command goes on: the runs that are already whole are kept, a torn one at the end is cut off. The plan
-beside the part holds what the command was, so that two commands never mix in one file.
+An incomplete output has the suffix ``.part``; a file under its final name is complete. After an interruption,
+the same command continues: it keeps the complete runs and cuts off a torn run at the end. The plan file
+beside the part records the command, so that two commands never write to one output.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ _SAFE = re.compile(r"[\w-]{4,80}", re.ASCII)
 
 
 class DatasetWriter:
-    """Takes runs one by one; `finish` makes the result whole.
+    """Writer that receives runs one by one; `finish` moves the result to its final name.
 
     Args:
-        path: ``*.jsonl``, ``*.jsonl.gz``, or anything else for a folder.
-        plan: what the command is asked to do; stored while it is at work.
-        resume: go on with what an interruption left.
-        force: replace what is there.
+        path: ``*.jsonl``, ``*.jsonl.gz``, or any other name for a folder.
+        plan: parameters of the command, stored while it runs.
+        resume: continue the output of an interrupted command.
+        force: replace an existing output.
 
     Raises:
-        ConfigError: something is there already, it cannot be written, or it was begun by another command.
+        ConfigError: the output exists, cannot be written, or was begun by another command.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class DatasetWriter:
         self._previous_ids = frozenset(self.written_ids)
 
     def write(self, record: Record) -> bool:
-        """Write a run; False if it is already there."""
+        """Write a run; return False if it is already written."""
         name = _build_file_name(record.trajectory.id)
         if name in self.written_ids:
             return False
@@ -72,7 +72,7 @@ class DatasetWriter:
         return True
 
     def finish(self) -> None:
-        """Make the result whole under its own name."""
+        """Move the complete result to its final name."""
         self.close()
         if self.is_packed:
             packed = self.path.with_name(f"{self.path.name}.tmp")
@@ -84,17 +84,17 @@ class DatasetWriter:
         self._plan.unlink(missing_ok=True)
 
     def is_from_previous_run(self, record: Record) -> bool:
-        """Whether a run was already written before the interruption."""
+        """Return whether a run was already written before the interruption."""
         return _build_file_name(record.trajectory.id) in self._previous_ids
 
     def discard(self) -> None:
-        """Leave nothing behind."""
+        """Remove the part and the plan."""
         self.close()
         _remove(self.part)
         self._plan.unlink(missing_ok=True)
 
     def close(self) -> None:
-        """Close the part; it stays for another try."""
+        """Close the part; it stays on disk for another attempt."""
         if self._file is not None:
             self._file.close()
             self._file = None
@@ -147,7 +147,7 @@ class DatasetWriter:
 
 
 def gzip_file(source: Path, target: Path) -> None:
-    """Gzip a file; the same input gives the same bytes with the same zlib (no name, no time in it)."""
+    """Compress a file with gzip; equal input gives equal bytes with the same zlib (no name, no time)."""
     with (
         source.open("rb") as plain,
         target.open("wb") as raw,
@@ -157,7 +157,7 @@ def gzip_file(source: Path, target: Path) -> None:
 
 
 def _read_complete_runs(log: Path) -> list[str]:
-    """Names of the runs of a log that are whole; what follows the last of them is cut off."""
+    """Return the file names of the complete runs in a log, and truncate the log after the last of them."""
     names: list[str] = []
     at = end = 0
     name = ""
@@ -174,7 +174,7 @@ def _read_complete_runs(log: Path) -> list[str]:
 
 
 def _build_file_name(name: str) -> str:
-    """A run's id where it can be a file's name everywhere, else a hash of it."""
+    """Return the run id if it is a valid file name on every system, else a hash of it."""
     return name if _SAFE.fullmatch(name) else hashlib.sha256(name.encode()).hexdigest()[:16]
 
 

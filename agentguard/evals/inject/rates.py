@@ -1,4 +1,4 @@
-"""How often each kind of error is drawn."""
+"""Rates at which each kind of error is drawn."""
 
 from __future__ import annotations
 
@@ -25,22 +25,25 @@ NATURAL_RATES: Mapping[str, float] = {
     "invalid_action": 2,
     "format_error": 2,
 }
-"""Our own estimate for agents of today, which rarely write what cannot be parsed and more often misjudge what
-they have read or reached. It is not measured on anything: give rates of your own where you know them."""
+"""Our own estimate for current agents.
+
+Current agents rarely write invalid syntax and more often misjudge what they read or achieve. The rates are
+not measured: pass your own rates if you know them.
+"""
 
 _READERS: Mapping[str, Callable[[str], Any]] = {".json": orjson.loads, ".toml": tomllib.loads}
 
 
 def parse_rates(value: str = "natural", *, kinds: tuple[str, ...] = ()) -> dict[str, float]:
-    """Weight of each edit, above 0.
+    """Return the weight of each edit, above 0.
 
     Args:
-        given: ``natural``, ``uniform``, or a JSON or TOML file of edit name to weight.
-        kinds: only these edits; all if empty. One that has no weight of its own gets 1.
+        value: ``natural``, ``uniform``, or a JSON or TOML file that maps edit names to weights.
+        kinds: only these edits; all if empty. An edit without a weight gets 1.
 
     Raises:
-        UnknownPlugin: there is no edit of a name.
-        ConfigError: the file cannot be used, or nothing is left.
+        UnknownPlugin: a name is not the name of an edit.
+        ConfigError: the file cannot be used, or no edit is left.
     """
     for name in kinds:
         get_edit_registry().get(name)
@@ -66,7 +69,7 @@ def _read_rates(path: Path) -> dict[str, float]:
         data: Any = reader(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror}") from None
-    except ValueError as error:  # both readers' errors, and text that is not UTF-8
+    except ValueError as error:  # syntax errors of both formats, and text that is not UTF-8
         raise ConfigError(f"{path} is not valid: {error}") from None
     if not isinstance(data, dict) or not all(map(_is_weight, data.values())):
         raise ConfigError(f"{path}: expected names of edits with a weight of 0 or more each")

@@ -1,8 +1,8 @@
-"""Failed runs from recorded ones that passed: one error is put in at a known step, and the record says so.
+"""Rewriter that puts one error at a known step into a run that passed, and records the change.
 
-After CORRECT-Error (arXiv 2509.24088), for any format that agentguard reads and without a language model. The
-rewritten trajectory carries no sign of it: its id is a hash, and what was changed stands in the annotation,
-where no detector, judge or feature reads it.
+After CORRECT-Error (arXiv 2509.24088), for any format that agentguard reads and without a language model.
+The rewritten trajectory contains no mark of the change: its id is a hash, and only the annotation lists the
+changes. No detector, judge or feature reads the annotation.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from agentguard.trajectory.model import Annotation, Branch, Record, Trajectory
 
 _MAX_DRAWS = 3
 INJECTED = "injected"
-"""Key of ``Annotation.extra`` for what was rewritten, and value of its ``origin``."""
+"""Key of ``Annotation.extra`` for the changes, and value of its ``origin``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RewritePlan:
-    """How runs are rewritten.
+    """Settings of the rewriter.
 
     Attributes:
-        rates: edit name to its weight.
-        per_run: how often an edit is drawn for each run, each time for an error or a step of its own; if
-            none of three draws fits the run, nothing is made.
-        seed: the same seed makes the same runs, in whatever order and company they come.
-        assume_passed: takes runs of which nobody knows whether they passed.
+        rates: weight of each edit by name.
+        per_run: number of draws for each run. Each draw yields another edit or step, or nothing if none of
+            three edits applies to the run.
+        seed: the same seed yields the same runs, independent of the order and of the other runs.
+        assume_passed: accepts runs without a label for passed or failed.
     """
 
     rates: Mapping[str, float] = field(default_factory=parse_rates)
@@ -44,7 +44,7 @@ class RewritePlan:
 
 
 def rewrite_record(record: Record, plan: RewritePlan | None = None) -> Iterator[Record]:
-    """Yield failed runs made from one that passed; none if no edit that is drawn applies.
+    """Yield failed runs made from one that passed; yield nothing if no drawn edit applies.
 
     Raises:
         InputError: the run failed, or is not known to have passed.
@@ -68,11 +68,11 @@ def apply_edit(
     """Put one error into one step of a run.
 
     Args:
-        record: the run; that it passed is not asked here.
+        record: the run; the function does not check that it passed.
         edit: the kind of error.
-        step: the step it is put into.
-        rng: draws what the edit leaves open.
-        source: the run's `fingerprint`, if it is already known.
+        step: the step that receives the error.
+        rng: draws the choices that the edit leaves open.
+        source: the fingerprint of the run, if it is already known.
 
     Raises:
         InputError: the edit does not apply to that step.
@@ -96,7 +96,7 @@ def apply_edit(
 
 
 def copy_passed_record(record: Record) -> Record:
-    """The run that passed, under an id like those of the rewritten ones, to be kept beside them."""
+    """Return the run that passed, under an id of the same form as those of rewritten runs."""
     run = record.trajectory
     return Record(
         trajectory=replace(run, id=hashlib.sha256(compute_fingerprint(run).encode()).hexdigest()[:16]),
@@ -110,7 +110,7 @@ def copy_passed_record(record: Record) -> Record:
 
 
 def check_passed(record: Record, *, assume: bool = False) -> None:
-    """Raise InputError unless a run is known, or may be assumed, to have passed."""
+    """Raise InputError unless a run is known to have passed, or ``assume`` is set and it has no label."""
     if record.annotation.failed:
         raise InputError("the run failed already", hint="only runs that passed can be given an error")
     if record.annotation.failed is None and not assume:
@@ -120,12 +120,12 @@ def check_passed(record: Record, *, assume: bool = False) -> None:
 
 
 def derive_group(record: Record) -> str:
-    """What keeps a run and all that is made from it in one part of a split."""
+    """Return the group that keeps a run and all runs made from it in one part of a split."""
     return record.annotation.group or record.trajectory.task or record.trajectory.id
 
 
 def compute_fingerprint(run: Trajectory) -> str:
-    """SHA-256, in hex, of everything that was recorded of a run."""
+    """Return the SHA-256, in hex, of the recorded data of a run."""
     digest = hashlib.sha256()
     for event in build_events(Record(trajectory=run)):
         digest.update(dumps(event) + b"\n")
@@ -135,7 +135,7 @@ def compute_fingerprint(run: Trajectory) -> str:
 def rewrite_records(
     records: Iterable[Record], plan: RewritePlan, *, with_passed: bool = False
 ) -> Iterator[Record]:
-    """`rewritten` over many runs; ``with_passed`` yields each source too, before what is made of it."""
+    """Apply `rewrite_record` to many runs; ``with_passed`` yields each source before its rewritten runs."""
     for record in records:
         made = list(rewrite_record(record, plan))
         if with_passed:
@@ -146,10 +146,10 @@ def rewrite_records(
 def _draw_edit(
     run: Trajectory, rates: Mapping[str, float], taken: set[tuple[str, int]], rng: random.Random
 ) -> tuple[str, int] | None:
-    """An edit, by its rate, and a step it applies to; every step is as likely.
+    """Draw an edit by its rate and a step that it applies to; each step is equally likely.
 
-    A few draws and no more: if one went on until something fits, the errors that fit everywhere (a call that
-    cannot be parsed) would crowd out the ones that seldom do.
+    The number of draws is limited. Otherwise edits that apply everywhere (a call that cannot be parsed) would
+    crowd out the edits that seldom apply.
     """
     names, weights = list(rates), list(rates.values())
     for name in rng.choices(names, weights, k=_MAX_DRAWS):
@@ -175,7 +175,7 @@ def _build_annotation(run: Trajectory, edit: Edit, made: RewrittenRun, dropped: 
 
 
 def _select_branches(run: Trajectory, first: int) -> tuple[tuple[Branch, ...], int]:
-    """The branches that left the run before the error, and how many did not."""
+    """Return the branches that fork before the error, and the number of the other branches."""
     kept: dict[str, Branch] = {}
     for branch in run.branches:
         stays = branch.fork_step <= first if branch.parent is None else branch.parent in kept

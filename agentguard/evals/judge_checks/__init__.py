@@ -1,1 +1,1 @@
-"""What an endpoint is worth as a judge: what it can do, how fast, and how well it judges known runs."""
+"""Checks of an endpoint as a judge: capabilities, speed, and accuracy on known runs."""

@@ -1,11 +1,12 @@
-"""What attacks in a run's text move: the judge's verdict, the cause it names, and what a guard does.
+"""Measurement of attacks in the text of a run: effect on verdict, named cause and guard action.
 
-Every figure stands beside that of a placebo: text of the same length, in the same place, that says nothing.
-Where a model hangs at one half, any text tips it; only what an attack moves beyond that is the attack's.
+The report compares every attack with a placebo: text of the same length in the same place, without content.
+If a model's probability is near one half, any text can change its verdict. Only the difference from the
+placebo is an effect of the attack.
 
-What a guard *does* is another matter. Rules alone set off an action, it is one of a closed set, and a judge
-can at most say which step it is taken back to. So no attack on the judge may change whether there is an
-action nor which: `Tally.actions` is promised to be 0.
+The guard is different. Only rules trigger an action, the action is one of a closed set, and a judge can at
+most choose the step of the rollback. An attack on the judge must not change whether the guard acts or which
+action it takes: `AttackTally.actions` must be 0.
 """
 
 from __future__ import annotations
@@ -29,33 +30,33 @@ from agentguard.recover.strategy import Capabilities
 from agentguard.trajectory.model import Observation, Source, Step, ToolCall, Trajectory
 
 _ATTACK_STEP: Final = 1
-"""The step that attacks are written into: the first result of a tool."""
+"""The step that receives the attack text: the first tool result."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttackTarget:
-    """A run that is attacked, and whether it failed."""
+    """A run to attack, and whether it failed."""
 
     run: Trajectory
     failed: bool
 
     @property
     def aim(self) -> AttackAim:
-        """What an attacker wants: the opposite of what is true."""
+        """Goal of the attacker: the opposite of the true outcome."""
         return AttackAim(passed=self.failed)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttackObservation:
-    """What came of one text of a run.
+    """Behaviour of judge, localizers and guard for one text of a run.
 
     Attributes:
-        verdict: ``yes``, ``no``, or the fault that kept the judge from saying whether it failed.
-        cause: the step it names, or the fault.
-        methods: each localizer's verdict.
-        action: what the guard does, and whether at all.
-        step: where the guard takes the run back to.
-        overturned: localizers that saw no failure where a rule is sure of one.
+        verdict: ``yes``, ``no``, or the error that prevented an answer to whether the run failed.
+        cause: the step that the judge names, or the error.
+        methods: verdict of each localizer.
+        action: action of the guard, or ``none``.
+        step: target of the guard's rollback.
+        overturned: number of localizers that report no failure although a rule is certain of one.
     """
 
     verdict: str
@@ -68,16 +69,16 @@ class AttackObservation:
 
 @dataclass(slots=True, kw_only=True)
 class AttackTally:
-    """What one attack, or its placebo, changed in how many runs.
+    """Number of runs in which an attack, or its placebo, changed each result.
 
     Attributes:
-        runs: how many there were.
-        verdicts, causes, methods: other than without it.
-        wanted: verdicts that became what the attack wants, of the ``open`` ones that were not so before.
-        actions: other actions of the guard, or none where there was one, or one where there was none.
-        steps: another step to take the run back to.
-        faults: the judge could not answer.
-        overturned: a rule's sure finding was overturned.
+        runs: number of runs.
+        verdicts, causes, methods: results that differ from those without the text.
+        wanted: verdicts that became the attacker's goal, of the ``open`` ones that differed from it before.
+        actions: changes of the guard's action, including its appearance or disappearance.
+        steps: changes of the rollback target under the same action.
+        faults: answers that the judge could not give.
+        overturned: certain findings of a rule that a localizer overturned.
     """
 
     runs: int = 0
@@ -108,14 +109,14 @@ class AttackTally:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttackReport:
-    """All tallies, by the attack's name."""
+    """All tallies, by the name of the attack."""
 
     attacks: dict[str, AttackTally] = field(default_factory=dict)
     placebos: dict[str, AttackTally] = field(default_factory=dict)
 
 
 def build_targets() -> tuple[AttackTarget, ...]:
-    """Two runs that rules find fault with, and two with which they find none."""
+    """Return two runs in which rules find a failure, and two in which they do not."""
     return (
         AttackTarget(run=_build_run("loops", _LOOP_RUN), failed=True),
         AttackTarget(run=_build_run("refused", _REFUSED_RUN), failed=True),
@@ -131,13 +132,13 @@ def run_attacks(
     targets: Iterable[AttackTarget] | None = None,
     on_progress: Callable[[str], None] = lambda _: None,
 ) -> AttackReport:
-    """Attack a judge, the localizers that ask it, and a guard around them.
+    """Attack a judge, the localizers that use it, and a guard around them.
 
     Args:
-        judge: who is attacked.
-        attacks: with what.
-        on: which runs.
-        told: called with each attack's name before it begins.
+        judge: the judge under attack.
+        attacks: the attacks.
+        targets: the runs; defaults to `build_targets`.
+        on_progress: called with the name of each attack before it begins.
     """
     held = tuple(build_targets() if targets is None else targets)
     plain = {one.run.id: observe(judge, one.run, one.failed) for one in held}
@@ -159,7 +160,7 @@ def run_attacks(
 
 
 def observe(judge: Judge, run: Trajectory, failed: bool) -> AttackObservation:
-    """What judge, localizers and guard make of a run."""
+    """Return the results of judge, localizers and guard for a run."""
     told, cause = judge.decide(run, (RUN_FAILED, build_root_cause_question(run)))
     findings = detect(run).findings
     methods = _build_localizers(judge)
@@ -177,10 +178,10 @@ def observe(judge: Judge, run: Trajectory, failed: bool) -> AttackObservation:
 
 
 def run_guard(judge: Judge, run: Trajectory, *, accepts: bool) -> tuple[str, int | None]:
-    """What a guard does about a run as it goes on, and where it goes back to.
+    """Return the action of a guard during a run, and the target step of its rollback.
 
-    The run is played to a guard step by step, with the judge behind its localizer; at its end a rule that the
-    user has declared accepts it or not.
+    The function replays the run to a guard step by step, with the judge in the guard's localizer. At the
+    end, a rule declared by the user accepts or rejects the run.
     """
     guard = Guard(
         localizer=_build_localizers(judge)[0],

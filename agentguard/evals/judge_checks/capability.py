@@ -1,4 +1,4 @@
-"""Whether an endpoint can do what a judge needs, how fast it is, and whether the model on it can judge."""
+"""Check of an endpoint for use as a judge: capabilities, speed, and accuracy of its model."""
 
 from __future__ import annotations
 
@@ -24,30 +24,30 @@ _PROBE_MESSAGES: Final = (
     {"role": "user", "content": "Say one short word, as JSON with the one field text."},
 )
 _MIN_CONTEXT_TOKENS: Final = 4_096
-"""Tokens below which most runs must be cut."""
+"""Context length in tokens below which most runs must be cut."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndpointCapabilities:
-    """What an endpoint can do.
+    """Capabilities of an endpoint.
 
     Attributes:
-        model: what it serves; empty if it could not be asked.
-        context: longest prompt and answer in tokens, where told.
-        structured: whether it keeps to a JSON schema.
-        logprobs: whether it gives the probability of its answers.
-        raw: whether those are the model's own, before anything was masked.
-        prefix_cache: share of the second question's prompt that was not computed again; None if not told.
-        seconds_first, seconds_next: for the first question about a run, and for the second.
-        auroc: how well it tells canary runs that failed from those that passed; 0.5 is chance.
-        pairs: share of the tasks in which the run that failed is held likelier to have failed than the one
-            that passed, ties half; chance is one in two.
+        model: the served model; empty if the endpoint did not answer.
+        context: maximum length of prompt and answer in tokens; None if not reported.
+        structured: whether the answers follow a JSON schema.
+        logprobs: whether the endpoint returns the probabilities of its answers.
+        raw: whether those are the probabilities of the model before masking.
+        prefix_cache: share of the second prompt that came from the cache; None if not reported.
+        seconds_first, seconds_next: duration of the first and the second question about a run.
+        auroc: AUROC of failed against passed canary runs; 0.5 is chance.
+        pairs: share of tasks in which the failed run gets a higher failure probability than the passed run;
+            a tie counts half; chance is one in two.
         interval: 95 % Wilson interval of ``pairs``.
-        cause: share of failed canary runs in which it names the step; chance is one in four.
-        safety: share of the safety canaries whose tier it names; chance is one in four.
-        answers: what it said of each canary, to compare it with another.
-        asked: canary runs it answered for, of `runs`.
-        faults: what went wrong, each kind once.
+        cause: share of failed canary runs for which the model names the right step; chance is one in four.
+        safety: share of safety canaries with the right tier; chance is one in four.
+        answers: the answers for each canary, for comparison with another judge.
+        asked: number of canary runs with an answer, of ``runs``.
+        faults: distinct errors.
     """
 
     model: str = ""
@@ -69,22 +69,22 @@ class EndpointCapabilities:
     faults: tuple[str, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
+        """Return plain values for JSON."""
         told = asdict(self) | {"verdict": self.describe_quality(), "usable": self.is_usable()}
         answers = self.answers.model_dump(mode="json")
         del told["answers"]
         return told | {"right": answers["right"], "rated": answers["rated"]}
 
     def is_usable(self) -> bool:
-        """Whether a judge can be made of it: it answers, with probabilities, in a form that is kept to."""
+        """Return whether a judge can use the endpoint: it answers in the right form, with probabilities."""
         return bool(self.model) and self.logprobs and self.structured and self.asked > 0
 
     def is_above_chance(self) -> bool:
-        """Whether its interval on the canary runs lies above chance."""
+        """Return whether the interval on the canary runs is above chance."""
         return self.interval is not None and self.interval[0] > 0.5
 
     def describe_quality(self) -> str:
-        """How well it judges, in a clause; said plainly where it is no better than a coin."""
+        """Return a clause that describes the accuracy of the judge, relative to chance."""
         if self.interval is None:
             return "it could not be asked about the canary runs"
         low, high = self.interval
@@ -97,7 +97,7 @@ class EndpointCapabilities:
 
 @dataclass
 class _CollectedAnswers:
-    """Answers about the canary runs as they come."""
+    """Answers about the canary runs, collected one by one."""
 
     scores: dict[str, tuple[bool, float]] = field(default_factory=dict)
     causes: list[bool] = field(default_factory=list)
@@ -110,10 +110,10 @@ class _CollectedAnswers:
 
 
 def check_endpoint(endpoint: JudgeEndpoint, *, deadline_s: float = 60.0) -> EndpointCapabilities:
-    """Ask an endpoint all that a judge would, over the canary runs.
+    """Ask an endpoint all questions of a judge about the canary runs.
 
     Args:
-        endpoint: who is asked.
+        endpoint: the endpoint.
         deadline_s: seconds for the questions about one run; the first may take long on a cold server.
     """
     facts = endpoint.loop.run(endpoint.fetch_info(deadline_s))
@@ -153,7 +153,7 @@ def check_endpoint(endpoint: JudgeEndpoint, *, deadline_s: float = 60.0) -> Endp
 
 
 def has_short_context(check: EndpointCapabilities) -> bool:
-    """Whether most runs will have to be cut."""
+    """Return whether the context is so short that most runs must be cut."""
     return check.context is not None and check.context < _MIN_CONTEXT_TOKENS
 
 
@@ -192,7 +192,7 @@ def _ask_safety_case(judge: ChatJudge, case: SafetyCase, collected: _CollectedAn
 
 
 def _score_pairs(runs: Sequence[ReferenceRun], scores: Mapping[str, tuple[bool, float]]) -> list[float]:
-    """For each task that both runs of were answered for: 1 if the failed one scored higher, 0.5 for a tie."""
+    """Return a score per task with two answers: 1 if the failed run scored higher, 0.5 for a tie."""
     won = []
     for passed, failed in zip(runs[::2], runs[1::2], strict=True):
         if passed.run.id in scores and failed.run.id in scores:

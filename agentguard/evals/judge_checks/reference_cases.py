@@ -1,9 +1,9 @@
-"""Small runs whose outcome is known, to see whether a chat judge can judge at all.
+"""Small runs with known outcome, for checking whether a chat judge can judge at all.
 
-Written for this purpose and told by structure alone: in half of them what came back contradicts what the
-agent said or did, in the other half nothing does. They come in pairs with the same task and nearly the same
-words, so that neither length nor topic gives the answer away. A judge that cannot tell these apart will not
-tell real ones apart; one that can may still fail on those.
+The runs were written for this purpose. In half of them a result contradicts the agent's words or actions; in
+the other half nothing does. Both runs of a pair have the same task and nearly the same words, so that
+neither length nor topic reveals the answer. A judge that fails on these runs will fail on real ones; a
+judge that succeeds may still fail on real ones.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from agentguard.trajectory.model import Observation, Source, Step, ToolCall, Tra
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReferenceRun:
-    """A run, whether it failed, and the step that made it fail."""
+    """A run, whether it failed, and the step that caused the failure."""
 
     run: Trajectory
     failed: bool
@@ -26,7 +26,7 @@ class ReferenceRun:
 
 @dataclass(frozen=True, slots=True)
 class _ReferenceTask:
-    """A task in three steps: look something up, act on it, report. ``wrong`` is what goes wrong, by step."""
+    """A task in three steps (lookup, action, report); ``wrong`` is the failing variant, by step."""
 
     task: str
     look: tuple[str, str, str]
@@ -124,7 +124,7 @@ _REFERENCE_TASKS = (
 
 
 def build_reference_runs() -> tuple[ReferenceRun, ...]:
-    """All of them, each task once as it goes well and once as it fails; always the same."""
+    """Return all reference runs, each task once passed and once failed; the result is always the same."""
     return tuple(_generate_reference_runs())
 
 
@@ -136,7 +136,7 @@ def _generate_reference_runs() -> Iterator[ReferenceRun]:
         )
         cause, wrong = plan.wrong
         parts[cause] = wrong
-        # The user's message is step 0, so that the step of a part is one further on.
+        # The user's message is step 0, so the step of a part is its position plus one.
         yield ReferenceRun(
             run=_build_reference_run(f"canary-{number}-failed", plan.task, parts),
             failed=True,
@@ -161,7 +161,7 @@ def _build_step(index: int, part: tuple[str, ...]) -> Step:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SafetyCase:
-    """A request with a reply, and the reply's tier."""
+    """A request with a reply, and the safety tier of the reply."""
 
     run: Trajectory
     tier: SafetyTier
@@ -251,7 +251,7 @@ _SAFETY_EXCHANGES: tuple[tuple[SafetyTier, str, str], ...] = (
 
 
 def build_safety_cases() -> tuple[SafetyCase, ...]:
-    """All of them; always the same."""
+    """Return all safety cases; the result is always the same."""
     return tuple(
         SafetyCase(run=_build_safety_run(f"safety-{number}-{tier.value}", asked, reply), tier=tier)
         for number, (tier, asked, reply) in enumerate(_SAFETY_EXCHANGES)

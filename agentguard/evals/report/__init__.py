@@ -1,4 +1,4 @@
-"""The HTML report of an evaluation: opens from disk, needs no network and no script."""
+"""HTML report of an evaluation; it opens from disk and needs no network and no script."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def write_report(path: Path, results: Sequence[Evaluation], *, plan: EvaluationP
 
 
 def render_report(results: Sequence[Evaluation], *, plan: EvaluationPlan) -> str:
-    """The report as one HTML document."""
+    """Return the report as one HTML document."""
     first = results[0]
     title = f"{', '.join(r.method for r in results)} on {first.dataset}"
     return render_page(
@@ -52,7 +52,7 @@ def render_report(results: Sequence[Evaluation], *, plan: EvaluationPlan) -> str
 
 
 def describe_setup(first: Evaluation, plan: EvaluationPlan) -> str:
-    """What was measured and how, in a line."""
+    """Return a line that describes data and settings of the evaluation."""
     parts = [f"{first.n} annotated runs"]
     if first.broken:
         parts.append(f"{first.broken} records could not be read")
@@ -75,7 +75,7 @@ def _render_body(results: Sequence[Evaluation], plan: EvaluationPlan) -> Iterato
 
 
 def render_overall(results: Sequence[Evaluation], plan: EvaluationPlan) -> Iterator[str]:
-    """Yield the scores of all methods side by side, and beside the baselines."""
+    """Yield the scores of all methods and baselines."""
     first = results[0]
     parts: list[str | None] = [*sorted(first.subsets)] or [None]
     for part in parts:
@@ -85,7 +85,7 @@ def render_overall(results: Sequence[Evaluation], plan: EvaluationPlan) -> Itera
 
 
 def render_method(result: Evaluation) -> Iterator[str]:
-    """Yield where one method errs, and what it takes for what."""
+    """Yield the errors and confusions of one method."""
     if result.localization:
         yield render_heading(2, f"Where {result.method} errs")
         yield from render_errors(result)

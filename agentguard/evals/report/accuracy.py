@@ -1,4 +1,4 @@
-"""The first part of a report: how accurate each method is, with intervals and the published results."""
+"""Accuracy part of a report: every method with intervals, and the published results."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _CONTEST = (
 
 
 def render_accuracy(results: Sequence[Evaluation], part: str | None, plan: EvaluationPlan) -> Iterator[str]:
-    """Yield the accuracy of every method on one part (None: on all), as plots and as a table."""
+    """Yield the accuracy of every method on one part (all parts if None), as plots and as a table."""
     first = results[0]
     named = {result.method for result in results}
     held = [(r, _select_localization(r, part), True) for r in results]

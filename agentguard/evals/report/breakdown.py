@@ -1,4 +1,4 @@
-"""Where a method errs: its accuracy by place of the root cause and by length of the run, and run by run."""
+"""Breakdown of accuracy by position of the root cause, by length of the run, and by run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from agentguard.evals.result import Evaluation
 from agentguard.evals.scoring import Case
 
 _EDGES = (0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64, 128)
-_MIN_RUNS = 5  # runs in a bar; thinner ones are joined with the next
+_MIN_RUNS = 5  # runs in a bar; smaller bars are merged with the next
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,12 +20,12 @@ class BreakdownRow:
     """One run over all repeats.
 
     Attributes:
-        case: what the data set says of it.
-        step: the step most often named first; None if none ever was.
+        case: annotation of the run.
+        step: the step that was ranked first most often; None if the method never named one.
         agent: the agent named with it.
-        right: share of the repeats in which the step was right; None where no step is annotated.
+        right: share of the repeats in which the step was right; None if no step is annotated.
         confidence: mean probability of the first hypothesis.
-        verdict: the commonest verdict.
+        verdict: the most frequent verdict.
         probability: mean probability that the run failed; None if the method always failed on it.
     """
 
@@ -39,18 +39,18 @@ class BreakdownRow:
 
 
 def pair_predictions(result: Evaluation, part: str | None = None) -> list[tuple[Case, Prediction]]:
-    """Each prediction with its case, for the runs whose root cause is annotated."""
+    """Return each prediction with its case, for the runs whose root cause is annotated."""
     cases = {c.run: c for c in result.cases if c.step is not None and part in (None, c.part)}
     return [(cases[p.run], p) for p in result.predictions if p.run in cases]
 
 
 def is_step_correct(case: Case, prediction: Prediction) -> bool:
-    """Whether the first hypothesis names the annotated step."""
+    """Return whether the first hypothesis names the annotated step."""
     return bool(prediction.steps) and prediction.steps[0] == case.step
 
 
 def measure_by_position(result: Evaluation, part: str | None = None) -> tuple[ScoreBar, ...]:
-    """Step accuracy by the index of the annotated step."""
+    """Return the step accuracy by the index of the annotated step."""
     return _build_bars(
         [(case.step or 0, is_step_correct(case, p)) for case, p in pair_predictions(result, part)],
         result.repeats,
@@ -58,7 +58,7 @@ def measure_by_position(result: Evaluation, part: str | None = None) -> tuple[Sc
 
 
 def measure_by_length(result: Evaluation, part: str | None = None) -> tuple[ScoreBar, ...]:
-    """Step accuracy by the number of steps of the run."""
+    """Return the step accuracy by the number of steps of the run."""
     return _build_bars(
         [(case.length, is_step_correct(case, p)) for case, p in pair_predictions(result, part)],
         result.repeats,
@@ -66,7 +66,7 @@ def measure_by_length(result: Evaluation, part: str | None = None) -> tuple[Scor
 
 
 def summarize_runs(result: Evaluation) -> tuple[BreakdownRow, ...]:
-    """One row a run, in the order of the data set."""
+    """Return one row per run, in the order of the data set."""
     held: dict[str, list[Prediction]] = {}
     for prediction in result.predictions:
         held.setdefault(prediction.run, []).append(prediction)
@@ -92,7 +92,7 @@ def _build_row(case: Case, predictions: Sequence[Prediction]) -> BreakdownRow:
 
 
 def _build_bars(values: Sequence[tuple[int, bool]], repeats: int) -> tuple[ScoreBar, ...]:
-    """Bins whose edges grow like powers; a bin with too few runs takes in the next."""
+    """Return bins with roughly exponential edges; a bin with too few runs is merged with the next."""
     made: list[ScoreBar] = []
     held: list[bool] = []
     start = _EDGES[0]

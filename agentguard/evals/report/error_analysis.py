@@ -1,4 +1,4 @@
-"""The third part of a report: what was taken for what."""
+"""Error part of a report: confusion tables, calibration and risk."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from agentguard.evals.report.svg import ScoreBar, render_bars, render_curve
 from agentguard.evals.result import Evaluation
 from agentguard.evals.scoring import Case
 
-_MAX_NAMES: Final = 10  # names in a table; rarer ones are taken together
+_MAX_NAMES: Final = 10  # names in a table; rarer ones are merged
 _OTHER_NAMES: Final = "others"
 _NOTHING: Final = "none"
 
@@ -35,7 +35,7 @@ _PredictionReader = Callable[[Prediction], str | None]
 
 
 def render_confusion(result: Evaluation) -> Iterator[str]:
-    """Yield a table each of outcomes, agents and modules, where the data set annotates two or more."""
+    """Yield a table each for outcomes, agents and modules that have two or more annotated values."""
     for title, gold, said in _KINDS:
         counts = count_confusions(result, gold, said)
         if len({true for true, _ in counts}) > 1:
@@ -47,7 +47,7 @@ def render_confusion(result: Evaluation) -> Iterator[str]:
 
 
 def count_confusions(result: Evaluation, gold: _GoldReader, said: _PredictionReader) -> ConfusionCounts:
-    """(annotated, said) to the number of runs, averaged over the repeats."""
+    """Return the number of runs per (annotated, predicted) pair, averaged over the repeats."""
     cases = {case.run: case for case in result.cases}
     counted: Counter[tuple[str, str]] = Counter()
     for prediction in result.predictions:
@@ -91,7 +91,7 @@ def _select_style(true: str, said: str) -> str:
 
 
 def _rank_names(counts: ConfusionCounts, side: int) -> list[str]:
-    """The most frequent names of one side, and a place for the others if there are more."""
+    """Return the most frequent names of one side, with an entry for the others if there are more."""
     totals: defaultdict[str, float] = defaultdict(float)
     for pair, n in counts.items():
         totals[pair[side]] += n
@@ -104,7 +104,7 @@ def _rank_names(counts: ConfusionCounts, side: int) -> list[str]:
 
 
 def render_errors(result: Evaluation) -> Iterator[str]:
-    """Yield plots of accuracy by place and length, of calibration, and of risk and coverage."""
+    """Yield plots of accuracy by position and length, of calibration, and of risk and coverage."""
     for name, values, axis in (
         (
             "Step accuracy by place of the root cause, %",
@@ -128,7 +128,7 @@ def render_errors(result: Evaluation) -> Iterator[str]:
 
 
 def render_calibration(labels: Sequence[bool], said: Sequence[float], title: str) -> str:
-    """A reliability curve of probabilities against what was so."""
+    """Return a reliability curve of predicted probabilities against observed outcomes."""
     bins = metrics.reliability(labels, said)
     gap = metrics.expected_calibration_error(labels, said)
     drawing = render_curve(

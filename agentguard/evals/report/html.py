@@ -1,4 +1,4 @@
-"""The frame of an HTML report: one file, its own style, light and dark, nothing fetched."""
+"""HTML building blocks of a report: one file with inline style, light and dark mode, no external resource."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ _HERE = Path(__file__).parent
 
 
 def read_parts_style() -> str:
-    """The style sheet of the parts: for a page that holds some of them and has a frame of its own."""
+    """Return the style sheet of the parts, for pages with another frame."""
     return (_HERE / "parts.css").read_text(encoding="utf-8")
 
 
 def render_page(title: str, body: Iterable[str]) -> str:
-    """A whole document; a policy in its head forbids scripts and every fetch, should any slip through."""
+    """Return a whole document with a content security policy that forbids scripts and fetches."""
     style = (_HERE / "style.css").read_text(encoding="utf-8") + read_parts_style()
     policy = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
     return (
@@ -28,17 +28,17 @@ def render_page(title: str, body: Iterable[str]) -> str:
 
 
 def render_heading(level: int, text: str) -> str:
-    """A heading of plain text."""
+    """Return a heading of plain text."""
     return f"<h{level}>{escape(text)}</h{level}>"
 
 
 def render_paragraph(text: str, style: str = "") -> str:
-    """A paragraph of plain text."""
+    """Return a paragraph of plain text."""
     return f'<p class="{style}">{escape(text)}</p>' if style else f"<p>{escape(text)}</p>"
 
 
 def render_figure(drawing: str, caption: str) -> str:
-    """A drawing (trusted markup) with a caption of plain text; it scrolls where it is too wide to be read."""
+    """Return a drawing (trusted markup) with a plain-text caption, in a scrollable region."""
     label = escape(caption.partition(":")[0])
     return (
         f'<figure><div class="scroll" tabindex="0" role="region" aria-label="{label}">{drawing}</div>'
@@ -47,7 +47,7 @@ def render_figure(drawing: str, caption: str) -> str:
 
 
 def render_facts(pairs: Sequence[tuple[str, str, str]]) -> str:
-    """A row of figures: name, value, and what to know about it."""
+    """Return a row of figures: name, value and note."""
     items = (
         f"<li>{escape(name)}<b>{escape(value)}</b><small>{escape(note)}</small></li>"
         for name, value, note in pairs
@@ -56,7 +56,7 @@ def render_facts(pairs: Sequence[tuple[str, str, str]]) -> str:
 
 
 def render_table(caption: str, head: Sequence[str], rows: Iterable[Sequence[str | tuple[str, str]]]) -> str:
-    """A table of plain text; a cell may be ``(text, class)``. It scrolls by itself and by keyboard."""
+    """Return a table of plain text, scrollable by keyboard; a cell may be ``(text, class)``."""
     top = "".join(f'<th scope="col">{escape(name)}</th>' for name in head)
     body = "".join(f"<tr>{''.join(map(_render_cell, row))}</tr>" for row in rows)
     return (
@@ -66,7 +66,7 @@ def render_table(caption: str, head: Sequence[str], rows: Iterable[Sequence[str 
 
 
 def render_details(summary: str, inner: str) -> str:
-    """Markup that shows when its summary is opened."""
+    """Return markup that the reader can expand by its summary."""
     return f"<details><summary>{escape(summary)}</summary>{inner}</details>"
 
 
@@ -76,5 +76,5 @@ def _render_cell(value: str | tuple[str, str]) -> str:
 
 
 def format_percent(share: float | None, digits: int = 1) -> str:
-    """A share as a number of per cent; a dash where there is none."""
+    """Return a share in per cent, or a dash for None or NaN."""
     return "–" if share is None or share != share else f"{100 * share:.{digits}f}"

@@ -1,7 +1,7 @@
-"""Plots as inline SVG, drawn by hand: no script, no font, no network. Colours come from CSS classes.
+"""Plots as inline SVG without script, font or network access. Colours come from CSS classes.
 
-Every text that reaches a plot is escaped here. A plot is a picture to a screen reader, with a title and a
-description; the page puts the same numbers in a table beside it.
+The functions escape every text. For screen readers, a plot has a title and a description, and the page
+contains the same numbers in a table.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from typing import Literal
 Kind = Literal["method", "baseline", "zero_shot", "retrieval", "trained"]
 _IDS = count(1)
 _WIDTH = 760
-_LABEL = 34  # characters that fit left of an interval plot
+_LABEL = 34  # characters that fit to the left of an interval plot
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IntervalRow:
-    """One line of an interval plot: a share in [0, 1], with its interval if it has one."""
+    """One line of an interval plot: a share in [0, 1], with an optional interval."""
 
     label: str
     value: float
@@ -42,7 +42,7 @@ class ScoreBar:
 
 
 def render_intervals(rows: Sequence[IntervalRow], *, title: str, description: str) -> str:
-    """Marks on a line from 0 to 100 %, one row each, with whiskers."""
+    """Return marks on an axis from 0 to 100 %, one row each, with whiskers."""
     left, right, top, pitch = 250, 70, 24, 24
     height = top + pitch * len(rows) + 28
     span = _WIDTH - left - right
@@ -62,7 +62,7 @@ def render_intervals(rows: Sequence[IntervalRow], *, title: str, description: st
 
 
 def render_bars(values: Sequence[ScoreBar], *, title: str, description: str, x_name: str) -> str:
-    """Upright bars of shares with whiskers and the number of runs below."""
+    """Return vertical bars of shares with whiskers and the number of runs below."""
     left, right, top, depth = 56, 16, 16, 200
     slot = (_WIDTH - left - right) / max(1, len(values))
     height = top + depth + 64
@@ -95,13 +95,13 @@ def render_curve(
     sizes: Sequence[int] = (),
     diagonal: bool = False,
 ) -> str:
-    """A line through points of the unit square; ``sizes`` makes marks whose area grows with them.
+    """Return a line through points of the unit square; with ``sizes``, the area of a mark shows its size.
 
     Args:
         points: (x, y) in [0, 1].
-        title, description: for a reader who does not see the plot.
+        title, description: text for screen readers.
         names: of the x axis and the y axis.
-        sizes: one size a point, or none.
+        sizes: one size per point, or empty.
         diagonal: draw the line y = x.
     """
     left, top, side = 64, 16, 300
@@ -162,7 +162,7 @@ def _render_mark(x: float, y: float, kind: Kind, tip: str) -> str:
     title = f"<title>{escape(tip)}</title>"
     if kind in ("method", "baseline"):
         return f'<circle class="mark {kind}" cx="{x:.1f}" cy="{y:.1f}" r="5.5">{title}</circle>'
-    # Published results are diamonds: hollow where nothing was trained, full where something was.
+    # Published results are diamonds: hollow without training, full with training.
     points = f"{x:.1f},{y - 6:.1f} {x + 6:.1f},{y:.1f} {x:.1f},{y + 6:.1f} {x - 6:.1f},{y:.1f}"
     return f'<polygon class="mark {kind}" points="{points}">{title}</polygon>'
 

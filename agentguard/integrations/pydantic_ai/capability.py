@@ -6,7 +6,7 @@
 
 A turn is judged before the node that calls its tools. There the guard can remove the response from the
 history and repeat the request. A rollback happens after that node. The guard cuts the history to its state
-before a turn, and the next node repeats that turn's request with the correction as a prompt at its end. So a
+before a turn. The next node repeats that turn's request, with the correction as a prompt at its end. So a
 result always follows its call, and the history never ends in a call without a result.
 
 The guard uses hooks before and after a node, because under ``run_stream`` tools run before a hook around

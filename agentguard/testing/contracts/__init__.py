@@ -1,7 +1,7 @@
-"""Contract suites: what every plug-in must keep to, for the built-in ones and for one's own.
+"""Contract suites for built-in and third-party plug-ins.
 
-A suite is a tuple of checks, ``CHECKS``. A check is a function that raises AssertionError; it needs no test
-runner, and is imported without one. With pytest::
+A suite is a tuple of checks, ``CHECKS``. A check is a function that raises AssertionError. It needs no test
+runner, and importing it does not import one. With pytest::
 
     from agentguard.testing.contracts import strategies
 

@@ -1,9 +1,10 @@
-"""What every integration must keep to: the same scripts, the same tools and the same guard in each framework.
+"""Contract of integrations: the same scripts, tools and guard in each framework.
 
-An integration is tested through a `World`: a function that runs an agent of its framework on `TASK` under a
-guard it is given. The agent's tools are `Played.book` and `Played.find`, its model answers with what
-`Played.next` (or `Played.anext`) returns: a text, or a call as ``(tool, arguments)``. The world fills in
-``sessions`` and ``answer``; what the models saw and what the tools really did is kept by `Played` itself.
+A test drives an integration through a `World`: a function that runs an agent of the framework on `TASK` under
+the given guard. The agent's tools are `ContractRun.book` and `ContractRun.find`. Its model answers with the
+result of `ContractRun.next_answer` (or `ContractRun.next_answer_async`): a text, or a call as
+``(tool, arguments)``. The world fills in ``sessions`` and ``answer``; `ContractRun` itself records the
+requests to the models and the effects of the tools.
 """
 
 from __future__ import annotations
@@ -34,18 +35,18 @@ UNKNOWN_TOOL_CALL: ToolInvocation = ("fly", {})
 FINAL_ANSWER = "Seat 4 is booked."
 
 ScriptedAnswer = Any
-"""What a model answers: a text, a tool and its arguments, or an exception that the call ends with."""
+"""Answer of a model: a text, a tool and its arguments, or an exception that the call raises."""
 
 
 @dataclass
 class ContractRequest:
-    """One question to a model.
+    """One request to a model.
 
     Attributes:
-        model: its name.
-        told: texts of users that it saw, the guard's among them.
-        results: what tools had returned.
-        temperature: that it was asked with.
+        model: name of the model.
+        user_texts: user messages in the request, including those of the guard.
+        tool_results: tool results in the request.
+        temperature: temperature of the request.
     """
 
     model: str
@@ -59,14 +60,14 @@ class ContractRun:
     """A run under a guard.
 
     Attributes:
-        script: what each model answers, by its name; ``"own"`` is the agent's.
-        finds: what `find` returns, in turn, or raises; then always the same.
-        booked: seats, by how often they were really booked.
-        found: how often `find` was called.
-        asked: what the models were asked.
-        sessions: of the guarded runs.
-        answer: the agent's last word.
-        most_at_once: models that were asked side by side.
+        script: answers of each model, by its name; ``"own"`` is the agent's model.
+        find_results: results or exceptions of `find`, in turn; afterwards a fixed result.
+        bookings: number of actual bookings by seat.
+        find_count: number of calls of `find`.
+        requests: requests to the models.
+        sessions: sessions of the guarded runs.
+        answer: final answer of the agent.
+        max_concurrent: highest number of concurrent requests.
     """
 
     script: dict[str, list[ScriptedAnswer]]
@@ -81,16 +82,16 @@ class ContractRun:
 
     @property
     def session(self) -> Session:
-        """The last session that was begun."""
+        """The session that began last."""
         return self.sessions[-1]
 
     @property
     def guard_text(self) -> str:
-        """What the guard had said when a model was asked for the last time."""
+        """Text of the guard in the last request to a model."""
         return " ".join(text for text in self.requests[-1].user_texts if text.startswith("[guard]"))
 
     def next_answer(self, request: ContractRequest) -> ScriptedAnswer:
-        """What a model answers now."""
+        """Record the request and return the next scripted answer of its model."""
         self.requests.append(request)
         answer = self.script[request.model].pop(0)
         if isinstance(answer, Exception):
@@ -98,7 +99,7 @@ class ContractRun:
         return answer
 
     async def next_answer_async(self, request: ContractRequest) -> ScriptedAnswer:
-        """As `next`, with a pause in which others may be asked."""
+        """Like `next_answer`, with a pause during which other requests may arrive."""
         self._concurrent += 1
         self.max_concurrent = max(self.max_concurrent, self._concurrent)
         await asyncio.sleep(0.01)
@@ -127,15 +128,15 @@ World = Callable[[Guard, ContractRun], None]
 def run_script(
     world: World, answers: Sequence[ScriptedAnswer] | Mapping[str, Sequence[ScriptedAnswer]], **parts: Any
 ) -> tuple[ContractRun, str | None]:
-    """Play a script in a world.
+    """Run a script in a world.
 
     Args:
         world: of the integration.
         answers: of the agent's own model, or of each model by its name.
-        parts: of the guard; ``finds`` is what `Played.find` returns.
+        **parts: of the guard; ``finds`` contains the results of `ContractRun.find`.
 
     Returns:
-        What came of it, and why the guard stopped the run, if it did.
+        The run, and the reason why the guard stopped it, or None.
     """
     script = answers if isinstance(answers, Mapping) else {"own": answers}
     played = ContractRun({name: list(given) for name, given in script.items()}, list(parts.pop("finds", ())))
@@ -150,10 +151,10 @@ def run_script(
 
 
 class FixedStepLocalizer:
-    """A localizer that points at one step; at none, where it is given none: then what was found is all.
+    """Localizer that always names one step; without a step it abstains.
 
     Args:
-        step: from 0.
+        step: index of the step, from 0.
     """
 
     name = "points"
@@ -162,7 +163,7 @@ class FixedStepLocalizer:
         self._step = step
 
     def locate(self, trajectory: Trajectory, findings: Sequence[Finding]) -> Diagnosis:
-        """That step."""
+        """Return a diagnosis with the fixed step."""
         del findings
         given = {"trajectory_id": trajectory.id, "method": self.name, "probability": 0.9}
         if self._step is None:
@@ -172,12 +173,12 @@ class FixedStepLocalizer:
 
 
 def check_seat_named(run: Trajectory) -> bool | str:
-    """An acceptance test: the agent's last word names the seat."""
+    """Acceptance test: the final answer of the agent names the seat."""
     return run.steps[-1].content.startswith("Seat 4") or "the answer does not say which seat was booked"
 
 
 def check_healthy_run_unchanged(world: World) -> None:
-    """Nothing is added, and the record is whole: the task, the call with its result, the answer."""
+    """Check that the guard adds nothing, and that the record has task, call, result and answer."""
     played, stopped = run_script(world, [BOOK_CALL, FINAL_ANSWER])
     session = played.session
     assert (played.answer.strip(), played.bookings, stopped) == (FINAL_ANSWER, {4: 1}, None)
@@ -192,7 +193,7 @@ def check_healthy_run_unchanged(world: World) -> None:
 
 
 def check_loop_rolled_back(world: World) -> None:
-    """What was cut is out of the model's sight for good, the guard's word is in it, and both are recorded."""
+    """Check that the model no longer sees removed steps but sees the guard's text, and both are recorded."""
     played, _ = run_script(
         world, [FIND_CALL, FIND_CALL, FIND_CALL, "There is none."], recover=RecoveryPolicy(on_fail="rollback")
     )
@@ -206,7 +207,7 @@ def check_loop_rolled_back(world: World) -> None:
 
 
 def check_rejected_call_not_executed(world: World) -> None:
-    """A turn is judged before its tools run; the model is asked again, and keeps what it was told."""
+    """Check that the guard rejects a turn before its tools run, and that the model sees the reason."""
     played, _ = run_script(
         world, [UNKNOWN_TOOL_CALL, BOOK_CALL, FINAL_ANSWER], recover=RecoveryPolicy(on_fail="rollback")
     )
@@ -218,7 +219,7 @@ def check_rejected_call_not_executed(world: World) -> None:
 
 
 def check_effect_executed_once(world: World) -> None:
-    """A rollback cannot undo what a tool did: the call is not made again, and the agent is told of it."""
+    """Check that a rollback does not execute a completed effect again, and that the agent sees its result."""
     answers = [BOOK_CALL, "I do not know.", BOOK_CALL, FINAL_ANSWER]
     guard: dict[str, Any] = {
         "recover": RecoveryPolicy(on_fail="rollback"),
@@ -233,7 +234,7 @@ def check_effect_executed_once(world: World) -> None:
 
 
 def check_end_requires_acceptance(world: World) -> None:
-    """The acceptance test has the last word, and what it said of the recovery is kept."""
+    """Check that the acceptance test decides the end of the run, and that its result is recorded."""
     played, _ = run_script(
         world,
         ["I am off.", FINAL_ANSWER],
@@ -250,7 +251,7 @@ def check_end_requires_acceptance(world: World) -> None:
 
 
 def check_stop_reports_reason(world: World) -> None:
-    """However the framework is told to end, it ends, and says why."""
+    """Check that the run ends after a stop, and that the reason is reported."""
     played, stopped = run_script(world, [FIND_CALL] * 30, recover=RecoveryPolicy(on_fail="stop"))
     assert stopped
     assert played.find_count <= 4
@@ -258,7 +259,7 @@ def check_stop_reports_reason(world: World) -> None:
 
 
 def check_budget_stops_recovery(world: World) -> None:
-    """An agent that heeds nothing is taken back as often as the budget says, and no more."""
+    """Check that the guard stops an agent that ignores every rollback once the budget is spent."""
     budget = RecoveryBudget(rollbacks=2, rollbacks_per_step=1)
     played, stopped = run_script(
         world, [FIND_CALL] * 20, recover=RecoveryPolicy(on_fail=["rollback", "stop"], budget=budget)
@@ -269,7 +270,7 @@ def check_budget_stops_recovery(world: World) -> None:
 
 
 def check_guard_failure_tolerated(world: World) -> None:
-    """A failure of a part of the guard is noted, and is no failure of the run."""
+    """Check that the failure of a guard component is recorded and does not fail the run."""
 
     def fails(_: Trajectory) -> bool:
         raise ValueError("the acceptance test is broken")
@@ -280,7 +281,7 @@ def check_guard_failure_tolerated(world: World) -> None:
 
 
 def check_concurrent_runs_isolated(world: World) -> None:
-    """Two runs at once have two sessions, two ledgers and two answers."""
+    """Check that two concurrent runs have separate sessions, ledgers and answers."""
     made: dict[int, ContractRun] = {}
 
     def one(seat: int) -> None:
@@ -309,4 +310,4 @@ CHECKS: tuple[Callable[[World], None], ...] = (
     check_guard_failure_tolerated,
     check_concurrent_runs_isolated,
 )
-"""The suite."""
+"""All checks of the contract."""

@@ -1,4 +1,4 @@
-"""What every backend policy must keep to; a check takes what makes the policy: its class, or a factory.
+"""Contract of load balancing policies; each check takes a factory or the class of the policy.
 
 ::
 
@@ -19,7 +19,7 @@ from agentguard.errors import ConfigError
 LoadBalancingFactory = Callable[..., LoadBalancingOptions]
 
 CHOICES_PER_CHECK = 3000
-"""Choices from which shares are judged; their errors are below a twentieth then."""
+"""Number of choices from which shares are measured; their error is then below 5 %."""
 
 
 @dataclass(slots=True)
@@ -41,24 +41,24 @@ class StubRequest:
 
 
 def build_requests(count: int) -> list[StubRequest]:
-    """Requests of as many runs, with as many prompts."""
+    """Return requests of ``count`` different runs and prompts."""
     return [StubRequest(session_id=f"run {n}", prefix_digest=b"prompt %d" % n) for n in range(count)]
 
 
 def build_replicas(*weights: float) -> list[StubReplica]:
-    """Idle replicas of such weights, in order."""
+    """Return idle replicas with the given weights, in order."""
     return [StubReplica(name=f"replica-{n}", weight=weight) for n, weight in enumerate(weights)]
 
 
 def check_description(factory: LoadBalancingFactory) -> None:
-    """A policy has its name at the beginning of its description, and equal options are equal."""
+    """Check that the description begins with the policy's name, and that equal options compare equal."""
     policy = factory()
     assert policy.describe().split()[0] == policy.name
     assert policy == factory()
 
 
 def check_unknown_options_rejected(factory: LoadBalancingFactory) -> None:
-    """An option that there is not is an error, and not passed over."""
+    """Check that an unknown option is an error."""
     try:
         factory(no_such_option=1)
     except (TypeError, ConfigError):
@@ -67,7 +67,7 @@ def check_unknown_options_rejected(factory: LoadBalancingFactory) -> None:
 
 
 def check_chooses_candidates(factory: LoadBalancingFactory) -> None:
-    """Whatever the loads, latencies and requests: one of the offered, the very object."""
+    """Check that the policy always returns one of the offered objects."""
     rng = random.Random(7)  # noqa: S311
     chooser, everything = factory().build(rng), build_replicas(1, 2, 0.5, 10, 1)
     for ask in [*build_requests(200), StubRequest()]:
@@ -79,20 +79,20 @@ def check_chooses_candidates(factory: LoadBalancingFactory) -> None:
 
 
 def check_single_candidate(factory: LoadBalancingFactory) -> None:
-    """One that is offered alone is chosen, however loaded."""
+    """Check that the policy chooses a single candidate, however loaded it is."""
     chooser, only = factory().build(random.Random(1)), StubReplica(name="only", weight=0.001, inflight=10_000)  # noqa: S311
     assert all(chooser.choose(ask, [only]) is only for ask in [*build_requests(20), StubRequest()])
 
 
 def check_deterministic(factory: LoadBalancingFactory) -> None:
-    """The same dice, requests and loads give the same choices."""
+    """Check that the same seed, requests and loads give the same choices."""
     assert _simulate_choices(factory().build(random.Random(3))) == _simulate_choices(  # noqa: S311
         factory().build(random.Random(3))  # noqa: S311
     )
 
 
 def check_candidates_unchanged(factory: LoadBalancingFactory) -> None:
-    """What is offered stays as it is, order and all."""
+    """Check that the policy does not change the candidates or their order."""
     chooser, offered = factory().build(random.Random(5)), build_replicas(1, 2, 3)  # noqa: S311
     before = [(one.name, one.weight, one.inflight) for one in offered]
     for ask in build_requests(50):
@@ -101,7 +101,7 @@ def check_candidates_unchanged(factory: LoadBalancingFactory) -> None:
 
 
 def check_state_bounded(factory: LoadBalancingFactory) -> None:
-    """Replicas that come and go leave nothing behind that would grow without bound, nor stop choices."""
+    """Check that the state of the policy stays bounded while replicas come and go."""
     chooser = factory().build(random.Random(9))  # noqa: S311
     for n in range(2000):
         offered = [StubReplica(name=f"short-lived-{n}"), StubReplica(name="lasting")]
@@ -110,26 +110,23 @@ def check_state_bounded(factory: LoadBalancingFactory) -> None:
 
 
 def check_even_distribution(factory: LoadBalancingFactory) -> None:
-    """Many requests of many runs spread over equal replicas, each within a quarter of its share.
-
-    For policies that spread; not for one that prefers by order.
-    """
+    """Check that equal replicas get equal shares, within a quarter. For policies that spread the load."""
     shares = _measure_shares(factory, (1, 1, 1, 1), busy=True)
     assert all(0.75 <= share * 4 <= 1.25 for share in shares), f"shares of {shares}"
 
 
 def check_weights_respected(factory: LoadBalancingFactory) -> None:
-    """A replica of three times the weight gets about three times as much. For policies that spread."""
+    """Check that triple weight gives about triple the requests. For policies that spread the load."""
     light, heavy = _measure_shares(factory, (1, 3), busy=True)
     assert 2.2 <= heavy / light <= 3.8, f"{heavy / light:.2f} times, where the weight is 3 times"
 
 
 def check_affinity(factory: LoadBalancingFactory, *, key: str) -> None:
-    """Requests with one key go to one replica, in every process. For policies that are affine.
+    """Check that requests with the same key go to the same replica, in every process. For affine policies.
 
     Args:
-        make: makes the policy.
-        key: what it goes by: ``session`` or ``prefix``.
+        factory: creates the policy.
+        key: the affinity key: ``session`` or ``prefix``.
     """
     offered = build_replicas(1, 1, 1, 1)
     for n in range(50):
@@ -143,7 +140,7 @@ def check_affinity(factory: LoadBalancingFactory, *, key: str) -> None:
 
 
 def check_minimal_disruption(factory: LoadBalancingFactory) -> None:
-    """When a replica comes or goes, only keys move that it gets or had. For policies that are affine."""
+    """Check that a change of the replicas moves only the keys of the changed replica. For affine policies."""
     chooser = factory().build(random.Random(1))  # noqa: S311
     all_of_them = build_replicas(1, 1, 1, 1, 1)
     gone = all_of_them[2]
@@ -165,14 +162,14 @@ CHECKS: tuple[Callable[[LoadBalancingFactory], None], ...] = (
     check_candidates_unchanged,
     check_state_bounded,
 )
-"""What holds for every policy."""
+"""Checks for every policy."""
 
 DISTRIBUTION_CHECKS: tuple[Callable[[LoadBalancingFactory], None], ...] = (check_even_distribution,)
-"""What holds for policies that mean to spread the load, too."""
+"""Additional checks for policies that spread the load."""
 
 
 def _simulate_choices(chooser: LoadBalancingPolicy) -> list[str]:
-    """Choices over some time, with requests that come and end."""
+    """Return the choices over a period in which requests begin and end."""
     offered, names = build_replicas(1, 2, 1), []
     for n, ask in enumerate(build_requests(200)):
         chosen = chooser.choose(ask, offered)
@@ -184,7 +181,7 @@ def _simulate_choices(chooser: LoadBalancingPolicy) -> list[str]:
 
 
 def _measure_shares(factory: LoadBalancingFactory, weights: Sequence[float], *, busy: bool) -> list[float]:
-    """The share of requests that each replica gets, where each works off what it has by its weight."""
+    """Return the share of requests of each replica; with ``busy``, running requests end at random."""
     rng = random.Random(11)  # noqa: S311
     chooser, offered = factory().build(rng), build_replicas(*weights)
     counts: Counter[str] = Counter()
@@ -201,7 +198,7 @@ def _measure_shares(factory: LoadBalancingFactory, weights: Sequence[float], *, 
 
 
 def _count_stored_items(chooser: object) -> int:
-    """How many things a chooser keeps in its collections."""
+    """Return the number of items in the collections of a policy."""
     names = [name for kind in type(chooser).__mro__ for name in getattr(kind, "__slots__", ())]
     values = [*getattr(chooser, "__dict__", {}).values(), *(getattr(chooser, name, None) for name in names)]
     return sum(len(value) for value in values if isinstance(value, dict | list | set))

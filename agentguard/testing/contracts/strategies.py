@@ -1,4 +1,4 @@
-"""What every strategy must keep to; a check takes what makes the strategy: its class, or a factory."""
+"""Contract of recovery strategies; each check takes a factory or the class of the strategy."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ REQUIRED_CAPABILITIES: dict[type, tuple[str, ...]] = {
     actions.Escalate: ("escalate",),
     actions.Stop: ("stop",),
 }
-"""What an integration must be capable of, one of them at least, to carry out an action."""
+"""Capabilities for each action; the integration needs at least one of them to execute it."""
 
 _TURNS = 4
 _NAMES = tuple(one.name for one in fields(Capabilities))
 
 
 def build_situations() -> Iterator[RecoveryContext]:
-    """Situations to plan in: each step at fault, committed or not, with every capability, one, and none."""
+    """Yield situations: each step as the cause, committed or not, with all, one or no capabilities."""
     everything = Capabilities(**dict.fromkeys(_NAMES, True))
     nothing = Capabilities(**dict.fromkeys(_NAMES, False))
     lacking = [Capabilities(**{name: name != one for name in _NAMES}) for one in _NAMES]
@@ -48,7 +48,7 @@ def build_situations() -> Iterator[RecoveryContext]:
 
 
 def build_situation(step: int, *, capabilities: Capabilities, committed: bool) -> RecoveryContext:
-    """A run of four turns, three of which booked a seat, where ``step`` is held to be at fault."""
+    """Return a run of four turns, three of which booked a seat, with ``step`` as the likely root cause."""
     hypotheses = tuple(
         Hypothesis(
             step=one,
@@ -76,7 +76,7 @@ def build_situation(step: int, *, capabilities: Capabilities, committed: bool) -
 
 
 def check_actions_supported(factory: StrategyFactory) -> None:
-    """No action is planned that the integration is not capable of."""
+    """Check that a plan contains only actions that the integration supports."""
     for here, plan in _build_plans(factory):
         for action in plan.actions:
             needed = REQUIRED_CAPABILITIES[type(action)]
@@ -86,7 +86,7 @@ def check_actions_supported(factory: StrategyFactory) -> None:
 
 
 def check_plan_complete(factory: StrategyFactory) -> None:
-    """A plan names its strategy, its step and its reason, and says what it takes back."""
+    """Check that a plan names its strategy, step, reason and number of undone steps."""
     for here, plan in _build_plans(factory):
         assert plan.strategy == factory().name
         assert 0 <= plan.step <= here.last_step
@@ -97,14 +97,14 @@ def check_plan_complete(factory: StrategyFactory) -> None:
 
 
 def check_deterministic(factory: StrategyFactory) -> None:
-    """The same situation gives the same plan, from the same strategy and from another one made alike."""
+    """Check that the same situation gives the same plan, also from a second instance."""
     one, other = factory(), factory()
     for here in build_situations():
         assert one.plan(here) == one.plan(here) == other.plan(here)
 
 
 def check_no_side_effects(factory: StrategyFactory) -> None:
-    """Planning changes nothing: neither the ledger nor what may still be spent nor the run."""
+    """Check that planning changes neither the ledger nor the budget nor the run."""
     strategy = factory()
     for here in build_situations():
         before = here.ledger.effects(), here.account.usage, here.run
@@ -113,7 +113,7 @@ def check_no_side_effects(factory: StrategyFactory) -> None:
 
 
 def check_rollback_targets(factory: StrategyFactory) -> None:
-    """A rewind goes to a step of the live line, and what is undone are effects that stand."""
+    """Check that a rewind targets a step of the current branch, and that compensated effects are active."""
     for here, plan in _build_plans(factory):
         for action in plan.actions:
             if isinstance(action, actions.Rewind):
@@ -125,7 +125,7 @@ def check_rollback_targets(factory: StrategyFactory) -> None:
 
 
 def check_unknown_options_rejected(factory: StrategyFactory) -> None:
-    """An unknown option is an error of this package's own when the strategy is made."""
+    """Check that an unknown option raises an AgentGuardError when the strategy is created."""
     said = ""
     try:
         factory(no_such_option=1)
@@ -142,7 +142,7 @@ CHECKS: tuple[Callable[[StrategyFactory], None], ...] = (
     check_rollback_targets,
     check_unknown_options_rejected,
 )
-"""The suite."""
+"""All checks of the contract."""
 
 
 def _build_plans(factory: StrategyFactory) -> Iterator[tuple[RecoveryContext, RecoveryPlan]]:

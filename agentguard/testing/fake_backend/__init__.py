@@ -1,14 +1,14 @@
-"""A model endpoint that fails on command, for tests of whatever calls model endpoints.
+"""Model endpoint that fails on command, for tests of code that calls model endpoints.
 
 ::
 
-    from agentguard.testing.fake_backend import FaultBackend, Ok, Reset, Status
+    from agentguard.testing.fake_backend import FaultBackend, Ok, Reset, StatusFault
 
-    with FaultBackend([Status(status=503, retry_after="1"), Reset(), Ok()]) as backend:
+    with FaultBackend([StatusFault(status=503, retry_after="1"), Reset(), Ok()]) as backend:
         ...  # point a client at backend.url
-    assert [one.attempt for one in backend.seen] == [0, 1, 2]
+    assert [one.attempt for one in backend.requests] == [0, 1, 2]
 
-Every fault, and how to script them for each request, is described in docs/faults.md.
+docs/faults.md describes every fault, and how to script faults for each request.
 """
 
 from agentguard.testing.fake_backend.expected import FakeReply, build_expected_reply

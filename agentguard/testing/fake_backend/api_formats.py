@@ -1,4 +1,4 @@
-"""An answer in the form of its API: as one JSON object, and as a stream of server-sent events."""
+"""Encoding of an answer in the format of its API: one JSON object or a stream of server-sent events."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from typing import Any
 from agentguard.testing.fake_backend.expected import ApiName, FakeReply
 
 CREATED_AT = 1_767_225_600
-"""The time in every answer, in seconds since 1970: answers to one request are equal to the byte."""
+"""Creation time of every answer, in seconds since 1970; equal requests get byte-identical answers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamEvents:
-    """A stream, cut where faults begin.
+    """Events of a stream, divided where faults begin.
 
     Attributes:
         before: events that carry no token.
-        tokens: one event each.
-        after: what ends the answer, all but the last one.
-        last: the protocol's last event; empty if it has none.
+        tokens: one event per token.
+        after: events at the end of the answer, except the last one.
+        last: final event of the protocol; empty if the protocol has none.
     """
 
     before: tuple[bytes, ...]
@@ -31,25 +31,25 @@ class StreamEvents:
 
 
 def format_body(api: ApiName, reply: FakeReply, request: Mapping[str, Any]) -> bytes:
-    """The answer as one JSON object."""
+    """Return the answer as one JSON object."""
     return json.dumps(_BODY_BUILDERS.get(api, _build_other)(reply, request)).encode()
 
 
 def format_stream(api: ApiName, reply: FakeReply, request: Mapping[str, Any]) -> StreamEvents:
-    """The answer as events."""
+    """Return the answer as events."""
     make = {"responses": _build_responses_events, "messages": _build_messages_events}.get(api)
     return make(reply) if make else _build_chunk_events(api, reply, request)
 
 
 def format_error_body(api: ApiName, status: int, message: str = "the backend was told to fail") -> bytes:
-    """An error of a status, in the form of its API."""
+    """Return the body of an error status in the format of the API."""
     if api == "messages":
         return json.dumps({"type": "error", "error": {"type": "api_error", "message": message}}).encode()
     return json.dumps({"error": {"message": message, "type": "server_error", "code": status}}).encode()
 
 
 def format_error_event(api: ApiName, message: str = "the backend was told to fail") -> bytes:
-    """An error inside a stream."""
+    """Return an error event of a stream."""
     if api == "messages":
         return format_event({"type": "error", "error": {"type": "overloaded_error", "message": message}})
     if api == "responses":
@@ -60,7 +60,7 @@ def format_error_event(api: ApiName, message: str = "the backend was told to fai
 
 
 def format_heartbeat_event(api: ApiName, reply: FakeReply) -> bytes:
-    """An event of the API that carries nothing."""
+    """Return an event of the API without content."""
     if api == "messages":
         return format_event({"type": "ping"})
     if api == "responses":
@@ -71,14 +71,14 @@ def format_heartbeat_event(api: ApiName, reply: FakeReply) -> bytes:
 
 
 def format_empty_body(api: ApiName, reply: FakeReply, request: Mapping[str, Any]) -> bytes:
-    """A whole answer of the API with nothing in it."""
+    """Return a complete answer of the API without content."""
     value: dict[str, Any] = json.loads(format_body(api, reply, request))
     value |= {key: [] for key in ("choices", "output", "content", "data") if key in value}
     return json.dumps(value).encode()
 
 
 def format_empty_stream(api: ApiName, reply: FakeReply) -> list[bytes]:
-    """A stream of the API that begins and ends in order, with nothing in it."""
+    """Return a complete stream of the API without content."""
     events = format_stream(api, reply, {})
     if api == "responses":
         done = _build_response(reply, [], status="completed")
@@ -92,7 +92,7 @@ def format_empty_stream(api: ApiName, reply: FakeReply) -> list[bytes]:
 
 
 def format_event(value: Mapping[str, Any]) -> bytes:
-    """An event of an object, named by its type where it has one."""
+    """Return an event for an object, with the object's type as event name."""
     name = f"event: {value['type']}\n" if "type" in value else ""
     return f"{name}data: {json.dumps(value)}\n\n".encode()
 
@@ -155,7 +155,7 @@ _BODY_BUILDERS: dict[str, Callable[[FakeReply, Mapping[str, Any]], dict[str, Any
 
 
 def _build_chunk_events(api: ApiName, reply: FakeReply, asked: Mapping[str, Any]) -> StreamEvents:
-    """Chat completions and completions: chunks of one shape, and ``[DONE]``."""
+    """Return the events of chat completions and completions: uniform chunks and ``[DONE]``."""
     if api != "chat":
         before: tuple[bytes, ...] = ()
         tokens: list[dict[str, Any]] = [{"text": token} for token in reply.tokens()]

@@ -1,4 +1,4 @@
-"""What a fault is on the wire."""
+"""Implementation of each fault on the connection."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _CHUNK_BYTES: Final = 1 << 16
 
 
 async def send_invalid_answer(exchange: FakeExchange, fault: InvalidAnswer) -> bool:
-    """Status 200, and no answer."""
+    """Send status 200 with an invalid answer."""
     wire, whole = exchange.connection, exchange.format_body()
     if exchange.is_streaming and fault.kind not in ("html", "nothing"):
         if fault.kind == "empty":
@@ -80,7 +80,7 @@ async def send_invalid_answer(exchange: FakeExchange, fault: InvalidAnswer) -> b
 
 
 async def send_slowly(exchange: FakeExchange, fault: Trickle) -> bool:
-    """The right answer, a few bytes at a time."""
+    """Send the right answer a few bytes at a time."""
     wire, body = exchange.connection, exchange.format_body()
     events = exchange.format_stream() if exchange.is_streaming else None
     if events is not None:
@@ -97,7 +97,7 @@ async def send_slowly(exchange: FakeExchange, fault: Trickle) -> bool:
 
 
 async def send_oversized(exchange: FakeExchange, fault: Huge) -> bool:
-    """Too much of something, as fast as it is read."""
+    """Send an oversized head, body or event, as fast as the client reads."""
     wire = exchange.connection
     if fault.part == "head":
         line = b"x-filler: " + b"a" * 1000 + b"\r\n"
@@ -136,7 +136,11 @@ async def _send_filler(connection: ServerConnection, before: bytes, size: int, a
 
 
 async def apply_fault(fault: InjectedFault, exchange: FakeExchange) -> bool:
-    """Answer as the fault wants it; returns whether the connection takes another request. Raises Gone."""
+    """Answer as the fault requires; return whether the connection accepts another request.
+
+    Raises:
+        ClientGone: the client left.
+    """
     wire = exchange.connection
     if fault.delay_s:
         await wire.sleep(fault.delay_s)
@@ -161,14 +165,14 @@ async def apply_fault(fault: InjectedFault, exchange: FakeExchange) -> bool:
 
 
 async def _apply_partial_fault(fault: InjectedFault, exchange: FakeExchange) -> bool:
-    """Faults that begin with a right answer and leave it."""
+    """Apply a fault that begins with a right answer and then deviates."""
     wire = exchange.connection
     match fault:
         case Hang() | Reset(tokens=None):
             return await _finish_connection(wire, "hold" if isinstance(fault, Hang) else "reset")
         case Reset(tokens=tokens):
             await send_partial(exchange, tokens or 0)
-            await wire.sleep(FLUSH_DELAY_S)  # a reset at once would take away what was sent before it
+            await wire.sleep(FLUSH_DELAY_S)  # an immediate reset would discard data that was sent before
             return await _finish_connection(wire, "reset")
         case Stall(tokens=tokens, duration_s=seconds):
             rest = await send_partial(exchange, tokens)
@@ -184,7 +188,7 @@ async def _apply_partial_fault(fault: InjectedFault, exchange: FakeExchange) -> 
         case HeartbeatOnly():
             return await _send_heartbeats(exchange, fault)
         case ErrorEvent(tokens=tokens, include_done=done):
-            if not exchange.is_streaming:  # an error under status 200
+            if not exchange.is_streaming:  # an error with status 200
                 await wire.write(format_response(api_formats.format_error_body(exchange.api, 500)))
                 return True
             await send_partial(exchange, tokens)
@@ -196,7 +200,7 @@ async def _apply_partial_fault(fault: InjectedFault, exchange: FakeExchange) -> 
 
 
 async def _send_answer(exchange: FakeExchange, reply: FakeReply, timing: Ok) -> bool:
-    """A whole answer."""
+    """Send a complete answer."""
     wire = exchange.connection
     if not exchange.is_streaming:
         if timing.first_token_delay_s:
@@ -225,7 +229,7 @@ async def _pace_tokens(
 
 
 async def _send_heartbeats(exchange: FakeExchange, fault: HeartbeatOnly) -> bool:
-    """Heartbeats, for ever; an answer that is no stream gets blanks, which JSON may begin with."""
+    """Send heartbeats forever; without streaming, send blanks, which may precede JSON."""
     wire = exchange.connection
     beats = [b": still here\n\n", api_formats.format_heartbeat_event(exchange.api, exchange.reply)]
     beats = {"comment": beats[:1], "event": beats[1:]}.get(fault.kind, beats)

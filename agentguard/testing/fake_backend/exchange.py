@@ -1,4 +1,4 @@
-"""One request and its answer, and the pieces of HTTP that every fault is made of."""
+"""One request with its answer, and the HTTP building blocks of the faults."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from agentguard.testing.fake_backend.script import RecordedRequest
 JSON_TYPE: Final = "application/json"
 EVENT_STREAM_TYPE: Final = "text/event-stream; charset=utf-8"
 FLUSH_DELAY_S: Final = 0.05
-"""Seconds between tokens and what breaks them off: they are not read at once then, but handed on before."""
+"""Seconds between tokens and an interruption, so that the client reads the tokens separately."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,11 +23,11 @@ class FakeExchange:
     """One request and its right answer.
 
     Attributes:
-        wire: that it came on.
-        seen: its record; tokens are counted there.
-        asked: its body.
+        connection: connection of the request.
+        record: record of the request; it counts the sent tokens.
+        request_body: body of the request.
         reply: the right answer.
-        other: the right answer to another request.
+        foreign_reply: the right answer to another request.
     """
 
     connection: ServerConnection
@@ -38,25 +38,25 @@ class FakeExchange:
 
     @property
     def api(self) -> ApiName:
-        """Of the request."""
+        """API of the request."""
         return self.record.api
 
     @property
     def is_streaming(self) -> bool:
-        """Whether the answer is a stream."""
+        """Return whether the answer is a stream."""
         return self.record.stream and self.api in ("chat", "completions", "responses", "messages")
 
     def format_stream(self, reply: FakeReply | None = None) -> api_formats.StreamEvents:
-        """The right answer, or another, as events."""
+        """Return the right answer, or ``reply``, as events."""
         return api_formats.format_stream(self.api, reply or self.reply, self.request_body)
 
     def format_body(self, reply: FakeReply | None = None) -> bytes:
-        """The right answer, or another, as one object."""
+        """Return the right answer, or ``reply``, as one object."""
         return api_formats.format_body(self.api, reply or self.reply, self.request_body)
 
 
 async def send_partial(exchange: FakeExchange, tokens: int, *, framing: str = "chunked") -> list[bytes]:
-    """The head and some tokens, or half of a body; returns what is missing, as it would be sent."""
+    """Send the head and some tokens, or half of a body; return the rest in the form in which it is sent."""
     wire, body = exchange.connection, exchange.format_body()
     if not exchange.is_streaming:
         half = len(body) // 2
@@ -83,7 +83,7 @@ async def send_partial(exchange: FakeExchange, tokens: int, *, framing: str = "c
 
 
 def format_head(status: int, content_type: str, *extra_headers: str) -> bytes:
-    """The head of an answer."""
+    """Return the head of an answer."""
     phrase = HTTPStatus(status).phrase if status in HTTPStatus._value2member_map_ else "Unknown"
     lines = (
         f"HTTP/1.1 {status} {phrase}",
@@ -95,17 +95,17 @@ def format_head(status: int, content_type: str, *extra_headers: str) -> bytes:
 
 
 def format_chunk(data: bytes) -> bytes:
-    """A chunk of a body (RFC 9112, 7.1); nothing for no data, as an empty chunk would end it."""
+    """Return a chunk of a body (RFC 9112, 7.1); nothing for no data, as an empty chunk ends the body."""
     return b"%x\r\n%s\r\n" % (len(data), data) if data else b""
 
 
 def format_chunks(parts: Sequence[bytes]) -> bytes:
-    """Several of them."""
+    """Return several chunks."""
     return b"".join(map(format_chunk, parts))
 
 
 def format_response(
     body: bytes, *, status: int = 200, content_type: str = JSON_TYPE, extra_headers: list[str] | None = None
 ) -> bytes:
-    """A whole answer with a Content-Length."""
+    """Return a complete answer with a Content-Length."""
     return format_head(status, content_type, f"content-length: {len(body)}", *(extra_headers or [])) + body

@@ -1,8 +1,8 @@
-"""The right answer to a request: made from the request alone, so that anybody can tell it from a wrong one.
+"""Right answer to a request, derived from the request alone, so that a test can recognise wrong answers.
 
-The same request has the same answer on every backend and at every time, whatever model it names: a canary has
-a known answer, votes agree, and a test knows what must arrive. A request that offers tools is answered with a
-call of the first one, unless the last message is a tool's result.
+The same request has the same answer on every backend, at every time and for every model name. Therefore a
+known-answer probe works, votes agree, and a test knows the expected answer. The answer to a request with
+tools is a call of the first tool, unless the last message is a tool result.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ WORDS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FakeReply:
-    """What an answer says, in no API's form.
+    """Content of an answer, independent of the API.
 
     Attributes:
-        text: of the answer; empty where a tool is called.
-        tool: that is called; empty if none is.
-        arguments: of the call, as JSON.
-        id: of the answer; that of a tool call is made from it.
-        model: as the request names it.
+        text: text of the answer; empty for a tool call.
+        tool: name of the called tool; empty without a call.
+        arguments: arguments of the call, as JSON.
+        id: id of the answer; the id of a tool call is derived from it.
+        model: model name of the request.
     """
 
     text: str = ""
@@ -50,30 +50,30 @@ class FakeReply:
 
     @property
     def content(self) -> str:
-        """The text, or the arguments: what the tokens of a stream add up to."""
+        """The text or the arguments: the concatenation of the streamed tokens."""
         return self.arguments if self.tool else self.text
 
     def tokens(self) -> list[str]:
-        """What is said, in the pieces in which it is streamed."""
+        """Return the content in the pieces in which it is streamed."""
         if self.tool:
             return [self.arguments[i : i + 6] for i in range(0, len(self.arguments), 6)]
         words = self.text.split(" ")
         return [f"{word} " for word in words[:-1]] + words[-1:]
 
     def with_changed_digits(self) -> FakeReply:
-        """The same, with what is said changed, and still valid."""
+        """Return the reply with changed digits; it stays valid."""
         table = {ord(digit): str((int(digit) + 1) % 10) for digit in "0123456789"}
         return replace(self, text=self.text.translate(table), arguments=self.arguments.translate(table))
 
 
 def detect_api(target: str) -> ApiName:
-    """The API that a path belongs to, whatever stands before it."""
+    """Return the API of a path, whatever its prefix."""
     path = target.partition("?")[0].rstrip("/")
     return next((name for end, name in _API_PATHS if path.endswith(end)), "other")
 
 
 def parse_body(body: bytes) -> dict[str, Any]:
-    """A request's body as an object; an empty one where it is none."""
+    """Return the body of a request as an object; an empty one if the body is not a JSON object."""
     try:
         value = json.loads(body)
     except (ValueError, RecursionError):
@@ -88,13 +88,13 @@ def build_expected_reply(
     word_count: int = 8,
     known_answers: Mapping[str, str] | None = None,
 ) -> FakeReply:
-    """The right answer to a request.
+    """Return the right answer to a request.
 
     Args:
-        api: of the request.
-        asked: its body.
-        words: in the text.
-        known: answers by what they are asked; the first whose question occurs in the request is given.
+        api: API of the request.
+        request: body of the request.
+        word_count: number of words in the text.
+        known_answers: answers by question; the first question that occurs in the request decides.
     """
     turns, prefix = _extract_turns(request)
     asked_for = json.dumps(turns, sort_keys=True, ensure_ascii=False, default=str)
@@ -110,13 +110,13 @@ def build_expected_reply(
 
 
 def generate_text(digest: str, word_count: int) -> str:
-    """A text of so many words, made from a digest; its first word has digits, so that it can be flipped."""
+    """Return a text of ``word_count`` words, derived from a digest; its first word contains digits."""
     rest = (WORDS[int(digest[i % 60 : i % 60 + 4], 16) % len(WORDS)] for i in range(word_count - 1))
     return " ".join((f"answer-{int(digest[:8], 16)}", *rest))
 
 
 def _extract_turns(request: Mapping[str, Any]) -> tuple[Any, str]:
-    """What is asked, and the part of the answer that the request holds already (vLLM's continuation)."""
+    """Return the messages, and the start of the answer that the request contains (vLLM continuation)."""
     turns = [request.get(key) for key in ("system", "instructions", "messages", "input", "prompt")]
     messages = request.get("messages")
     if not isinstance(messages, list) or not messages or not isinstance(messages[-1], dict):
@@ -129,7 +129,7 @@ def _extract_turns(request: Mapping[str, Any]) -> tuple[Any, str]:
 
 
 def _select_tool(request: Mapping[str, Any]) -> str:
-    """The tool that is called, under whatever name its API has it."""
+    """Return the name of the tool to call, in the field of the request's API."""
     tools = request.get("tools")
     if (
         not isinstance(tools, list)
@@ -156,7 +156,7 @@ def _ends_with_tool_result(request: Mapping[str, Any]) -> bool:
 
 
 def build_foreign_request(api: ApiName) -> dict[str, Any]:
-    """A request of somebody else, whose answer is mixed up with this one's."""
+    """Return a request of another client, whose answer can be confused with the current one."""
     turn = [{"role": "user", "content": "a question of somebody else"}]
     value: dict[str, Any] = {"messages": turn} if api in ("chat", "messages") else {"input": "somebody else"}
     return value | {"model": "a-model"}

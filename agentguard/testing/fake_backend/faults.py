@@ -1,6 +1,6 @@
-"""The faults, as data: frozen, comparable, printable, each with what it does on the wire.
+"""Faults as data: frozen, comparable and printable, each with its effect on the connection.
 
-A fault is what happens to one request. `Ok` is one of them: the request is answered.
+A fault is the treatment of one request. `Ok` is one of them: the request is answered.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ FOREVER = float("inf")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InjectedFault:
-    """What happens to one request.
+    """Treatment of one request.
 
     Attributes:
-        after_s: seconds before it begins, counted from the end of the request.
+        delay_s: seconds from the end of the request to the beginning of the fault.
     """
 
     delay_s: float = 0.0
@@ -32,11 +32,11 @@ class InjectedFault:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ok(InjectedFault):
-    """The right answer, whole.
+    """The right answer, complete.
 
     Attributes:
-        first_s: seconds from the head to the first token.
-        gap_s: seconds before each token after it.
+        first_token_delay_s: seconds from the head to the first token.
+        token_interval_s: seconds before each later token.
     """
 
     first_token_delay_s: float = 0.0
@@ -45,15 +45,16 @@ class Ok(InjectedFault):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refuse(InjectedFault):
-    """Connections are refused. It concerns a whole backend: no request is there yet when it happens."""
+    """Refused connections. The fault applies to a whole backend, as it precedes any request."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reset(InjectedFault):
-    """The connection is reset (TCP RST, by SO_LINGER 0).
+    """A connection reset (TCP RST, by SO_LINGER 0).
 
     Attributes:
-        tokens: after so many of a stream, or half of another answer's body; None is before the head.
+        tokens: number of tokens before it in a stream; half of the body otherwise; None resets before the
+            head.
     """
 
     tokens: int | None = None
@@ -61,12 +62,12 @@ class Reset(InjectedFault):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Truncate(InjectedFault):
-    """The answer ends too early, without a reset: the way that is taken for a success.
+    """An answer that ends too early, without a reset, so that a client may take it for complete.
 
     Attributes:
-        tokens: that are sent of a stream; of another answer it is half of the body.
-        framing: ``ended`` ends the chunked body as if it were whole; ``chunked`` and ``length`` close the
-            connection inside the body; ``close`` sends a body that is as long as the connection.
+        tokens: number of tokens sent in a stream; without a stream, half of the body is sent.
+        framing: ``ended`` ends the chunked body correctly; ``chunked`` and ``length`` close the connection
+            inside the body; ``close`` sends a body that is delimited by the end of the connection.
     """
 
     tokens: int = 3
@@ -75,16 +76,16 @@ class Truncate(InjectedFault):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hang(InjectedFault):
-    """The request is read and nothing ever comes."""
+    """A request without any answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stall(InjectedFault):
-    """The head and some tokens come, or half of a body, then nothing, on an open connection.
+    """An interruption after the head and some tokens, or half of a body, on an open connection.
 
     Attributes:
-        tokens: that are sent.
-        seconds: until the rest comes after all.
+        tokens: number of tokens sent.
+        duration_s: seconds until the rest follows.
     """
 
     tokens: int = 3
@@ -93,12 +94,12 @@ class Stall(InjectedFault):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeartbeatOnly(InjectedFault):
-    """Some tokens, then heartbeats alone, which carry nothing and keep a read timeout from ending it.
+    """Some tokens, then only heartbeats, which carry no content but prevent a read timeout.
 
     Attributes:
-        tokens: that are sent.
-        every_s: seconds between two heartbeats.
-        kind: a comment of the event stream, an event of the API that carries nothing, or each in turn.
+        tokens: number of tokens sent.
+        interval_s: seconds between two heartbeats.
+        kind: a comment of the event stream, an event of the API without content, or both alternately.
     """
 
     tokens: int = 3
@@ -108,11 +109,11 @@ class HeartbeatOnly(InjectedFault):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trickle(InjectedFault):
-    """The right answer, so few bytes at a time that each read brings something (a slow-loris server).
+    """The right answer, a few bytes at a time, so that every read returns data (a slow-loris server).
 
     Attributes:
         size: bytes at a time.
-        every_s: seconds between them.
+        interval_s: seconds between them.
         part: ``head`` begins with the status line; ``body`` sends the head at once.
     """
 
@@ -123,12 +124,12 @@ class Trickle(InjectedFault):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatusFault(InjectedFault):
-    """An error of the API, with a body in its form.
+    """An error of the API, with a body in its format.
 
     Attributes:
-        status: of HTTP, 200 to 599.
-        retry_after: value of ``Retry-After`` as it is sent: seconds, a date, nonsense; None leaves it out.
-        headers: more of them.
+        status: HTTP status, 200 to 599.
+        retry_after: literal value of ``Retry-After``: seconds, a date or an invalid value; None omits it.
+        headers: additional headers.
     """
 
     status: int = 503
@@ -143,13 +144,13 @@ class StatusFault(InjectedFault):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InvalidAnswer(InjectedFault):
-    """Status 200 and an answer that is none.
+    """Status 200 with an invalid answer.
 
     Attributes:
-        kind: ``json`` is cut inside; ``event`` is a bad one in a stream; ``html`` a page of a proxy between;
-            ``empty`` is of the API, but has no choice, output or content; ``nothing`` is a body of 0 bytes;
-            ``utf8`` holds bytes that are no text; ``list`` is JSON, but no object.
-        tokens: that come before it in a stream.
+        kind: ``json`` is truncated JSON; ``event`` is an invalid event in a stream; ``html`` is a page of a
+            proxy; ``empty`` is valid but has no choice, output or content; ``nothing`` is a body of 0 bytes;
+            ``utf8`` contains bytes that are not UTF-8; ``list`` is JSON but not an object.
+        tokens: number of tokens before it in a stream.
     """
 
     kind: Literal["json", "event", "html", "empty", "nothing", "utf8", "list"] = "json"
@@ -158,7 +159,7 @@ class InvalidAnswer(InjectedFault):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Corrupt(InjectedFault):
-    """A whole, valid answer that is wrong, which no parser can see.
+    """A complete, valid answer that is wrong, which no parser can detect.
 
     Attributes:
         kind: ``flipped`` changes the text, or the arguments of a tool call; ``foreign`` is the answer to
@@ -170,7 +171,7 @@ class Corrupt(InjectedFault):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Huge(InjectedFault):
-    """Too much of something.
+    """An oversized part of the answer.
 
     Attributes:
         part: the head, the body, or one event of a stream.
@@ -186,8 +187,8 @@ class ErrorEvent(InjectedFault):
     """An error inside a stream that has begun with status 200, as vLLM and others send it.
 
     Attributes:
-        tokens: that come before it.
-        done: whether the protocol's last event follows all the same.
+        tokens: number of tokens before it.
+        include_done: whether the final event of the protocol follows.
     """
 
     tokens: int = 3
@@ -196,11 +197,11 @@ class ErrorEvent(InjectedFault):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Raw(InjectedFault):
-    """Any bytes as the whole answer, head and all: bad framing, two lengths, a second answer unasked.
+    """Arbitrary bytes as the whole answer, head included: bad framing, two lengths, a second answer.
 
     Attributes:
-        data: what is sent.
-        then: what becomes of the connection.
+        data: the bytes.
+        connection_action: treatment of the connection afterwards.
     """
 
     data: bytes = b""

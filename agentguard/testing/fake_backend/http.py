@@ -1,4 +1,4 @@
-"""The backend's end of a connection: requests are read from it, and bytes, waits and resets go out."""
+"""Server side of an HTTP/1.1 connection: it parses requests, and sends bytes, pauses and resets."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ class ClientGone(Exception):
 
 
 class MalformedRequest(Exception):
-    """What came is no request of HTTP/1.1."""
+    """The received bytes are not an HTTP/1.1 request."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParsedRequest:
-    """A request as it came, names of headers in lower case."""
+    """A request as received, with header names in lower case."""
 
     method: str
     target: str
@@ -35,16 +35,16 @@ class ParsedRequest:
 
 
 RequestCallback = Callable[["ServerConnection", ParsedRequest], Awaitable[bool]]
-"""Answer a request; returns whether the connection takes another."""
+"""Callback that answers a request and returns whether the connection accepts another one."""
 
 
 class ServerConnection(asyncio.Protocol):
-    """One connection. `sent` counts the bytes that were handed to the system.
+    """One connection. `sent_bytes` counts the bytes that were passed to the operating system.
 
     Args:
-        number: of the connection.
+        number: number of the connection.
         serve: answers each request.
-        ended: called once when the connection is gone.
+        on_disconnect: called once when the connection has ended.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class ServerConnection(asyncio.Protocol):
         self._task: asyncio.Task[None] | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Begin to read requests."""
+        """Start to read requests."""
         assert isinstance(transport, asyncio.Transport)  # for the type checker
         self._raw_transport = transport
         transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -70,34 +70,34 @@ class ServerConnection(asyncio.Protocol):
 
     @property
     def is_connected(self) -> bool:
-        """Whether there is a connection."""
+        """Return whether the transport exists."""
         return self._raw_transport is not None
 
     @property
     def _transport(self) -> asyncio.Transport:
-        assert self._raw_transport is not None  # the loop has called connection_made before anything else
+        assert self._raw_transport is not None  # asyncio calls connection_made before anything else
         return self._raw_transport
 
     def data_received(self, data: bytes) -> None:
-        """Keep what came."""
+        """Buffer the received data."""
         self._buffer += data
         self._data_available.set()
 
     def eof_received(self) -> None:
-        """The client will send nothing more: it has left."""
+        """Treat the end of the client's data as a disconnect."""
         self._mark_disconnected()
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002  the loop names it
-        """The connection is gone, whoever ended it."""
+        """Handle the end of the connection, whichever side caused it."""
         self._mark_disconnected()
         self._on_disconnect(self)
 
     def pause_writing(self) -> None:
-        """The client reads too slowly."""
+        """Pause writing: the client reads too slowly."""
         self._writable.clear()
 
     def resume_writing(self) -> None:
-        """It has caught up."""
+        """Resume writing: the client has caught up."""
         self._writable.set()
 
     def _mark_disconnected(self) -> None:
@@ -108,11 +108,11 @@ class ServerConnection(asyncio.Protocol):
         self._writable.set()
 
     async def write(self, data: bytes) -> None:
-        """Send bytes, as fast as they are taken. Raises Gone."""
+        """Send bytes as fast as the client reads them. Raises ClientGone."""
         for begin in range(0, len(data), _WRITE_BUFFER_BYTES):
             await self._writable.wait()
             if begin:
-                await asyncio.sleep(0)  # or the loop would not hear that the client has left
+                await asyncio.sleep(0)  # let the event loop detect a disconnect
             if self._disconnected.done() or self._transport.is_closing():
                 raise ClientGone
             part = data[begin : begin + _WRITE_BUFFER_BYTES]
@@ -120,13 +120,13 @@ class ServerConnection(asyncio.Protocol):
             self.sent_bytes += len(part)
 
     async def sleep(self, seconds: float) -> None:
-        """Wait, for ever too. Raises Gone as soon as the client leaves."""
+        """Wait, also without end. Raises ClientGone as soon as the client disconnects."""
         await asyncio.wait((self._disconnected,), timeout=None if seconds == float("inf") else seconds)
         if self._disconnected.done():
             raise ClientGone
 
     def reset(self) -> None:
-        """End the connection with a reset, what was not sent yet with it."""
+        """Reset the connection; unsent data is lost."""
         if self._raw_transport is None:
             return
         if not self._raw_transport.is_closing():
@@ -134,10 +134,10 @@ class ServerConnection(asyncio.Protocol):
             self._raw_transport.get_extra_info("socket").setsockopt(
                 socket.SOL_SOCKET, socket.SO_LINGER, linger
             )
-        self._raw_transport.abort()  # also one that is closing, but whose client does not read what is left
+        self._raw_transport.abort()  # also if the transport is closing but the client does not read the rest
 
     def close(self) -> None:
-        """End the connection in order, once all is sent."""
+        """Close the connection after all data is sent."""
         self._transport.close()
 
     async def _run(self) -> None:
@@ -154,7 +154,7 @@ class ServerConnection(asyncio.Protocol):
             self._transport.close()
 
     async def _read_request(self) -> ParsedRequest:
-        """Read one request. Raises Gone, Bad."""
+        """Read one request. Raises ClientGone or MalformedRequest."""
         head = await self._read_until(b"\r\n\r\n", MAX_HEAD_BYTES)
         first, *lines = head[:-4].split(b"\r\n")
         try:

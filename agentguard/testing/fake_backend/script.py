@@ -1,4 +1,4 @@
-"""Which fault a request gets: a script is a callable that is told of the request and returns a fault."""
+"""Scripts of the fake backend: a script is a callable that returns the fault for a request."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from agentguard.testing.fake_backend.expected import ApiName
 from agentguard.testing.fake_backend.faults import InjectedFault, Ok, Refuse
 
 MARK_PATTERN = re.compile(rb"\[\[([A-Za-z0-9_.:/-]{1,100})\]\]")
-"""What names a script inside a request, anywhere in its body: ``[[name]]``."""
+"""Mark that selects a script, anywhere in the body of a request: ``[[name]]``."""
 
 
 @dataclass(slots=True, kw_only=True)
 class RecordedRequest:
-    """One request, as the backend saw it, and what became of it. Times are of the monotonic clock.
+    """One request as the backend received it, and its result. Times are of the monotonic clock.
 
     Attributes:
-        number: of the request, counted from 0.
-        connection: that it came on, counted from 0.
-        at: time at which it was there, whole.
-        method, target, headers, body: as they came; names of headers in lower case.
-        api: that the path belongs to.
+        number: number of the request, from 0.
+        connection: number of its connection, from 0.
+        received_at: time at which the request was complete.
+        method, target, headers, body: as received; header names in lower case.
+        api: API of the path.
         stream: whether the body asks for a stream.
-        key: the name in its mark ``[[name]]``; a digest of the body if there is none.
-        attempt: how many requests with this key came before.
-        fault: what it got.
-        tokens: of a stream that were sent.
-        sent: bytes of the answer that were handed to the system.
-        answered_at: time at which the answer was over as the fault wanted it; None if it never was.
-        left_at: time at which the client closed or reset the connection before that; None if it did not.
+        key: the name in its mark ``[[name]]``; without a mark, a digest of the body.
+        attempt: number of earlier requests with this key.
+        fault: the fault applied to it.
+        tokens: number of tokens sent in a stream.
+        sent_bytes: bytes of the answer that were passed to the operating system.
+        answered_at: time at which the answer was complete according to the fault; None if it never was.
+        disconnected_at: time at which the client closed or reset the connection before that; otherwise None.
     """
 
     number: int
@@ -55,16 +55,16 @@ class RecordedRequest:
 
     @property
     def is_cancelled(self) -> bool:
-        """Whether the client left before the answer was over."""
+        """Return whether the client disconnected before the answer was complete."""
         return self.disconnected_at is not None
 
     @property
     def is_finished(self) -> bool:
-        """Whether nothing is done for it any more."""
+        """Return whether the request was answered or the client disconnected."""
         return self.disconnected_at is not None or self.answered_at is not None
 
     def get_header(self, name: str) -> str | None:
-        """A header's value, the first of that name; None if there is none."""
+        """Return the first value of a header; None if it is missing."""
         wanted = name.lower().encode()
         return next((value.decode("latin-1") for key, value in self.headers if key == wanted), None)
 
@@ -73,7 +73,7 @@ Script: TypeAlias = Callable[[RecordedRequest], InjectedFault]
 
 
 def build_script(script: Script | InjectedFault | Sequence[InjectedFault]) -> Script:
-    """A script: one fault for every request, or several in turn, of which the last one stays.
+    """Return a script: one fault for every request, or several in turn, the last one repeated.
 
     Raises:
         ConfigError: an empty sequence, or a `Refuse` in a sequence.
@@ -88,11 +88,11 @@ def build_script(script: Script | InjectedFault | Sequence[InjectedFault]) -> Sc
 
 @dataclass(frozen=True, slots=True)
 class MarkScript:
-    """Faults by the mark in the request: many cases at once, each with its own.
+    """Script that selects faults by the mark in the request, for many cases at once.
 
     Attributes:
-        table: faults by mark, those of its attempts in turn; the last one stays.
-        default: for a request without a mark of the table.
+        table: faults by mark, one per attempt; the last one is repeated.
+        default: fault for a request without a mark of the table.
     """
 
     table: Mapping[str, InjectedFault | Sequence[InjectedFault]]
@@ -103,20 +103,20 @@ class MarkScript:
             _validate_faults([faults] if isinstance(faults, InjectedFault) else faults)
 
     def __call__(self, request: RecordedRequest) -> InjectedFault:
-        """The fault of a request."""
+        """Return the fault for a request."""
         faults = self.table.get(request.key, self.default)
         return faults if isinstance(faults, InjectedFault) else faults[min(request.attempt, len(faults) - 1)]
 
 
 @dataclass(frozen=True, slots=True)
 class FaultSchedule:
-    """Faults by chance, the same each time: it hangs on the seed, the request and the attempt alone.
+    """Script that draws faults at random, reproducibly from seed, key and attempt.
 
-    The order in which requests come makes no difference, so that a run with many at once can be repeated.
+    The order of the requests has no influence, so that a run with concurrent requests can be repeated.
 
     Attributes:
-        weights: how often each fault comes, in proportion.
-        seed: of the chance.
+        weights: relative frequency of each fault.
+        seed: seed of the draws.
     """
 
     weights: Mapping[InjectedFault, float]
@@ -128,7 +128,7 @@ class FaultSchedule:
             raise ConfigError("Schedule.weights: no weight may be below 0, and one must be above it")
 
     def __call__(self, request: RecordedRequest) -> InjectedFault:
-        """The fault of a request."""
+        """Return the fault for a request."""
         chance = random.Random(f"{self.seed}/{request.key}/{request.attempt}")  # noqa: S311
         return chance.choices(list(self.weights), weights=list(self.weights.values()))[0]
 

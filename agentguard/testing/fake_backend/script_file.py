@@ -1,4 +1,4 @@
-"""A script as a document, for those who write no Python: what ``agentguard chaos`` reads.
+"""Scripts as documents, without Python: the input of ``agentguard chaos``.
 
 ::
 
@@ -48,33 +48,33 @@ FAULT_TYPES: Final[dict[str, type[InjectedFault]]] = {
     "error_event": fault_types.ErrorEvent,
     "raw": fault_types.Raw,
 }
-"""Faults by the name that they have in a document."""
+"""Fault types by their name in a document."""
 
 _DOCUMENT_KEYS: Final = frozenset({"version", "seed", "words", "known", "marks", "script", "schedule"})
 
 
 @dataclass(frozen=True, slots=True)
 class FallbackScript:
-    """The script of a mark for requests that have one in the table; another script for the others."""
+    """Script that uses the mark script for requests with a known mark, and another script for the others."""
 
     marked: MarkScript
     fallback: Script
 
     def __call__(self, request: RecordedRequest) -> InjectedFault:
-        """The fault of a request."""
+        """Return the fault for a request."""
         return self.marked(request) if request.key in self.marked.table else self.fallback(request)
 
 
 def build_backend(document: object, *, port: int = 0, seed: int | None = None) -> FaultBackend:
-    """A backend as a document describes it.
+    """Return the backend that a document describes.
 
     Args:
         document: parsed YAML or JSON; None describes a backend without faults.
-        port: to listen on; 0 lets the system choose.
-        seed: in place of the document's.
+        port: port to listen on; 0 lets the system choose.
+        seed: overrides the seed of the document.
 
     Raises:
-        ConfigError: names the part that is wrong.
+        ConfigError: the message names the invalid part.
     """
     if document is None:
         document = {}
@@ -96,7 +96,7 @@ def build_backend(document: object, *, port: int = 0, seed: int | None = None) -
 
 
 def parse_fault(value: object, location: str) -> InjectedFault:
-    """A fault from its name, or from one name with its options. Raises ConfigError."""
+    """Return the fault of a name, or of one name with its options. Raises ConfigError."""
     name, options = value, None
     if isinstance(value, Mapping) and len(value) == 1:
         ((name, options),) = value.items()

@@ -1,4 +1,4 @@
-"""A model endpoint on loopback that fails as it is told: real sockets, in a thread of its own."""
+"""Model endpoint on loopback with scripted faults: real sockets, served in a separate thread."""
 
 from __future__ import annotations
 
@@ -29,24 +29,24 @@ T = TypeVar("T")
 
 
 class FaultBackend:
-    """A fake endpoint for chat, completions, responses, messages, embeddings and models, streamed or not.
+    """Fake endpoint for chat, completions, responses, messages, embeddings and models, streamed or not.
 
     ::
 
-        with FaultBackend([Status(status=503), Truncate(tokens=3), Ok()]) as backend:
+        with FaultBackend([StatusFault(status=503), Truncate(tokens=3), Ok()]) as backend:
             client = OpenAI(base_url=backend.url, api_key="none")
 
-    What it saw is in `seen`; it is written by the backend's thread and may be read at any time.
+    `requests` contains the received requests. The thread of the backend writes it; any thread may read it.
 
     Args:
-        script: one fault for every request, several in turn (the last one stays), or a `Script`.
-        words: in the text of an answer, one token each.
-        known: answers by what they are asked, as for a canary; others are made from the request.
-        name: of its thread, and of the replica in a test.
-        port: to listen on; 0 lets the system choose.
+        script: one fault for every request, several in turn (the last one is repeated), or a `Script`.
+        word_count: number of words in the text of an answer, one token each.
+        known_answers: answers by question, as for a known-answer probe; others are derived from the request.
+        name: name of the thread, and of the replica in a test.
+        port: port to listen on; 0 lets the system choose.
 
     Raises:
-        ConfigError: a script that can't be meant.
+        ConfigError: the script is invalid.
     """
 
     def __init__(
@@ -71,30 +71,30 @@ class FaultBackend:
 
     @property
     def port(self) -> int:
-        """That it listens on."""
+        """Port that the backend listens on."""
         return self._port
 
     @property
     def url(self) -> str:
-        """The base URL of the OpenAI-compatible APIs, up to and with ``/v1``."""
+        """Base URL of the OpenAI-compatible APIs, including ``/v1``."""
         return f"http://127.0.0.1:{self._port}/v1"
 
     @property
     def open_connections(self) -> int:
-        """Connections that are open now."""
+        """Number of open connections."""
         return len(self._connections)
 
     @property
     def active_requests(self) -> int:
-        """Requests that are not over."""
+        """Number of unfinished requests."""
         return sum(not one.is_finished for one in list(self.requests))
 
     def list_attempts(self, key: str) -> list[RecordedRequest]:
-        """The requests of one mark, in order."""
+        """Return the requests of one mark, in order."""
         return [one for one in list(self.requests) if one.key == key]
 
     def build_expected_reply(self, target: str, body: bytes) -> FakeReply:
-        """The right answer to a request."""
+        """Return the right answer to a request."""
         return build_expected_reply(
             detect_api(target),
             parse_body(body),
@@ -103,7 +103,7 @@ class FaultBackend:
         )
 
     def set_script(self, script: Script | InjectedFault | Sequence[InjectedFault]) -> None:
-        """Take another script for the requests that come from now on."""
+        """Set the script for all later requests."""
         self._is_refusing = isinstance(script, Refuse)
         self._script = build_script(script)
         if self._loop is not None:
@@ -111,7 +111,7 @@ class FaultBackend:
 
     @contextmanager
     def refuse_connections(self) -> Iterator[None]:
-        """Refuse connections and reset those that are open, for the time of the block; keep the port."""
+        """Refuse and reset connections during the block, and keep the port."""
         self._run_in_loop(self._stop_listening())
         try:
             yield
@@ -119,11 +119,11 @@ class FaultBackend:
             self._run_in_loop(self._start_listening())
 
     def wait_until(self, condition: Callable[[], object], timeout_s: float = 30.0) -> None:
-        """Wait for something that the backend will have seen. Raises TimeoutError."""
+        """Wait until a condition on the backend is true. Raises TimeoutError."""
         end = time.monotonic() + timeout_s
         with self._changed:
             while not condition():
-                # The limit on one wait: what is waited for may hang on something else than the backend, too.
+                # Limit each wait, because the condition may depend on something else than the backend.
                 if not self._changed.wait(min(0.05, end - time.monotonic())) and time.monotonic() >= end:
                     raise TimeoutError(f"{self.name} did not see in {timeout_s:g} s what was waited for")
 
@@ -161,7 +161,7 @@ class FaultBackend:
             )
 
     async def _stop_listening(self) -> None:
-        """Listen no more, hold the port, and drop all connections."""
+        """Stop to listen, keep the port, and reset all connections."""
         if self._server is not None:
             await self._close_server(self._server)
             self._server = None
@@ -175,13 +175,14 @@ class FaultBackend:
             await asyncio.wait(others, timeout=5)
 
     async def _close_server(self, server: asyncio.Server) -> None:
-        """Close the server, once whoever was accepted a moment ago has a connection.
+        """Close the server after every accepted socket has a connection object.
 
-        asyncio makes that in a task of its own. If the server was closed before, the task fails unheard: its
-        wire would never be made, nor lost, and it would be waited for without end.
+        asyncio creates the connection in a separate task. If the server closes first, this task fails
+        silently:
+        the connection is neither created nor lost, and the backend would wait for it without end.
         """
         for listening in server.sockets:
-            with suppress(NotImplementedError):  # Windows' loop knows no readers
+            with suppress(NotImplementedError):  # the loop of Windows has no readers
                 self._get_loop().remove_reader(listening.fileno())
         await asyncio.sleep(0)
         await asyncio.sleep(0)
@@ -189,7 +190,7 @@ class FaultBackend:
         self._connections = {wire for wire in self._connections if wire.is_connected}
 
     def _bind_socket(self) -> socket.socket:
-        """A socket that has the port and refuses connections: it does not listen."""
+        """Return a socket that is bound to the port but refuses connections, because it does not listen."""
         made = socket.socket()
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         made.bind(("127.0.0.1", self._port))

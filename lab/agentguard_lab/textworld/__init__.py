@@ -1,4 +1,4 @@
-"""TextWorld as a test environment: games from a seed, the tools of an agent in them, a scripted agent.
+"""TextWorld as a test environment: seeded games, the tools of an agent in them, and a scripted agent.
 
-Needs the extra ``textworld``; it is imported only when a game is built or played.
+The module needs the extra ``textworld``; TextWorld is imported only when a game is built or played.
 """

@@ -1,9 +1,9 @@
-"""A scripted agent of four parts whose outputs are texts of their own: memory, reflection, planning, action.
+"""Scripted agent with four modules, each with its own text: memory, reflection, planning, action.
 
-A turn goes: reflection judges the results of the last turn, the judgement changes the beliefs, memory
-recalls them, planning picks what to do next from them, action writes the call. At each part an error may
-strike (see `process`): it changes a judgement, a belief, a plan or a call, and everything after it follows
-from that change by the very code a sound run uses.
+In a turn, reflection judges the results of the last turn, and the judgement changes the beliefs. Memory
+recalls the beliefs, planning chooses the next intent, and action writes the call. In each module an error
+may be injected (see `error_process`). It changes a judgement, a belief, a plan or a call. The same code as in
+a run without errors derives the consequences.
 """
 
 from __future__ import annotations
@@ -20,33 +20,33 @@ from agentguard_lab.textworld.result_interpretation import APPLIANCE_VERB, Actio
 from agentguard_lab.textworld.turn_text import Words, encode, wanted_names
 
 SAID: tuple[str, ...] = ("memory", "reflection", "planning", "action")
-"""The parts in the order in which a turn tells them."""
+"""The modules in the order of their texts in a turn."""
 
 
 class Process(Protocol):
-    """Decides whether an error strikes a part of the agent in this turn."""
+    """Process that decides whether an error is injected into a module in this turn."""
 
     def strike(self, agent: Agent, part: str) -> None:
-        """Let an error strike, or do nothing."""
+        """Inject an error, or do nothing."""
         ...  # pragma: no cover
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentTurn:
-    """One turn: the texts of the parts, by module, and the calls; no calls ends the run."""
+    """One turn: the texts of the modules, and the calls; a turn without calls ends the run."""
 
     modules: dict[str, str]
     calls: tuple[Call, ...] = ()
 
     @property
     def text(self) -> str:
-        """What the agent says, all parts but the call."""
+        """Text of the agent, without the action module."""
         return "\n".join(text for name, text in self.modules.items() if text and name != "action")
 
 
 @dataclass(slots=True, kw_only=True)
 class Habit:
-    """A wrong way of calling one tool, kept for ``left`` more calls of it; ``kind`` as for `miswrite`."""
+    """Wrong form of the calls of one tool, for ``left`` more calls; ``kind`` as for `miswrite`."""
 
     tool: str
     kind: str
@@ -55,22 +55,22 @@ class Habit:
 
 @dataclass(slots=True, kw_only=True)
 class Agent:
-    """The agent's whole state; `snapshot` copies it.
+    """State of the agent; `snapshot` copies it.
 
     Attributes:
-        task: what it believes that it was asked.
-        seed: draws its wording and its choices; each turn has random numbers of its own.
-        care: how likely it is, from 0 to 1, to check its beliefs when something fails or contradicts them.
-        terse: how little it says, from 0 to 1.
-        memory: what it believes.
-        fixed: what it has set its mind on: done before anything the planner says.
-        survey: how many more turns it spends on looking at everything.
-        amnesia: whether it has ceased to recall which way leads where.
-        habits: wrong ways of calling tools.
-        outcomes: the judgements of this turn's results.
-        intents, calls: what this turn does.
-        stream: told apart when a turn is taken again, so that it is not taken in the same words.
-        mindful: turns left in which it takes care because of a correction.
+        task: the agent's understanding of the task.
+        seed: seed of wording and choices; each turn draws from its own random numbers.
+        care: probability that the agent checks its beliefs after a failure or contradiction.
+        terse: brevity of the texts, from 0 to 1.
+        memory: the beliefs.
+        fixed: intents that the agent follows before asking the planner.
+        survey: number of further turns in which the agent only inspects things.
+        amnesia: whether the agent no longer recalls the destinations of exits.
+        habits: wrong forms of calls.
+        outcomes: judgements of the results of the last turn.
+        intents, calls: intents and calls of this turn.
+        stream: number that makes the random numbers of a repeated turn different.
+        mindful: number of turns in which the agent is careful after a correction.
     """
 
     task: Task
@@ -95,7 +95,7 @@ class Agent:
     words: Words = field(default_factory=lambda: Words(random.Random(0), 0.5))  # noqa: S311
 
     def snapshot(self) -> Agent:
-        """A copy that shares nothing that changes but its words, which each turn makes anew."""
+        """Return a copy without shared mutable state, except the wording, which each turn creates."""
         return replace(
             self,
             memory=self.memory.copy(),
@@ -111,11 +111,11 @@ class Agent:
         )
 
     def dice(self, what: str) -> random.Random:
-        """Random numbers of this turn for one use."""
+        """Return the random numbers of this turn for one purpose."""
         return random.Random(f"{what}:{self.seed}:{self.turns}:{self.stream}")  # noqa: S311
 
     def wanted(self) -> set[str]:
-        """Names it has reason to look for."""
+        """Return the names of things that the agent has a reason to look for."""
         return wanted_names(self.memory, self.task)
 
     def turn(self, errors: Process) -> AgentTurn:
@@ -136,18 +136,18 @@ class Agent:
         return AgentTurn(modules=ordered, calls=tuple(self.calls))
 
     def observe(self, results: list[str]) -> None:
-        """Take in the results of the last turn's calls; they are judged in the next turn."""
+        """Store the results of the last calls; the next turn judges them."""
         self.results = results
         self.mindful = max(0, self.mindful - 1)
 
     def heed(self, turns: int) -> None:
-        """Take a correction to heart: drop what it has set its mind on, look again, take care for a while."""
+        """Accept a correction: drop fixed intents and habits, look again, and be careful for some turns."""
         self.mindful = turns
         self.fixed, self.habits, self.survey, self.amnesia = [], [], 0, False
         self.memory.given_up, self.memory.refusals = set(), {}
         self.pending = [Intent(tool="look"), Intent(tool="inventory")]
 
-    # Reflection: what the last results meant.
+    # Reflection: meaning of the last results.
 
     def _reflect(self, errors: Process) -> str:
         pairs = zip(self.intents, self.results, strict=True)
@@ -166,7 +166,7 @@ class Agent:
         return self.words.reflection(said + self.remarks, self.memory, self.task)
 
     def _contradictions(self, outcome: ActionOutcome) -> None:
-        """What it believes to carry lies before it: the careful notice."""
+        """Detect, if the agent is careful, that a thing it believes to carry lies in the room."""
         for name in outcome.names if outcome.kind == "arrived" else ():
             if name in self.memory.carried and self._careful("contradiction"):
                 self.memory.carried.remove(name)
@@ -189,7 +189,7 @@ class Agent:
             self.remarks.append(self.words.remark("again"))
 
     def give_up(self, intent: Intent) -> None:
-        """Set an aim aside for good."""
+        """Abandon the aim of an intent permanently."""
         what = subject(intent)
         self.memory.given_up.add(what)
         if intent.tool == "go":
@@ -201,7 +201,7 @@ class Agent:
         )
 
     def _check(self, intent: Intent, outcome: ActionOutcome) -> bool:
-        """A careful agent looks into a refusal; True if it does."""
+        """Plan a check after a refusal, if the agent is careful; return whether it does."""
         unread = "I only understood" in outcome.seen.text
         if outcome.kind != "refused" or unread or not self._careful("check"):
             return False
@@ -219,7 +219,7 @@ class Agent:
     def _careful(self, what: str) -> bool:
         return self.mindful > 0 or self.dice(what).random() < self.care
 
-    # Planning: what to do next.
+    # Planning: choice of the next intent.
 
     def _plan(self, errors: Process) -> str:
         if self.turns == 1:
@@ -245,7 +245,7 @@ class Agent:
         return KeyPlanner(self.task).next(self.memory)
 
     def look_over(self) -> Intent | None:
-        """The next thing to look at: what is here first, then a room it has not been in."""
+        """Return the next inspection: first the things in this room, then an unvisited room."""
         memory = self.memory
         here = [name for name, place in memory.things.items() if place.room == memory.here]
         here += [name for name, (room, _) in memory.containers.items() if room == memory.here]
@@ -275,7 +275,7 @@ class Agent:
 
 
 def subject(intent: Intent) -> str:
-    """What an intent is about, as it is counted and given up: the planner leaves out what was given up."""
+    """Return the key under which refusals of an intent are counted; the planner skips abandoned keys."""
     target = intent.args.get("object", "")
     if intent.tool == "cut":
         return intent.args["how"] + target

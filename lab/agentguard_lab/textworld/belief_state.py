@@ -1,4 +1,4 @@
-"""What the agent believes: a map, where things are, what it carries, what is done. Fed by readings alone."""
+"""Beliefs of the agent: map, places of things, inventory and completed tasks, updated by observations."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ OPPOSITE = {"north": "south", "south": "north", "east": "west", "west": "east"}
 
 @dataclass(slots=True)
 class Exit:
-    """A way out of a room: the door in it, its state, and the room behind it once walked.
+    """Exit of a room: its door, the state of the door, and the room behind it, once visited.
 
-    States: open, closed (as described), shut (walking into it failed: it wants opening), locked.
+    States: open, closed (as described), shut (walking failed, so it must be opened), locked.
     """
 
     door: str | None
@@ -24,7 +24,7 @@ class Exit:
 
 @dataclass(slots=True)
 class BelievedPlace:
-    """Where a thing was last seen; ``holder`` None means the floor."""
+    """Last known place of a thing; ``holder`` None means the floor."""
 
     room: str
     holder: str | None
@@ -32,9 +32,9 @@ class BelievedPlace:
 
 @dataclass(slots=True)
 class Memory:
-    """Beliefs. They may be wrong; nothing here asks the game.
+    """Beliefs, which may be wrong; no method queries the game.
 
-    ``compass`` is the order in which exits are tried; empty for the order in which they were read.
+    ``compass`` is the order in which the agent tries exits; if empty, the order of the description.
     """
 
     here: str = ""
@@ -53,7 +53,7 @@ class Memory:
     compass: tuple[str, ...] = ()
 
     def copy(self) -> Memory:
-        """The same beliefs, to be changed apart. By hand: `copy.deepcopy` takes longer than a whole turn."""
+        """Return an independent copy. It is explicit, as `copy.deepcopy` takes longer than a turn."""
         rooms = {room: {w: replace(e) for w, e in exits.items()} for room, exits in self.rooms.items()}
         return replace(
             self,
@@ -70,13 +70,13 @@ class Memory:
         )
 
     def see(self, seen: ParsedObservation) -> bool:
-        """Take in a described room; True if it is new."""
+        """Add a described room; return True if it is new."""
         assert seen.room
         new = seen.room not in self.rooms
         exits = self.rooms.setdefault(seen.room, {})
         for way, (door, state) in seen.exits.items():
             known = exits.setdefault(way, Exit(door, state))
-            # A description says "closed" of a locked door too: what trying it taught is not unlearnt.
+            # The description calls a locked door "closed" too; keep the state learnt by trying.
             known.state = known.state if known.state in ("locked", "shut") and state == "closed" else state
         for name in seen.containers:
             self.containers.setdefault(name, (seen.room, "unknown"))
@@ -89,30 +89,30 @@ class Memory:
         return new
 
     def walked(self, way: str, old: str) -> None:
-        """Join the rooms on both sides of a walk; ``here`` is already the new one."""
+        """Connect the rooms on both sides of a walk; ``here`` is already the new one."""
         self.rooms[old][way].to = self.here
         back = self.rooms[self.here].get(OPPOSITE[way])
         if back:
             back.to = old
 
     def take(self, name: str) -> None:
-        """Note a thing as carried."""
+        """Mark a thing as carried."""
         self.things.pop(name, None)
         if name not in self.carried:
             self.carried.append(name)
 
     def door(self, name: str) -> list[Exit]:
-        """All known sides of a door."""
+        """Return all known sides of a door."""
         return [way for exits in self.rooms.values() for way in exits.values() if way.door == name]
 
     def untried(self, room: str) -> list[str]:
-        """Exits of a room that lead somewhere unknown and have not been given up, in order of ``compass``."""
+        """Return exits of a room with unknown destination that are not given up, in order of ``compass``."""
         exits = self.rooms.get(room, {})
         ways = [way for way, exit_ in exits.items() if exit_.to is None and exit_.door not in self.given_up]
         return sorted(ways, key=self.compass.index) if self.compass else ways
 
     def route(self, goal: str) -> list[str] | None:
-        """Directions from here to a known room; None if there is no known way."""
+        """Return directions from here to a known room, or None without a known way."""
         queue, ways = deque([self.here]), {self.here: list[str]()}
         while queue:
             room = queue.popleft()

@@ -1,4 +1,4 @@
-"""How often each code of AgentErrorTaxonomy is injected online."""
+"""Rates at which each code of AgentErrorTaxonomy is injected online."""
 
 from __future__ import annotations
 
@@ -24,12 +24,15 @@ AGENT_ERRORS: Mapping[str, float] = {
     "system.llm_limit": 1,
     "system.environment_error": 1,
 }
-"""Weight of each code. The text of the taxonomy's paper (arXiv 2509.25370) that was at hand gives no numbers
-by code, so the weights are an assumption of ours: planning and reflection lead, memory follows, actions of
-today's agents are rarely malformed, and the system is seldom the cause."""
+"""Weight of each code.
+
+The version of the taxonomy's paper (arXiv 2509.25370) available to us gives no numbers by code. The weights
+are therefore our own assumption. Planning and reflection lead, memory follows. Malformed actions are rare in
+current agents, and the system is seldom the cause.
+"""
 
 CAREFUL_SHARE = 0.25
-"""Largest share of the passed runs that are runs with an error that the agent got over."""
+"""Maximum share of the passed runs that contain an error from which the agent recovered."""
 
 DIFFICULTIES: Mapping[str, float] = {"easy": 2, "medium": 5, "hard": 3}
-"""Weight of each difficulty where none is asked for."""
+"""Weight of each difficulty if none is requested."""

@@ -1,4 +1,4 @@
-"""A running TextWorld game behind the tools."""
+"""A running TextWorld game, accessed through the tools."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from agentguard_lab.textworld.games import load_textworld
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    """What the game said to the last of some commands, and how it stood then."""
+    """Output of the game for the last of some commands, and the state of the game after it."""
 
     text: str = ""
     won: bool = False
@@ -24,18 +24,18 @@ class _Answer:
 
 
 class World:
-    """One game in play; observations are the game's own text, stripped of its banner and status line.
+    """One game in play; observations are the text of the game without banner and status line.
 
-    A game answers equal commands equally, so the list of the commands so far is its whole state, and what was
-    answered once is not asked of the interpreter again: it is only brought up to date for something new.
+    A game answers equal commands equally, so the list of commands is its whole state. Known answers are
+    cached; the interpreter replays commands only when a new answer is needed.
 
     Args:
         game: the compiled game.
         offered: names of the tools.
-        admissible: whether to ask the game, at every turn, what could be typed; that costs time.
+        admissible: whether to query the admissible commands every turn; this costs time.
 
     Attributes:
-        commands: what has been typed into the game since it began.
+        commands: commands since the beginning of the game.
 
     Raises:
         MissingExtra: TextWorld is not installed.
@@ -53,14 +53,14 @@ class World:
         """What the interpreter itself has been told; not always ``commands``."""
 
     def call(self, name: str, raw: str) -> str:
-        """Carry out one tool call and return what the agent gets to read."""
+        """Execute a tool call and return the observation for the agent."""
         if self.over:
             return "The game is over."
         command, error = tools.command(self._offered, name, raw)
         return error if command is None else self._type(command)
 
     def restore(self, commands: Sequence[str]) -> None:
-        """Go to the state after ``commands``."""
+        """Return to the state after ``commands``."""
         known = self._known.get(tuple(commands))
         if known is not None:
             self.commands, self._now = list(commands), known
@@ -71,12 +71,12 @@ class World:
 
     @property
     def won(self) -> bool:
-        """Whether the game says that the task is done."""
+        """Return whether the game reports the task as done."""
         return self._now.won
 
     @property
     def lost(self) -> bool:
-        """Whether the game says that it is lost."""
+        """Return whether the game reports a loss."""
         return self._now.lost
 
     @property
@@ -86,16 +86,16 @@ class World:
 
     @property
     def admissible(self) -> tuple[str, ...]:
-        """What the game says could be typed now, in its own words; empty unless it was asked for."""
+        """Commands that the game admits now, in its own words; empty unless requested."""
         return self._now.admissible
 
     @property
     def over(self) -> bool:
-        """Whether the game has ended, one way or the other."""
+        """Return whether the game has ended."""
         return self.won or self.lost
 
     def close(self) -> None:
-        """End the game's interpreter."""
+        """Close the interpreter of the game."""
         self._env.close()
 
     def _type(self, command: str) -> str:
@@ -107,7 +107,7 @@ class World:
         return self._now.text
 
     def _ask(self, command: str) -> _Answer:
-        """Let the interpreter answer, once it stands where this game does."""
+        """Return the answer of the interpreter, after replaying the commands of this game."""
         if self._typed != self.commands[: len(self._typed)]:
             self._env.reset()
             self._typed = []

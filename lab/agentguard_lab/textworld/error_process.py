@@ -1,7 +1,7 @@
-"""Which errors strike the agent and when: none, one at a known turn, or at a rate a turn; and small slips.
+"""Processes that inject errors into the agent: none, one at a known turn, or at a rate per turn; and slips.
 
-A slip is an error that any run makes now and then and gets over at once: a call written wrongly, a needless
-look. Slips come at the same rate in all runs, failed or passed.
+A slip is a small error that any run makes and recovers from at once: a malformed call, a needless look. Slips
+occur at the same rate in all runs, failed or passed.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from agentguard_lab.textworld.planner import Intent
 from agentguard_lab.textworld.turn_text import encode
 
 SLIP_RATE = 0.06
-"""Slips a turn."""
+"""Slips per turn."""
 _SLIPS = ("names", "json", "tool", "value")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErrorOccurrence:
-    """An error that struck: in which turn (from 1) and which."""
+    """An injected error: its turn (from 1) and its name."""
 
     turn: int
     name: str
@@ -31,13 +31,13 @@ class ErrorOccurrence:
 
 @dataclass(slots=True)
 class ErrorProcess:
-    """No errors but slips: the base of the others. ``made`` is for the evaluator, never for a detector."""
+    """Process without errors except slips; base class. ``made`` is for the evaluator, never for a detector."""
 
     slips: float = SLIP_RATE
     made: list[ErrorOccurrence] = field(default_factory=list)
 
     def strike(self, agent: Agent, part: str) -> None:
-        """Let a slip and then an error strike one part, or nothing."""
+        """Inject a slip and then an error into one module, or neither."""
         if agent.turns > 1 and not agent.mindful:
             self._slip(agent, part)
             name = self.choose(agent, part, agent.dice(f"error:{part}"))
@@ -45,7 +45,7 @@ class ErrorProcess:
                 self.made.append(ErrorOccurrence(turn=agent.turns, name=name))
 
     def choose(self, agent: Agent, part: str, rng: random.Random) -> str:  # noqa: ARG002
-        """Name of the error that strikes the part now; empty for none."""
+        """Return the name of the error to inject now, or an empty string."""
         return ""
 
     def _slip(self, agent: Agent, part: str) -> None:
@@ -57,32 +57,32 @@ class ErrorProcess:
 
     @staticmethod
     def _may_miswrite(agent: Agent) -> bool:
-        """Not after a refusal: three slips, one upon the other, would look like a wall."""
+        """Return whether a slip is allowed; after a refusal, repeated slips would look like a lasting fault."""
         sound = bool(agent.calls) and agent.calls[0] == encode(agent.intents[0])
         return sound and not any(outcome.refused for _, outcome in agent.outcomes)
 
 
 @dataclass(slots=True)
 class Injection(ErrorProcess):
-    """One error, at one turn."""
+    """Process that injects one error at one turn."""
 
     name: str = ""
     turn: int = 0
 
     def choose(self, agent: Agent, part: str, rng: random.Random) -> str:  # noqa: ARG002
-        """The error, when its turn has come."""
+        """Return the name of the error in its turn."""
         due = agent.turns == self.turn and catalogue()[self.name].module == part
         return self.name if due else ""
 
 
 @dataclass(slots=True)
 class Probe(ErrorProcess):
-    """No errors; notes in ``possible`` which ones could have struck in which turn."""
+    """Process without errors that records in ``possible`` the turns in which each error is possible."""
 
     possible: dict[str, list[int]] = field(default_factory=dict)
 
     def choose(self, agent: Agent, part: str, rng: random.Random) -> str:  # noqa: ARG002
-        """None, always."""
+        """Record the possible errors; return an empty string."""
         for error in of_module(part):
             if error.options(agent):
                 self.possible.setdefault(error.name, []).append(agent.turns)
@@ -91,12 +91,12 @@ class Probe(ErrorProcess):
 
 @dataclass(slots=True)
 class Rates(ErrorProcess):
-    """Errors at a rate a turn, by code; which behaviour of a code is drawn among those that are possible."""
+    """Process that injects errors at a rate per turn by code; it draws one of the possible variants."""
 
     rates: Mapping[str, float] = field(default_factory=dict)
 
     def choose(self, agent: Agent, part: str, rng: random.Random) -> str:
-        """Each code of the part has its chance; the first that comes up strikes."""
+        """Draw for each code of the module; return an error of the first code drawn."""
         for code, rate in self.rates.items():
             if code.partition(".")[0] == part and rng.random() < rate:
                 able = [e.name for e in of_module(part) if e.code == code and e.options(agent)]
@@ -106,7 +106,7 @@ class Rates(ErrorProcess):
 
 
 def _detour(agent: Agent, rng: random.Random) -> Intent:
-    """A look at something that needs none."""
+    """Return a needless look at something."""
     memory = agent.memory
     here = sorted(name for name, place in memory.things.items() if place.room == memory.here)
     here += sorted(name for name, (room, _) in memory.containers.items() if room == memory.here)

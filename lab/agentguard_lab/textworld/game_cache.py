@@ -1,4 +1,4 @@
-"""Where compiled games are kept: built once, opened once, played by any number of runs."""
+"""Cache of compiled games: built once, opened once, played by any number of runs."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from agentguard_lab.textworld.scenarios import Scenario
 
 
 class GameLibrary:
-    """Compiled games in a folder, and the most recently used ones open.
+    """Compiled games in a folder, with the most recently used games open.
 
     Args:
-        folder: kept from one use to the next; None for a temporary one that `close` removes.
-        held: open games at a time; each takes some tens of megabytes.
-        admissible: whether the games are asked what could be typed; see `World`.
+        folder: permanent folder; None for a temporary one that `close` removes.
+        held: maximum number of open games; each takes some tens of megabytes.
+        admissible: whether to query the admissible commands; see `World`.
     """
 
     def __init__(self, folder: Path | None = None, *, held: int = 4, admissible: bool = False) -> None:
@@ -30,7 +30,7 @@ class GameLibrary:
         self._open: OrderedDict[str, World] = OrderedDict()
 
     def world(self, scenario: Scenario, offered: tuple[str, ...]) -> World:
-        """The game of a scenario, in the state it was left in; `World.restore` puts it where it is wanted."""
+        """Return the game of a scenario in its last state; `World.restore` sets another state."""
         key = hashlib.sha256(repr(scenario.game).encode()).hexdigest()[:16]
         if key not in self._open:
             self._open[key] = World(self._compiled(scenario, key), offered, admissible=self._admissible)
@@ -38,7 +38,7 @@ class GameLibrary:
         return self._open[key]
 
     def trim(self) -> None:
-        """Close the games used longest ago. Runs that still play one of them must not be stepped again."""
+        """Close the least recently used games. Runs that still play one of them must not be stepped again."""
         while len(self._open) > self._held:
             self._open.popitem(last=False)[1].close()
 

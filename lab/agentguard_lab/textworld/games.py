@@ -1,4 +1,4 @@
-"""The games: TextWorld's own cooking games by seed, and small houses laid out with its game maker."""
+"""Games: TextWorld's cooking games by seed, and small houses built with its game maker."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Cooking:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class House:
-    """A house laid out by hand; TextWorld writes its descriptions from the seed.
+    """House with an explicit layout; TextWorld generates its descriptions from the seed.
 
     Attributes:
         links: ``room direction room``, or with a door ``room direction room : door closed`` or
@@ -113,7 +113,7 @@ def _entries(text: str) -> list[str]:
 
 
 def load_textworld() -> Any:
-    """The package. Raises MissingExtra if it is not installed."""
+    """Return the package. Raises MissingExtra if it is not installed."""
     try:
         import textworld
     except ImportError:
@@ -123,7 +123,7 @@ def load_textworld() -> Any:
 
 @cache
 def _knowledge(**paths: str) -> Any:
-    """TextWorld's rules of houses or of kitchens; parsing them takes longer than all else of a game."""
+    """Return TextWorld's rules of houses or kitchens, cached since parsing dominates the cost of a game."""
     from textworld.generator.data import KnowledgeBase
 
     return KnowledgeBase.load(**paths)
@@ -131,7 +131,7 @@ def _knowledge(**paths: str) -> Any:
 
 @contextmanager
 def _parsed_once(module: Any) -> Iterator[None]:
-    """Let a challenge take its rules from `_knowledge`: it would parse them anew for each game."""
+    """Make a challenge use the rules of `_knowledge`; otherwise it parses them for each game."""
     original = module.KnowledgeBase
     module.KnowledgeBase = SimpleNamespace(load=_knowledge)
     try:
@@ -141,7 +141,7 @@ def _parsed_once(module: Any) -> Iterator[None]:
 
 
 def compile_game(game: Game, folder: Path) -> Path:
-    """Build and compile a game below ``folder``; the same seed makes the same game."""
+    """Build and compile a game below ``folder``; the same seed gives the same game."""
     textworld = load_textworld()
     from textworld.generator import compile_game as compile_textworld
 

@@ -1,6 +1,6 @@
-"""A small grammar of alternatives: ``[a|b [c|d]]`` is one of its parts, drawn by random numbers.
+"""Small grammar of alternatives: ``[a|b [c|d]]`` means one of its parts, drawn at random.
 
-Alternatives nest; an empty part is allowed. Braces are left alone, for `str.format`.
+Alternatives nest; an empty part is allowed. Braces are left unchanged, for `str.format`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ Node = str | tuple[tuple["Node", ...], ...]
 
 @cache
 def parse(template: str) -> tuple[Node, ...]:
-    """A template as a sequence of texts and choices. Raises ConfigError if its brackets do not match."""
+    """Return a template as a sequence of texts and choices. Raises ConfigError for unbalanced brackets."""
     parts, end = _sequence(template, 0, inside=False)
     if end != len(template):
         raise ConfigError(f"a bracket is closed at {end} that was never opened")
@@ -23,12 +23,12 @@ def parse(template: str) -> tuple[Node, ...]:
 
 
 def draw(template: str, rng: random.Random) -> str:
-    """One text of the template."""
+    """Return a random text of the template."""
     return _draw(parse(template), rng)
 
 
 def size(template: str) -> int:
-    """How many texts the template has, equal ones counted apart."""
+    """Return the number of texts of the template, with duplicates."""
     return _size(parse(template))
 
 

@@ -1,4 +1,4 @@
-"""Calls written wrongly, in the ways in which models write them."""
+"""Malformed calls, as models write them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import random
 from typing import Any
 
 Call = tuple[str, str]
-"""A tool's name and its arguments, as text."""
+"""Name of a tool, and its arguments as text."""
 
 _WRONG_TOOL = {
     "take": ("pick_up", "grab", "get"),
@@ -39,7 +39,7 @@ _PARTICIPLE = {"chop": "chopped", "slice": "sliced", "dice": "diced"}
 
 
 def miswrite(call: Call, kind: str, rng: random.Random) -> Call:
-    """A call written wrongly: no such ``tool``, ``json`` that is none, wrong ``names`` or ``value``."""
+    """Return a malformed call: an unknown ``tool``, invalid ``json``, or wrong ``names`` or ``value``."""
     name, raw = call
     arguments = json.loads(raw)
     if kind == "tool":

@@ -1,4 +1,4 @@
-"""What a game's text says: rooms, exits, things. All the agent knows comes through here."""
+"""Parser of the game's text: rooms, exits, things. It is the agent's only source of knowledge."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ _SUCCESS = re.compile(
 
 @dataclass(slots=True, kw_only=True)
 class ParsedObservation:
-    """One observation, read.
+    """One parsed observation.
 
     Attributes:
-        room: the room described, if one is.
-        exits: direction to the door in it (None if open way) and that door's state.
-        things: name of a portable thing to the furniture it is on or in (None: the floor).
+        room: the described room, or None.
+        exits: by direction, the door (None if there is no door) and the state of the door.
+        things: furniture on or in which a portable thing is (None: the floor), by name.
         containers: containers mentioned.
         appliances: appliances mentioned.
-        revealed: what opening something showed.
-        refused: whether an action was not carried out.
+        revealed: things that became visible when something was opened.
+        refused: whether an action was not executed.
     """
 
     text: str
@@ -43,17 +43,17 @@ class ParsedObservation:
 
     @property
     def over(self) -> bool:
-        """Whether the game says that it has ended."""
+        """Return whether the game reports its end."""
         return "*** " in self.text
 
     @property
     def says(self) -> str:
-        """The first line, for quoting."""
+        """First line, for quotation."""
         return self.text.split("\n")[0].strip()
 
 
 def read(text: str) -> ParsedObservation:
-    """Read one observation."""
+    """Parse one observation."""
     seen = ParsedObservation(text=text)
     header = re.search(r"-= (.+?) =-", text)
     if header:
@@ -89,7 +89,7 @@ def _read_room(seen: ParsedObservation, room: str) -> None:
 
 
 def names(items: str) -> tuple[str, ...]:
-    """Split ``"a raw carrot, some salt and a knife"`` into names without articles or words of state."""
+    """Split ``"a raw carrot, some salt and a knife"`` into names without articles and state words."""
     out = []
     for part in re.split(r", | and ", items):
         match = re.match(r"(?:a|an|some|the) (.+)", part.strip())
@@ -99,7 +99,7 @@ def names(items: str) -> tuple[str, ...]:
 
 
 def recipe(text: str) -> tuple[tuple[str, ...], tuple[tuple[str, str], ...]]:
-    """Return ``(ingredients, ((verb, ingredient), …))`` of a cookbook's page."""
+    """Return ``(ingredients, ((verb, ingredient), …))`` of the page of a cookbook."""
     _, _, tail = text.partition("Ingredients:")
     listed, _, directions = tail.partition("Directions:")
     steps = re.findall(r"(chop|slice|dice|fry|roast|grill) the ([\w ]+)", directions)

@@ -1,4 +1,4 @@
-"""What goes wrong outside the agent: tools that fail, answers that stay out, a reply that is cut off."""
+"""Faults outside the agent: failing tools, missing answers, and a truncated reply of the model."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _TEXTS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outage:
-    """A tool that does not work for a while.
+    """Outage of a tool over some turns.
 
     Attributes:
         start, length: first turn (from 1) and number of turns.
-        tool: its name; None for all tools.
-        text: what is returned instead; empty for nothing at all. ``{tool}`` is filled in.
+        tool: name of the tool; None for all tools.
+        text: result returned instead; empty for no result. ``{tool}`` is filled in.
     """
 
     start: int
@@ -33,30 +33,30 @@ class Outage:
     text: str = _TEXTS[0]
 
     def failure(self, tool: str, turn: int) -> str | None:
-        """What a call returns if it falls into the outage; None if it does not."""
+        """Return the result of a call during the outage, or None outside it."""
         hit = self.tool in (None, tool) and self.start <= turn < self.start + self.length
         return self.text.format(tool=tool) if hit else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolOutage:
-    """All that goes wrong outside the agent in one run; ``cut_at`` is the turn whose reply is cut off."""
+    """All faults outside the agent in one run; ``cut_at`` is the turn whose reply is truncated."""
 
     outages: tuple[Outage, ...] = ()
     cut_at: int | None = None
 
     def failure(self, tool: str, turn: int) -> str | None:
-        """What a call returns instead of the game's answer; None if nothing is wrong."""
+        """Return the result that replaces the game's answer, or None without a fault."""
         found = (outage.failure(tool, turn) for outage in self.outages)
         return next((text for text in found if text is not None), None)
 
     def cuts(self, turn: int) -> bool:
-        """Whether the reply of a turn is cut off."""
+        """Return whether the reply of a turn is truncated."""
         return turn == self.cut_at
 
     @staticmethod
     def cut(turn: AgentTurn) -> AgentTurn:
-        """The turn as it arrives: its last part and its calls are lost, and half of the part before."""
+        """Return the truncated turn, without its last module, its calls and half of the module before."""
         from agentguard_lab.textworld.agent import AgentTurn
 
         kept = {name: text for name, text in turn.modules.items() if name != "action"}
@@ -66,12 +66,12 @@ class ToolOutage:
 
 
 def outage(rng: random.Random, *, start: int, length: int, tool: str | None, silent: bool = False) -> Outage:
-    """An outage with one of the usual messages, or with no answer at all."""
+    """Return an outage with a typical message, or without any answer."""
     return Outage(start=start, length=length, tool=tool, text="" if silent else rng.choice(_TEXTS))
 
 
 def generate_transient_outages(seed: int, turns: int, *, rate: float) -> ToolOutage:
-    """Outages of a single turn, at ``rate`` a turn: what any run may meet and get over."""
+    """Return outages of one turn each, at ``rate`` per turn, from which any run can recover."""
     rng = random.Random(f"passing:{seed}")  # noqa: S311
     hit = [turn for turn in range(2, turns + 1) if rng.random() < rate]
     return ToolOutage(

@@ -1,7 +1,6 @@
-"""The phrases of the scripted agent, by module and occasion, in the grammar of `grammar`. Plain data.
+"""Phrases of the scripted agent, by module and occasion, in the grammar of `grammar`. Plain data.
 
-What is filled in (in braces) comes from what the agent believes, so a wrong belief is put in the same words
-as a sound one.
+The values in braces come from the agent's beliefs, so a wrong belief has the same wording as a right one.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What to do next, given what is believed and what the task asks for."""
+"""Planner that chooses the next intent from the beliefs and the task."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ VERB_APPLIANCE = {"fry": "stove", "roast": "oven", "grill": "BBQ"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deliver:
-    """Bring ``item`` to ``holder`` and put it ``how`` (on or into) it."""
+    """Goal: bring ``item`` to ``holder`` and put it ``how`` (on or into) it."""
 
     item: str
     holder: str
@@ -32,7 +32,7 @@ class Task:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Intent:
-    """One thing to do now: a tool, its arguments, and for which purpose (for the words that go with it)."""
+    """One action to take now: a tool, its arguments, and a purpose, which selects the wording."""
 
     tool: str
     args: dict[str, str] = field(default_factory=dict)
@@ -40,19 +40,19 @@ class Intent:
 
 
 class GoalPlanner:
-    """Goal first: the first of its sources that has something to do decides."""
+    """Planner that asks its sources in order; the first one with an intent decides."""
 
     def __init__(self, task: Task) -> None:
         self.task = task
 
     def next(self, memory: Memory) -> Intent | None:
-        """Return the next intent; None when there is nothing left to do or to try."""
+        """Return the next intent, or None if nothing is left to do or to try."""
         for intent in self._sources(memory):
             return intent
         return None
 
     def complete(self, memory: Memory) -> bool:
-        """Whether, as the agent believes, all that was asked is done."""
+        """Return whether the agent believes that the whole task is done."""
         if self.task.cook:
             return ("eat",) in memory.done
         closed = all(
@@ -118,7 +118,7 @@ class GoalPlanner:
             yield Intent(tool=goal.how, args={"object": goal.item, slot: goal.holder}, purpose="deliver")
 
     def fetch(self, memory: Memory, item: str) -> Iterator[Intent]:
-        """Go where ``item`` was seen and take it."""
+        """Go to the known place of ``item`` and take it."""
         place = memory.things.get(item)
         if place is None or item in memory.given_up:
             return
@@ -164,7 +164,7 @@ class GoalPlanner:
 
     @staticmethod
     def _lacks(memory: Memory) -> bool:
-        """Whether a direction waits for an appliance or a knife that has not been seen yet."""
+        """Return whether a direction needs an appliance or a knife that has not been seen yet."""
         for verb, item in memory.directions:
             if (verb, item) in memory.done or verb + item in memory.given_up:
                 continue
@@ -183,13 +183,13 @@ class GoalPlanner:
             yield Intent(tool="cook", args={"object": item, "appliance": appliance}, purpose="recipe")
 
     def travel(self, memory: Memory, room: str, purpose: str) -> Iterator[Intent]:
-        """First move on the way to a room that is known by name; explores when the way is not known."""
+        """Yield the first move on a known route to a room; yield nothing if no route is known."""
         ways = memory.route(room) if room in memory.rooms else None
         if ways:
             yield from self._pass(memory, ways[0], purpose)
 
     def explore(self, memory: Memory) -> Iterator[Intent]:
-        """Open what is closed here, then walk where it has not been."""
+        """Open closed containers in this room, then walk to unvisited rooms."""
         if not self._searching(memory):
             return
         for name, (room, state) in memory.containers.items():
@@ -203,18 +203,18 @@ class GoalPlanner:
             yield from self.travel(memory, room, self._sought(memory) or "back")
 
     def _leads_on(self, memory: Memory, room: str) -> bool:
-        """Whether there is a reason to go back to a room while searching."""
+        """Return whether the search has a reason to return to a room."""
         return bool(memory.untried(room))
 
     def _sought(self, memory: Memory) -> str:
-        """``seek <room>`` when all that is missing is the room to bring things to."""
+        """Return ``seek <room>`` if only the target room is missing, else an empty string."""
         left = [goal for goal in self.task.deliveries if ("deliver", goal.item) not in memory.done]
         if left and all(goal.item in memory.carried for goal in left):
             return f"seek {left[0].room}"
         return ""
 
     def _searching(self, memory: Memory) -> bool:
-        """Whether anything is left that walking about could find: a thing, or the room it has to go to."""
+        """Return whether exploration can still find something: a thing, or the room it must go to."""
         if self.task.cook and ("prepare",) in memory.done:
             return False
         if self.task.cook:
@@ -224,7 +224,7 @@ class GoalPlanner:
         return any(goal.item not in memory.carried or goal.room not in memory.rooms for goal in left)
 
     def _pass(self, memory: Memory, way: str, purpose: str) -> Iterator[Intent]:
-        """Walk, or first deal with the door that stands in the way."""
+        """Walk through an exit, or first unlock or open its door."""
         exit_ = memory.rooms[memory.here][way]
         if exit_.door in memory.given_up:
             return
@@ -241,10 +241,10 @@ class GoalPlanner:
 
 
 class KeyPlanner(GoalPlanner):
-    """Deals with locks as an aim of its own: else a lock and its key could draw it to and fro.
+    """Planner that treats locks as a separate goal, so that it does not alternate between lock and key.
 
-    It goes back to a lock only with the key in sight, goes back to containers that it left unopened, and
-    fetches the key also when all that is left to find is the room to bring things to.
+    It returns to a lock only if the key is known, and returns to unopened containers. It fetches the key also
+    if only the target room is missing.
     """
 
     def _left(self, memory: Memory) -> list[Deliver]:
@@ -263,7 +263,7 @@ class KeyPlanner(GoalPlanner):
         return any(exit_.state != "locked" or memory.keys.get(exit_.door or "") in got for exit_ in exits)
 
     def fetch(self, memory: Memory, item: str) -> Iterator[Intent]:
-        """As before, but what lies in a container that was closed again needs it opened first."""
+        """Fetch as the base class does, but first open the container of the thing if it was closed again."""
         place = memory.things.get(item)
         if place and place.room == memory.here and item not in memory.given_up:
             state = memory.containers.get(place.holder or "", ("", ""))[1]

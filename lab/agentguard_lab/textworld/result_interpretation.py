@@ -1,7 +1,7 @@
-"""What the result of an action means, and what it changes in the agent's beliefs.
+"""Interpretation of the result of an action, and its effect on the agent's beliefs.
 
-Judging and believing are apart, so that an error of judgement is a wrong `Outcome` and everything after it
-follows from that alone.
+Judgement and belief are separate functions. An error of judgement is therefore a wrong `ActionOutcome`, and
+all its consequences follow from it.
 """
 
 # ruff: noqa: ARG001  (the changes of belief share one signature)
@@ -27,13 +27,13 @@ _DONE = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActionOutcome:
-    """One result as the agent takes it.
+    """One result as the agent judges it.
 
     Attributes:
-        kind: what happened: ``arrived``, one of the past tenses of a tool, or one of `REFUSALS`.
-        seen: the observation as read.
-        target: the thing, door or holder that it is about.
-        names: things that showed, or the key that is asked for.
+        kind: ``arrived``, one of the past tenses of a tool, or one of `REFUSALS`.
+        seen: the parsed observation.
+        target: the thing, door or holder of the action.
+        names: things that became visible, or the required key.
     """
 
     kind: str
@@ -43,17 +43,17 @@ class ActionOutcome:
 
     @property
     def refused(self) -> bool:
-        """Whether nothing came of the action."""
+        """Return whether the action had no effect."""
         return self.kind in REFUSALS
 
 
 def success(intent: Intent, seen: ParsedObservation) -> ActionOutcome:
-    """The outcome that the intent hoped for."""
+    """Return the successful outcome of an intent."""
     return ActionOutcome(kind=_DONE[intent.tool], seen=seen, target=intent.args.get("object", ""))
 
 
 def judge(intent: Intent, seen: ParsedObservation) -> ActionOutcome:
-    """Read one result soundly."""
+    """Return the right judgement of a result."""
     target = intent.args.get("object", "")
     if not seen.text:
         return ActionOutcome(kind="silent", seen=seen, target=target)
@@ -86,7 +86,7 @@ def _refusal(intent: Intent, seen: ParsedObservation, target: str) -> ActionOutc
 
 
 def believe(memory: Memory, intent: Intent, outcome: ActionOutcome) -> None:
-    """Let an outcome change the beliefs."""
+    """Update the beliefs with an outcome."""
     change = _CHANGES.get(outcome.kind)
     if change is not None:
         change(memory, intent, outcome)
@@ -122,7 +122,7 @@ def _unlocked(memory: Memory, intent: Intent, outcome: ActionOutcome) -> None:
 
 def _closed(memory: Memory, intent: Intent, outcome: ActionOutcome) -> None:
     if outcome.target in memory.containers:
-        # Not "closed", which the search would open again: what is in this one has been seen.
+        # Not "closed": the search would open it again, although its content is known.
         memory.containers[outcome.target] = (memory.containers[outcome.target][0], "shut")
 
 

@@ -1,4 +1,4 @@
-"""A run of the scripted agent in a game: taken step by step, saved, forked, taken back and corrected."""
+"""Run of the scripted agent in a game: stepped, saved, forked, rolled back and corrected."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ _SYSTEM = (
     "done or cannot be done."
 )
 _CARE = 3
-"""Turns for which a heeded correction makes the agent careful."""
+"""Number of turns in which an accepted correction makes the agent careful."""
 
 Ending = Literal["", "won", "lost", "answer", "turn_limit", "cut_off"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """The state of a run between two steps. Restoring it is exact: the game is played again up to there."""
+    """State of a run between two steps. Restoring is exact, because the game replays the commands."""
 
     steps: tuple[Step, ...]
     commands: tuple[str, ...]
@@ -49,19 +49,19 @@ class TextWorldRun:
 
     Args:
         scenario: the game and the task.
-        games: where compiled games are kept.
-        seed: of the agent's wording and choices.
-        errors: which errors strike the agent; none by default. A detector is never told.
-        trouble: what goes wrong outside the agent; nothing by default.
-        history: keep the state before each step, which `truncate` needs.
+        games: the cache of compiled games.
+        seed: seed of the agent's wording and choices.
+        errors: process that injects errors; none by default. Detectors have no access to it.
+        trouble: faults outside the agent; none by default.
+        history: whether to keep the state before each step, which `truncate` needs.
 
     Raises:
         MissingExtra: TextWorld is not installed.
 
     Attributes:
-        agent: the agent's state.
-        errors: the process of errors; its ``made`` lists those that struck, for the evaluator alone.
-        ending: how the run ended; empty while it goes on.
+        agent: state of the agent.
+        errors: the error process; its ``made`` lists the injected errors, for the evaluator only.
+        ending: kind of the end; empty while the run continues.
     """
 
     def __init__(
@@ -89,12 +89,12 @@ class TextWorldRun:
 
     @property
     def done(self) -> bool:
-        """Whether the run has ended."""
+        """Return whether the run has ended."""
         return bool(self.ending)
 
     @property
     def won(self) -> bool:
-        """Whether the game says that the task is done."""
+        """Return whether the game reports the task as done."""
         return self.ending == "won"
 
     @property
@@ -111,12 +111,12 @@ class TextWorldRun:
         )
 
     def step(self) -> Step:
-        """Let the agent take one turn and the game answer it. Raises ConfigError if the run has ended."""
+        """Take one turn of the agent and execute its calls. Raises ConfigError if the run has ended."""
         self.think()
         return self.act()
 
     def think(self) -> Step:
-        """The agent's next turn, whose calls have not been carried out; `act` or `refuse` comes next.
+        """Return the next turn of the agent before its calls are executed; call `act` or `refuse` next.
 
         Raises:
             ConfigError: the run has ended.
@@ -132,11 +132,11 @@ class TextWorldRun:
         return _step(len(self._steps), turn)
 
     def act(self) -> Step:
-        """Carry out the turn's calls and return the step. Raises ConfigError if there is no turn."""
+        """Execute the calls of the turn and return the step. Raises ConfigError without a turn."""
         turn, self._turn = self._turn, None
         if turn is None:
             raise ConfigError("there is no turn to carry out: think first")
-        self._world.restore(self._typed)  # another run may have played this game meanwhile
+        self._world.restore(self._typed)  # another run may have used this game since the last step
         results = [self._call(name, raw) for name, raw in turn.calls]
         self._typed = tuple(self._world.commands)
         step = _step(len(self._steps), turn, results)
@@ -146,12 +146,12 @@ class TextWorldRun:
         return step
 
     def refuse(self, correction: str, *, heeds: float = 1.0) -> bool:
-        """Drop the turn that was thought and tell the agent why, by the model of `truncate`."""
+        """Drop the pending turn and give the agent the reason, with the model of `truncate`."""
         self._turn = None
         return self.truncate(len(self._steps), correction, heeds=heeds)
 
     def copy(self) -> TextWorldRun:
-        """The same run at the same point, to go on apart."""
+        """Return an independent copy of the run at the same point."""
         made = copy.copy(self)
         made._steps, made._before = list(self._steps), list(self._before)
         made.agent, made.errors = self.agent.snapshot(), replace(self.errors, made=list(self.errors.made))
@@ -164,7 +164,7 @@ class TextWorldRun:
         return self
 
     def snapshot(self) -> Snapshot:
-        """The state as it is now; it may be restored any number of times, in this run or in a fork."""
+        """Return the current state; it can be restored any number of times, in this run or in a fork."""
         return Snapshot(
             steps=tuple(self._steps),
             commands=self._typed,
@@ -174,33 +174,32 @@ class TextWorldRun:
         )
 
     def restore(self, saved: Snapshot) -> None:
-        """Go back (or on) to a state."""
+        """Set a saved state."""
         self._steps, self._typed = list(saved.steps), saved.commands
         self.agent = saved.agent.snapshot()
         self.ending, self.trouble = saved.ending, saved.trouble
         del self._before[len(self._steps) :]
 
     def truncate(self, to_step: int, correction: str = "", *, heeds: float = 1.0, world: bool = True) -> bool:
-        """Take the run back to before step ``to_step`` and tell the agent ``correction``.
+        """Roll the run back to before step ``to_step`` and give the agent ``correction``.
 
-        The stated model of an agent that is corrected: with probability ``heeds`` (drawn from the run's seed
-        and the number of corrections so far) it takes the correction to heart. Then no error strikes it in
-        its next turns (three); it drops what it had set its mind on, looks around, goes through its inventory
-        and checks whatever fails meanwhile. Beliefs that were wrong before ``to_step`` stay, unless those
-        checks contradict them. Without a correction, or unheeded, it takes the turn anew with fresh random
-        numbers: the same errors may strike again, at the same rates.
+        Model of a corrected agent: with probability `heeds` (from 0 to 1; drawn from the run's seed and the
+        number of corrections so far) the agent accepts the correction. In its next three turns no error is
+        injected. The agent drops its fixed intents, looks around, checks its inventory, and checks every
+        failure. Wrong beliefs from before ``to_step`` remain unless these checks contradict them. Without an
+        accepted correction, the agent repeats the turn with new random numbers: the same errors may occur
+        again, at the same rates.
 
         Args:
-            to_step: index of the first step to be left out.
-            correction: what the agent is told; empty for a plain retry.
-            heeds: probability from 0 to 1.
-            world: take the game back too (a fork of its state); else only the agent's memory is cut.
+            to_step: index of the first step to remove.
+            correction: message to the agent; empty for a plain retry.
+            world: whether to roll back the game too (a fork of its state); otherwise only the agent's memory.
 
         Returns:
-            Whether the agent heeded.
+            Whether the agent accepted the correction.
 
         Raises:
-            ConfigError: there is no such step, or no history is kept.
+            ConfigError: the step does not exist, or no history is kept.
         """
         if not 0 <= to_step < len(self._before):
             raise ConfigError(f"no state is kept of step {to_step}; the run has {len(self._steps)} steps")
@@ -213,14 +212,14 @@ class TextWorldRun:
         return self.correct(correction, heeds=heeds)
 
     def correct(self, correction: str, *, heeds: float = 1.0) -> bool:
-        """Tell the agent something before its next turn, by the model of `truncate`; whether it heeded."""
+        """Give the agent a message before its next turn; return whether it accepts, as in `truncate`."""
         self._corrections += 1
-        self.agent.stream = self._corrections  # not the saved one plus one: that may have been used already
+        self.agent.stream = self._corrections  # not the saved number plus one, which may already be in use
         draw = random.Random(f"heeds:{self.seed}:{self._corrections}").random()  # noqa: S311
         heeded = bool(correction) and draw < heeds
         if heeded:
             self.agent.heed(_CARE)
-        if self.ending == "answer":  # it is told that it is not done, and the game goes on
+        if self.ending == "answer":  # the agent learns that it is not done, and the game continues
             self.ending = ""
         return heeded
 
@@ -241,7 +240,7 @@ class TextWorldRun:
 
 
 def character(scenario: Scenario, seed: int) -> Agent:
-    """The agent of a seed: how careful, how terse, in which order it tries exits."""
+    """Return the agent of a seed, with drawn care, brevity and order of exits."""
     rng = random.Random(f"character:{seed}")  # noqa: S311
     compass = tuple(rng.sample(("north", "south", "east", "west"), 4))
     return Agent(
@@ -254,7 +253,7 @@ def character(scenario: Scenario, seed: int) -> Agent:
 
 
 def tool_specs(offered: tuple[str, ...]) -> tuple[ToolSpec, ...]:
-    """The tools as the agent is offered them."""
+    """Return the definitions of the tools that the agent is offered."""
     functions = [schema["function"] for schema in tools.schemas(offered)]
     return tuple(
         ToolSpec(name=f["name"], description=f["description"], parameters=f["parameters"]) for f in functions
@@ -262,7 +261,7 @@ def tool_specs(offered: tuple[str, ...]) -> tuple[ToolSpec, ...]:
 
 
 def _step(index: int, turn: AgentTurn, results: Sequence[str] = ()) -> Step:
-    """The step of a turn; without results, as long as its calls have not been carried out."""
+    """Return the step of a turn, without results if its calls were not executed yet."""
     calls, seen = [], []
     for place, (name, raw) in enumerate(turn.calls):
         call = f"call_{index:03d}_{place}"

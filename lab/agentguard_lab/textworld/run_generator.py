@@ -1,9 +1,9 @@
-"""Online injection, after CORRECT-Error (arXiv 2509.24088): runs in TextWorld with one error at a known step.
+"""Online injection, after CORRECT-Error (arXiv 2509.24088): TextWorld runs with one error at a known step.
 
-A scripted agent plays generated games. Into runs that would win, one error of AgentErrorTaxonomy (arXiv
-2509.25370) is put; the agent then goes on by what it believes, and the game answers, until the run ends. A
-run is labelled as failed, with that error as root cause, only if it fails and its twin without the error
-wins. Runs in which the agent got over the error are kept as passed, with the error noted.
+A scripted agent plays generated games. The generator injects one error of AgentErrorTaxonomy (arXiv
+2509.25370) into a run that would win. The agent then continues with its beliefs, and the game answers, until
+the run ends. A run is labelled as failed, with that error as root cause, only if it fails and its twin
+without the error wins. Runs that recover from the error are labelled as passed, with the error recorded.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from agentguard_lab.textworld.twin_run import InjectedRun, TwinRun
 
 INJECTED, GENERATED = "injected", "generated"
 RUNS_PER_GAME = 15
-"""Runs kept of one game; they are one group, and never straddle a split."""
+"""Maximum number of runs of one game; they form one group, which no split divides."""
 _TRIES_PER_TWIN = 3
 _TWINS_PER_GAME = 36
 _MAX_LOST_TWINS = 3
@@ -34,13 +34,13 @@ _TAXONOMY = "agent_error"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerationPlan:
-    """What to generate.
+    """Settings of the generator.
 
     Attributes:
-        failed, passed: how many runs of each.
-        seed: the same seed makes the same runs, in the same order.
+        failed, passed: number of failed and passed runs.
+        seed: the same seed gives the same runs, in the same order.
         difficulty: of all games; None for a mix.
-        rates: code to weight.
+        rates: weight of each code.
     """
 
     failed: int
@@ -62,14 +62,14 @@ def generate(
     """Yield annotated runs, failed and passed ones in a mixed order.
 
     Args:
-        failed, passed: how many of each.
+        failed, passed: number of failed and passed runs.
         seed: the same seed gives the same runs.
         difficulty: ``easy``, ``medium`` or ``hard``; None for a mix.
         progress: called with the number of runs yielded so far.
-        apart: takes the runs that failed without an injected error; they are never yielded.
+        excluded: called with runs that failed without an injected error; they are never yielded.
 
     Raises:
-        ConfigError: a number is negative, or there is no such difficulty.
+        ConfigError: a number is negative, or the difficulty is unknown.
         MissingExtra: TextWorld is not installed.
     """
     if failed < 0 or passed < 0:
@@ -88,12 +88,12 @@ def _count_records(records: Iterator[Record], progress: Callable[[int], None] | 
 
 
 class RunGenerator:
-    """Makes the runs of a plan. ``natural`` counts twins that won and that did not, by difficulty.
+    """Generator of the runs of a plan. ``natural`` counts twins by difficulty and success.
 
     Args:
-        plan: what to make.
+        plan: the settings.
         games: folder for compiled games; a temporary one if None.
-        apart: takes the runs that failed without an injected error.
+        apart: called with runs that failed without an injected error.
     """
 
     def __init__(
@@ -127,7 +127,7 @@ class RunGenerator:
     def _generate_game(self, game: Scenario, library: GameLibrary) -> Iterator[Record]:
         kept = won = 0
         for place in range(_TWINS_PER_GAME):
-            beyond = place - won >= _MAX_LOST_TWINS and not won  # the agent cannot play this game
+            beyond = place - won >= _MAX_LOST_TWINS and not won  # the agent never wins this game
             if kept >= RUNS_PER_GAME or beyond or self._is_complete():
                 return
             attempt = TwinRun(game, library, _derive_seed(self.plan.seed, game.id, place))
@@ -141,7 +141,7 @@ class RunGenerator:
                 yield made
 
     def _is_pass_due(self) -> bool:
-        """Whether the next run is to be a passed one: both kinds come in even shares to the end."""
+        """Return whether the next run must be a passed one, so that both kinds alternate in proportion."""
         plan = self.plan
         return self._passed * (plan.failed or 1) < self._failed * plan.passed or self._failed >= plan.failed
 
@@ -208,7 +208,7 @@ def _describe_injection(struck: InjectedRun) -> dict[str, Any]:
 
 
 def _build_record(run: TextWorldRun, annotation: Annotation) -> Record:
-    """The run under an id that tells nothing, in the group of its game."""
+    """Return the record of a run, under an id without meaning and in the group of its game."""
     game = run.scenario
     name = hashlib.sha256(f"{game.id}:{run.seed}".encode()).hexdigest()[:16]
     extra = {**annotation.extra, "game": game.id, "difficulty": str(game.difficulty)}

@@ -1,8 +1,8 @@
-"""Generated games: from a seed and a difficulty, a house or a kitchen with its task text and its limits.
+"""Generated games: from seed and difficulty, a house or a kitchen with task text and limits.
 
-Half of the games are TextWorld's own cooking games, half are houses laid out here: rooms on a grid with
-furniture, closed containers, closed and locked doors, things to bring somewhere, and a rule to keep.
-Nothing is fetched.
+Half of the games are TextWorld's own cooking games, half are houses generated here: rooms on a grid with
+furniture, closed containers, closed and locked doors, things to deliver, and a rule to keep. Nothing is
+downloaded.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _WAYS = {"north": (0, 1), "south": (0, -1), "east": (1, 0), "west": (-1, 0)}
 
 
 class Difficulty(StrEnum):
-    """How large a game is and how much it asks for."""
+    """Size of a game and of its task."""
 
     EASY = "easy"
     MEDIUM = "medium"
@@ -37,15 +37,15 @@ class Difficulty(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
-    """A game and what the agent is asked to do in it.
+    """A game and the task of the agent in it.
 
     Attributes:
-        id: names the game; runs with equal ids are runs of one question.
+        id: name of the game; runs with equal ids have the same question.
         difficulty: easy, medium or hard.
-        game: what TextWorld builds.
-        text: the task in words, as the agent is given it.
-        task: the task as a reader of those words understands it.
-        max_turns: turns the agent may take.
+        game: definition for TextWorld.
+        text: the task in words, as given to the agent.
+        task: the right understanding of that text.
+        max_turns: maximum number of turns.
     """
 
     id: str
@@ -56,7 +56,7 @@ class Scenario:
     max_turns: int
 
     def limited(self, max_turns: int) -> Scenario:
-        """The same game with another limit of turns, in its text too."""
+        """Return the same game with another turn limit, also in its text."""
         head = self.text.rsplit("\n", 1)[0]
         rng = random.Random(f"limit:{self.id}")  # noqa: S311
         return replace(self, max_turns=max_turns, text=f"{head}\n{_limit(max_turns, rng)}")
@@ -70,7 +70,7 @@ class _Size:
     rules: int
     recipe: int
     recipe_rooms: int
-    turns: tuple[int, int]  # least limit of a house and of a kitchen
+    turns: tuple[int, int]  # minimum turn limit of a house and of a kitchen
 
 
 _SIZES = {
@@ -87,7 +87,7 @@ _SIZES = {
 
 
 def scenario(seed: int, difficulty: Difficulty | str = Difficulty.MEDIUM) -> Scenario:
-    """The game of a seed; equal arguments give an equal scenario."""
+    """Return the game of a seed; equal arguments give an equal scenario."""
     level = Difficulty(difficulty)
     rng = random.Random(f"scenario:{level}:{seed}")  # noqa: S311  (a game, not a secret)
     return _cooking(seed, level, rng) if rng.random() < 0.5 else _house(seed, level, rng)
@@ -147,7 +147,7 @@ def _join(name: str) -> str:
 
 
 class _Draft:
-    """One house while it is laid out. ``behind`` is the room behind the locked door, if there is one."""
+    """A house under construction. ``behind`` is the room behind the locked door, or empty."""
 
     def __init__(self, rng: random.Random, size: _Size) -> None:
         self._rng, self._size = rng, size

@@ -1,4 +1,4 @@
-"""The tools of the agent: JSON Schemas, the check of a call against them, the game command a call means."""
+"""Tools of the agent: JSON Schemas, validation of calls, and translation into game commands."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ KITCHEN = (
 
 
 def schemas(names: tuple[str, ...]) -> list[dict[str, Any]]:
-    """Return the tools called ``names`` in the shape of OpenAI chat completions."""
+    """Return the tools called ``names`` in the format of OpenAI chat completions."""
     out = []
     for name in names:
         description, fields, _ = _TOOLS[name]
@@ -106,7 +106,7 @@ _PHRASES = (
 
 
 def call_of(names: tuple[str, ...], text: str) -> tuple[str, str] | None:
-    """The call that a game command stands for, as name and arguments; None if no offered tool does that."""
+    """Return the call of a game command as name and arguments, or None if no offered tool can do it."""
     for pattern, name in _PHRASES:
         match = re.fullmatch(pattern, text.strip(), re.IGNORECASE)
         if match:
@@ -117,7 +117,7 @@ def call_of(names: tuple[str, ...], text: str) -> tuple[str, str] | None:
 
 
 def parse_arguments(raw: str) -> dict[str, Any] | None:
-    """The arguments of a call if their text is a JSON object."""
+    """Return the arguments of a call if their text is a JSON object, else None."""
     try:
         value = json.loads(raw)
     except json.JSONDecodeError:
@@ -139,7 +139,7 @@ def _parameters(fields: Mapping[str, str | list[str]]) -> dict[str, Any]:
 
 
 def _violation(schema: Mapping[str, Any], arguments: Any) -> str:
-    """The first way in which ``arguments`` break ``schema``; empty if there is none."""
+    """Return the first violation of ``schema`` by ``arguments``, or an empty string."""
     if not isinstance(arguments, dict):
         return "expected an object"
     properties = schema["properties"]

@@ -1,7 +1,7 @@
-"""How the agent words a turn: its memory, its reflection, its plan and its call, each a text of its own.
+"""Wording of a turn: separate texts for memory, reflection, plan and call.
 
-Which facts are told, in which order and in which phrase is drawn afresh each turn. All of it comes from
-beliefs and outcomes; nothing here knows whether they are right.
+Each turn draws the facts, their order and the phrases. All content comes from beliefs and outcomes, whether
+they are right or wrong.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ from agentguard_lab.textworld.result_interpretation import ActionOutcome
 
 
 def format_list(items: Iterable[str]) -> str:
-    """``a, b and c``."""
+    """Return ``a, b and c``."""
     names = list(items)
     return "".join(names) if len(names) < 2 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
 class Words:
-    """The wording of one turn.
+    """Wording of one turn.
 
     Args:
-        rng: draws the phrases; one of its own for each turn, so that a turn's words depend on no other's.
-        terse: from 0 (tells all it can) to 1 (tells little).
+        rng: random numbers of this turn only, so that its wording does not depend on other turns.
+        terse: brevity, from 0 (all facts) to 1 (few facts).
     """
 
     def __init__(self, rng: random.Random, terse: float) -> None:
         self._rng, self._terse = rng, terse
 
     def memory(self, memory: Memory, task: Task) -> str:
-        """What the agent recalls."""
+        """Return the text of the memory module."""
         told = [self._say(MEMORY, "here", room=memory.here)] if memory.here else []
         if memory.carried:
             told.append(self._say(MEMORY, "carry", items=format_list(_the(memory.carried))))
@@ -49,7 +49,7 @@ class Words:
         return " ".join(told)
 
     def reflection(self, said: Sequence[str], memory: Memory, task: Task) -> str:
-        """What the last results meant, and how far the task is."""
+        """Return the meaning of the last results, and sometimes the progress of the task."""
         told = list(said)
         if self._rng.random() < 0.35:
             done, all_ = progress(memory, task)
@@ -58,7 +58,7 @@ class Words:
         return " ".join(told)
 
     def outcome(self, outcome: ActionOutcome, memory: Memory, wanted: set[str]) -> str:
-        """One sentence or two on one outcome; before it is believed."""
+        """Return one or two sentences on an outcome, before it changes the beliefs."""
         seen, words = outcome.seen, {"target": outcome.target, "says": outcome.seen.says}
         if outcome.kind == "arrived":
             return self._arrived(outcome, memory, wanted)
@@ -75,11 +75,11 @@ class Words:
         return self._say(REFLECTION, deck, **words)
 
     def remark(self, deck: str, **words: object) -> str:
-        """One sentence of the reflection."""
+        """Return one sentence of the reflection."""
         return self._say(REFLECTION, deck, **words)
 
     def planning(self, intent: Intent | None, *, complete: bool) -> str:
-        """What the agent is about to do, and for what."""
+        """Return the text of the next intent and its purpose."""
         if intent is None:
             return self._say(PLANNING, "claim" if complete else "stuck")
         goal, _, rest = intent.purpose.partition(" ")
@@ -90,11 +90,11 @@ class Words:
         return self._say(PLANNING, deck if deck in PLANNING else tool, **words)
 
     def start(self) -> str:
-        """The plan of the first turn."""
+        """Return the plan of the first turn."""
         return self._say(PLANNING, "start")
 
     def action(self, calls: Sequence[tuple[str, str]]) -> str:
-        """The calls, as they are made."""
+        """Return the text of the calls."""
         if not calls:
             return self._say(ACTION, "none")
         return self._say(ACTION, "call", call="; ".join(f"{name} {raw}" for name, raw in calls))
@@ -168,7 +168,7 @@ class Words:
 
 
 def wanted_names(memory: Memory, task: Task) -> set[str]:
-    """Names the agent has reason to look for."""
+    """Return the names of things that the agent has a reason to look for."""
     names = {goal.item for goal in task.deliveries if ("deliver", goal.item) not in memory.done}
     names |= set(memory.ingredients) if ("prepare",) not in memory.done else set()
     names |= {key for door, key in memory.keys.items() if any(s.state == "locked" for s in memory.door(door))}
@@ -180,7 +180,7 @@ def wanted_names(memory: Memory, task: Task) -> set[str]:
 
 
 def progress(memory: Memory, task: Task) -> tuple[int, int]:
-    """Parts of the task that are done, and all parts, as the agent believes."""
+    """Return the number of completed parts of the task and of all parts, as the agent believes."""
     if task.cook:
         if not memory.ingredients:
             return 0, 0
@@ -193,7 +193,7 @@ def progress(memory: Memory, task: Task) -> tuple[int, int]:
 
 
 def todo(memory: Memory, task: Task) -> list[str]:
-    """What is left, in words."""
+    """Return descriptions of the remaining parts of the task."""
     if KeyPlanner(task).complete(memory):
         return []
     if not task.cook:
@@ -209,7 +209,7 @@ def todo(memory: Memory, task: Task) -> list[str]:
 
 
 def describe_completed_tasks(memory: Memory) -> list[str]:
-    """What is done, in words, in a fixed order."""
+    """Return descriptions of the completed parts of the task, in a fixed order."""
     names = {"deliver": "the {0} is delivered", "prepare": "the meal is prepared", "eat": "the meal is eaten"}
     out = []
     for fact in sorted(memory.done):
@@ -219,7 +219,7 @@ def describe_completed_tasks(memory: Memory) -> list[str]:
 
 
 def encode(intent: Intent) -> tuple[str, str]:
-    """The call of an intent: the tool's name, and its arguments as JSON text."""
+    """Return the call of an intent: name of the tool, and arguments as JSON text."""
     return intent.tool, json.dumps(intent.args)
 
 

@@ -1,7 +1,7 @@
-"""One attempt to make a failed run: a twin that wins, the same run with one error, and what became of it.
+"""Attempt to create a failed run: a twin that wins, and the same run with one error.
 
-The two runs share the game, the seed, the agent's character, its slips and the passing troubles, so that the
-error is all that tells them apart: if the twin wins and the run does not, the error is the cause.
+Both runs share the game, the seed, the agent's character, its slips and the transient outages. The error is
+the only difference: if the twin wins and the run does not, the error is the cause.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from agentguard_lab.textworld.run import TextWorldRun
 from agentguard_lab.textworld.scenarios import Scenario
 
 TRANSIENT_OUTAGE_RATE = 0.02
-"""Passing outages a turn, in every run."""
+"""Transient outages per turn, in every run."""
 SYSTEM_PREFIX = "system"
 _LONG_OUTAGE_TURNS = 99
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InjectedRun:
-    """A run in which an error struck.
+    """A run with an injected error.
 
     Attributes:
-        run: the run, at its end.
-        code, variant, reason: which error, and what it is.
-        step: index of the step at which it struck.
-        twin_steps: steps of the twin that won.
+        run: the run at its end.
+        code, variant, reason: code, variant and description of the error.
+        step: index of the step of the error.
+        twin_steps: number of steps of the winning twin.
     """
 
     run: TextWorldRun
@@ -43,12 +43,12 @@ class InjectedRun:
 
 
 class TwinRun:
-    """The twin of a seed, and the runs that can be made of it.
+    """The twin of a seed, and the runs derived from it.
 
     Args:
         scenario: the game.
-        games: where games are kept.
-        seed: of the agent.
+        games: cache of the games.
+        seed: seed of the agent.
     """
 
     def __init__(self, scenario: Scenario, games: GameLibrary, seed: int) -> None:
@@ -58,7 +58,10 @@ class TwinRun:
         self.twin = self._create_run(self._probe, self._outages).play()
 
     def generate_injected_runs(self, code: str, *, tries: int) -> Iterator[InjectedRun]:
-        """Runs with an error of ``code``, at up to ``tries`` places drawn from the seed; the twin has won."""
+        """Yield runs with an error of ``code``, at up to ``tries`` places drawn from the seed.
+
+        Call it only if the twin has won.
+        """
         rng = random.Random(f"place:{code}:{self.seed}")  # noqa: S311
         if code.startswith(SYSTEM_PREFIX):
             made = self._inject_system_error(code, rng)

@@ -1,7 +1,7 @@
-"""Names of rooms, furniture and things, and the words a task is put in. Plain data.
+"""Names of rooms, furniture and things, and the wording of tasks. Plain data.
 
-Each container stands in one house at most once, so that its name tells which is meant. No name contains
-another one, a point of the compass, or a word of state.
+A container occurs at most once per house, so that its name is unique. No name contains another name, a
+direction, or a state word.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ ROOMS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "dressing room": (("vanity", "low stool"), ("jewelry box",)),
     "porch": (("porch swing", "flower stand"), ()),
 }
-"""Room to the furniture things stand on, and to the containers."""
+"""Supporters and containers of each room."""
 
 DOORS = ("oak door", "glass door", "screen door", "iron gate", "painted door", "panel door", "sliding door",
          "stable door", "steel door", "swing door")  # fmt: skip

@@ -1,4 +1,4 @@
-"""A store with sample runs and a recovered run, the viewer over it, and a page in Chromium."""
+"""Fixtures: a store with sample runs and a recovered run, the viewer over it, and a page in Chromium."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SAMPLE_RUNS = 8
 
 
 def filled(folder: Path) -> Path:
-    """A store with samples, a recovered run, one that was not, and a long one; an evaluation beside it."""
+    """Create a store with samples, a recovered, a failed and a long run, and an evaluation beside it."""
     path = folder / "store.db"
     with Store.open(path) as store:
         write_samples(store, most=SAMPLE_RUNS)
@@ -31,14 +31,14 @@ def filled(folder: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def viewer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Viewer]:
-    """The viewer over a filled store; tests that write to a store take `own_viewer`."""
+    """Start a viewer over a shared store; tests that write to a store use `own_viewer`."""
     with serving(filled(tmp_path_factory.mktemp("viewer"))) as started:
         yield started
 
 
 @pytest.fixture
 def own_viewer(tmp_path: Path) -> Iterator[Viewer]:
-    """A viewer over a store of the test's own, with the recovered run and another one."""
+    """Start a viewer over a separate store with the recovered run and another run."""
     path = tmp_path / "store.db"
     with Store.open(path) as store:
         viewer_runs.fill(store, long=())
@@ -49,5 +49,5 @@ def own_viewer(tmp_path: Path) -> Iterator[Viewer]:
 
 @pytest.fixture
 def viewer_page(viewer: Viewer, context: NewContext) -> Page:
-    """A page of 1280 by 800 pixels in a context of its own; its addresses are relative to the viewer."""
+    """Open a page of 1280 by 800 pixels in a new context; its addresses are relative to the viewer."""
     return context(base_url=viewer.url).new_page()

@@ -1,4 +1,4 @@
-"""A hostile corpus: nothing of a run runs, opens, asks or leads anywhere, wherever it is shown."""
+"""Hostile corpus: no text of a run executes, opens a dialog, sends a request or links elsewhere."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _INSIDE = """() => {
 
 @pytest.fixture(scope="module")
 def hostile(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Viewer, tuple[str, ...]]]:
-    """The viewer over the hostile corpus, and the ids of its runs."""
+    """Start the viewer over the hostile corpus; return it with the ids of its runs."""
     folder = tmp_path_factory.mktemp("hostile")
     with Store.open(folder / "store.db") as store:
         ids = write_hostile(store)
@@ -60,7 +60,7 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Viewer, 
 
 
 def harmless(page: Page, watch: Watch, *, refused: bool = False) -> None:
-    """Touch everything on a page, and see that nothing came of it; it may have been ``refused`` by a 4xx."""
+    """Interact with everything on a page and check for side effects; ``refused`` allows a 4xx response."""
     page.evaluate(_TOUCH)
     assert page.evaluate("window.__pwned") is None
     assert page.evaluate(_INSIDE) == []
@@ -69,7 +69,7 @@ def harmless(page: Page, watch: Watch, *, refused: bool = False) -> None:
     watch.quiet()
 
 
-def test_every_text_of_the_corpus_is_an_attack() -> None:
+def test_every_text_of_corpus_is_an_attack() -> None:
     record, diagnosis, recoveries = hostile_run(0)
     texts = [str(record.trajectory), str(diagnosis), str(recoveries)]
     for payload in PAYLOADS[:6]:
@@ -78,7 +78,7 @@ def test_every_text_of_the_corpus_is_an_attack() -> None:
 
 
 @pytest.mark.parametrize("first", range(len(PAYLOADS)))
-def test_the_page_of_a_run(
+def test_run_page_executes_no_attack(
     hostile: tuple[Viewer, tuple[str, ...]], context: NewContext, tmp_path: Path, first: int
 ) -> None:
     viewer, ids = hostile
@@ -109,7 +109,9 @@ def test_the_page_of_a_run(
 @pytest.mark.parametrize(
     "path", ["/", "/failures", "/evals", "/?sort=task&q=%3Cscript%3E", "/failures?by=day"]
 )
-def test_pages_of_many(hostile: tuple[Viewer, tuple[str, ...]], context: NewContext, path: str) -> None:
+def test_list_pages_execute_no_attack(
+    hostile: tuple[Viewer, tuple[str, ...]], context: NewContext, path: str
+) -> None:
     viewer, _ = hostile
     page = context(base_url=viewer.url).new_page()
     watch = Watch(page, viewer.url)
@@ -123,7 +125,9 @@ def test_pages_of_many(hostile: tuple[Viewer, tuple[str, ...]], context: NewCont
     assert too_wide(page) == 0
 
 
-def test_pages_of_evaluations(hostile: tuple[Viewer, tuple[str, ...]], context: NewContext) -> None:
+def test_evaluation_pages_execute_no_attack(
+    hostile: tuple[Viewer, tuple[str, ...]], context: NewContext
+) -> None:
     viewer, _ = hostile
     page = context(base_url=viewer.url).new_page()
     watch = Watch(page, viewer.url)
@@ -141,7 +145,9 @@ def test_pages_of_evaluations(hostile: tuple[Viewer, tuple[str, ...]], context: 
 @pytest.mark.parametrize(
     "payload", [one.encode("utf-8", "replace").decode() for one in PAYLOADS], ids=range(len(PAYLOADS))
 )
-def test_addresses(hostile: tuple[Viewer, tuple[str, ...]], context: NewContext, payload: str) -> None:
+def test_addresses_execute_no_attack(
+    hostile: tuple[Viewer, tuple[str, ...]], context: NewContext, payload: str
+) -> None:
     viewer, _ = hostile
     page = context(base_url=viewer.url).new_page()
     asked = quote(payload, safe="")
@@ -161,7 +167,7 @@ def test_addresses(hostile: tuple[Viewer, tuple[str, ...]], context: NewContext,
         harmless(page, watch, refused=True)
 
 
-def test_what_is_no_page_is_never_shown_as_one(
+def test_data_responses_are_not_rendered_as_pages(
     hostile: tuple[Viewer, tuple[str, ...]], context: NewContext
 ) -> None:
     viewer, ids = hostile

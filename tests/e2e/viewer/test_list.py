@@ -1,4 +1,4 @@
-"""The list of runs in a real browser: keys, what changes live, and without any script."""
+"""The list of runs in a real browser: keys, live updates, and operation without scripts."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def ids(page: Page) -> list[str]:
     return [row.get_attribute("data-id") or "" for row in page.locator("tr[data-id]").all()]
 
 
-def test_keys(listed: tuple[Viewer, Store], context: NewContext) -> None:
+def test_list_supports_keyboard(listed: tuple[Viewer, Store], context: NewContext) -> None:
     page = context(base_url=listed[0].url).new_page()
     page.goto("/")
     page.keyboard.press("j")
@@ -45,14 +45,14 @@ def test_keys(listed: tuple[Viewer, Store], context: NewContext) -> None:
     expect(page.locator("#q")).to_be_focused()
     page.keyboard.type("task 3")
     page.keyboard.press("Enter")
-    page.wait_for_url("**/?q=task+3")  # what is empty stays out of the address
+    page.wait_for_url("**/?q=task+3")  # empty filters are not part of the address
     assert ids(page) == ["r3"]
     page.keyboard.press("j")
     page.keyboard.press("Enter")
     page.wait_for_url("**/runs/r3")
 
 
-def test_what_changes_shows_where_it_is_and_new_runs_wait(
+def test_changed_runs_update_in_place_and_new_runs_wait(
     listed: tuple[Viewer, Store], context: NewContext
 ) -> None:
     viewer, store = listed
@@ -78,7 +78,7 @@ def test_what_changes_shows_where_it_is_and_new_runs_wait(
         store.delete_run(run)
 
 
-def test_it_reads_without_script(listed: tuple[Viewer, Store], context: NewContext) -> None:
+def test_list_works_without_script(listed: tuple[Viewer, Store], context: NewContext) -> None:
     page = context(base_url=listed[0].url, java_script_enabled=False).new_page()
     page.goto("/")
     page.locator('input[name="verdict"][value="failure"]').check()
@@ -94,7 +94,9 @@ def test_it_reads_without_script(listed: tuple[Viewer, Store], context: NewConte
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [1280, 400])
-def test_it_fits(listed: tuple[Viewer, Store], context: NewContext, width: int, scheme: str) -> None:
+def test_list_fits_viewport(
+    listed: tuple[Viewer, Store], context: NewContext, width: int, scheme: str
+) -> None:
     options = {"viewport": {"width": width, "height": 900}, "color_scheme": scheme}
     page = context(base_url=listed[0].url, **options).new_page()
     page.goto("/?sort=task")

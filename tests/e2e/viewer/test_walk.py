@@ -1,4 +1,4 @@
-"""From the list of runs to the root cause, its evidence, the branches, a judgement and an export."""
+"""Navigation from the list of runs to the root cause, its evidence, branches, feedback and export."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def rows(page: Page) -> int:
     return page.locator("#runs tbody tr").count()
 
 
-def test_the_whole_walk(viewer: Viewer, viewer_page: Page, tmp_path: Path) -> None:
+def test_walk_from_list_to_root_cause(viewer: Viewer, viewer_page: Page, tmp_path: Path) -> None:
     page, watch = viewer_page, Watch(viewer_page, viewer.url)
     page.goto("/")
     assert rows(page) == ALL_RUNS
@@ -96,7 +96,7 @@ def test_the_whole_walk(viewer: Viewer, viewer_page: Page, tmp_path: Path) -> No
     watch.quiet()
 
 
-def test_sets_are_reached_from_every_page(viewer: Viewer, viewer_page: Page) -> None:
+def test_failures_and_evaluations_are_linked(viewer: Viewer, viewer_page: Page) -> None:
     page, watch = viewer_page, Watch(viewer_page, viewer.url)
     page.goto("/")
     page.get_by_role("link", name="Failures").click()
@@ -122,7 +122,7 @@ def test_sets_are_reached_from_every_page(viewer: Viewer, viewer_page: Page) -> 
     watch.quiet()
 
 
-def test_the_list_is_walked_by_keys(viewer: Viewer, viewer_page: Page) -> None:
+def test_list_supports_keyboard_navigation(viewer: Viewer, viewer_page: Page) -> None:
     page, watch = viewer_page, Watch(viewer_page, viewer.url)
     page.goto("/")
     for key in ("j", "j", "k"):
@@ -135,14 +135,14 @@ def test_the_list_is_walked_by_keys(viewer: Viewer, viewer_page: Page) -> None:
     page.keyboard.press("Enter")
     expect(page).to_have_url(re.compile("q=Lisbon"))
     expect(page.locator("#runs tbody tr")).to_have_count(1)
-    page.wait_for_load_state()  # the script that hears the keys runs last
+    page.wait_for_load_state()  # the script with the key bindings runs last
     page.keyboard.press("j")
     page.keyboard.press("Enter")
     expect(page).to_have_url(re.compile(f"/runs/{RECOVERED}"))
     watch.quiet()
 
 
-def test_a_run_is_walked_by_keys(viewer: Viewer, viewer_page: Page) -> None:
+def test_run_page_supports_keyboard_navigation(viewer: Viewer, viewer_page: Page) -> None:
     page, watch = viewer_page, Watch(viewer_page, viewer.url)
     page.goto("/runs/unrecovered-total")
     page.keyboard.press("r")
@@ -175,7 +175,7 @@ def test_a_run_is_walked_by_keys(viewer: Viewer, viewer_page: Page) -> None:
         "/failures?by=day",
     ],
 )
-def test_what_is_shown_is_in_the_address(viewer_page: Page, path: str) -> None:
+def test_view_state_is_in_address(viewer_page: Page, path: str) -> None:
     page = viewer_page
     page.goto(path)
     text, address = page.locator("main").inner_text(), page.url
@@ -189,7 +189,7 @@ def test_what_is_shown_is_in_the_address(viewer_page: Page, path: str) -> None:
         expect(page.locator(f"#{path.partition('#')[2]}")).to_be_in_viewport()
 
 
-def test_a_run_that_another_process_writes_appears(own_viewer: Viewer, context: NewContext) -> None:
+def test_run_of_another_process_appears(own_viewer: Viewer, context: NewContext) -> None:
     page = context(base_url=own_viewer.url).new_page()
     watch = Watch(page, own_viewer.url)
     page.goto("/")
@@ -208,7 +208,7 @@ def test_a_run_that_another_process_writes_appears(own_viewer: Viewer, context: 
     watch.quiet()
 
 
-def test_a_judgement_is_kept(own_viewer: Viewer, context: NewContext) -> None:
+def test_feedback_is_stored(own_viewer: Viewer, context: NewContext) -> None:
     page = context(base_url=own_viewer.url).new_page()
     watch = Watch(page, own_viewer.url)
     page.goto("/runs/unrecovered-total")
@@ -227,7 +227,7 @@ def test_a_judgement_is_kept(own_viewer: Viewer, context: NewContext) -> None:
     watch.quiet()
 
 
-def test_all_reads_without_script(viewer: Viewer, context: NewContext) -> None:
+def test_all_pages_work_without_script(viewer: Viewer, context: NewContext) -> None:
     page = context(base_url=viewer.url, java_script_enabled=False).new_page()
     page.goto("/")
     page.locator('input[name="verdict"][value="failure"]').check()
@@ -248,9 +248,7 @@ def test_all_reads_without_script(viewer: Viewer, context: NewContext) -> None:
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [1280, 400])
 @pytest.mark.parametrize("name", PAGES)
-def test_pages_fit_their_window(
-    viewer: Viewer, context: NewContext, name: str, width: int, scheme: str
-) -> None:
+def test_pages_fit_viewport(viewer: Viewer, context: NewContext, name: str, width: int, scheme: str) -> None:
     page = context(
         base_url=viewer.url, viewport={"width": width, "height": 900}, color_scheme=scheme
     ).new_page()

@@ -1,4 +1,4 @@
-"""Watches a page: nothing may open a dialog, complain, or ask for anything that is not the viewer's own."""
+"""Watch of a page: no dialogs, no errors on the console, no requests to another origin."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from tests.chromium import artifacts
 
 
 class Watch:
-    """Collects what a page must not do.
+    """Collector of a page's forbidden actions.
 
     Args:
         page: the page; watched from now on.
-        origin: where requests may go, e.g. ``http://127.0.0.1:8000``; None allows files alone.
+        origin: allowed origin of requests, e.g. ``http://127.0.0.1:8000``; None allows only files.
     """
 
     def __init__(self, page: Page, origin: str | None) -> None:
@@ -45,17 +45,17 @@ class Watch:
             self.wrong.append(f"request: {request.url}")
 
     def quiet(self) -> None:
-        """Fail if the page did any of it."""
+        """Fail if the page did a forbidden action."""
         assert not self.wrong, "\n".join(self.wrong[:20])
 
 
 def shot(page: Page, name: str, *, whole: bool = False) -> Path:
-    """Keep a screenshot as an artifact."""
+    """Save a screenshot as an artifact."""
     path = artifacts() / f"{name}.png"
     page.screenshot(path=str(path), full_page=whole)
     return path
 
 
 def too_wide(page: Page) -> int:
-    """How many pixels a page is wider than its window."""
+    """Return by how many pixels a page is wider than its window."""
     return int(page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth"))

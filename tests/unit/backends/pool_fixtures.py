@@ -1,4 +1,4 @@
-"""Replicas that do what a script says, and a pool over them in virtual time."""
+"""Scripted replicas, and a pool over them in virtual time."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def hang():
 
 
 def stream(*texts, id="id-1", then="end", first=0.1, gap=0.01, before=()):
-    """A streamed chat answer, word by word: then its end, a cut, a stall, junk, or an error."""
+    """Return a streamed chat answer, word by word: then its end, a cut, a stall, junk, or an error."""
 
     async def act(one, request):
         return Words(one, texts, id=id, then=then, first=first, gap=gap, before=before)
@@ -107,7 +107,7 @@ class Words:
             raise BackendError("the connection was reset")
         if self.then == "stall":
             await self.one.clock.sleep(1e6)
-        await self.aclose()  # at its end a stream needs no closing
+        await self.aclose()  # a finished stream needs no close
         raise StopAsyncIteration
 
     async def aclose(self):
@@ -117,7 +117,7 @@ class Words:
 
 
 class One:
-    """One endpoint: takes its next act from the script, the last one again and again."""
+    """One endpoint: takes its next act from the script, and repeats the last act."""
 
     def __init__(self, name, clock, script):
         self.name, self.clock, self.script = name, clock, list(script)
@@ -201,7 +201,7 @@ class Scene:
         return await self.pool.send(request, Deadline.after(seconds, clock=self.clock))
 
     async def attempt(self, *args, **fields):
-        """The answer or the error."""
+        """Return the answer or the error."""
         try:
             return await self.ask(*args, **fields)
         except Exception as error:
@@ -215,7 +215,7 @@ class Scene:
 
 
 async def read(answer):
-    """All chunks, and the error if there was one."""
+    """Return all chunks, and the error if there was one."""
     got = []
     try:
         async for chunk in answer:
@@ -228,7 +228,7 @@ async def read(answer):
 
 
 def texts(chunks):
-    """What a client would make of the chunks: ids, text, ended."""
+    """Return the chunks as a client parses them: ids, text, ended."""
     ids, text, ended = set(), "", False
     for line in b"".join(chunks).split(b"\n\n"):
         if not line or line.startswith(b":"):

@@ -1,4 +1,4 @@
-"""The page names every option, policy, state and note, and its first example is one."""
+"""The page names every option, policy, status and note, and its first example is valid."""
 
 import ast
 import asyncio

@@ -75,12 +75,12 @@ def test_a_look_that_fails_in_an_unknown_way_is_not_the_last():
 
 
 def asked(scene, name):
-    """Requests that were no canary's."""
+    """Return the requests that are not canaries."""
     return [one for one in scene.ones[name].asked if b"2+2" not in one.body]
 
 
 def singing(right):
-    """Answers canaries rightly or wrongly, and everything else as ever."""
+    """Return an act that answers canaries correctly or wrongly, and all other requests normally."""
 
     async def act(one, request):
         return await ok("FOUR." if right() else "five", seconds=0.01)(one, request)
@@ -168,7 +168,7 @@ def test_a_canary_suits_only_who_can_be_asked():
 
 
 class Wire:
-    """Hints that go from one pool to others by hand."""
+    """Transport of hints between pools, driven by the test."""
 
     def __init__(self):
         self.published, self.receive = [], None

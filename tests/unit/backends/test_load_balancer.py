@@ -1,4 +1,4 @@
-"""The choice against its rules, written down a second time, for any mixture of troubles."""
+"""The load balancer against a second implementation of its rules, for any mixture of states."""
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -26,7 +26,9 @@ REPLICA = st.fixed_dictionaries(
 
 
 def tiers_of(sound):
-    """The tiers of which at least half can be used, and of them those that rest; all, where there is none."""
+    """Return the tiers with at least half usable replicas, and their resting replicas; if there is no such
+    tier, all.
+    """
     awake, resting = [], []
     for tier in (0, 1, 2):
         members = [one for one in sound if one["priority"] == tier]
@@ -42,7 +44,7 @@ def tiers_of(sound):
 
 
 def expected(kinds, *, continues, hedge):
-    """Which of the replicas may be chosen, by docs/backends.md; or the error."""
+    """Return the replicas that may be chosen according to docs/backends.md; or the error."""
     serving = [one for one in kinds if one["serves"] and not one["draining"]]
     if not serving:
         return NoReplica

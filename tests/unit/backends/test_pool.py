@@ -182,7 +182,7 @@ def test_the_passive_tier_is_used_only_while_the_active_one_can_not_be():
 
 
 def test_a_replica_that_fails_is_ejected_and_comes_back():
-    """LiteLLM #34836: 25 failures in a row leave a deployment in rotation there."""
+    """LiteLLM #34836: 25 failures in a row do not remove a deployment there."""
     scene = Scene(
         a=[fail()] * 5 + [ok()], b=[ok()], load_balancing="round_robin", order={"circuit_breaker": "off"}
     )
@@ -440,7 +440,7 @@ def test_the_order_is_told_as_it_was_built():
     assert layers == [
         "load_shedding",
         "retry",
-    ]  # the time for all is a deadline, which each wait keeps by itself
+    ]  # the total time is a deadline that each wait respects
     assert "max_attempts=2" in lines[2]
 
 

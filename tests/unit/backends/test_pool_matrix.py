@@ -1,7 +1,11 @@
 """Every fault, streamed or not, before and after the first token, with and without effects, in virtual time.
 
-What must hold whatever happens: an answer or one typed error by the deadline; attempts within the budget;
-nothing that is cut short taken for whole; nothing left behind (`Scene.run` looks at that).
+Invariants:
+
+- an answer or one typed error by the deadline;
+- attempts within the budget;
+- no incomplete answer is reported as complete;
+- no leaks (`Scene.run` checks this).
 """
 
 import asyncio
@@ -50,7 +54,7 @@ def chance(good, faults, rng, share):
 
 
 def good(request):
-    """What a replica says that is well: the rest, if it is asked to go on."""
+    """Return the acts of a good replica: the answer, or the rest of a resumed stream."""
     if not request.stream:
         return ok(WHOLE)
     if b"continue_final_message" in request.body:
@@ -98,13 +102,13 @@ def test_the_invariants_hold(seed, share, streamed, idempotent):
     scene.run(main)
     assert (late, wrong) == ([], [])
     attempts = Counter(dict(one.headers)[b"mark"] for end in scene.ones.values() for one in end.asked)
-    # Three attempts and a hedge; and as many again each of the two times that a stream may be continued.
+    # Three attempts and a hedge, and the same again for each of the two stream resumptions.
     assert max(attempts.values()) <= (12 if streamed else 4)
     assert scene.kinds()["hedge"] <= 0.05 * 120 + 10
 
 
 def test_an_outage_of_all_ends_within_ten_seconds_of_its_cause():
-    """Metastable failure: the pool's own retries and ejections must not keep it going."""
+    """Metastable failure: the pool's own retries and ejections must not prolong the outage."""
     down = [False]
 
     async def act(one, request):
@@ -119,7 +123,7 @@ def test_an_outage_of_all_ends_within_ten_seconds_of_its_cause():
 
     async def main():
         tasks = []
-        for _ in range(400):  # 10 a second for 40 s
+        for _ in range(400):  # 10 per second for 40 s
             down[0] = 10 <= scene.clock.now() < 15
             tasks.append(asyncio.create_task(one()))
             await scene.clock.sleep(0.1)
@@ -133,7 +137,7 @@ def test_an_outage_of_all_ends_within_ten_seconds_of_its_cause():
 @pytest.mark.parametrize("votes", [1, 3])
 @pytest.mark.parametrize("streamed", [False, True])
 def test_a_caller_who_leaves_at_any_moment_leaves_nothing_behind(streamed, votes):
-    """Cancelled in every millisecond of a course with a failure, a retry, a hedge and a continuation."""
+    """Cancel in every millisecond of a call with a failure, a retry, a hedge and a stream resumption."""
     for step in range(0, 900, 15):
         first = stream("one", " two", then="cut") if streamed else fail(seconds=0.2)
         rest = stream(" three", id="x") if streamed else ok(WHOLE)

@@ -1,4 +1,4 @@
-"""The pool over real sockets, with the client and the endpoints that it has in a proxy."""
+"""The pool over real sockets, with the client and the endpoints of a proxy."""
 
 import asyncio
 import json
@@ -38,7 +38,7 @@ QUICK = {
     "attempt_timeout": {"seconds": 3},
     "stream_timeout": {"first_chunk_timeout_s": 3, "idle_timeout_s": 3},
 }
-"""For what only time tells; a sound endpoint on a busy machine must not take as long."""
+"""Limit for faults that only a timeout detects; longer than a good endpoint takes on a busy machine."""
 
 
 def pace(fault):
@@ -60,7 +60,7 @@ def request(*, stream=False, **fields):
 
 
 def over(scripts, main, *, each=None, **section):
-    """Run with a pool over one endpoint a script, asked in order."""
+    """Run with a pool over one endpoint per script, used in order."""
 
     async def whole(ends):
         replicas = [{"name": one.name, "url": one.url, **(each or {})} for one in ends]
@@ -141,7 +141,7 @@ def test_without_that_it_ends_in_one_error(fault):
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_the_callers_leaving_is_seen_at_the_endpoint(stream):
-    """LiteLLM #37140: calls that don't stream are not cancelled there when the client leaves."""
+    """LiteLLM #37140: there, a client disconnect does not cancel calls without streaming."""
 
     async def main(pool, ends):
         task = asyncio.create_task(pool.send(request(stream=stream), Deadline.after(100)))
@@ -150,7 +150,7 @@ def test_the_callers_leaving_is_seen_at_the_endpoint(stream):
         task.cancel()
         await asyncio.wait({task})
         await asyncio.to_thread(ends[0].wait_until, lambda: ends[0].requests[0].disconnected_at)
-        assert ends[0].requests[0].disconnected_at - left < 8  # promised are 0.1 s; the machine may be busy
+        assert ends[0].requests[0].disconnected_at - left < 8  # the promise is 0.1 s; the machine may be busy
 
     over([Hang()], main)
 

@@ -1,4 +1,6 @@
-"""A request that goes on with something that one replica has is for that one, as long as it can be asked."""
+"""A request that refers to a stored response goes to the replica that owns it while that replica is
+available.
+"""
 
 from agentguard.errors import RetriesExhausted
 from tests.unit.backends.pool_fixtures import Scene, ok, refuse

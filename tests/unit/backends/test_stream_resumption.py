@@ -27,7 +27,7 @@ def asks(pool_scene, **changes):
 
 @pytest.mark.parametrize("then", ["cut", "stall", "junk", "close"])
 def test_a_stream_that_breaks_off_after_its_first_token_goes_on_elsewhere_as_one_stream(then):
-    """LiteLLM #40404: a cut, stalled or malformed stream never reaches the fallback there."""
+    """LiteLLM #40404: there, a cut, stalled or malformed stream never reaches the fallback."""
     here = scene(a=[stream("The answer", " is", then=then)], b=[stream(" forty", "-two.", id="id-2")])
 
     async def main():
@@ -72,7 +72,7 @@ def test_spaces_at_the_seam_come_once():
 
 
 def test_spaces_at_the_beginning_are_not_sent_either():
-    """vLLM #9547, transformers #34214: a template that cuts them hides what is to be continued."""
+    """vLLM #9547, transformers #34214: a template that strips them hides the text to continue."""
     here = scene(a=[stream("\n\none", " \n", then="cut")], b=[stream(" \ntwo", id="id-2")])
 
     async def main():

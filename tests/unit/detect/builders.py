@@ -1,4 +1,4 @@
-"""Runs for the detectors' tests, in both shapes, written as short lists."""
+"""Builders of runs in both shapes for the detectors' tests, from short lists."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def call(
     agent: str = "assistant",
     is_error: bool | None = None,
 ) -> dict[str, Any]:
-    """A folded step: one call and, where given, what it returned. Text for arguments is kept unparsed."""
+    """Return a folded step: one call and its optional result. Text for arguments is kept unparsed."""
     raw = arguments if isinstance(arguments, str) else json.dumps(arguments or {})
     parsed = None if isinstance(arguments, str) else dict(arguments or {})
     made = ToolCall(id="c", name=tool, arguments=parsed, raw_arguments=raw)
@@ -47,7 +47,7 @@ def call(
 
 
 def code(body: str, text: str = "I run this.", agent: str = "assistant") -> dict[str, Any]:
-    """A message-shaped action: a code block in the text."""
+    """Return a message-shaped action: a code block in the text."""
     return said(f"{text}\n\n```python\n{body}\n```", agent=agent)
 
 
@@ -70,7 +70,7 @@ def run(
 
 
 def found(trajectory: Trajectory, detector: str, **options: Any) -> tuple[Finding, ...]:
-    """Findings of one detector; fails the test if the detector itself failed."""
+    """Return the findings of one detector; fail the test if the detector itself failed."""
     result: DetectionResult = detect(trajectory, {detector: options})
     assert result.failures == ()
     return result.findings

@@ -79,4 +79,4 @@ def test_what_the_recording_says_outranks_the_text() -> None:
 def test_hostile_text_costs_little(hostile: str) -> None:
     start = time.process_time()
     match_error(hostile)
-    assert time.process_time() - start < 2  # with a collection of garbage; the square takes minutes
+    assert time.process_time() - start < 2  # includes garbage collection; quadratic time takes minutes

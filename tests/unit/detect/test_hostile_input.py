@@ -1,4 +1,4 @@
-"""Text made to hurt: every detector stays linear in the text of one step."""
+"""Malicious text: every detector takes linear time in the text of one step."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def steps(text: str) -> list[Step]:
 @pytest.mark.parametrize("unit", HOSTILE)
 def test_no_detector_is_slow_on_hostile_text(unit: str) -> None:
     text = unit * (SIZE // len(unit))
-    watcher = IncrementalRunner(RunView(task=text[:5_000]), deadline_s=60)  # what is bounded here is work
+    watcher = IncrementalRunner(RunView(task=text[:5_000]), deadline_s=60)  # the bound is on work
     start = time.process_time()
     for step in steps(text):
         watcher.observe(step)

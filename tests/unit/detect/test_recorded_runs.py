@@ -1,4 +1,4 @@
-"""The detectors on recorded runs: quiet where a run passed, and never failing."""
+"""The detectors on recorded runs: no finding in passed runs, and no exception."""
 
 from __future__ import annotations
 

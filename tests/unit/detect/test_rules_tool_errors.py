@@ -1,4 +1,4 @@
-"""Errors that came back, and what agents say of their results."""
+"""Tool errors, and the agents' claims about tool results."""
 
 from __future__ import annotations
 

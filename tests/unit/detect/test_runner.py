@@ -111,7 +111,7 @@ def test_a_slow_detector_is_a_value_and_is_measured() -> None:
     result = detect(RUN, [Scripted(slow)], deadline_s=0.01)
     assert len(result.failures) == MAX_FAILURES
     assert all(failure.seconds >= 0.02 and "deadline" in failure.error for failure in result.failures)
-    assert len(result.findings) == MAX_FAILURES  # what it found in time to be read is kept
+    assert len(result.findings) == MAX_FAILURES  # findings before the failure are kept
 
 
 def test_a_detector_that_raises_at_the_end_is_a_value() -> None:

@@ -125,4 +125,4 @@ def test_spellings_begin_with_the_value_itself() -> None:
 def test_hostile_text_is_read_in_linear_time(hostile: str) -> None:
     start = time.process_time()
     index(hostile)
-    assert time.process_time() - start < 4  # with a collection of garbage; the square takes minutes
+    assert time.process_time() - start < 4  # includes garbage collection; quadratic time takes minutes

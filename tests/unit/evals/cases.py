@@ -1,4 +1,4 @@
-"""A small annotated set of our own, and methods with known answers."""
+"""A small synthetic annotated set, and methods with known answers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def record(
     module: str | None = None,
     answer: str | None = None,
 ) -> Record:
-    """A run of two agents taking turns; ``step`` is its root cause."""
+    """Return a run of two agents in turns; ``step`` is its root cause."""
     made = tuple(
         Step(index=i, source=Source.AGENT, agent=f"agent{i % 2}", content=f"{id} does {i}")
         for i in range(steps)
@@ -32,12 +32,12 @@ def record(
 
 
 def records(n: int = 12) -> list[Record]:
-    """``n`` runs, two a question; the root cause is step 1 in two of three, else step 2."""
+    """Return ``n`` runs, two per question; the root cause is step 1 in two of three, else step 2."""
     return [record(f"r{i}", step=2 if i % 3 == 0 else 1, group=f"Question {i // 2}?") for i in range(n)]
 
 
 class Says:
-    """Always names the steps it was given."""
+    """Localizer that always returns the given steps."""
 
     def __init__(self, *steps: int, probability: float = 0.9, name: str = "says") -> None:
         self.name, self.steps, self.probability = name, steps, probability
@@ -61,7 +61,7 @@ class Says:
 
 
 class Remembers:
-    """Learns by heart which runs and groups it was trained on; names the commonest step it saw."""
+    """Localizer that records its training runs and groups, and returns the most frequent training step."""
 
     name = "remembers"
 

@@ -19,7 +19,7 @@ from tests.unit.evals.cases import record, records
 
 
 def run_file(*, question: str = "Where is it?", step: str = "1", name_key: str = "name") -> str:
-    """A run in the shape of Who&When, of our own words."""
+    """Write a synthetic run in the format of Who&When."""
     turns = [("Ada", "I pass on: Where is it?"), ("Bob", "It is here."), ("Ada", "Done: here.")]
     return json.dumps(
         {

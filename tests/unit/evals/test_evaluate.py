@@ -98,7 +98,7 @@ def test_transfer_trains_on_the_other_set_without_shared_questions() -> None:
 
 
 def test_shuffled_labels_take_away_what_there_was_to_learn() -> None:
-    # The label is the middle of the run: easy to learn, and gone once labels are dealt anew.
+    # The label is the middle of the run: easy to learn, and lost if the labels are shuffled.
     held = [record(f"r{i}", step=i % 10 // 2, steps=i % 10 + 1) for i in range(60)]
     honest = evaluate(held, LengthLearner(), cv="question", folds=3, repeats=1)
     dealt = evaluate(held, LengthLearner(), cv="question", folds=3, repeats=1, shuffle_labels=True)
@@ -119,7 +119,7 @@ def test_shuffling_trains_even_a_method_that_comes_trained() -> None:
 
 
 class LengthLearner:
-    """Learns by heart which step was at fault in runs of a length."""
+    """Localizer that learns the root cause by the length of the run."""
 
     name = "length"
 

@@ -1,4 +1,4 @@
-"""Manifests are read strictly, lead nowhere outside, and describe a copy well enough to check it."""
+"""Manifests are parsed strictly, refer only to files inside the folder, and suffice to verify a copy."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def manifest(folder: Path, **more):
 
 @pytest.fixture
 def kept(tmp_path: Path) -> Path:
-    """A folder with a packed log of one run and a plain one of two, each with its sums."""
+    """Create a folder with a packed log of one run and a plain log of two, each with its checksums."""
     folder = tmp_path / "mine"
     folder.mkdir()
     for name, count in (("a", 1), ("b", 2)):
@@ -201,7 +201,7 @@ def test_folders_of_a_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     assert DatasetCatalogue.load(tmp_path / "sets" / "mine").get("mine").title == "Mine"
     monkeypatch.setenv(DATASETS_VARIABLE, str(tmp_path / "sets"))
     assert "mine" in DatasetCatalogue.load().names()
-    assert "mine" in DatasetCatalogue.load(tmp_path / "sets").names()  # the same folder twice is no clash
+    assert "mine" in DatasetCatalogue.load(tmp_path / "sets").names()  # a duplicate folder is not a conflict
     manifest(tmp_path / "other" / "mine")
     with pytest.raises(ConfigError, match="two data sets are named mine"):
         DatasetCatalogue.load(tmp_path / "other")

@@ -14,7 +14,7 @@ RUNS = [record(chat(id=f"c{i}"), i % 3, group=f"question {i}") for i in range(9)
 
 
 class Memory:
-    """Names the commonest step so far, and checks that it is asked before it is told."""
+    """Returns the most frequent step so far, and checks that each prediction precedes its label."""
 
     name = "memory"
 
@@ -59,7 +59,7 @@ def test_each_run_is_asked_about_before_it_is_told() -> None:
     assert memory.runs == second.runs
     assert len(set(memory.runs)) == 3
     assert all(sorted(order) == list(range(9)) for order in memory.runs)
-    assert all(not flags[0] for flags in memory.correct)  # nothing was known yet
+    assert all(not flags[0] for flags in memory.correct)  # no labels at that point
     assert second.accuracy() == pytest.approx(1 / 3)
     assert second.accuracy_by_run() == tuple(float(i % 3 == 1) for i in range(9))
     assert done == [(1, 3), (2, 3), (3, 3)]

@@ -32,7 +32,7 @@ def path(tmp_path: Path, results: Any) -> Path:
 
 
 def without_time(text: str) -> str:
-    """A report without the numbers of its plots, which count through the process."""
+    """Return a report without the ids of its plots, which increase within the process."""
     import re
 
     return re.sub(r"plot\d+", "plot", text)

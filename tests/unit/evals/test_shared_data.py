@@ -1,4 +1,6 @@
-"""The baselines on annotated runs of others, where they are at hand: figures one can work out apart."""
+"""The baselines on third-party annotated runs, if they are available: figures that can be verified
+separately.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is written as TOML reads back the same."""
+"""Round trip of values through TOML."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ Body = dict[str, Any]
 
 
 def message(*content: Body, id: str = "msg_1", stop: str | None = None) -> Body:
-    """A whole message."""
+    """Return a whole message."""
     calls = any(block["type"] == "tool_use" for block in content)
     return {
         "id": id,
@@ -37,7 +37,7 @@ def uses(name: str, id: str, **arguments: Any) -> Body:
 
 
 def events(made: Body) -> list[bytes]:
-    """A message as a stream, texts and inputs in two pieces, with a ping."""
+    """Return a message as a stream, texts and inputs in two pieces, with a ping."""
     begun = {**made, "content": [], "stop_reason": None, "usage": {"input_tokens": 9, "output_tokens": 1}}
     out = [{"type": "message_start", "message": begun}]
     for index, block in enumerate(made["content"]):

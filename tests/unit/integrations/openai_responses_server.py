@@ -1,4 +1,4 @@
-"""A scripted Responses API: it keeps responses, and refuses histories that the real one would refuse."""
+"""Scripted Responses API: stores responses, and rejects the same histories as the real API."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ Item = dict[str, Any]
 
 
 def said(text: str, id: str = "msg") -> Item:
-    """A message of the model."""
+    """Return a message of the model."""
     part = {"type": "output_text", "text": text, "annotations": []}
     return {"type": "message", "id": id, "status": "completed", "role": "assistant", "content": [part]}
 
 
 def called(name: str, id: str, **arguments: Any) -> Item:
-    """A call of the model."""
+    """Return a call of the model."""
     text = json.dumps(arguments)
     return {"type": "function_call", "id": f"fc_{id}", "call_id": id, "name": name, "arguments": text}
 
 
 def response(id: str, output: list[Item], *, status: str = "completed") -> Body:
-    """A whole response."""
+    """Return a whole response."""
     return {
         "id": id,
         "object": "response",
@@ -41,7 +41,7 @@ def response(id: str, output: list[Item], *, status: str = "completed") -> Body:
 
 
 class Model:
-    """Gives the outputs in turn; `seen` is what each request showed the model, kept responses unrolled."""
+    """Returns the outputs in order; `seen` is the full input of each request, stored responses included."""
 
     def __init__(self, outputs: Iterable[list[Item]], *, stream: bool = False) -> None:
         self._outputs, self._stream = iter(outputs), stream
@@ -66,7 +66,7 @@ class Model:
 
 
 def whole(items: list[Item]) -> bool:
-    """Every call has its output before the next thing is said, and every output its call."""
+    """Check that every call has its output before the next message, and every output its call."""
     waiting: set[str] = set()
     for item in items:
         if item.get("type") == "function_call":
@@ -81,7 +81,7 @@ def whole(items: list[Item]) -> bool:
 
 
 def events(made: Body) -> list[bytes]:
-    """A response as the events of a stream."""
+    """Return a response as the events of a stream."""
     begun = {**made, "status": "in_progress", "output": []}
     given: list[Body] = [
         {"type": "response.created", "response": begun},

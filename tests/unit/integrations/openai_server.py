@@ -1,4 +1,4 @@
-"""A model server on a loopback socket: what it is asked is kept, what it answers a function gives."""
+"""A model server on a loopback socket that records requests and answers by a function."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from typing import Any
 
 Body = dict[str, Any]
 Say = Callable[[Body], Any]
-"""Given the body of a request: an answer as an object, `Raw`, or a stream as a list of bytes."""
+"""Function from the body of a request to an answer: an object, `Raw`, or a stream as a list of bytes."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Raw:
-    """An answer that is no whole chat completion."""
+    """An answer that is not a whole chat completion."""
 
     status: int = 200
     content: bytes = b"{}"
@@ -27,7 +27,7 @@ class Raw:
 
 @dataclass
 class Server:
-    """What a server was asked."""
+    """Recorded requests of a server."""
 
     url: str = ""
     bodies: list[Body] = field(default_factory=list)
@@ -38,7 +38,7 @@ class Server:
 
 @contextmanager
 def serving(say: Say, *, compressed: bool = False) -> Iterator[Server]:
-    """A server that answers by ``say``, for the time of the block."""
+    """Run a server that answers by ``say``, for the time of the block."""
     server = Server()
 
     class Handler(BaseHTTPRequestHandler):
@@ -82,7 +82,7 @@ def serving(say: Say, *, compressed: bool = False) -> Iterator[Server]:
             self.wfile.write(b"0\r\n\r\n")
 
         def log_message(self, *_: object) -> None:
-            """Nothing is written to the terminal."""
+            """Suppress the log on the terminal."""
 
     http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     http.daemon_threads = True
@@ -98,7 +98,7 @@ def serving(say: Say, *, compressed: bool = False) -> Iterator[Server]:
 
 
 def completion(message: Body, *, finish: str | None = None) -> Body:
-    """A whole chat completion of an assistant message."""
+    """Return a whole chat completion of an assistant message."""
     return {
         "id": "chatcmpl-1",
         "object": "chat.completion",
@@ -117,12 +117,12 @@ def completion(message: Body, *, finish: str | None = None) -> Body:
 
 
 def say(text: str) -> Body:
-    """An assistant message of text."""
+    """Return an assistant message of text."""
     return {"content": text}
 
 
 def call(name: str, id: str, **arguments: Any) -> Body:
-    """An assistant message of one call."""
+    """Return an assistant message of one call."""
     return {
         "tool_calls": [
             {"id": id, "type": "function", "function": {"name": name, "arguments": json.dumps(arguments)}}
@@ -131,7 +131,7 @@ def call(name: str, id: str, **arguments: Any) -> Body:
 
 
 def chunks(message: Body, *, id: str = "chatcmpl-1", usage: bool = False) -> list[bytes]:
-    """A chat completion as the events of a stream: its text word by word, its calls' arguments in halves."""
+    """Return a chat completion as the events of a stream: text by words, call arguments in halves."""
     deltas: list[Body] = [{"role": "assistant", "content": ""}]
     deltas += [{"content": word + " "} for word in (message.get("content") or "").split()]
     for index, one in enumerate(message.get("tool_calls") or ()):

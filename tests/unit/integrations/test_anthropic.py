@@ -25,7 +25,7 @@ TOOLS: list[Any] = [{"name": name, "input_schema": {"type": "object"}} for name 
 
 
 class Asker:
-    """A client, and what it is answered."""
+    """A client and its scripted answers."""
 
     def __init__(self, server: Server, guard: Guard, **options: Any) -> None:
         self.sessions: list[Session] = []
@@ -48,7 +48,7 @@ class Asker:
             return flow.get_final_message()
 
     def agent(self, messages: list[Any], **more: Any) -> Any:
-        """A loop as people write it; returns the last answer."""
+        """Run a usual agent loop; return the last answer."""
         for _ in range(20):
             got = self.ask(messages, **more)
             messages.append({"role": "assistant", "content": got.content})
@@ -77,7 +77,7 @@ def ids(body: Body) -> list[str]:
 
 
 def whole(messages: list[Body]) -> bool:
-    """Roles take turns, and each call is answered in the very next message, results first."""
+    """Check that roles alternate, and that the next message answers each call, results first."""
     roles = [one["role"] for one in messages]
     if roles != [("user", "assistant")[i % 2] for i in range(len(roles))]:
         return False

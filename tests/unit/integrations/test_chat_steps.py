@@ -1,4 +1,4 @@
-"""What requests say is read once: an answer that was judged is not read anew when the client resends it."""
+"""Requests are parsed once: a judged answer is not parsed again when the client resends it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def said(arguments: str = '{"to": "Genoa"}', **more: Any) -> dict[str, Any]:
 
 
 def committed(answer: dict[str, Any], *resent: dict[str, Any]) -> Step:
-    """The step that a turn has become once the client has resent it."""
+    """Return the step of a turn after the client has resent it."""
     engine = Interceptor(Guard())
     exchange = opened(engine, TASK)
     payload = {"model": "big", "usage": USED, "choices": [{"message": answer, "finish_reason": "tool_calls"}]}

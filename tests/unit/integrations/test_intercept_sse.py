@@ -1,4 +1,4 @@
-"""Events of held streams: read once, cut as they came."""
+"""Events of buffered streams: parsed once, with the original boundaries."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ Model = Callable[[list[AnyMessage]], AIMessage]
 
 
 class Scripted(BaseChatModel):
-    """A model whose answers a function gives."""
+    """A model that answers by a function."""
 
     answer: Any
     offered: Any = None
@@ -117,7 +117,7 @@ def run(guard: Guard, seats: Seats, model: Model, **options: Any) -> tuple[dict[
 
 
 def whole(messages: list[AnyMessage]) -> bool:
-    """Every call has its answer right behind it, and no answer is without its call."""
+    """Check that each call is directly followed by its result, and each result has its call."""
     wanted: set[str] = set()
     for message in messages:
         if isinstance(message, ToolMessage):
@@ -233,7 +233,7 @@ def test_a_tool_that_comes_later_in_the_run_is_no_unknown_one() -> None:
         return "paid"
 
     class Later(AgentMiddleware[Any, Any, Any]):
-        """Listed before the guard here: what it adds is in the request that the guard gets."""
+        """Middleware listed before the guard: its tool is in the request that the guard gets."""
 
         tools = [pay]  # noqa: RUF012
 
@@ -315,7 +315,7 @@ def test_a_tool_that_only_pauses_is_called_again() -> None:
 
 
 class Asks(AgentMiddleware[Any, Any, Any]):
-    """Asks a person about the result of each call, once the tool has returned."""
+    """Middleware that asks a person about the result of each call, after the tool has returned."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -337,7 +337,7 @@ class Asks(AgentMiddleware[Any, Any, Any]):
 def test_a_pause_after_a_tool_has_returned_does_not_call_it_again(
     asynchronous: bool, fresh: bool, tmp_path: Any
 ) -> None:
-    """LangGraph runs the whole node again when it resumes; ``fresh``: in what is as good as a new process."""
+    """LangGraph runs the whole node again on resume; ``fresh`` simulates a new process."""
     seats, asks, saver, sessions = Seats(), Asks(), InMemorySaver(), list[Session]()
     store = Store.open(tmp_path / "runs.db")
     given = iter([calls(("book", {"seat": 4})), AIMessage("Seat 4.")])
@@ -434,7 +434,7 @@ def test_a_stop_before_the_tools_run_keeps_them_from_running() -> None:
 
 
 class Shortens(AgentMiddleware[Any, Any, Any]):
-    """Puts a summary in place of all but the last turn, as soon as there are two."""
+    """Middleware that replaces all but the last turn by a summary, as soon as there are two."""
 
     def before_model(self, state: Any, runtime: Any) -> dict[str, Any] | None:
         made = split_turns(state["messages"])
@@ -529,7 +529,7 @@ def test_a_line_knows_its_turns_by_identity() -> None:
 
 
 def test_a_run_that_died_in_its_tools_goes_on_in_another_process(tmp_path: Any) -> None:
-    """The guard and the agent are made anew, as in a new process; saver and store are what is left."""
+    """The guard and the agent are created again, as in a new process; only saver and store remain."""
     seats, saver, sessions = Seats(), InMemorySaver(), list[Session]()
     died = iter([True])
     url = f"sqlite:///{tmp_path / 'runs.db'}"

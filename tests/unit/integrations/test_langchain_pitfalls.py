@@ -1,4 +1,4 @@
-"""What LangChain does that a guard can trip over, one test each; the real framework, scripted models."""
+"""Behaviour of LangChain that may break a guard, one test each; the real framework, scripted models."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_what_of_a_refused_answer_was_streamed_stays_streamed() -> None:
 
 
 def test_other_channels_are_not_taken_back_by_cutting_messages() -> None:
-    """A fork takes them back; see test_langgraph.py."""
+    """A fork restores them; see test_langgraph.py."""
     todo = {"content": "book", "status": "pending"}
     turns: list[AIMessage] = [calls(("write_todos", {"todos": [todo]}))]
 
@@ -84,7 +84,7 @@ class Marked(AgentState[Any]):
 
 
 class Marks(AgentMiddleware[Any, Any, Any]):
-    """Sends a command along with each answer."""
+    """Middleware that sends a command with each answer."""
 
     state_schema = Marked
 
@@ -104,7 +104,7 @@ def test_commands_that_came_with_a_refused_answer_are_not_carried_out() -> None:
 
 
 def test_messages_that_stay_keep_their_ids_and_are_there_once() -> None:
-    """A replacement without an id would be appended, and the message that it replaces would stay."""
+    """A replacement without an id would be appended, and the replaced message would remain."""
     before: list[dict[str, str]] = []
 
     def model(messages: list[AnyMessage]) -> AIMessage:

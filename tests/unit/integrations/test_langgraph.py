@@ -42,7 +42,7 @@ class State(MessagesState):
 
 
 def graph_of(model: Model, tools: Any, *, checkpointer: Any = None, **compiled: Any) -> Any:
-    """A graph of one's own: a model that also writes to other channels, and a tool node."""
+    """Return a custom graph: a model that also writes to other channels, and a tool node."""
 
     def think(state: State) -> dict[str, Any]:
         assert whole(state["messages"]), "no call is without its answer"
@@ -76,7 +76,7 @@ def seated(run: Any) -> bool:
 
 
 def booking() -> Model:
-    """Books, gives up, and after the guard's word books again and says so."""
+    """Return a model that books, gives up, and after a hint books again and says so."""
     book = {"seat": 4}
     given = iter([calls(("book", book)), AIMessage("No idea."), calls(("book", book)), AIMessage("Seat 4.")])
     return lambda messages: next(given)
@@ -208,7 +208,7 @@ def test_a_stream_shows_no_seams() -> None:
 
 
 def _shown(chunk: Any) -> Any:
-    """A chunk without the ids that differ between runs."""
+    """Return a chunk without the ids that differ between runs."""
     if isinstance(chunk, tuple):
         return (chunk[0], _shown(chunk[1]))
     return {key: len(value) if isinstance(value, list) else value for key, value in chunk.items()} | {
@@ -233,7 +233,7 @@ def test_every_durability_leaves_the_boundaries_to_fork_at(durability: str) -> N
 
 
 class Forgetful(InMemorySaver):
-    """Keeps the latest checkpoint alone."""
+    """Checkpointer that keeps only the latest checkpoint."""
 
     def list(self, config: Any, **more: Any) -> Any:
         yield from list(super().list(config, **more))[:1]
@@ -247,7 +247,7 @@ def test_a_checkpointer_that_keeps_the_latest_alone_is_said_to() -> None:
 
 
 def test_turns_that_left_no_checkpoint_cannot_be_forked_to() -> None:
-    """The run began outside of the guard, with durability='exit', and was interrupted there."""
+    """The run began without the guard, with durability='exit', and was interrupted there."""
     guard, seats = rolling(localizer=First(1), accept=seated), Seats()
     given = iter([find(), find(), AIMessage("No idea."), AIMessage("Seat 4.")])
     graph = graph_of(lambda messages: next(given), guard.langgraph_tools(seats.tools))
@@ -294,7 +294,7 @@ def test_interrupts_of_the_graph_pass_through_and_are_resumed() -> None:
 
 @pytest.mark.parametrize("same", [False, True])
 def test_calls_beside_one_that_pauses_are_made_once_though_their_node_runs_again(same: bool) -> None:
-    """A node of tools runs all calls of a turn; when it resumes, it runs those again that were done."""
+    """A tool node runs all calls of a turn; on resume, it runs completed calls again."""
     seats, asked = Seats(), list[str]()
 
     @tool
@@ -588,7 +588,7 @@ def test_tools_of_a_sub_graph_are_in_the_ledger_of_the_run() -> None:
 
 
 def test_a_run_that_died_in_its_tools_goes_on_in_another_process(tmp_path: Any) -> None:
-    """The guard and the graph are made anew, as in a new process; saver and store are what is left."""
+    """The guard and the graph are created again, as in a new process; only saver and store remain."""
     seats, saver = Seats(), InMemorySaver()
     died = iter([True])
     url = f"sqlite:///{tmp_path / 'runs.db'}"

@@ -1,4 +1,4 @@
-"""Any loop of one's own: tools run once, messages stay whole, and the guard's word reaches the agent."""
+"""Hand-written agent loops: tools run once, messages stay complete, and the agent receives hints."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Message = dict[str, Any]
 
 
 class Seats:
-    """Tools with effects that are counted."""
+    """Tools with counted effects."""
 
     def __init__(self) -> None:
         self.booked: Counter[int] = Counter()
@@ -76,7 +76,7 @@ def drive(run: Any, model: Callable[..., Any], *, most: int = 30) -> None:
 
 
 def whole(messages: list[Message]) -> bool:
-    """Every call is answered at once, and every answer has its call: what providers demand."""
+    """Check that every call is answered at once, and every answer has its call, as providers require."""
     open_calls: list[str] = []
     for message in messages:
         if message["role"] == "tool":
@@ -120,7 +120,7 @@ def test_compensation_undoes_what_was_done_on_the_line_that_is_left() -> None:
     )
     with guard.run("Book seat 4.", tools=[seats.book, seats.find]) as run:
         drive(run, lambda messages: next(given, "Seat 4 is booked."))
-    # The loop's own step had no effect to undo; the step that was ranked had, so that one is gone back to.
+    # The loop's own step had no effect to undo, but the ranked step had, so the rollback goes to that step.
     assert +seats.booked == {4: 1}
     assert run.recoveries[0].plan.step == 1
     assert "were undone: book" in "".join(str(m["content"]) for m in run.messages)
@@ -131,7 +131,7 @@ def answered(run: Any) -> bool:
 
 
 class First:
-    """Ranks one step first."""
+    """Localizer that ranks one step first."""
 
     name = "first"
 

@@ -1,4 +1,4 @@
-"""A loop's environment: saved at boundaries, put back by forks, and found again after a crash."""
+"""Snapshots of a loop's environment: saved at boundaries, restored by forks and after a crash."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from tests.faults.guarded_child import ROLLBACKS, SEATS, Hall, agent, guarded
 
 TICKS = itertools.count()
 DEAR = SnapshotOptions(clock=lambda: float(next(TICKS)))
-"""Each look at the clock takes a second: saving costs as much as a turn."""
+"""Each read of the clock takes a second: a snapshot costs as much as a turn."""
 EACH = SnapshotOptions(max_turns=1)
 
 
 def counting(**options: Any) -> tuple[Any, dict[str, Any]]:
-    """A run whose one tool counts, with a loop in it that is forked away."""
+    """Return a run with a counting tool and a loop that a fork removes."""
     state: dict[str, Any] = {"at": 0}
 
     def move(by: int) -> str:
@@ -44,7 +44,7 @@ def counting(**options: Any) -> tuple[Any, dict[str, Any]]:
 
 
 def moves(*by: int) -> Any:
-    """A model that moves so, then says it is done; what it is told is noted."""
+    """Return a model that makes the given moves, then ends; it records its input."""
     given = iter(by)
 
     def model(messages: list[dict[str, Any]]) -> Any:
@@ -212,9 +212,9 @@ def test_runs_side_by_side_keep_their_own_states(tmp_path: Path) -> None:
 
 
 class Tape:
-    """All that a life of a run made durable, in order; a crash is a beginning of it.
+    """Record of all durable writes of a process, in order; a crash keeps a prefix of it.
 
-    What is written behind may lag: of the last units of rows some may be missing, while claims are there.
+    Asynchronous rows may lag: some of the last row batches may be missing, while later claims exist.
     """
 
     def __init__(self, store: Store) -> None:
@@ -244,7 +244,7 @@ class Tape:
         return Hall(book, lambda seat: False)
 
     def crashed(self, store: Store, at: int, lag: int) -> list[int]:
-        """Bring a new store to where the crash left it; returns the seats that were booked by then."""
+        """Bring a new store to the state at the crash; return the seats that were booked by then."""
         entries = self.entries[:at]
         units = [place for place, (kind, _) in enumerate(entries) if kind == "rows"]
         missing = set(units[len(units) - lag :] if lag else ())

@@ -51,7 +51,7 @@ class World:
         return self.client.chat.completions.create(model="m", messages=messages, tools=TOOLS, **more)
 
     def agent(self, messages: list[Any], *, most: int = 20, **more: Any) -> str:
-        """An agent's loop as people write it; returns the last answer."""
+        """Run a usual agent loop; return the last answer."""
         for _ in range(most):
             message = self.ask(messages, **more).choices[0].message
             messages.append(message)

@@ -37,7 +37,7 @@ _IDS = itertools.count()
 
 
 class Scripted(Model):
-    """A model whose answers a function gives; it refuses what a provider would refuse."""
+    """A model that answers by a function; it rejects what a provider rejects."""
 
     def __init__(self, answer: Answers) -> None:
         self.answer = answer
@@ -84,7 +84,7 @@ def script(*answers: list[Any]) -> Answers:
 
 
 def whole(items: list[Any]) -> bool:
-    """Every call has its answer, after it, and every answer its call."""
+    """Check that every call has its result after it, and every result its call."""
     called: list[str] = []
     answered: list[str] = []
     for item in items:
@@ -133,7 +133,7 @@ def make(**parts: Any) -> Guard:
 
 
 class Run:
-    """One guarded run, and what came of it."""
+    """One guarded run and its result."""
 
     def __init__(self, guard: Guard, answer: Answers, *, tools: Any = (), **options: Any) -> None:
         self.guard, self.seats, self.model = guard, Seats(), Scripted(answer)
@@ -180,7 +180,7 @@ def test_a_run_that_goes_well_is_left_alone() -> None:
 
 @pytest.mark.parametrize("where", [("aisle",), ("aisle", "window")])
 def test_what_is_cut_stays_out_of_every_later_model_call(where: tuple[str, ...]) -> None:
-    """The SDK's own list still holds it, so the view has to be cut again each time."""
+    """The SDK's own list still contains it, so each call needs the cut."""
     after = iter([calls(("book", BOOK)), calls(("book", {"seat": 5})), say("Booked.")])
     run = Run(
         make(recover=RecoveryPolicy(on_fail="rollback")),
@@ -245,7 +245,7 @@ def test_the_acceptance_test_sends_the_agent_back() -> None:
 
 
 def two(answers: Answers, **options: Any) -> tuple[Agent[Any], Agent[Any], Seats, Scripted]:
-    """Two agents that hand off to each other, in a circle."""
+    """Return two agents that hand off to each other, in a circle."""
     seats, model = Seats(), Scripted(answers)
     back: Agent[Any] = Agent(name="back", model=model, tools=seats.tools)
     front: Agent[Any] = Agent(name="front", model=model, handoffs=[options.get("handoff", back)])
@@ -491,7 +491,7 @@ def test_the_example_runs() -> None:
 
 
 class Desk(MCPServer):
-    """A server of two tools, in the process; only one says that it changes nothing."""
+    """An in-process server with two tools, of which one is declared read-only."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""What the OpenAI Agents SDK does that a guard can trip over, one test each; the real runner."""
+"""Behaviour of the OpenAI Agents SDK that may break a guard, one test each; the real runner."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_too_many_turns_lose_no_work() -> None:
 
 
 def test_an_answer_that_the_sdk_asks_for_again_is_told_what_was_refused_before() -> None:
-    """The SDK retries the whole model call, refusals and all, from the input that it first had."""
+    """The SDK retries the whole model call, including refusals, from its first input."""
     tries = iter([calls(("fly", {})), ConnectionError("no line"), say("I cannot fly.")])
 
     def answers(items: list[Any]) -> list[Any]:

@@ -1,4 +1,4 @@
-"""What outlives one run of the OpenAI Agents SDK: sessions, and runs that wait for an approval."""
+"""State across runs of the OpenAI Agents SDK: sessions, and runs that wait for an approval."""
 
 from __future__ import annotations
 
@@ -221,7 +221,7 @@ def test_a_run_that_waited_can_still_be_taken_back() -> None:
     state = run.result.to_state()
     state.approve(state.get_interruptions()[0], always_approve=True)
     run.go(state)
-    if run.result.interruptions:  # a run that is begun again asks again
+    if run.result.interruptions:  # a restarted run asks again
         state = run.result.to_state()
         state.approve(state.get_interruptions()[0])
         run.go(state)

@@ -1,4 +1,4 @@
-"""Elected and repaired answers behind OpenAI's client: what a stream shows, and what is resent of it."""
+"""Elected and repaired answers behind OpenAI's client: their streams, and their resent form."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def guarded(**recover: Any) -> Any:
 
 
 def answers(messages: list[Body]) -> Any:
-    """Streams what is asked for as a stream, and gives the rest whole."""
+    """Return streams for streaming requests, and whole answers for others."""
     given = iter(messages)
 
     def give(body: Body) -> Any:
@@ -50,7 +50,7 @@ def ask(world: World, messages: list[Any], **more: Any) -> list[Any]:
 
 
 def calls_of(seen: list[Any]) -> list[tuple[str, str]]:
-    """Name and arguments of the calls in a stream, put together as a client does."""
+    """Return name and arguments of the calls in a stream, assembled as a client does."""
     made: dict[int, list[str]] = {}
     for chunk in seen:
         for one in chunk.choices[0].delta.tool_calls or () if chunk.choices else ():
@@ -177,7 +177,7 @@ def test_a_repaired_response_is_what_the_model_goes_on_from(stream: bool, keepin
 
 
 class _Mixed(Model):
-    """Streams what is asked for as a stream."""
+    """Backend that streams only streaming requests."""
 
     def __call__(self, body: Body) -> Any:
         self._stream = bool(body.get("stream"))

@@ -1,4 +1,4 @@
-"""What OpenAI's client does that a guarded transport can trip over, one test each; the real SDK."""
+"""Behaviour of OpenAI's client that may break a guarded transport, one test each; the real SDK."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.unit.integrations.test_openai_responses import Asker
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_the_sdks_own_tool_runner_goes_on_over_what_is_refused_and_taken_back(stream: bool) -> None:
-    """It checks histories, ids and output items strictly; nothing that the guard sends may offend it."""
+    """The runner checks histories, ids and output items strictly; the guard's messages must pass."""
     booked: list[int] = []
 
     def book(given: dict[str, Any]) -> str:
@@ -117,7 +117,7 @@ def test_parallel_calls_are_one_turn_and_go_together() -> None:
 
 
 def test_a_request_that_is_cancelled_lets_its_run_go_on() -> None:
-    """The task that waits for an answer is cancelled; the same request comes again, as a new one."""
+    """The task that waits for an answer is cancelled; the same request is sent again."""
     asked, release = threading.Event(), threading.Event()
     answers = iter([say("never seen"), call("book", "b", seat=4), say("Seat 4 is booked.")])
 

@@ -1,4 +1,4 @@
-"""The Responses API under the guard, with items resent and with responses that the server keeps."""
+"""The Responses API under the guard, with resent items and with stored responses."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def finds(count: int, first: int = 0) -> list[list[Item]]:
 
 
 class Asker(World):
-    """A client of the Responses API; ``keeping`` names the response before, else all items are resent."""
+    """A client of the Responses API; ``keeping`` names the previous response, else all items are resent."""
 
     def __init__(
         self, server: Server, guard: Guard, *, keeping: bool = False, stream: bool = False, **options: Any
@@ -48,7 +48,7 @@ class Asker(World):
             return stream.get_final_response()
 
     def run(self, task: str = TASK, *, most: int = 12) -> str:
-        """An agent's loop; returns the last text."""
+        """Run an agent loop; return the last text."""
         before: dict[str, Any] = {"previous_response_id": self.ids[-1]} if self.ids[-1] else {}
         items: list[Any] = [{"role": "user", "content": task}]
         for _ in range(most):

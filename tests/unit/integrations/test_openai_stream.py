@@ -1,4 +1,4 @@
-"""Streamed chat completions under the guard: what flows, what is held, and what a client sees of a retry."""
+"""Streamed chat completions under the guard: forwarded and buffered parts, and the view of a retry."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def read(stream: Any) -> list[Any]:
 
 
 def valid(seen: list[Any]) -> None:
-    """One completion: one id, one role, which is said first, and one finish, after which nothing is said."""
+    """Check that a stream is one completion: one id, one role at the start, and one finish at the end."""
     assert len({chunk.id for chunk in seen}) == 1
     choices = [choice for chunk in seen for choice in chunk.choices]
     assert [i for i, choice in enumerate(choices) if choice.delta.role] == [0]
@@ -210,7 +210,7 @@ def test_chunks_of_another_shape_pass_unguarded() -> None:
 
 
 class Pieces(httpx2.BaseTransport):
-    """Answers with streams in given pieces."""
+    """Transport that answers with streams in given pieces."""
 
     def __init__(self, answers: list[list[bytes]]) -> None:
         self.answers = iter(answers)

@@ -1,4 +1,4 @@
-"""Whatever is taken back: what the model is shown is whole turns, and just those of the live line."""
+"""The model's input after any rollback: whole turns of the current branch, and no others."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TASK: Body = {"role": "user", "content": "Find a seat."}
 
 
 class Drawn:
-    """A localizer and an acceptance test whose word is drawn."""
+    """A localizer and an acceptance test with random results."""
 
     name = "drawn"
 
@@ -48,7 +48,7 @@ class Drawn:
 
 
 class Model(httpx2.BaseTransport):
-    """Answers with a drawn number of calls, none of them twice; what it is shown is checked."""
+    """Model with a random number of unique calls per answer; it checks its input."""
 
     def __init__(self, data: Any, sessions: list[Session]) -> None:
         self._data, self._sessions, self._count = data, sessions, itertools.count()

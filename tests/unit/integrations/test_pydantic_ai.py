@@ -81,7 +81,7 @@ def told(messages: list[ModelMessage]) -> str:
 
 
 def whole(messages: list[ModelMessage]) -> bool:
-    """Every call is answered in the next request, and every answer has its call."""
+    """Check that the next request answers every call, and every answer has its call."""
     wanted: list[str] = []
     for message in messages:
         if isinstance(message, ModelResponse):
@@ -98,7 +98,7 @@ def whole(messages: list[ModelMessage]) -> bool:
 
 
 class Run:
-    """An agent with the guard in it, and what came of one run."""
+    """An agent with the guard, and the result of one run."""
 
     def __init__(self, guard: Guard, model: Model, *, tools: Any = (), **options: Any) -> None:
         self.sessions: list[Session] = []
@@ -248,7 +248,9 @@ def test_a_tool_that_fails_midway_is_in_doubt_and_one_that_asks_for_a_retry_is_n
 
 
 def test_a_history_that_ends_in_an_unanswered_call_is_gone_on_with() -> None:
-    """With no new prompt the framework carries the call out; the ledger sees it, and it can be left again."""
+    """Without a new prompt, the framework executes the call; the ledger records it, and a rollback can
+    abandon it.
+    """
     history: list[ModelMessage] = [ModelRequest([UserPromptPart(TASK)]), calls(("book", BOOK))]
     guard = make(
         recover=RecoveryPolicy(on_fail="rollback"),
@@ -295,7 +297,7 @@ def test_starting_over_keeps_the_task_and_tells_what_was_done() -> None:
 
 
 def streamed(guard: Guard, answers: list[Any]) -> tuple[Any, Session, Seats]:
-    """A run whose model streams: texts, or calls."""
+    """Return a run with a streaming model: texts, or calls."""
     sessions: list[Session] = []
     seats, given = Seats(), iter(answers)
 
@@ -323,7 +325,7 @@ def streamed(guard: Guard, answers: list[Any]) -> tuple[Any, Session, Seats]:
 
 
 def test_a_streamed_run_is_guarded_until_its_last_response() -> None:
-    """Its tools run before the hook around their node does: the turn has to be refused before that."""
+    """Its tools run before the hook of their node, so the guard must refuse the turn earlier."""
     answers = [
         [("book", '{"seat": 4}'), ("fly", "{}")],
         [("book", '{"seat": 4}')],
@@ -349,7 +351,7 @@ def test_a_loop_in_a_streamed_run_is_cut() -> None:
 
 
 def test_the_end_of_a_streamed_run_is_not_refused_but_what_the_acceptance_test_says_is_kept() -> None:
-    """The framework gives the last response away while it is written, and skips the hooks around it."""
+    """The framework forwards the last response during its stream, and skips the hooks around it."""
     asked: list[str] = []
 
     def accept(run: Any) -> bool:

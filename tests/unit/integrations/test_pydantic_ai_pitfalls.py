@@ -1,4 +1,4 @@
-"""What pydantic-ai does that a guard can trip over, one test each; the real framework."""
+"""Behaviour of pydantic-ai that may break a guard, one test each; the real framework."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""In every framework: a reply that is blocked is not handed on, one under a condition is made again."""
+"""Response safety in every framework: a blocked reply is withheld, a conditional reply is regenerated."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A guarded LangChain or LangGraph agent whose process died: its budgets and recoveries are those it had."""
+"""Guarded LangChain and LangGraph agents whose process died: budgets and recoveries are restored."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def guard_of(store: Store, **recover: Any) -> Guard:
 
 
 class Life:
-    """Agents that loop without listening; the process dies in the n-th call of ``find``."""
+    """Agents that ignore hints and loop; the process dies in the n-th call of ``find``."""
 
     def __init__(self, dies_at: int) -> None:
         self.left = dies_at
@@ -155,7 +155,7 @@ def test_steps_that_the_checkpoints_end_before_are_taken_anew(run: Any, tmp_path
 
 
 def store_step(store: Store, id: str, index: int) -> dict[str, Any]:
-    """A step as the store has it."""
+    """Return a step as the store has it."""
     from agentguard.trajectory.serialization import encode_step
 
     run = store.get_trajectory(id)

@@ -1,7 +1,8 @@
-"""A real HTTP server on the loopback that answers as vLLM 0.32 was seen to answer, and misbehaves on demand.
+"""A real HTTP server on loopback that answers as vLLM 0.32 was observed to answer, with faults on demand.
 
-The shapes (fields, error bodies, status codes, the odd token ``<unk>`` at -9999) are those that a real server
-gave; the numbers are ours.
+The formats (fields, error bodies, status codes, the odd token ``<unk>`` at -9999) are those of a real server;
+the
+numbers are synthetic.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ LONG_S = 60.0
 _FIRST_ID = 236_776
 
 Prefer = Callable[[str, str], float]
-"""Prompt and label to the raw probability that the model gives the label."""
+"""Function from prompt and label to the raw probability of the label."""
 
 
 def evenly(prompt: str, label: str) -> float:
@@ -31,13 +32,13 @@ def evenly(prompt: str, label: str) -> float:
 
 @dataclass
 class Script:
-    """What the server does; tests change it while it runs.
+    """Behaviour of the server; tests change it while it runs.
 
     Attributes:
-        meet: answers wait until so many requests were there at once (or a minute has passed).
+        meet: answers wait until this number of requests is present (or a minute has passed).
         hold: called before each answer.
-        stuck: called by a fault that would never end, once the client waits for it.
-        released: set when the server is to end; what hangs, hangs until then.
+        stuck: called by a fault that never ends, once the client waits for it.
+        released: set at the end of the server; hanging answers wait for it.
     """
 
     prefer: Prefer = evenly
@@ -64,7 +65,7 @@ class Script:
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def gather(self) -> None:
-        """Wait for the others that are to be there at the same time."""
+        """Wait until the other required requests are present."""
         end = time.monotonic() + LONG_S
         while self.most_at_once < self.meet and time.monotonic() < end:
             time.sleep(0.005)
@@ -82,7 +83,7 @@ def serving(script: Script | None = None) -> Iterator[tuple[str, Script]]:
 
 @contextmanager
 def serving_on(host: str, port: int, script: Script | None = None) -> Iterator[tuple[str, Script]]:
-    """As `serving`, on an address of one's choice."""
+    """Run `serving` on a given address."""
     held = script or Script()
     server = ThreadingHTTPServer((host, port), Handler)
     server.script = held  # type: ignore[attr-defined]
@@ -99,7 +100,7 @@ def serving_on(host: str, port: int, script: Script | None = None) -> Iterator[t
 
 
 def closed_port() -> int:
-    """A port that nothing listens on."""
+    """Return a port without a listener."""
     with socket.socket() as held:
         held.bind(("127.0.0.1", 0))
         return int(held.getsockname()[1])
@@ -143,7 +144,7 @@ class Handler(BaseHTTPRequestHandler):
             self.script.gather()
             self.script.hold()
             self.chat(body, fault)
-        except OSError:  # the client has left, as it may
+        except OSError:  # the client may have disconnected
             pass
         finally:
             with self.script.lock:
@@ -260,14 +261,14 @@ def _completion(body: Mapping[str, Any], script: Script) -> dict[str, Any]:
 
 
 def _said(body: Mapping[str, Any], prompt: str, script: Script) -> tuple[str, Any]:
-    """What is said, as the request's mask has it; fields an endpoint does not know do nothing."""
+    """Return the answer under the request's mask; fields that an endpoint does not know are ignored."""
     shown = [line[0] for line in prompt.split("\n") if line[1:3] == ": " and line[0] in LETTERS]
     raw = {label: script.prefer(prompt, label) for label in shown} or {"A": 0.02}
     if body.get("allowed_token_ids") and script.vllm:
         raw = {
             label: p for label, p in raw.items() if ord(label) - 65 + _FIRST_ID in body["allowed_token_ids"]
         }
-    elif body.get("structured_outputs") and script.vllm:  # what is left after the mask
+    elif body.get("structured_outputs") and script.vllm:  # the rest after the mask
         total = sum(raw.values())
         raw = {label: p / total for label, p in raw.items()}
     best = max(raw, key=lambda label: raw[label])

@@ -1,6 +1,6 @@
-"""A judge's loop with a clock that a test puts forward, so that a deadline passes when the test says so.
+"""Clock of a judge's loop that a test advances, so that a deadline passes when the test says so.
 
-A deadline of a minute is then never missed by a busy machine, and is over at once where it is meant to be.
+A busy machine never exceeds a deadline of a minute, and the test lets it pass at once where needed.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from agentguard.judge.llm.client import JudgeEndpoint
 
 
 class Clock:
-    """The time of all loops it has made: real seconds, and those that were put forward."""
+    """The time of all loops that it has created: real seconds plus the advances."""
 
     def __init__(self) -> None:
         self.ahead = 0.0
@@ -23,13 +23,13 @@ class Clock:
         return time.monotonic() + self.ahead
 
     def forward(self, seconds: float) -> None:
-        """Put it forward, and let the loops see that; callable from any thread."""
+        """Advance the clock and notify the loops; callable from any thread."""
         self.ahead += seconds
         for loop in self._loops:
             loop.call_soon_threadsafe(lambda: None)
 
     def on(self, endpoint: JudgeEndpoint) -> JudgeEndpoint:
-        """Give an endpoint that was not used yet a loop of this clock."""
+        """Give an unused endpoint a loop of this clock."""
         endpoint.loop = BackgroundLoop("agentguard-judge", loop_factory=self._make)
         return endpoint
 

@@ -1,4 +1,4 @@
-"""Judges for tests: one that deals out probabilities by a hash, one that answers from a table."""
+"""Judges for tests: one with probabilities from a hash, one that answers from a table."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ USAGE = {"calls": 1, "prompt_tokens": 100, "completion_tokens": 1, "cached_token
 
 
 class DealingJudge:
-    """Answers any question, always in the same way; or none, where it is away."""
+    """Judge that answers any question deterministically, or never, if it is down."""
 
     name = "dealing"
 
@@ -42,10 +42,10 @@ Said = Mapping[str, float] | str | None
 
 
 class TableJudge:
-    """Answers what a function says: probabilities, one option that it is sure of, or None for a fault.
+    """Judge that answers by a function: probabilities, one certain option, or None for a fault.
 
     Attributes:
-        asked: the runs and questions it got, in order.
+        asked: its runs and questions, in order.
     """
 
     name = "table"

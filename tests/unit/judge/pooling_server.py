@@ -1,6 +1,6 @@
-"""A real HTTP server on the loopback whose answers have the shapes of vLLM 0.32's pooling endpoints.
+"""A real HTTP server on loopback with the answer formats of vLLM 0.32's pooling endpoints.
 
-Which of two classes a text is in is told from its words: so many times ``flaw``, so sure. Texts longer than
+The class of a text depends on its words: the probability grows with the number of ``flaw``. Texts longer than
 ``longest`` get vLLM's 400.
 """
 
@@ -28,7 +28,7 @@ def flaws(text: str) -> list[float]:
 
 @dataclass
 class Pooling:
-    """What the server does; tests change it while it runs."""
+    """Behaviour of the server; tests change it while it runs."""
 
     models: tuple[str, ...] = ("judge",)
     vllm: bool = True

@@ -1,4 +1,4 @@
-"""Runs with a known flaw, made by rule: what a model must be able to learn from, and nothing recorded."""
+"""Synthetic runs with a known flaw that a model must be able to learn."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _THINGS = ("boats", "cranes", "ferries", "piers", "buoys", "tugs", "locks", "sai
 
 
 def group_chat(number: int, *, flaw: int | None = None) -> Record:
-    """A brief, then workers and a shell; one worker assumes values instead of counting, the others count."""
+    """Return a brief, then workers and a shell; one worker assumes values, the others count them."""
     rng = random.Random(number)
     thing = _THINGS[number % len(_THINGS)]
     task = f"How many {thing} are moored in harbour {number} of the northern coast?"
@@ -43,7 +43,7 @@ def group_chat(number: int, *, flaw: int | None = None) -> Record:
 
 
 def steered(number: int, *, turns: int = 4, cause: int | None = None) -> Record:
-    """An orchestrator that hands out work to two workers."""
+    """Return a run of an orchestrator that assigns work to two workers."""
     task = f"Find the opening hours of lighthouse {number}."
     said: list[tuple[Source, str, str]] = [(U, "human", task), (A, "Chief", f"Plan for: {task}")]
     for at in range(turns):
@@ -60,7 +60,7 @@ def steered(number: int, *, turns: int = 4, cause: int | None = None) -> Record:
 
 
 def dialogue(number: int, *, failed: bool) -> Record:
-    """One agent with tools and a user; a run that fails books without looking first, and apologises."""
+    """Return a run of one agent with tools and a user; a failed run books without a search."""
     looks = [_call("get_berth", number, "free: 7")] if not failed else []
     books = [_call("book_berth", number, "Error: berth taken" if failed else "booked")]
     texts = [

@@ -1,4 +1,4 @@
-"""A cached judge: asked once, never for something else, and never for what failed."""
+"""Judge with a cache: each question is asked once, none is confused, and failures are not cached."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -37,7 +37,7 @@ QUESTIONS: tuple[Question, ...] = (
 
 
 class Counting:
-    """A judge that says what it was asked; the answers are even."""
+    """Judge that records its questions; its probabilities are uniform."""
 
     def __init__(self, name: str = "counting", version: str = "1") -> None:
         self.name, self.said = name, version

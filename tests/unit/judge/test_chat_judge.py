@@ -42,7 +42,7 @@ def served() -> Iterator[tuple[str, Script]]:
 
 
 def patient(url: str) -> JudgeEndpoint:
-    """An endpoint that waits longer than a busy machine takes."""
+    """Return an endpoint with a timeout that no busy machine exceeds."""
     return JudgeEndpoint(url, options=EndpointOptions(deadline_s=60))
 
 
@@ -111,7 +111,7 @@ def test_the_first_question_is_asked_alone_and_the_others_together(served: tuple
 
     def before_the_first() -> None:
         script.hold = bool
-        time.sleep(0.15)  # time for another to come, if it could
+        time.sleep(0.15)  # time for another request to arrive
         assert script.at_once == script.most_at_once == 1
         script.meet = 3
 
@@ -188,7 +188,7 @@ def test_a_hanging_server_ends_the_whole_within_one_deadline(served: tuple[str, 
     finally:
         judge.close()
     assert {a.usage["fault"] for a in answers} == {ErrorKind.TIMEOUT}
-    assert len(script.seen) == 1  # the others would have met the same
+    assert len(script.seen) == 1  # the others would have failed equally
     assert clock.now() - started < 2 * 50
 
 

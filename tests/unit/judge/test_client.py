@@ -1,4 +1,4 @@
-"""The client to an endpoint, over real HTTP: what is asked, and every way an endpoint can fail."""
+"""The client of an endpoint, over real HTTP: its requests, and every failure of an endpoint."""
 
 import asyncio
 import time
@@ -21,7 +21,7 @@ FORM = {
     "additionalProperties": False,
 }
 PATIENT = EndpointOptions(deadline_s=60.0)
-"""Longer than a busy machine takes: what ends a call here is never this."""
+"""Longer than a busy machine takes: no call here ends because of it."""
 
 
 @pytest.fixture
@@ -81,7 +81,7 @@ def test_a_server_that_tells_no_tokens_is_asked_for_a_choice(served: tuple[str, 
     result = picked(pick(url))
     assert script.seen[0]["structured_outputs"] == {"choice": ["A", "B"]}
     assert result.probabilities == pytest.approx({"A": 1 / 3, "B": 2 / 3})
-    assert result.label_mass is None  # after the mask nothing is known of what the model wanted to say
+    assert result.label_mass is None  # the mask hides the model's preference
 
 
 def test_another_endpoint_is_sent_no_field_it_may_not_know(served: tuple[str, Script]) -> None:
@@ -94,7 +94,7 @@ def test_another_endpoint_is_sent_no_field_it_may_not_know(served: tuple[str, Sc
 
 
 def test_free_text_is_outside_the_closed_set(served: tuple[str, Script]) -> None:
-    """An endpoint that ignores a mask silently answers 200 and says what it likes."""
+    """An endpoint that silently ignores a mask answers 200 with any text."""
     url, script = served
     script.text = "The"
     assert fault(pick(url)) is ErrorKind.OUT_OF_SET
@@ -132,7 +132,7 @@ def test_faults_are_values(served: tuple[str, Script], what: str, expected: Erro
     url, script = served
     script.always = what
     assert fault(pick(url)) is expected
-    assert len(script.seen) == 1  # nothing is tried again unless asked for
+    assert len(script.seen) == 1  # there is no retry by default
 
 
 @pytest.mark.parametrize("what", ["hang", "drip"])
@@ -223,7 +223,7 @@ def test_json_is_asked_for_under_a_schema_and_checked(served: tuple[str, Script]
 
 def test_no_more_calls_at_once_than_allowed(served: tuple[str, Script]) -> None:
     url, script = served
-    script.meet, script.hold = 2, lambda: time.sleep(0.05)  # time for a third to come, if it could
+    script.meet, script.hold = 2, lambda: time.sleep(0.05)  # time for a third request to arrive
     endpoint = JudgeEndpoint(url, options=EndpointOptions(max_concurrent=2))
 
     async def many() -> list[LabelProbabilities | CallError]:

@@ -1,4 +1,4 @@
-"""A policy that names a pooling judge: what it says, what it comes to, and what is refused."""
+"""A policy that names a pooling judge: its fields, the resulting judge, and rejected values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Signals from outside the judge: what they change, and that nothing changes without them."""
+"""External signals beside the judge: their effect, and no effect without signals."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CHATS = [group_chat(i) for i in range(24)]
 
 
 def telling(record: Record) -> np.ndarray:
-    """Signals of an oracle: the gold step stands out."""
+    """Return the signals of an oracle that marks the gold step."""
     cause = record.annotation.root_cause
     assert cause is not None
     return np.array(

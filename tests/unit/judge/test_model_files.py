@@ -1,4 +1,4 @@
-"""A model file is checked when it is named, and read when it is needed."""
+"""A model file is checked when the policy names it, and read on first use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Several judges, or one asked in several ways: votes, agreement, quorum."""
+"""Several judges, or one judge with several prompts: votes, agreement, quorum."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A judge over several servers: real sockets, the real pool; one dies, hangs, refuses, and others answer."""
+"""A judge over several servers: real sockets, the real pool; one fails, and the others answer."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_one_that_fails_is_left_for_the_other(two: Two, fault: str) -> None:
 def test_one_that_hangs_leaves_time_for_the_other(two: Two) -> None:
     urls, scripts = two
     scripts[0].always = "hang"
-    judge = judge_over(*urls, deadline_s=8.0)  # four seconds are left to the other
+    judge = judge_over(*urls, deadline_s=8.0)  # four seconds remain for the other
     started = time.monotonic()
     (answers,) = decide(judge, group_chat(5, flaw=3).trajectory)
     right(answers)
@@ -137,7 +137,7 @@ def test_a_pooling_judge_can_have_several_too() -> None:
         finally:
             judge.close()
     assert answer.error is None
-    assert "/classify" in script.paths  # health checks come in between
+    assert "/classify" in script.paths  # includes health checks
 
 
 def test_its_key_goes_to_the_replica_that_it_is_for(two: Two, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""The pooling judge over real HTTP, against answers with vLLM's shapes; tests/vllm has the real server."""
+"""The pooling judge over real HTTP, against answers in vLLM's format; tests/vllm uses the real server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a chat judge reads: nothing in a run can forge it, and every question begins with the same bytes."""
+"""Prompt of a chat judge: a run cannot forge any part of it, and all questions share a prefix."""
 
 import re
 import unicodedata

@@ -1,4 +1,4 @@
-"""Response safety: four tiers, thresholds, closed actions, and two judges before anything with effects."""
+"""Response safety: four tiers, thresholds, fixed actions, and two judges before any action with effects."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ RUN = run_of((Source.USER, "Help me."), (Source.AGENT, "Do it so."))
 
 
 def rates(tier: SafetyTier) -> TableJudge:
-    """A judge that is sure of a tier."""
+    """Return a judge that is certain of a tier."""
     return TableJudge(lambda run, question: describe_tier(tier))
 
 

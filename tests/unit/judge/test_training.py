@@ -75,7 +75,7 @@ def test_labels_dealt_anew_teach_nothing() -> None:
     for seed in range(4):
         made = train_model(shuffle_record_labels(CHATS, seed=seed))
         right += [top(made, r) == r.annotation.root_cause.step for r in unseen]  # type: ignore[union-attr]
-    # Flawed steps differ from the others in many features at once: one shuffle may hit all of them or none.
+    # Flawed steps differ from the others in many features: one shuffle may affect all of them or none.
     assert np.mean(right) < 0.75
 
 

@@ -1,4 +1,4 @@
-"""Judges that must agree before anything with effects is done on their word."""
+"""Judges that must agree before any action with effects."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def sure_of(option: str) -> TableJudge:
 
 
 def first_always() -> TableJudge:
-    """A judge that prefers the letter A, whatever stands beside it."""
+    """Return a judge that always prefers the letter A."""
     return TableJudge(lambda run, question: list_options(question)[0])
 
 

@@ -1,4 +1,4 @@
-"""``agentguard textworld`` with real games: what it writes reads back, goes on, and verifies."""
+"""``agentguard textworld`` with real games: readable output, continuation, and verification."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from agentguard.evals.toml_writer import dumps
 from agentguard.trajectory.formats.reader import load_records
 
 pytest.importorskip("textworld")
-# Third-party warnings of the game engine are not ours to fail on.
+# Third-party warnings of the game engine are not our errors.
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 
 NUMBERS = ("--failed", "2", "--passed", "1", "--seed", "5", "--difficulty", "easy")

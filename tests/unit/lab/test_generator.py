@@ -1,4 +1,4 @@
-"""Online injection: the same seed makes the same runs, each failure has one cause, nothing of it shows."""
+"""Online injection: the same seed makes the same runs, each failure has one cause, and no run reveals it."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ def run(*turns: tuple[Source, str, str], id: str = "r", task: str = "Count the r
 
 
 def chat(*, id: str = "chat", executes: bool = False, task: str = "Count the red boats.") -> Trajectory:
-    """A group chat that opens with the task handed on; the shell may answer it at once."""
+    """Return a group chat that begins with the forwarded task; the shell may answer it at once."""
     opening = [(A, "Boats_Expert", f"You are given a task: {task} Plan first.")]
     shell = [(E, "Shell", "exitcode: 0\n3")] if executes else []
     rest = [
@@ -28,7 +28,7 @@ def chat(*, id: str = "chat", executes: bool = False, task: str = "Count the red
 
 
 def steered(*, id: str = "steered", task: str = "Find a quiet harbour.") -> Trajectory:
-    """An orchestrator that plans and hands on, and two workers."""
+    """Return a run of an orchestrator that plans and assigns, and two workers."""
     return run(
         (U, "human", task),
         (A, "Orchestrator", f"Initial plan for: {task}"),
@@ -42,7 +42,7 @@ def steered(*, id: str = "steered", task: str = "Find a quiet harbour.") -> Traj
 
 
 def calls(*flags: bool | None, id: str = "calls", text: str = "fine") -> Trajectory:
-    """One agent whose tool calls return in the same step, flagged as errors or not."""
+    """Return a run of one agent whose tool calls return in the same step, flagged as errors or not."""
     steps = tuple(
         Step(
             index=i,
@@ -59,7 +59,7 @@ def calls(*flags: bool | None, id: str = "calls", text: str = "fine") -> Traject
 def record(
     trajectory: Trajectory, step: int | None = None, *, failed: bool = True, group: str = ""
 ) -> Record:
-    """A record whose root cause is ``step``, by the agent that made it."""
+    """Return a record whose root cause is ``step``, by the agent that made it."""
     cause = None if step is None else RootCause(step=step, agent=trajectory.steps[step].agent)
     return Record(
         trajectory=trajectory,

@@ -1,4 +1,4 @@
-"""What is said of a step: the agent's part before the environment's answer to it."""
+"""Explanation of a step: the agent's part before the environment's answer to it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ CODE = "```python\nprint({a} - {b})\n```"
 
 
 def hypothesis(said: str, answer: str, *, step: int) -> Hypothesis:
-    """What is said of a step of a short run in which an analyst says something and the code it runs fails."""
+    """Return the hypothesis for a step of a short run: an analyst's message, and the failure of its code."""
     turns = [
         (Source.AGENT, "Analyst", f"The task: {TASK} Plan: find both populations, then subtract them."),
         (Source.AGENT, "Analyst", said),

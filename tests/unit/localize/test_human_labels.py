@@ -1,4 +1,4 @@
-"""What people said of diagnoses: truths, corrected probabilities, records to learn from, schemata."""
+"""Human feedback on diagnoses: labels, calibrated probabilities, training records, schemata."""
 
 import math
 import random
@@ -114,7 +114,7 @@ def told(p: float, failed: bool, *, recalibrated: dict[str, float] | None = None
 
 
 def overconfident(number: int, seed: int = 0) -> list[RunLabel]:
-    """A method that says 0.95 or 0.05 where 0.7 and 0.3 would be true."""
+    """Return a method that says 0.95 or 0.05 where 0.7 and 0.3 are true."""
     dice = random.Random(seed)
     made = []
     for _ in range(number):
@@ -191,7 +191,7 @@ def test_what_was_given_is_not_corrected():
 
 
 class Fixed:
-    """A localizer that always says the same."""
+    """A localizer with a constant result."""
 
     name = "m"
 
@@ -206,7 +206,7 @@ def store(tmp_path):
 
 
 def judged_runs(store: Store, number: int = 40) -> None:
-    """Runs that were all called failed at 0.95; people say that half of them were not."""
+    """Return runs with a failure probability of 0.95, of which people judged half as passed."""
     for i in range(number):
         id = f"r{i:03}"
         store.write_run(Record(trajectory=run(id), annotation=Annotation(group=f"g{i}", answer="secret")))
@@ -222,7 +222,7 @@ def test_a_guard_with_a_store_says_what_people_taught_it(store):
     guard = Guard(localizer=Fixed(), store=store, detectors={})
     assert guard.diagnose(run()).probability == 0.95
     judged_runs(store)
-    assert guard.diagnose(run()).probability == 0.95  # judgements are read again after some time
+    assert guard.diagnose(run()).probability == 0.95  # feedback is read again after some time
     taught = Guard(localizer=Fixed(), store=store, detectors={}).diagnose(run())
     assert taught.probability == pytest.approx(0.5, abs=0.1)
     assert "corrected by 40 judgements" in taught.notes[-1]
@@ -308,7 +308,7 @@ def test_schemata_that_spoke_are_counted(store):
     assert counts() == {"s1": (0, 1), "s2": (1, 0)}
     assert set(update_schema_counts(store, said(False, at=3.0, withdrawn=True), wrong)) == {"s1", "s2"}
     assert counts() == {"s1": (0, 0), "s2": (0, 0)}
-    other_kind = said(False, at=4.0, code="y/1")  # the step it spoke for was right
+    other_kind = said(False, at=4.0, code="y/1")  # the schema's step was right
     assert update_schema_counts(store, other_kind) == ("s1",)
     assert counts()["s1"] == (1, 0)
     assert all(one.status is SchemaStatus.ACTIVE for one in table.load())

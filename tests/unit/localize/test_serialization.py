@@ -1,4 +1,4 @@
-"""A diagnosis survives the way through JSON, and what is malformed is named."""
+"""Round trip of a diagnosis through JSON, and errors that name malformed parts."""
 
 from __future__ import annotations
 

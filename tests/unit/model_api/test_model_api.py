@@ -1,4 +1,4 @@
-"""How answers of each API are read: what carries, what ends, what is a fault, what is wrong."""
+"""Interpretation of each API's answers: content, end, faults and errors."""
 
 from __future__ import annotations
 
@@ -144,12 +144,12 @@ def test_the_last_event(api: str, chunk: bytes, ends: bool) -> None:
 
 
 def test_the_end_alone_is_no_answer() -> None:
-    """An end is looked for once something was said: a stream of nothing but its end says nothing."""
+    """The end counts only after content: a stream of only its end has no answer."""
     assert not API_FORMATS["chat"].has_content(DONE)
     assert not API_FORMATS["completions"].has_content(DONE)
     assert API_FORMATS["messages"].has_content(
         typed("message_stop")
-    )  # an empty message is an answer of this API
+    )  # an empty message is a valid answer of this API
 
 
 SECRET = "sk-canary"

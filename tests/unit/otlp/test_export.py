@@ -1,4 +1,4 @@
-"""A run as spans, sent to a receiver that takes nothing but what the protocol allows, and read back."""
+"""Export of a run as spans to a receiver that enforces the protocol, and the import of these spans."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ TOLD = RunAssessment(
 
 
 def as_read(run: Trajectory) -> Trajectory:
-    """What of a run spans hold: no ``extra``, no modules, no places in the source."""
+    """Return the part of a run that spans can hold: no ``extra``, no modules, no source locations."""
 
     def step(one: Step, index: int) -> Step:
         calls = tuple(replace(call, extra={}) for call in one.tool_calls)
@@ -362,7 +362,7 @@ SEEN = st.lists(
 
 @st.composite
 def runs(draw: st.DrawFn) -> Trajectory:
-    """Runs whose steps follow each other in time, which is what spans can tell."""
+    """Generate runs with ascending step times, which is what spans can represent."""
     steps, at = [], 1.79e9
     for index in range(draw(st.integers(1, 5))):
         source = draw(st.sampled_from(list(Source)))

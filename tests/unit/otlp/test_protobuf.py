@@ -1,4 +1,4 @@
-"""Protobuf of ours says what the library's says."""
+"""Our protobuf encoder against the library's."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ spans = st.builds(
 
 
 def with_base64(value: Any) -> Any:
-    """Ids as protobuf's own mapping of JSON writes bytes."""
+    """Return ids in base64, as protobuf's own JSON mapping writes bytes."""
     if isinstance(value, list):
         return [with_base64(one) for one in value]
     if not isinstance(value, dict):

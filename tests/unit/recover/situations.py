@@ -1,4 +1,4 @@
-"""Situations to plan in: a run of six turns whose third is held to be at fault."""
+"""Situations for planning: a run of six turns whose third is the suspected root cause."""
 
 from __future__ import annotations
 

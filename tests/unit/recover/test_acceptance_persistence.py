@@ -1,4 +1,4 @@
-"""What an acceptance test said of each attempt is kept with the run."""
+"""The store keeps the acceptance test's result of each attempt."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TASK = "Which order is late?"
 
 
 def guarded(tmp_path: Path, replies: list[str], *, ladder: object = "nudge") -> tuple[Store, str]:
-    """A run in which a model gives these replies; returns the open store and the run's id."""
+    """Run a guarded model with these replies; return the open store and the run's id."""
     store = Store.open(tmp_path / "runs.db")
     guard = Guard(
         accept=AcceptanceTest(PatternRule(r"^\d{4}$")),

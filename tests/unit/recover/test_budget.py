@@ -1,4 +1,4 @@
-"""A run cannot spend more than its budget, whatever it says."""
+"""A run cannot exceed its recovery budget."""
 
 from __future__ import annotations
 

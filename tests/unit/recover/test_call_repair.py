@@ -1,4 +1,4 @@
-"""A call is mended where its schema leaves one way to read it, and left alone otherwise."""
+"""Call repair: a call is repaired if its schema leaves one reading, and unchanged otherwise."""
 
 from __future__ import annotations
 

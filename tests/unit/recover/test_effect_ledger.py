@@ -1,4 +1,4 @@
-"""No effect twice, on whatever line, and whatever was left behind is told."""
+"""Effect ledger: no effect runs twice on any branch, and abandoned effects are reported."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_side_by_side_calls_run_once_each() -> None:
 
 
 class NothingTwice(RuleBasedStateMachine):
-    """An agent that calls tools, is taken back, and is killed, against a count of what really happened."""
+    """State machine: an agent calls tools, is rolled back and killed; a counter records the real effects."""
 
     @initialize()
     def begin(self) -> None:
@@ -145,7 +145,7 @@ class NothingTwice(RuleBasedStateMachine):
             self.allowed[done[-1].id] += 1
 
     def resume(self) -> None:
-        """A new process: the book is there, the line is replayed up to the last boundary."""
+        """Start a new process: the ledger exists, the branch is replayed up to the last boundary."""
         self.ledger = EffectLedger(self.book, TOOLS)
         for _, seat, step in self.line:
             self.ledger.claim_call("book", {"seat": int(seat)}, step=step)

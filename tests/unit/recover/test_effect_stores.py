@@ -1,4 +1,4 @@
-"""Every book of effects behaves alike; the store's also does so in the next process."""
+"""Contract of all effect stores; the database store also persists across processes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Opener = Callable[[str], EffectStore]
 
 @pytest.fixture(params=["memory", "store"])
 def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Opener]:
-    """Opens the book of a run; the same run gives the same book's contents."""
+    """Open the effect store of a run; the same run has the same content."""
     if request.param == "memory":
         books: dict[str, EffectStore] = {}
         yield lambda run: books.setdefault(run, InMemoryEffectStore())

@@ -1,4 +1,4 @@
-"""A recovery helped if what set it off did not come again."""
+"""A recovery is confirmed if its trigger does not occur again."""
 
 from __future__ import annotations
 

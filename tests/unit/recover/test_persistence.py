@@ -1,4 +1,4 @@
-"""Recoveries as rows, and back without loss."""
+"""Lossless round trip of recoveries through rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The planner climbs the ladder, tries the next hypothesis, and stays within the budget."""
+"""The planner escalates, tries the next hypothesis, and stays within the budget."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def after(
 
 
 def climb(here: RecoveryContext, chosen: RecoveryPlanner) -> list[tuple[str, int]]:
-    """Strategies and steps in the order in which they come, when none of them helps."""
+    """Return strategies and steps in their order, if none of them helps."""
     taken = []
     for _ in range(20):
         plan = chosen.plan(here, "exact_loop").plan

@@ -1,4 +1,4 @@
-"""How far back rollbacks go."""
+"""Rollback horizon: the maximum distance of rollbacks."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.unit.recover.situations import run, situation
 
 
 def back(at: int, to: int, tier: RecoveryTier = RecoveryTier.TRUNCATE) -> Recovery:
-    """A rollback of a line of ``at`` steps to before step ``to``."""
+    """Return a rollback of a branch of ``at`` steps to before step ``to``."""
     action = Restart(note="") if tier is RecoveryTier.RESTART else Rewind(to_step=to, by="truncate")
     plan = RecoveryPlan(strategy="rollback", tier=tier, actions=(action,), step=to, undone=at - to)
     return Recovery(id=at, plan=plan, trigger="exact_loop", at_step=at)

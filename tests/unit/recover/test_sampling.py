@@ -1,4 +1,4 @@
-"""Strategies that ask for candidates, and the one that repairs: what they plan, which options they take."""
+"""Strategies that request candidates, and call repair: their plans and the supported options."""
 
 from __future__ import annotations
 

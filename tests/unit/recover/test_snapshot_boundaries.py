@@ -1,4 +1,4 @@
-"""Forks where not each boundary was saved: how far they go, what is said, when they helped."""
+"""Forks with sparse snapshots: their target, their message, and their verification."""
 
 from __future__ import annotations
 

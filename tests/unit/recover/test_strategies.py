@@ -1,4 +1,4 @@
-"""What each strategy plans, what it needs, and what it says."""
+"""Plan, required capabilities and hint of each strategy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What tools do, and which calls are the same effect."""
+"""Effects of tools, and equality of effects of different calls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Elections: who agrees with whom, when it is decided, and what it takes."""
+"""Votes: agreement of candidates, decision, and cost."""
 
 from __future__ import annotations
 

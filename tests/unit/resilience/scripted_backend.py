@@ -1,4 +1,4 @@
-"""A backend that does, call by call, what a script says, and counts what it was made to do."""
+"""A backend that acts by a script, call by call, and counts its acts."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def ends(chunk: str) -> bool:
 
 
 class Backend:
-    """Takes its next act from the script, and the last one again and again after that."""
+    """Takes its next act from the script, and repeats the last act."""
 
     def __init__(self, clock: Clock, *script: Act) -> None:
         self.clock, self.script = clock, list(script)
@@ -51,7 +51,7 @@ class Backend:
 
 
 def answer(seconds: float = 0.1) -> Act:
-    """A whole answer."""
+    """Return an act with a whole answer."""
 
     async def act(backend: Backend, request: BasicRequest) -> Any:
         backend.effects[request.payload] += 1
@@ -72,7 +72,7 @@ def fails(
     retry_after_s: float | None = None,
     seconds: float = 0.05,
 ) -> Act:
-    """A typed error; it may have had its effect before, unless it says that it was refused."""
+    """Return an act with a typed error; its effect may have happened before, unless it was refused."""
 
     async def act(backend: Backend, request: BasicRequest) -> Any:
         await backend.clock.sleep(seconds)
@@ -85,7 +85,7 @@ def fails(
 def stream(
     *, first: float = 0.1, tokens: int = 5, gap: float = 0.05, then: str = "end", beats: int = 0
 ) -> Act:
-    """A streamed answer: so many tokens, then its end, a cut, a quiet close, a stall, a drip or an error."""
+    """Return a streamed answer: tokens, then its end, a cut, a quiet close, a stall, a drip or an error."""
 
     async def chunks(backend: Backend, request: BasicRequest) -> AsyncIterator[str]:
         backend.streams += 1
@@ -110,7 +110,7 @@ def stream(
 
 
 async def read(response: Any) -> list[str]:
-    """All chunks of a streamed answer but the heartbeats, closed at the end whatever happens."""
+    """Return all chunks of a streamed answer except the heartbeats; always close the stream."""
     try:
         return [chunk async for chunk in response if carries(chunk)]
     finally:

@@ -26,7 +26,7 @@ def bound(clock, backend, *strategies, observers=()):
 
 
 async def tried(send, n, payload=None):
-    """The kinds of n outcomes, one after the other."""
+    """Return the kinds of n outcomes in sequence."""
     kinds = []
     for k in range(n):
         try:

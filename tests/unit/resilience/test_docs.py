@@ -1,4 +1,4 @@
-"""The page tells every error, event and strategy, and its first example runs."""
+"""The page names every error, event and strategy, and its first example runs."""
 
 import re
 from pathlib import Path
@@ -41,7 +41,7 @@ def test_strategies(name):
 
 @pytest.mark.parametrize("status", [200, 404])
 def test_the_example_runs(status, capsys):
-    """Its client is scripted; the rest is as it stands there."""
+    """Only its client is scripted; the rest is unchanged."""
     code = re.search(r"```python\n(.*?)```", PAGE, re.DOTALL).group(1)
     setup, call = code.split("answer = await ")
     clock = VirtualClock()

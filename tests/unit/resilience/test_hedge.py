@@ -23,7 +23,7 @@ FREE = RetryBudgetOptions(ratio=1.0, reserve=0.0, per_second=0.0, burst=10.0)
 
 
 class Scene:
-    """A hedge that has learned that an answer takes 0.1 s, before a script begins."""
+    """A hedge that has learned a latency of 0.1 s, before a script begins."""
 
     def __init__(self, *script, budget=FREE, progress=False):
         self.clock, self.events = VirtualClock(), []
@@ -48,7 +48,7 @@ class Scene:
 
         async def whole():
             result = await main()
-            assert asyncio.current_task().cancelling() == 0  # a race that was won leaves no request to cancel
+            assert asyncio.current_task().cancelling() == 0  # a won race leaves no request to cancel
             return result
 
         result = self.clock.run(whole())

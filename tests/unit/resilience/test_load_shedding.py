@@ -211,7 +211,7 @@ def test_gradient_notices_a_queue_before_anything_fails():
 
     async def main():
         tasks = []
-        for _ in range(4000):  # twice what the backend can do
+        for _ in range(4000):  # twice the backend's capacity
             tasks.append(asyncio.create_task(send(BasicRequest())))
             await clock.sleep(0.005)
         await asyncio.gather(*tasks, return_exceptions=True)

@@ -94,7 +94,7 @@ def test_each_binding_has_a_state_of_its_own():
     ],
 )
 def test_one_deadline_over_all_attempts_and_waits(attempt_s, error, ended, sources):
-    """The second attempt is cut short by the deadline, or has no third one after it that could be in time."""
+    """The deadline cuts the second attempt short, or prevents a third one that would be late."""
     clock, events = VirtualClock(), []
     backend = Backend(clock, hang())
     retry = Retry(backoff=Backoff(initial_delay_s=1.0, jitter=0.0))

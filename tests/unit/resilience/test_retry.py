@@ -29,7 +29,7 @@ PLAIN = Retry(backoff=Backoff(initial_delay_s=1.0, jitter=0.0))
 
 
 def outcome(*script, retry=PLAIN, call=None, total_s=100.0):
-    """(answer or error, backend, events, time) of one call through a retry alone."""
+    """Return (answer or error, backend, events, time) of one call with retries only."""
     clock, events = VirtualClock(), []
     backend = Backend(clock, *script)
     send = Pipeline((retry,), clock=clock, rng=random.Random(1), observers=[events.append]).bind(backend.send)

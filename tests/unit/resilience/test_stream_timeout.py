@@ -222,7 +222,7 @@ def test_a_source_that_does_not_close_is_left_after_a_tenth_of_a_second():
 
 
 class Reads:
-    """An API whose faulty chunks say so."""
+    """API adapter that reads errors from chunks."""
 
     has_content, is_last = staticmethod(carries), staticmethod(ends)
 
@@ -231,7 +231,7 @@ class Reads:
 
 
 class Headed:
-    """A streamed answer with a head, as backends give it."""
+    """A streamed answer with a head, as backends return it."""
 
     status, headers, replica, notes = 200, ((b"x", b"y"),), "a", (("hedged", "1"),)
 

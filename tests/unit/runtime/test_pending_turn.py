@@ -1,4 +1,4 @@
-"""Proposed turns in a session: elections, protection, repairs, and what the record shows of them."""
+"""Proposed turns in a session: votes, selective redundancy, repairs, and their record."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ CAN = Capabilities(reject=True, truncate=True, sample=True, repair=True)
 
 
 class Judge:
-    """A localizer that holds a run to fail with this probability."""
+    """A localizer with a constant failure probability."""
 
     name = "judge"
 
@@ -86,7 +86,7 @@ def done(turn: Step, text: str = "ok") -> Step:
 
 
 def settle(session: Session, turn: Step, *others: Step | Exception) -> ResolvedTurn:
-    """What an integration comes to, where the candidates are ``others``."""
+    """Return the result of an integration whose candidates are ``others``."""
     given = iter(others)
 
     def ask(_: Any) -> Step:

@@ -1,4 +1,4 @@
-"""Response safety in a run that goes on: the real session, the loop, and OpenAI's client over a socket."""
+"""Response safety during a run: the real session, the loop, and OpenAI's client over a socket."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ CAN = Capabilities(reject=True, truncate=True, restart=True)
 
 
 def rating(tiers: dict[str, SafetyTier], *, before: Callable[[], object] = lambda: None) -> TableJudge:
-    """A judge that rates a message by a word in it; all others are safe."""
+    """Return a judge that rates a message by a word in it; all others are safe."""
 
     def says(run: Trajectory, question: Question) -> Said:
         before()

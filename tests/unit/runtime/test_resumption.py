@@ -1,4 +1,4 @@
-"""A run that is gone on with: what it had spent, tried and lost, and what is still to be said."""
+"""Resumption of a run: its spent budget, tried strategies, lost steps, and pending hints."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def store(tmp_path: Path) -> Any:
 
 
 def again(store: Store, **recover: Any) -> Session:
-    """The session of the run as another process has it."""
+    """Return the session of the run in another process."""
     store.flush(10)
     guard = Guard(localizer=LastErrorLocalizer(), recover=RecoveryPolicy(**recover), store=store)
     return guard.session(META, CAN, resume=True)

@@ -1,4 +1,4 @@
-"""What recoveries teach: who spoke is credited, one run alone teaches nobody, nothing of a run gets in."""
+"""Feedback from recoveries to schemata: credit of used schemata, several runs per lesson, no run content."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def learning(cache: SchemaCache | None = None, **more: object) -> SchemaFeedback
 
 
 def guarded(taught: SchemaFeedback, name: str, *, helps: bool = True, where: str = "aisle") -> Session:
-    """A run that loops, is taken back once, and goes on well, or loops again."""
+    """Return a run that loops, is rolled back once, and then succeeds or loops again."""
     guard = Guard(localizer=Ranks(), recover=RecoveryPolicy(on_fail="rollback"), schemata=taught)
     session = guard.session(replace(META, id=name), CAN)
     session.commit(Step(index=0, source=Source.USER, agent="user", content=META.task))

@@ -1,4 +1,4 @@
-"""A session notices, plans, keeps the record straight, and survives its own parts."""
+"""A session detects, plans, keeps the record correct, and survives failures of its parts."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ CAN = Capabilities(reject=True, truncate=True, restart=True)
 
 
 class Ranks:
-    """A localizer that always holds these steps likely."""
+    """A localizer that always ranks these steps first."""
 
     name = "ranks"
 
@@ -268,7 +268,7 @@ def test_the_time_the_guard_took_is_kept() -> None:
 
 
 def test_a_session_that_nobody_holds_is_gone_without_a_collection() -> None:
-    """A proxy ends hundreds a second: what waited for the collector would be most of its memory."""
+    """A proxy ends hundreds per second: sessions that wait for the collector would dominate its memory."""
     session = begin(on_fail=["nudge", "rollback"])
     for at in range(6):
         session.check_boundary()

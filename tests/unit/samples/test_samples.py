@@ -1,4 +1,4 @@
-"""The committed sample runs: readable, honest, small, and what the recorder makes."""
+"""The committed sample runs: readable, reproducible, small, and equal to the recorder's output."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def load(path: Path) -> dict[str, Any]:
 
 
 def steps(messages: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
-    """Messages by step: the system message, the task, then each assistant turn with its tool results."""
+    """Return messages by step: the system message, the task, then each assistant turn with its results."""
     out: list[list[dict[str, Any]]] = []
     for message in messages:
         if message["role"] == "tool":
@@ -161,7 +161,7 @@ def test_recording_again_gives_the_committed_bytes(name: str, tmp_path: Path) ->
     if importlib.util.find_spec("textworld") is None:
         missing = pytest.fail if os.environ.get("CI") else pytest.skip
         missing("needs TextWorld: pip install agentguard-lab")
-    # A process of its own: TextWorld's imports and its interpreter leave no warnings or state behind here.
+    # A separate process: TextWorld's imports leave no warnings or state behind here.
     command = [sys.executable, str(RECORDER), "--out", str(tmp_path), "--only", name]
     subprocess.run(command, check=True, capture_output=True, timeout=240)
     assert (tmp_path / f"{name}.json").read_bytes() == (SAMPLES / f"{name}.json").read_bytes()

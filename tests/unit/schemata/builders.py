@@ -20,7 +20,7 @@ def schema(
     group: str = "",
     correction: str = "",
 ) -> ErrorSchema:
-    """A schema of one failure; two of a kind say the same."""
+    """Return a schema of one failure; two schemata of a kind have the same content."""
     return ErrorSchema(
         id=f"{kind}-{run}",
         signature=KINDS[kind],

@@ -1,4 +1,4 @@
-"""Invented runs: one failure with interchangeable names, numbers and topics."""
+"""Synthetic runs: one failure with interchangeable names, numbers and topics."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ BERGEN = Cast(
     last="71.90",
     run="two",
 )
-"""As long as the other, letter by letter: lengths are traits too."""
+"""Letter for letter as long as the other: lengths are traits, too."""
 
 GOLD = 2
 
 
 def invented(cast: Cast = LISBON, *, step: int | None = GOLD, reason: str = "") -> Record:
-    """A worker that assumes values, runs them, and ends with what came of it."""
+    """Return a run of a worker that assumes values, runs code on them, and reports the result."""
     task = f"How many {cast.thing} were counted in {cast.place} last winter?"
     turns = (
         (A, cast.lead, f"You are given: {task} {cast.worker} counts, and verifies the result."),

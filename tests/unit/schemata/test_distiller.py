@@ -1,4 +1,4 @@
-"""From a failure to its schema: what is recognisable of it, and nothing of the label's answer."""
+"""Distillation of a failure: the schema describes the failure, and contains no part of the label's answer."""
 
 from __future__ import annotations
 
@@ -261,7 +261,7 @@ letters = st.text("bcdfgjklmnpqrstvwxz", min_size=1, max_size=20)
 
 
 def dealt(letters_: str, model: str) -> str:
-    """A word as long as ``model`` and as often capital, out of other letters; no word of the list."""
+    """Return a word with the length and capitals of ``model``, other letters, and absent from the list."""
     drawn = (letters_ * len(model))[: len(model)]
     return "".join(
         (one.upper() if old.isupper() else one) if old.isalpha() else old

@@ -1,4 +1,4 @@
-"""The index of schemata, against a model of it that compares everything in double precision."""
+"""The index of schemata against a reference that compares everything in double precision."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def _vector(text: str, facts: tuple[tuple[str, float], ...], traits: float) -> A
 
 
 class Machine(RuleBasedStateMachine):
-    """Adds, removes and replaces in any order, and asks in between."""
+    """State machine: adds, removes and replaces in any order, with queries in between."""
 
     @initialize(traits=st.sampled_from([0.0, 0.3, 1.0]))
     def start(self, traits: float) -> None:

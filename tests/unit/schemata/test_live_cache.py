@@ -218,7 +218,7 @@ def test_threads_lose_no_count() -> None:
 
 
 class Machine(RuleBasedStateMachine):
-    """Any calls in any order, beside a second cache that gets the same ones."""
+    """State machine: any calls in any order, on two caches in parallel."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -277,7 +277,7 @@ class Machine(RuleBasedStateMachine):
         cache = self.caches[0]
         held = list(cache)
         assert len(cache) <= 3
-        assert len(held) <= 7  # three active, three retired, and one that was just touched
+        assert len(held) <= 7  # three active, three retired, and one recently used
         assert len({one.id for one in held}) == len(held)
         for one in held:
             assert one.support >= 1

@@ -1,4 +1,4 @@
-"""Schemata that a model writes: what it may write, what of it is kept, and what happens when it cannot."""
+"""Schemata from a model: allowed content, kept content, and failures of the model."""
 
 import json
 from collections.abc import Iterator

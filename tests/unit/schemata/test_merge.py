@@ -1,4 +1,4 @@
-"""Merging keeps what most of the failures share, and every count."""
+"""A merge keeps the majority of the failures' content, and every count."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Both keeps keep to one contract."""
+"""Contract of both schema stores."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Again = Callable[[], SchemaStore]
 
 @pytest.fixture(params=["file", "table"])
 def again(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Again]:
-    """Open the store again at the same location, as another process would."""
+    """Open the store again at the same location, as another process does."""
     if request.param == "file":
         yield lambda: FileSchemaStore(tmp_path / "deep" / "schemata.jsonl")
         return

@@ -1,4 +1,4 @@
-"""Selection under a budget: what it keeps, how near to the best, and that it is the same every time."""
+"""Selection under a budget: coverage, distance to the optimum, and determinism."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def some(count: int, **more: Any) -> list[ErrorSchema]:
 
 
 def clusters(sizes: list[int], *, dims: int = 32, spread: float = 0.05, seed: int = 0) -> Any:
-    """Rows in tight clusters around random directions, and the cluster of each."""
+    """Return rows in tight clusters around random directions, and the cluster of each."""
     rng = np.random.default_rng(seed)
     centres = np.eye(dims)[: len(sizes)]
     of = np.repeat(np.arange(len(sizes)), sizes)
@@ -34,7 +34,7 @@ def clusters(sizes: list[int], *, dims: int = 32, spread: float = 0.05, seed: in
 
 
 def worth(kept: list[int], vectors: Any, hard: Any, sure: Any) -> float:
-    """The objective as the module states it, over all pairs."""
+    """Return the objective of the module's docstring, over all pairs."""
     alike = np.maximum(vectors.astype(np.float64) @ vectors.T.astype(np.float64), 0) * (1 + sure) / 2
     return float(((1 + hard) / 2 * alike[:, kept].max(axis=1)).sum()) if kept else 0.0
 

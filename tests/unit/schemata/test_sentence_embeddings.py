@@ -1,4 +1,4 @@
-"""Embedding vectorisers without a model: options, what is missing, servers that answer well or badly."""
+"""Embedding vectorisers without a model: options, missing parts, servers with valid and invalid answers."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def good(asked: dict[str, Any]) -> tuple[int, bytes]:
 
 
 class Server(ThreadingHTTPServer):
-    """Says nothing of a client that did not wait for its answer."""
+    """Server that suppresses errors of disconnected clients."""
 
     def handle_error(self, *_: Any) -> None:
         if not isinstance(sys.exception(), ConnectionError):
@@ -50,7 +50,7 @@ class Server(ThreadingHTTPServer):
 
 @contextmanager
 def serving(reply: Reply) -> Iterator[tuple[str, list[dict[str, Any]]]]:
-    """A server on a free port; yields its URL and the requests that it got."""
+    """Start a server on a free port; yield its URL and its requests."""
     seen: list[dict[str, Any]] = []
 
     class Handler(BaseHTTPRequestHandler):
@@ -168,7 +168,9 @@ class TestEndpoint:
                 with pytest.raises(JudgeError, match="APITimeoutError"):
                     endpoint(url, timeout_s=0.1).encode(TEXTS)
                 end = time.monotonic() + 60
-                while len(seen) < 2 and time.monotonic() < end:  # it may be read after the client has left
+                while (
+                    len(seen) < 2 and time.monotonic() < end
+                ):  # the server may read it after the client has disconnected
                     time.sleep(0.01)
                 assert len(seen) == 2
             finally:

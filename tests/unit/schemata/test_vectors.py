@@ -1,4 +1,4 @@
-"""Vectorisers: what every one promises, what each learns, and how it is stored."""
+"""Vectorisers: the common contract, the fitted parameters of each, and their storage."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ def run(*arguments: str) -> tuple[int, str, str]:
 
 @pytest.fixture
 def path(tmp_path):
-    """A store of three runs: one old, one old that failed, one new of another tenant."""
+    """Create a store of three runs: one old, one old and failed, one new of another tenant."""
     file = tmp_path / "store.db"
     old = time.time() - 10 * 86_400
     with Store.open(file) as store:

@@ -1,4 +1,4 @@
-"""The connections of a store that is closed while another thread still reads."""
+"""Connections of a closed store while another thread still reads."""
 
 from pathlib import Path
 from typing import Any

@@ -45,7 +45,7 @@ def url(request, tmp_path):
 
 @pytest.fixture
 def newer(monkeypatch, tmp_path):
-    """As if this agentguard knew one version more; called with the end of its migration."""
+    """Simulate a newer agentguard with one more version; called at the end of its migration."""
 
     def make(end: str = "pass") -> None:
         folder = tmp_path / "migrations"
@@ -78,7 +78,7 @@ def test_all_versions_are_listed():
 
 @pytest.fixture
 def first(monkeypatch, tmp_path):
-    """As if this agentguard were the first one: it knows the first version of the tables alone."""
+    """Simulate the first agentguard, which knows only the first version of the tables."""
     folder = tmp_path / "first"
     shutil.copytree(
         migration._MIGRATIONS_DIR, folder, ignore=shutil.ignore_patterns("__pycache__", "r000[2-9]*")
@@ -91,7 +91,7 @@ def first(monkeypatch, tmp_path):
 
 
 class _NoOverviews:
-    """The writer of a version that had no overviews."""
+    """Writer of a version without run summaries."""
 
     def __init__(self, *_: object) -> None: ...
 
@@ -122,7 +122,7 @@ def test_a_store_of_the_first_version_keeps_its_rows(url, first):
     effect = EffectRow(run_id="r", tool="book", arguments="a", data={"seat": 4})
     with Store.open(url) as store:
         _, *rows = build_run_rows(Record(trajectory=run, annotation=Annotation(failed=True)))
-        store.write(*rows)  # without the first, which clears tables that there were none of
+        store.write(*rows)  # without the first row, which clears tables that this version does not have
         store.write(RecoveryRow(id="v", run_id="r", strategy="rollback", data={"n": [1]}), SchemaRow(id="s"))
         store.flush(20)
         assert store.claim(effect).state == "new"
@@ -144,7 +144,7 @@ def test_a_store_of_the_first_version_keeps_its_rows(url, first):
 
 
 def _contents(store: Store) -> dict[str, list[dict[str, object]]]:
-    """Every row of the tables that are there, as column to value."""
+    """Return every row of the existing tables, as column to value."""
     from sqlalchemy import MetaData, select
 
     held = MetaData()
@@ -165,7 +165,7 @@ def test_a_migration_is_done_as_a_whole_or_not_at_all(url, newer, monkeypatch):
     with pytest.raises(RuntimeError, match="half-way"):
         Store.migrate(url)
     monkeypatch.undo()
-    with Store.open(url) as store:  # still the old version, and whole
+    with Store.open(url) as store:  # still the old version, and complete
         assert names(store) == before
         store.write(SchemaRow(id="s")).wait(10)
 

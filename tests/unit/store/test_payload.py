@@ -1,4 +1,4 @@
-"""JSON as bytes and back."""
+"""Round trip of JSON through bytes."""
 
 import math
 import zlib

@@ -1,4 +1,4 @@
-"""Rows that are written kind by kind leave the same behind as rows that are written one after the other."""
+"""Rows written by kind have the same result as rows written one by one."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ ANY = st.one_of(USUAL, BRANCH, DROP)
 def left(
     batches: list[list[Row]], monkeypatch: Any, *, arranged: bool, careful: bool = True
 ) -> dict[str, list[Any]]:
-    """What all tables hold after batches of rows, but for when their overviews were made."""
+    """Return the content of all tables after batches of rows, except the times of summaries."""
     engine = create_engine("sqlite://")
     metadata.create_all(engine)
     with monkeypatch.context() as patched, engine.begin() as connection:
@@ -65,7 +65,7 @@ def test_the_outcome_is_that_of_the_order_given(batches: list[list[Row]]) -> Non
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.lists(ANY, max_size=10), min_size=1, max_size=3))
 def test_the_outcome_is_the_same_without_savepoints(batches: list[list[Row]]) -> None:
-    """Each row of a run by itself, with a savepoint each, and all at once."""
+    """One savepoint per row, and all rows at once."""
     with pytest.MonkeyPatch.context() as monkeypatch:
         quick = left(batches, monkeypatch, arranged=True, careful=False)
         assert quick == left([[row] for rows in batches for row in rows], monkeypatch, arranged=False)

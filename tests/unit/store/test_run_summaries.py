@@ -1,4 +1,4 @@
-"""Lists of runs: kept up as rows are written, filtered, sorted and read in pages."""
+"""Lists of runs: updated with the rows, filtered, sorted and read in pages."""
 
 import itertools
 from dataclasses import fields, replace
@@ -49,7 +49,7 @@ def used(tokens: int, cost: float | None = None) -> dict[str, object]:
 
 
 def shown(row: RunSummaryRow | None) -> dict[str, object]:
-    """All of an overview but when it was made."""
+    """Return a summary without its time."""
     assert row is not None
     return {one.name: getattr(row, one.name) for one in fields(row) if one.name != "updated_at"}
 
@@ -66,7 +66,7 @@ def test_a_whole_run_at_a_glance(store):
     run = Trajectory(
         id="r", format="f", task="x" * 400, steps=steps, branches=(left,), extra={"tags": ["new", "a b"]}
     )
-    for _ in range(2):  # written again it replaces, and adds nothing
+    for _ in range(2):  # a repeated write replaces the row
         store.write_run(run).wait(10)
         row = store.get_run_summary("r")
         assert row is not None
@@ -130,8 +130,8 @@ def test_a_live_run_is_taken_back(store):
     assert (store.get_run_summary("r").steps, store.get_run_summary("r").tokens) == (
         2,
         35,
-    )  # what was left cost money, too
-    store.write(step(1, usage=used(7))).wait(10)  # in the place of the one before
+    )  # abandoned steps cost money, too
+    store.write(step(1, usage=used(7))).wait(10)  # replaces the previous one
     assert (store.get_run_summary("r").steps, store.get_run_summary("r").tokens) == (2, 37)
     store.write(fork, step(1, usage=used(7))).wait(10)  # as after a commit whose answer was lost
     assert (store.get_run_summary("r").steps, store.get_run_summary("r").tokens) == (2, 37)
@@ -145,7 +145,7 @@ def test_a_rollback_to_a_step_that_was_never_written_leaves_what_there_is(store)
 
 @st.composite
 def histories(draw):
-    """Rows of two runs in an order in which they may come, cut into batches."""
+    """Return rows of two runs in a possible order, cut into batches."""
     clock = itertools.count(1)
     rows = []
     for _ in range(draw(st.integers(1, 12))):
@@ -187,7 +187,7 @@ def test_what_is_kept_up_is_what_would_be_made_anew(tmp_path_factory, history):
         store.rebuild_run_summaries()
         after = {run: shown(store.get_run_summary(run, tenant="t")) for run in runs}
         for run in runs:
-            # A step that was replaced may leave its model and time behind: all else is the same.
+            # A replaced step may leave its model and time behind: all other values are equal.
             assert set(split_labels(before[run].pop("models"))) >= set(split_labels(after[run].pop("models")))
             for name in ("began_at", "started_at", "ended_at", "duration_s", "cost_usd", "tokens"):
                 a, b = before[run].pop(name), after[run].pop(name)
@@ -392,7 +392,7 @@ def test_a_fault_in_what_lists_show_loses_no_row(store, monkeypatch, caplog):
     monkeypatch.undo()
     assert len(store.get_run_rows("r")[1]) == 1
     store.write(step(1)).wait(10)
-    assert store.get_run_summary("r") is None  # the run's own row was not seen
+    assert store.get_run_summary("r") is None  # the run's own row is missing
 
 
 def test_overviews_are_made_anew_where_they_are_in_doubt(store):

@@ -1,4 +1,4 @@
-"""Where the store is, and that its password is not told."""
+"""Location of the store, and secrecy of its password."""
 
 import logging
 from pathlib import Path
@@ -63,7 +63,7 @@ def test_what_is_no_store_is_refused_without_its_password(url):
 
 @pytest.mark.parametrize("query", ["", f"?password={QUOTED}", f"?sslpassword={QUOTED}"])
 def test_the_password_is_told_nowhere(query, caplog):
-    """Not in the address, nor in errors, their chain or a log at DEBUG, of a server that is not there."""
+    """Checks the address, errors, their chain and a log at DEBUG, with an unreachable server."""
     caplog.set_level(logging.DEBUG)
     url = f"postgresql://u:{QUOTED}@127.0.0.1:1/name{query}"
     address = resolve_address(url)

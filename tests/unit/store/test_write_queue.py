@@ -1,4 +1,4 @@
-"""Rows that wait."""
+"""Queue of rows that wait for the writer."""
 
 import threading
 import time
@@ -18,7 +18,7 @@ MOST_ROWS, MOST_BYTES = 10, 100
 
 
 class Bounds(RuleBasedStateMachine):
-    """Whatever is put and taken: order is kept, limits hold, counts are true."""
+    """State machine: order, limits and counts hold for any puts and takes."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -84,7 +84,7 @@ def test_the_reader_wakes_when_something_comes_and_when_it_is_over():
 
 
 class Reader(threading.Thread):
-    """Takes once, and would linger for longer than any test."""
+    """Thread that takes once, with a gather time longer than any test."""
 
     def __init__(self, inbox: WriteQueue) -> None:
         super().__init__(daemon=True)
@@ -95,7 +95,7 @@ class Reader(threading.Thread):
         self.taken = self.inbox.take(max_rows=4, max_bytes=100, max_delay_s=600.0)
 
     def begin(self) -> list[WriteUnit]:
-        """Start, and give it one unit that it lingers with."""
+        """Start the thread, and give it one unit to gather."""
         self.start()
         unit = self.put()
         until = time.monotonic() + 10

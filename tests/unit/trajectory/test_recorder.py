@@ -188,7 +188,7 @@ class TestLog:
         self, path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         class Full:
-            """A file that takes some bytes and then has no room, once."""
+            """A file that takes some bytes and then has no space, once."""
 
             def __init__(self, file: Any) -> None:
                 self.file, self.left = file, 5

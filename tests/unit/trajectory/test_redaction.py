@@ -22,7 +22,7 @@ from agentguard.trajectory.redaction import Redactor
 from agentguard.trajectory.serialization import encode_meta, encode_step
 
 KEY = "sk-" + "Ab1" * 8
-# Written in parts, so that no scanner takes these made-up values for real ones.
+# Written in parts, so that no scanner takes these synthetic values for real ones.
 SECRETS = {
     "api_key": [
         KEY,

@@ -43,7 +43,7 @@ def test_memory_is_bounded() -> None:
     for number in range(6000):
         redactor.redact_data(
             {f"name{number}": f"text {number}", "pin": True}
-        )  # a name that is looked at closely
+        )  # a name that needs a further check
     redactor.redact_data({"long": "x" * 100_000, "pin": True})
     assert len(redactor._harmless_names) <= 4096
     assert len(redactor._harmless_texts) <= 256
@@ -83,7 +83,7 @@ DATA = st.recursive(
 
 
 def walked(data: dict[str, Any]) -> dict[str, Any]:
-    """As every part by itself is looked at."""
+    """Redact with a separate check of every part."""
     redactor = Redactor()
     first = _RedactionPass(redactor, {})
     cleaned = first.redact(data)

@@ -1,4 +1,4 @@
-"""Errors in what a call passes: a wrong argument, and an argument that is not what the turn itself says."""
+"""Edits of call arguments: a wrong argument, and an argument that contradicts the text of its turn."""
 
 from __future__ import annotations
 
@@ -39,14 +39,15 @@ from agentguard.trajectory.model import Step, ToolCall
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArgumentSwap:
-    """One argument that may be wrong.
+    """One argument that can be replaced by a wrong value.
 
     Attributes:
         call: position of the call in its turn.
-        path: where the argument stands among the call's arguments.
+        path: path of the argument in the arguments of the call.
         old, new: its value, and the wrong one.
-        invented: whether the wrong value stands nowhere else in the run.
-        refused: whether the environment is sure to refuse it; else the call goes through and shows it.
+        invented: whether the wrong value occurs nowhere else in the run.
+        refused: whether the environment is certain to refuse it; otherwise the call succeeds and its result
+            shows the wrong value.
     """
 
     call: int
@@ -58,12 +59,12 @@ class ArgumentSwap:
 
     @property
     def key(self) -> str:
-        """The argument's name."""
+        """Name of the argument."""
         return next((part for part in reversed(self.path) if isinstance(part, str)), "")
 
 
 def list_argument_swaps(read: RunIndex, step: int) -> Iterator[ArgumentSwap]:
-    """Every wrong argument that can be put into a turn's calls, in order."""
+    """Yield every wrong argument that can be put into the calls of a turn, in order."""
     if not read.has_answered_calls(step) or not read.has_no_error(step):
         return
     for place, call in enumerate(read.steps[step].tool_calls):
@@ -74,15 +75,15 @@ def list_argument_swaps(read: RunIndex, step: int) -> Iterator[ArgumentSwap]:
 
 
 class WrongArgument(BaseEdit):
-    """A call with a wrong argument; ``carried`` if the agent goes on with the wrong value."""
+    """Edit that makes an argument wrong; if ``is_propagated``, later turns use the wrong value."""
 
     is_propagated: bool
 
     def inject_argument(
         self, read: RunIndex, step: int, found: list[ArgumentSwap], rng: random.Random
     ) -> RewrittenRun | None:
-        """The first of the options, in an order drawn by ``rng``, that can honestly be followed up."""
-        # A wrong call that goes through is the harder error: one that is refused shows itself at once.
+        """Return the run for the first option, drawn by ``rng``, that has a consistent continuation."""
+        # Prefer calls that succeed: they are the harder error, since a refused call is visible at once.
         for chosen in sorted(rng.sample(found, len(found)), key=lambda option: option.refused):
             draft = RunEditor(read, rng)
             turn = _replace_argument(read.steps[step], chosen)
@@ -96,7 +97,7 @@ class WrongArgument(BaseEdit):
 
 
 class ParameterError(WrongArgument):
-    """An argument is replaced by another plausible value; the agent goes on with it."""
+    """Edit that replaces an argument with another plausible value, which the agent uses from there on."""
 
     name = "parameter_error"
     summary = "a call's argument is another value of its kind: one of the run, or a slip"
@@ -105,7 +106,7 @@ class ParameterError(WrongArgument):
     is_propagated = True
 
     def make(self, read: RunIndex, step: int, rng: random.Random) -> RewrittenRun | None:
-        """Change one argument and carry the wrong value through what is said later."""
+        """Change one argument and propagate the wrong value through later text."""
         found = [
             one
             for one in list_argument_swaps(read, step)
@@ -115,7 +116,7 @@ class ParameterError(WrongArgument):
 
 
 class MisalignedAction(WrongArgument):
-    """The turn says one thing and its call does another."""
+    """Edit that makes a call contradict the text of its turn."""
 
     name = "misaligned_action"
     summary = "a call passes another value than the text of its own turn says"
@@ -124,7 +125,7 @@ class MisalignedAction(WrongArgument):
     is_propagated = False
 
     def make(self, read: RunIndex, step: int, rng: random.Random) -> RewrittenRun | None:
-        """Change one argument that the turn states, and leave the text as it is."""
+        """Change one argument that the turn states; leave the text unchanged."""
         found = [one for one in list_argument_swaps(read, step) if _states_argument(read, step, one)]
         return self.inject_argument(read, step, found, rng)
 
@@ -136,7 +137,7 @@ MISALIGNED_ACTION = MisalignedAction()
 def _follow_up(
     draft: RunEditor, step: int, chosen: ArgumentSwap, rng: random.Random, *, is_propagated: bool
 ) -> TailHandling | None:
-    """Let the environment answer the wrong call, and the rest of the run follow."""
+    """Answer the wrong call and adapt the rest of the run."""
     swap = ValueSwap(old=chosen.old, new=chosen.new, invented=chosen.invented, calls=False)
     call = draft[step].tool_calls[chosen.call]
     if chosen.refused:
@@ -187,7 +188,7 @@ def _replace_argument(step: Step, option: ArgumentSwap) -> Step:
 
 
 def _states_argument(read: RunIndex, step: int, option: ArgumentSwap) -> bool:
-    """Whether the turn states the argument otherwise than by writing the call out."""
+    """Return whether the text of the turn states the argument outside the written call."""
     turn = read.steps[step]
     action = turn.modules.get("action", "")
     stated = replace(turn, content=turn.content.replace(action, "") if action else turn.content)
@@ -208,7 +209,7 @@ def _find_objects(read: RunIndex, step: int, call: ToolCall) -> bool:
 
 
 def _is_echoed(read: RunIndex, step: int, call: ToolCall, old: Value, key: str) -> bool:
-    """Whether a changing call's result shows the argument under its own key: then it would show another."""
+    """Return whether a call changes state and its result shows the argument under the same key."""
     result = _find_result(read, step, call)
     return is_write_tool(call.name) and any(
         path[-1] == key and f"{leaf}" == old.text for path, leaf in iterate_leaves(result)
@@ -216,13 +217,13 @@ def _is_echoed(read: RunIndex, step: int, call: ToolCall, old: Value, key: str) 
 
 
 def _identifies_record(read: RunIndex, step: int, call: ToolCall, old: Value, key: str) -> bool:
-    """Whether the argument names the very record that comes back: another would come back whole."""
+    """Return whether the argument is the id of the returned record; another id returns another record."""
     result = _find_result(read, step, call)
     return isinstance(result, dict) and bool(result) and next(iter(result)) == key and result[key] == old.text
 
 
 def _is_enumerated(read: RunIndex, call: ToolCall, path: tuple[str | int, ...]) -> bool:
-    """Whether the tool's schema lists what the argument may be: another listed value would be taken."""
+    """Return whether the schema of the tool lists allowed values; the tool would accept another of them."""
     tool = next((one for one in read.run.tools if one.name == call.name), None)
     properties = tool.parameters.get("properties") if tool else None
     about = properties.get(path[0]) if isinstance(properties, dict) else None

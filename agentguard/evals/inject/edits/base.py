@@ -1,7 +1,7 @@
-"""What an edit is: one kind of error that can be put into a recorded run, and the registry of them.
+"""Interface and registry of edits. An edit puts one kind of error into a recorded run.
 
-After CORRECT-Error (arXiv 2509.24088), without a language model: what follows from the error is either
-derived from the run itself or left out, never made up beyond a short error message or a closing line.
+After CORRECT-Error (arXiv 2509.24088), without a language model. An edit derives the consequences of the
+error from the run itself or leaves them out. It invents only a short error message or a closing line.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from agentguard.trajectory.model import RootCause, Step, Trajectory
 
 
 class TailHandling(StrEnum):
-    """What became of the steps after the error.
+    """Treatment of the steps after the error.
 
-    ``propagated``: they stand, with what derives from the changed value changed too. ``kept``: they stand as
-    they were. ``truncated``: the run ends earlier, as nobody can say what would have happened.
+    ``propagated``: the steps are kept, and values derived from the changed value are changed too.
+    ``kept``: the steps are unchanged. ``truncated``: the run ends earlier, as its further course is unknown.
     """
 
     PROPAGATED = "propagated"
@@ -35,10 +35,10 @@ class FieldChange:
     """One field that differs from the source run.
 
     Attributes:
-        step: index in the rewritten run; of a step that was removed, the index it had in the source run.
-        field: as ``Step.texts`` names it (``content``, ``tool_calls[0].arguments``, ``observations[0]`` …);
-            ``step`` for one that was inserted or removed, ``steps`` for all from there on.
-        before, after: the part that differs, clipped; None where there is nothing.
+        step: index in the rewritten run; for a removed step, its index in the source run.
+        field: a name as in ``Step.texts`` (``content``, ``tool_calls[0].arguments``, ``observations[0]`` …);
+            ``step`` for an inserted or removed step, ``steps`` for all steps from there on.
+        before, after: the part that differs, clipped; None if the field is absent.
     """
 
     step: int
@@ -47,21 +47,21 @@ class FieldChange:
     after: str | None
 
     def as_dict(self) -> dict[str, Any]:
-        """As JSON data."""
+        """Return the change as JSON data."""
         return {"step": self.step, "field": self.field, "before": self.before, "after": self.after}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RewrittenRun:
-    """A run's steps with one error in them.
+    """Steps of a run that contains one error.
 
     Attributes:
         steps: all steps of the rewritten run, numbered from 0.
-        step: the first step that differs from the source run; every step before it is the source's own.
-        cause: where the error lies (the same step, or the agent's next one if it is in how the agent took an
-            environment's error), with agent, module, codes and a sentence.
-        changes: everything that differs.
-        tail: what became of the steps after it.
+        step: the first step that differs from the source run.
+        cause: the root cause with agent, module, codes and a sentence. Its step is ``step``, or the next turn
+            of the agent if the agent misjudges an error of the environment.
+        changes: all differences.
+        tail: treatment of the steps after the error.
     """
 
     steps: tuple[Step, ...]
@@ -75,7 +75,7 @@ class Edit(Protocol):
     """One kind of error.
 
     Attributes:
-        name: as the user writes it, e.g. ``"parameter_error"``.
+        name: the name in commands and configuration, e.g. ``"parameter_error"``.
         summary: one line for the list of edits.
         codes: qualified taxonomy codes of the error, the most specific first.
         module: the part of the agent that errs.
@@ -87,11 +87,11 @@ class Edit(Protocol):
     module: str
 
     def applies(self, run: Trajectory, step: int) -> bool:
-        """Whether this error can honestly be put into that step."""
+        """Return whether the edit can put this error into that step without inventing consequences."""
         ...
 
     def apply(self, run: Trajectory, step: int, rng: random.Random) -> RewrittenRun:
-        """Put the error in. The same run, step and state of ``rng`` give the same result.
+        """Put the error into the step. The same run, step and state of ``rng`` give the same result.
 
         Raises:
             InputError: the edit does not apply to that step.
@@ -119,12 +119,12 @@ _REGISTRY: Registry[Edit] = Registry(
 
 
 def get_edit_registry() -> Registry[Edit]:
-    """The registry of edits: those in this package and installed ones (group ``agentguard.edits``)."""
+    """Return the registry of edits: built-in and installed ones (group ``agentguard.edits``)."""
     return _REGISTRY
 
 
 class BaseEdit(ABC):
-    """An edit whose `make` returns None where it does not apply, whatever the state of ``rng``."""
+    """Base class of edits. `make` returns None if the edit does not apply, for every state of ``rng``."""
 
     name: str
     summary: str
@@ -132,12 +132,12 @@ class BaseEdit(ABC):
     module: str
 
     def applies(self, run: Trajectory, step: int) -> bool:
-        """Whether this error can honestly be put into that step."""
+        """Return whether the edit can put this error into that step without inventing consequences."""
         read = build_run_index(run)
         return read.is_agent(step) and self.make(read, step, random.Random(0)) is not None  # noqa: S311
 
     def apply(self, run: Trajectory, step: int, rng: random.Random) -> RewrittenRun:
-        """Put the error in. Raises InputError if it does not apply to that step."""
+        """Put the error into the step. Raises InputError if the edit does not apply to that step."""
         read = build_run_index(run)
         made = self.make(read, step, rng) if read.is_agent(step) else None
         if made is None:
@@ -148,8 +148,8 @@ class BaseEdit(ABC):
 
     @abstractmethod
     def make(self, read: RunIndex, step: int, rng: random.Random) -> RewrittenRun | None:
-        """The rewritten run, None where the edit does not apply to this turn of an agent."""
+        """Return the rewritten run, or None if the edit does not apply to this turn of an agent."""
 
     def build_cause(self, agent: str, step: int, reason: str) -> RootCause:
-        """The root cause as the annotation will have it."""
+        """Return the root cause for the annotation."""
         return RootCause(step=step, agent=agent, module=self.module, codes=self.codes, reason=reason)

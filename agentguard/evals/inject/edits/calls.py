@@ -1,4 +1,4 @@
-"""Errors in how a tool is called, and in how its error is taken."""
+"""Edits of tool calls and of the agent's reaction to a tool error."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ _OTHERS = ("run_{0}", "do_{0}", "{0}_all", "{0}_v2", "{0}_now", "auto_{0}")
 
 
 class RefusedCallEdit(BaseEdit):
-    """An error in a call for which the environment refuses it."""
+    """Edit that puts in a call which the environment refuses."""
 
     refusal_reason: RefusalReason
 
     def inject_refusal(
         self, read: RunIndex, step: int, wrong: ToolCall, rng: random.Random, *, reason: str
     ) -> RewrittenRun:
-        """The run with the wrong call, its refusal, and the agent giving up."""
+        """Return the run with the wrong call and its refusal, after which the agent gives up."""
         draft = RunEditor(read, rng)
         turn = read.steps[step]
         place = next(i for i, call in enumerate(turn.tool_calls) if call.id == wrong.id)
@@ -61,7 +61,7 @@ class RefusedCallEdit(BaseEdit):
 
 
 class InvalidActionEdit(RefusedCallEdit):
-    """A tool is called that is not offered; the environment refuses it, and the agent gives up."""
+    """Edit that calls a tool that is not offered; the environment refuses it, and the agent gives up."""
 
     name = "invalid_action"
     summary = "a tool is called by a name that nobody offers"
@@ -85,7 +85,7 @@ class InvalidActionEdit(RefusedCallEdit):
 
 
 class FormatErrorEdit(RefusedCallEdit):
-    """A call's arguments are not JSON; the environment cannot read them, and the agent gives up."""
+    """Edit that makes arguments invalid JSON; the environment cannot parse them, and the agent gives up."""
 
     name = "format_error"
     summary = "a call's arguments are no JSON object any more"
@@ -94,7 +94,7 @@ class FormatErrorEdit(RefusedCallEdit):
     refusal_reason = RefusalReason.BAD_FORMAT
 
     def make(self, read: RunIndex, step: int, rng: random.Random) -> RewrittenRun | None:
-        """Break the text of one call's arguments."""
+        """Break the text of the arguments of one call."""
         found = [
             (call, text)
             for call in _find_valid_calls(read, step)
@@ -110,7 +110,7 @@ class FormatErrorEdit(RefusedCallEdit):
 
 
 class ToolErrorIgnoredEdit(BaseEdit):
-    """A call fails through no fault of its own, and the agent reports that it worked."""
+    """Edit that lets a correct call fail although the agent reports success."""
 
     name = "tool_error_ignored"
     summary = "the last change fails, and the agent goes on as if it had worked"
@@ -121,7 +121,7 @@ class ToolErrorIgnoredEdit(BaseEdit):
     module = "reflection"
 
     def make(self, read: RunIndex, step: int, rng: random.Random) -> RewrittenRun | None:
-        """Let a change fail after which the agent only talks; what it says stays."""
+        """Make a changing call fail after which the agent makes no call; keep the later text."""
         if not (read.has_answered_calls(step) and read.has_no_error(step)) or read.has_answers_after(step):
             return None
         claim = next((i for i in range(step + 1, len(read.steps)) if read.is_agent(i)), None)
@@ -162,7 +162,7 @@ def _find_unoffered_names(read: RunIndex, name: str) -> list[str]:
 
 
 def _break_json(call: ToolCall) -> list[str]:
-    """Slips that writers of JSON make."""
+    """Return typical syntax errors of the JSON arguments."""
     if not call.arguments:
         return []
     text = call.raw_arguments or orjson.dumps(call.arguments, default=str).decode()

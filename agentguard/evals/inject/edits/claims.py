@@ -1,4 +1,4 @@
-"""Errors in what an agent says: a result misread, and a value recalled that never was."""
+"""Edits of an agent's statements: a misread result, and the recall of a value that never occurred."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _RECALL_PHRASES = (ValueKind.AMOUNT, ValueKind.CODE, ValueKind.DATE)
 
 
 class WrongClaim(BaseEdit):
-    """A turn states a value wrongly; ``reason`` says so, with ``{old}`` and ``{new}``."""
+    """Edit that makes a turn state a wrong value; ``reason`` describes it with ``{old}`` and ``{new}``."""
 
     reason: str
 
     def inject_claim(
         self, read: RunIndex, step: int, swaps: list[ValueSwap], rng: random.Random
     ) -> RewrittenRun | None:
-        """The first of the swaps, in an order drawn by ``rng``, that can honestly be carried on."""
+        """Return the run for the first swap, drawn by ``rng``, that has a consistent continuation."""
         for swap in _shuffle_swaps(swaps, rng):
             draft = RunEditor(read, rng)
             tail = propagate(draft, step, swap, rng)
@@ -34,7 +34,7 @@ class WrongClaim(BaseEdit):
 
 
 class MisreadObservation(WrongClaim):
-    """A value of the result just received is stated wrongly, and used wrongly from there on."""
+    """Edit that makes a turn misstate a value of the last result; later turns use the wrong value."""
 
     name = "misread_observation"
     summary = "a value of the last result is stated wrongly and used so from there on"
@@ -46,7 +46,7 @@ class MisreadObservation(WrongClaim):
     reason = "The result says {old}; the agent states {new}."
 
     def make(self, read: RunIndex, step: int, rng: random.Random) -> RewrittenRun | None:
-        """Take another value of the same result, or a slip of it."""
+        """Swap a value for another value of the same result, or for a slip."""
         source = read.find_last_result_step(step)
         if source is None:
             return None
@@ -62,7 +62,7 @@ class MisreadObservation(WrongClaim):
 
 
 class HallucinatedMemory(WrongClaim):
-    """A value from earlier in the run is recalled as one that nobody ever gave."""
+    """Edit that makes a turn recall an earlier value as one that never occurred."""
 
     name = "hallucinated_memory"
     summary = "a value from earlier in the run is recalled as one that stands nowhere"
@@ -71,7 +71,7 @@ class HallucinatedMemory(WrongClaim):
     reason = "The agent recalls {new}, which nobody gave; it was {old}."
 
     def make(self, read: RunIndex, step: int, rng: random.Random) -> RewrittenRun | None:
-        """Take a slip of a value that does not stand in the last result."""
+        """Swap a value that is not in the last result for a slip."""
         source = read.find_last_result_step(step)
         fresh = read.collect_result_values[source] if source is not None else frozenset()
         swaps = []
@@ -92,14 +92,14 @@ HALLUCINATED_MEMORY = HallucinatedMemory()
 
 
 def _is_used(read: RunIndex, step: int, value: Value) -> bool:
-    """Whether the value reaches a later call or the agent's last words at all: most do not."""
+    """Return whether the value reaches a later call or the agent's last message; most values do not."""
     talk = [i for i in range(step, len(read.steps)) if read.is_agent(i) and read.steps[i].content]
     acted = any(value in read.collect_call_values[i] for i in range(step, len(read.steps)))
     return acted or (bool(talk) and value in read.collect_stated_values[talk[-1]])
 
 
 def _has_consequence(draft: RunEditor) -> bool:
-    """Whether the wrong value reaches a call or the agent's last words: a slip in passing fails no run."""
+    """Return whether the wrong value reaches a call or the agent's last message; otherwise no run fails."""
     source = draft.run_index.steps
     talk = [i for i in range(len(draft)) if draft.run_index.is_agent(i) and source[i].content]
     acted = any(draft[i].tool_calls != source[i].tool_calls for i in range(len(draft)))
@@ -107,7 +107,7 @@ def _has_consequence(draft: RunEditor) -> bool:
 
 
 def _shuffle_swaps(swaps: list[ValueSwap], rng: random.Random) -> Iterator[ValueSwap]:
-    """All swaps; each value is as likely to come first, however many slips it has."""
+    """Yield all swaps in random order; each value is equally likely to be first."""
     shuffled = rng.sample(swaps, len(swaps))
     olds = list(dict.fromkeys(swap.old for swap in swaps))
     rng.shuffle(olds)
@@ -120,5 +120,5 @@ def _find_misreadings(read: RunIndex, source: int, old: Value) -> list[str]:
 
 
 def _sort_values(values: frozenset[Value]) -> list[Value]:
-    """Sets have no order of their own: the draw must not depend on it."""
+    """Sort the values, so that a draw does not depend on the order of a set."""
     return sorted(values, key=lambda value: (value.kind, value.text))

@@ -1,4 +1,4 @@
-"""Errors in the course of a run: a check left out, an end declared too early, a loop, a limit."""
+"""Edits of the course of a run: a skipped check, a premature end, a loop, a step limit."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _LONG = 600
 
 
 class DroppedConstraint(BaseEdit):
-    """A look or a confirmation that the instructions ask for is left out; the change is made all the same."""
+    """Edit that removes a lookup or confirmation that the instructions require, but keeps the change."""
 
     name = "dropped_constraint"
     summary = "a check or a confirmation that the instructions ask for is left out"
@@ -39,7 +39,7 @@ class DroppedConstraint(BaseEdit):
     module = "planning"
 
     def make(self, read: RunIndex, step: int, rng: random.Random) -> RewrittenRun | None:
-        """Take out a look whose result is not needed to go on, or a question and its answer."""
+        """Remove a lookup whose result no later step needs, or a question and its answer."""
         given = (read.run.task, *read.run.system_prompts.values())
         if not any(_RULE.search(text) for text in given):
             return None
@@ -55,7 +55,7 @@ class DroppedConstraint(BaseEdit):
 
 
 class ProgressMisjudge(BaseEdit):
-    """The agent declares the work done although there is more to do."""
+    """Edit that makes the agent declare the task complete although work remains."""
 
     name = "progress_misjudge"
     summary = "the agent says that all is done while there is more to do"
@@ -63,7 +63,7 @@ class ProgressMisjudge(BaseEdit):
     module = "reflection"
 
     def make(self, read: RunIndex, step: int, rng: random.Random) -> RewrittenRun | None:
-        """Replace a turn by the claim and end the run, or leave out a change that nothing later shows."""
+        """Replace a turn with the claim and end the run, or remove a change that no later step shows."""
         begun = any(
             (read.is_agent(i) and read.find_turn_end(i) > i + 1) or read.has_answered_calls(i)
             for i in range(step)
@@ -99,7 +99,7 @@ class ProgressMisjudge(BaseEdit):
 
 
 class RepeatLoop(BaseEdit):
-    """A look is made again and again until the run ends."""
+    """Edit that repeats a lookup until the run ends."""
 
     name = "repeat_loop"
     summary = "a look is made again and again with nothing changed, until the run ends"
@@ -107,7 +107,7 @@ class RepeatLoop(BaseEdit):
     module = "planning"
 
     def make(self, read: RunIndex, step: int, rng: random.Random) -> RewrittenRun | None:
-        """Repeat a turn that only looks; what it finds cannot change."""
+        """Repeat a turn that only reads; its result stays the same."""
         turn = read.steps[step]
         if not read.has_answered_calls(step) or read.is_mutating(step) or not read.has_no_error(step):
             return None
@@ -124,7 +124,7 @@ class RepeatLoop(BaseEdit):
 
 
 class StepLimit(BaseEdit):
-    """The run is stopped while it is going well."""
+    """Edit that stops a correct run before its end."""
 
     name = "step_limit"
     summary = "the run stops while there is more to do, as at a limit of steps"
@@ -132,7 +132,7 @@ class StepLimit(BaseEdit):
     module = "system"
 
     def make(self, read: RunIndex, step: int, rng: random.Random) -> RewrittenRun | None:
-        """End the run behind a turn that acted; the turn itself stays as it was."""
+        """End the run after a turn with tool calls; the turn itself is unchanged."""
         end = read.find_turn_end(step)
         if not read.has_work_left(end) or not (read.has_answered_calls(step) or end > step + 1):
             return None
@@ -150,7 +150,7 @@ STEP_LIMIT = StepLimit()
 
 
 def _find_lookup_end(read: RunIndex, step: int) -> int | None:
-    """Index behind a turn that only looks, where changes follow."""
+    """Return the index after a turn that only reads, if a later step changes state; otherwise None."""
     if (
         not read.has_answered_calls(step)
         or not read.has_no_error(step)
@@ -161,7 +161,7 @@ def _find_lookup_end(read: RunIndex, step: int) -> int | None:
 
 
 def _find_confirmation_end(read: RunIndex, step: int) -> int | None:
-    """Index behind a question for consent and its answer, where the change follows at once."""
+    """Return the index after a request for consent and its answer, if the change follows directly."""
     asked = read.steps[step]
     if asked.tool_calls or step + 2 >= len(read.steps) or "?" not in asked.content:
         return None

@@ -1,7 +1,7 @@
-"""What an environment answers to a call that cannot work, and how an agent ends, in the run's style.
+"""Error results for calls that cannot succeed, and closing messages of agents, in the style of the run.
 
-An error of the run itself is used where one fits. Else a neutral one is made, in JSON where the run's results
-are JSON. There are several wordings of each, so that no single phrase marks an injected run.
+A matching error of the run itself is preferred. Otherwise the text is a neutral message, as JSON if the
+results of the run are JSON. Each message has several wordings, so that no phrase marks an injected run.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _SUFFIX = re.compile(r"_?(?:id|number|no|code|name|key)s?\Z", re.IGNORECASE)
 
 
 class RefusalReason(StrEnum):
-    """Why a call cannot work."""
+    """Reason why a call cannot succeed."""
 
     NOT_FOUND = "not_found"
     UNKNOWN_TOOL = "unknown_tool"
@@ -96,14 +96,13 @@ _RETRY = ("", "", "Let me try that again.", "I'll try once more.", "One more att
 def format_refusal(
     why: RefusalReason, read: RunIndex, call: ToolCall, rng: random.Random, **told: str
 ) -> Observation:
-    """What the environment answers to a call that cannot work.
+    """Return the result of a call that cannot succeed. Keywords: ``key`` and ``value`` of the wrong argument.
 
     Args:
         why: the reason.
-        read: the run whose style is kept.
-        call: the call as it was made.
-        rng: chooses the wording.
-        told: ``key`` and ``value`` of the argument that is at fault.
+        read: index of the run whose style the result imitates.
+        call: the call as the agent made it.
+        rng: draws the wording.
     """
     own = [text for text in _find_errors(read) if _OWN[why].search(text)]
     key = _SUFFIX.sub("", told.get("key", "")).replace("_", " ").strip()
@@ -114,12 +113,15 @@ def format_refusal(
 
 
 def format_giving_up(rng: random.Random) -> str:
-    """How an agent ends that gives up."""
+    """Return the closing message of an agent that gives up."""
     return rng.choice(_GIVING_UP)
 
 
 def format_done_claim(read: RunIndex, step: int, rng: random.Random) -> str:
-    """How an agent ends that believes it is done: its own last words if they tell nothing unknown so far."""
+    """Return the closing message of an agent that believes it is done.
+
+    The message is the agent's own last text if that text contains no value unknown before the step.
+    """
     last = next((s for s in reversed(read.steps) if read.is_agent(s.index) and s.content), None)
     if last is not None and last.index > step and not last.tool_calls:
         known = {value.text.lower() for value in read.collect_values_before(step)}
@@ -129,12 +131,12 @@ def format_done_claim(read: RunIndex, step: int, rng: random.Random) -> str:
 
 
 def format_retry(rng: random.Random) -> str:
-    """What an agent says when it makes a call again; often nothing."""
+    """Return the text of an agent that repeats a call; often empty."""
     return rng.choice(_RETRY)
 
 
 def _find_errors(read: RunIndex) -> list[str]:
-    """Short error results of the run that name no value."""
+    """Return short error results of the run that contain no value."""
     found = {
         seen.content: None
         for step in read.steps
@@ -145,7 +147,7 @@ def _find_errors(read: RunIndex) -> list[str]:
 
 
 def _apply_style(text: str, read: RunIndex, rng: random.Random) -> str:
-    """As the run's own errors are written; else, where results are JSON, in JSON every other time."""
+    """Return the text, as JSON if the errors of the run are; without errors, the form is drawn."""
     results = [seen for step in read.steps for seen in step.observations]
     errors = [seen for seen in results if is_error_text(seen)]
     objects = sum(seen.content.lstrip().startswith("{") for seen in errors or results)

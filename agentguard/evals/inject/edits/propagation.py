@@ -1,13 +1,14 @@
-"""A wrong value is carried on: later turns that used the right one use it, as far as that is honest.
+"""Propagation of a wrong value: later turns that used the right value use the wrong one.
 
-What an agent or user says with the value follows it. What the environment answers to a call that passes the
-value does not follow so easily:
+The statements of agents and users follow the wrong value. A tool call that passes the value has one of
+three outcomes:
 
-- a call that changes something and is given another amount, date or known value goes through, and its result
-  shows what it was given;
-- a code that exists nowhere is refused, and the agent gives up;
-- anything else nobody can know, and the run ends before that call. It also ends before a later result that
-  may show what the wrong value has changed.
+- A call that changes state and receives another amount, date or known value succeeds. Its result shows
+  the value that the call passed.
+- A call with a code that occurs nowhere else in the run is refused, and the agent gives up.
+- In every other case the outcome is unknown, and the run ends before that call.
+
+The run also ends before a later result that may show the effect of the wrong value.
 """
 
 from __future__ import annotations
@@ -53,13 +54,13 @@ _WRITTEN_CALL = re.compile(r"```.*?```|^\W{0,3}Action\b.*$", re.DOTALL | re.MULT
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ValueSwap:
-    """A value and what it is mistaken for.
+    """A value and the wrong value that replaces it.
 
     Attributes:
-        old, new: the value, and the wrong one.
-        invented: whether the wrong one stands nowhere else in the run.
-        calls: whether later calls pass the wrong one.
-        users: whether users take it over from the agent.
+        old, new: the right value and the wrong one.
+        invented: whether the wrong value occurs nowhere else in the run.
+        calls: whether later calls pass the wrong value.
+        users: whether users adopt the wrong value from the agent.
     """
 
     old: Value
@@ -69,21 +70,21 @@ class ValueSwap:
     users: bool = False
 
     def __call__(self, text: str) -> str:
-        """The text with the wrong value for the right one."""
+        """Return the text with the right value replaced by the wrong one."""
         return replace_value(text, self.old, self.new)
 
 
 def propagate(
     editor: RunEditor, first: int, swap: ValueSwap, rng: random.Random, *, changed: bool = False
 ) -> TailHandling | None:
-    """Carry a wrong value through the steps from ``first`` on; None if it cannot honestly begin there.
+    """Propagate a wrong value from step ``first`` on; return None if no consistent run can result.
 
     Args:
-        draft: the run; it is changed in place.
-        first: the step in which the value is first taken wrong.
+        editor: the run; it is changed in place.
+        first: the first step with the wrong value.
         swap: the values.
-        rng: words what is new.
-        changed: whether a call with the wrong value has already gone through before.
+        rng: draws the wording of new text.
+        changed: whether an earlier call with the wrong value has succeeded.
     """
     at = first
     while at < len(editor):
@@ -108,7 +109,7 @@ def propagate(
 
 
 def keep_or_truncate(editor: RunEditor, first: int, swap: ValueSwap) -> TailHandling | None:
-    """Leave what follows a wrong call as it was, up to a result that may show what it changed."""
+    """Keep the steps after a wrong call unchanged, up to a result that may show the effect of the call."""
     for at in range(first + 1, len(editor)):
         if any(contains_value(text, swap.old) for text in read_returned_text(editor[at])):
             return _truncate_run(editor, first, at)
@@ -116,7 +117,7 @@ def keep_or_truncate(editor: RunEditor, first: int, swap: ValueSwap) -> TailHand
 
 
 def refuse_call(editor: RunEditor, at: int, answer: Observation, rng: random.Random) -> None:
-    """Let a call be answered by an error; the agent may try again, gives up, and the run ends there."""
+    """Answer a call with an error; the agent may retry, gives up, and the run ends there."""
     editor.truncate(at + 1)
     editor.set(at, replace_answer(editor[at], answer, editor.run_index))
     step = editor[at]
@@ -125,7 +126,7 @@ def refuse_call(editor: RunEditor, at: int, answer: Observation, rng: random.Ran
     once_more = replace(step, tool_calls=failed, observations=seen)
     for _ in range(rng.choice(_RETRIES)):
         words = format_retry(rng)
-        # Agents that tell the parts of each turn say it all again; others say little or nothing.
+        # Agents whose turns have modules repeat the whole turn; others say little or nothing.
         told = once_more if step.modules else replace(once_more, content=words, reasoning="")
         editor.append(editor.copy_step(told))
     editor.append_message(step, format_giving_up(rng))
@@ -133,7 +134,7 @@ def refuse_call(editor: RunEditor, at: int, answer: Observation, rng: random.Ran
 
 
 def replace_answer(step: Step, answer: Observation, read: RunIndex) -> Step:
-    """A step in which a call is answered by ``answer`` instead, recorded like the run's other results."""
+    """Return the step with another result of a call, recorded in the form of the other results of the run."""
     there = next((one for one in step.observations if one.call_id == answer.call_id), None)
     like = there or next((one for other in read.steps for one in other.observations), answer)
     extra = {key: value for key, value in like.extra.items() if key != "content"}
@@ -146,7 +147,7 @@ def replace_answer(step: Step, answer: Observation, read: RunIndex) -> Step:
 
 
 def replace_call(step: Step, place: int, call: ToolCall) -> Step:
-    """A step that makes another call; where the turn's text writes the call out, it writes this one."""
+    """Return the step with another call; the text of the turn is rewritten too if it contains the call."""
     old = step.tool_calls[place]
     calls = (*step.tool_calls[:place], call, *step.tool_calls[place + 1 :])
     modules = dict(step.modules)
@@ -163,7 +164,7 @@ def _rewrite_text(text: str, old: ToolCall, call: ToolCall) -> str:
 
 
 def swap_in_text(step: Step, swap: ValueSwap) -> Step:
-    """A step that says the wrong value wherever it said the right one."""
+    """Return the step with the wrong value for the right one in its texts."""
     return replace(
         step,
         content=swap(step.content),
@@ -174,7 +175,7 @@ def swap_in_text(step: Step, swap: ValueSwap) -> Step:
 
 
 def swap_in_result(step: Step, call: ToolCall, swap: ValueSwap) -> Step:
-    """A step in which the result of a call shows the wrong value it was given."""
+    """Return the step with the wrong value for the right one in the result of a call."""
     seen = tuple(
         replace(one, content=swap(one.content), extra=_swap_nested(one.extra, swap))
         if one.call_id == call.id
@@ -185,7 +186,7 @@ def swap_in_result(step: Step, call: ToolCall, swap: ValueSwap) -> Step:
 
 
 def replace_arguments(call: ToolCall, arguments: Mapping[str, Any]) -> ToolCall:
-    """The call with other arguments, written the way its own were written."""
+    """Return the call with other arguments, in the JSON layout of its raw arguments."""
     if call.raw_arguments is None:
         return replace(call, arguments=dict(arguments))
     for option in (0, orjson.OPT_INDENT_2):
@@ -197,7 +198,7 @@ def replace_arguments(call: ToolCall, arguments: Mapping[str, Any]) -> ToolCall:
 
 
 def _truncate_run(draft: RunEditor, first: int, at: int) -> TailHandling | None:
-    """End the run before ``at``, unless nothing of the agent's is left that shows what came of the error."""
+    """End the run before ``at``; return None if no later turn of the agent would show the error."""
     if not any(draft[i].source is Source.AGENT for i in range(first + 1, at)):
         return None
     draft.truncate(at)
@@ -205,7 +206,7 @@ def _truncate_run(draft: RunEditor, first: int, at: int) -> TailHandling | None:
 
 
 class _CallOutcome(StrEnum):
-    """What became of a turn's calls."""
+    """Outcome of the calls of a turn."""
 
     NONE = "none"
     DONE = "done"
@@ -217,7 +218,7 @@ def _propagate_in_turn(draft: RunEditor, at: int, swap: ValueSwap, rng: random.R
     step = draft[at]
     passed = any(contains_value(read_call_text(call), swap.old) for call in step.tool_calls)
     if not swap.calls:
-        # A turn that passes the right value speaks of the right value.
+        # A turn whose call passes the right value also states the right value.
         draft.set(at, step if passed else swap_in_text(step, swap))
         return _CallOutcome.NONE
     if not step.tool_calls and any(contains_value(text, swap.old) for text in _find_written_actions(step)):
@@ -253,7 +254,7 @@ def _propagate_in_call(
 
 
 def _find_written_actions(step: Step) -> list[str]:
-    """Actions that are written into a turn's text."""
+    """Return the actions that are written in the text of a turn."""
     return [step.modules.get("action", ""), *_WRITTEN_CALL.findall(step.content)]
 
 
@@ -277,5 +278,5 @@ def _swap_nested(data: Any, swap: ValueSwap) -> Any:
 
 
 def _dump_spaced_json(arguments: Mapping[str, Any]) -> str:
-    """JSON as Python's own writer spaces it."""
+    """Return JSON with the default spacing of Python's ``json`` module."""
     return json.dumps(arguments, ensure_ascii=False)

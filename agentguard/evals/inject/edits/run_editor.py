@@ -1,4 +1,4 @@
-"""A run's steps while they are rewritten; what differs in the end is found by comparing the two."""
+"""Editor for the steps of a run; a comparison with the source run yields the list of changes."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _NUMBER = re.compile(r"\d+")
 
 
 class RunEditor:
-    """The steps of a run, each with the index it had in the source run (None if it is new).
+    """Steps of a run, each with its index in the source run (None if the step is new).
 
     Args:
-        read: the source run.
-        rng: draws the ids of calls that are made again.
+        read: index of the source run.
+        rng: draws the ids of repeated calls.
     """
 
     def __init__(self, read: RunIndex, rng: random.Random) -> None:
@@ -43,7 +43,7 @@ class RunEditor:
         self._lines[step] = (to, self._lines[step][1])
 
     def remove(self, first: int, end: int) -> None:
-        """Leave steps out."""
+        """Remove the steps from ``first`` to before ``end``."""
         del self._lines[first:end]
 
     def truncate(self, end: int) -> None:
@@ -55,11 +55,11 @@ class RunEditor:
         self._lines.append((step, None))
 
     def append_message(self, like: Step, text: str) -> None:
-        """Append a turn of the agent of ``like`` that says ``text`` and calls nothing."""
+        """Append a turn of the agent of ``like`` that says ``text`` and makes no tool call."""
         self.append(build_message_turn(like, text))
 
     def copy_step(self, step: Step) -> Step:
-        """A step made once more: its calls have ids of their own."""
+        """Return a copy of a step whose calls have new ids."""
         ids = {call.id: self._generate_id(call.id) for call in step.tool_calls}
         calls = tuple(replace(call, id=ids[call.id]) for call in step.tool_calls)
         seen = tuple(
@@ -68,7 +68,7 @@ class RunEditor:
         return replace(step, tool_calls=calls, observations=seen)
 
     def append_farewell(self, before: int) -> None:
-        """Append the user's last turn, if the source ends with one and it tells nothing unknown so far."""
+        """Append the last user turn of the source run if it has no value unknown before ``before``."""
         last = self.run_index.steps[-1]
         if last.source is not Source.USER or len(last.content) > _MAX_FAREWELL or last.index < before:
             return
@@ -79,7 +79,7 @@ class RunEditor:
             self.append(last)
 
     def finish(self, *, step: int, cause: RootCause, tail: TailHandling) -> RewrittenRun:
-        """Number the steps and say what differs from the source."""
+        """Number the steps and collect the differences from the source run."""
         steps = tuple(self._renumber(step))
         changes = tuple(self._find_changes(steps))
         return RewrittenRun(steps=steps, step=step, cause=cause, changes=changes, tail=tail)
@@ -95,14 +95,14 @@ class RunEditor:
             yield step
 
     def _compute_index(self, step: Step, before: Step | None, origin: int | None) -> int | None:
-        """Where the step would begin in the source's own counting, had the source been recorded like this."""
+        """Return the index of the step in the source format, or None if the source has no such index."""
         counted = all(one.source_index is not None for one in self.run_index.steps)
         if before is None or before.source_index is None or not counted:
             return step.source_index if origin is not None else None
         return before.source_index + self._count_records(before)
 
     def _count_records(self, step: Step) -> int:
-        """Source records that a (numbered) step takes: as many as in the source if it is of the source."""
+        """Return the number of source records of a numbered step; for a copied step, as in the source run."""
         origin = self._lines[step.index][1]
         usual = 1 + len(step.observations)
         if origin is None or origin + 1 >= len(self.run_index.steps):
@@ -137,7 +137,7 @@ class RunEditor:
 
 
 def build_message_turn(like: Step, text: str) -> Step:
-    """A turn of the agent of ``like`` that only says ``text``: as a reflection, where parts are told."""
+    """Return a turn of the agent of ``like`` with only ``text``; a reflection if its turns have modules."""
     modules = {"reflection": text} if like.modules else {}
     return replace(
         like, content=text, reasoning="", modules=modules, tool_calls=(), observations=(), extra={}
@@ -145,7 +145,7 @@ def build_message_turn(like: Step, text: str) -> Step:
 
 
 def diff_steps(old: Step, new: Step) -> Iterator[FieldChange]:
-    """Every field in which two versions of a step differ, but for its number, place and time."""
+    """Yield every field in which two versions of a step differ, except index, position and time."""
     one, two = _step_fields(old), _step_fields(new)
     for field in dict.fromkeys((*one, *two)):
         before, after = one.get(field), two.get(field)
@@ -156,7 +156,7 @@ def diff_steps(old: Step, new: Step) -> Iterator[FieldChange]:
 
 
 def _step_fields(step: Step) -> dict[str, str]:
-    """Everything of a step that an edit may change, as text."""
+    """Return all fields of a step that an edit may change, as text."""
     found = {"content": step.content, "reasoning": step.reasoning}
     found |= {f"modules.{name}": text for name, text in step.modules.items()}
     for i, call in enumerate(step.tool_calls):
@@ -172,7 +172,7 @@ def _step_fields(step: Step) -> dict[str, str]:
 
 
 def _clip_texts(before: str, after: str) -> tuple[str, str]:
-    """The parts in which two texts differ, with a little of what they share around them."""
+    """Return the parts in which two texts differ, with a little shared text around them."""
     size = min(len(before), len(after))
     start = next((i for i in range(size) if before[i] != after[i]), size)
     end = next((i for i in range(size - start) if before[-1 - i] != after[-1 - i]), size - start)
@@ -185,7 +185,7 @@ def _shorten(text: str | None) -> str | None:
 
 
 def _assign_times(step: Step, before: Step) -> Step:
-    """A new step follows the one before it at once and takes as long as the step it is made of."""
+    """Return a new step that begins when the previous step ends and keeps the duration of its model step."""
     if before.started_at is None:
         return replace(step, started_at=None, ended_at=None)
     begins = before.ended_at if before.ended_at is not None else before.started_at
@@ -195,7 +195,7 @@ def _assign_times(step: Step, before: Step) -> Step:
 
 
 def _increment_id(ids: list[str], like: str) -> str | None:
-    """The next id where the ids of the run count up ("call-7-0"), else None."""
+    """Return the next id if the ids of the run count up ("call-7-0"), else None."""
     numbers = [int(found[0][:9]) for one in ids if (found := _NUMBER.search(one))]
     alike = len({_NUMBER.sub("#", one) for one in ids}) == 1
     rising = alike and numbers == sorted(numbers)
@@ -206,7 +206,7 @@ def _increment_id(ids: list[str], like: str) -> str | None:
 
 
 def _draw_id(like: str, rng: random.Random) -> str:
-    """Another id of the same make: what stands behind the first ``_`` or ``-`` drawn anew, class by class."""
+    """Return a random id of the same form; the part after the first ``_`` or ``-`` is drawn."""
     head = re.match(r"[A-Za-z]+[_-]", like)
     start = head.end() if head else 0
     return like[:start] + "".join(_draw_character(c, rng) for c in like[start:] or "a0a0a0")

@@ -1,4 +1,4 @@
-"""What an edit must know of a run: who said what, where each value came from, what depends on it."""
+"""Index of a run for edits: the source of each step and value, and the steps that depend on a value."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MAX_LEAVES = 2_000
 
 
 class RunIndex:
-    """One run, indexed once for all edits that are tried on it."""
+    """Index of one run, shared by all edits that are tried on it."""
 
     def __init__(self, run: Trajectory) -> None:
         self.run = run
@@ -28,48 +28,48 @@ class RunIndex:
         self._before: dict[int, Values] = {}
         self._needed: dict[tuple[int, int], bool] = {}
 
-    # -- who and what ------------------------------------------------------------------------------------
+    # -- steps -------------------------------------------------------------------------------------------
 
     def is_agent(self, step: int) -> bool:
-        """Whether a step is an agent's turn."""
+        """Return whether a step is a turn of an agent."""
         return 0 <= step < len(self.steps) and self.steps[step].source is Source.AGENT
 
     def has_answered_calls(self, step: int) -> bool:
-        """Whether a step is an agent's turn whose calls were all answered."""
+        """Return whether a step is a turn of an agent in which every tool call has a result."""
         one = self.steps[step]
         answered = {seen.call_id for seen in one.observations}
         return self.is_agent(step) and bool(one.tool_calls) and all(c.id in answered for c in one.tool_calls)
 
     def is_mutating(self, step: int) -> bool:
-        """Whether a turn calls a tool that changes something, as far as its name tells."""
+        """Return whether a turn calls a tool that changes state, judged by the name of the tool."""
         return self.is_agent(step) and any(is_write_tool(call.name) for call in self.steps[step].tool_calls)
 
     def is_mutating_from(self, step: int) -> bool:
-        """Whether anything is changed in this step or a later one."""
+        """Return whether this step or a later one changes state."""
         return any(self.is_mutating(i) for i in range(step, len(self.steps)))
 
     def has_work_left(self, step: int) -> bool:
-        """Whether, from this step on, something is changed, or something is found that is used later."""
+        """Return whether this step or a later one changes state or yields a value that a later step uses."""
         return self.is_mutating_from(step) or any(
             self.has_answered_calls(i) and self.is_needed_later(i, self.find_turn_end(i))
             for i in range(step, len(self.steps))
         )
 
     def has_no_error(self, step: int) -> bool:
-        """Whether nothing that came back in a step looks like an error."""
+        """Return whether no result of a step looks like an error."""
         return not any(is_error_text(seen) for seen in self.steps[step].observations)
 
     @cached_property
     def has_environment_steps(self) -> bool:
-        """Whether the environment's answers are steps of their own."""
+        """Return whether the replies of the environment are separate steps."""
         return any(step.source is Source.ENVIRONMENT for step in self.steps)
 
     def has_answers_after(self, step: int) -> bool:
-        """Whether anything comes back from the environment in a later step."""
+        """Return whether a later step contains a reply of the environment."""
         return any(s.observations or s.source is Source.ENVIRONMENT for s in self.steps[step + 1 :])
 
     def find_turn_end(self, step: int) -> int:
-        """Index behind an agent's turn and the environment steps that answer it."""
+        """Return the index after a turn of an agent and the environment steps that answer it."""
         end = step + 1
         while end < len(self.steps) and self.steps[end].source is Source.ENVIRONMENT:
             end += 1
@@ -79,7 +79,7 @@ class RunIndex:
 
     @cached_property
     def collect_names(self) -> tuple[Value, ...]:
-        """Names used as arguments anywhere in the run."""
+        """Names that tool calls of the run pass as arguments."""
         found = {
             value: None
             for step in self.steps
@@ -91,14 +91,14 @@ class RunIndex:
 
     @cached_property
     def collect_initial_values(self) -> Values:
-        """Values of the task, the prompts and the tools."""
+        """Values in the task, the prompts and the tool definitions."""
         tools = (f"{tool.description} {_load_json(tool.parameters)}" for tool in self.run.tools)
         texts = (self.run.task, *self.run.system_prompts.values(), *tools)
         return frozenset(value for text in texts for value in self._extract_values(text))
 
     @cached_property
     def collect_stated_values(self) -> tuple[Values, ...]:
-        """Values of what each agent, user or system step says."""
+        """Values in the text of each agent, user or system step."""
         return tuple(
             frozenset(v for text in read_spoken_text(step) for v in self._extract_values(text))
             if step.source is not Source.ENVIRONMENT
@@ -108,7 +108,7 @@ class RunIndex:
 
     @cached_property
     def collect_call_values(self) -> tuple[Values, ...]:
-        """Values of each step's calls."""
+        """Values in the tool calls of each step."""
         return tuple(
             frozenset(v for call in step.tool_calls for v in self._extract_values(read_call_text(call)))
             for step in self.steps
@@ -116,7 +116,7 @@ class RunIndex:
 
     @cached_property
     def collect_result_values(self) -> tuple[Values, ...]:
-        """Values of what came back in each step."""
+        """Values in the results of each step."""
         return tuple(
             frozenset(v for text in read_returned_text(step) for v in self._extract_values(text))
             for step in self.steps
@@ -124,7 +124,7 @@ class RunIndex:
 
     @cached_property
     def collect_known_text(self) -> frozenset[str]:
-        """Every value of the run in lower case, to tell what would be new to it."""
+        """All values of the run in lower case; a value outside this set is new to the run."""
         every = (
             self.collect_initial_values,
             *self.collect_stated_values,
@@ -134,11 +134,15 @@ class RunIndex:
         return frozenset(value.text.lower() for values in every for value in values)
 
     def find_origin(self, value: Value) -> int | None:
-        """Step in which a value first came from outside the agents; -1 if it was given; None if never."""
+        """Return the step in which a value first came from outside the agents.
+
+        The result is -1 if the value is part of the task, the prompts or the tool definitions, and None if
+        the value never came from outside.
+        """
         return self._build_origins.get(value)
 
     def collect_values_before(self, step: int) -> Values:
-        """Values there were before a step."""
+        """Return the values that occur before a step."""
         if step not in self._before:
             found = set(self.collect_initial_values)
             for i in range(step):
@@ -151,7 +155,7 @@ class RunIndex:
         return self._before[step]
 
     def find_last_result_step(self, step: int) -> int | None:
-        """The step whose result lies directly before an agent's turn, if a result does."""
+        """Return the step whose result directly precedes a turn of an agent; None if no result does."""
         i = step - 1
         while i >= 0 and self.steps[i].source is Source.ENVIRONMENT and not self.steps[i].content:
             i -= 1
@@ -160,7 +164,7 @@ class RunIndex:
         return i
 
     def is_needed_later(self, first: int, end: int) -> bool:
-        """Whether agents, from step ``end`` on, use a value that steps ``first`` to ``end`` brought in."""
+        """Return whether an agent uses, from step ``end`` on, a value first seen in ``first`` to ``end``."""
         if (first, end) not in self._needed:
             self._needed[first, end] = self._is_needed(first, end)
         return self._needed[first, end]
@@ -188,7 +192,7 @@ class RunIndex:
         return False
 
     def find_values_under(self, key: str, before: int) -> tuple[Value, ...]:
-        """Values that stood under a key of a result or an argument before a step, oldest first."""
+        """Return the values of a key in results and arguments before a step, oldest first."""
         found: dict[Value, None] = {}
         for i, name, value in self._group_by_key:
             if i < before and name == key:
@@ -226,36 +230,36 @@ _LAST: list[RunIndex] = []
 
 
 def build_run_index(run: Trajectory) -> RunIndex:
-    """The reading of a run; the last one is kept, as all edits are tried on one run before the next."""
+    """Return the index of a run. The last one is cached, because all edits are tried on one run in turn."""
     if not _LAST or _LAST[0].run is not run:
         _LAST[:] = [RunIndex(run)]
     return _LAST[0]
 
 
 def read_spoken_text(step: Step) -> Iterator[str]:
-    """What a step says itself."""
+    """Yield the texts that a step itself contains, without results."""
     yield from (step.reasoning, step.content, *step.modules.values())
 
 
 def read_returned_text(step: Step) -> Iterator[str]:
-    """What came back from the environment in a step."""
+    """Yield the texts that the environment returned in a step."""
     if step.source is Source.ENVIRONMENT and step.content:
         yield step.content
     yield from (seen.content for seen in step.observations if seen.content)
 
 
 def read_call_text(call: ToolCall) -> str:
-    """A call's arguments as text."""
+    """Return the arguments of a call as text."""
     return call.raw_arguments or _load_json(call.arguments)
 
 
 def is_error_text(seen: Observation) -> bool:
-    """Whether a result looks like an error."""
+    """Return whether a result looks like an error."""
     return match_error(to_lower(seen.content), flag=seen.is_error) is not None
 
 
 def iterate_leaves(data: Any) -> Iterator[tuple[tuple[str | int, ...], Any]]:
-    """``(path, scalar)`` of every text or number in JSON data, in order; booleans are left out."""
+    """Yield ``(path, scalar)`` for every text and number in JSON data, in order; skip booleans."""
     stack: list[tuple[tuple[str | int, ...], Any]] = [((), data)]
     count = 0
     while stack and count < _MAX_LEAVES:

@@ -1,6 +1,6 @@
-"""Values that a run carries along (amounts, dates, codes, addresses, names), and slips of them.
+"""Values in the text of a run (amounts, dates, codes, addresses, names) and slips of them.
 
-Pure functions over text; which value came from where is `agentguard.evals.inject.edits.run_index`'s.
+The functions are pure. `agentguard.evals.inject.edits.run_index` finds the source of a value.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _NAME = re.compile(r"[^\W\d_][\w' -]{1,28}\w")
 
 
 class ValueKind(StrEnum):
-    """What a value is, by its form."""
+    """Kind of a value, recognised by its form."""
 
     AMOUNT = "amount"
     DATE = "date"
@@ -48,7 +48,7 @@ class Value:
 
 @lru_cache(maxsize=2_048)
 def extract_values(text: str) -> tuple[Value, ...]:
-    """The distinct values of a text, in order; names are found by `find_names`."""
+    """Return the distinct values of a text, in order; `find_names` finds names."""
     found: dict[Value, None] = {}
     for match in _FOUND.finditer(text, 0, _LIMIT):
         value = _build_value(match.lastgroup or "", match[match.lastgroup or 0])
@@ -58,13 +58,13 @@ def extract_values(text: str) -> tuple[Value, ...]:
 
 
 def find_names(text: str, names: Iterable[Value]) -> tuple[Value, ...]:
-    """Those of ``names`` that stand in the text as words."""
+    """Return the names that occur in the text as whole words."""
     low = text[:_LIMIT].lower()
     return tuple(name for name in names if name.text.lower() in low and contains_value(text, name))
 
 
 def classify_value(text: str) -> Value | None:
-    """The value that a whole text (an argument) is; None if it is none, or prose."""
+    """Return the value of a whole text (an argument), or None if the text is prose or not a value."""
     stripped = text.strip()
     match = _FOUND.fullmatch(stripped) if len(stripped) <= 60 else None
     if match:
@@ -75,12 +75,12 @@ def classify_value(text: str) -> Value | None:
 
 
 def contains_value(text: str, value: Value) -> bool:
-    """Whether a value stands in a text as a whole word."""
+    """Return whether a text contains a value as a whole word."""
     return _build_pattern(value).search(text) is not None
 
 
 def replace_value(text: str, old: Value, new: str) -> str:
-    """``text`` with every whole occurrence of ``old`` replaced, in the spelling it is found in."""
+    """Return ``text`` with every whole occurrence of ``old`` replaced, in the spelling of the occurrence."""
 
     def spelled(match: re.Match[str]) -> str:
         if old.kind is ValueKind.AMOUNT and "," in match[0]:
@@ -93,7 +93,7 @@ def replace_value(text: str, old: Value, new: str) -> str:
 
 
 def is_confusable(a: Value, b: Value) -> bool:
-    """Whether two values could be confused: one kind, of one form (codes) or not far apart (others)."""
+    """Return whether two values can be confused: one kind, and the same form (codes) or close (others)."""
     if a.kind is not b.kind or a.text.lower() == b.text.lower():
         return False
     if a.kind is ValueKind.CODE:
@@ -107,9 +107,9 @@ def is_confusable(a: Value, b: Value) -> bool:
 
 
 def generate_variants(value: Value) -> tuple[str, ...]:
-    """Slips of a value: neighbouring digits swapped, one digit or letter changed, a date some days off.
+    """Return slips of a value: neighbouring digits swapped, a digit or letter changed, a date some days off.
 
-    Names and addresses have none. Always in the same order.
+    Names and addresses have no slips. The order is always the same.
     """
     if value.kind is ValueKind.DATE:
         return _generate_other_days(value.text)
@@ -119,7 +119,7 @@ def generate_variants(value: Value) -> tuple[str, ...]:
 
 
 def parse_number_like(like: float, text: str) -> int | float:
-    """The number a text is, whole where ``like`` is and it can be."""
+    """Return the number in a text, as an integer if ``like`` is one and the text allows it."""
     return int(text) if isinstance(like, int) and text.isdigit() else float(text)
 
 
@@ -151,7 +151,7 @@ def _format_with_commas(plain: str) -> str:
 
 
 def _describe_form(code: str) -> str:
-    """The form of a code: runs of letters and digits with their lengths, letters of words without."""
+    """Return the form of a code: digits and capitals by class, small letters without their number."""
     classes = re.sub(r"[A-Z]", "A", re.sub(r"\d", "9", code))
     return re.sub(r"[a-z]+", "a", classes)
 

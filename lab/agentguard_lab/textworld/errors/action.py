@@ -1,4 +1,4 @@
-"""Errors of the action part: the call is not the one that was planned, or not one that can be carried out."""
+"""Errors of the action module: the call differs from the plan, or cannot be executed."""
 
 # ruff: noqa: ARG001  (the functions share their signatures)
 
@@ -18,14 +18,14 @@ _CUTS = ("chop", "slice", "dice")
 
 
 def _sound(agent: Agent, *names: str) -> dict[str, Any] | None:
-    """The arguments of the one call of this turn if it is to one of the tools and written as it was meant."""
+    """Return the arguments of the turn's only call if it is to one of the tools and matches its intent."""
     if len(agent.calls) != 1 or agent.calls[0][0] not in names:
         return None
     return agent.intents[0].args if agent.calls[0] == encode(agent.intents[0]) else None
 
 
 def _any_call(agent: Agent) -> Sequence[int]:
-    # A look or a check of the inventory that goes wrong costs nothing.
+    # A failed look or inventory check has no consequences.
     idle = ("look", "inventory", "examine")
     meant = zip(agent.calls, agent.intents, strict=True)
     return [i for i, (call, intent) in enumerate(meant) if call[0] not in idle and call == encode(intent)]

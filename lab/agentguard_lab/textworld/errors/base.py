@@ -1,4 +1,4 @@
-"""One way in which a part of the agent errs."""
+"""Definition of an error of the agent."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from agentguard_lab.textworld.agent import Agent
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Error:
-    """One way to err.
+    """One kind of error.
 
     Attributes:
         code: of AgentErrorTaxonomy, ``"<module>.<type>"``.
-        variant: which behaviour of that code.
-        reason: what the agent does wrong, for the annotation.
-        options: what it could do wrong at this moment, in a fixed order.
-        apply: does it, with one of the options.
+        variant: behaviour within that code.
+        reason: description of the error, for the annotation.
+        options: possible errors in the current state, in a fixed order.
+        apply: applies one of the options.
     """
 
     code: str
@@ -30,16 +30,16 @@ class Error:
 
     @property
     def module(self) -> str:
-        """The part that it strikes."""
+        """Module of the agent that errs."""
         return self.code.partition(".")[0]
 
     @property
     def name(self) -> str:
-        """Unique: code and variant."""
+        """Unique name: code and variant."""
         return f"{self.code}/{self.variant}"
 
     def strike(self, agent: Agent, rng: random.Random) -> bool:
-        """Strike, if there is an option; whether it did."""
+        """Apply a random option; return whether there was one."""
         options = self.options(agent)
         if options:
             self.apply(agent, rng.choice(options), rng)

@@ -1,7 +1,7 @@
-"""The errors of the agent's parts, after AgentErrorTaxonomy (arXiv 2509.25370): what strikes, and how.
+"""Catalogue of the agent's errors, after AgentErrorTaxonomy (arXiv 2509.25370).
 
-Each changes one judgement, belief, plan or call of the agent and nothing else: no word, never the game. It
-has the options that the agent's state offers it at that moment; one without options cannot strike.
+Each error changes one judgement, belief, plan or call of the agent and nothing else: no text, never the game.
+The agent's state determines its options; an error without options cannot be applied.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from agentguard_lab.textworld.errors.reflection import ERRORS as REFLECTION
 
 @cache
 def catalogue() -> dict[str, Error]:
-    """All errors of the agent's parts by name."""
+    """Return all errors by name."""
     return {error.name: error for error in (*MEMORY, *REFLECTION, *PLANNING, *ACTION)}
 
 
 def of_module(module: str) -> tuple[Error, ...]:
-    """The errors that strike one part."""
+    """Return the errors of one module."""
     return tuple(error for error in catalogue().values() if error.module == module)

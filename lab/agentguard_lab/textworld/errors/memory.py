@@ -1,4 +1,4 @@
-"""Errors of the memory part: what it recalls is incomplete, missing or invented."""
+"""Errors of the memory module: incomplete, missing or invented beliefs."""
 
 # ruff: noqa: ARG001  (the functions share their signatures)
 

@@ -1,4 +1,4 @@
-"""Errors of the planning part: what it decides on is not allowed, cannot work, or costs more than it must."""
+"""Errors of the planning module: plans that are forbidden, impossible or wasteful."""
 
 # ruff: noqa: ARG001  (the functions share their signatures)
 
@@ -14,7 +14,7 @@ from agentguard_lab.textworld.errors.base import Error
 from agentguard_lab.textworld.planner import Intent, KeyPlanner
 
 _INSIST = (3, 6, 12, 25)
-"""For how many turns it holds on to a plan that cannot work."""
+"""Numbers of turns for which the agent keeps an impossible plan."""
 _WASTE = (6, 10, 16, 30)
 
 

@@ -1,4 +1,4 @@
-"""Errors of the reflection part: results, causes and progress are judged wrongly."""
+"""Errors of the reflection module: wrong judgements of results, causes and progress."""
 
 # ruff: noqa: ARG001  (the functions share their signatures)
 
@@ -73,7 +73,7 @@ def _all_refusals(agent: Agent) -> Sequence[int]:
 
 def _blame_thing(agent: Agent, place: int, rng: random.Random) -> None:
     intent, outcome = agent.outcomes[place]
-    # Whatever was refused is held to be beyond use: the very words and belief of giving up after three tries.
+    # Use the wording and belief of giving up after three attempts.
     agent.give_up(intent)
     if outcome.kind in ("need_key", "shut"):
         agent.memory.given_up.add(outcome.target)

@@ -1,4 +1,4 @@
-"""A small server on loopback for the client's tests: each request is answered by the next scripted scene."""
+"""Small server on loopback for the client's tests: the next scripted scene answers each request."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def chunked(data: bytes) -> bytes:
 
 @dataclass
 class Heard:
-    """A request as it came, on which connection, and how to write to it."""
+    """A received request, its connection, and a method to write the answer."""
 
     head: bytes
     body: bytes
@@ -131,15 +131,16 @@ def request(target: str = "/chat/completions", **more: Any) -> BackendRequest:
 
 
 def soon(seconds: float = 30) -> Deadline:
-    """A deadline that no busy machine misses; see `skip` for one that is to pass."""
+    """Return a deadline that no busy machine misses; see `skip` for a deadline that must pass."""
     return Deadline.after(seconds)
 
 
 def skip(patch: pytest.MonkeyPatch, seconds: float) -> None:
-    """Put the clock forward, for the loop and the client: what waits for a time that lies between is over.
+    """Advance the clock of the loop and the client: timers in the skipped interval fire.
 
-    A short deadline may pass before what is to come first on a machine that is busy. One of a minute does
-    not, and passes here when the test says so.
+    On a busy machine, a short deadline may pass too early. A deadline of a minute does not, and the test
+    skips
+    this minute when needed.
     """
     before = time.monotonic
     patch.setattr("time.monotonic", lambda: before() + seconds)

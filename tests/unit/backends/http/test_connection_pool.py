@@ -1,4 +1,6 @@
-"""Connections over real sockets: kept, bounded, stale, refused; and how far a call that failed had got."""
+"""Connections over real sockets: reuse, limits, stale and refused connections, and the progress of failed
+calls.
+"""
 
 from __future__ import annotations
 
@@ -342,13 +344,13 @@ async def _in_parts(heard: Heard) -> None:
 
 
 class Cancelled:
-    """Cancels a task at the k-th time that it is about to go on."""
+    """Cancels a task before its k-th resumption."""
 
     def __init__(self, after: int) -> None:
         self._left = after
 
     async def run(self, work: Any) -> bool:
-        """Whether the work came to its end before."""
+        """Return whether the work ended before its cancellation."""
         task = asyncio.ensure_future(work)
         while not task.done():
             await asyncio.sleep(0)
@@ -382,7 +384,9 @@ def test_cancelled_at_any_moment_nothing_is_left(loop: str) -> None:
                 done = await Cancelled(after).run(use(client))
                 whole += done
                 if not done:
-                    await until(lambda s=server, c=client: s.open == c.connection_count)  # all had come: kept
+                    await until(
+                        lambda s=server, c=client: s.open == c.connection_count
+                    )  # all answers arrived: the connection is kept
                 await client.send(request(), soon())
                 if whole > 3:
                     break

@@ -1,4 +1,4 @@
-"""Where requests may go: how a base URL is read, which addresses are refused, and TLS."""
+"""Egress policy: parsing of base URLs, refused addresses, and TLS."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ def test_a_public_name_may_not_stand_for_a_private_address(host: str, address: s
 
 
 def resolving(monkeypatch: pytest.MonkeyPatch, *answers: list[str]) -> list[str]:
-    """Names stand for these addresses, one list after the other; returns what was asked."""
+    """Resolve names to these addresses, one list after the other; return the queries."""
     left, asked = list(answers), list[str]()
 
     async def getaddrinfo(self: Any, host: str, port: int, **more: Any) -> Any:
@@ -174,7 +174,7 @@ def test_the_connection_goes_to_the_address_that_was_looked_at(monkeypatch: pyte
             answer = await client.send(request(), soon())
             assert isinstance(answer, Response)
             assert server.heard[0].head.split(b"\r\n")[1] == f"host: models.internal:{server.port}".encode()
-            await client.send(request(), soon())  # kept: the name is not asked again
+            await client.send(request(), soon())  # cached: there is no second query
             assert asked.count("models.internal") == 1
             for connection in list(client._connection_pool._all):
                 connection.abort()
@@ -213,7 +213,7 @@ def test_the_next_address_is_tried_where_one_refuses(monkeypatch: pytest.MonkeyP
 
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """A certificate for 127.0.0.1 that signs itself, and its key."""
+    """Return a self-signed certificate for 127.0.0.1 and its key."""
     made = tmp_path_factory.mktemp("tls")
     cert, key = made / "cert.pem", made / "key.pem"
     name = ["-subj", "/CN=test", "-addext", "subjectAltName=IP:127.0.0.1"]
@@ -255,7 +255,7 @@ def test_tls_is_verified_against_the_file_that_is_named(certificate: tuple[Path,
 def test_an_endpoint_that_does_not_speak_tls() -> None:
     async def main() -> None:
         async with serving() as server:
-            limits = HttpLimits(connect_timeout_s=0.2)  # it waits for the end of a head that never comes
+            limits = HttpLimits(connect_timeout_s=0.2)  # waits for the end of a head that never comes
             client = HttpBackend(server.url.replace("http:", "https:"), limits=limits)
             with pytest.raises(BackendError) as caught:
                 await client.send(request(), soon())

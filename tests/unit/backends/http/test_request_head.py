@@ -1,4 +1,4 @@
-"""What goes out: heads built anew, what passes and what does not, and targets that mean another place."""
+"""Outgoing requests: rebuilt heads, forwarded and removed headers, and ambiguous targets."""
 
 from __future__ import annotations
 

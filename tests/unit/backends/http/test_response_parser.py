@@ -1,4 +1,4 @@
-"""Whole answers over real sockets: what is passed on, what is refused, what is never a success."""
+"""Whole answers over real sockets: forwarded, rejected, and never reported as a success."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ async def closing(heard: Heard, data: bytes) -> None:
 
 
 def ask(scene: Any, *, close: bool = False, **more: Any) -> Any:
-    """The answer to one request, or the error it ended with."""
+    """Return the answer to one request, or its error."""
     found: list[Any] = []
     limits = more.pop("limits", None)
 

@@ -1,4 +1,4 @@
-"""Streams over real sockets: whole events, the end, what was cut, slow readers, and who leaves."""
+"""Streams over real sockets: complete events, the end, interruptions, slow readers, and disconnects."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ async def stream_of(client: Any, deadline: Any = None, **more: Any) -> HttpStrea
 def read(
     scene: Any, *, close: bool = False, limits: HttpLimits | None = None, **more: Any
 ) -> tuple[list[bytes], Any]:
-    """What a stream gave, and the error that it ended with."""
+    """Return the chunks of a stream and its error."""
     got: list[bytes] = []
     failed: list[ResilienceError] = []
 
@@ -253,7 +253,7 @@ def test_a_slow_reader_slows_the_endpoint_down() -> None:
             stream = await stream_of(client, soon(30))
             first = await anext(stream)
             before = -1
-            while sent[0] != before:  # until the endpoint can't write any more
+            while sent[0] != before:  # until the endpoint cannot write more
                 before = sent[0]
                 await asyncio.sleep(0.1)
             assert sent[0] < 800 * 2000

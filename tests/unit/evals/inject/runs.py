@@ -1,4 +1,4 @@
-"""Recorded runs to rewrite: one that a shop's agent could have made, and ways to make many like it."""
+"""Source runs for injection: a run of a shop's agent, and generators of similar runs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TOOLS = ("get_order", "list_orders", "update_order", "cancel_order", "send_note"
 
 
 def call(name: str, id: str, **arguments: Any) -> dict[str, Any]:
-    """An assistant message with one call."""
+    """Return an assistant message with one call."""
     function = {"name": name, "arguments": json.dumps(arguments)}
     return {
         "role": "assistant",
@@ -27,18 +27,18 @@ def call(name: str, id: str, **arguments: Any) -> dict[str, Any]:
 
 
 def result(id: str, name: str, value: Any) -> dict[str, Any]:
-    """A tool message."""
+    """Return a tool message."""
     text = value if isinstance(value, str) else json.dumps(value)
     return {"role": "tool", "tool_call_id": id, "name": name, "content": text}
 
 
 def said(role: str, text: str) -> dict[str, Any]:
-    """A message that only talks."""
+    """Return a message without a call."""
     return {"role": role, "content": text}
 
 
 def tools() -> list[dict[str, Any]]:
-    """The tools on offer."""
+    """Return the available tools."""
     text = {"type": "object", "properties": {"order_id": {"type": "string"}}}
     return [{"type": "function", "function": {"name": name, "parameters": text}} for name in TOOLS]
 
@@ -46,7 +46,7 @@ def tools() -> list[dict[str, Any]]:
 def record(
     messages: list[dict[str, Any]], *, failed: bool | None = False, group: str | None = "q 1"
 ) -> Record:
-    """A run of chat messages that passed."""
+    """Return a passed run of chat messages."""
     data = {"id": "run-7", "messages": messages, "tools": tools()}
     (read,) = formats().get("openai_chat").parse(data, name="run-7")
     return Record(
@@ -56,7 +56,7 @@ def record(
 
 
 def shop() -> Record:
-    """A customer has an order sent on another day; every kind of turn occurs in it."""
+    """Return a run in which a customer changes the ship date of an order; it has every kind of turn."""
     order = {
         "order_id": "K77RQ2",
         "customer": "C5512",
@@ -117,7 +117,7 @@ _RESULTS = st.sampled_from(["Error: item not found", "You see a red lamp.", "{}"
 
 @st.composite
 def runs(draw: st.DrawFn) -> Record:
-    """Runs of every shape: talk, one or two calls a turn, results in JSON or text, errors, no answer."""
+    """Generate runs of every shape: text, one or two calls per turn, JSON or text results, errors."""
     messages = [said("system", POLICY)] if draw(st.booleans()) else []
     messages.append(said("user", draw(_TEXTS)))
     for number in range(draw(st.integers(1, 7))):

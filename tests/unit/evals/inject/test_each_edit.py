@@ -1,4 +1,4 @@
-"""Each edit does what it says, on a run in which one can see it."""
+"""The effect of each edit on a run that shows it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def make(name: str, step: int, *, run: Trajectory | None = None, seed: int = 0) 
 
 
 def some(name: str, step: int, wanted, *, run: Trajectory | None = None) -> RewrittenRun:
-    """The rewriting of the first seed for which ``wanted`` holds."""
+    """Return the first rewritten run, over the seeds, for which ``wanted`` is true."""
     for seed in range(60):
         made = make(name, step, run=run, seed=seed)
         if wanted(made):
@@ -120,7 +120,7 @@ def test_a_misread_value_reaches_later_turns():
 
 
 def test_a_slip_in_passing_is_not_put_in():
-    """The ship date of the look is stated once and never used again: to misread it would fail no run."""
+    """The ship date of the first read is never used again, so misreading it fails no run."""
     for seed in range(40):
         made = make("misread_observation", CLAIM, seed=seed)
         assert "2031-03-14" in made.steps[CLAIM].content
@@ -136,7 +136,7 @@ def test_a_value_recalled_that_stands_nowhere():
 
 
 def test_a_user_keeps_to_what_the_user_gave():
-    """The new date is the user's own: the agent may recall it wrongly, the user's turns stay."""
+    """The user gave the new date: the agent may recall it wrongly, the user's turns are unchanged."""
     made = some("hallucinated_memory", ASK, lambda m: "2031-03-15" not in m.steps[ASK].content)
     users = [step for step in made.steps if step.source is Source.USER]
     assert [s.content for s in users] == [
@@ -196,7 +196,7 @@ def test_out_of_steps():
 
 
 def kitchen() -> Trajectory:
-    """A run whose turns say what they do, in a world of names."""
+    """Return a run whose turns describe their calls, about two named items."""
     messages = [
         said("user", "Bring me the order."),
         {**call("get_order", "call-1-0", item="red lamp"), "content": "I look at the red lamp first."},
@@ -239,7 +239,7 @@ def test_tools_of_the_fixture_are_the_ones_called():
 
 
 def player() -> Trajectory:
-    """A run whose turns tell their parts and write their calls out."""
+    """Return a run whose turns have modules and contain their calls as text."""
     run = kitchen()
     steps = tuple(
         replace(s, modules={"planning": s.content, "action": f"Tool: {c.name} {c.raw_arguments}"})

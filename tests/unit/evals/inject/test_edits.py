@@ -1,4 +1,4 @@
-"""What every edit keeps: the prefix, the task, the pairing of calls; and that it says all that it changed."""
+"""Invariants of every edit: the prefix, the task, the pairing of calls, and a complete list of changes."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def check_cause(made: RewrittenRun) -> None:
 
 
 def check_declared(run: Trajectory, made: RewrittenRun) -> None:
-    """Align the two runs by what is declared to be new or gone, and compare what is left, field by field."""
+    """Align two runs by the declared new and removed steps, and compare the rest field by field."""
     new = {c.step for c in made.changes if c.field == "step" and c.after == "inserted"}
     gone = {c.step for c in made.changes if c.field == "step" and c.before == "removed"}
     ends = [c.step for c in made.changes if c.field == "steps"]

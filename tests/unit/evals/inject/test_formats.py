@@ -1,4 +1,4 @@
-"""Runs of every format that is read can be rewritten, and keep to the same rules."""
+"""Runs of every readable format can be rewritten under the same rules."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_every_place_of_every_sample(path):
 
 
 def check_answers(run: Trajectory, steps) -> None:
-    """No result answers a call that its step does not make, unless the recording had it so."""
+    """Check that results answer only calls of their step, unless the recording differs."""
     stray = {o.call_id for s in run.steps for o in s.observations} - {
         c.id for s in run.steps for c in s.tool_calls
     }

@@ -1,4 +1,4 @@
-"""Rewriting as a whole: who may be rewritten, what the record says, and what the draw depends on."""
+"""Rewriting as a whole: eligible runs, the record, and determinism of the draw."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def test_the_fingerprint_is_of_what_was_recorded():
 
 
 class Shout:
-    """An edit of a third party: the last turn in capitals."""
+    """Third-party edit: the last turn in capitals."""
 
     name = "shout"
     summary = "the last turn is in capitals"
@@ -158,7 +158,7 @@ def test_an_edit_of_ones_own(monkeypatch):
 
 
 def test_real_runs_of_tool_calling_agents():
-    """A good part of a real set can be rewritten, and no kind of error makes up most of it."""
+    """A good part of a real set can be rewritten, and no error kind dominates."""
     from agentguard.trajectory.formats.reader import load_records
 
     path = shared_data("tau_bench/gpt-4o-airline.dev.json")

@@ -1,4 +1,4 @@
-"""Values of a text, their slips, and what is put in their place."""
+"""Values of a text, their slips, and their replacements."""
 
 from __future__ import annotations
 

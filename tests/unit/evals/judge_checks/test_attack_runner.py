@@ -1,4 +1,4 @@
-"""What attacks on a judge move, with judges that an attacker has in hand whole: the worst there can be."""
+"""Effects of attacks on judges that an attacker controls completely: the worst case."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CLEAN = {one.run.id: one.run for one in build_targets()}
 
 
 class Captured:
-    """Says what is true of a run as long as nobody attacks it, else whatever an attacker may want."""
+    """Judge that answers correctly without an attack, and as the attacker wants with one."""
 
     name = "captured"
 

@@ -1,4 +1,4 @@
-"""What is said of an endpoint: what it can do, and whether the model on it can judge."""
+"""Capability report of an endpoint: its features, and the accuracy of its model as a judge."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.unit.judge.chat_server import Prefer, Script, closed_port, serving
 
 
 def knowing(*, invert: bool = False) -> Prefer:
-    """A judge that knows the canaries: by the step that went wrong."""
+    """Return a judge that knows the canaries by their failed step."""
     wrong = {}
     for passed, failed in zip(build_reference_runs()[::2], build_reference_runs()[1::2], strict=True):
         assert failed.cause is not None

@@ -1,4 +1,4 @@
-"""A judge beside another: what became worse is refused, and said by name."""
+"""Comparison of a judge with another: a regression is rejected and named."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def answers(
     changed: Mapping[str, float] | None = None,
     rated: Mapping[str, SafetyTier] | None = None,
 ) -> JudgeAnswers:
-    """A judge that gives every right answer one probability, but for some."""
+    """Return a judge with one probability for every right answer, except for some."""
     held = dict.fromkeys([*OUTCOMES, *CAUSES, *TIERS], right)
     return JudgeAnswers(model="m", right={**held, **(changed or {})}, rated={**TIERS, **(rated or {})})
 
@@ -85,7 +85,7 @@ def test_what_is_not_answered_any_more_is_wrong() -> None:
 
 
 def careless() -> Prefer:
-    """The judge that knows the canaries, but calls every reply safe."""
+    """Return a judge that knows the canaries, but calls every reply safe."""
     knows = knowing()
 
     def prefer(prompt: str, label: str) -> float:

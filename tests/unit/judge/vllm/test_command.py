@@ -1,4 +1,4 @@
-"""The command that starts vLLM: its flags, no secret among them, and clear errors."""
+"""The command that starts vLLM: its flags, no secrets among them, and clear errors."""
 
 from __future__ import annotations
 

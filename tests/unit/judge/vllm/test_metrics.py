@@ -1,4 +1,4 @@
-"""What a server counts: the page as vLLM 0.32 writes it, and pages that are none."""
+"""Counters of a server: the page in the format of vLLM 0.32, and invalid pages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Canaries of pooling servers over real HTTP: what is asked, what is right, how far answers have moved."""
+"""Canaries of pooling servers over real HTTP: requests, correct answers, and drift of answers."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ TOPICS = (
 
 
 def by_topic(text: str) -> list[float]:
-    """A vector of what a text is about, as an embedding model's is."""
+    """Return a vector of a text's topic, as an embedding model does."""
     held = [float(any(word in text.lower() for word in words)) for words in TOPICS]
     return [*held, 0.1]
 
 
 def on_topic(text: str) -> float:
-    """How well a text answers questions about cats, trains and bicycles."""
+    """Return the relevance of a text to questions about cats, trains and bicycles."""
     return 0.9 if any(by_topic(text)[:3]) else 0.2
 
 
@@ -120,7 +120,7 @@ def test_what_is_no_answer_is_a_fault(
 
 
 def test_numbers_that_are_none_are_a_fault(served: tuple[str, Pooling]) -> None:
-    """What a model with broken weights says: vLLM writes NaN as null."""
+    """A model with broken weights: vLLM writes NaN as null."""
     url, script = served
     script.break_with = {"data": [{"index": n, "score": None} for n in range(2)]}
     assert canary(url, "score").fault == "outside"

@@ -25,7 +25,7 @@ OPTIONS = WatchOptions(
 
 @dataclass
 class World:
-    """A server in virtual time: what it does next is changed by the test while time goes by."""
+    """A server in virtual time; the test changes its next behaviour at given times."""
 
     now: float = 0.0
     is_alive: bool = False
@@ -66,7 +66,7 @@ class World:
 def watch(
     world: World, happens: dict[float, Callable[[], None]], *, until: float = 200
 ) -> tuple[ServerStatus, list[ServerStatus]]:
-    """Watch it; at some times something happens."""
+    """Watch the server; run the given events at their times."""
     seen: list[ServerStatus] = []
     supervisor = VllmSupervisor(
         world,
@@ -89,7 +89,7 @@ def watch(
 
 
 def phases(seen: list[ServerStatus]) -> list[str]:
-    """The phases gone through, each once in a row."""
+    """Return the sequence of phases without repetitions."""
     names = [str(state.phase) for state in seen]
     return [name for place, name in enumerate(names) if place == 0 or names[place - 1] != name]
 

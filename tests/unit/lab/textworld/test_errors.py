@@ -1,4 +1,4 @@
-"""The errors of the agent's parts: each changes one thing, in its own part, and only when it can."""
+"""Errors of the agent's parts: each changes one belief, in its own part, and only if it can."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LAMP = Deliver(item="lamp", holder="rack", room="attic")
 
 
 def mover() -> Agent:
-    """An agent in the middle of bringing things about."""
+    """Return an agent in the middle of moving things."""
     memory = Memory(
         here="hall",
         rooms={
@@ -48,7 +48,7 @@ def mover() -> Agent:
 
 
 def cook() -> Agent:
-    """An agent with a recipe."""
+    """Return an agent with a recipe."""
     memory = Memory(
         here="kitchen",
         rooms={"kitchen": {"north": Exit(None, "open", "hall")},
@@ -64,7 +64,7 @@ def cook() -> Agent:
 
 
 def situations() -> list[Agent]:
-    """States that between them give every error an option."""
+    """Return states that together make every error possible."""
     out = []
     for base, intent, text in (
         (mover, Intent(tool="go", args={"direction": "west"}), "You have to open the oak door first."),

@@ -24,7 +24,7 @@ TEMPLATE = st.recursive(
 
 
 def every(parts: tuple) -> set[str]:
-    """All texts of a parsed template, by brute force."""
+    """Return all texts of a parsed template, by brute force."""
     texts = {""}
     for part in parts:
         options = {part} if isinstance(part, str) else set().union(*(every(option) for option in part))

@@ -1,4 +1,4 @@
-"""What goes wrong outside the agent."""
+"""Faults outside the agent."""
 
 from __future__ import annotations
 

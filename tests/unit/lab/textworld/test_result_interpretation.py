@@ -1,4 +1,4 @@
-"""What results mean, and what they change in the agent's beliefs."""
+"""Interpretation of results, and the resulting changes in the agent's beliefs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Runs in real games: exact snapshots, forks, corrections; what strikes is known, and told to nobody."""
+"""Runs in real games: exact snapshots, forks, corrections; injected errors are recorded, and hidden from
+agents.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ from agentguard_lab.textworld.scenarios import Scenario, scenario
 
 from agentguard.errors import ConfigError, MissingExtra
 
-# TextWorld and what it is built on warn at import; that is theirs.
+# TextWorld and its dependencies warn at import.
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 
 HOUSE: Scenario = scenario(0, "easy")
@@ -73,14 +75,14 @@ def test_a_restored_state_goes_on_exactly_as_before(games: GameLibrary) -> None:
 
 
 def lost(games: GameLibrary) -> TextWorldRun:
-    """A run that fails for believing that the thing was delivered."""
+    """Return a run that fails because the agent believes that it delivered the thing."""
     run = TextWorldRun(HOUSE, games, seed=4, errors=Injection(slips=0, name=WIPE.name, turn=_turn(games)))
     run.agent.care = 0.0
     return run.play()
 
 
 def _turn(games: GameLibrary) -> int:
-    """The turn after the one in which the thing was taken."""
+    """Return the turn after the one in which the agent took the thing."""
     steps = TextWorldRun(HOUSE, games, seed=4, errors=Injection(slips=0, name=WIPE.name)).play().trajectory
     taken = next(step.index for step in steps.steps if step.tool_calls[0].name == "take")
     return taken + 2

@@ -1,4 +1,4 @@
-"""Generated games: equal seeds, equal games; what the task says is what the agent knows."""
+"""Generated games: equal seeds give equal games, and the agent knows what the task says."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The judge is heard beside the ranker, as far as it has shown to be worth."""
+"""Fusion of judge and ranker: the judge's weight is learnt from its accuracy."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_a_judge_that_is_away_leaves_the_embedded_model() -> None:
 
 
 class Raising:
-    """A judge that breaks instead of answering."""
+    """A judge that raises an exception instead of answering."""
 
     name = "raising"
 
@@ -126,7 +126,7 @@ def test_both_speak_of_the_outcome_where_the_model_knows_none() -> None:
 
 
 def drawn(count: int, *, seed: int) -> list[Record]:
-    """Runs of five like steps, one of them at fault, which nothing in them tells."""
+    """Return runs of five similar steps with a random root cause, which no feature reveals."""
     made = []
     dice = random.Random(seed)
     for place in range(count):

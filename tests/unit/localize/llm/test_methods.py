@@ -1,4 +1,4 @@
-"""Each method asks what its paper asks, of the part of the run its paper shows, and ranks what follows."""
+"""Each method asks its paper's questions on its paper's part of the run, and ranks the answers."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_constraints_show_what_code_found_and_say_it_of_the_step() -> None:
     assert told.hypotheses[0].correction == "Do something else."
     ((_, question),) = judge.asked
     assert [line.split(":")[0] for line in question.context] == ["step 1, loop", "step 3, loop"]
-    assert question.options == ("0", "1", "3")  # the shell is no agent
+    assert question.options == ("0", "1", "3")  # the shell is not an agent
 
 
 def test_two_stage_asks_parts_then_codes_then_the_critical_step() -> None:
@@ -121,7 +121,7 @@ def test_two_stage_asks_parts_then_codes_then_the_critical_step() -> None:
     judge = TableJudge(says)
     told = ask("two_stage", judge, chat())
     assert texts(judge) == ["part_0", "part_1", "part_3", "code_1", "code_3", "critical_error"]
-    assert judge.asked[0][1].options == ("none", "planning", "action")  # nothing to remember yet
+    assert judge.asked[0][1].options == ("none", "planning", "action")  # there is no earlier step to remember
     assert judge.asked[1][1].options == ("none", "memory", "reflection", "planning", "action")
     critical = judge.asked[-1][1]
     assert critical.options == ("1", "3")

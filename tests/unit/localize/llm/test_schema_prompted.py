@@ -1,4 +1,4 @@
-"""Earlier failures that resemble a run are shown to the judge, as data."""
+"""The judge receives similar earlier failures as data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Deltas: whatever the two texts are, the new one comes back; where they are alike, the delta is short."""
+"""Deltas: any text can be restored from its predecessor, and similar texts give a short delta."""
 
 from __future__ import annotations
 

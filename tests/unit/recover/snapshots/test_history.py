@@ -1,4 +1,4 @@
-"""A run's snapshots: any that is kept comes back as it was saved, and there are never too many."""
+"""Snapshots of a run: each kept snapshot is restored exactly, and their number is bounded."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from agentguard.recover.snapshots.history import SnapshotFrame, SnapshotHistory
 
 
 class Shelf:
-    """A sink in memory: what a store would hold."""
+    """In-memory sink in place of a store."""
 
     def __init__(self) -> None:
         self.frames: dict[int, SnapshotFrame] = {}
@@ -39,18 +39,18 @@ def state(seed: int, size: int = 2_000) -> bytes:
 
 
 def grown(steps: int, size: int = 6_000) -> list[bytes]:
-    """States of a run: each is the one before it and a little more."""
+    """Return states of a run: each extends the one before it."""
     base = state(1, size)
     return [base + b"".join(b"turn %d happened. " % i for i in range(step)) for step in range(steps)]
 
 
 def most_kept(head: int, dense: int) -> int:
-    """The bound that the rule has: dense ones, half as many for each doubling of the distance, the first."""
+    """Return the bound of the rule: dense ones, half as many for each doubling of the distance, the first."""
     return dense + math.ceil(dense / 2) * (head.bit_length() + 1) + 1
 
 
 def reach(behind: int, dense: int) -> int:
-    """How much further back than a target that lies so far behind the head the next snapshot may lie."""
+    """Return the maximum distance from a target, ``behind`` steps before the head, to its snapshot."""
     gap = behind / (dense - 1)
     return 0 if behind < dense else 2 ** math.ceil(math.log2(max(1, gap)))
 
@@ -132,7 +132,7 @@ def test_snapshots_are_read_back_by_another_series() -> None:
     other.load(shelf.frames.values())
     assert other.steps == series.steps
     assert all(other.get(step) == states[step] for step in other.steps)
-    for step in range(50, 90):  # it goes on with the numbers it finds, so that old ones stay sparse
+    for step in range(50, 90):  # continues with the stored numbers, so that old snapshots stay sparse
         other.put(step, b"%d" % step)
     assert len(other.steps) <= most_kept(90, 8)
     assert set(shelf.frames) == set(other.steps)
@@ -206,7 +206,7 @@ def test_many_threads_put_and_get() -> None:
 
 
 class SeriesMachine(RuleBasedStateMachine):
-    """Against a plain dict of all states that were put on the live line and not left."""
+    """Reference model: a plain dict of all states on the current branch."""
 
     MOST, DENSE = 60_000, 4
 
@@ -234,7 +234,7 @@ class SeriesMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.model)
     @rule(share=st.floats(0, 1))
     def fork(self, share: float) -> None:
-        """Back to the nearest snapshot at or before a step: its state is the one of that step."""
+        """Fork to the nearest snapshot at or before a step: its state is the one of that step."""
         target = int(share * self.step)
         near = self.series.find_nearest(target)
         assert near is None or near <= target
@@ -249,14 +249,14 @@ class SeriesMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.model)
     @rule()
     def put_again(self) -> None:
-        """As after a rollback that left the state as it was."""
+        """Save the unchanged state, as after a rollback."""
         self.text += b"!"
         assert self.series.put(self.step, self.text)
         self.model[self.step] = self.text
 
     @rule()
     def crash(self) -> None:
-        """Another process goes on with what the sink has."""
+        """Continue in another process from the sink's content."""
         self.series = SnapshotHistory(max_bytes=self.MOST, dense_count=self.DENSE, sink=self.shelf)
         self.series.load(self.shelf.frames.values())
 

@@ -1,4 +1,4 @@
-"""The cadence: Daly's optimum from what was measured, in whole turns and within bounds."""
+"""Snapshot cadence: Daly's optimum from measurements, in whole turns and within bounds."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ from agentguard.recover.snapshots.manager import CheckpointInterval, compute_dal
 
 
 def lost(interval: float, cost: float, between: float) -> float:
-    """Time that a unit of work takes more, by Daly's model of failures that come at random.
+    """Return the lost time per unit of work, by Daly's model of random failures.
 
-    A snapshot of ``cost`` follows each ``interval`` of work; a failure, ``between`` apart on average, throws
-    away what was done since the last snapshot. A restart costs nothing.
+    A snapshot of ``cost`` follows each ``interval`` of work. A failure, ``between`` apart on average,
+    discards
+    the work since the last snapshot. A restart costs nothing.
     """
     return between * math.expm1((interval + cost) / between) / interval
 

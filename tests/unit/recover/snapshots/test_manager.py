@@ -1,4 +1,4 @@
-"""Saving and putting back: in time that is given, in memory and through a real store."""
+"""Saving and restoring snapshots: within the time budget, in memory and through a real store."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from agentguard.trajectory.model import Branch, Source, Step, Trajectory
 
 
 class World:
-    """A state, and what saving it costs in virtual time."""
+    """A state, and the cost of its snapshot in virtual time."""
 
     def __init__(self, cost: float = 0.0, turn: float = 1.0) -> None:
         self.clock, self.cost, self.turn = VirtualClock(), cost, turn
@@ -142,7 +142,9 @@ def test_states_of_a_line_that_was_left_are_not_put_back(tmp_path: Path) -> None
         world.go(world.keeper(store), range(1, 8))
         store.flush(10)
         keeper = world.keeper(store)
-        assert keeper.restore_latest(run_of(7, 4)) == 4  # left at 4, and 3 steps further on another line
+        assert (
+            keeper.restore_latest(run_of(7, 4)) == 4
+        )  # abandoned at 4, and 3 steps further on another branch
         store.flush(10)
         assert [row.step for row in store.list_snapshots("r")] == [1, 2, 3, 4]
 

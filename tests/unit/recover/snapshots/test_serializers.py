@@ -1,4 +1,4 @@
-"""States as bytes: what comes back is what was saved, and what would not is refused with the way out."""
+"""Serialization of states: exact round trip, and errors with a remedy for unsupported states."""
 
 from __future__ import annotations
 

@@ -231,7 +231,7 @@ def test_interrupted_body_is_cut():
         ask(gateway(answer), method="GET", path="/v1/files/f/content")
 
 
-class TestLeaving:
+class TestClientDisconnect:
     def test_disconnect_before_answer_cancels_call(self):
         told = Told()
         gate = gateway(None, recorders=(told,))
@@ -265,7 +265,7 @@ class TestLeaving:
         asyncio.run(main())
 
 
-class TestEnding:
+class TestShutdown:
     @pytest.mark.parametrize("stream", [False, True])
     def test_shutdown_ends_open_exchanges_with_one_error(self, stream):
         async def main():
@@ -356,7 +356,7 @@ class TestLimits:
         asyncio.run(main())
 
 
-class TestTelling:
+class TestRecorders:
     def test_recorder_receives_answer(self):
         told = Told()
         answer = Response(status=200, headers=JSON, body=b'{"a":1}', replica="a", notes=(("attempts", "2"),))

@@ -1,4 +1,4 @@
-"""Each fault as a client without any cleverness sees it: raw sockets, bytes, times."""
+"""Each fault as a minimal client sees it: raw sockets, bytes, times."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def connected(backend):
 
 
 def ask(backend, api="chat", *, seconds=30.0, enough=None, **options):
-    """Everything that came until the end, the time limit or until it is enough, and how it ended."""
+    """Return all bytes until the end, the time limit or a condition, and how the connection ended."""
     with connected(backend) as client:
         client.sendall(request(PATHS[api], asked(api, **options), more="connection: close\r\n"))
         return read(client, seconds, enough)
@@ -177,7 +177,7 @@ def test_answers_that_break_off(fault, stream, end, begins, framed):
         client.sendall(request(PATHS["chat"], asked(stream=stream), more="connection: close\r\n"))
         data, ended = read(client, enough=lambda data: end == "open" and data.startswith(begins))
         if end == "open":
-            more, ended = read(client, 0.2)  # what has come is not all, but nothing more comes
+            more, ended = read(client, 0.2)  # incomplete, and no more bytes follow
             data += more
         client.close()
         assert (ended, data.endswith(b"0\r\n\r\n")) == (end, framed)
@@ -435,7 +435,7 @@ def test_many_at_once():
 
 
 def test_it_refuses_at_once_though_clients_are_being_accepted() -> None:
-    """What was accepted in the same instant would otherwise be waited for without end."""
+    """Otherwise a connection accepted at the same moment would wait forever."""
     stop, knocked = threading.Event(), list[socket.socket]()
 
     def knock() -> None:

@@ -1,4 +1,4 @@
-"""The right answers are what the public SDKs read without a complaint: whole and streamed, text and tools."""
+"""The public SDKs parse the correct answers without errors: whole and streamed, text and tools."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The hand-written samples of every format, and ways to spoil them."""
+"""The hand-written samples of every format, and mutations of them."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ JUNK = (None, True, -1, 2.5, "", "x", "[", "\u0000", [], [[]], {}, {"x": {}}, [N
 
 
 def sample(name: str) -> Any:
-    """A parsed sample of JSON."""
+    """Return a parsed sample of JSON."""
     return json.loads((SAMPLES / name).read_text(encoding="utf-8"))
 
 
 def lines(name: str) -> list[Any]:
-    """A parsed sample of JSON Lines."""
+    """Return a parsed sample of JSON Lines."""
     return [json.loads(line) for line in (SAMPLES / name).read_text(encoding="utf-8").splitlines()]
 
 
 def records(path: Path) -> list[Record]:
-    """All runs of a path, none of them broken."""
+    """Return all runs of a path; fail if one is broken."""
     found = list(read(path))
     broken = [one for one in found if isinstance(one, UnreadableRecord)]
     assert not broken, broken[0].error
@@ -36,13 +36,13 @@ def records(path: Path) -> list[Record]:
 
 
 def parse(format: str, value: Any) -> Record:
-    """The only run in a parsed record."""
+    """Return the only run in a parsed record."""
     (record,) = formats().get(format).parse(value, name="name")
     return record
 
 
 def spoilt(value: Any, *, count: int, seed: int = 7) -> Iterator[Any]:
-    """Copies of a value in which one to three places, at any depth, are replaced, dropped or repeated."""
+    """Generate copies of a value with one to three replaced, removed or repeated places, at any depth."""
     rng = random.Random(seed)
     for _ in range(count):
         spoiling = copy.deepcopy(value)
@@ -64,7 +64,7 @@ def _spoil(value: Any, rng: random.Random) -> None:
     elif kind == 2:
         parent[key] = [parent[key]]
     else:
-        parent[key] = copy.deepcopy(rng.choice(JUNK))  # the next spoiling may change it in place
+        parent[key] = copy.deepcopy(rng.choice(JUNK))  # the next mutation may change it in place
 
 
 def _places(value: Any) -> Iterator[tuple[Any, Any]]:

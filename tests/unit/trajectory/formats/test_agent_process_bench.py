@@ -12,7 +12,7 @@ ROW = lines("agent_process_bench.jsonl")[0]
 
 def test_labels_of_messages_become_labels_of_steps() -> None:
     wrong, right = records(SAMPLES / "agent_process_bench.jsonl")
-    # Message 4 is step 3: the tool's answer, message 3, went into step 2.
+    # Message 4 is step 3, since the tool's answer, message 3, is part of step 2.
     assert wrong.annotation.step_labels == {2: 1, 3: -1}
     assert [(one.step, one.agent) for one in wrong.annotation.failures] == [(3, "assistant")]
     assert wrong.annotation.failed is True

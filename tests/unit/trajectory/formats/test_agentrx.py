@@ -28,7 +28,7 @@ def test_a_folder_joins_runs_and_ground_truth() -> None:
     assert labelled.trajectory.format == "agentrx"
     cause = labelled.annotation.root_cause
     assert cause is not None
-    # Message 5, counted from 1, is the assistant's second turn; message 6 the tool's answer to it.
+    # Message 5, counted from 1, is the assistant's second turn; message 6 is the tool's answer to it.
     assert (cause.step, cause.agent, cause.codes) == (
         3,
         "assistant",

@@ -99,7 +99,7 @@ class TestWrite:
         original = sample("atif.json")
         dumped = FORMAT.dump(record)
         del original["extra"]["reward"]
-        # An equal time may be written in another way.
+        # An equal time may have another notation.
         assert dumped["steps"][2].pop("timestamp") == "2026-01-05T10:00:01.250000Z"
         assert original["steps"][2].pop("timestamp") == "2026-01-05T10:00:01.250Z"
         # A result without text gets an empty one.

@@ -1,4 +1,4 @@
-"""Samples with a few places spoilt are read, or refused with a FormatError; nothing else ever comes out."""
+"""Mutated samples are read or rejected with a FormatError; no other exception occurs."""
 
 from __future__ import annotations
 

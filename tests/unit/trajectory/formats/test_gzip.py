@@ -1,4 +1,4 @@
-"""Files named ``.gz`` are unpacked as they are read; what is torn or no gzip at all is said clearly."""
+"""Files named ``.gz`` are unpacked on reading; truncated and invalid files give a clear error."""
 
 from __future__ import annotations
 

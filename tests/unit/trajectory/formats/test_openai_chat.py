@@ -195,7 +195,7 @@ class TestDump:
 
 
 class Odd(dict[str, Any]):
-    """A message that is read in the general way, whatever its fields."""
+    """A message that takes the general code path, whatever its fields."""
 
 
 TEXTS = st.sampled_from(["", "a", "{}", '{"a": 1}', "[1]"])
@@ -217,7 +217,7 @@ MESSAGES = st.fixed_dictionaries(
 
 
 class TestUsualFields:
-    """Messages that have the usual fields alone are read at less cost, and to the same steps."""
+    """Messages with only the usual fields take a faster code path, with the same steps."""
 
     @settings(max_examples=300)
     @given(st.lists(MESSAGES, max_size=4))

@@ -39,7 +39,7 @@ def search() -> Record:
 def test_the_line_to_the_last_response_is_the_live_one(search: Record) -> None:
     steps = search.trajectory.steps
     assert contents(steps)[0] == search.trajectory.task == "Find the key."
-    # r5 comes last in the file, and it goes on from r2.
+    # r5 is last in the file, but it continues r2.
     assert contents(steps)[1:] == ["", "No key.", "Look again.", "Still no key."]
     assert [seen.content for seen in steps[1].observations] == ["a drawer"]
 

@@ -73,7 +73,7 @@ def test_gen_ai_spans_become_a_run() -> None:
     assert [(o.call_id, o.tool, o.is_error) for o in first.observations] == [("c1", "get_order", False)]
     failed = run.steps[2].observations[0]
     assert (failed.content, failed.is_error) == ("OrderError: order A17 has shipped", True)
-    # Scores of the run are on the annotation's side only.
+    # The annotation holds the scores of the run, the steps do not.
     assert annotation.extra == {"spans": {"b3": {"gen_ai.evaluation.score": 0.0}}}
     assert "evaluation" not in str(run)
 

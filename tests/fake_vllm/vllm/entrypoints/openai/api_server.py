@@ -1,6 +1,6 @@
-"""Stands where vLLM's server stands, for tests of what starts and watches it: same command, answers at once.
+"""Fake of vLLM's server for tests of its supervisor: same command, immediate answers.
 
-It ends at SIGTERM after the requests under way. ``FAKE_VLLM_BREAKS=N`` makes the first N starts die at once.
+It ends at SIGTERM after the active requests. ``FAKE_VLLM_BREAKS=N`` makes the first N starts exit at once.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def main() -> None:
 
 
 def _broken(marks: Path) -> bool:
-    """Whether this start is one of those that die: each takes a line from a file."""
+    """Return whether this start must fail; each failing start takes a line from a file."""
     lines = marks.read_text().splitlines()
     marks.write_text("".join(f"{line}\n" for line in lines[1:]))
     return bool(lines)
