@@ -81,12 +81,12 @@ class RecoveryPlanner:
     def models(self) -> frozenset[str]:
         """Names of all models that the strategies may ask for candidates."""
         every = [one for rungs in (self.default_escalation, *self.escalations.values()) for one in rungs]
-        samples = (getattr(one, "sample", None) for one in every)
-        return frozenset(name for one in samples if isinstance(one, Sample) for name in one.models)
+        samples = (one.sample for one in every)
+        return frozenset(name for sample in samples if sample is not None for name in sample.models)
 
     def get_min_confidence(self, trigger: str) -> float:
         """Probability from which a rung of the ladder acts by its own word; 1 where none says so."""
-        return min((get_min_confidence(one) for one in self.get_escalation(trigger)), default=1.0)
+        return min((one.min_confidence for one in self.get_escalation(trigger)), default=1.0)
 
     def plan(
         self,
@@ -107,7 +107,7 @@ class RecoveryPlanner:
         if not context.diagnosis.hypotheses:
             return PlanDecision(plan=None, rejections=(("", 0, "the diagnosis names no step"),))
         for strategy in self.get_escalation(trigger):
-            if trigger_probability is not None and get_min_confidence(strategy) > trigger_probability:
+            if trigger_probability is not None and strategy.min_confidence > trigger_probability:
                 continue
             for rank in self._list_ranks(context):
                 plan, why = self._try(strategy, replace(context, hypothesis_rank=rank), trigger)
@@ -128,7 +128,7 @@ class RecoveryPlanner:
         plan = strategy.plan(context)
         if plan is None:
             return None, "cannot help here, or the integration cannot do it"
-        if _was_tried(context.past_recoveries, plan, trigger, max_attempts=getattr(strategy, "times", 1)):
+        if _was_tried(context.past_recoveries, plan, trigger, max_attempts=strategy.max_attempts):
             return None, "was tried and did not help"
         if _is_too_near(plan, context):
             return None, "going back as far as that was in vain"
@@ -140,11 +140,6 @@ class RecoveryPlanner:
 
 _TERMINAL_TIERS = frozenset({RecoveryTier.HAND_OVER, RecoveryTier.STOP})
 """Rungs that cost the agent nothing: no budget may keep a run from being stopped."""
-
-
-def get_min_confidence(strategy: RecoveryStrategy) -> float:
-    """Probability from which a strategy acts even below the policy's threshold; 1 if it never does."""
-    return float(getattr(strategy, "acts_from", 1.0))
 
 
 def _is_too_near(plan: RecoveryPlan, context: RecoveryContext) -> bool:

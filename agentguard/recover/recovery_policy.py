@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from agentguard.errors import AgentGuardError, ConfigError
+from agentguard.recover.adapter import adapt_strategy
 from agentguard.recover.budget import RecoveryBudget
 from agentguard.recover.outcome_verification import OutcomeVerification
 from agentguard.recover.planner import RecoveryPlanner
@@ -81,7 +82,7 @@ def _build_strategy(level: object, trigger: str) -> RecoveryStrategy:
     name, options = _parse_level(level, trigger)
     factory = strategies().get(name)
     try:
-        return factory(**options)
+        return adapt_strategy(factory(**options))
     except AgentGuardError:
         raise
     except Exception as error:  # a third party's factory may raise anything on options it does not expect

@@ -339,23 +339,71 @@ class RecoveryContext:
         return len(self.run.steps) - 1
 
 
-class RecoveryStrategy(Protocol):
-    """One way to recover."""
+class SimpleStrategy(Protocol):
+    """Minimal plug-in strategy; `agentguard.recover.adapter` completes it to a `RecoveryStrategy`."""
 
     @property
     def name(self) -> str:
-        """Name it is registered under, and that a policy's ladder uses."""
+        """Name under which the strategy is registered, and that escalation policies use."""
         ...
 
     def plan(self, context: RecoveryContext) -> RecoveryPlan | None:
-        """What to do; None where this strategy cannot help or the integration is not capable of it."""
+        """Return a plan; None if the strategy cannot help or the integration lacks a capability for it."""
+        ...
+
+
+class RecoveryStrategy(Protocol):
+    """Strategy of recovery. `BaseStrategy` has defaults for all members but ``name`` and ``plan``."""
+
+    @property
+    def name(self) -> str:
+        """Name under which the strategy is registered, and that escalation policies use."""
+        ...
+
+    @property
+    def min_confidence(self) -> float:
+        """Probability of a finding from which the strategy acts, even below the policy's threshold.
+
+        With 1, the default, the policy's threshold alone decides.
+        """
+        ...
+
+    @property
+    def max_attempts(self) -> int:
+        """Number of times that the planner selects the same plan without success; 1 by default."""
+        ...
+
+    @property
+    def sample(self) -> Sample | None:
+        """Candidates that the plans request; None, the default, if they request none."""
+        ...
+
+    @property
+    def repairs_calls(self) -> bool:
+        """True if candidates of a vote are repaired before they are compared; False by default."""
+        ...
+
+    @property
+    def retries_reads(self) -> bool:
+        """True if failed calls of read-only tools are made once more; False by default."""
+        ...
+
+    def plan(self, context: RecoveryContext) -> RecoveryPlan | None:
+        """Return a plan; None if the strategy cannot help or the integration lacks a capability for it."""
+        ...
+
+    def accept(self, run: Trajectory) -> bool | str:
+        """Return True if the last step of ``run``, a candidate, is acceptable, else False or the reason.
+
+        The default accepts all candidates.
+        """
         ...
 
 
 class RecoveryStrategyFactory(Protocol):
     """Makes a strategy from its options."""
 
-    def __call__(self, **options: Any) -> RecoveryStrategy:
+    def __call__(self, **options: Any) -> RecoveryStrategy | SimpleStrategy:
         """Raise ConfigError on an option that does not exist or is out of its range."""
         ...
 

@@ -292,11 +292,10 @@ class PendingTurn:
         if wrong is not None:
             return VoteCandidate(turn=turn, rejection_reason=wrong.message or wrong.detector)
         strategy = course.config.planner.find_strategy(trigger.detector, plan.strategy)
-        accept = getattr(strategy, "accept", None)
-        if accept is None:
+        if strategy is None:
             return VoteCandidate(turn=turn)
         run = course.run
-        said = course._run_safely(lambda: accept(replace(run, steps=(*run.steps, turn))))
+        said = course._run_safely(lambda: strategy.accept(replace(run, steps=(*run.steps, turn))))
         refused = "the acceptance test refused it" if said in (False, None) else ""
         return VoteCandidate(turn=turn, rejection_reason=said if isinstance(said, str) else refused)
 
@@ -370,7 +369,7 @@ class PendingTurn:
         """
         course = self._state
         strategy = course.config.planner.find_strategy(_SCHEMA_DETECTOR, "roll_forward")
-        if not (course.capabilities.repair and getattr(strategy, "calls", False)):
+        if not course.capabilities.repair or strategy is None or not strategy.repairs_calls:
             return turn
         run = course.run
         made = course._run_safely(lambda: repair_turn(turn, run))

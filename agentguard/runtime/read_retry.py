@@ -109,7 +109,7 @@ class ReadRetry:
         ):
             return ""
         strategy = course.config.planner.find_strategy(TRIGGER, "roll_forward")
-        if strategy is None or not getattr(strategy, "reads", False):
+        if strategy is None or not strategy.retries_reads:
             return ""
         why = find_read_fault(text, has_failed=has_failed)
         return why if why and course.account.find_exceeded_limit(repair=True) is None else ""

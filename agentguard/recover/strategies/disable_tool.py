@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from agentguard.recover.agent_messages import format_advice
+from agentguard.recover.base_strategy import BaseStrategy
 from agentguard.recover.strategies._plan import build_plan, reject_unknown_options
 from agentguard.recover.strategy import DisableTools, RecoveryContext, RecoveryPlan, RecoveryTier, SendMessage
 
 
-class DisableToolStrategy:
+class DisableToolStrategy(BaseStrategy):
     """For loops on one tool that hints do not end: an agent cannot call what it is not offered.
 
     Args:

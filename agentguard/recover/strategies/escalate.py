@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from agentguard.recover.agent_messages import format_advice, format_effects
+from agentguard.recover.base_strategy import BaseStrategy
 from agentguard.recover.strategies._plan import build_plan, reject_unknown_options
 from agentguard.recover.strategy import Escalate, RecoveryContext, RecoveryPlan, RecoveryTier
 
 
-class EscalateStrategy:
+class EscalateStrategy(BaseStrategy):
     """For what no machine should decide alone."""
 
     name = "hand_over"

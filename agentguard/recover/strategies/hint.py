@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from agentguard.recover.agent_messages import format_hint
+from agentguard.recover.base_strategy import BaseStrategy
 from agentguard.recover.strategies._plan import build_plan, reject_unknown_options
 from agentguard.recover.strategy import RecoveryContext, RecoveryPlan, RecoveryTier, SendMessage
 
 
-class HintStrategy:
+class HintStrategy(BaseStrategy):
     """The cheapest recovery. Models often ignore a mere hint, so a ladder goes on from here."""
 
     name = "nudge"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from agentguard.errors import ConfigError
+from agentguard.recover.base_strategy import BaseStrategy
 from agentguard.recover.strategies._plan import reject_unknown_options
 from agentguard.recover.strategies._sampling import (
     MAX_CANDIDATES,
@@ -16,7 +17,7 @@ from agentguard.recover.strategy import RecoveryContext, RecoveryPlan, Sample
 from agentguard.trajectory.model import Trajectory
 
 
-class RecoveryBlockStrategy:
+class RecoveryBlockStrategy(BaseStrategy):
     """The recovery block (B. Randell, "System structure for software fault tolerance", IEEE TSE 1(2), 1975).
 
     The primary is the turn that the agent proposed. Its acceptance test is what the detectors foresee of it,
@@ -36,6 +37,7 @@ class RecoveryBlockStrategy:
     """
 
     name = "recovery_block"
+    sample: Sample
 
     def __init__(
         self,
@@ -52,7 +54,7 @@ class RecoveryBlockStrategy:
             raise ConfigError("strategy 'recovery_block': accept is no function")
         longest = max(1, len(models), len(prompts), len(temperatures))
         count = longest if tries is None else tries
-        self.accept = accept
+        self._accept = accept
         self.sample = Sample(
             n=1 + parse_count(self.name, "tries", count, 1, MAX_CANDIDATES - 1),
             quorum=1,
@@ -64,6 +66,10 @@ class RecoveryBlockStrategy:
     def plan(self, context: RecoveryContext) -> RecoveryPlan | None:
         """Ask for alternates; None where the integration cannot."""
         return build_sample_plan(context, self.name, self.sample)
+
+    def accept(self, run: Trajectory) -> bool | str:
+        """Call the user's function, if there is one; it decides on the last step of ``run``."""
+        return True if self._accept is None else self._accept(run)
 
 
 def _parse_temperature(value: object) -> float:

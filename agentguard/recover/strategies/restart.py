@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from agentguard.errors import ConfigError
 from agentguard.recover.agent_messages import format_advice, format_effects, to_sentence
+from agentguard.recover.base_strategy import BaseStrategy
 from agentguard.recover.strategies._plan import build_plan, reject_unknown_options
 from agentguard.recover.strategy import RecoveryContext, RecoveryPlan, RecoveryTier, Restart
 
 
-class RestartStrategy:
+class RestartStrategy(BaseStrategy):
     """The acceptance-test loop's step: re-execution with another input (Wang, IFIP WG 10.4, 2024).
 
     A deterministic agent repeats its failure on the same input, so what went wrong is added to the task.
@@ -27,7 +28,7 @@ class RestartStrategy:
         reject_unknown_options(self.name, unknown)
         if isinstance(times, bool) or not isinstance(times, int) or times < 1:
             raise ConfigError(f"strategy 'reexecute': times is {times!r}, expected 1 or more")
-        self.times = times
+        self.max_attempts = times
 
     def plan(self, context: RecoveryContext) -> RecoveryPlan | None:
         """Restart with the correction as a note; effects that stand are told."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from agentguard.errors import ConfigError
 from agentguard.recover.agent_messages import format_repaired_call
+from agentguard.recover.base_strategy import BaseStrategy
 from agentguard.recover.call_repair import apply_repairs, repair_turn
 from agentguard.recover.strategies._plan import build_plan, reject_unknown_options
 from agentguard.recover.strategy import (
@@ -16,7 +17,7 @@ from agentguard.recover.strategy import (
 )
 
 
-class RollForwardStrategy:
+class RollForwardStrategy(BaseStrategy):
     """Forward error recovery (Randell, Lee and Treleaven 1978; Anderson and Lee 1981).
 
     It repairs three things, and invents nothing:
@@ -55,7 +56,8 @@ class RollForwardStrategy:
             raise ConfigError(f"strategy 'roll_forward': acts_from is {acts_from!r}, expected (0, 1]")
         if repair is not None and not callable(repair):
             raise ConfigError("strategy 'roll_forward': repair is no function")
-        self.acts_from, self.calls, self.reads, self.repair = float(acts_from), calls, reads, repair
+        self.min_confidence, self.repairs_calls, self.retries_reads = float(acts_from), calls, reads
+        self.repair = repair
 
     def plan(self, context: RecoveryContext) -> RecoveryPlan | None:
         """Repair the step; None if nothing is known that would be right."""
@@ -64,7 +66,7 @@ class RollForwardStrategy:
         given = self._plan_user_repair(context)
         if given is not None:
             return given
-        if not self.calls or context.is_committed or context.hypothesis.step != context.last_step:
+        if not self.repairs_calls or context.is_committed or context.hypothesis.step != context.last_step:
             return None
         made = repair_turn(context.run.steps[context.last_step], context.run)
         if made is None:

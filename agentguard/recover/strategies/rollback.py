@@ -6,6 +6,7 @@ from typing import Literal, get_args
 
 from agentguard.errors import ConfigError
 from agentguard.recover.agent_messages import format_correction
+from agentguard.recover.base_strategy import BaseStrategy
 from agentguard.recover.effect_ledger import Effect, EffectState
 from agentguard.recover.outcome_verification import get_plan_resume_step
 from agentguard.recover.strategies._plan import build_plan, reject_unknown_options
@@ -20,7 +21,7 @@ from agentguard.recover.strategy import (
 )
 
 
-class RepromptStrategy:
+class RepromptStrategy(BaseStrategy):
     """T0: no tool has run yet, so nothing has to be undone. Only for a fault of the last step."""
 
     name = "reprompt"
@@ -42,7 +43,7 @@ class RepromptStrategy:
 RollbackPreference = Literal["cheapest", "fork"]
 
 
-class RollbackStrategy:
+class RollbackStrategy(BaseStrategy):
     """T0 where the last step is at fault and not committed, else T1 (truncate) or T2 (fork).
 
     Args:
@@ -87,7 +88,7 @@ class RollbackStrategy:
         return Rewind(to_step=step, by="truncate") if can.truncate else None
 
 
-class CompensateStrategy:
+class CompensateStrategy(BaseStrategy):
     """T3. Undoes the effects that have an undo, the latest first; the agent is told of those that stay.
 
     An effect in doubt is never undone: undoing what did not happen is an effect of its own.

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from agentguard.recover.base_strategy import BaseStrategy
 from agentguard.recover.strategies._plan import build_plan, reject_unknown_options
 from agentguard.recover.strategy import RecoveryContext, RecoveryPlan, RecoveryTier, Stop
 
 
-class StopStrategy:
+class StopStrategy(BaseStrategy):
     """Ends the run with the reason."""
 
     name = "stop"

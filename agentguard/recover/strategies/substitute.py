@@ -6,11 +6,12 @@ from collections.abc import Mapping
 
 from agentguard.errors import ConfigError
 from agentguard.recover.agent_messages import format_hint
+from agentguard.recover.base_strategy import BaseStrategy
 from agentguard.recover.strategies._plan import build_plan, reject_unknown_options
 from agentguard.recover.strategy import RecoveryContext, RecoveryPlan, RecoveryTier, SendMessage, Substitute
 
 
-class SubstituteStrategy:
+class SubstituteStrategy(BaseStrategy):
     """A recovery block's next alternate (Randell 1975), named by the user beforehand.
 
     Args:

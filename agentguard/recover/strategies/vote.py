@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from agentguard.errors import ConfigError
+from agentguard.recover.base_strategy import BaseStrategy
 from agentguard.recover.strategies._plan import reject_unknown_options
 from agentguard.recover.strategies._sampling import (
     MAX_CANDIDATES,
@@ -14,7 +15,7 @@ from agentguard.recover.strategies._sampling import (
 from agentguard.recover.strategy import RecoveryContext, RecoveryPlan, Sample
 
 
-class NVersionStrategy:
+class NVersionStrategy(BaseStrategy):
     """N-version programming (A. Avizienis, "The N-version approach to fault-tolerant software", IEEE TSE
     11(12), 1985): versions that were made apart fail apart.
 
@@ -32,6 +33,7 @@ class NVersionStrategy:
     """
 
     name = "n_version"
+    sample: Sample
 
     def __init__(
         self,
@@ -60,7 +62,7 @@ class NVersionStrategy:
         return build_sample_plan(context, self.name, self.sample)
 
 
-class VoteStrategy:
+class VoteStrategy(BaseStrategy):
     """Triple modular redundancy, or m of n (von Neumann 1956; Lyons and Vanderkulk 1962).
 
     Candidates agree if their calls do: the same tools with the same canonical arguments; turns without calls,
@@ -80,6 +82,7 @@ class VoteStrategy:
     """
 
     name = "vote"
+    sample: Sample
 
     def __init__(
         self,
