@@ -84,7 +84,7 @@ def _print_requests(backend: FaultBackend, ended: threading.Event, *, json: bool
     while not ended.wait(_POLL_INTERVAL_S):
         while told < len(backend.requests) and backend.requests[told].is_finished:
             _print_values(_format_request(backend.requests[told]), json=json)
-            backend.requests[told].body = b""  # a long run would fill the memory with them
+            backend.requests[told].body = b""  # free the body: a long run would fill the memory
             told += 1
 
 

@@ -109,10 +109,10 @@ def build(
     target: Annotated[
         str, typer.Argument(metavar="NAME|PATH", help="A generated data set, or your own runs.")
     ],
-    out: Annotated[
+    output: Annotated[
         Path | None,
         typer.Option(
-            "--out", "-o", help="Where the runs go (*.jsonl, *.jsonl.gz, a folder), or the manifest."
+            "--output", "-o", help="Where the runs go (*.jsonl, *.jsonl.gz, a folder), or the manifest."
         ),
     ] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Make only the first runs: a quick check.")] = None,
@@ -132,9 +132,9 @@ def build(
     """
     known = _load_catalogue(datasets)
     if target in known.names():
-        _build_known(known.get(target), out, limit=limit, force=force, json=json)
+        _build_known(known.get(target), output, limit=limit, force=force, json=json)
     elif not Path(target).exists():
-        known.get(target)  # raises with the names there are
+        known.get(target)  # raises an error that lists the known names
     if name is None or format is None:
         raise ConfigError("runs of your own need --name and --format")
     if origin not in ORIGINS:
@@ -142,7 +142,7 @@ def build(
     data, found = describe_dataset(
         Path(target), name=name, format=format, title=title, licence=licence, origin=origin
     )
-    _write_manifest(Path(target), out, data, force=force)
+    _write_manifest(Path(target), output, data, force=force)
     _print_json(_verification_to_dict(found)) if json else _show_verified(found, None)
     raise typer.Exit(1 if found.broken else 0)
 

@@ -88,7 +88,7 @@ def flush_store(store: Store) -> None:
 
 
 _STDIN = Path("-")
-_MAX_FULL_RUNS = 3  # runs; more are shown as a table
+_MAX_FULL_RUNS = 3  # more runs are shown as a table
 
 
 @dataclass(slots=True)
@@ -126,13 +126,13 @@ def diagnose(
         str | None, typer.Option(metavar="NAME", help="Its model; the first it lists, if absent.")
     ] = None,
     top: Annotated[int, typer.Option(min=0, max=50, help="Further hypotheses to show.")] = 3,
-    each: Annotated[
-        bool, typer.Option("--each", help="Show every run whole, however many there are.")
+    no_summary: Annotated[
+        bool, typer.Option("--no-summary", help="Print the full diagnosis of each run, also of many.")
     ] = False,
-    full: Annotated[bool, typer.Option("--full", help="Show every finding with its evidence.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", help="Show every finding with its evidence.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print one Diagnosis a line, as JSON.")] = False,
-    failed: Annotated[
-        bool, typer.Option("--failed", help="The runs are known to have failed: only name the steps.")
+    assume_failed: Annotated[
+        bool, typer.Option("--assume-failed", help="Treat every run as failed: only name the step.")
     ] = False,
     fail_on_failure: Annotated[
         bool, typer.Option("--fail-on-failure", help="Exit with 3 if a run failed, for use in CI.")
@@ -140,40 +140,44 @@ def diagnose(
     store: Annotated[
         str | None, typer.Option(help="Also keep the runs and their diagnoses in this store: a path or URL.")
     ] = None,
-    session: Annotated[
+    run_id: Annotated[
         list[str] | None,
-        typer.Option(metavar="ID", help="A run in the store, e.g. one that the proxy kept; repeatable."),
+        typer.Option(metavar="ID", help="ID of a run in the store; repeatable."),
     ] = None,
-    tenant: Annotated[str, typer.Option(help="Whose run --session names.")] = "",
+    tenant: Annotated[str, typer.Option(help="Tenant of the runs that --run-id names.")] = "",
 ) -> None:
     """Say whether recorded runs failed, and name the step that caused it.
 
     Exit status: 0 all runs were diagnosed, 1 some records could not be read, 2 nothing could be,
     3 a run failed and --fail-on-failure was given.
     """
-    if bool(session) == bool(runs):
-        raise ConfigError("name files or folders of runs, or runs in the store with --session")
+    if bool(run_id) == bool(runs):
+        raise ConfigError("name files or folders of runs, or runs in the store with --run-id")
     outcome = _RunCounts()
-    with _build_guard(policy, method, failed=failed, judge=_parse_endpoint(judge, judge_model)) as guard:
-        if session:
-            stored = StoredRuns(session, store, tenant=tenant)
+    with _build_guard(
+        policy, method, failed=assume_failed, judge=_parse_endpoint(judge, judge_model)
+    ) as guard:
+        if run_id:
+            stored = StoredRuns(run_id, store, tenant=tenant)
             shown = stored.diagnose(guard, lambda found: _diagnose_runs(guard, found, outcome))
         else:
             shown = _store_results(
                 _diagnose_runs(guard, _read_trajectories(runs or [], format, outcome), outcome), store, guard
             )
         with shown as kept:
-            _print_results(kept, DiagnosisView(max_alternatives=top, show_all=full), each=each, json=json)
+            _print_results(
+                kept, DiagnosisView(max_alternatives=top, show_all=verbose), no_summary=no_summary, json=json
+            )
     raise typer.Exit(_compute_exit_status(outcome, fail_on_failure))
 
 
-def _print_results(results: DiagnosisResults, view: DiagnosisView, *, each: bool, json: bool) -> None:
+def _print_results(results: DiagnosisResults, view: DiagnosisView, *, no_summary: bool, json: bool) -> None:
     if json:
         for _, diagnosis in results:
             sys.stdout.buffer.write(orjson.dumps(diagnosis, option=orjson.OPT_APPEND_NEWLINE, default=str))
             sys.stdout.buffer.flush()
     else:
-        _show_results(results, view, each=each)
+        _show_results(results, view, no_summary=no_summary)
 
 
 @contextmanager
@@ -208,8 +212,8 @@ def _diagnose_runs(guard: Guard, trajectories: Iterator[Trajectory], outcome: _R
         yield trajectory, diagnosis
 
 
-def _show_results(results: DiagnosisResults, view: DiagnosisView, *, each: bool) -> None:
-    """Print a few runs whole and many as a table; ``each`` prints every run whole."""
+def _show_results(results: DiagnosisResults, view: DiagnosisView, *, no_summary: bool) -> None:
+    """Print a few runs in full and many as a table; ``no_summary`` prints each run in full."""
     console = Console()
     rows: list[DiagnosisTableRow] = []
     held: list[tuple[Trajectory, Diagnosis]] = []
@@ -217,11 +221,11 @@ def _show_results(results: DiagnosisResults, view: DiagnosisView, *, each: bool)
         for trajectory, diagnosis in results:
             rows.append(DiagnosisTableRow.from_diagnosis(trajectory, diagnosis))
             status.update(f"diagnosing … {len(rows)} runs")
-            if each:
+            if no_summary:
                 render_diagnosis(console, trajectory, diagnosis, view)
             elif len(rows) <= _MAX_FULL_RUNS:
                 held.append((trajectory, diagnosis))
-    if not each and len(rows) <= _MAX_FULL_RUNS:
+    if not no_summary and len(rows) <= _MAX_FULL_RUNS:
         for trajectory, diagnosis in held:
             render_diagnosis(console, trajectory, diagnosis, view)
     if len(rows) > 1:

@@ -39,9 +39,11 @@ def doctor(
     timeout_s: Annotated[
         float, typer.Option("--timeout", min=0.1, max=600, metavar="S", help="Seconds for one of them.")
     ] = 5.0,
-    canaries: Annotated[
+    probe: Annotated[
         bool,
-        typer.Option("--canaries", help="See how well chat judges judge, too, as `judge check` does: slow."),
+        typer.Option(
+            "--probe", help="Also measure the accuracy of chat judges, as `judge check` does: slow."
+        ),
     ] = False,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
@@ -51,7 +53,7 @@ def doctor(
     """
     from agentguard.cli.doctor_checks import CheckContext, run_checks
 
-    asked = CheckContext(config=config, store=store, network=network, timeout_s=timeout_s, canaries=canaries)
+    asked = CheckContext(config=config, store=store, network=network, timeout_s=timeout_s, probe=probe)
     lines = list(run_checks(asked))
     wrong = sum(line.condition == "wrong" for line in lines)
     if json:

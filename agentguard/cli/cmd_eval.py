@@ -21,7 +21,7 @@ from agentguard.evals.evaluate import EvaluationPlan, compare
 from agentguard.evals.result import Evaluation
 from agentguard.evals.result_file import RESULTS_FOLDER, build_file_name, write_result_file
 
-_JOURNAL_DIR = RESULTS_FOLDER
+_CHECKPOINT_DIR = RESULTS_FOLDER
 
 
 def register(app: typer.Typer) -> None:
@@ -55,23 +55,26 @@ def eval_(
     ] = False,
     limit: Annotated[int | None, typer.Option(min=1, help="Score only the first runs.")] = None,
     seed: Annotated[int, typer.Option(help="Seed of folds and shuffles.")] = 0,
-    fresh: Annotated[
-        bool, typer.Option("--fresh", help="Start anew instead of going on from an interruption.")
+    no_resume: Annotated[
+        bool, typer.Option("--no-resume", help="Discard the checkpoint of an interrupted evaluation.")
     ] = False,
-    journal: Annotated[Path, typer.Option(help="Folder for what an interruption leaves.")] = _JOURNAL_DIR,
+    checkpoint: Annotated[
+        Path, typer.Option(help="Folder for the checkpoint of an interrupted evaluation.")
+    ] = _CHECKPOINT_DIR,
     report: Annotated[
         Path | None, typer.Option(help="Write an HTML report to this file; it needs no network.")
     ] = None,
-    out: Annotated[
-        Path | None, typer.Option(help="Keep the whole result in this file instead of .agentguard/evals.")
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="File for the whole result instead of .agentguard/evals."),
     ] = None,
-    keep: Annotated[bool, typer.Option(help="Keep the whole result, for `agentguard view`.")] = True,
+    save: Annotated[bool, typer.Option(help="Save the whole result for `agentguard view`.")] = True,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Measure how well methods name root causes and outcomes, beside the baselines.
 
     Exit status: 0 all runs were scored, 1 some records could not be read or a method failed on some runs,
-    2 nothing could be scored, 130 interrupted (the same command goes on from there).
+    2 nothing could be scored, 130 interrupted (the same command resumes).
     """
     plan = EvaluationPlan(
         cv=_parse_cv(cv),
@@ -84,14 +87,16 @@ def eval_(
     specs = _parse_specs(method or ["embedded"], option or [])
     data = load_dataset(format, paths).take(limit)
     learnt_from = load_dataset(train[0], [train[1]]) if train else None
-    results = _evaluate_methods(data, specs, plan, train=learnt_from, journal=journal, fresh=fresh)
+    results = _evaluate_methods(
+        data, specs, plan, train=learnt_from, checkpoint=checkpoint, no_resume=no_resume
+    )
     if report:
         from agentguard.evals.report import write_report
 
         write_report(report, results, plan=plan)
-    if keep or out:
-        kept = write_result_file(out or RESULTS_FOLDER / build_file_name(results), results, plan=plan)
-        typer.echo(f"kept in {kept}; agentguard view shows it", err=True)
+    if save or output:
+        saved = write_result_file(output or RESULTS_FOLDER / build_file_name(results), results, plan=plan)
+        typer.echo(f"saved in {saved}; agentguard view shows it", err=True)
     _print_results(results, plan, data, json=json)
     bad = bool(data.broken) or any(p.error for result in results for p in result.predictions)
     raise typer.Exit(1 if bad else 0)
@@ -103,8 +108,8 @@ def _evaluate_methods(
     plan: EvaluationPlan,
     *,
     train: Dataset | None,
-    journal: Path,
-    fresh: bool,
+    checkpoint: Path,
+    no_resume: bool,
 ) -> tuple[Evaluation, ...]:
     try:
         with _show_progress() as told:
@@ -114,11 +119,11 @@ def _evaluate_methods(
                 plan=plan,
                 train=train,
                 progress=told,
-                checkpoint_dir=journal,
-                discard_checkpoint=fresh,
+                checkpoint_dir=checkpoint,
+                discard_checkpoint=no_resume,
             )
     except KeyboardInterrupt:
-        typer.echo("interrupted; the same command goes on from here, --fresh starts anew", err=True)
+        typer.echo("interrupted; the same command resumes; --no-resume starts again", err=True)
         raise typer.Exit(130) from None
 
 

@@ -29,7 +29,7 @@ _MAX_PROBLEMS = 5
 _COUNT_FIELDS = ("code", "module", "edit", "tail")
 
 Out = Annotated[
-    Path, typer.Option("--out", "-o", help="Event log to write: *.jsonl, *.jsonl.gz, or a folder of logs.")
+    Path, typer.Option("--output", "-o", help="Event log to write: *.jsonl, *.jsonl.gz, or a folder of logs.")
 ]
 Seed = Annotated[int, typer.Option(help="The same seed makes the same runs.")]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on with what an interruption left.")]
@@ -182,7 +182,7 @@ def write_records(
             task = bars.add_task("runs", total=total)
             for record in made:
                 new = output.write(record)
-                if new or output.is_from_previous_run(record):  # else it is a copy of another run
+                if new or output.is_from_previous_run(record):  # otherwise it is a copy of another run
                     tally.add(record, new=new)
                 bars.advance(task)
     except KeyboardInterrupt:

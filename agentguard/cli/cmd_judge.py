@@ -30,7 +30,7 @@ def calibrate(
             help="A path or postgresql://...; AGENTGUARD_STORE, else .agentguard/store.db, if absent.",
         ),
     ] = None,
-    tenant: Annotated[str, typer.Option(help="Whose judgements.")] = "",
+    tenant: Annotated[str, typer.Option(help="Tenant of the labels.")] = "",
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Show how people's judgements in a store correct the probabilities of diagnoses made with it.
@@ -123,10 +123,10 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 def register(app: typer.Typer) -> None:
     """Add the commands."""
     group = typer.Typer(
-        no_args_is_help=True, help="Train, describe and check the embedded judge; serve another."
+        no_args_is_help=True, help="Train, describe and check the embedded judge; serve a judge with vLLM."
     )
     group.command()(train)
-    group.command()(card)
+    group.command()(info)
     group.command()(check)
     group.command()(calibrate)
     group.command(context_settings={"allow_extra_args": True})(serve)
@@ -137,7 +137,9 @@ def train(
     data: Annotated[
         list[Path], typer.Option("--data", metavar="PATH", help="Annotated runs; may be given again.")
     ],
-    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder for the model and its card.")],
+    output: Annotated[
+        Path, typer.Option("--output", "-o", metavar="DIR", help="Folder for the model and its card.")
+    ],
     format: Annotated[str | None, typer.Option(help="Format of the runs; recognised, if absent.")] = None,
     repeats: Annotated[int, typer.Option(min=1, help="Repeats of the cross-validation for the card.")] = 2,
     scored: Annotated[
@@ -173,12 +175,12 @@ def train(
         "scores": compute_scores(sources, repeats=repeats, report_progress=_print_status) if scored else [],
         "limits": list(LIMITS),
     }
-    full = save_model(model, out, held)
-    _print_status(f"wrote {full['bytes']:,} bytes to {out}")
+    full = save_model(model, output, held)
+    _print_status(f"wrote {full['bytes']:,} bytes to {output}")
     _show_check(full, json=json)
 
 
-def card(model: Folder = None, json: Json = False) -> None:
+def info(model: Folder = None, json: Json = False) -> None:
     """Show the card of a model: data, checksum, scores, limits."""
     from agentguard.judge.embedded.model_io import load_card
 
@@ -196,13 +198,19 @@ def check(
     key_env: Annotated[
         str | None, typer.Option("--api-key-env", metavar="NAME", help="Environment variable with its key.")
     ] = None,
-    deadline_s: Annotated[float, typer.Option(min=1, help="Seconds for one question about a run.")] = 60.0,
+    timeout_s: Annotated[
+        float,
+        typer.Option("--timeout", metavar="SECONDS", min=1, help="Time limit of one question, in seconds."),
+    ] = 60.0,
     against: Annotated[
         str | None,
-        typer.Option(metavar="URL|FILE", help="Compare with this endpoint, or with what --save wrote."),
+        typer.Option(
+            metavar="URL|FILE", help="Compare with this endpoint, or with a file that --save wrote."
+        ),
     ] = None,
     save: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Keep what the endpoint said, to compare with later.")
+        Path | None,
+        typer.Option(metavar="FILE", help="Save the answers of the endpoint for a later comparison."),
     ] = None,
     json: Json = False,
 ) -> None:
@@ -216,7 +224,7 @@ def check(
     not judge above chance, or is worse than the other, 2 it is not sound, or cannot be asked.
     """
     if url is not None:
-        asking = build_endpoint_settings(url, model=name, key_env=key_env, deadline_s=deadline_s)
+        asking = build_endpoint_settings(url, model=name, key_env=key_env, deadline_s=timeout_s)
         check_url(asking, comparison_options=ComparisonOptions(against=against, save=save), json=json)
     if against is not None or save is not None:
         raise ConfigError("--against and --save go with the address of an endpoint")

@@ -22,9 +22,11 @@ if TYPE_CHECKING:
 
 Runs = Annotated[list[Path], typer.Argument(help="Recorded runs: files or folders.")]
 Format = Annotated[str | None, typer.Option(help="Format of the runs; recognised by itself if absent.")]
-From = Annotated[
+Place = Annotated[
     str | None,
-    typer.Option("--from", metavar="PLACE", help="File or database of schemata; the store, if absent."),
+    typer.Option(
+        "--store", metavar="PATH|URL", help="File or database of schemata; the default store if absent."
+    ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Id = Annotated[str, typer.Argument(help="Id of a schema, or the beginning of one.")]
@@ -32,8 +34,8 @@ Id = Annotated[str, typer.Argument(help="Id of a schema, or the beginning of one
 
 def register(app: typer.Typer) -> None:
     """Add the commands."""
-    group = typer.Typer(no_args_is_help=True, help="What earlier failures taught: error schemata.")
-    group.command()(distil)
+    group = typer.Typer(no_args_is_help=True, help="Error schemata, distilled from earlier failures.")
+    group.command()(distill)
     group.command("list")(list_)
     group.command()(show)
     group.command()(search)
@@ -46,11 +48,14 @@ def register(app: typer.Typer) -> None:
     app.add_typer(group, name="schemata")
 
 
-def distil(
+def distill(
     runs: Runs,
     format: Format = None,
-    out: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="File of schemata to add to; made if it is not there.")
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output", "-o", metavar="FILE", help="File of schemata to add to; made if it is not there."
+        ),
     ] = None,
     store: Annotated[
         str | None, typer.Option(metavar="URL", help="Database to add to; the store, if neither is given.")
@@ -64,8 +69,9 @@ def distil(
         typer.Option(metavar="URL", help="OpenAI-compatible endpoint of a model that writes the schemata."),
     ] = None,
     judge_model: Annotated[str | None, typer.Option(metavar="NAME", help="The model there.")] = None,
-    judge_deadline: Annotated[
-        float, typer.Option(metavar="SECONDS", min=1, help="How long it may take over one failure.")
+    timeout_s: Annotated[
+        float,
+        typer.Option("--timeout", metavar="SECONDS", min=1, help="Time limit of one failure, in seconds."),
     ] = 120.0,
     json: Json = False,
 ) -> None:
@@ -76,11 +82,11 @@ def distil(
     from agentguard.schemata.live_cache import SchemaCache
     from agentguard.schemata.persistence import open_schema_store
 
-    if out is not None and store is not None:
-        raise ConfigError("give --out or --store, not both")
-    distiller = _build_distiller(judge_url, judge_model, judge_deadline)
+    if output is not None and store is not None:
+        raise ConfigError("give --output or --store, not both")
+    distiller = _build_distiller(judge_url, judge_model, timeout_s)
     counts: Counter[str] = Counter()
-    with open_schema_store(store if out is None else str(out)) as keep, SchemaCache(keep) as cache:
+    with open_schema_store(store if output is None else str(output)) as keep, SchemaCache(keep) as cache:
         for schema in _distill_failures(_read_records(runs, format, counts), distiller, diagnosed, counts):
             counts[cache.insert(schema, time.time()).outcome] += 1
         held = len(cache)
@@ -94,7 +100,7 @@ def distil(
     raise typer.Exit(2 if nothing else 1 if counts["broken"] + counts["failed"] else 0)
 
 
-def list_(place: From = None, json: Json = False) -> None:
+def list_(place: Place = None, json: Json = False) -> None:
     """List schemata, those with the most failures behind them first."""
     schemata = sorted(_load_schemata(place), key=lambda one: (one.status.value, -one.support, one.id))
     if json:
@@ -103,7 +109,7 @@ def list_(place: From = None, json: Json = False) -> None:
         Console().print(show_.build_schema_table(schemata))
 
 
-def show(schema_id: Id, place: From = None, json: Json = False) -> None:
+def show(schema_id: Id, place: Place = None, json: Json = False) -> None:
     """Show all of a schema."""
     schema = _find_schema(_load_schemata(place), schema_id)
     if json:
@@ -117,9 +123,9 @@ def search(
     step: Annotated[
         int | None, typer.Option(min=0, help="Only this step; all that could be at fault, if absent.")
     ] = None,
-    k: Annotated[int, typer.Option("-k", "--nearest", min=1, help="Schemata for each step.")] = 3,
+    top_k: Annotated[int, typer.Option("--top-k", "-k", min=1, help="Schemata for each step.")] = 3,
     format: Format = None,
-    place: From = None,
+    place: Place = None,
     json: Json = False,
 ) -> None:
     """Find the schemata nearest to the steps of a run."""
@@ -131,7 +137,7 @@ def search(
     if not looks:
         wrong = "the step is not in the run, or cannot be at fault"
         raise InputError(wrong, file=str(run), field=f"step {step}")
-    matches = build_signals(_load_schemata(place), k=k).index.search(looks, k)
+    matches = build_signals(_load_schemata(place), k=top_k).index.search(looks, top_k)
     steps = [one.step or 0 for one in looks]
     if json:
         show_.print_json(
@@ -149,10 +155,11 @@ def search(
 
 def select(
     budget: Annotated[int, typer.Option(min=1, help="Schemata to keep.")],
-    out: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write those that are kept to this file.")
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", metavar="FILE", help="Write those that are kept to this file."),
     ] = None,
-    place: From = None,
+    place: Place = None,
     json: Json = False,
 ) -> None:
     """Choose which schemata to keep under a budget: diverse and dependable ones. Nothing is retired."""
@@ -164,15 +171,15 @@ def select(
     index = build_signals([one for one in _load_schemata(place) if one.status is SchemaStatus.ACTIVE]).index
     held = {schema.id: schema for schema in index}
     kept = [held[name] for name in choose(tuple(held.values()), index.vectors()[1], budget)]
-    if out is not None:
-        write_schemata(out, kept)
+    if output is not None:
+        write_schemata(output, kept)
     if json:
         show_.print_json([show_.to_plain_dict(one) for one in kept])
     else:
         Console().print(show_.build_schema_table(kept))
 
 
-def stats(place: From = None, json: Json = False) -> None:
+def stats(place: Place = None, json: Json = False) -> None:
     """Count schemata by status, origin, method and code."""
     counts = show_.count_schemata(_load_schemata(place))
     if json:
@@ -183,26 +190,26 @@ def stats(place: From = None, json: Json = False) -> None:
         typer.echo(f"{name}: " + ", ".join(f"{key} {count}".strip() for key, count in parts.items()))
 
 
-def confirm(schema_id: Id, place: From = None, json: Json = False) -> None:
+def confirm(schema_id: Id, place: Place = None, json: Json = False) -> None:
     """Count that a schema was right about a failure."""
     _record_verdict(schema_id, place, is_correct=True, json=json)
 
 
-def refute(schema_id: Id, place: From = None, json: Json = False) -> None:
+def refute(schema_id: Id, place: Place = None, json: Json = False) -> None:
     """Count that a schema was wrong; it is retired if that is too often."""
     _record_verdict(schema_id, place, is_correct=False, json=json)
 
 
 def induce(
-    least: Annotated[int, typer.Option(min=2, help="Failures that a proposal needs.")] = 4,
-    likeness: Annotated[
+    min_support: Annotated[int, typer.Option(min=2, help="Failures that a proposal needs.")] = 4,
+    min_similarity: Annotated[
         float | None,
-        typer.Option(min=-1, max=1, help="Likeness from which failures are of a kind; found out, if absent."),
+        typer.Option(min=-1, max=1, help="Similarity from which failures form a group; estimated if absent."),
     ] = None,
-    out: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write the proposals as a taxonomy.")
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write the proposals as a taxonomy.")
     ] = None,
-    place: From = None,
+    place: Place = None,
     json: Json = False,
 ) -> None:
     """Propose new codes for failures that no code covers. Nothing uses them until they are accepted."""
@@ -210,9 +217,9 @@ def induce(
 
     from agentguard.schemata.induction.taxonomy_writer import format_taxonomy
 
-    proposals = _propose_codes(place, least, likeness)
-    if out is not None:
-        out.write_text(format_taxonomy(proposals), encoding="utf-8")
+    proposals = _propose_codes(place, min_support, min_similarity)
+    if output is not None:
+        output.write_text(format_taxonomy(proposals), encoding="utf-8")
     if json:
         show_.print_json([asdict(one) for one in proposals])
         return
@@ -225,15 +232,15 @@ def induce(
 def accept(
     codes: Annotated[list[str], typer.Argument(help="Codes among the proposals.")],
     into: Annotated[Path, typer.Option(metavar="FILE", help="Taxonomy file; made if it is not there.")],
-    least: Annotated[int, typer.Option(min=2, help="As for induce.")] = 4,
-    likeness: Annotated[float | None, typer.Option(min=-1, max=1, help="As for induce.")] = None,
-    place: From = None,
+    min_support: Annotated[int, typer.Option(min=2, help="As for induce.")] = 4,
+    min_similarity: Annotated[float | None, typer.Option(min=-1, max=1, help="As for induce.")] = None,
+    place: Place = None,
     json: Json = False,
 ) -> None:
     """Write proposed codes into a taxonomy file of one's own."""
     from agentguard.schemata.induction.taxonomy_writer import accept_proposals as write
 
-    proposals = {one.code: one for one in _propose_codes(place, least, likeness)}
+    proposals = {one.code: one for one in _propose_codes(place, min_support, min_similarity)}
     missing = [code for code in codes if code not in proposals]
     if missing:
         raise InputError(
@@ -246,19 +253,21 @@ def accept(
         typer.echo(f"{into}: {len(taxonomy.codes)} codes, new: {', '.join(codes)}")
 
 
-def _propose_codes(place: str | None, least: int, likeness: float | None) -> tuple[Any, ...]:
+def _propose_codes(place: str | None, min_support: int, min_similarity: float | None) -> tuple[Any, ...]:
     from agentguard.schemata.induction.clustering import propose_codes
     from agentguard.schemata.training import build_signals
 
     index = build_signals(_load_schemata(place)).index
-    return propose_codes(tuple(index), index.vectors()[1], min_support=least, min_similarity=likeness)
+    return propose_codes(
+        tuple(index), index.vectors()[1], min_support=min_support, min_similarity=min_similarity
+    )
 
 
 def _record_verdict(schema_id: str, place: str | None, *, is_correct: bool, json: bool) -> None:
     from agentguard.schemata.live_cache import SchemaCache
     from agentguard.schemata.persistence import open_schema_store
 
-    _load_schemata(place)  # a place that is not there is an error, and not made
+    _load_schemata(place)  # a missing place is an error; it is not created
     with open_schema_store(place) as keep, SchemaCache(keep) as cache:
         name = _find_schema(tuple(cache), schema_id).id
         schema = (cache.record_confirmation if is_correct else cache.record_refutation)(name, time.time())

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 Url = Annotated[
     str | None,
     typer.Option(
-        "--url",
+        "--store",
         metavar="URL",
         help="A path or postgresql://...; AGENTGUARD_STORE, else .agentguard/store.db, if absent.",
     ),
@@ -44,7 +44,7 @@ def register(app: typer.Typer) -> None:
     group.command()(migrate)
     group.command("stats")(stats_)
     group.command()(prune)
-    group.command()(judged)
+    group.command()(export_labels)
     app.add_typer(group, name="store")
 
 
@@ -88,7 +88,7 @@ def prune(
     keep_failed: Annotated[
         bool, typer.Option("--keep-failed", help="Keep runs that failed, whatever their age.")
     ] = False,
-    run: Annotated[str | None, typer.Option("--run", metavar="ID", help="Remove this run.")] = None,
+    run: Annotated[str | None, typer.Option("--run-id", metavar="ID", help="Remove this run.")] = None,
     everything: Annotated[
         bool, typer.Option("--everything", help="Remove all there is of the tenant that --tenant names.")
     ] = False,
@@ -114,7 +114,7 @@ def prune(
     _print_deleted(gone, json)
 
 
-def judged(
+def export_labels(
     output: Annotated[Path, typer.Option("--output", "-o", help="The event log to write (JSON Lines).")],
     url: Url = None,
     tenant: Tenant = None,
@@ -123,7 +123,7 @@ def judged(
 ) -> None:
     """Write the runs that people judged, with what they said as annotations.
 
-    `agentguard eval event_log`, `agentguard schemata distil` and `agentguard judge train` read the file.
+    `agentguard eval event_log`, `agentguard schemata distill` and `agentguard judge train` read the file.
     Exit status: 0 some were written, 1 no run was judged clearly.
     """
     from agentguard.localize.human_labels import iter_labelled_records

@@ -31,9 +31,9 @@ _MIN_COLUMN_WIDTHS = {
     "p": 4,
     "root cause": 12,
     "what": 8,
-}  # least widths
-_MAX_FINDINGS = 6  # findings, unless all are asked for
-_MAX_TIMELINE_STEPS = 400  # steps; a longer strip tells nothing
+}  # minimum widths
+_MAX_FINDINGS = 6  # maximum number of findings, unless all are requested
+_MAX_TIMELINE_STEPS = 400  # a longer strip is unreadable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -200,7 +200,7 @@ def _build_findings(
         yield table
     hidden = len(diagnosis.findings) - len(shown)
     if hidden:
-        yield Text(f"{'':13}{_format_count(hidden, 'more finding')}; --full shows all", "dim")
+        yield Text(f"{'':13}{_format_count(hidden, 'more finding')}; --verbose shows all", "dim")
 
 
 def _format_finding(finding: Finding) -> Text:

@@ -68,14 +68,14 @@ class CheckContext:
         store: path or URL of a store; None: the usual one, if it is there.
         network: whether the endpoints that are configured are asked.
         timeout_s: longest wait for one of them.
-        canaries: whether chat judges are asked about the canary runs, as ``agentguard judge check`` does.
+        probe: also measure the accuracy of chat judges on known runs, as ``agentguard judge check`` does.
     """
 
     config: Path | None = None
     store: str | None = None
     network: bool = True
     timeout_s: float = 5.0
-    canaries: bool = False
+    probe: bool = False
 
 
 CheckFunction = Callable[[CheckContext], Iterator[CheckResult]]
@@ -231,7 +231,7 @@ def run_checks(context: CheckContext) -> Iterator[CheckResult]:
     for name in check_registry():
         try:
             yield from check_registry().get(name)(context)
-        except Exception as error:  # a plug-in may raise anything; the other checks are still worth having
+        except Exception as error:  # a plug-in may raise anything; the other checks continue
             yield CheckResult(
                 area=name.partition("-")[2] or name,
                 what="check",

@@ -83,9 +83,9 @@ def _check_chat_judge(
         )
         yield _build_result(settings, "wrong", found, way_out)
         return
-    more = "" if context.canaries else "; how well: agentguard doctor CONFIG --canaries"
+    more = "" if context.probe else "; how well: agentguard doctor CONFIG --probe"
     yield _build_result(settings, "ok", f"{facts.version}, structured outputs{more}")
-    if context.canaries:
+    if context.probe:
         yield _check_judgement_quality(policy_settings)
 
 

@@ -1,4 +1,4 @@
-"""What ``agentguard export`` takes beside files and formats: runs of a store, and documents for people."""
+"""What ``agentguard convert`` takes beside files and formats: runs of a store, and documents for people."""
 
 from __future__ import annotations
 

@@ -47,7 +47,8 @@ def check_url(
     Exit status: 0 it can be used, 1 it should not be, or is worse than the other, 2 no answer.
     """
     wanted = comparison_options or ComparisonOptions()
-    other = _load_comparison(wanted.against, settings)  # first: a file that is none must not cost a check
+    # Load first, so that an invalid file is reported before the check.
+    other = _load_comparison(wanted.against, settings)
     found = _check_endpoint(settings)
     comparison = None
     if found.asked and callable(other):

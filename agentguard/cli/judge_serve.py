@@ -19,28 +19,37 @@ TASKS: Final = ("chat", "classify", "score", "embed")
 
 def serve(
     context: typer.Context,
-    model: Annotated[str, typer.Argument(help="Model: a name or a folder, as vLLM takes it.")],
+    model: Annotated[str, typer.Argument(help="Model for vLLM: a name or a folder.")],
     task: Annotated[
-        str, typer.Option(help=f"What it is for: {', '.join(TASKS)}; all but chat for a pooling judge.")
+        str, typer.Option(help=f"Task of the model: {', '.join(TASKS)}; all but chat for a pooling judge.")
     ] = "chat",
-    name: Annotated[str, typer.Option(help="Name that clients ask for.")] = "judge",
+    name: Annotated[str, typer.Option(help="Model name that clients request.")] = "judge",
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65_535, help="Port to listen on; 0 takes a free one.")] = 0,
-    length: Annotated[
-        int | None, typer.Option("--context", min=256, help="Longest prompt and answer in tokens.")
+    max_model_len: Annotated[
+        int | None,
+        typer.Option("--max-model-len", min=256, help="Upper bound on prompt and answer, in tokens."),
     ] = None,
     python: Annotated[
-        Path | None, typer.Option(help="Interpreter that has vLLM, where `vllm` is not on the path.")
+        Path | None, typer.Option(help="Interpreter with vLLM, if `vllm` is not on the path.")
     ] = None,
     key_env: Annotated[
         str | None,
-        typer.Option("--api-key-env", metavar="NAME", help="Environment variable with the key to ask for."),
+        typer.Option(
+            "--api-key-env", metavar="NAME", help="Environment variable with the key that clients must send."
+        ),
     ] = None,
-    offline: Annotated[bool, typer.Option("--offline", help="Do not look for the model elsewhere.")] = False,
-    start_s: Annotated[float, typer.Option(min=1, help="Seconds it may take to answer first.")] = 600.0,
-    heartbeat_s: Annotated[float, typer.Option(min=0.1, help="Seconds between heartbeats.")] = 5.0,
-    canary_s: Annotated[float, typer.Option(min=1, help="Seconds between canary questions.")] = 60.0,
-    restarts: Annotated[int, typer.Option(min=0, help="Restarts before it is given up.")] = 5,
+    offline: Annotated[bool, typer.Option("--offline", help="Use local files only.")] = False,
+    startup_timeout_s: Annotated[
+        float, typer.Option("--startup-timeout", min=1, help="Time limit of the start, in seconds.")
+    ] = 600.0,
+    health_interval_s: Annotated[
+        float, typer.Option("--health-interval", min=0.1, help="Seconds between health checks.")
+    ] = 5.0,
+    probe_interval_s: Annotated[
+        float, typer.Option("--probe-interval", min=1, help="Seconds between known-answer probes.")
+    ] = 60.0,
+    max_restarts: Annotated[int, typer.Option(min=0, help="Upper bound on restarts.")] = 5,
     state_port: Annotated[int, typer.Option(min=0, max=65_535, help="Loopback port of the state.")] = 0,
     log: Annotated[Path | None, typer.Option(help="File for the server's output.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print each state as a line of JSON.")] = False,
@@ -64,16 +73,16 @@ def serve(
         host=host,
         port=port,
         api_key=key,
-        max_model_len=length,
+        max_model_len=max_model_len,
         python=python,
         offline=offline,
         extra_args=tuple(context.args),
     )
     watch = WatchOptions(
-        start_timeout_s=start_s,
-        heartbeat_interval_s=heartbeat_s,
-        probe_interval_s=canary_s,
-        max_restarts=restarts,
+        start_timeout_s=startup_timeout_s,
+        heartbeat_interval_s=health_interval_s,
+        probe_interval_s=probe_interval_s,
+        max_restarts=max_restarts,
     )
     told: list[tuple[str, int | None, str]] = []
 

@@ -1,4 +1,4 @@
-"""``agentguard export --to otlp``: runs to a collector of traces."""
+"""``agentguard convert --to otlp``: runs to a collector of traces."""
 
 from __future__ import annotations
 

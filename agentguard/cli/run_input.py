@@ -109,7 +109,7 @@ def _read_path(path: Path, format: str | None) -> Iterator[Record | UnreadableRe
     try:
         yield from read(sys.stdin.buffer if path == STDIN else path, format=format)
     except InputError as error:
-        # One path that cannot be used at all must not keep the others from being read.
+        # Continue with the other paths if one of them cannot be used.
         yield UnreadableRecord(error=error.with_location(file=str(path)))
 
 

@@ -45,7 +45,7 @@ def build_schema_table(schemata: Iterable[ErrorSchema]) -> Table:
 def format_signature(schema: ErrorSchema, common_sentences: Collection[str] = (), width: int = _WIDTH) -> str:
     """The beginning of how a schema shows, without what is usual among those it is shown with."""
     telling = [sentence for sentence in schema.signature if sentence not in common_sentences]
-    telling.sort(key=lambda sentence: sentence.startswith("In words:"))  # rags of text tell least
+    telling.sort(key=lambda sentence: sentence.startswith("In words:"))  # fragments of text come last
     return to_one_line(" ".join(telling or schema.signature), width)
 
 

@@ -1,4 +1,4 @@
-"""``agentguard export --to sft|preference``: the record of acceptance tests as data to fine-tune with.
+"""``agentguard convert --to sft|preference``: the record of acceptance tests as data to fine-tune with.
 
 A line is one example in the shape that TRL's trainers and OpenAI's fine-tuning take (docs/acceptance.md has
 the sources). Examples with the same input and output are written once. What was accepted at one time and
@@ -89,7 +89,7 @@ def export_training(
         for example in make(group, counts, openai=name == "preference_openai"):
             line = dumps(redaction.redact_data(example) if redaction is not None else example)
             key = compute_digest(line.decode())
-            if key in seen:  # two that differed in a secret alone
+            if key in seen:  # two inputs that differed only in a secret
                 counts.duplicates += 1
                 continue
             seen.add(key)
@@ -152,7 +152,7 @@ def _build_preference_examples(
     chosen, rejected = group.list_outputs(True), group.list_outputs(False)
     if not (chosen and rejected):
         counts.alone += len(chosen) + len(rejected)
-    # One input must not outweigh all others: so many pairs of it at most, each output as evenly as can be.
+    # Limit the pairs per input, so that one input does not dominate; use all outputs equally often.
     pairs = sorted(product(range(len(chosen)), range(len(rejected))), key=lambda pair: (max(pair), pair))
     for i, j in pairs[:_MAX_PAIRS]:
         good, bad = [_to_assistant_message(chosen[i])], [_to_assistant_message(rejected[j])]

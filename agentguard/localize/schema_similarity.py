@@ -30,7 +30,7 @@ SCHEMA_SIGNAL_WEIGHT: Final = 0.15
 It is the rounded weight that training with schemata on Who&When's generated runs learns."""
 
 DISTILL_HINT: Final = (
-    "distil some with: agentguard schemata distil RUNS --out FILE, and give them as schemata=FILE"
+    "distil some with: agentguard schemata distill RUNS --output FILE, and give them as schemata=FILE"
 )
 _MAX_CITED_SCHEMATA: Final = 3
 _DEFAULT_K: Final = 3

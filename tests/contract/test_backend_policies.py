@@ -18,27 +18,27 @@ AFFINE = {"session_affinity": "session", "prefix_affinity": "prefix"}
 
 @pytest.mark.parametrize("name", ALL)
 @pytest.mark.parametrize("check", contract.CHECKS, ids=lambda check: check.__name__)
-def test_every_policy_keeps_the_contract(name, check):
+def test_every_policy_satisfies_the_contract(name, check):
     check(get_policy_factory(name))
 
 
 @pytest.mark.parametrize("name", SPREADING)
-def test_policies_that_spread_are_even(name):
+def test_spreading_policies_are_even(name):
     contract.check_even_distribution(get_policy_factory(name))
 
 
 @pytest.mark.parametrize("name", ["least_request", "weighted", "session_affinity", "prefix_affinity"])
-def test_policies_that_heed_weights(name):
+def test_weighted_policies_respect_weights(name):
     contract.check_weights_respected(get_policy_factory(name))
 
 
 @pytest.mark.parametrize(("name", "key"), AFFINE.items())
-def test_policies_that_keep_what_belongs_together_on_one_replica(name, key):
+def test_affinity_policies_keep_sessions_on_one_replica(name, key):
     contract.check_affinity(get_policy_factory(name), key=key)
     contract.check_minimal_disruption(partial(get_policy_factory(name), max_load_factor=0.0))
 
 
-def test_the_contract_finds_those_that_break_it():
+def test_contract_detects_invalid_policies():
     class Broken:
         name = "broken"
 
@@ -70,7 +70,7 @@ def test_the_contract_finds_those_that_break_it():
         contract.check_minimal_disruption(get_policy_factory("round_robin"))
 
 
-def test_a_hot_prefix_is_bounded_and_overflows_to_its_next_replica():
+def test_hot_prefix_is_bounded_and_overflows_to_next_replica():
     chooser = get_policy_factory("prefix_affinity")(max_load_factor=1.25).build(random.Random(1))
     offered = contract.build_replicas(1, 1, 1, 1)
     ask = contract.StubRequest(prefix_digest=b"everybody's")
@@ -83,7 +83,7 @@ def test_a_hot_prefix_is_bounded_and_overflows_to_its_next_replica():
     assert loads[3] > 0
 
 
-def test_the_least_loaded_is_found_when_all_are_compared():
+def test_least_loaded_replica_is_chosen_if_all_are_compared():
     chooser = get_policy_factory("least_request")(choice_count=0).build(random.Random(1))
     offered = contract.build_replicas(1, 1, 4)
     for one, inflight in zip(offered, (3, 2, 9), strict=True):
@@ -91,7 +91,7 @@ def test_the_least_loaded_is_found_when_all_are_compared():
     assert {chooser.choose(contract.StubRequest(), offered).name for _ in range(20)} == {"replica-2"}
 
 
-def test_slow_replicas_count_as_loaded_where_it_is_asked_for():
+def test_slow_replicas_count_as_loaded_if_configured():
     chooser = get_policy_factory("least_request")(choice_count=0, use_latency=True).build(random.Random(1))
     offered = contract.build_replicas(1, 1)
     offered[0].latency_s, offered[1].latency_s = 2.0, 0.1
@@ -99,7 +99,7 @@ def test_slow_replicas_count_as_loaded_where_it_is_asked_for():
     assert chooser.choose(contract.StubRequest(), offered) is offered[1]
 
 
-def test_heavy_replicas_do_not_get_their_turns_in_a_row():
+def test_heavy_replicas_are_interleaved():
     chooser = get_policy_factory("weighted")().build(random.Random(1))
     offered = contract.build_replicas(5, 1, 1)
     names = [chooser.choose(contract.StubRequest(), offered).name for _ in range(70)]
@@ -110,7 +110,7 @@ def test_heavy_replicas_do_not_get_their_turns_in_a_row():
     )
 
 
-def test_options_out_of_range_are_refused():
+def test_options_out_of_range_are_rejected():
     for name, options in (
         ("least_request", {"choice_count": 1}),
         ("prefix_affinity", {"max_load_factor": 0.5}),
@@ -120,6 +120,6 @@ def test_options_out_of_range_are_refused():
             get_policy_factory(name)(**options)
 
 
-def test_one_can_register_a_policy_and_not_replace_another():
+def test_policy_can_be_registered_but_not_replaced():
     with pytest.raises(ConfigError, match="already"):
         register_policy("least_request", get_policy_factory("weighted"))

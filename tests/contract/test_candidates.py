@@ -53,7 +53,7 @@ def told(played: ContractRun, at: int = -1) -> str:
 
 
 @every
-def test_a_call_that_most_candidates_disagree_with_is_never_made(world: str) -> None:
+def test_outvoted_call_is_never_executed(world: str) -> None:
     played = play(world, [NINE, FOUR, FOUR, DONE], recover={"redundancy": SelectiveRedundancy()})
     assert played.bookings == {4: 1}
     assert played.answer.strip() == DONE
@@ -73,7 +73,7 @@ def test_a_call_that_most_candidates_disagree_with_is_never_made(world: str) -> 
 
 
 @every
-def test_only_protected_turns_are_sampled_and_no_more_than_decides(world: str) -> None:
+def test_only_protected_turns_are_sampled_until_decided(world: str) -> None:
     played = play(world, [FIND, FOUR, FOUR, DONE], recover={"redundancy": SelectiveRedundancy()})
     assert played.bookings == {4: 1}
     assert len(played.requests) == 4, "the find and the end are asked for once, the booking twice"
@@ -81,7 +81,7 @@ def test_only_protected_turns_are_sampled_and_no_more_than_decides(world: str) -
 
 
 @every
-def test_without_agreement_the_next_rung_is_taken(world: str) -> None:
+def test_missing_agreement_escalates(world: str) -> None:
     answers = [("book", {"seat": 1}), ("book", {"seat": 2}), ("book", {"seat": 3}), FOUR, FOUR, DONE]
     played = play(world, answers, recover={"redundancy": SelectiveRedundancy()})
     assert played.bookings == {4: 1}
@@ -101,7 +101,7 @@ def test_other_models_vote_by_name(world: str) -> None:
 
 
 @every
-def test_a_model_that_fails_has_no_vote(world: str) -> None:
+def test_failed_model_has_no_vote(world: str) -> None:
     answers = {"own": [FOUR, DONE], "large": [ConnectionError("down")], "other": [FOUR]}
     played = play(world, answers, recover={"redundancy": SelectiveRedundancy(models=["large", "other"])})
     assert played.bookings == {4: 1}
@@ -110,7 +110,7 @@ def test_a_model_that_fails_has_no_vote(world: str) -> None:
 
 
 @every
-def test_the_first_alternate_that_is_accepted_is_taken(world: str) -> None:
+def test_first_accepted_alternate_is_used(world: str) -> None:
     block = {"recovery_block": {"models": ["large", "other"], "prompts": ["Mind."], "temperatures": [0.5]}}
     answers = {"own": [("fly", {}), DONE], "large": [FOUR], "other": []}
     played = play(world, answers, recover={"on_fail": block})
@@ -122,7 +122,7 @@ def test_the_first_alternate_that_is_accepted_is_taken(world: str) -> None:
 
 
 @every
-def test_a_test_of_ones_own_accepts_or_refuses_each(world: str) -> None:
+def test_custom_acceptance_test_judges_each_candidate(world: str) -> None:
     def accept(run: Any) -> bool | str:
         return run.steps[-1].tool_calls[0].arguments["seat"] == 4 or "not the seat that was asked for"
 
@@ -135,7 +135,7 @@ def test_a_test_of_ones_own_accepts_or_refuses_each(world: str) -> None:
 
 
 @every
-def test_a_call_that_can_be_read_in_one_way_is_repaired_before_it_runs(world: str) -> None:
+def test_unambiguous_call_is_repaired_before_execution(world: str) -> None:
     played = play(world, [("book", {"seat": "4"}), DONE], recover={"on_fail": ["roll_forward", "stop"]})
     assert played.bookings == {4: 1}
     assert len(played.requests) == 2, "no model call is spent"
@@ -150,13 +150,13 @@ def test_a_call_that_can_be_read_in_one_way_is_repaired_before_it_runs(world: st
 
 
 @every
-def test_a_tool_in_another_writing_is_the_one_that_is_known(world: str) -> None:
+def test_tool_name_in_another_notation_is_repaired(world: str) -> None:
     played = play(world, [("BOOK", {"Seat": 4}), DONE], recover={"on_fail": ["roll_forward", "stop"]})
     assert (played.bookings, len(played.requests)) == ({4: 1}, 2)
 
 
 @every
-def test_what_cannot_be_repaired_is_left_to_the_next_rung(world: str) -> None:
+def test_unrepairable_call_escalates(world: str) -> None:
     answers = [("fly", {"seat": 4}), FOUR, DONE]
     played = play(world, answers, recover={"on_fail": ["roll_forward", "reprompt"]})
     assert played.bookings == {4: 1}
@@ -164,7 +164,7 @@ def test_what_cannot_be_repaired_is_left_to_the_next_rung(world: str) -> None:
 
 
 @every
-def test_a_repair_of_ones_own_takes_the_place_of_a_result(world: str) -> None:
+def test_custom_repair_replaces_result(world: str) -> None:
     def repair(run: Any, held: Any) -> tuple[str, str] | None:
         return ("observations[0]", "seat 4 is free") if run.steps[held.step].observations else None
 
@@ -189,7 +189,7 @@ def test_a_repair_of_ones_own_takes_the_place_of_a_result(world: str) -> None:
 
 @runs_tools
 @pytest.mark.parametrize("broken", ["Error: timed out", "", '{"rows": [1, 2', ConnectionError("reset")])
-def test_a_failed_read_is_made_once_more(world: str, broken: Any) -> None:
+def test_failed_read_is_retried_once(world: str, broken: Any) -> None:
     played = play(world, [FIND, DONE], finds=[broken, "seat 4"], recover={"on_fail": "roll_forward"})
     assert played.find_count == 2
     assert played.requests[1].tool_results == ["seat 4"]
@@ -201,7 +201,7 @@ def test_a_failed_read_is_made_once_more(world: str, broken: Any) -> None:
 
 
 @runs_tools
-def test_a_read_that_fails_again_is_not_made_a_third_time(world: str) -> None:
+def test_read_is_not_attempted_a_third_time(world: str) -> None:
     failed = "Error: timed out"
     played = play(world, [FIND, DONE], finds=[failed, failed, "seat 4"], recover={"on_fail": "roll_forward"})
     assert played.find_count == 2
@@ -210,7 +210,7 @@ def test_a_read_that_fails_again_is_not_made_a_third_time(world: str) -> None:
 
 
 @every
-def test_an_agent_whose_turns_are_always_in_doubt_runs_out_of_budget(world: str) -> None:
+def test_permanently_risky_agent_exhausts_budget(world: str) -> None:
     seats = [("book", {"seat": n}) for n in range(40)]
     played = play(
         world,
@@ -223,7 +223,7 @@ def test_an_agent_whose_turns_are_always_in_doubt_runs_out_of_budget(world: str)
 
 
 @pytest.mark.parametrize("world", AWAITS)
-def test_candidates_are_asked_for_side_by_side_where_they_are_awaited(world: str) -> None:
+def test_awaited_candidates_are_requested_concurrently(world: str) -> None:
     by = {"vote": {"n": 5, "staged": False}}
     played = play(
         world, [FOUR, NINE, FOUR, FOUR, NINE, DONE], recover={"redundancy": SelectiveRedundancy(strategy=by)}
@@ -233,7 +233,7 @@ def test_candidates_are_asked_for_side_by_side_where_they_are_awaited(world: str
 
 
 @every
-def test_candidates_that_say_the_same_in_another_form_agree(world: str) -> None:
+def test_equivalent_candidates_agree(world: str) -> None:
     text = ("book", {"seat": "4"})
     played = play(
         world,

@@ -181,7 +181,7 @@ def test_any_run_gives_valid_findings(name: str, trajectory: Trajectory) -> None
     max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
 )
 @given(trajectory=trajectories())
-def test_live_and_offline_agree_and_nothing_is_random(name: str, trajectory: Trajectory) -> None:
+def test_live_and_offline_findings_are_equal_and_deterministic(name: str, trajectory: Trajectory) -> None:
     watcher = IncrementalRunner(RunView.from_trajectory(trajectory), one(name), deadline_s=30)
     live = [finding for step in trajectory.steps for finding in watcher.observe(step)]
     live += watcher.finish()
@@ -190,7 +190,7 @@ def test_live_and_offline_agree_and_nothing_is_random(name: str, trajectory: Tra
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_codes_stand_in_a_taxonomy(name: str) -> None:
+def test_codes_belong_to_a_taxonomy(name: str) -> None:
     (made,) = build_detectors(one(name))
     assert made.name == name
     assert isinstance(made, Detector)
@@ -291,7 +291,7 @@ def test_work_per_step_does_not_grow(name: str) -> None:
     assert watcher.failures == []
 
 
-def test_the_count_notices_work_that_grows() -> None:
+def test_work_counter_detects_growth() -> None:
     class Greedy:
         name = "greedy"
 
@@ -310,6 +310,6 @@ def test_the_count_notices_work_that_grows() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_an_option_that_does_not_exist_is_refused(name: str) -> None:
+def test_unknown_option_is_rejected(name: str) -> None:
     with pytest.raises(ConfigError, match=name):
         build_detectors({name: {"no_such_option": 1}})

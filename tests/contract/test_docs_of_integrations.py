@@ -38,7 +38,7 @@ def execute(code: str, names: dict[str, Any]) -> None:
         asyncio.run(finish())
 
 
-def test_every_test_that_the_page_names_is_there() -> None:
+def test_every_test_named_by_the_page_exists() -> None:
     page = (ROOT / "docs" / "integrations.md").read_text(encoding="utf-8")
     sources = {path.name: path.read_text() for path in (ROOT / "tests").rglob("test_*.py")}
     named = NAMED.findall(page)
@@ -51,7 +51,7 @@ def test_every_test_that_the_page_names_is_there() -> None:
 
 
 @pytest.mark.parametrize("code", [code for _, code in blocks("integrations.md")])
-def test_the_suites_run_as_shown(code: str) -> None:
+def test_suites_run_as_shown(code: str) -> None:
     names: dict[str, Any] = {}
     execute(code, names)
     if "test_patience" in names:
@@ -125,7 +125,7 @@ NAMES: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("heading", NAMES)
-def test_the_code_of_each_integration_runs_as_shown(
+def test_code_of_each_integration_runs_as_shown(
     heading: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "none")
@@ -137,7 +137,7 @@ def test_the_code_of_each_integration_runs_as_shown(
         execute(code, names)
 
 
-def test_there_is_an_example_of_each_integration() -> None:
+def test_every_integration_has_an_example() -> None:
     examples = {path.name for path in (ROOT / "examples").glob("guard_*.py")}
     assert examples >= {
         f"guard_{name}.py"

@@ -91,7 +91,7 @@ def test_every_format_has_a_sample_and_every_sample_a_format() -> None:
 
 
 @pytest.mark.parametrize("name", formats().names())
-def test_a_format_says_what_it_is(name: str) -> None:
+def test_format_describes_itself(name: str) -> None:
     format = formats().get(name)
     assert format.name == name
     assert 10 < len(format.summary) < 100
@@ -99,21 +99,21 @@ def test_a_format_says_what_it_is(name: str) -> None:
 
 
 class TestReading:
-    def test_a_sample_is_recognised_and_whole(self, path: Path) -> None:
+    def test_sample_is_recognised_and_complete(self, path: Path) -> None:
         found = list(read(path))
         assert [one.error for one in found if isinstance(one, UnreadableRecord)] == []
         assert found
         assert {one.trajectory.format for one in found if isinstance(one, Record)} == {format_of(path)}
 
-    def test_naming_the_format_changes_nothing(self, path: Path) -> None:
+    def test_explicit_format_gives_same_result(self, path: Path) -> None:
         assert load_records(path, format=format_of(path)) == load_records(path)
 
-    def test_streams_give_what_the_path_gives(self, file: Path) -> None:
+    def test_stream_gives_same_records_as_path(self, file: Path) -> None:
         wanted = [(r.trajectory.steps, r.annotation) for r in load_records(file)]
         for stream in (io.BytesIO(file.read_bytes()), io.StringIO(file.read_text("utf-8"))):
             assert [(r.trajectory.steps, r.annotation) for r in load_records(stream)] == wanted
 
-    def test_parsed_objects_give_what_the_path_gives(self, file: Path) -> None:
+    def test_parsed_objects_give_same_records_as_path(self, file: Path) -> None:
         values = values_of(file)
         if isinstance(values[0], str):
             pytest.skip("text has no parsed form")
@@ -121,17 +121,17 @@ class TestReading:
         found = [(r.trajectory.steps, r.annotation) for r in load_records(value)]
         assert found == [(r.trajectory.steps, r.annotation) for r in load_records(file)]
 
-    def test_a_byte_order_mark_and_blank_space_do_not_matter(self, file: Path) -> None:
+    def test_byte_order_mark_and_white_space_are_ignored(self, file: Path) -> None:
         wanted = [r.trajectory.steps for r in load_records(file)]
         data = b"\xef\xbb\xbf \n\r\n" + file.read_bytes() + b"\n\n"
         assert [r.trajectory.steps for r in load_records(io.BytesIO(data))] == wanted
 
-    def test_reading_twice_gives_the_same(self, path: Path) -> None:
+    def test_repeated_read_gives_same_result(self, path: Path) -> None:
         assert load_records(path) == load_records(path)
 
 
 class TestRuns:
-    def test_ids_are_there_and_unique(self, path: Path) -> None:
+    def test_ids_are_present_and_unique(self, path: Path) -> None:
         ids = [record.trajectory.id for record in load_records(path)]
         assert all(ids)
         assert len(set(ids)) == len(ids)
@@ -143,7 +143,7 @@ class TestRuns:
             assert all(step.agent and isinstance(step.source, Source) for step in steps)
             assert any(step.source is Source.AGENT for step in steps) or len(steps) < 2
 
-    def test_places_in_the_source_do_not_go_back(self, path: Path) -> None:
+    def test_source_locations_ascend(self, path: Path) -> None:
         if format_of(path) in ("otlp_json", "trail"):
             pytest.skip("spans stand in any order in their source")
         for record in load_records(path):
@@ -156,7 +156,7 @@ class TestRuns:
                 ids = {call.id for call in step.tool_calls}
                 assert all(seen.call_id is None or seen.call_id in ids for seen in step.observations)
 
-    def test_what_judges_a_run_is_not_in_it(self, path: Path) -> None:
+    def test_run_excludes_its_annotations(self, path: Path) -> None:
         for record in load_records(path):
             run, judged = record.trajectory, record.annotation
             steps = [*run.steps, *(step for branch in run.branches for step in branch.steps)]
@@ -168,13 +168,13 @@ class TestRuns:
                 assert key not in run.extra
                 assert all(key not in step.extra for step in steps)
 
-    def test_the_answer_is_kept_apart(self, path: Path) -> None:
+    def test_final_answer_is_separate(self, path: Path) -> None:
         for record in load_records(path):
             assert not record.annotation.answer or record.annotation.answer not in record.trajectory.task
 
 
 class TestRoundTrips:
-    def test_the_event_log_loses_nothing(self, path: Path, tmp_path: Path) -> None:
+    def test_event_log_round_trips(self, path: Path, tmp_path: Path) -> None:
         records = load_records(path)
         with EventLog.open(tmp_path / "log.jsonl") as log:
             for record in records:
@@ -182,14 +182,14 @@ class TestRoundTrips:
         assert list(read_log(tmp_path / "log.jsonl")) == records
         assert load_records(tmp_path / "log.jsonl") == records
 
-    def test_atif_loses_nothing_and_is_valid(self, path: Path) -> None:
+    def test_atif_round_trips_and_is_valid(self, path: Path) -> None:
         for record in load_records(path):
             document = orjson.loads(orjson.dumps(formats().get("atif").dump(record, annotation=True)))
             atif.Trajectory.model_validate(document)
             assert load_records(document) == [record]
 
     @pytest.mark.parametrize("name", [n for n in formats() if isinstance(formats().get(n), WritableFormat)])
-    def test_what_is_written_is_recognised(self, path: Path, name: str) -> None:
+    def test_exported_file_is_recognised(self, path: Path, name: str) -> None:
         format = formats().get(name)
         assert isinstance(format, WritableFormat)
         for record in load_records(path):
@@ -199,14 +199,14 @@ class TestRoundTrips:
                 assert load_records(data) == load_records(data, format=name)
 
     @pytest.mark.parametrize("name", ["atif", "event_log"])
-    def test_the_annotation_is_written_only_if_asked_for(self, path: Path, name: str) -> None:
+    def test_annotation_is_exported_only_on_request(self, path: Path, name: str) -> None:
         format = formats().get(name)
         assert isinstance(format, WritableFormat)
         for record in load_records(path):
             (back,) = load_records(format.dump(record))
             assert back == Record(trajectory=record.trajectory, annotation=Annotation())
 
-    def test_redaction_leaves_a_run_without_secrets_as_it_is(self, path: Path) -> None:
+    def test_redaction_keeps_run_without_secrets(self, path: Path) -> None:
         for record in load_records(path):
             redacted = Redactor().redact(record)
             assert redacted.counts or redacted.record == record
@@ -215,7 +215,7 @@ class TestRoundTrips:
 class TestGarbage:
     @pytest.mark.parametrize("name", formats().names())
     @pytest.mark.parametrize("value", JUNK, ids=lambda value: str(value)[:40])
-    def test_junk_is_a_typed_error_or_a_record(self, name: str, value: Any) -> None:
+    def test_junk_gives_typed_error_or_record(self, name: str, value: Any) -> None:
         format = formats().get(name)
         assert 0 <= format.score_match(value) <= 1
         try:
@@ -226,7 +226,7 @@ class TestGarbage:
 
     @pytest.mark.parametrize("name", formats().names())
     @pytest.mark.parametrize("depth", [150, 300, 1_100, 100_000])
-    def test_deep_nesting(self, name: str, depth: int) -> None:
+    def test_deep_nesting_gives_typed_error_or_record(self, name: str, depth: int) -> None:
         text = '{"a":' * depth + "1" + "}" * depth
         found = list(read(io.StringIO(text), format=name))
         assert all(isinstance(one, Record | UnreadableRecord) for one in found)
@@ -236,17 +236,17 @@ class TestGarbage:
             assert "deeper" in str(broken.error)
 
     @pytest.mark.parametrize("name", formats().names())
-    def test_binary(self, name: str) -> None:
+    def test_binary_gives_typed_error(self, name: str) -> None:
         with pytest.raises(AgentGuardError):
             load_records(io.BytesIO(bytes(range(256)) * 4), format=name)
 
     @pytest.mark.parametrize("name", formats().names())
     @pytest.mark.parametrize("data", [b"", b"  \n ", b"\xef\xbb\xbf"])
-    def test_nothing_at_all(self, name: str, data: bytes) -> None:
+    def test_empty_input_gives_input_error(self, name: str, data: bytes) -> None:
         with pytest.raises(InputError, match="empty"):
             load_records(io.BytesIO(data), format=name)
 
-    def test_truncation_anywhere(self, file: Path) -> None:
+    def test_truncated_sample_gives_typed_error_or_record(self, file: Path) -> None:
         data = file.read_bytes()
         for end in range(1, len(data), max(1, len(data) // 40)):
             try:
@@ -255,7 +255,7 @@ class TestGarbage:
                 continue
             assert all(isinstance(one, Record | UnreadableRecord) for one in found)
 
-    def test_a_broken_record_among_good_ones(self, file: Path) -> None:
+    def test_broken_record_does_not_hide_others(self, file: Path) -> None:
         name = format_of(file)
         if file.suffix == ".txt" or name in ("event_log", "otlp_json", "openai_responses"):
             pytest.skip("its records are not one value each; tested with the format")
@@ -272,7 +272,7 @@ class TestGarbage:
             assert broken.error.record == 1
 
 
-def test_a_step_of_a_sample_has_text(path: Path) -> None:
+def test_step_of_sample_has_text(path: Path) -> None:
     for record in load_records(path):
         for step in record.trajectory.steps:
             for field, text in step.texts():

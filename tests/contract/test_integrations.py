@@ -14,7 +14,7 @@ from tests.contract.candidate_worlds import WORLDS
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
 @pytest.mark.parametrize("world", WORLDS)
-def test_a_built_in_integration_keeps_to_the_contract(world: str, check: Any) -> None:
+def test_built_in_integration_satisfies_the_contract(world: str, check: Any) -> None:
     check(WORLDS[world])
 
 
@@ -30,12 +30,12 @@ def unguarded(guard: Guard, played: ContractRun) -> None:
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
-def test_an_integration_that_does_nothing_is_found_out(check: Any) -> None:
+def test_contract_rejects_inactive_integration(check: Any) -> None:
     with pytest.raises((AssertionError, IndexError)):
         check(unguarded)
 
 
-def test_every_built_in_integration_is_in_a_world() -> None:
+def test_every_built_in_integration_has_a_world() -> None:
     by_world = {
         "loop": "loop",
         "langchain": "langchain",

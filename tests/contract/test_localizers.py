@@ -100,7 +100,7 @@ def same(one: Diagnosis, other: Diagnosis) -> bool:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_its_name_is_the_one_it_is_registered_under(name: str) -> None:
+def test_name_equals_registered_name(name: str) -> None:
     assert made_of(name).name == name
     assert ready(name).name == name
     assert ready(name).locate(chat(), ()).method == name
@@ -109,27 +109,25 @@ def test_its_name_is_the_one_it_is_registered_under(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(trajectory=runs, found=findings)
-def test_it_gives_a_sound_diagnosis_of_any_run(
-    name: str, trajectory: Trajectory, found: list[Finding]
-) -> None:
+def test_any_run_gives_valid_diagnosis(name: str, trajectory: Trajectory, found: list[Finding]) -> None:
     check(ready(name).locate(trajectory, found), trajectory)
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_it_takes_an_empty_run(name: str) -> None:
+def test_empty_run_is_accepted(name: str) -> None:
     given_ = ready(name).locate(run(), ())
     check(given_, run())
     assert not given_.hypotheses
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_same_run_gets_the_same_diagnosis(name: str) -> None:
+def test_equal_runs_give_equal_diagnoses(name: str) -> None:
     for trajectory in (chat(), steered(), calls(True, None, False)):
         assert same(ready(name).locate(trajectory, ()), ready(name).locate(trajectory, ()))
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_an_unknown_option_is_refused(name: str) -> None:
+def test_unknown_option_is_rejected(name: str) -> None:
     with pytest.raises(ConfigError):
         get_localizer_registry().get(name)(no_such_option=1)
     with pytest.raises(ConfigError, match="no_such_option" if name in ASK else None):
@@ -137,13 +135,13 @@ def test_an_unknown_option_is_refused(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(ASK))
-def test_one_that_asks_a_judge_says_how_to_name_one(name: str) -> None:
+def test_missing_judge_error_explains_how_to_name_one(name: str) -> None:
     with pytest.raises(ConfigError, match="base_url"):
         get_localizer_registry().get(name)()
 
 
 @pytest.mark.parametrize("name", sorted(ASK))
-def test_a_judge_that_is_away_is_a_value(name: str) -> None:
+def test_unavailable_judge_gives_error_value(name: str) -> None:
     method = get_localizer_registry().get(name)(judge=DealingJudge(away=True))
     told = method.locate(chat(), ())
     check(told, chat())
@@ -159,7 +157,7 @@ def trainable(name: str) -> Trainable:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_training_is_deterministic_and_leaves_the_untrained_as_it_was(name: str) -> None:
+def test_training_is_deterministic_and_keeps_the_untrained_localizer(name: str) -> None:
     method = trainable(name)
     first = method.fit(TRAIN)
     before = first.locate(chat(), ())
@@ -170,7 +168,7 @@ def test_training_is_deterministic_and_leaves_the_untrained_as_it_was(name: str)
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_reasons_and_answers_are_not_learnt_from(name: str) -> None:
+def test_reasons_and_answers_are_not_training_input(name: str) -> None:
     def told(held: Record) -> Record:
         cause = held.annotation.root_cause
         cause = cause and replace(cause, reason="Counting_Expert assumed the number of boats")

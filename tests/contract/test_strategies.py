@@ -88,7 +88,7 @@ def needs(plan: RecoveryPlan) -> set[str]:
 @pytest.mark.parametrize("name", NAMES)
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(here=situations())
-def test_a_plan_is_whole_and_asks_for_no_more_than_there_is(name: str, here: RecoveryContext) -> None:
+def test_plan_is_complete_and_needs_only_available_capabilities(name: str, here: RecoveryContext) -> None:
     plan = made(name).plan(here)
     if plan is None:
         return
@@ -112,7 +112,7 @@ def test_a_plan_is_whole_and_asks_for_no_more_than_there_is(name: str, here: Rec
 @pytest.mark.parametrize("name", NAMES)
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(here=situations())
-def test_a_plan_is_data_and_the_same_each_time(name: str, here: RecoveryContext) -> None:
+def test_plan_is_data_and_deterministic(name: str, here: RecoveryContext) -> None:
     plan = made(name).plan(here)
     assert plan == made(name).plan(here)
     if plan is not None:
@@ -123,7 +123,7 @@ def test_a_plan_is_data_and_the_same_each_time(name: str, here: RecoveryContext)
 @pytest.mark.parametrize("name", NAMES)
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(here=situations())
-def test_planning_spends_nothing_and_changes_nothing(name: str, here: RecoveryContext) -> None:
+def test_planning_spends_no_budget_and_changes_nothing(name: str, here: RecoveryContext) -> None:
     before: tuple[Any, ...] = (here.account.usage, here.ledger.effects(), here.run)
     plan = made(name).plan(here)
     assert (here.account.usage, here.ledger.effects(), here.run) == before
@@ -134,6 +134,6 @@ def test_planning_spends_nothing_and_changes_nothing(name: str, here: RecoveryCo
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_wrong_option_is_an_error_that_names_the_strategy(name: str) -> None:
+def test_invalid_option_error_names_strategy(name: str) -> None:
     with pytest.raises(AgentGuardError, match=name):
         made(name, no_such_option=1)

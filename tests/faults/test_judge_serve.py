@@ -22,7 +22,15 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 @contextmanager
 def serving(tmp_path: Path, *more: str, environment: dict[str, str] | None = None) -> Iterator[Serving]:
     """Run the command with the fake vLLM."""
-    flags = ("--heartbeat-s", "0.2", "--canary-s", "1", "--log", str(tmp_path / "server.log"), *more)
+    flags = (
+        "--health-interval",
+        "0.2",
+        "--probe-interval",
+        "1",
+        "--log",
+        str(tmp_path / "server.log"),
+        *more,
+    )
     told = {"PYTHONPATH": str(FAKE), **(environment or {})}
     with serving_with("a-model", sys.executable, *flags, environment=told) as served:
         yield served
@@ -66,7 +74,7 @@ def test_stopped_server_is_killed_and_restarted(tmp_path: Path) -> None:
 def test_repeatedly_dying_server_fails_with_reason(tmp_path: Path) -> None:
     marks = tmp_path / "marks"
     marks.write_text("die\n" * 9)
-    with serving(tmp_path, "--restarts", "1", environment={"FAKE_VLLM_BREAKS": str(marks)}) as served:
+    with serving(tmp_path, "--max-restarts", "1", environment={"FAKE_VLLM_BREAKS": str(marks)}) as served:
         given_up = served.until("given_up")
         assert "CUDA out of memory" in given_up["reason"]
         assert served.process.wait(30) == 1
@@ -91,5 +99,5 @@ def test_killed_supervisor_leaves_no_process(tmp_path: Path) -> None:
 def test_used_port_fails_with_server_log(tmp_path: Path) -> None:
     with serving(tmp_path) as first:
         port = first.until("ready")["url"].rsplit(":", 1)[1].removesuffix("/v1")
-        with serving(tmp_path / "second", "--port", port, "--restarts", "0") as second:
+        with serving(tmp_path / "second", "--port", port, "--max-restarts", "0") as second:
             assert "Address already in use" in second.until("given_up")["reason"]

@@ -61,7 +61,7 @@ def pieces(draw: Any, wire: bytes) -> list[bytes]:
 
 @settings(max_examples=150, deadline=None)
 @given(st.data(), st.lists(responses(), min_size=1, max_size=3))
-def test_responses_are_read_the_same_however_they_are_cut(data: st.DataObject, given_: list[Made]) -> None:
+def test_responses_parse_equally_for_any_split(data: st.DataObject, given_: list[Made]) -> None:
     reader = ResponseParser(LIMITS)
     for made in given_:
         reader.reset()
@@ -80,7 +80,7 @@ def test_responses_are_read_the_same_however_they_are_cut(data: st.DataObject, g
 
 @settings(max_examples=150, deadline=None)
 @given(st.data(), responses())
-def test_a_beginning_of_a_response_is_never_whole(data: st.DataObject, made: Made) -> None:
+def test_prefix_of_response_is_never_complete(data: st.DataObject, made: Made) -> None:
     if made.framing == "close":
         return
     cut = data.draw(st.integers(0, len(made.wire) - 1))
@@ -96,7 +96,7 @@ def test_a_beginning_of_a_response_is_never_whole(data: st.DataObject, made: Mad
 
 @settings(max_examples=250, deadline=None)
 @given(st.data(), responses())
-def test_mutated_responses_are_read_or_refused_and_stay_in_bounds(data: st.DataObject, made: Made) -> None:
+def test_mutated_responses_are_parsed_or_rejected_within_bounds(data: st.DataObject, made: Made) -> None:
     wire = bytearray(made.wire)
     for _ in range(data.draw(st.integers(1, 4))):
         at = data.draw(st.integers(0, len(wire)))
@@ -122,7 +122,7 @@ def test_mutated_responses_are_read_or_refused_and_stay_in_bounds(data: st.DataO
 
 @settings(max_examples=100, deadline=None)
 @given(st.binary(max_size=300))
-def test_any_bytes_are_no_crash(wire: bytes) -> None:
+def test_arbitrary_bytes_cause_no_crash(wire: bytes) -> None:
     reader = ResponseParser(LIMITS)
     try:
         reader.feed(wire)

@@ -99,7 +99,7 @@ def assert_survives(name: str, value: Any) -> None:
 @pytest.mark.parametrize("name", formats().names())
 @FEW
 @given(value=values)
-def test_garbage(name: str, value: Any) -> None:
+def test_arbitrary_json_gives_typed_error_or_record(name: str, value: Any) -> None:
     assert_survives(name, value)
 
 
@@ -113,14 +113,14 @@ KNOWN = (
 @pytest.mark.parametrize("name", formats().names())
 @FEW
 @given(value=st.fixed_dictionaries({}, optional=dict.fromkeys(KNOWN, values)))
-def test_garbage_under_known_names(name: str, value: Any) -> None:
+def test_arbitrary_values_under_known_keys_give_typed_error_or_record(name: str, value: Any) -> None:
     assert_survives(name, value)
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
 @FEW
 @given(data=st.data())
-def test_a_sample_with_one_place_spoilt(path: Path, data: st.DataObject) -> None:
+def test_mutated_sample_gives_typed_error_or_record(path: Path, data: st.DataObject) -> None:
     value = copy.deepcopy(sample_values(path))
     for _ in range(data.draw(st.integers(1, 3))):
         if spots := places(value):
@@ -148,7 +148,7 @@ def test_a_sample_with_one_place_spoilt(path: Path, data: st.DataObject) -> None
 
 @FEW
 @given(data=st.binary(max_size=200))
-def test_bytes(data: bytes) -> None:
+def test_arbitrary_bytes_give_typed_error_or_record(data: bytes) -> None:
     for name in (None, "openai_chat", "event_log"):
         try:
             found = list(read(io.BytesIO(data), format=name))
@@ -159,7 +159,7 @@ def test_bytes(data: bytes) -> None:
 
 @FEW
 @given(value=values)
-def test_whatever_json_writes_is_read(value: Any) -> None:
+def test_every_json_document_is_read(value: Any) -> None:
     parsed = loads(json.dumps(value))
     assert loads(orjson.dumps(parsed)) == parsed
     assert loads(dumps(value)) == loads(dumps(parsed))
@@ -179,7 +179,7 @@ class Drip(io.RawIOBase):
 
 @FEW
 @given(items=st.lists(plain, min_size=1, max_size=6), indent=st.sampled_from([None, 1]))
-def test_an_array_is_cut_where_json_cuts_it(items: list[Any], indent: int | None) -> None:
+def test_array_is_split_at_json_boundaries(items: list[Any], indent: int | None) -> None:
     data = json.dumps(items, indent=indent).encode()
     padding = b" " * (CHUNK_BYTES - len(data) // 2)  # the array crosses the end of the first chunk
     for stream in (io.BytesIO(data), io.BytesIO(b"[" + padding + data[1:])):
@@ -192,7 +192,7 @@ def test_an_array_is_cut_where_json_cuts_it(items: list[Any], indent: int | None
 @given(
     items=st.lists(st.dictionaries(text, plain, max_size=3), min_size=2, max_size=5), size=st.integers(1, 7)
 )
-def test_chunks_of_any_size_give_the_same(items: list[Any], size: int) -> None:
+def test_chunk_size_does_not_change_result(items: list[Any], size: int) -> None:
     array = json.dumps(items).encode()
     lines = b"\n".join(json.dumps(item).encode() for item in items)
     for data in (array, lines):
@@ -292,14 +292,14 @@ def records(draw: st.DrawFn) -> Record:
 @pytest.mark.parametrize("name", ["event_log", "atif"])
 @settings(parent=FEW, max_examples=150)
 @given(record=records())
-def test_round_trips_lose_nothing(name: str, record: Record) -> None:
+def test_formats_round_trip(name: str, record: Record) -> None:
     data = loads(dumps(formats().get(name).dump(record, annotation=True)))  # type: ignore[attr-defined]
     assert list(read(data, format=name)) == [record]
 
 
 @settings(parent=FEW, max_examples=150)
 @given(record=records())
-def test_atif_is_valid_whatever_the_run(record: Record) -> None:
+def test_atif_export_of_any_run_is_valid(record: Record) -> None:
     import atif
 
     document = formats().get("atif").dump(record, annotation=True)  # type: ignore[attr-defined]

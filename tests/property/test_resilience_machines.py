@@ -309,19 +309,19 @@ for case in (TestBreaker, TestBudget, TestOutlier, TestWindow):
 
 
 @given(st.one_of(st.none(), st.text(max_size=200), st.floats().map(str), st.integers().map(str)))
-def test_retry_after_is_a_wait_a_stop_or_nothing(value):
+def test_retry_after_is_a_wait_a_stop_or_absent(value):
     seconds = parse_retry_after(value, wall_time=0.0)
     assert seconds is None or seconds == DO_NOT_RETRY or seconds >= 0
 
 
 @given(st.floats(allow_nan=False))
-def test_retry_after_in_seconds_is_what_it_says(number):
+def test_retry_after_in_seconds_is_exact(number):
     seconds = parse_retry_after(repr(number), wall_time=0.0)
     assert seconds == (DO_NOT_RETRY if number < 0 else number)
 
 
 @given(st.datetimes().filter(lambda d: 1970 < d.year < 9000), st.integers(-(10**6), 10**6))
-def test_retry_after_as_a_date_is_the_seconds_to_it(moment, offset):
+def test_retry_after_date_is_converted_to_seconds(moment, offset):
     from datetime import UTC
     from email.utils import format_datetime
 
@@ -338,7 +338,7 @@ def test_retry_after_as_a_date_is_the_seconds_to_it(moment, offset):
     st.integers(1, 10**6),
     st.randoms(),
 )
-def test_a_wait_is_never_beyond_its_bounds(base, factor, times, jitter, failed, rng):
+def test_backoff_stays_within_bounds(base, factor, times, jitter, failed, rng):
     backoff = Backoff(
         initial_delay_s=base, factor=factor, max_delay_s=min(86_400.0, base * times), jitter=jitter
     )

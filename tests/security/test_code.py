@@ -71,7 +71,7 @@ def _safe_load(name: tuple[str, str], node: ast.Call) -> bool:
     )
 
 
-def test_nothing_that_is_read_is_run() -> None:
+def test_input_is_never_executed() -> None:
     assert len(FILES) > 100
     places = {path.relative_to(ROOT).as_posix(): list(found(path)) for path in FILES}
     bad = [
@@ -93,7 +93,7 @@ TEXT = "a" * 50_000 + "x" * 49_999 + "!"
 
 
 @pytest.mark.parametrize("pattern", HOSTILE)
-def test_a_hostile_pattern_takes_a_moment(pattern: str) -> None:
+def test_hostile_pattern_takes_linear_time(pattern: str) -> None:
     """RE2 matches a user's pattern in linear time. Python's re takes 10 s for 27 characters with some
     patterns.
 

@@ -83,7 +83,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Proxy, Faul
     ],
     ids=str,
 )
-def test_litellm_40404_a_stream_that_breaks_before_its_first_token_reaches_the_fallback(
+def test_litellm_40404_stream_cut_before_first_token_reaches_fallback(
     pair: tuple[Proxy, FaultBackend, FaultBackend], fault: InjectedFault
 ) -> None:
     proxy, first, fallback = pair
@@ -105,7 +105,7 @@ def test_litellm_40404_a_stream_that_breaks_before_its_first_token_reaches_the_f
     ],
     ids=str,
 )
-def test_litellm_40404_a_stream_that_breaks_after_its_first_token_is_continued_and_marked(
+def test_litellm_40404_stream_cut_after_first_token_is_continued_and_marked(
     pair: tuple[Proxy, FaultBackend, FaultBackend], fault: InjectedFault
 ) -> None:
     proxy, first, fallback = pair
@@ -117,7 +117,7 @@ def test_litellm_40404_a_stream_that_breaks_after_its_first_token_is_continued_a
 
 
 @pytest.mark.parametrize("api", ["chat", "messages", "embeddings", "responses"])
-def test_litellm_37140_a_call_that_is_no_stream_is_cancelled_when_its_caller_leaves(
+def test_litellm_37140_disconnect_cancels_call_without_streaming(
     lone: tuple[Proxy, FaultBackend], api: str
 ) -> None:
     proxy, first = lone
@@ -134,7 +134,7 @@ def test_litellm_37140_a_call_that_is_no_stream_is_cancelled_when_its_caller_lea
     )  # the promise is 0.1; without cancellation a call continues for minutes
 
 
-def test_litellm_34836_a_deployment_that_only_fails_leaves_the_rotation(tmp_path: Path) -> None:
+def test_litellm_34836_failing_deployment_leaves_rotation(tmp_path: Path) -> None:
     """There, 25 failures in a row did not remove it; its state is available over an API (#25504)."""
     with FaultBackend(StatusFault(status=500), name="bad") as bad, FaultBackend(name="good") as good:
         section = {"replicas": replicas(bad, good), "health": "off", "load_balancing": "round_robin"}
@@ -154,7 +154,7 @@ def test_litellm_34836_a_deployment_that_only_fails_leaves_the_rotation(tmp_path
 @pytest.mark.parametrize(
     "fault", [Stall(tokens=0), Stall(tokens=3), HeartbeatOnly(tokens=3), Stall()], ids=str
 )
-def test_portkeys_timer_stops_once_the_headers_are_there(tmp_path: Path, fault: InjectedFault) -> None:
+def test_portkey_timer_covers_body_after_headers(tmp_path: Path, fault: InjectedFault) -> None:
     with FaultBackend(fault, name="a") as a:
         section = {"replicas": replicas(a), "health": "off", "pipeline": PIPELINE}
         with serving(tmp_path, {"backends": section}) as proxy:
@@ -178,7 +178,7 @@ def test_portkeys_timer_stops_once_the_headers_are_there(tmp_path: Path, fault: 
     ],
     ids=str,
 )
-def test_langgraph_8702_openai_agents_4254_crewai_5802_agent_framework_3938_no_effect_comes_twice(
+def test_langgraph_8702_openai_agents_4254_crewai_5802_agent_framework_3938_effect_is_not_repeated(
     pair: tuple[Proxy, FaultBackend, FaultBackend], fault: InjectedFault
 ) -> None:
     """A retry may repeat a query, never an effect: a background response, or an unknown POST."""

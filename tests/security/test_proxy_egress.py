@@ -24,7 +24,7 @@ from tests.faults.proxy_process import COMMAND, replicas, serving
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 
 
-def test_no_request_chooses_where_it_goes(tmp_path: Path) -> None:
+def test_request_cannot_choose_its_destination(tmp_path: Path) -> None:
     with FaultBackend(name="a") as a, FaultBackend(name="internal") as internal:
         there, host = internal.url, f"127.0.0.1:{internal.port}"
         fields = ("base_url", "api_base", "api_url", "url", "host", "endpoint", "proxy", "callback_url")
@@ -55,7 +55,7 @@ def test_no_request_chooses_where_it_goes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
-def test_no_redirect_is_followed(tmp_path: Path, status: int) -> None:
+def test_redirect_is_not_followed(tmp_path: Path, status: int) -> None:
     with FaultBackend(name="internal") as internal:
         to = (("location", f"{internal.url}/chat/completions"),)
         with FaultBackend([StatusFault(status=status, headers=to), Ok()], name="a") as a:
@@ -102,7 +102,7 @@ CROOKED = [
 
 
 @pytest.mark.parametrize("url", [*METADATA, *CROOKED])
-def test_addresses_that_no_endpoint_has_are_refused_with_the_configuration(tmp_path: Path, url: str) -> None:
+def test_forbidden_address_is_rejected_in_config(tmp_path: Path, url: str) -> None:
     file = tmp_path / "proxy.yaml"
     file.write_text(yaml.safe_dump({"backends": {"replicas": [{"name": "a", "url": url}]}}))
     if url in METADATA:
@@ -132,7 +132,7 @@ async def _refused(backend: HttpBackend) -> bool:
     return False
 
 
-def test_the_command_says_so_in_one_line_without_what_was_secret(tmp_path: Path) -> None:
+def test_command_reports_forbidden_address_without_secret(tmp_path: Path) -> None:
     file = tmp_path / "proxy.yaml"
     url = "http://user:hunter2@127.0.0.1/v1"
     file.write_text(yaml.safe_dump({"backends": {"replicas": [{"name": "a", "url": url}]}}))
@@ -145,7 +145,7 @@ def test_the_command_says_so_in_one_line_without_what_was_secret(tmp_path: Path)
     assert "hunter2" not in done.stderr + done.stdout
 
 
-def test_a_key_in_a_header_of_the_configuration_is_refused() -> None:
+def test_key_in_configured_header_is_rejected() -> None:
     from agentguard.backends.config import BackendsOptions
 
     replica = {"name": "a", "url": "http://127.0.0.1:9/v1", "headers": {"Authorization": "Bearer hunter2"}}

@@ -66,7 +66,7 @@ def routes(proxy: Proxy) -> list[tuple[str, str]]:
     return [*ours, *models, *more, ("GET", "/ui/runs"), ("GET", "/"), ("GET", "/nothing")]
 
 
-def test_every_route_wants_a_key(scene: tuple[Proxy, FaultBackend]) -> None:
+def test_every_route_requires_a_key(scene: tuple[Proxy, FaultBackend]) -> None:
     proxy, a = scene
     before = len(a.requests)
     wrong = {
@@ -111,7 +111,7 @@ TRICKS = [
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "x/healthz?", "healthz", "127.0.0.1/healthz#", "[::1]", ""])
-def test_no_spelling_of_a_path_gets_by(scene: tuple[Proxy, FaultBackend], host: str) -> None:
+def test_no_spelling_of_a_path_bypasses_the_key(scene: tuple[Proxy, FaultBackend], host: str) -> None:
     proxy, a = scene
     before = len(a.requests)
 
@@ -125,7 +125,7 @@ def test_no_spelling_of_a_path_gets_by(scene: tuple[Proxy, FaultBackend], host: 
     assert len(a.requests) == before
 
 
-def test_other_methods_get_by_no_better(scene: tuple[Proxy, FaultBackend]) -> None:
+def test_other_methods_require_a_key(scene: tuple[Proxy, FaultBackend]) -> None:
     proxy, a = scene
     before = len(a.requests)
     for method in ("HEAD", "OPTIONS", "PUT", "PATCH", "DELETE", "TRACE", "CONNECT", "PROPFIND", "get", "X"):
@@ -140,7 +140,7 @@ def test_other_methods_get_by_no_better(scene: tuple[Proxy, FaultBackend]) -> No
     assert len(a.requests) == before
 
 
-def test_a_key_opens_what_its_scopes_say(scene: tuple[Proxy, FaultBackend]) -> None:
+def test_key_is_limited_to_its_scopes(scene: tuple[Proxy, FaultBackend]) -> None:
     proxy, a = scene
     may = {
         ("GET", "/status"): {"reader", "admin"},
@@ -168,7 +168,7 @@ def test_a_key_opens_what_its_scopes_say(scene: tuple[Proxy, FaultBackend]) -> N
         assert key.encode() not in sent  # our key must not reach the upstream
 
 
-def test_a_key_after_the_body_opens_nothing(scene: tuple[Proxy, FaultBackend]) -> None:
+def test_key_after_body_is_ignored(scene: tuple[Proxy, FaultBackend]) -> None:
     proxy, _ = scene
     data = (
         b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n"
@@ -179,7 +179,7 @@ def test_a_key_after_the_body_opens_nothing(scene: tuple[Proxy, FaultBackend]) -
     assert asyncio.run(send(proxy.port, data)).status == 401
 
 
-def test_without_keys_no_web_site_and_no_other_name_gets_in(tmp_path: Any) -> None:
+def test_proxy_without_keys_rejects_web_origins_and_foreign_hosts(tmp_path: Any) -> None:
     with FaultBackend(name="a") as a:
         settings = {"backends": {"replicas": replicas(a), "health": "off"}}
         with serving(tmp_path, settings) as proxy:
@@ -197,7 +197,7 @@ def test_without_keys_no_web_site_and_no_other_name_gets_in(tmp_path: Any) -> No
             assert get(proxy, "/status").status == 200
 
 
-def test_off_loopback_it_does_not_start_without_keys(tmp_path: Any) -> None:
+def test_public_address_without_keys_prevents_start(tmp_path: Any) -> None:
     settings = {"backends": {"replicas": [{"name": "a", "url": "http://127.0.0.1:9/v1"}]}}
     settings["listen"] = {"host": "0.0.0.0"}  # type: ignore[assignment]
     with pytest.raises(AssertionError, match="keys are needed"), serving(tmp_path, settings):

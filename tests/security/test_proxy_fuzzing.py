@@ -66,7 +66,7 @@ def described(proxy: Proxy, folder: Path) -> Path:
     return path
 
 
-def test_nothing_that_is_asked_ends_in_an_error_of_the_servers(tmp_path: Path) -> None:
+def test_fuzzed_requests_cause_no_server_error(tmp_path: Path) -> None:
     keys = [{"name": "k", "hash": HASH, "scopes": ["call", "read", "admin"], "tenant": "t"}]
     with FaultBackend() as backend, FaultBackend() as other:
         replicas = [{"name": f"r{n}", "url": one.url} for n, one in enumerate((backend, other))]

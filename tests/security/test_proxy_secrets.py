@@ -36,7 +36,7 @@ FAST = {
 
 
 @pytest.mark.parametrize("keys", [True, False], ids=["keys of ours", "the client's own key"])
-def test_no_key_is_written_or_said(tmp_path: Path, keys: bool) -> None:
+def test_no_output_contains_a_key(tmp_path: Path, keys: bool) -> None:
     key, hashed = generate_key()
     table = {f"w-{n}": (fault, Ok()) for n, (fault, _) in WHOLE.items()}
     table |= {f"s-{n}": (fault, Ok()) for n, (fault, _) in STREAMED.items()}
@@ -98,7 +98,7 @@ def _exported(store: Path) -> str:
     with contextlib.closing(sqlite3.connect(store)) as connection:
         ids = [one[0] for one in connection.execute("SELECT id FROM agentguard_runs")]
     assert ids
-    command = [sys.executable, "-c", "from agentguard.cli import main; main()", "export", *ids]
+    command = [sys.executable, "-c", "from agentguard.cli import main; main()", "convert", *ids]
     done = subprocess.run(
         [*command, "--store", f"sqlite:///{store}", "--to", "event_log"],
         capture_output=True, text=True, check=False, timeout=60, cwd=ROOT,

@@ -53,7 +53,7 @@ def get(proxy: Proxy, who: str, path: str, *, method: str = "GET") -> Got:
     return asyncio.run(ask(proxy.port, path, method=method, headers=of(who)))
 
 
-def test_runs_of_one_name_are_two_runs(scene: tuple[Proxy, FaultBackend, Path]) -> None:
+def test_equal_run_names_of_tenants_are_separate_runs(scene: tuple[Proxy, FaultBackend, Path]) -> None:
     proxy, _, _ = scene
     assert turn(proxy, "red", RUN, "a red secret").status == 200
     assert turn(proxy, "blue", RUN, "a blue secret").status == 200
@@ -65,7 +65,7 @@ def test_runs_of_one_name_are_two_runs(scene: tuple[Proxy, FaultBackend, Path]) 
         assert f"a {other} secret".encode() not in one.body
 
 
-def test_ids_of_the_other_are_as_if_they_were_not_there(scene: tuple[Proxy, FaultBackend, Path]) -> None:
+def test_ids_of_another_tenant_are_not_found(scene: tuple[Proxy, FaultBackend, Path]) -> None:
     proxy, _, _ = scene
     assert turn(proxy, "red", "only-red", "red alone").status == 200
     assert turn(proxy, "blue", "only-blue", "blue alone").status == 200
@@ -88,7 +88,7 @@ def test_ids_of_the_other_are_as_if_they_were_not_there(scene: tuple[Proxy, Faul
                 assert b"alone" not in got.body
 
 
-def test_the_viewer_shows_each_its_own(scene: tuple[Proxy, FaultBackend, Path]) -> None:
+def test_viewer_shows_each_tenant_its_own_runs(scene: tuple[Proxy, FaultBackend, Path]) -> None:
     proxy, _, store = scene
     turn(proxy, "red", "seen-red", "red words in the viewer")
     turn(proxy, "blue", "seen-blue", "blue words in the viewer")
@@ -125,7 +125,7 @@ def test_headers_cannot_name_a_tenant(scene: tuple[Proxy, FaultBackend, Path]) -
         assert b"only-red" not in got.body
 
 
-def test_an_agent_that_sets_off_recovery_for_ever_is_stopped_by_its_budget(tmp_path: Path) -> None:
+def test_endless_recovery_is_stopped_by_budget(tmp_path: Path) -> None:
     """A looping trajectory: the budget limits the guard's extra requests for any agent."""
     policy = {
         "version": 1,

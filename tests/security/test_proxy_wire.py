@@ -68,7 +68,9 @@ def stuff(proxy: Proxy, head: bytes, piece: bytes, count: int, *, seconds: float
 
 
 @pytest.mark.parametrize("framing", ["length", "chunked", "chunked-small", "length-lied"])
-def test_a_body_of_150_mb_is_refused_and_not_kept(scene: tuple[Proxy, FaultBackend], framing: str) -> None:
+def test_body_of_150_mb_is_rejected_without_buffering(
+    scene: tuple[Proxy, FaultBackend], framing: str
+) -> None:
     proxy, a = scene
     seen, before = len(a.requests), proxy.rss()
     head = b"POST " + CHAT + b" HTTP/1.1\r\nhost: 127.0.0.1\r\n"
@@ -87,7 +89,7 @@ def test_a_body_of_150_mb_is_refused_and_not_kept(scene: tuple[Proxy, FaultBacke
     assert asyncio.run(proxy.get("/healthz")).status == 200
 
 
-def test_many_large_bodies_at_once_are_bounded(tmp_path: object) -> None:
+def test_memory_of_concurrent_large_bodies_is_bounded(tmp_path: object) -> None:
     with FaultBackend(name="a") as a:
         settings = {"backends": {"replicas": replicas(a), "health": "off"}}
         settings["limits"] = {"max_body_bytes": 8 * MB, "max_buffered_bytes": 16 * MB, "body_timeout_s": 3.0}
@@ -124,7 +126,7 @@ def test_many_large_bodies_at_once_are_bounded(tmp_path: object) -> None:
     ],
     ids=["long value", "many", "long path", "long query", "500 names", "no end", "blank lines"],
 )
-def test_a_huge_head_is_refused(scene: tuple[Proxy, FaultBackend], head: bytes) -> None:
+def test_huge_head_is_rejected(scene: tuple[Proxy, FaultBackend], head: bytes) -> None:
     proxy, _ = scene
     before = proxy.rss()
     got = asyncio.run(send(proxy.port, head, seconds=10))
@@ -134,7 +136,7 @@ def test_a_huge_head_is_refused(scene: tuple[Proxy, FaultBackend], head: bytes) 
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("part", ["head", "body", "event"])
-def test_a_huge_answer_is_refused_and_not_kept(
+def test_huge_answer_is_rejected_without_buffering(
     scene: tuple[Proxy, FaultBackend], part: str, stream: bool
 ) -> None:
     proxy, a = scene
@@ -199,7 +201,7 @@ CORPUS = {
 
 
 @pytest.mark.parametrize("name", CORPUS)
-def test_what_two_servers_could_read_as_two_is_refused(scene: tuple[Proxy, FaultBackend], name: str) -> None:
+def test_ambiguous_request_is_rejected(scene: tuple[Proxy, FaultBackend], name: str) -> None:
     proxy, a = scene
     before = len(a.requests)
     got = stuff(proxy, CORPUS[name], b"", 0, seconds=4.0)
@@ -209,7 +211,7 @@ def test_what_two_servers_could_read_as_two_is_refused(scene: tuple[Proxy, Fault
     assert got == b"" or got.startswith((b"HTTP/1.1 4", b"HTTP/1.1 5")), got[:200]
 
 
-def test_what_goes_on_is_one_request_whatever_is_in_it(scene: tuple[Proxy, FaultBackend]) -> None:
+def test_forwarded_bytes_are_exactly_one_request(scene: tuple[Proxy, FaultBackend]) -> None:
     """Headers are rebuilt: connection headers, our headers and the client's proxy key are removed."""
     proxy, a = scene
     before = len(a.requests)

@@ -30,7 +30,7 @@ def judge(vllm_session: VllmServer) -> Iterator[CachedJudge]:
 
 
 @pytest.mark.parametrize("one", ATTACKS, ids=lambda one: one.name)
-def test_an_attack_changes_no_action_and_overturns_no_rule(judge: CachedJudge, one: Attack) -> None:
+def test_attack_changes_no_action_and_overrides_no_rule(judge: CachedJudge, one: Attack) -> None:
     on = [next(target for target in build_targets() if target.failed is failed) for failed in (True, False)]
     report = run_attacks(judge, attacks=(one,), targets=on)
     for tally in (report.attacks[one.name], report.placebos[one.name]):

@@ -102,7 +102,7 @@ def test_all_questions_of_a_run_share_one_prefill(vllm: VllmServer) -> None:
     assert sent == asked
 
 
-def test_the_same_question_again_gives_the_same_within_a_tolerance(vllm: VllmServer) -> None:
+def test_repeated_question_gives_same_answer_within_tolerance(vllm: VllmServer) -> None:
     judge = judge_of(vllm)
     run = run_of(6, "parasol")
     try:
@@ -113,7 +113,7 @@ def test_the_same_question_again_gives_the_same_within_a_tolerance(vllm: VllmSer
     assert warm.usage["cached_tokens"] > cold.usage["cached_tokens"]
 
 
-def test_a_run_longer_than_the_context_is_cut_until_it_fits(vllm: VllmServer) -> None:
+def test_run_longer_than_context_is_truncated(vllm: VllmServer) -> None:
     judge = judge_of(vllm, ChatOptions(deadline_s=240, characters_per_token=20))
     try:
         answers = judge.decide(run_of(150, "gondola"), (RUN_FAILED, RUN_FAILED))
@@ -135,7 +135,7 @@ ATTACKS = (
 
 
 @pytest.mark.parametrize("attack", ATTACKS)
-def test_text_that_attacks_the_judge_does_not_break_the_format(vllm: VllmServer, attack: str) -> None:
+def test_attacking_text_does_not_break_format(vllm: VllmServer, attack: str) -> None:
     steps = (
         Step(index=0, source=Source.AGENT, agent="walker", content="I open the door."),
         Step(index=1, source=Source.ENVIRONMENT, agent=attack, content=attack),
@@ -150,7 +150,7 @@ def test_text_that_attacks_the_judge_does_not_break_the_format(vllm: VllmServer,
     fits(answers[1], ("0", "1"))
 
 
-def test_no_control_token_of_a_run_reaches_the_model_as_one(vllm: VllmServer) -> None:
+def test_control_tokens_of_a_run_are_escaped(vllm: VllmServer) -> None:
     """The server's own tokenizer finds none of its control tokens in a judge's request."""
     from agentguard.judge.llm.prompt import render_run
 
@@ -174,7 +174,7 @@ def test_no_control_token_of_a_run_reaches_the_model_as_one(vllm: VllmServer) ->
     assert not control & set(plain)
 
 
-def test_an_unknown_model_is_an_error_value(vllm: VllmServer) -> None:
+def test_unknown_model_is_an_error_value(vllm: VllmServer) -> None:
     judge = ChatJudge(JudgeEndpoint(vllm.url, model="larger", options=SLOW))
     try:
         (answer,) = judge.decide(run_of(2, "paddle"), (RUN_FAILED,))
@@ -183,7 +183,7 @@ def test_an_unknown_model_is_an_error_value(vllm: VllmServer) -> None:
     assert answer.usage["fault"] == ErrorKind.NO_MODEL
 
 
-def test_a_cached_judge_does_not_call_the_server_again(vllm: VllmServer) -> None:
+def test_cached_judge_does_not_call_server_again(vllm: VllmServer) -> None:
     judge = judge_of(vllm)
     cached = CachedJudge(judge)
     run = run_of(4, "anchor")
@@ -197,7 +197,7 @@ def test_a_cached_judge_does_not_call_the_server_again(vllm: VllmServer) -> None
     assert vllm.metrics()["vllm:prompt_tokens_total"] == before
 
 
-def test_a_model_writes_json_under_the_schema(vllm: VllmServer) -> None:
+def test_model_writes_json_under_schema(vllm: VllmServer) -> None:
     """A model this small produces little of use, so the result must be a schema or a clear refusal."""
     endpoint = JudgeEndpoint(vllm.url, options=SLOW)
     form = {
@@ -225,7 +225,7 @@ def test_a_model_writes_json_under_the_schema(vllm: VllmServer) -> None:
 
 
 @pytest.mark.kills
-def test_a_server_killed_in_the_middle_of_a_call_gives_errors_within_the_deadline(vllm: VllmServer) -> None:
+def test_server_killed_during_call_gives_errors_within_deadline(vllm: VllmServer) -> None:
     judge = judge_of(vllm, ChatOptions(deadline_s=30))
     questions = tuple(Predicate(id=f"q{i}", text=f"Is there a {word}?") for i, word in enumerate(WORDS))
     try:

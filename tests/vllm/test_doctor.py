@@ -41,7 +41,7 @@ def doctor(path: Path, *more: str) -> tuple[int, dict[str, list[dict[str, str]]]
     return result.exit_code, held
 
 
-def test_a_real_server_is_well_as_backend_and_as_judge(vllm: VllmServer, config: Path) -> None:
+def test_real_server_passes_as_backend_and_judge(vllm: VllmServer, config: Path) -> None:
     status, found = doctor(config)
     assert status == 0, found
     (backend,), (judge,) = found["backends"], found["judge"]
@@ -50,8 +50,8 @@ def test_a_real_server_is_well_as_backend_and_as_judge(vllm: VllmServer, config:
     assert "structured outputs" in judge["found"]
 
 
-def test_how_well_it_judges_is_told_as_judge_check_tells_it(vllm: VllmServer, config: Path) -> None:
-    status, found = doctor(config, "--canaries")
+def test_doctor_reports_accuracy_like_judge_check(vllm: VllmServer, config: Path) -> None:
+    status, found = doctor(config, "--probe")
     structured, judging = found["judge"]
     assert structured["condition"] == "ok"
     count = len(build_reference_runs())
@@ -64,7 +64,7 @@ def test_how_well_it_judges_is_told_as_judge_check_tells_it(vllm: VllmServer, co
 
 
 @pytest.mark.kills
-def test_one_that_was_killed_is_wrong_with_a_way_out(vllm: VllmServer, config: Path) -> None:
+def test_killed_server_fails_with_remedy(vllm: VllmServer, config: Path) -> None:
     vllm.kill()
     status, found = doctor(config)
     assert status == 1

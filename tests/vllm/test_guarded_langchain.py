@@ -124,13 +124,13 @@ def _named(message: AIMessage, name: str) -> list[Any]:
     return [call for call in message.tool_calls if call["name"] == name]
 
 
-def test_an_agent_is_taken_back_and_books_once(vllm: VllmServer, tmp_path: Path) -> None:
+def test_agent_is_rolled_back_and_books_once(vllm: VllmServer, tmp_path: Path) -> None:
     world = World(vllm, tmp_path / "runs.db")
     out = world.agent().invoke({"messages": [HumanMessage(TASK)]}, {"recursion_limit": 60})
     world.check(out["messages"])
 
 
-def test_a_streamed_agent_in_a_guarded_graph_is_forked(vllm: VllmServer, tmp_path: Path) -> None:
+def test_streamed_agent_in_guarded_graph_is_forked(vllm: VllmServer, tmp_path: Path) -> None:
     world = World(vllm, tmp_path / "runs.db")
     app = world.guard.langgraph(world.agent(checkpointer=InMemorySaver()), on_run=world.sessions.append)
     config = {"configurable": {"thread_id": "1"}, "recursion_limit": 80}

@@ -74,7 +74,7 @@ class World:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_chat_completions(vllm: VllmServer, stream: bool, tmp_path: Path) -> None:
+def test_guarded_chat_completions_book_once(vllm: VllmServer, stream: bool, tmp_path: Path) -> None:
     world, inner = World(tmp_path / "runs.db"), Steered()
     http = DefaultHttpxClient(transport=world.guard.transport(inner=inner, on_run=world.sessions.append))
     tools: Any = [{"type": "function", "function": tool} for tool in TOOLS]
@@ -102,7 +102,7 @@ def test_chat_completions(vllm: VllmServer, stream: bool, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_responses_of_the_asynchronous_client(vllm: VllmServer, stream: bool, tmp_path: Path) -> None:
+def test_guarded_asynchronous_responses_book_once(vllm: VllmServer, stream: bool, tmp_path: Path) -> None:
     world, inner = World(tmp_path / "runs.db"), AsyncSteered()
     http = DefaultAsyncHttpxClient(
         transport=world.guard.atransport(inner=inner, on_run=world.sessions.append, hold="all")
@@ -135,7 +135,7 @@ def test_responses_of_the_asynchronous_client(vllm: VllmServer, stream: bool, tm
     world.check(asyncio.run(agent()), inner.seen, json.dumps(items))
 
 
-def test_an_answer_that_the_server_cut_off_is_no_end(vllm: VllmServer) -> None:
+def test_truncated_answer_is_not_an_end(vllm: VllmServer) -> None:
     sessions: list[Session] = []
     guard = Guard(accept=lambda run: "an end would be refused")
     http = DefaultHttpxClient(transport=guard.transport(on_run=sessions.append))

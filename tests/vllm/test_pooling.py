@@ -107,7 +107,7 @@ def failed(judge: PoolingJudge, runs: Sequence[Trajectory]) -> list[float]:
     return [one.probabilities["yes"] for one in told]
 
 
-def test_a_trained_classifier_answers_as_transformers_does(
+def test_trained_classifier_matches_transformers(
     trained: tuple[Path, dict[str, list[float]]],
 ) -> None:
     folder, expected = trained
@@ -131,7 +131,7 @@ def test_a_trained_classifier_answers_as_transformers_does(
             judge.close()
 
 
-def test_a_scorer_answers_as_transformers_does(trained: tuple[Path, dict[str, list[float]]]) -> None:
+def test_scorer_matches_transformers(trained: tuple[Path, dict[str, list[float]]]) -> None:
     folder, expected = trained
     with served(folder / "score") as server:
         judge = judge_of(server.url, SCORE, ClassifierSpec(question="*", task="score", by="step"))
@@ -146,7 +146,17 @@ def test_a_scorer_answers_as_transformers_does(trained: tuple[Path, dict[str, li
 @contextmanager
 def watched(model: Path, task: str, tmp_path: Path) -> Iterator[Serving]:
     """Run the classifier under ``agentguard judge serve``."""
-    often = ("--heartbeat-s", "1", "--canary-s", "1", "--start-s", "600", "--restarts", "1", "--offline")
+    often = (
+        "--health-interval",
+        "1",
+        "--probe-interval",
+        "1",
+        "--startup-timeout",
+        "600",
+        "--max-restarts",
+        "1",
+        "--offline",
+    )
     flags = ("--task", task, *often, "--log", str(tmp_path / "server.log"))
     more = ("--", "--dtype", "float32", "--enforce-eager")
     with serving(str(model), PYTHON, *flags, *more, environment=CPU_ENVIRONMENT) as process:
@@ -160,7 +170,7 @@ def embedding(minilm: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterato
         yield process, process.until("ready")
 
 
-def test_a_head_of_ones_own_over_embeddings(embedding: tuple[Serving, State]) -> None:
+def test_custom_head_over_embeddings_classifies(embedding: tuple[Serving, State]) -> None:
     url = embedding[1]["url"]
     endpoint = JudgeEndpoint(url, options=EndpointOptions(deadline_s=120))
     texts = [build_text_pairs(one.run, RUN_FAILED, CLASSIFY, max_characters=ROOM)[0][1] for one in RUNS]
@@ -181,7 +191,7 @@ def test_a_head_of_ones_own_over_embeddings(embedding: tuple[Serving, State]) ->
     assert told == pytest.approx(expected, abs=0.02)
 
 
-def test_a_hang_that_only_the_canary_sees_is_ended(embedding: tuple[Serving, State]) -> None:
+def test_hang_visible_only_to_canary_is_restarted(embedding: tuple[Serving, State]) -> None:
     process, ready = embedding
     assert (ready["canary"]["right"], ready["canary"]["asked"]) == (3, 3)
     (engine,) = [pid for pid, name in children(ready["pid"]).items() if "Engine" in name]
@@ -195,7 +205,7 @@ def test_a_hang_that_only_the_canary_sees_is_ended(embedding: tuple[Serving, Sta
     assert again["url"] == ready["url"]
 
 
-def test_weights_that_were_exchanged_are_not_served(
+def test_exchanged_weights_are_not_served(
     trained: tuple[Path, dict[str, list[float]]], tmp_path: Path
 ) -> None:
     model = shutil.copytree(trained[0] / "classify", tmp_path / "model")

@@ -55,7 +55,7 @@ def document(url: str, folder: Path) -> Body:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_looping_agent_is_taken_back(vllm: VllmServer, stream: bool, tmp_path: Path) -> None:
+def test_looping_agent_is_rolled_back(vllm: VllmServer, stream: bool, tmp_path: Path) -> None:
     tools: Any = [{"type": "function", "function": tool} for tool in TOOLS]
     messages: list[Any] = [{"role": "user", "content": TASK}]
     booked: list[int] = []
@@ -99,7 +99,7 @@ def test_a_looping_agent_is_taken_back(vllm: VllmServer, stream: bool, tmp_path:
         assert len(kept.branches) == 2
 
 
-def test_every_api_of_vllm_passes_the_proxy(vllm: VllmServer, tmp_path: Path) -> None:
+def test_every_vllm_api_passes_the_proxy(vllm: VllmServer, tmp_path: Path) -> None:
     """The proxy returns the server's answers, token by token or at once."""
     asked: list[Any] = [{"role": "user", "content": "Say something."}]
     with (
@@ -122,9 +122,7 @@ def test_every_api_of_vllm_passes_the_proxy(vllm: VllmServer, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("api", ["chat", "completions"])
-def test_a_stream_that_breaks_off_is_continued_from_its_text(
-    vllm: VllmServer, api: str, tmp_path: Path
-) -> None:
+def test_interrupted_stream_is_continued_from_its_text(vllm: VllmServer, api: str, tmp_path: Path) -> None:
     """The connection is reset in the middle; vLLM continues the text that the client has received."""
     path = "/v1/chat/completions" if api == "chat" else "/v1/completions"
     asked: Body = {"model": "judge", "max_tokens": 24, "temperature": 0, "ignore_eos": True, "stream": True}

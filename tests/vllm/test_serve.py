@@ -33,7 +33,17 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(1_800)]
 
 DEADLINE_S = 20.0
 MARGIN_S = 15.0
-FLAGS = ("--context", "4096", "--offline", "--heartbeat-s", "1", "--canary-s", "30", "--start-s", "600")
+FLAGS = (
+    "--max-model-len",
+    "4096",
+    "--offline",
+    "--health-interval",
+    "1",
+    "--probe-interval",
+    "30",
+    "--startup-timeout",
+    "600",
+)
 
 
 @pytest.fixture
@@ -68,7 +78,7 @@ def engine_of(pid: int) -> int:
     return named[0]
 
 
-def test_its_engine_is_killed_under_a_diagnosis_and_it_comes_back(served: Serving) -> None:
+def test_engine_killed_during_diagnosis_restarts(served: Serving) -> None:
     ready = served.until("ready")
     assert ready["canary"]["asked"] == 3
     assert get(ready["state_url"])[0] == 200

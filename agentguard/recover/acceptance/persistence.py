@@ -2,7 +2,7 @@
 
 An entry's input is what was asked, as chat messages, without what the guard told the agent meanwhile and
 without the refused outputs before it: so the attempts at one thing have one input, and an accepted and a
-refused one are a pair. `agentguard export --to sft` and ``--to preference`` read the record.
+refused one are a pair. `agentguard convert --to sft` and ``--to preference`` read the record.
 """
 
 from __future__ import annotations

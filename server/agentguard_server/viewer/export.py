@@ -46,7 +46,7 @@ def render_html(data: RunData, renderer: Renderer | None = None) -> str:
 
 
 class HtmlExporter:
-    """Exporter ``html`` of ``agentguard export``."""
+    """Exporter ``html`` of ``agentguard convert``."""
 
     def of_record(self, record: Record) -> bytes:
         """Export a run of a file, diagnosed now."""

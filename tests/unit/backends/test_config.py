@@ -15,7 +15,7 @@ def parse(**section):
     return BackendsOptions.parse({**ONE, **section})
 
 
-def test_the_least_that_can_be_said_gets_the_usual():
+def test_minimal_config_gets_defaults():
     options = parse()
     assert names(options) == [
         "timeout", "load_shedding", "retry", "hedge", "adaptive_throttling", "circuit_breaker", "attempt_timeout", "stream_timeout",  # noqa: E501
@@ -28,7 +28,7 @@ def test_the_least_that_can_be_said_gets_the_usual():
     assert options.health.path == "/models"
 
 
-def test_a_mapping_changes_the_usual_order_and_a_list_is_the_order():
+def test_mapping_changes_default_order_and_list_replaces_it():
     changed = parse(
         pipeline={"hedge": False, "adaptive_throttling": "off", "retry": {"backoff": {"initial_delay_s": 1}}}
     )
@@ -50,7 +50,7 @@ def test_a_mapping_changes_the_usual_order_and_a_list_is_the_order():
     assert names(parse(pipeline=[])) == []
 
 
-def test_what_is_nested_keeps_the_rest_of_its_own_defaults():
+def test_nested_options_keep_other_defaults():
     hedge = parse(pipeline={"hedge": {"budget": {"ratio": 0.1}}}).pipeline[3]
     assert (hedge.budget.ratio, hedge.budget.reserve) == (0.1, 0.0)
     assert parse(pipeline={"attempt_timeout": None}).pipeline[6].seconds == 300.0
@@ -62,7 +62,7 @@ def test_models_can_be_a_list_or_a_mapping():
     assert ReplicaOptions(name="a", url="http://x", models={"m": "n"}).models == {"m": "n"}
 
 
-def test_a_policy_is_a_name_or_has_options():
+def test_policy_is_a_name_or_has_options():
     assert (
         parse(load_balancing={"name": "prefix_affinity", "max_load_factor": 2}).load_balancing.max_load_factor
         == 2.0
@@ -70,7 +70,7 @@ def test_a_policy_is_a_name_or_has_options():
     assert parse(load_balancing="session_affinity").load_balancing.max_load_factor == 0.0
 
 
-def test_parts_can_be_switched_off():
+def test_parts_can_be_disabled():
     options = parse(health=False, outlier="off", quorum=False, probe=False)
     assert (options.health, options.outlier, options.quorum, options.probe) == (None, None, None, None)
 
@@ -129,7 +129,7 @@ def test_equal_sections_are_equal():
         ({"polcy": "x"}, "polcy"),
     ],
 )
-def test_what_is_wrong_is_named(section, says):
+def test_error_names_the_invalid_field(section, says):
     with pytest.raises(ConfigError) as caught:
         parse(**section)
     assert says in str(caught.value)
@@ -137,7 +137,7 @@ def test_what_is_wrong_is_named(section, says):
     assert "pw" not in str(caught.value)
 
 
-def test_a_section_must_be_a_mapping():
+def test_section_must_be_a_mapping():
     for given in (None, [], "x", 3):
         with pytest.raises(ConfigError):
             BackendsOptions.parse(given)

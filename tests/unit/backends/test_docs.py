@@ -26,43 +26,43 @@ OPTIONS = sorted({name for section in SECTIONS for name in section.model_fields}
 
 
 @pytest.mark.parametrize("name", [*OPTIONS, *HttpLimits.__dataclass_fields__])
-def test_options(name):
+def test_page_names_every_option(name):
     assert f"`{name}`" in PAGE or f"{name}:" in PAGE
 
 
 @pytest.mark.parametrize("name", QuorumOptions.model_fields)
-def test_options_of_votes(name):
+def test_page_names_every_vote_option(name):
     assert f"`{name}`" in PAGE
 
 
 @pytest.mark.parametrize("name", list_policies())
-def test_policies_and_their_options(name):
+def test_page_names_every_policy_and_its_options(name):
     assert f"| `{name}` |" in PAGE
     for option in get_policy_factory(name).__dataclass_fields__:
         assert f"`{option}" in PAGE
 
 
-def test_states():
+def test_page_names_every_state():
     source = Path(status.__file__).read_text(encoding="utf-8")
     for state in {*re.findall(r'^        \("(\w+)"', source, re.M), "up", "leaving"}:
         assert f"`{state}`" in PAGE
 
 
-def test_the_order_is_the_usual_one():
+def test_shown_order_is_the_default():
     lines = Scene(a=[ok()], b=[ok()], c=[ok()]).pool.explain()
     shown = re.search(r"```\n(1\. .*?)```", PAGE, re.S).group(1).splitlines()
     for line, real in zip(shown, lines, strict=False):
         assert re.sub(r"=\(\.\.\.\)", "=(", line).split("(")[0] == real.split("(")[0]
 
 
-def test_the_configuration_is_one(monkeypatch):
+def test_shown_configuration_is_valid(monkeypatch):
     import yaml
 
     for block in re.findall(r"```yaml\n(.*?)```", PAGE, re.S):
         assert len(BackendsOptions.parse(yaml.safe_load(block)["backends"]).replicas) == 3
 
 
-def test_the_first_example_runs():
+def test_first_example_runs():
     code = re.search(r"```python\n(.*?)```", PAGE, re.S).group(1)
     body = b'{"model": "qwen3", "messages": [{"role": "user", "content": "hello"}]}'
     with FaultBackend() as one, FaultBackend() as other:

@@ -14,7 +14,7 @@ async def replicas(scene, count=6):
 
 
 @pytest.mark.parametrize("sick", [fail("unsent"), hang(), refuse(500), refuse(503)])
-def test_a_replica_without_a_pulse_is_not_used_until_it_has_one_again(sick):
+def test_replica_without_heartbeat_is_unused_until_it_recovers(sick):
     scene = Scene(a=[ok()], b=[ok()], health=BEAT, load_balancing="round_robin")
 
     async def main():
@@ -32,7 +32,7 @@ def test_a_replica_without_a_pulse_is_not_used_until_it_has_one_again(sick):
 
 
 @pytest.mark.parametrize("well", [refuse(401), refuse(404), refuse(429), stream("x")])
-def test_any_answer_but_a_fault_of_the_server_is_a_pulse(well):
+def test_any_answer_except_server_error_is_a_heartbeat(well):
     scene = Scene(a=[ok()], b=[ok()], health=BEAT, load_balancing="round_robin")
 
     async def main():
@@ -43,7 +43,7 @@ def test_any_answer_but_a_fault_of_the_server_is_a_pulse(well):
     scene.run(main)
 
 
-def test_one_missed_beat_is_not_enough():
+def test_single_missed_heartbeats_do_not_count():
     scene = Scene(a=[ok()], b=[ok()], health={**BEAT, "unhealthy_threshold": 3})
     beats = [fail(), fail(), ok(seconds=0)] * 10
 
@@ -58,7 +58,7 @@ def test_one_missed_beat_is_not_enough():
     scene.run(main)
 
 
-def test_a_look_that_fails_in_an_unknown_way_is_not_the_last():
+def test_unexpected_check_error_does_not_stop_checks():
     scene = Scene(a=[ok()], b=[ok()], health=BEAT)
 
     async def odd(one, request):
@@ -88,7 +88,7 @@ def singing(right):
     return act
 
 
-def test_a_replica_that_answers_wrongly_is_used_no_more_though_it_is_well():
+def test_wrong_canary_answer_removes_replica_despite_heartbeat():
     true = {"a": True}
     scene = Scene(a=[singing(lambda: true["a"])], b=[singing(lambda: True)], health=BEAT, probe=SONG)
 
@@ -108,7 +108,7 @@ def test_a_replica_that_answers_wrongly_is_used_no_more_though_it_is_well():
     scene.run(main)
 
 
-def test_wrong_answers_are_worse_than_none_even_in_a_panic():
+def test_corrupting_replica_is_unused_even_in_panic():
     scene = Scene(a=[singing(lambda: False)], probe=SONG)
 
     async def main():
@@ -120,7 +120,7 @@ def test_wrong_answers_are_worse_than_none_even_in_a_panic():
     scene.run(main)
 
 
-def test_an_engine_that_hangs_behind_a_server_that_is_well_is_found():
+def test_hanging_engine_behind_healthy_server_is_detected():
     scene = Scene(a=[ok("four", seconds=0.01), hang()], b=[ok("four", seconds=0.01)], health=BEAT, probe=SONG)
 
     async def main():
@@ -132,7 +132,7 @@ def test_an_engine_that_hangs_behind_a_server_that_is_well_is_found():
     scene.run(main)
 
 
-def test_a_canary_that_is_refused_says_nothing():
+def test_refused_canary_is_inconclusive():
     scene = Scene(a=[refuse(404)], probe=SONG)
 
     async def main():
@@ -143,7 +143,7 @@ def test_a_canary_that_is_refused_says_nothing():
     scene.run(main)
 
 
-def test_a_canary_asks_for_the_model_by_the_name_that_it_has_at_the_replica():
+def test_canary_uses_the_model_name_of_the_replica():
     def model(**options):
         scene = Scene(a=[ok()], per={"a": options})
         one = scene.pool._load_balancer.replicas["a"]
@@ -156,7 +156,7 @@ def test_a_canary_asks_for_the_model_by_the_name_that_it_has_at_the_replica():
     assert model().target == "/chat/completions"
 
 
-def test_a_canary_suits_only_who_can_be_asked():
+def test_canary_skips_replicas_without_a_chat_api():
     scene = Scene(a=[ok()], per={"a": {"apis": ["embeddings"]}}, probe=SONG)
 
     async def main():
@@ -180,7 +180,7 @@ class Wire:
         self.receive = receive
 
 
-def test_what_one_machine_finds_another_heeds_for_a_while():
+def test_hint_of_another_machine_applies_for_a_while():
     here, there = Wire(), Wire()
     first = Scene(a=[ok()], b=[ok()], health=BEAT, hints=here)
 
@@ -205,7 +205,7 @@ def test_what_one_machine_finds_another_heeds_for_a_while():
     second.run(heeding)
 
 
-def test_hints_against_all_are_not_heeded():
+def test_hints_against_all_replicas_are_ignored():
     wire = Wire()
     source = Wire()
     scene = Scene(a=[ok()], b=[ok()], hints=wire, load_balancing="round_robin")
@@ -226,7 +226,7 @@ def test_hints_against_all_are_not_heeded():
     scene.run(main)
 
 
-def test_what_is_new_is_looked_at_again_soon_and_what_is_known_is_not():
+def test_only_changed_state_is_checked_at_short_interval():
     scene = Scene(
         a=[ok()],
         b=[ok()],

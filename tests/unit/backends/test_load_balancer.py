@@ -72,7 +72,7 @@ def expected(kinds, *, continues, hedge):
         ["round_robin", "least_request", "weighted", "priority", "session_affinity", "prefix_affinity"]
     ),
 )
-def test_the_choice_keeps_to_its_rules(kinds, continues, hedge, policy):
+def test_choice_matches_reference_rules(kinds, continues, hedge, policy):
     kinds = [{**kind, "name": name} for name, kind in zip(NAMES, kinds, strict=False)]
     per = {
         kind["name"]: {
@@ -108,7 +108,7 @@ def test_the_choice_keeps_to_its_rules(kinds, continues, hedge, policy):
         assert found in wanted
 
 
-def test_time_alone_brings_back_what_rests_or_was_hinted_at():
+def test_cooldown_ends_by_time_alone():
     scene = Scene(a=[ok()], b=[ok()], load_balancing="priority")
     choice = scene.pool._load_balancer
 

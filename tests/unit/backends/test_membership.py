@@ -11,7 +11,7 @@ def replica(scene, name, **more):
     return ReplicaOptions.model_validate({**scene.replica(name), **more})
 
 
-def test_a_replica_that_is_added_gets_requests():
+def test_added_replica_gets_requests():
     scene = Scene(a=[ok()], load_balancing="round_robin")
 
     async def main():
@@ -24,7 +24,7 @@ def test_a_replica_that_is_added_gets_requests():
     scene.run(main)
 
 
-def test_a_draining_replica_finishes_what_it_has_and_gets_nothing_new():
+def test_draining_replica_finishes_requests_and_gets_no_new_ones():
     scene = Scene(a=[ok(seconds=5)], b=[ok()], load_balancing="priority", order={"hedge": "off"})
 
     async def main():
@@ -43,7 +43,7 @@ def test_a_draining_replica_finishes_what_it_has_and_gets_nothing_new():
     scene.run(main)
 
 
-def test_a_replica_that_is_removed_finishes_its_stream_and_is_closed_then():
+def test_removed_replica_finishes_its_stream_and_is_closed():
     scene = Scene(a=[stream("he", "llo", gap=2.0)], b=[ok()], load_balancing="priority")
 
     async def main():
@@ -63,7 +63,7 @@ def test_a_replica_that_is_removed_finishes_its_stream_and_is_closed_then():
     scene.run(main)
 
 
-def test_no_request_is_lost_while_replicas_come_and_go():
+def test_membership_changes_lose_no_request():
     scene = Scene(a=[ok(seconds=0.5)], b=[ok(seconds=0.5)], load_balancing="round_robin")
     found = []
 
@@ -89,7 +89,7 @@ def test_no_request_is_lost_while_replicas_come_and_go():
     assert all(one.closed for one in scene.made)
 
 
-def test_what_needs_no_new_connection_changes_in_place():
+def test_compatible_changes_keep_the_connection():
     scene = Scene(a=[ok()], b=[ok()], load_balancing="priority")
 
     async def main():
@@ -103,7 +103,7 @@ def test_what_needs_no_new_connection_changes_in_place():
     scene.run(main)
 
 
-def test_a_new_url_makes_a_new_connection_and_the_old_one_is_closed():
+def test_new_url_replaces_and_closes_connection():
     scene = Scene(a=[ok(seconds=3)])
 
     async def main():
@@ -121,7 +121,7 @@ def test_a_new_url_makes_a_new_connection_and_the_old_one_is_closed():
     scene.run(main)
 
 
-def test_a_new_key_makes_a_new_connection(monkeypatch):
+def test_new_key_replaces_connection(monkeypatch):
     monkeypatch.setenv("POOL_TEST_KEY", "one")
     scene = Scene(a=[ok()], per={"a": {"api_key_env": "POOL_TEST_KEY"}})
 
@@ -136,7 +136,7 @@ def test_a_new_key_makes_a_new_connection(monkeypatch):
     scene.run(main)
 
 
-def test_a_configuration_that_can_not_be_made_changes_nothing():
+def test_invalid_config_changes_nothing():
     scene = Scene(a=[ok()], load_balancing="priority")
     connect = scene.connect
 
@@ -156,7 +156,7 @@ def test_a_configuration_that_can_not_be_made_changes_nothing():
     scene.run(main)
 
 
-def test_a_new_pipeline_and_policy_hold_from_the_next_request_on():
+def test_new_pipeline_and_policy_apply_to_next_request():
     scene = Scene(a=[fail()], b=[ok()], load_balancing="priority")
 
     async def main():
@@ -173,7 +173,7 @@ def test_a_new_pipeline_and_policy_hold_from_the_next_request_on():
     scene.run(main)
 
 
-def test_health_begins_and_ends_with_its_options():
+def test_health_checks_start_and_stop_with_their_options():
     scene = Scene(a=[ok()])
 
     async def main():
@@ -190,7 +190,7 @@ def test_health_begins_and_ends_with_its_options():
     scene.run(main)
 
 
-def test_closing_ends_what_still_runs_on_those_that_left():
+def test_close_ends_requests_of_removed_replicas():
     scene = Scene(a=[stream("he", "llo", gap=3.0)], b=[ok()], load_balancing="priority")
 
     async def main():
@@ -204,7 +204,7 @@ def test_closing_ends_what_still_runs_on_those_that_left():
     scene.run(main)
 
 
-def test_a_new_deadline_holds_at_once_and_the_budgets_stay():
+def test_new_deadline_applies_at_once_and_budgets_remain():
     scene = Scene(a=[ok(seconds=50)])
 
     async def main():

@@ -31,7 +31,7 @@ FIRST = {"load_balancing": "priority"}
 QUICK = {"retry": {"backoff": {"jitter": 0.0}}}
 
 
-def test_a_request_that_goes_well_is_answered_by_one_replica_and_has_no_notes():
+def test_successful_request_uses_one_replica_without_notes():
     scene = Scene(a=[ok()], b=[ok()], load_balancing="round_robin")
 
     async def main():
@@ -46,7 +46,7 @@ def test_a_request_that_goes_well_is_answered_by_one_replica_and_has_no_notes():
 @pytest.mark.parametrize(
     "act", [fail(), fail("unsent"), refuse(500), refuse(503), refuse(429), body(b"<html>")]
 )
-def test_what_fails_before_the_first_token_goes_to_another_replica(act):
+def test_failure_before_first_token_fails_over(act):
     scene = Scene(a=[act], b=[ok()], **FIRST)
 
     async def main():
@@ -57,7 +57,7 @@ def test_what_fails_before_the_first_token_goes_to_another_replica(act):
     scene.run(main)
 
 
-def test_three_attempts_go_to_three_replicas_and_no_more_are_made():
+def test_three_attempts_use_three_replicas():
     scene = Scene(a=[refuse(500)], b=[refuse(502)], c=[refuse(503)], d=[ok()], **FIRST)
 
     async def main():
@@ -69,7 +69,7 @@ def test_three_attempts_go_to_three_replicas_and_no_more_are_made():
 
 
 @pytest.mark.parametrize("status", [400, 401, 404, 422])
-def test_the_callers_own_fault_is_not_tried_again(status):
+def test_caller_error_is_not_retried(status):
     scene = Scene(a=[refuse(status)], b=[ok()], **FIRST)
 
     async def main():
@@ -81,7 +81,7 @@ def test_the_callers_own_fault_is_not_tried_again(status):
     scene.run(main)
 
 
-def test_what_has_effects_is_tried_again_only_if_it_was_not_sent():
+def test_request_with_effects_is_retried_only_if_unsent():
     async def counts(act):
         scene = Scene(a=[act], b=[ok()], **FIRST)
         return scene, lambda: scene.attempt(idempotent=False)
@@ -92,7 +92,7 @@ def test_what_has_effects_is_tried_again_only_if_it_was_not_sent():
         assert scene.counts()["b"] == expected
 
 
-def test_a_replica_that_asks_for_a_pause_gets_it_and_the_request_does_not_wait_for_it():
+def test_retry_after_rests_replica_without_delaying_request():
     scene = Scene(a=[refuse(429, 20.0), ok()], b=[ok()], **FIRST)
 
     async def main():
@@ -106,7 +106,7 @@ def test_a_replica_that_asks_for_a_pause_gets_it_and_the_request_does_not_wait_f
     scene.run(main)
 
 
-def test_the_only_replica_is_waited_for_as_it_asks():
+def test_retry_after_of_only_replica_is_awaited():
     scene = Scene(a=[refuse(429, 20.0), ok()])
 
     async def main():
@@ -116,7 +116,7 @@ def test_the_only_replica_is_waited_for_as_it_asks():
     scene.run(main)
 
 
-def test_a_negative_pause_stops_though_there_is_another_replica():
+def test_negative_retry_after_stops_despite_other_replica():
     scene = Scene(a=[refuse(503, -1.0)], b=[ok()], **FIRST)
 
     async def main():
@@ -126,7 +126,7 @@ def test_a_negative_pause_stops_though_there_is_another_replica():
     scene.run(main)
 
 
-def test_a_request_goes_only_to_who_serves_its_model_and_speaks_its_api():
+def test_request_goes_to_replica_with_its_model_and_api():
     per = {"a": {"models": ["other"]}, "b": {"models": {"m": "served"}}, "c": {"apis": ["embeddings"]}}
     scene = Scene(a=[ok()], b=[ok()], c=[ok()], per=per)
 
@@ -144,7 +144,7 @@ def test_a_request_goes_only_to_who_serves_its_model_and_speaks_its_api():
     scene.run(main)
 
 
-def test_any_other_model_can_be_sent_somewhere():
+def test_wildcard_model_accepts_unknown_models():
     per = {"a": {"models": ["m"]}, "b": {"models": {"*": "*"}}, "c": {"models": {"*": "small"}}}
     scene = Scene(a=[ok()], b=[ok()], c=[ok()], per=per, **FIRST)
 
@@ -158,7 +158,7 @@ def test_any_other_model_can_be_sent_somewhere():
     scene.run(main)
 
 
-def test_names_of_models_that_clients_make_up_take_no_memory():
+def test_unknown_model_names_use_no_memory():
     scene = Scene(a=[ok(seconds=0)])
 
     async def main():
@@ -169,7 +169,7 @@ def test_names_of_models_that_clients_make_up_take_no_memory():
     scene.run(main)
 
 
-def test_the_passive_tier_is_used_only_while_the_active_one_can_not_be():
+def test_passive_tier_is_used_only_if_active_tier_is_unavailable():
     per = {"a": {"priority": 0}, "b": {"priority": 1}}
     scene = Scene(a=[ok(), fail("unsent"), ok()], b=[ok()], per=per)
 
@@ -181,7 +181,7 @@ def test_the_passive_tier_is_used_only_while_the_active_one_can_not_be():
     scene.run(main)
 
 
-def test_a_replica_that_fails_is_ejected_and_comes_back():
+def test_failing_replica_is_ejected_and_returns():
     """LiteLLM #34836: 25 failures in a row do not remove a deployment there."""
     scene = Scene(
         a=[fail()] * 5 + [ok()], b=[ok()], load_balancing="round_robin", order={"circuit_breaker": "off"}
@@ -202,7 +202,7 @@ def test_a_replica_that_fails_is_ejected_and_comes_back():
     scene.run(main)
 
 
-def test_where_too_few_are_sound_all_are_used():
+def test_panic_uses_all_replicas():
     scene = Scene(
         a=[ok()],
         b=[ok()],
@@ -229,7 +229,7 @@ def test_where_too_few_are_sound_all_are_used():
     scene.run(main)
 
 
-def test_an_open_breaker_sends_requests_elsewhere_at_no_cost():
+def test_open_breaker_redirects_requests_without_cost():
     order = {"circuit_breaker": {"minimum_throughput": 4, "break_duration_s": 60}}
     scene = Scene(a=[refuse(500)], b=[ok()], load_balancing="round_robin", outlier="off", order=order)
 
@@ -248,7 +248,7 @@ def test_an_open_breaker_sends_requests_elsewhere_at_no_cost():
     scene.run(main)
 
 
-def test_when_every_breaker_is_open_the_refusal_is_quick_and_says_when_to_come_again():
+def test_all_breakers_open_rejects_fast_with_retry_after():
     order = {"circuit_breaker": {"minimum_throughput": 4, "break_duration_s": 60}, "retry": "off"}
     scene = Scene(a=[refuse(500)], outlier="off", order=order)
 
@@ -267,7 +267,7 @@ def test_when_every_breaker_is_open_the_refusal_is_quick_and_says_when_to_come_a
     scene.run(main)
 
 
-def test_a_full_replica_is_passed_over_and_when_all_are_full_requests_are_refused():
+def test_full_replica_is_skipped_and_full_pool_rejects():
     per = {"a": {"max_concurrent": 1}, "b": {"max_concurrent": 2}}
     scene = Scene(a=[ok(seconds=5)], b=[ok(seconds=5)], per=per, order={"hedge": "off"})
 
@@ -279,7 +279,7 @@ def test_a_full_replica_is_passed_over_and_when_all_are_full_requests_are_refuse
     scene.run(main)
 
 
-def test_a_slow_first_token_is_hedged_on_another_replica_and_the_loser_ended_at_once():
+def test_slow_first_token_is_hedged_and_loser_is_cancelled():
     usual = [ok(seconds=0.2 if n < 2 else 0.1) for n in range(30)]
     scene = Scene(a=[*usual, ok(seconds=9)], b=[ok(seconds=0.1)], load_balancing="priority")
 
@@ -295,7 +295,7 @@ def test_a_slow_first_token_is_hedged_on_another_replica_and_the_loser_ended_at_
     scene.run(main)
 
 
-def test_nobody_is_asked_twice_by_a_hedge():
+def test_hedge_never_uses_the_same_replica():
     scene = Scene(a=[ok(seconds=0.1)] * 30 + [ok(seconds=9)])
 
     async def main():
@@ -306,7 +306,7 @@ def test_nobody_is_asked_twice_by_a_hedge():
     scene.run(main)
 
 
-def test_the_callers_leaving_reaches_the_endpoint_at_once():
+def test_cancellation_reaches_endpoint_at_once():
     scene = Scene(a=[hang()])
 
     async def main():
@@ -321,7 +321,7 @@ def test_the_callers_leaving_reaches_the_endpoint_at_once():
     scene.run(main)
 
 
-def test_closing_a_stream_closes_it_at_the_endpoint():
+def test_closed_stream_is_closed_at_endpoint():
     scene = Scene(a=[stream("one", "two", "three")])
 
     async def main():
@@ -335,7 +335,7 @@ def test_closing_a_stream_closes_it_at_the_endpoint():
     scene.run(main)
 
 
-def test_one_deadline_holds_over_all_attempts():
+def test_deadline_covers_all_attempts():
     scene = Scene(a=[hang()], b=[hang()], c=[hang()], order={"attempt_timeout": {"seconds": 4}})
 
     async def main():
@@ -347,7 +347,7 @@ def test_one_deadline_holds_over_all_attempts():
 
 
 @pytest.mark.parametrize("then", ["cut", "stall", "junk", "close"])
-def test_a_stream_that_fails_before_its_first_token_goes_to_another_replica(then):
+def test_stream_failure_before_first_token_fails_over(then):
     scene = Scene(a=[stream(then=then)], b=[stream("he", "llo")], **FIRST)
 
     async def main():
@@ -359,7 +359,7 @@ def test_a_stream_that_fails_before_its_first_token_goes_to_another_replica(then
 
 
 @pytest.mark.parametrize("then", ["cut", "stall", "junk", "close"])
-def test_after_its_first_token_a_stream_that_can_not_be_continued_ends_in_one_error(then):
+def test_unresumable_stream_ends_in_one_error(then):
     scene = Scene(a=[stream("he", then=then)], b=[stream("hello")], **FIRST)
 
     async def main():
@@ -393,7 +393,7 @@ def test_less_important_requests_are_shed_first():
     scene.run(main)
 
 
-def test_what_is_switched_off_is_not_there():
+def test_disabled_parts_are_absent():
     scene = Scene(a=[refuse(500)], b=[ok()], order=[], outlier="off", load_balancing="priority")
 
     async def main():
@@ -405,7 +405,7 @@ def test_what_is_switched_off_is_not_there():
     scene.run(main)
 
 
-def test_the_status_tells_what_a_page_wants():
+def test_status_contains_the_fields_of_the_page():
     scene = Scene(a=[ok(), refuse(500)], b=[ok()], load_balancing="priority", order={"hedge": "off"})
 
     async def main():
@@ -422,7 +422,7 @@ def test_the_status_tells_what_a_page_wants():
     scene.run(main)
 
 
-def test_the_order_is_told_as_it_was_built():
+def test_described_order_matches_built_order():
     scene = Scene(a=[ok()], order={"hedge": "off", "retry": {"max_attempts": 2}})
     lines = scene.pool.explain()
     names = [line.split()[1] for line in lines if line[0].isdigit()]
@@ -444,7 +444,7 @@ def test_the_order_is_told_as_it_was_built():
     assert "max_attempts=2" in lines[2]
 
 
-def test_a_broken_configuration_names_the_replica():
+def test_invalid_config_names_replica():
     scene = Scene(a=[ok()])
     options = scene.options("a")
     wanting = replace_replica(options, api_key_env="AGENTGUARD_TEST_NO_SUCH_KEY")
@@ -459,7 +459,7 @@ def replace_replica(options, **changes):
     return options.model_copy(update={"replicas": (one,)})
 
 
-def test_the_request_is_passed_on_as_it_is():
+def test_request_is_forwarded_unchanged():
     scene = Scene(a=[ok()])
 
     async def main():

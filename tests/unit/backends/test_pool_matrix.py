@@ -67,7 +67,7 @@ def good(request):
 @pytest.mark.parametrize("share", [0.3, 1.0])
 @pytest.mark.parametrize("streamed", [False, True])
 @pytest.mark.parametrize("idempotent", [False, True])
-def test_the_invariants_hold(seed, share, streamed, idempotent):
+def test_every_fault_meets_the_invariants(seed, share, streamed, idempotent):
     rng = random.Random(seed)
     faults = [*PLAIN, *(BEFORE + AFTER if streamed else [])]
     scripts = {name: [chance(good, faults, rng, share)] for name in "abc"}
@@ -107,7 +107,7 @@ def test_the_invariants_hold(seed, share, streamed, idempotent):
     assert scene.kinds()["hedge"] <= 0.05 * 120 + 10
 
 
-def test_an_outage_of_all_ends_within_ten_seconds_of_its_cause():
+def test_total_outage_recovers_within_ten_seconds():
     """Metastable failure: the pool's own retries and ejections must not prolong the outage."""
     down = [False]
 
@@ -136,7 +136,7 @@ def test_an_outage_of_all_ends_within_ten_seconds_of_its_cause():
 
 @pytest.mark.parametrize("votes", [1, 3])
 @pytest.mark.parametrize("streamed", [False, True])
-def test_a_caller_who_leaves_at_any_moment_leaves_nothing_behind(streamed, votes):
+def test_cancellation_at_any_time_leaks_nothing(streamed, votes):
     """Cancel in every millisecond of a call with a failure, a retry, a hedge and a stream resumption."""
     for step in range(0, 900, 15):
         first = stream("one", " two", then="cut") if streamed else fail(seconds=0.2)

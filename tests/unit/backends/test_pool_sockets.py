@@ -85,7 +85,7 @@ def over(scripts, main, *, each=None, **section):
 @pytest.mark.parametrize(
     "fault", [Refuse(), Reset(), StatusFault(status=500), Truncate(framing="length"), InvalidAnswer()]
 )
-def test_an_answer_comes_from_the_next_replica(fault):
+def test_failed_request_is_answered_by_next_replica(fault):
     async def main(pool, ends):
         answer = await pool.send(request(), Deadline.after(100))
         assert (answer.status, answer.replica) == (200, "end-1")
@@ -98,7 +98,7 @@ def test_an_answer_comes_from_the_next_replica(fault):
 @pytest.mark.parametrize(
     "fault", [Reset(tokens=0), Truncate(tokens=0), Stall(tokens=0), HeartbeatOnly(tokens=0), Hang()]
 )
-def test_a_stream_without_a_token_comes_from_the_next_replica(fault):
+def test_stream_without_token_is_answered_by_next_replica(fault):
     async def main(pool, ends):
         answer = await pool.send(request(stream=True), Deadline.after(100))
         got, error = await read(answer)
@@ -112,7 +112,7 @@ def test_a_stream_without_a_token_comes_from_the_next_replica(fault):
 @pytest.mark.parametrize(
     "fault", [Reset(tokens=3), Truncate(tokens=3), Truncate(framing="close"), Stall(), HeartbeatOnly()]
 )
-def test_a_stream_that_breaks_off_is_continued_as_one(fault):
+def test_interrupted_stream_is_resumed_as_one(fault):
     async def main(pool, ends):
         answer = await pool.send(request(stream=True), Deadline.after(100))
         got, error = await read(answer)
@@ -129,7 +129,7 @@ def test_a_stream_that_breaks_off_is_continued_as_one(fault):
 
 
 @pytest.mark.parametrize("fault", [Reset(tokens=3), Truncate(tokens=3), Stall(), HeartbeatOnly()])
-def test_without_that_it_ends_in_one_error(fault):
+def test_disabled_resumption_ends_stream_in_one_error(fault):
     async def main(pool, ends):
         got, error = await read(await pool.send(request(stream=True), Deadline.after(100)))
         assert not texts(got)[2]
@@ -140,7 +140,7 @@ def test_without_that_it_ends_in_one_error(fault):
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_the_callers_leaving_is_seen_at_the_endpoint(stream):
+def test_cancellation_reaches_endpoint(stream):
     """LiteLLM #37140: there, a client disconnect does not cancel calls without streaming."""
 
     async def main(pool, ends):
@@ -155,7 +155,7 @@ def test_the_callers_leaving_is_seen_at_the_endpoint(stream):
     over([Hang()], main)
 
 
-def test_the_deadline_holds_over_all_attempts():
+def test_deadline_covers_all_attempts():
     async def main(pool, ends):
         began = time.monotonic()
         with pytest.raises((DeadlineExceeded, RetriesExhausted)):
@@ -166,7 +166,7 @@ def test_the_deadline_holds_over_all_attempts():
     over([Hang(), Hang()], main, pipeline=attempts)
 
 
-def test_a_vote_masks_a_corrupt_answer():
+def test_vote_masks_corrupt_answer():
     async def main(pool, ends):
         answer = await pool.send(request(quorum_size=3), Deadline.after(100))
         assert notes(answer)["voted"] == "2/3"
@@ -177,7 +177,7 @@ def test_a_vote_masks_a_corrupt_answer():
     over([Corrupt(), Ok(), Ok()], main)
 
 
-def test_a_canary_finds_a_corrupt_replica_and_it_is_not_used():
+def test_canary_removes_corrupting_replica():
     canary = {"prompt": "Say seven", "expected": "seven", "interval_s": 0.05, "timeout_s": 30}
 
     async def main(pool, ends):
@@ -203,7 +203,7 @@ def test_a_canary_finds_a_corrupt_replica_and_it_is_not_used():
         asyncio.run(whole([wrong, good]))
 
 
-def test_a_heartbeat_finds_who_is_gone_and_who_is_back():
+def test_heartbeat_detects_lost_and_recovered_replicas():
     async def main(pool, ends):
         async def until(state):
             async with asyncio.timeout(60):
@@ -221,7 +221,7 @@ def test_a_heartbeat_finds_who_is_gone_and_who_is_back():
     over([Ok(), Ok()], main, health={"interval_s": 0.05, "timeout_s": 30})
 
 
-def test_a_replica_is_removed_under_a_stream_without_hurting_it():
+def test_removed_replica_finishes_its_stream():
     async def main(pool, ends):
         answer = await pool.send(request(stream=True), Deadline.after(100))
         await pool.remove("end-0")
@@ -233,7 +233,7 @@ def test_a_replica_is_removed_under_a_stream_without_hurting_it():
     over([Ok(token_interval_s=0.05), Ok()], main)
 
 
-def test_an_endpoint_that_is_refused_by_the_guard_of_addresses_is_an_error():
+def test_endpoint_refused_by_egress_policy_is_an_error():
     async def main(pool, ends):
         with pytest.raises(BackendError):
             await pool.send(request(), Deadline.after(3))

@@ -10,7 +10,7 @@ from agentguard.model_api.canonical import canonical_response, canonical_stream
 from tests.unit.backends.pool_fixtures import Scene, chat, event, fail, hang, notes, ok, read, stream, texts
 
 
-def test_the_majority_wins_and_the_others_are_ended():
+def test_majority_wins_and_others_are_cancelled():
     scene = Scene(a=[ok("wrong")], b=[ok("right")], c=[ok("right ")])
 
     async def main():
@@ -22,7 +22,7 @@ def test_the_majority_wins_and_the_others_are_ended():
     scene.run(main)
 
 
-def test_who_is_not_needed_is_not_waited_for():
+def test_undecisive_replies_are_not_awaited():
     scene = Scene(a=[ok("x")], b=[ok("x")], c=[hang()])
 
     async def main():
@@ -34,7 +34,7 @@ def test_who_is_not_needed_is_not_waited_for():
     scene.run(main)
 
 
-def test_without_a_majority_the_first_is_taken_and_marked():
+def test_missing_majority_returns_first_reply_with_note():
     scene = Scene(a=[ok("one", 0.3)], b=[ok("two", 0.1)], c=[ok("three", 0.2)])
 
     async def main():
@@ -45,7 +45,7 @@ def test_without_a_majority_the_first_is_taken_and_marked():
     scene.run(main)
 
 
-def test_who_fails_has_no_vote_and_if_all_fail_so_does_the_request():
+def test_failed_replies_have_no_vote_and_all_failed_is_an_error():
     order = {"retry": "off"}
     scene = Scene(a=[fail()], b=[ok("x")], c=[ok("x")], order=order)
 
@@ -58,7 +58,7 @@ def test_who_fails_has_no_vote_and_if_all_fail_so_does_the_request():
     scene.run(main)
 
 
-def test_one_of_three_that_hangs_does_not_hold_a_tie_beyond_the_deadline():
+def test_hanging_reply_does_not_delay_a_tie_beyond_the_deadline():
     scene = Scene(a=[ok("x")], b=[ok("y")], c=[hang()], order={"retry": "off"})
 
     async def main():
@@ -83,17 +83,17 @@ def test_votes_are_bounded():
     scene.run(main)
 
 
-def test_one_replica_has_nobody_to_vote_with():
+def test_single_replica_is_not_voted():
     scene = Scene(a=[ok()])
     assert notes(scene.run(lambda: scene.ask(quorum_size=3))) == {"not_voted": "one replica"}
 
 
-def test_votes_can_be_switched_off():
+def test_votes_can_be_disabled():
     scene = Scene(a=[ok()], b=[ok()], quorum="off")
     assert notes(scene.run(lambda: scene.ask(quorum_size=3))) == {"not_voted": "off"}
 
 
-def test_a_streamed_answer_is_voted_on_whole_and_comes_as_it_came():
+def test_streamed_reply_is_voted_whole_and_forwarded_unchanged():
     scene = Scene(a=[stream("a", "b", id="1")], b=[stream("ab", id="2")], c=[stream("no", id="3")])
 
     async def main():
@@ -105,7 +105,7 @@ def test_a_streamed_answer_is_voted_on_whole_and_comes_as_it_came():
     scene.run(main)
 
 
-def test_a_streamed_answer_that_breaks_off_has_no_vote():
+def test_interrupted_stream_has_no_vote():
     scene = Scene(a=[stream("ab", then="cut")], b=[stream("ab")], c=[stream("ab")], order={"retry": "off"})
 
     async def main():
@@ -116,7 +116,7 @@ def test_a_streamed_answer_that_breaks_off_has_no_vote():
     scene.run(main)
 
 
-def test_the_callers_leaving_ends_all():
+def test_cancellation_cancels_all_replies():
     scene = Scene(a=[hang()], b=[hang()], c=[hang()])
 
     async def main():
@@ -133,7 +133,7 @@ def call(arguments, id="c"):
     return [{"id": id, "type": "function", "function": {"name": "book", "arguments": arguments}}]
 
 
-def test_tool_calls_are_compared_by_what_they_do():
+def test_tool_calls_are_compared_by_meaning():
     one = canonical_response("chat", chat(None, calls=call('{"a": 1, "b": 2}', "c1")))
     assert one == canonical_response("chat", chat("", calls=call('{"b":2,"a":1}', "c2"), name="y"))
     assert one != canonical_response("chat", chat(None, calls=call('{"a": 1, "b": 3}', "c1")))
@@ -144,13 +144,13 @@ def test_tool_calls_are_compared_by_what_they_do():
 @pytest.mark.parametrize(
     "body", [b"", b"[]", b"{}", b"nonsense", b'{"choices": 1}', b'{"content": [{}]}', b"\xff"]
 )
-def test_what_can_not_be_read_is_compared_as_it_is(api, body):
+def test_unreadable_replies_are_compared_by_bytes(api, body):
     assert canonical_response(api, body) == canonical_response(api, body)
     assert canonical_stream(api, body) == canonical_stream(api, body)
     assert canonical_response(api, body) != canonical_response("chat", chat("an answer"))
 
 
-def test_ids_and_usage_of_other_answers_do_not_count():
+def test_ids_and_usage_do_not_affect_the_vote():
     one, two = ({"id": n, "usage": {"x": n}, "data": [1]} for n in (1, 2))
     assert canonical_response("", json.dumps(one).encode()) == canonical_response(
         "", json.dumps(two).encode()
@@ -158,7 +158,7 @@ def test_ids_and_usage_of_other_answers_do_not_count():
     assert canonical_response("", b'{"data": [1]}') != canonical_response("", b'{"data": [2]}')
 
 
-def test_messages_and_responses_say_the_same_streamed_and_whole():
+def test_streamed_and_whole_messages_and_responses_are_equal():
     blocks = [
         {"type": "text", "text": "hi"},
         {"type": "tool_use", "id": "t", "name": "book", "input": {"a": 1}},
@@ -197,7 +197,7 @@ def test_messages_and_responses_say_the_same_streamed_and_whole():
 
 @settings(max_examples=40, deadline=None)
 @given(st.text(max_size=30), st.integers(1, 5))
-def test_how_a_text_was_cut_into_chunks_does_not_matter(text, size):
+def test_chunk_borders_do_not_affect_the_vote(text, size):
     parts = [text[at : at + size] for at in range(0, len(text), size)]
     streamed = b"".join(event({"content": part}) for part in parts) or event({"content": ""})
     assert canonical_response("chat", chat(text)) == canonical_stream("chat", streamed)

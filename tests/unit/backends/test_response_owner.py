@@ -6,7 +6,7 @@ from agentguard.errors import RetriesExhausted
 from tests.unit.backends.pool_fixtures import Scene, ok, refuse
 
 
-def test_it_is_asked_whatever_the_policy_would_choose():
+def test_owner_is_used_regardless_of_policy():
     scene = Scene(a=[ok()], b=[ok()], load_balancing="priority")
 
     async def main():
@@ -17,7 +17,7 @@ def test_it_is_asked_whatever_the_policy_would_choose():
     scene.run(main)
 
 
-def test_nobody_else_is_tried_in_its_place():
+def test_request_for_owner_does_not_fail_over():
     scene = Scene(a=[ok()], b=[refuse(500)], load_balancing="priority")
 
     async def main():

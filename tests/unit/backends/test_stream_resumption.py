@@ -26,7 +26,7 @@ def asks(pool_scene, **changes):
 
 
 @pytest.mark.parametrize("then", ["cut", "stall", "junk", "close"])
-def test_a_stream_that_breaks_off_after_its_first_token_goes_on_elsewhere_as_one_stream(then):
+def test_stream_cut_after_first_token_is_resumed_as_one_stream(then):
     """LiteLLM #40404: there, a cut, stalled or malformed stream never reaches the fallback."""
     here = scene(a=[stream("The answer", " is", then=then)], b=[stream(" forty", "-two.", id="id-2")])
 
@@ -47,7 +47,7 @@ def test_a_stream_that_breaks_off_after_its_first_token_goes_on_elsewhere_as_one
     here.run(main)
 
 
-def test_the_role_is_said_once_and_usage_is_that_of_the_whole():
+def test_resumed_stream_has_one_role_and_total_usage():
     here = scene(a=[stream("one", " two", then="cut")], b=[stream(" three", id="id-2")])
 
     async def main():
@@ -60,7 +60,7 @@ def test_the_role_is_said_once_and_usage_is_that_of_the_whole():
     here.run(main)
 
 
-def test_spaces_at_the_seam_come_once():
+def test_white_space_at_the_joint_appears_once():
     here = scene(a=[stream("one", " ", then="cut")], b=[stream(" two", id="id-2")])
 
     async def main():
@@ -71,7 +71,7 @@ def test_spaces_at_the_seam_come_once():
     here.run(main)
 
 
-def test_spaces_at_the_beginning_are_not_sent_either():
+def test_leading_white_space_is_not_sent():
     """vLLM #9547, transformers #34214: a template that strips them hides the text to continue."""
     here = scene(a=[stream("\n\none", " \n", then="cut")], b=[stream(" \ntwo", id="id-2")])
 
@@ -83,7 +83,7 @@ def test_spaces_at_the_beginning_are_not_sent_either():
     here.run(main)
 
 
-def test_a_stream_can_break_off_twice():
+def test_stream_can_be_resumed_twice():
     here = scene(
         a=[stream("one", then="cut")], b=[stream(" two", id="x", then="cut")], c=[stream(" three", id="y")]
     )
@@ -96,7 +96,7 @@ def test_a_stream_can_break_off_twice():
     here.run(main)
 
 
-def test_but_not_for_ever():
+def test_number_of_resumptions_is_bounded():
     here = scene(a=[stream("x", then="cut")])
 
     async def main():
@@ -107,7 +107,7 @@ def test_but_not_for_ever():
     here.run(main)
 
 
-def test_only_a_replica_that_continues_is_asked_and_that_same_one_if_there_is_no_other():
+def test_only_resumable_replicas_are_used_or_the_same_one():
     per = {"a": {"resumable": True}}
     here = scene(per=per, a=[stream("one", then="cut"), stream(" two", id="x")], b=[ok()])
 
@@ -119,7 +119,7 @@ def test_only_a_replica_that_continues_is_asked_and_that_same_one_if_there_is_no
     here.run(main)
 
 
-def test_nothing_continues_where_no_replica_does():
+def test_stream_is_not_resumed_without_resumable_replica():
     here = scene(per={}, a=[stream("one", then="cut")], b=[ok()])
 
     async def main():
@@ -131,7 +131,7 @@ def test_nothing_continues_where_no_replica_does():
 
 
 @pytest.mark.parametrize("other", [refuse(400), ok(), stream(then="cut")])
-def test_if_the_rest_can_not_be_had_the_first_error_stands(other):
+def test_failed_resumption_keeps_the_first_error(other):
     here = scene(a=[stream("one", then="stall")], b=[other], order={"retry": "off"})
 
     async def main():
@@ -143,7 +143,7 @@ def test_if_the_rest_can_not_be_had_the_first_error_stands(other):
     here.run(main)
 
 
-def test_a_begun_tool_call_is_not_continued():
+def test_begun_tool_call_is_not_resumed():
     call = {"tool_calls": [{"index": 0, "id": "c", "function": {"name": "book", "arguments": "{"}}]}
     here = scene(a=[stream("one", then="cut", before=[event(call)])], b=[ok()])
 
@@ -155,7 +155,7 @@ def test_a_begun_tool_call_is_not_continued():
     here.run(main)
 
 
-def test_the_budget_of_retries_pays_for_it():
+def test_resumption_consumes_retry_budget():
     budget = {"reserve": 0, "ratio": 0, "per_second": 0}
     here = scene(a=[stream("one", then="cut")], b=[ok()], order={"retry": {"budget": budget}})
 
@@ -167,7 +167,7 @@ def test_the_budget_of_retries_pays_for_it():
     here.run(main)
 
 
-def test_the_deadline_holds_over_the_rest_too():
+def test_deadline_covers_resumption():
     slow = stream(*("word " * 100).split(), gap=1.0)
     here = scene(a=[stream("one", then="cut")], b=[slow], order={"timeout": {"total_s": 10}})
 
@@ -179,7 +179,7 @@ def test_the_deadline_holds_over_the_rest_too():
     here.run(main)
 
 
-def test_leaving_while_the_rest_is_asked_for_ends_it():
+def test_cancellation_during_resumption_ends_it():
     here = scene(a=[stream("one", then="cut")], b=[stream("x", first=50.0)])
 
     async def main():
@@ -199,7 +199,7 @@ def completion(text, finish=None, **more):
     return b"data: " + json.dumps({"id": "cmpl-1", "choices": [choice], **more}).encode() + b"\n\n"
 
 
-def test_a_completion_goes_on_behind_its_prompt():
+def test_completion_is_resumed_after_its_prompt():
     before = parse_partial_response("completions", completion("Once ") + completion("upon "))
     body = json.dumps({"prompt": "Tell: ", "max_tokens": 10, "min_tokens": 1}).encode()
     sent = json.loads(build_resume_request(BackendRequest(target="/completions", body=body), before))
@@ -209,7 +209,7 @@ def test_a_completion_goes_on_behind_its_prompt():
         build_resume_request(BackendRequest(target="/", body=b'{"prompt": [1, 2]}'), before)
 
 
-def test_where_nothing_was_said_yet_the_request_is_sent_as_it_was():
+def test_empty_partial_response_repeats_the_request():
     before = parse_partial_response("chat", event({"role": "assistant", "content": ""}))
     sent = json.loads(
         build_resume_request(BackendRequest(target="/", body=json.dumps(QUESTION).encode()), before)
@@ -228,7 +228,7 @@ def test_where_nothing_was_said_yet_the_request_is_sent_as_it_was():
         b"data: {nonsense\n\n",
     ],
 )
-def test_what_was_shown_must_be_plain_text(shown):
+def test_only_plain_text_is_resumable(shown):
     with pytest.raises(NotResumable):
         parse_partial_response("chat", shown)
 
@@ -247,7 +247,7 @@ def test_what_was_shown_must_be_plain_text(shown):
         {"messages": "text"},
     ],
 )
-def test_what_could_not_be_joined_is_not_asked_for(more):
+def test_unjoinable_request_is_not_resumed(more):
     before = parse_partial_response("chat", event({"content": "x"}))
     with pytest.raises(NotResumable):
         build_resume_request(
@@ -255,7 +255,7 @@ def test_what_could_not_be_joined_is_not_asked_for(more):
         )
 
 
-def test_the_messages_are_sent_as_they_came():
+def test_messages_are_resent_unchanged():
     odd = b'{"messages": [ {"role":"user","content":"\\u00e9", "n": 1e2} ],  "temperature": 0.10}'
     before = parse_partial_response("chat", event({"content": "x"}))
     sent = build_resume_request(BackendRequest(target="/", body=odd), before)

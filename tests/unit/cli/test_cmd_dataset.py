@@ -126,7 +126,7 @@ def made(tmp_path: Path, generator: types.ModuleType) -> Path:
 
 
 def test_a_generated_set_is_made_again(made: Path, tmp_path: Path) -> None:
-    result = run("build", "made", "--datasets", made, "--json", "--out", tmp_path / "again.jsonl")
+    result = run("build", "made", "--datasets", made, "--json", "--output", tmp_path / "again.jsonl")
     assert result.exit_code == 0
     told = json.loads(result.stdout)
     assert (told["records"], told["compared"], told["same_sum"]) == (5, 5, True)

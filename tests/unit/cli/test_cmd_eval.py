@@ -151,13 +151,13 @@ def test_interrupted_it_goes_on(folder: Path, tmp_path: Path, monkeypatch: pytes
         "--repeats",
         1,
         "--json",
-        "--journal",
+        "--checkpoint",
         tmp_path / "j",
     )
     monkeypatch.setattr(FirstWorkerTurnLocalizer, "locate", interrupted)
     first = call(*command)
     assert first.exit_code == 130
-    assert "goes on from here" in first.stderr
+    assert "the same command resumes" in first.stderr
     monkeypatch.setattr(
         FirstWorkerTurnLocalizer, "locate", lambda s, t, f: asked.append(t.id) or locate(s, t, f)
     )
@@ -177,7 +177,7 @@ def test_the_result_is_kept_for_the_viewer(folder: Path, tmp_path: Path) -> None
     assert len(kept) == 1
     assert str(kept[0].relative_to(tmp_path)) in result.stderr.replace("\n", "")
     assert read_result_file(kept[0]).results[0].method == "two_line"
-    call(*command, "--no-keep")
+    call(*command, "--no-save")
     assert len(list((tmp_path / ".agentguard" / "evals").iterdir())) == 1
-    call(*command, "--out", tmp_path / "named.json")
+    call(*command, "--output", tmp_path / "named.json")
     assert is_result_file(tmp_path / "named.json")

@@ -38,7 +38,7 @@ def log(tmp_path: Path) -> Path:
 
 def test_a_log_reads_back_with_its_labels(log: Path, tmp_path: Path) -> None:
     out = tmp_path / "failed.jsonl"
-    result = run("runs", log, "--out", out, "--per-run", 3, "--seed", 5, "--json")
+    result = run("runs", log, "--output", out, "--per-run", 3, "--seed", 5, "--json")
     assert result.exit_code == 0
     records = load_records(out)
     assert len(records) == 9
@@ -57,7 +57,7 @@ def test_a_log_reads_back_with_its_labels(log: Path, tmp_path: Path) -> None:
 def test_three_shapes_hold_the_same_runs(log: Path, tmp_path: Path) -> None:
     outs = [tmp_path / "a.jsonl", tmp_path / "b.jsonl.gz", tmp_path / "folder"]
     for out in outs:
-        assert run("runs", log, "--out", out, "--seed", 2).exit_code == 0
+        assert run("runs", log, "--output", out, "--seed", 2).exit_code == 0
     plain, packed, folder = (load_records(out, format="event_log") for out in outs)
     assert plain == packed
     assert sorted(plain, key=lambda r: r.trajectory.id) == sorted(folder, key=lambda r: r.trajectory.id)
@@ -66,16 +66,16 @@ def test_three_shapes_hold_the_same_runs(log: Path, tmp_path: Path) -> None:
 
 def test_the_same_seed_writes_the_same_bytes(log: Path, tmp_path: Path) -> None:
     for name in ("a", "b"):
-        run("runs", log, "--out", tmp_path / f"{name}.jsonl.gz", "--per-run", 2)
+        run("runs", log, "--output", tmp_path / f"{name}.jsonl.gz", "--per-run", 2)
     assert (tmp_path / "a.jsonl.gz").read_bytes() == (tmp_path / "b.jsonl.gz").read_bytes()
-    run("runs", log, "--out", tmp_path / "c.jsonl.gz", "--per-run", 2, "--seed", 1)
+    run("runs", log, "--output", tmp_path / "c.jsonl.gz", "--per-run", 2, "--seed", 1)
     assert (tmp_path / "c.jsonl.gz").read_bytes() != (tmp_path / "b.jsonl.gz").read_bytes()
 
 
 @pytest.mark.parametrize("cut", [0, 1, 400, 3_000, -1, -20])
 @pytest.mark.parametrize("name", ["x.jsonl", "x.jsonl.gz"])
 def test_interrupted_work_goes_on(log: Path, tmp_path: Path, name: str, cut: int) -> None:
-    arguments = ("runs", log, "--out", tmp_path / name, "--per-run", 3)
+    arguments = ("runs", log, "--output", tmp_path / name, "--per-run", 3)
     run(*arguments)
     whole = (tmp_path / name).read_bytes()
     plain = gzip.decompress(whole) if name.endswith("gz") else whole
@@ -109,24 +109,24 @@ def test_ctrl_c_leaves_a_part_that_another_command_does_not_take(
 
     with monkeypatch.context() as patch:
         patch.setattr(DatasetWriter, "write", stopped)
-        assert run("runs", log, "--out", out, "--per-run", 3).exit_code == 130
+        assert run("runs", log, "--output", out, "--per-run", 3).exit_code == 130
     assert not out.exists()
-    other = run("runs", log, "--out", out, "--per-run", 2, "--resume")
+    other = run("runs", log, "--output", out, "--per-run", 2, "--resume")
     assert other.exit_code == 2
     assert "another command" in other.output
-    result = run("runs", log, "--out", out, "--per-run", 3, "--resume", "--json")
+    result = run("runs", log, "--output", out, "--per-run", 3, "--resume", "--json")
     assert json.loads(result.stdout)["kept"] == 4
     assert len(load_records(out)) == 9
 
 
 def test_a_folder_goes_on_too(log: Path, tmp_path: Path) -> None:
     out = tmp_path / "runs"
-    run("runs", log, "--out", out, "--per-run", 3)
+    run("runs", log, "--output", out, "--per-run", 3)
     out.rename(tmp_path / "runs.part")
     gone = sorted((tmp_path / "runs.part").glob("*.jsonl"))[:2]
     for file in gone:
         file.unlink()
-    result = run("runs", log, "--out", out, "--per-run", 3, "--resume", "--json")
+    result = run("runs", log, "--output", out, "--per-run", 3, "--resume", "--json")
     assert json.loads(result.stdout)["written"] == 2
     assert all((out / file.name).exists() for file in gone)
 
@@ -134,11 +134,11 @@ def test_a_folder_goes_on_too(log: Path, tmp_path: Path) -> None:
 def test_nothing_is_replaced_unasked(log: Path, tmp_path: Path) -> None:
     out = tmp_path / "x.jsonl"
     out.write_text("mine")
-    result = run("runs", log, "--out", out)
+    result = run("runs", log, "--output", out)
     assert result.exit_code == 2
     assert "--force" in result.output
     assert out.read_text() == "mine"
-    assert run("runs", log, "--out", out, "--force").exit_code == 0
+    assert run("runs", log, "--output", out, "--force").exit_code == 0
     assert load_records(out)
 
 
@@ -147,45 +147,45 @@ def test_runs_not_known_to_have_passed_are_refused(tmp_path: Path) -> None:
     for number, failed in enumerate((True, None, False)):
         trajectory = replace(shop().trajectory, id=f"run-{number}")
         write_log(judged(replace(shop(), trajectory=trajectory), failed), log)
-    result = run("runs", log, "--out", tmp_path / "a.jsonl", "--json")
+    result = run("runs", log, "--output", tmp_path / "a.jsonl", "--json")
     assert result.exit_code == 1
     assert json.loads(result.stdout)["refused"] == 2
     assert "run-0: the run failed already" in result.stderr
     assert "run-1: the run is not known to have passed (--assume-passed" in result.stderr
-    result = run("runs", log, "--out", tmp_path / "b.jsonl", "--json", "--assume-passed")
+    result = run("runs", log, "--output", tmp_path / "b.jsonl", "--json", "--assume-passed")
     assert json.loads(result.stdout)["refused"] == 1
 
 
 def test_nothing_to_make_is_an_error_and_leaves_nothing(tmp_path: Path) -> None:
     log = tmp_path / "failed.jsonl"
     write_log(judged(shop(), True), log)
-    result = run("runs", log, "--out", tmp_path / "out.jsonl")
+    result = run("runs", log, "--output", tmp_path / "out.jsonl")
     assert result.exit_code == 2
     assert "no run was made" in result.output
-    assert run("runs", tmp_path / "absent.jsonl", "--out", tmp_path / "out.jsonl").exit_code == 2
+    assert run("runs", tmp_path / "absent.jsonl", "--output", tmp_path / "out.jsonl").exit_code == 2
     assert {path.name for path in tmp_path.iterdir()} == {"failed.jsonl"}
 
 
 def test_kinds_and_rates(log: Path, tmp_path: Path) -> None:
     out = tmp_path / "a.jsonl"
-    result = run("runs", log, "--out", out, "--kinds", "repeat_loop,step_limit", "--per-run", 2, "--json")
+    result = run("runs", log, "--output", out, "--kinds", "repeat_loop,step_limit", "--per-run", 2, "--json")
     assert set(json.loads(result.stdout)["by_edit"]) <= {"repeat_loop", "step_limit"}
     rates = tmp_path / "rates.toml"
     rates.write_text("format_error = 2\nrepeat_loop = 0\n")
-    result = run("runs", log, "--out", out, "--rates", rates, "--force", "--json")
+    result = run("runs", log, "--output", out, "--rates", rates, "--force", "--json")
     assert set(json.loads(result.stdout)["by_edit"]) == {"format_error"}
     rates.write_text("no_such_edit = 2\n")
-    assert "no edit named" in run("runs", log, "--out", out, "--rates", rates, "--force").output
+    assert "no edit named" in run("runs", log, "--output", out, "--rates", rates, "--force").output
     for text in ("a = 'b'", "a = -1", "[", "repeat_loop = 0"):
         rates.write_text(text)
-        assert run("runs", log, "--out", out, "--rates", rates, "--force").exit_code == 2
-    assert run("runs", log, "--out", out, "--rates", "often", "--force").exit_code == 2
-    assert run("runs", log, "--out", out, "--kinds", "often", "--force").exit_code == 2
+        assert run("runs", log, "--output", out, "--rates", rates, "--force").exit_code == 2
+    assert run("runs", log, "--output", out, "--rates", "often", "--force").exit_code == 2
+    assert run("runs", log, "--output", out, "--kinds", "often", "--force").exit_code == 2
 
 
 def test_sources_beside_what_is_made_of_them(log: Path, tmp_path: Path) -> None:
     out = tmp_path / "a.jsonl"
-    run("runs", log, "--out", out, "--with-passed")
+    run("runs", log, "--output", out, "--with-passed")
     records = load_records(out)
     passed = [r for r in records if r.annotation.failed is False]
     assert len(passed) == 3

@@ -38,7 +38,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (data / "LICENSE").write_text("CC0 1.0\n")
     assert len(load_records(data)) == 24
     result = CliRunner().invoke(
-        build_app(), ["judge", "train", "--data", str(data), "--out", str(out), "--repeats", "1", "--json"]
+        build_app(), ["judge", "train", "--data", str(data), "--output", str(out), "--repeats", "1", "--json"]
     )
     assert result.exit_code == 0, result.output
     return out
@@ -57,11 +57,11 @@ def test_training_writes_a_model_and_a_card_that_tells_what_it_is(trained: Path)
 
 
 def test_the_card_is_shown_to_people_and_programs(trained: Path) -> None:
-    shown = CliRunner().invoke(build_app(), ["judge", "card", "--model", str(trained)])
+    shown = CliRunner().invoke(build_app(), ["judge", "info", "--model", str(trained)])
     assert shown.exit_code == 0
     assert "embedded judge" in shown.output
     assert "sha256" in shown.output
-    given = CliRunner().invoke(build_app(), ["judge", "card", "--model", str(trained), "--json"])
+    given = CliRunner().invoke(build_app(), ["judge", "info", "--model", str(trained), "--json"])
     assert orjson.loads(given.output)["data"][0]["root_causes"] == 24
 
 
@@ -78,7 +78,7 @@ def test_check_passes_what_was_written_and_refuses_what_was_changed(trained: Pat
 
 
 def test_there_must_be_a_model_to_show(tmp_path: Path) -> None:
-    missing = CliRunner().invoke(build_app(), ["judge", "card", "--model", str(tmp_path)])
+    missing = CliRunner().invoke(build_app(), ["judge", "info", "--model", str(tmp_path)])
     assert missing.exit_code == 2
     assert "agentguard judge train" in missing.output
 

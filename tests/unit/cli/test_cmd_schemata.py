@@ -33,24 +33,24 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def held(runs: Path, tmp_path: Path) -> Path:
     path = tmp_path / "s.jsonl"
-    assert call("distil", runs, "--out", path).exit_code == 0
+    assert call("distill", runs, "--output", path).exit_code == 0
     return path
 
 
 def test_failures_are_distilled_once(runs: Path, tmp_path: Path) -> None:
     place = tmp_path / "s.jsonl"
-    first = orjson.loads(call("distil", runs, "--out", place, "--json").stdout)
+    first = orjson.loads(call("distill", runs, "--output", place, "--json").stdout)
     assert (first["read"], first["known"]) == (12, 0)
     assert first["added"] + first["merged"] == 12
-    again = orjson.loads(call("distil", runs, "--out", place, "--json").stdout)
+    again = orjson.loads(call("distill", runs, "--output", place, "--json").stdout)
     assert (again["added"], again["merged"], again["known"]) == (0, 0, 12)
     assert sum(one.support for one in read_schemata(place)) == 12
 
 
 def test_a_database_holds_the_same(runs: Path, held: Path, tmp_path: Path) -> None:
     place = tmp_path / "s.db"
-    assert call("distil", runs, "--store", place).exit_code == 0
-    ids = [one["id"] for one in orjson.loads(call("list", "--from", place, "--json").stdout)]
+    assert call("distill", runs, "--store", place).exit_code == 0
+    ids = [one["id"] for one in orjson.loads(call("list", "--store", place, "--json").stdout)]
     assert sorted(ids) == sorted(one.id for one in read_schemata(held))
 
 
@@ -58,65 +58,67 @@ def test_runs_that_are_not_annotated_are_diagnosed_on_request(tmp_path: Path) ->
     log, place = tmp_path / "runs.jsonl", tmp_path / "s.jsonl"
     for number in range(3):
         write_log(replace(group_chat(number), annotation=Annotation()), log)
-    assert call("distil", log, "--out", place).exit_code == 2
-    result = orjson.loads(call("distil", log, "--out", place, "--diagnosed", "--json").stdout)
+    assert call("distill", log, "--output", place).exit_code == 2
+    result = orjson.loads(call("distill", log, "--output", place, "--diagnosed", "--json").stdout)
     assert result["passed_over"] + result["added"] + result["merged"] == 3
 
 
 def test_what_cannot_be_read_is_an_error(tmp_path: Path) -> None:
-    result = call("distil", tmp_path / "nothing.json", "--out", tmp_path / "s.jsonl")
+    result = call("distill", tmp_path / "nothing.json", "--output", tmp_path / "s.jsonl")
     assert result.exit_code == 2
     assert "nothing.json" in result.stderr
 
 
 def test_a_place_is_one_place(runs: Path, tmp_path: Path) -> None:
-    result = call("distil", runs, "--out", tmp_path / "s.jsonl", "--store", tmp_path / "s.db")
+    result = call("distill", runs, "--output", tmp_path / "s.jsonl", "--store", tmp_path / "s.db")
     assert result.exit_code == 2
     assert "not both" in result.stderr
-    assert "--judge-url" in call("distil", runs, "--judge-model", "m").stderr
+    assert "--judge-url" in call("distill", runs, "--judge-model", "m").stderr
 
 
 def test_a_schema_is_listed_shown_and_counted(held: Path) -> None:
     schemata = read_schemata(held)
-    assert schemata[0].id[:6] in call("list", "--from", held).stdout
-    shown = call("show", schemata[0].id[:8], "--from", held).stdout
+    assert schemata[0].id[:6] in call("list", "--store", held).stdout
+    shown = call("show", schemata[0].id[:8], "--store", held).stdout
     assert "How it shows" in shown
-    assert orjson.loads(call("show", schemata[0].id, "--from", held, "--json").stdout)["id"] == schemata[0].id
-    counts = orjson.loads(call("stats", "--from", held, "--json").stdout)
+    assert (
+        orjson.loads(call("show", schemata[0].id, "--store", held, "--json").stdout)["id"] == schemata[0].id
+    )
+    counts = orjson.loads(call("stats", "--store", held, "--json").stdout)
     assert (counts["schemata"], counts["failures"]) == (len(schemata), 12)
-    assert "origin: natural" in call("stats", "--from", held).stdout
+    assert "origin: natural" in call("stats", "--store", held).stdout
 
 
 @pytest.mark.parametrize("command", ["list", "stats", "show x", "confirm x", "select --budget 2", "induce"])
 def test_a_place_that_is_not_there_is_an_error_and_not_made(command: str, tmp_path: Path) -> None:
     for name in ("none.jsonl", "none.db"):
-        result = call(*command.split(), "--from", tmp_path / name)
+        result = call(*command.split(), "--store", tmp_path / name)
         assert result.exit_code == 2
         assert result.stderr.startswith("error: ")
         assert not (tmp_path / name).exists()
 
 
 def test_ids_must_tell_schemata_apart(held: Path) -> None:
-    assert "no schema has" in call("show", "zzz", "--from", held).stderr
+    assert "no schema has" in call("show", "zzz", "--store", held).stderr
     copies = [replace(read_schemata(held)[0], id=name) for name in ("ab1", "ab2")]
     FileSchemaStore(held).upsert(copies)
-    assert "2 schemata have" in call("show", "ab", "--from", held).stderr
+    assert "2 schemata have" in call("show", "ab", "--store", held).stderr
 
 
 def test_steps_find_their_nearest_schemata(runs: Path, held: Path) -> None:
-    found = orjson.loads(call("search", runs, "--from", held, "-k", 1, "--json").stdout)
+    found = orjson.loads(call("search", runs, "--store", held, "-k", 1, "--json").stdout)
     assert len(found) > 1
     assert all(len(row["schemata"]) == 1 for row in found)
     step = found[-1]["step"]
-    (one,) = orjson.loads(call("search", runs, "--step", step, "--from", held, "-k", 1, "--json").stdout)
+    (one,) = orjson.loads(call("search", runs, "--step", step, "--store", held, "-k", 1, "--json").stdout)
     assert one == found[-1]
-    assert "likeness" in call("search", runs, "--from", held).stdout
-    assert call("search", runs, "--step", 99, "--from", held).exit_code == 2
+    assert "likeness" in call("search", runs, "--store", held).stdout
+    assert call("search", runs, "--step", 99, "--store", held).exit_code == 2
 
 
 def test_a_budget_is_kept(held: Path, tmp_path: Path) -> None:
     kept = orjson.loads(
-        call("select", "--budget", 1, "--from", held, "--out", tmp_path / "k.jsonl", "--json").stdout
+        call("select", "--budget", 1, "--store", held, "--output", tmp_path / "k.jsonl", "--json").stdout
     )
     assert [one["id"] for one in kept] == [one.id for one in read_schemata(tmp_path / "k.jsonl")]
     assert len(kept) == 1
@@ -124,9 +126,9 @@ def test_a_budget_is_kept(held: Path, tmp_path: Path) -> None:
 
 def test_people_confirm_and_refute(held: Path) -> None:
     name = read_schemata(held)[0].id
-    assert "confirmed 1, refuted 0" in call("confirm", name, "--from", held).stdout
+    assert "confirmed 1, refuted 0" in call("confirm", name, "--store", held).stdout
     for _ in range(6):
-        result = call("refute", name, "--from", held)
+        result = call("refute", name, "--store", held)
     assert "retired" in result.stdout
     assert {one.id: one.status.value for one in read_schemata(held)}[name] == "retired"
 
@@ -135,10 +137,10 @@ def test_proposals_become_codes_when_they_are_accepted(held: Path, tmp_path: Pat
     held.unlink()
     made = distill_records([group_chat(number) for number in range(12)])[0]
     FileSchemaStore(held).upsert([replace(one, codes=()) for one in made])
-    options = ("--least", 2, "--from", held)
+    options = ("--min-support", 2, "--store", held)
     proposals = orjson.loads(call("induce", *options, "--json").stdout)
     code, file = proposals[0]["code"], tmp_path / "mine.yaml"
-    assert code in call("induce", *options, "--out", tmp_path / "all.yaml").stdout
+    assert code in call("induce", *options, "--output", tmp_path / "all.yaml").stdout
     assert call("accept", code, "--into", file, *options).exit_code == 0
     assert [one.id for one in read_taxonomy(file).codes] == [code]
     assert "there are:" in call("accept", "nothing", "--into", file, *options).stderr

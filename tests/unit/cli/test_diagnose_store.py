@@ -50,7 +50,7 @@ def test_a_run_in_the_store_is_diagnosed_there(tmp_path: Path) -> None:
     url, run = str(tmp_path / "s.db"), agentguard.load_trajectory(SAMPLES / "02-teapot.json")
     with Store.open(url) as store:
         store.write_run(run, tenant="team")
-    asked = ["diagnose", "--session", run.id, "--store", url, "--json"]
+    asked = ["diagnose", "--run-id", run.id, "--store", url, "--json"]
     result = CliRunner().invoke(build_app(), [*asked, "--tenant", "team"])
     assert result.exit_code == 0, result.output
     said = decode_diagnosis(JsonNode.from_value(orjson.loads(result.stdout)))
@@ -68,7 +68,7 @@ def test_a_run_in_the_store_is_diagnosed_there(tmp_path: Path) -> None:
 
 
 def test_files_and_sessions_are_asked_for_one_at_a_time() -> None:
-    for asked in ([], ["--session", "x", str(SAMPLES / "02-teapot.json")]):
+    for asked in ([], ["--run-id", "x", str(SAMPLES / "02-teapot.json")]):
         result = CliRunner().invoke(build_app(), ["diagnose", *asked])
         assert result.exit_code == 2
-        assert "--session" in result.stderr
+        assert "--run-id" in result.stderr

@@ -92,7 +92,7 @@ def test_everything_that_is_wrong_has_a_way_out(tmp_path: Path) -> None:
     path = config(
         tmp_path,
         "http://127.0.0.1:1/v1",
-        guard={"enabled_detectors": ["no such detector"]},
+        guard={"policy": {"enabled_detectors": ["no such detector"]}},
         capture={"store": "mysql://x"},
     )
     found = lines(config=path, store=str(tmp_path / "none.db"))

@@ -47,7 +47,7 @@ def test_a_chat_judge_that_keeps_to_the_form_is_well(tmp_path: Path) -> None:
         (line,) = judges(tmp_path, {"base_url": url})
     assert (line.condition, line.what) == ("ok", url)
     assert "judge (/models/small), structured outputs" in line.found
-    assert "--canaries" in line.found
+    assert "--probe" in line.found
 
 
 def test_one_that_does_not_is_wrong_with_a_way_out(tmp_path: Path) -> None:
@@ -78,7 +78,7 @@ def test_its_key_is_the_one_that_a_guard_would_send(tmp_path: Path, monkeypatch:
 
 def test_how_well_it_judges_is_told_where_it_is_asked_for(tmp_path: Path) -> None:
     with serving(Script(writes=WRITES)) as (url, script):
-        structured, judging = judges(tmp_path, {"base_url": url}, canaries=True)
+        structured, judging = judges(tmp_path, {"base_url": url}, probe=True)
         assert len(script.seen) > 24
     assert structured.condition == "ok"
     assert judging.condition == "wrong", "it says the same of every run"
@@ -108,7 +108,7 @@ def test_one_that_judges_above_chance_is_well(tmp_path: Path) -> None:
         )
 
     with serving(Script(writes=WRITES, prefer=prefer)) as (url, _):
-        told = judges(tmp_path, {"base_url": url}, canaries=True)[1]
+        told = judges(tmp_path, {"base_url": url}, probe=True)[1]
     assert told.condition == "ok", told
 
 
@@ -161,5 +161,5 @@ def test_the_command_asks_about_canaries_only_when_told(tmp_path: Path) -> None:
         assert asked == 1
         told = json.loads(result.output)
         assert [one["condition"] for one in told["checks"] if one["area"] == "judge"] == ["ok"]
-        CliRunner().invoke(build_app(), ["doctor", path, "--json", "--timeout", "60", "--canaries"])
+        CliRunner().invoke(build_app(), ["doctor", path, "--json", "--timeout", "60", "--probe"])
         assert len(script.seen) > asked + 24

@@ -38,7 +38,7 @@ def stored(tmp_path: Path, rows: Iterable[AcceptanceRow]) -> str:
 
 
 def export(url: str, to: str, *more: str) -> tuple[int, list[Any], str]:
-    ended = CliRunner().invoke(build_app(), ["export", "--to", to, "--store", url, *more])
+    ended = CliRunner().invoke(build_app(), ["convert", "--to", to, "--store", url, *more])
     return ended.exit_code, [json.loads(line) for line in ended.stdout.splitlines()], ended.stderr
 
 
@@ -147,7 +147,7 @@ def test_what_is_written_can_be_read_back(tmp_path: Path) -> None:
     runs = [one.trajectory for one in load_records(out)]
     assert [run.steps[-1].content for run in runs] == ["4711", "Ann"]
     assert [len(run.steps) for run in runs] == [3, 2]
-    again = CliRunner().invoke(build_app(), ["export", "--to", "sft", "--store", url, "--output", str(out)])
+    again = CliRunner().invoke(build_app(), ["convert", "--to", "sft", "--store", url, "--output", str(out)])
     assert again.exit_code == 2, "a file that is there is not replaced unasked"
 
 
@@ -161,6 +161,6 @@ def test_what_is_written_can_be_read_back(tmp_path: Path) -> None:
     ],
 )
 def test_ways_that_do_not_go_together_are_refused(ways: list[str], part: str) -> None:
-    ended = CliRunner().invoke(build_app(), ["export", *ways])
+    ended = CliRunner().invoke(build_app(), ["convert", *ways])
     assert ended.exit_code == 2
     assert part in ended.output

@@ -1,4 +1,4 @@
-"""``agentguard export``: reports, and runs of a store."""
+"""``agentguard convert``: reports, and runs of a store."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def store(tmp_path: Path) -> Path:
 
 
 def export(*arguments: object) -> Result:
-    return CliRunner().invoke(build_app(), ["export", *map(str, arguments)])
+    return CliRunner().invoke(build_app(), ["convert", *map(str, arguments)])
 
 
 def test_a_file_becomes_a_page_with_its_diagnosis(tmp_path: Path) -> None:

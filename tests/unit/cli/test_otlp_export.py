@@ -13,7 +13,7 @@ from tests.viewer_server import SAMPLES, write_samples
 
 
 def call(*arguments: object) -> Result:
-    return CliRunner().invoke(build_app(), ["export", *map(str, arguments)])
+    return CliRunner().invoke(build_app(), ["convert", *map(str, arguments)])
 
 
 def test_runs_of_files_are_sent(tmp_path: Path) -> None:
@@ -73,7 +73,7 @@ def test_the_environment_names_the_collector(tmp_path: Path, monkeypatch: pytest
         (("--to", "otlp", "--endpoint", "x"), "address is none"),
         (("--to", "otlp", "--endpoint", "http://x", "--header", "s3cret"), "NAME=VALUE"),
         (("--to", "otlp", "--endpoint", "http://x", "--encoding", "xml"), "protobuf or json"),
-        (("--to", "atif", "--endpoint", "http://x"), "go with --to otlp"),
+        (("--to", "atif", "--endpoint", "http://x"), "need --to otlp"),
     ],
 )
 def test_what_is_asked_wrongly_is_one_clear_line(

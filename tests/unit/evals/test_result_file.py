@@ -108,7 +108,7 @@ def test_a_folder_that_cannot_be_made_is_named(results: Any, tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda d: d.update(format="other"), "--out writes one"),
+        (lambda d: d.update(format="other"), "--output writes one"),
         (lambda d: d.update(version=2), "version"),
         (lambda d: d.update(methods=[]), "holds no result"),
         (lambda d: d["methods"][0].update(setting="magic"), "setting"),

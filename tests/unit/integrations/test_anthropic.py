@@ -95,7 +95,7 @@ def said(body: Body) -> str:
     return str(body["messages"])
 
 
-def test_with_nothing_to_do_bytes_are_those_of_the_client_and_the_server() -> None:
+def test_clean_exchange_keeps_its_bytes() -> None:
     answer = (
         b'{ "type":"message", "content" : [{"type":"text","text":"ok","x":1e3}],\n"stop_reason":"end_turn",'
     )
@@ -110,7 +110,7 @@ def test_with_nothing_to_do_bytes_are_those_of_the_client_and_the_server() -> No
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_loop_is_rolled_back_and_stays_so_in_every_later_request(stream: bool) -> None:
+def test_loop_rollback_persists_in_later_requests(stream: bool) -> None:
     wanted = [*finds(3), message(uses("find", "other", where="hall")), message(says("Done."))]
     guard = make(recover=RecoveryPolicy(on_fail="rollback"))
     with serving(script(*wanted, stream=stream)) as server, Asker(server, guard) as asker:
@@ -124,7 +124,7 @@ def test_a_loop_is_rolled_back_and_stays_so_in_every_later_request(stream: bool)
     assert not asker.transport.interceptor.failures
 
 
-def test_a_refused_call_is_never_seen_and_the_next_answer_follows_in_the_stream() -> None:
+def test_refused_call_is_hidden_and_next_answer_follows_in_stream() -> None:
     fly = message(thinks("Away!"), says("I try"), uses("fly", "x"))
     book = message(thinks("So."), says("Now I"), uses("book", "b", seat=4), id="msg_2")
     answers, guard = [fly, book, message(says("Done."))], make(recover=RecoveryPolicy(on_fail="rollback"))
@@ -146,7 +146,7 @@ def test_a_refused_call_is_never_seen_and_the_next_answer_follows_in_the_stream(
     assert asker.sessions[0].run.steps[-1].content == "Done."
 
 
-def test_bytes_of_a_stream_with_nothing_to_do_are_those_of_the_server() -> None:
+def test_clean_stream_keeps_its_bytes() -> None:
     pieces = [b": hello\n\n", *events(message(thinks("Hm."), says("One"), uses("find", "f", where="x")))]
     with serving(lambda body: pieces) as server, httpx2.Client(transport=make().transport()) as client:
         body = {"model": "c", "max_tokens": 9, "messages": [TASK], "stream": True}
@@ -155,7 +155,7 @@ def test_bytes_of_a_stream_with_nothing_to_do_are_those_of_the_server() -> None:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_stop_ends_the_run_with_the_reason(stream: bool) -> None:
+def test_stop_ends_run_with_reason(stream: bool) -> None:
     tried, guard = message(says("I try"), uses("fly", "x")), make(recover=RecoveryPolicy(on_fail="stop"))
     with serving(script(tried, stream=stream)) as server, Asker(server, guard) as asker:
         got = asker.ask([TASK], stream=stream)
@@ -165,7 +165,7 @@ def test_a_stop_ends_the_run_with_the_reason(stream: bool) -> None:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_refused_end_is_asked_for_again(stream: bool) -> None:
+def test_rejected_end_is_regenerated(stream: bool) -> None:
     guard = make(
         recover=RecoveryPolicy(on_fail="rollback"),
         localizer=First(1),
@@ -178,7 +178,7 @@ def test_a_refused_end_is_asked_for_again(stream: bool) -> None:
 
 
 @pytest.mark.parametrize("cut", [1, 4, -1, -2])
-def test_a_stream_that_breaks_off_is_no_answer(cut: int) -> None:
+def test_interrupted_stream_is_not_recorded_as_answer(cut: int) -> None:
     pieces = events(message(says("Now"), uses("book", "b", seat=4)))[:cut]
     with serving(lambda body: pieces) as server, Asker(server, make()) as asker:
         seen = []
@@ -195,7 +195,7 @@ def test_a_stream_that_breaks_off_is_no_answer(cut: int) -> None:
         assert not asker.sessions[0].has_ended
 
 
-def test_an_error_in_a_stream_is_passed_on() -> None:
+def test_error_in_stream_is_forwarded() -> None:
     error = b'event: error\ndata: {"type":"error","error":{"type":"overloaded_error","message":"busy"}}\n\n'
     broken = [*events(message(says("a")))[:3], error]
     with (
@@ -206,14 +206,14 @@ def test_an_error_in_a_stream_is_passed_on() -> None:
         asker.ask([TASK], stream=True)
 
 
-def test_withheld_tools_stay_defined_and_may_not_be_used() -> None:
+def test_disabled_tools_stay_defined_but_are_not_allowed() -> None:
     dialect, body = AnthropicAdapter(), {"tools": TOOLS, "tool_choice": {"type": "tool", "name": "book"}}
     assert dialect.remove_tools(body, {"book"}) == {"tools": TOOLS[1:], "tool_choice": {"type": "auto"}}
     assert dialect.remove_tools(body, {"book", "find"}) == {**body, "tool_choice": {"type": "none"}}
     assert dialect.remove_tools(body, {"other"}) is body
 
 
-def test_a_history_is_known_again_however_a_client_marks_it() -> None:
+def test_history_is_recognised_with_any_cache_marks() -> None:
     key = AnthropicAdapter().build_item_key
     marked = {"type": "text", "text": "Hi", "cache_control": {"type": "ephemeral"}}
     assert key({"role": "user", "content": [marked]}) == key({"role": "user", "content": "Hi"})
@@ -227,7 +227,7 @@ def test_a_history_is_known_again_however_a_client_marks_it() -> None:
     assert key(given) == key({"role": "assistant", "content": [says("I look."), {**call, "caller": None}]})
 
 
-def test_the_asynchronous_client_is_guarded_too() -> None:
+def test_asynchronous_client_is_guarded() -> None:
     fly, book = message(uses("fly", "x")), message(uses("book", "b", seat=4), id="msg_2")
 
     async def ask(base: str) -> Any:
@@ -243,7 +243,7 @@ def test_the_asynchronous_client_is_guarded_too() -> None:
     assert [block.name for block in got.content] == ["book"]
 
 
-def test_a_failed_tool_is_known_to_have_failed() -> None:
+def test_failed_tool_is_recorded_as_error() -> None:
     result = {"type": "tool_result", "tool_use_id": "t", "content": "no", "is_error": True}
     items = AnthropicAdapter().extract_items(
         {

@@ -45,7 +45,7 @@ def committed(answer: dict[str, Any], *resent: dict[str, Any]) -> Step:
     return again.session.run.steps[1]
 
 
-def test_an_answer_that_is_resent_keeps_what_it_cost() -> None:
+def test_resent_answer_keeps_its_usage() -> None:
     step = committed(said(refusal=None), said(), RESULT)
     assert step.usage is not None
     assert (step.usage.prompt_tokens, step.model) == (40, "big")
@@ -57,13 +57,13 @@ def test_an_answer_that_is_resent_keeps_what_it_cost() -> None:
     [said('{"to":"Genoa"}'), said(content=""), said(name="planner")],
     ids=["other spaces", "other content", "another field"],
 )
-def test_an_answer_that_is_resent_otherwise_is_read_anew(resent: dict[str, Any]) -> None:
+def test_changed_resent_answer_is_parsed_again(resent: dict[str, Any]) -> None:
     step = committed(said(), resent, RESULT)
     expected = CHAT.build_step([resent, RESULT], "assistant")
     assert step.with_index(0) == expected
 
 
-def test_what_came_with_the_results_of_no_call_is_read_anew() -> None:
+def test_stray_tool_result_is_ignored() -> None:
     stray = {"role": "tool", "tool_call_id": "c9", "content": "?"}
     step = committed(said(), said(), RESULT, stray)
     assert [one.content for one in step.observations] == ["09:12"]
@@ -95,7 +95,7 @@ ITEMS: dict[str, list[list[dict[str, Any]]]] = {
 
 
 @pytest.mark.parametrize(("api", "items"), [(api, items) for api, all_ in ITEMS.items() for items in all_])
-def test_who_gave_a_turn_is_told_without_reading_it(api: str, items: list[dict[str, Any]]) -> None:
+def test_source_of_turn_is_known_without_parsing(api: str, items: list[dict[str, Any]]) -> None:
     dialect = GUARDED_APIS[api].adapter
     step = dialect.build_step(json.loads(json.dumps(items)), "assistant")
     assert dialect.is_prompt(items) == (step.source in (Source.USER, Source.SYSTEM))

@@ -131,7 +131,7 @@ def whole(messages: list[AnyMessage]) -> bool:
     return not wanted
 
 
-def test_a_run_that_goes_well_is_left_alone() -> None:
+def test_clean_run_is_unchanged() -> None:
     seats = Seats()
     given = iter([calls(("book", {"seat": 4})), AIMessage("Seat 4 is booked.")])
     out, session = run(make(), seats, lambda messages: next(given))
@@ -140,7 +140,7 @@ def test_a_run_that_goes_well_is_left_alone() -> None:
     assert (session.recoveries, session.has_ended, len(session)) == ([], True, 3)
 
 
-def test_a_loop_is_cut_at_a_turn_boundary() -> None:
+def test_loop_is_cut_at_a_turn_boundary() -> None:
     seats = Seats()
 
     def model(messages: list[AnyMessage]) -> AIMessage:
@@ -153,7 +153,7 @@ def test_a_loop_is_cut_at_a_turn_boundary() -> None:
     assert len(session.run.branches[0].steps) == 2
 
 
-def test_parallel_calls_go_together() -> None:
+def test_parallel_calls_are_removed_together() -> None:
     seats = Seats()
 
     def model(messages: list[AnyMessage]) -> AIMessage:
@@ -167,7 +167,7 @@ def test_parallel_calls_go_together() -> None:
     assert session.recoveries
 
 
-def test_what_was_booked_on_the_line_that_was_left_is_not_booked_again() -> None:
+def test_booking_of_abandoned_branch_is_not_repeated() -> None:
     seats = Seats()
     book = {"seat": 4}
     given = iter([calls(("book", book)), AIMessage("No idea."), calls(("book", book)), AIMessage("Seat 4.")])
@@ -183,7 +183,7 @@ def test_what_was_booked_on_the_line_that_was_left_is_not_booked_again() -> None
     assert session.recoveries[0].plan.step == 1
 
 
-def test_a_turn_is_refused_before_its_tools_run() -> None:
+def test_turn_is_refused_before_its_tools_run() -> None:
     seats = Seats()
     given = iter(
         [calls(("book", {"seat": 4}), ("fly", {})), calls(("book", {"seat": 4})), AIMessage("Done.")]
@@ -195,7 +195,7 @@ def test_a_turn_is_refused_before_its_tools_run() -> None:
     assert session.run.branches[0].steps[0].tool_calls[1].name == "fly"
 
 
-def test_what_was_told_with_a_refusal_is_seen_at_every_later_turn() -> None:
+def test_hint_of_a_refusal_persists_in_later_turns() -> None:
     seats, seen = Seats(), list[list[AnyMessage]]()
     given = iter([calls(("fly", {})), find(), AIMessage("None.")])
 
@@ -214,7 +214,7 @@ class Seat(BaseModel):
 
 
 @pytest.mark.parametrize("wanted", [Seat, ToolStrategy(Seat)])
-def test_structured_output_can_be_refused_and_is_no_unknown_tool(wanted: Any) -> None:
+def test_structured_output_can_be_refused_and_is_a_known_tool(wanted: Any) -> None:
     seats = Seats()
     given = iter([calls(("book", {"seat": 4})), calls(("Seat", {"seat": 9})), calls(("Seat", {"seat": 4}))])
     accept = lambda run: run.steps[-1].tool_calls[0].arguments == {"seat": 4} or "wrong"  # noqa: E731
@@ -226,7 +226,7 @@ def test_structured_output_can_be_refused_and_is_no_unknown_tool(wanted: Any) ->
     assert seats.booked == {4: 1}
 
 
-def test_a_tool_that_comes_later_in_the_run_is_no_unknown_one() -> None:
+def test_tool_added_during_the_run_is_known() -> None:
     @tool
     def pay(order: str) -> str:
         """Pay an order."""
@@ -255,7 +255,7 @@ def test_a_tool_that_comes_later_in_the_run_is_no_unknown_one() -> None:
     assert sessions[0].recoveries == []
 
 
-def test_the_counters_of_others_still_count_when_the_guard_is_first() -> None:
+def test_counters_of_other_middleware_count_if_guard_is_first() -> None:
     seats = Seats()
     limit = ModelCallLimitMiddleware(run_limit=4)
     guard = make(recover=RecoveryPolicy(on_fail="rollback"))
@@ -264,7 +264,7 @@ def test_the_counters_of_others_still_count_when_the_guard_is_first() -> None:
     assert "limit" in out["messages"][-1].text.lower()
 
 
-def test_asynchronous_agents_are_guarded_too() -> None:
+def test_asynchronous_agents_are_guarded() -> None:
     seats = Seats()
     sessions: list[Session] = []
     undone: list[int] = []
@@ -288,7 +288,7 @@ def test_asynchronous_agents_are_guarded_too() -> None:
     assert sessions[0].recoveries[0].outcome is RecoveryOutcome.CONFIRMED
 
 
-def test_a_tool_that_only_pauses_is_called_again() -> None:
+def test_tool_that_only_pauses_is_called_again() -> None:
     done: list[str] = []
 
     @tool
@@ -334,7 +334,7 @@ class Asks(AgentMiddleware[Any, Any, Any]):
 
 @pytest.mark.parametrize("asynchronous", [False, True])
 @pytest.mark.parametrize("fresh", [False, True])
-def test_a_pause_after_a_tool_has_returned_does_not_call_it_again(
+def test_pause_after_tool_result_does_not_call_tool_again(
     asynchronous: bool, fresh: bool, tmp_path: Any
 ) -> None:
     """LangGraph runs the whole node again on resume; ``fresh`` simulates a new process."""
@@ -366,7 +366,7 @@ def test_a_pause_after_a_tool_has_returned_does_not_call_it_again(
     assert [effect.state for effect in sessions[-1].ledger.effects()] == ["done"]
 
 
-def test_a_retry_that_the_user_configured_is_one_call() -> None:
+def test_configured_tool_retry_is_one_call() -> None:
     tries = iter([ConnectionError("no line"), None])
 
     @tool
@@ -390,7 +390,7 @@ def test_a_retry_that_the_user_configured_is_one_call() -> None:
     assert [effect.state for effect in sessions[0].ledger.effects()] == ["done"]
 
 
-def test_a_tool_that_is_withheld_is_not_offered() -> None:
+def test_disabled_tool_is_not_offered() -> None:
     seats = Seats()
     offers: list[list[str]] = []
 
@@ -402,13 +402,13 @@ def test_a_tool_that_is_withheld_is_not_offered() -> None:
     assert offers[-1] == ["book"]
 
 
-def test_a_stop_ends_the_run_with_its_reason() -> None:
+def test_stop_ends_run_with_reason() -> None:
     out, session = run(make(recover=RecoveryPolicy(on_fail="stop")), Seats(), lambda messages: find())
     assert session.stop_reason
     assert session.stop_reason in out["messages"][-1].text
 
 
-def test_a_thread_with_a_history_is_a_new_run_each_time() -> None:
+def test_thread_with_history_is_a_new_run_each_time() -> None:
     seats = Seats()
     sessions: list[Session] = []
     agent = create_agent(
@@ -424,7 +424,7 @@ def test_a_thread_with_a_history_is_a_new_run_each_time() -> None:
     assert [session.run.task for session in sessions] == ["Hi.", "Hi again."]
 
 
-def test_a_stop_before_the_tools_run_keeps_them_from_running() -> None:
+def test_stop_before_tools_prevents_their_execution() -> None:
     seats = Seats()
     given = iter([calls(("book", {"seat": 4}), ("fly", {}))])
     out, session = run(make(recover=RecoveryPolicy(on_fail="stop")), seats, lambda messages: next(given))
@@ -444,7 +444,7 @@ class Shortens(AgentMiddleware[Any, Any, Any]):
         return {"messages": [RemoveMessage(id=REMOVE_ALL_MESSAGES), *kept]}
 
 
-def test_turns_that_another_middleware_summed_up_are_still_known() -> None:
+def test_summarised_turns_remain_known() -> None:
     seats = Seats()
     places = iter(["a", "b", "c", "c", "c", "c", "c", "c"])
     histories: list[list[str]] = []
@@ -463,7 +463,7 @@ def test_turns_that_another_middleware_summed_up_are_still_known() -> None:
     assert [step.source for step in session.run.steps].count("user") == 1, "a summary is no step"
 
 
-def test_the_real_summarization_middleware_does_not_blind_the_guard() -> None:
+def test_summarization_middleware_does_not_hide_turns_from_guard() -> None:
     seats = Seats()
     summary = SummarizationMiddleware(
         Scripted(answer=lambda messages: AIMessage("Seat 4 is wanted.")),
@@ -484,7 +484,7 @@ def test_the_real_summarization_middleware_does_not_blind_the_guard() -> None:
     assert whole(out["messages"])
 
 
-def test_a_rollback_never_takes_the_task_away() -> None:
+def test_rollback_never_removes_the_task() -> None:
     given = iter([AIMessage("No idea."), AIMessage("Seat 4.")])
     guard = make(
         recover=RecoveryPolicy(on_fail="rollback"),
@@ -496,7 +496,7 @@ def test_a_rollback_never_takes_the_task_away() -> None:
     assert [step.content for step in session.run.steps] == ["Book seat 4.", "Seat 4."]
 
 
-def test_cutting_keeps_turns_whole() -> None:
+def test_truncation_keeps_turns_complete() -> None:
     ask, first = HumanMessage("go"), calls(("find", {"where": "a"}), ("find", {"where": "b"}))
     seen = [ToolMessage("x", tool_call_id=str(call["id"])) for call in first.tool_calls]
     hint, last = build_guard_message("[guard] look"), AIMessage("end")
@@ -512,7 +512,7 @@ def test_cutting_keeps_turns_whole() -> None:
     assert line.truncate(messages, 3) == messages
 
 
-def test_a_line_knows_its_turns_by_identity() -> None:
+def test_branch_identifies_turns_by_message_id() -> None:
     messages: list[AnyMessage] = [
         HumanMessage("go", id="0"),
         *(AIMessage("x", id=str(i)) for i in range(1, 5)),
@@ -528,7 +528,7 @@ def test_a_line_knows_its_turns_by_identity() -> None:
     assert line.truncate(short, 9) == short
 
 
-def test_a_run_that_died_in_its_tools_goes_on_in_another_process(tmp_path: Any) -> None:
+def test_run_killed_in_its_tools_resumes_in_another_process(tmp_path: Any) -> None:
     """The guard and the agent are created again, as in a new process; only saver and store remain."""
     seats, saver, sessions = Seats(), InMemorySaver(), list[Session]()
     died = iter([True])
@@ -576,7 +576,7 @@ def test_the_example_runs() -> None:
     )
 
 
-def test_a_repaired_answer_says_so_wherever_providers_look() -> None:
+def test_repaired_answer_is_updated_in_every_provider_field() -> None:
     block = {"type": "tool_use", "id": "c1", "name": "Book", "input": {"seat": "4"}}
     answer = AIMessage(
         content=[{"type": "text", "text": "I book it."}, block],

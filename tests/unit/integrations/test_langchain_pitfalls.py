@@ -26,7 +26,7 @@ HOOKS = ("before_agent", "before_model", "after_agent", "wrap_model_call", "wrap
 
 
 @pytest.mark.parametrize("hook", HOOKS)
-def test_each_hook_has_both_twins_and_the_names_that_langchain_passes_arguments_by(hook: str) -> None:
+def test_each_hook_has_both_variants_and_the_argument_names_of_langchain(hook: str) -> None:
     now, later = getattr(GuardMiddleware, hook), getattr(GuardMiddleware, f"a{hook}")
     names = list(inspect.signature(now).parameters)
     assert names == list(inspect.signature(later).parameters)
@@ -35,7 +35,7 @@ def test_each_hook_has_both_twins_and_the_names_that_langchain_passes_arguments_
     assert not inspect.iscoroutinefunction(now)
 
 
-def test_it_never_jumps_to_tools_where_nobody_could_approve_them_nor_from_after_model() -> None:
+def test_guard_never_jumps_to_tools_nor_from_after_model() -> None:
     jumps = {
         target
         for hook in HOOKS
@@ -47,7 +47,7 @@ def test_it_never_jumps_to_tools_where_nobody_could_approve_them_nor_from_after_
     assert GuardMiddleware.aafter_model is AgentMiddleware.aafter_model
 
 
-def test_what_of_a_refused_answer_was_streamed_stays_streamed() -> None:
+def test_streamed_part_of_refused_answer_remains() -> None:
     sessions: list[Session] = []
     guard = make(recover=RecoveryPolicy(on_fail="rollback"))
     refused = AIMessage("Let me fly.", tool_calls=[{"id": "f", "name": "fly", "args": {}}])
@@ -63,7 +63,7 @@ def test_what_of_a_refused_answer_was_streamed_stays_streamed() -> None:
     assert sessions[0].run.branches[0].steps[0].content == "Let me fly."
 
 
-def test_other_channels_are_not_taken_back_by_cutting_messages() -> None:
+def test_truncation_does_not_restore_other_channels() -> None:
     """A fork restores them; see test_langgraph.py."""
     todo = {"content": "book", "status": "pending"}
     turns: list[AIMessage] = [calls(("write_todos", {"todos": [todo]}))]
@@ -94,7 +94,7 @@ class Marks(AgentMiddleware[Any, Any, Any]):
         return ExtendedModelResponse(response, command=Command(update={"attempts": [said]}))
 
 
-def test_commands_that_came_with_a_refused_answer_are_not_carried_out() -> None:
+def test_commands_of_refused_answer_are_not_executed() -> None:
     given = iter([calls(("fly", {})), AIMessage("I cannot.")])
     guard = make(recover=RecoveryPolicy(on_fail="rollback"))
     out, session = run(guard, Seats(), lambda messages: next(given), middleware=[Marks()])
@@ -103,7 +103,7 @@ def test_commands_that_came_with_a_refused_answer_are_not_carried_out() -> None:
     assert out["attempts"] == ["I cannot."]
 
 
-def test_messages_that_stay_keep_their_ids_and_are_there_once() -> None:
+def test_remaining_messages_keep_their_ids_and_are_unique() -> None:
     """A replacement without an id would be appended, and the replaced message would remain."""
     before: list[dict[str, str]] = []
 
@@ -120,7 +120,7 @@ def test_messages_that_stay_keep_their_ids_and_are_there_once() -> None:
     assert ids[0] == first
 
 
-def test_a_tools_error_is_kept_though_langchains_own_conversion_loses_it() -> None:
+def test_tool_error_survives_langchain_conversion() -> None:
     @tool
     def pay(order: str) -> str:
         """Pay an order."""
@@ -142,7 +142,7 @@ def test_a_tools_error_is_kept_though_langchains_own_conversion_loses_it() -> No
     assert sessions[0].run.steps[1].observations[0].is_error is True
 
 
-def test_an_agent_inside_of_a_tool_is_a_run_of_its_own() -> None:
+def test_nested_agent_in_tool_is_a_separate_run() -> None:
     seats, sessions = Seats(), list[Session]()
     guard = make(recover=RecoveryPolicy(on_fail="rollback"))
     inside = iter([calls(("book", {"seat": 4})), AIMessage("Seat 4 is booked.")])
@@ -170,7 +170,7 @@ def test_an_agent_inside_of_a_tool_is_a_run_of_its_own() -> None:
     assert seats.booked == {4: 1}
 
 
-def test_a_run_that_is_cancelled_in_the_midst_of_a_tool_repeats_nothing_when_it_goes_on() -> None:
+def test_run_cancelled_within_tool_repeats_nothing_after_resume() -> None:
     async def main() -> None:
         began, booked = asyncio.Event(), list[int]()
 

@@ -86,7 +86,7 @@ def rolling(**parts: Any) -> Guard:
     return make(recover=RecoveryPolicy(on_fail="rollback"), **parts)
 
 
-def test_a_run_that_goes_well_is_left_alone() -> None:
+def test_clean_run_is_unchanged() -> None:
     seats = Seats()
     given = iter([calls(("book", {"seat": 4})), AIMessage("Seat 4 is booked.")])
     guard = make()
@@ -99,7 +99,7 @@ def test_a_run_that_goes_well_is_left_alone() -> None:
     assert {spec.name for spec in session.run.tools} == {"book", "find"}
 
 
-def test_a_loop_is_left_by_a_fork_and_all_channels_go_back() -> None:
+def test_loop_is_forked_and_all_channels_are_restored() -> None:
     guard, seats = rolling(), Seats()
     graph = graph_of(looping, guard.langgraph_tools(seats.tools))
     app = guard.langgraph(graph)
@@ -116,7 +116,7 @@ def test_a_loop_is_left_by_a_fork_and_all_channels_go_back() -> None:
     assert left == 2
 
 
-def test_what_was_booked_is_not_booked_again_although_its_node_runs_again() -> None:
+def test_booking_is_not_repeated_when_its_node_runs_again() -> None:
     guard, seats = rolling(localizer=First(1), accept=seated), Seats()
     app = guard.langgraph(graph_of(booking(), guard.langgraph_tools(seats.tools)))
     out = app.invoke(ask(), on("1"))
@@ -126,7 +126,7 @@ def test_what_was_booked_is_not_booked_again_although_its_node_runs_again() -> N
     assert out["turns"] == 2, "an end that was refused is forked, too"
 
 
-def test_an_agent_with_the_middleware_has_one_session_and_refuses_answers() -> None:
+def test_agent_with_middleware_has_one_session_and_refuses_answers() -> None:
     seats, sessions = Seats(), list[Session]()
     given = iter(
         [
@@ -154,7 +154,7 @@ def test_an_agent_with_the_middleware_has_one_session_and_refuses_answers() -> N
     assert whole(out["messages"])
 
 
-def test_an_agent_without_the_middleware_is_forked_as_well() -> None:
+def test_agent_without_middleware_is_forked() -> None:
     seats, guard = Seats(), rolling()
     agent = create_agent(Scripted(answer=looping), seats.tools, checkpointer=InMemorySaver())
     app = guard.langgraph(agent)
@@ -164,7 +164,7 @@ def test_an_agent_without_the_middleware_is_forked_as_well() -> None:
     assert out["messages"][-1].text == "There is none."
 
 
-def test_the_asynchronous_twins_do_the_same() -> None:
+def test_asynchronous_methods_behave_equally() -> None:
     seats, undone = Seats(), list[int]()
 
     async def cancel(seat: int) -> None:
@@ -191,7 +191,7 @@ def test_the_asynchronous_twins_do_the_same() -> None:
     assert app.get_session(on("2")).recoveries
 
 
-def test_a_stream_shows_no_seams() -> None:
+def test_guarded_stream_equals_unguarded_stream() -> None:
     seats = Seats()
 
     def stream(guarded: bool, mode: Any) -> list[Any]:
@@ -216,7 +216,7 @@ def _shown(chunk: Any) -> Any:
     }
 
 
-def test_a_stream_shows_the_state_that_a_fork_went_back_to() -> None:
+def test_stream_shows_the_state_restored_by_fork() -> None:
     guard = rolling()
     app = guard.langgraph(graph_of(looping, guard.langgraph_tools(Seats().tools)))
     lengths = [len(chunk["messages"]) for chunk in app.stream(ask(), on("1"), stream_mode="values")]
@@ -224,7 +224,7 @@ def test_a_stream_shows_the_state_that_a_fork_went_back_to() -> None:
 
 
 @pytest.mark.parametrize("durability", ["sync", "async", "exit"])
-def test_every_durability_leaves_the_boundaries_to_fork_at(durability: str) -> None:
+def test_every_durability_keeps_boundaries_for_forks(durability: str) -> None:
     guard = rolling()
     app = guard.langgraph(graph_of(looping, guard.langgraph_tools(Seats().tools)))
     out = app.invoke(ask(), on("1"), durability=durability)
@@ -239,14 +239,14 @@ class Forgetful(InMemorySaver):
         yield from list(super().list(config, **more))[:1]
 
 
-def test_a_checkpointer_that_keeps_the_latest_alone_is_said_to() -> None:
+def test_checkpointer_with_only_latest_state_is_reported() -> None:
     guard = rolling()
     graph = graph_of(looping, guard.langgraph_tools(Seats().tools), checkpointer=Forgetful())
     with pytest.raises(RecoveryError, match="durability='exit'"):
         guard.langgraph(graph).invoke(ask(), on("1"))
 
 
-def test_turns_that_left_no_checkpoint_cannot_be_forked_to() -> None:
+def test_turns_without_checkpoint_cannot_be_forked_to() -> None:
     """The run began without the guard, with durability='exit', and was interrupted there."""
     guard, seats = rolling(localizer=First(1), accept=seated), Seats()
     given = iter([find(), find(), AIMessage("No idea."), AIMessage("Seat 4.")])
@@ -267,7 +267,7 @@ def test_rollbacks_count_against_the_recursion_limit() -> None:
     assert max(steps) <= 12 + 2, "one limit for all segments together"
 
 
-def test_interrupts_of_the_graph_pass_through_and_are_resumed() -> None:
+def test_interrupts_of_graph_pass_through_and_resume() -> None:
     paid: list[str] = []
 
     @tool
@@ -293,7 +293,7 @@ def test_interrupts_of_the_graph_pass_through_and_are_resumed() -> None:
 
 
 @pytest.mark.parametrize("same", [False, True])
-def test_calls_beside_one_that_pauses_are_made_once_though_their_node_runs_again(same: bool) -> None:
+def test_calls_beside_paused_call_run_once_though_their_node_runs_again(same: bool) -> None:
     """A tool node runs all calls of a turn; on resume, it runs completed calls again."""
     seats, asked = Seats(), list[str]()
 
@@ -318,7 +318,7 @@ def test_calls_beside_one_that_pauses_are_made_once_though_their_node_runs_again
     assert [effect.state for effect in session.ledger.effects()] == ["done"] * 3
 
 
-def test_a_node_that_is_retried_repeats_no_effect() -> None:
+def test_retried_node_repeats_no_effect() -> None:
     seats, tries = Seats(), iter([True])
 
     @tool
@@ -340,7 +340,7 @@ def test_a_node_that_is_retried_repeats_no_effect() -> None:
     assert "was not repeated" in out["messages"][-2].text, "what failed midway is in doubt"
 
 
-def test_the_callers_own_pauses_are_kept() -> None:
+def test_pauses_of_the_caller_are_kept() -> None:
     guard, given = make(), iter([find(), AIMessage("None.")])
     graph = graph_of(
         lambda messages: next(given), guard.langgraph_tools(Seats().tools), interrupt_before=["act"]
@@ -355,7 +355,7 @@ def test_the_callers_own_pauses_are_kept() -> None:
     assert len(out["messages"]) == 3
 
 
-def test_a_stop_ends_the_run_with_its_reason() -> None:
+def test_stop_ends_run_with_reason() -> None:
     guard = make(recover=RecoveryPolicy(on_fail="stop"))
     app = guard.langgraph(graph_of(lambda messages: find(), guard.langgraph_tools(Seats().tools)))
     out = app.invoke(ask(), on("1"))
@@ -366,7 +366,7 @@ def test_a_stop_ends_the_run_with_its_reason() -> None:
     assert session.has_ended
 
 
-def test_a_person_is_asked_by_an_interrupt_of_the_guards_own() -> None:
+def test_escalation_interrupts_the_graph() -> None:
     guard = make(recover=RecoveryPolicy(on_fail="hand_over"))
     heard: list[str] = []
 
@@ -384,7 +384,7 @@ def test_a_person_is_asked_by_an_interrupt_of_the_guards_own() -> None:
     assert app.get_session(on("1")).has_ended
 
 
-def test_a_person_is_asked_by_a_function() -> None:
+def test_escalation_calls_a_function() -> None:
     guard, asked = make(recover=RecoveryPolicy(on_fail="hand_over")), list[str]()
 
     def person(question: str) -> str:
@@ -397,7 +397,7 @@ def test_a_person_is_asked_by_a_function() -> None:
     assert out["messages"][-1].text == "There is none."
 
 
-def test_a_restart_forks_before_the_first_answer() -> None:
+def test_restart_forks_before_the_first_answer() -> None:
     guard, seats = make(recover=RecoveryPolicy(on_fail="reexecute"), accept=seated), Seats()
     given = iter([find(), AIMessage("No idea."), AIMessage("Seat 4.")])
     app = guard.langgraph(graph_of(lambda messages: next(given), guard.langgraph_tools(seats.tools)))
@@ -407,7 +407,7 @@ def test_a_restart_forks_before_the_first_answer() -> None:
     assert app.get_session(on("1")).recoveries[0].outcome is RecoveryOutcome.CONFIRMED
 
 
-def test_a_nudge_at_the_end_goes_on_with_all_that_is_there() -> None:
+def test_hint_at_the_end_continues_with_full_state() -> None:
     guard = make(recover=RecoveryPolicy(on_fail="nudge"), accept=seated)
     given = iter([AIMessage("No idea."), AIMessage("Seat 4.")])
     app = guard.langgraph(graph_of(lambda messages: next(given), guard.langgraph_tools(Seats().tools)))
@@ -416,7 +416,7 @@ def test_a_nudge_at_the_end_goes_on_with_all_that_is_there() -> None:
     assert out["turns"] == 2
 
 
-def test_a_thread_with_a_history_is_a_new_run_and_keeps_its_history() -> None:
+def test_thread_with_history_is_a_new_run_and_keeps_its_history() -> None:
     guard, seats = rolling(), Seats()
     app = guard.langgraph(graph_of(looping, guard.langgraph_tools(seats.tools)))
     first = app.invoke(ask("Hi."), on("1"))
@@ -426,7 +426,7 @@ def test_a_thread_with_a_history_is_a_new_run_and_keeps_its_history() -> None:
     assert app.get_session(on("1")).run.task == "Find one more."
 
 
-def test_a_fork_never_takes_back_the_task_or_what_was_before_it() -> None:
+def test_fork_never_removes_the_task_or_earlier_messages() -> None:
     guard = rolling(localizer=First(0), accept=seated)
     given = iter([AIMessage("Seat 1."), find(), AIMessage("No idea."), AIMessage("Seat 4.")])
     app = guard.langgraph(graph_of(lambda messages: next(given), guard.langgraph_tools(Seats().tools)))
@@ -436,7 +436,7 @@ def test_a_fork_never_takes_back_the_task_or_what_was_before_it() -> None:
     assert out["turns"] == 2
 
 
-def test_threads_run_side_by_side() -> None:
+def test_threads_run_concurrently() -> None:
     guard, seats = rolling(localizer=First(1), accept=seated), Seats()
 
     def model(messages: list[AnyMessage]) -> AIMessage:
@@ -462,7 +462,7 @@ def test_threads_run_side_by_side() -> None:
     }
 
 
-def test_inside_of_another_graph_it_is_refused() -> None:
+def test_guard_within_another_graph_is_rejected() -> None:
     guard = make()
     app = guard.langgraph(graph_of(looping, guard.langgraph_tools(Seats().tools)))
 
@@ -476,7 +476,7 @@ def test_inside_of_another_graph_it_is_refused() -> None:
         outer.compile(checkpointer=InMemorySaver()).invoke(ask(), on("1"))
 
 
-def test_what_cannot_be_guarded_is_said() -> None:
+def test_unsupported_graph_is_rejected() -> None:
     guard, seats = make(), Seats()
     with pytest.raises(ConfigError, match="no checkpointer"):
         guard.langgraph(create_agent(Scripted(answer=looping), seats.tools))
@@ -492,7 +492,7 @@ def test_what_cannot_be_guarded_is_said() -> None:
         guard.langgraph_tools(seats.tools, wrap_tool_call=print)
 
 
-def test_nothing_runs_the_graph_behind_the_guards_back() -> None:
+def test_methods_that_bypass_the_guard_are_rejected() -> None:
     app = make().langgraph(graph_of(looping, ToolNode(Seats().tools)))
     for name in ("batch", "abatch", "astream_events", "with_config", "pipe", "transform", "copy"):
         assert hasattr(app.graph, name)
@@ -501,7 +501,7 @@ def test_nothing_runs_the_graph_behind_the_guards_back() -> None:
     assert app.get_graph().nodes
 
 
-def test_a_saver_on_disk_works_as_well(tmp_path: Any) -> None:
+def test_checkpointer_on_disk_is_supported(tmp_path: Any) -> None:
     sqlite = pytest.importorskip("langgraph.checkpoint.sqlite", reason="needs langgraph-checkpoint-sqlite")
     guard, seats = rolling(localizer=First(1), accept=seated), Seats()
     with sqlite.SqliteSaver.from_conn_string(str(tmp_path / "saved.db")) as saver:
@@ -510,7 +510,7 @@ def test_a_saver_on_disk_works_as_well(tmp_path: Any) -> None:
         assert (seats.booked, out["turns"]) == ({4: 1}, 2)
 
 
-def test_the_todos_of_an_agent_go_back_with_its_messages() -> None:
+def test_todos_of_agent_are_restored_with_messages() -> None:
     seats, guard = Seats(), rolling(localizer=First(1), accept=seated)
     todo = [{"content": "fly", "status": "in_progress"}]
     given = iter([calls(("write_todos", {"todos": todo})), AIMessage("No idea."), AIMessage("Seat 4.")])
@@ -525,7 +525,7 @@ def test_the_todos_of_an_agent_go_back_with_its_messages() -> None:
     assert any(state.values.get("todos") for state in agent.get_state_history(on("1")))
 
 
-def test_an_asynchronous_agent_with_the_middleware_does_the_same() -> None:
+def test_asynchronous_agent_with_middleware_is_guarded() -> None:
     seats = Seats()
     given = iter([calls(("book", {"seat": 4})), AIMessage("No idea."), calls(("book", {"seat": 4}))])
     guard = rolling(localizer=First(1), accept=seated)
@@ -541,7 +541,7 @@ def test_an_asynchronous_agent_with_the_middleware_does_the_same() -> None:
     assert [recovery.plan.tier.name for recovery in app.get_session(on("1")).recoveries] == ["FORK"]
 
 
-def test_approval_by_a_person_goes_on_as_before() -> None:
+def test_approval_by_a_person_continues_as_before() -> None:
     seats, guard = Seats(), rolling(localizer=First(1), accept=seated)
     model = booking()
     agent = create_agent(
@@ -587,7 +587,7 @@ def test_tools_of_a_sub_graph_are_in_the_ledger_of_the_run() -> None:
     assert (seats.booked, out["turns"]) == ({4: 1}, 2)
 
 
-def test_a_run_that_died_in_its_tools_goes_on_in_another_process(tmp_path: Any) -> None:
+def test_run_killed_in_its_tools_resumes_in_another_process(tmp_path: Any) -> None:
     """The guard and the graph are created again, as in a new process; only saver and store remain."""
     seats, saver = Seats(), InMemorySaver()
     died = iter([True])
@@ -627,7 +627,7 @@ def test_a_run_that_died_in_its_tools_goes_on_in_another_process(tmp_path: Any) 
     assert session.ledger.effects()[0].tool == "book"
 
 
-def test_the_typed_form_of_results_is_kept() -> None:
+def test_typed_results_are_supported() -> None:
     guard = make(recover=RecoveryPolicy(on_fail="hand_over"))
     app = guard.langgraph(graph_of(looping, guard.langgraph_tools(Seats().tools)))
     out = app.invoke(ask(), on("1"), version="v2")

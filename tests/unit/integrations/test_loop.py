@@ -90,7 +90,7 @@ def whole(messages: list[Message]) -> bool:
     return not open_calls
 
 
-def test_a_rollback_does_not_book_twice_and_the_agent_is_told() -> None:
+def test_rollback_does_not_book_twice_and_agent_receives_hint() -> None:
     seats = Seats()
     answers = iter([BOOK, FIND, "I do not know.", BOOK, "Seat 4 is booked."])
     guard = make(seats, recover=RecoveryPolicy(on_fail="rollback"), localizer=First(1), accept=answered)
@@ -107,7 +107,7 @@ def test_a_rollback_does_not_book_twice_and_the_agent_is_told() -> None:
     assert [recovery.plan.strategy for recovery in run.recoveries] == ["rollback"]
 
 
-def test_compensation_undoes_what_was_done_on_the_line_that_is_left() -> None:
+def test_compensation_undoes_effects_of_abandoned_branch() -> None:
     seats = Seats()
     wrong = [calls(("book", {"seat": 9})), FIND, FIND, FIND]
     given = iter([*wrong, BOOK])
@@ -151,7 +151,7 @@ class First:
         )
 
 
-def test_a_call_of_an_unknown_tool_is_refused_before_anything_runs() -> None:
+def test_call_of_unknown_tool_is_refused_before_any_tool_runs() -> None:
     seats = Seats()
     given = iter([calls(("book", {"seat": 4}), ("fly", {})), BOOK])
     with make(seats, recover=RecoveryPolicy(on_fail="rollback")).run(
@@ -162,7 +162,7 @@ def test_a_call_of_an_unknown_tool_is_refused_before_anything_runs() -> None:
     assert all(step.tool_calls[0].name != "fly" for step in run.trajectory.steps if step.tool_calls)
 
 
-def test_endless_refusals_let_the_turn_through() -> None:
+def test_repeated_refusals_let_the_turn_through() -> None:
     seats = Seats()
     given = iter([calls(("fly", {}))] * 10)
     unlimited = RecoveryBudget(rollbacks=None, rollbacks_per_step=None)
@@ -174,7 +174,7 @@ def test_endless_refusals_let_the_turn_through() -> None:
     assert run.done
 
 
-def test_an_effect_that_failed_midway_is_in_doubt_and_not_repeated() -> None:
+def test_effect_failed_midway_is_unknown_and_not_repeated() -> None:
     attempts = []
     guard = Guard(recover=RecoveryPolicy(on_fail="nudge"))
 
@@ -191,7 +191,7 @@ def test_an_effect_that_failed_midway_is_in_doubt_and_not_repeated() -> None:
     assert run.session.begin_tool("send", {"to": "a"}).decision == "in_doubt"
 
 
-def test_a_tool_that_raises_and_arguments_that_do_not_fit_are_told() -> None:
+def test_tool_errors_and_invalid_arguments_are_reported_to_agent() -> None:
     def fragile(x: int) -> int:
         raise ValueError("x is odd")
 
@@ -204,7 +204,7 @@ def test_a_tool_that_raises_and_arguments_that_do_not_fit_are_told() -> None:
     assert "'fragile'" in seen[1].content
 
 
-def test_the_acceptance_test_sends_the_agent_back() -> None:
+def test_rejected_end_is_rolled_back() -> None:
     seats = Seats()
     given = iter(["All done.", BOOK, "Seat 4 is booked."])
     accept: Callable[[Any], bool | str] = lambda run: bool(seats.booked[4]) or "seat 4 is not booked"  # noqa: E731
@@ -215,7 +215,7 @@ def test_the_acceptance_test_sends_the_agent_back() -> None:
     assert "Seat 4 is not booked" in "".join(str(message["content"]) for message in run.messages)
 
 
-def test_re_execution_starts_over_with_another_task_and_tells_what_was_done() -> None:
+def test_reexecution_restarts_with_extended_task_and_lists_effects() -> None:
     seats = Seats()
     given = iter([BOOK, "The weather is fine.", BOOK, "Seat 4 is booked."])
     guard = make(
@@ -230,7 +230,7 @@ def test_re_execution_starts_over_with_another_task_and_tells_what_was_done() ->
     assert "seat 4 is yours" in run.messages[1]["content"]
 
 
-def test_a_tool_that_is_withheld_is_not_on_offer() -> None:
+def test_disabled_tool_is_not_offered() -> None:
     seats = Seats()
     offers: list[list[str]] = []
 
@@ -246,7 +246,7 @@ def test_a_tool_that_is_withheld_is_not_on_offer() -> None:
     assert offers[-1] == ["book"]
 
 
-def test_a_person_is_asked() -> None:
+def test_escalation_asks_a_person() -> None:
     seats = Seats()
     questions: list[str] = []
 
@@ -265,7 +265,7 @@ def test_a_person_is_asked() -> None:
     assert len(questions) == 1
 
 
-def test_a_stop_says_why() -> None:
+def test_stop_returns_its_reason() -> None:
     seats = Seats()
     with make(seats, recover=RecoveryPolicy(on_fail="stop")).run("Find.", tools=[seats.find]) as run:
         drive(run, lambda messages: FIND)
@@ -273,7 +273,7 @@ def test_a_stop_says_why() -> None:
         run.raise_if_stopped()
 
 
-def test_a_fork_restores_the_state_of_the_environment() -> None:
+def test_fork_restores_the_environment_state() -> None:
     state = {"at": 0}
     where = []
 
@@ -300,7 +300,7 @@ def test_a_fork_restores_the_state_of_the_environment() -> None:
     assert run.recoveries[0].plan.step == 2
 
 
-def test_an_asynchronous_loop_runs_the_calls_of_a_turn_side_by_side() -> None:
+def test_asynchronous_loop_runs_calls_of_a_turn_concurrently() -> None:
     together = 0
     most = 0
 
@@ -329,7 +329,7 @@ def test_an_asynchronous_loop_runs_the_calls_of_a_turn_side_by_side() -> None:
 
 
 @pytest.mark.parametrize("answer", [None, 3, {"choices": []}])
-def test_what_is_no_answer_of_a_model_is_an_error(answer: Any) -> None:
+def test_invalid_model_answer_is_an_error(answer: Any) -> None:
     run = Guard().run("Hello.")
     if answer == {"choices": []}:
         assert run.model(lambda messages: answer) is not None, "a mapping is taken as the message"
@@ -338,7 +338,7 @@ def test_what_is_no_answer_of_a_model_is_an_error(answer: Any) -> None:
         run.model(lambda messages: answer)
 
 
-def test_wrong_arguments_of_a_run() -> None:
+def test_invalid_run_arguments_are_rejected() -> None:
     with pytest.raises(ConfigError, match="both save and restore"):
         Guard().run("x", save=dict)
     with pytest.raises(ConfigError, match="two are called"):
@@ -347,7 +347,7 @@ def test_wrong_arguments_of_a_run() -> None:
         Guard().run("x", tools=[lambda: 1])
 
 
-def test_models_that_the_policy_asks_must_be_given() -> None:
+def test_missing_models_of_policy_are_rejected() -> None:
     seats = Seats()
     guard = make(seats, recover=RecoveryPolicy(on_fail=[{"n_version": {"models": ["large"]}}]))
     with pytest.raises(ConfigError, match="the model large"):
@@ -363,7 +363,7 @@ def test_the_example_runs() -> None:
     assert [line.split(":")[0] for line in lines[2:]] == ["rollback", "reexecute"]
 
 
-def test_the_example_of_votes_and_repairs_runs() -> None:
+def test_voting_example_runs() -> None:
     script = Path(__file__).resolve().parents[3] / "examples" / "guard_voting.py"
     done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=120, check=True)
     *recoveries, last = done.stdout.splitlines()

@@ -66,7 +66,7 @@ def drive(run: Any, model: Any) -> None:
 FORK = [{"rollback": {"prefer": "fork"}}]
 
 
-def test_a_fork_goes_to_the_nearest_saved_boundary_and_says_so() -> None:
+def test_fork_goes_to_nearest_snapshot_and_reports_it() -> None:
     run, state = counting(on_fail=FORK, snapshots=DEAR)
     model = moves(1, 2, 3, 7, 7, 7)
     drive(run, model)
@@ -80,7 +80,7 @@ def test_a_fork_goes_to_the_nearest_saved_boundary_and_says_so() -> None:
     assert state["at"] == sum((1, 2, 3)[: back - 1]), "the state is that of the boundary it went back to"
 
 
-def test_a_fork_where_nothing_was_saved_before_cuts_the_messages() -> None:
+def test_fork_without_earlier_snapshot_truncates_messages() -> None:
     run, state = counting(on_fail=FORK, snapshots=SnapshotOptions(max_bytes=8, max_turns=1))
     drive(run, moves(7, 7, 7))
     assert run.recoveries[0].plan.actions[0].by == "truncate"
@@ -88,7 +88,7 @@ def test_a_fork_where_nothing_was_saved_before_cuts_the_messages() -> None:
     assert run._snapshots._snapshot_manager.history.rejected_count > 0
 
 
-def test_after_a_cut_the_state_is_saved_as_it_is() -> None:
+def test_truncation_saves_the_current_state() -> None:
     run, _ = counting(on_fail="rollback")
     model = moves(7, 7, 7, 1)
     while not run.recoveries:
@@ -100,7 +100,7 @@ def test_after_a_cut_the_state_is_saved_as_it_is() -> None:
     assert saved == b'j{"at":21}', "messages were cut; what was done stays done"
 
 
-def test_a_restart_begins_with_the_first_state() -> None:
+def test_restart_restores_the_first_state() -> None:
     run, state = counting(on_fail="reexecute")
     drive(run, moves(7, 7, 7, 1))
     assert run.recoveries[0].plan.strategy == "reexecute"
@@ -108,7 +108,7 @@ def test_a_restart_begins_with_the_first_state() -> None:
     assert run.messages[0]["content"].startswith("Move.\n\n[guard] An earlier attempt failed.")
 
 
-def test_the_states_of_a_run_that_is_over_are_forgotten(tmp_path: Path) -> None:
+def test_snapshots_of_ended_run_are_deleted(tmp_path: Path) -> None:
     with Store.open(tmp_path / "s.db") as store:
         state = {"at": 0}
         guard = Guard(localizer=LastErrorLocalizer(), store=store)
@@ -120,7 +120,7 @@ def test_the_states_of_a_run_that_is_over_are_forgotten(tmp_path: Path) -> None:
         assert store.list_snapshots(run.session.id) == ()
 
 
-def test_a_state_that_cannot_be_saved_is_said_at_once_and_later_it_is_noted() -> None:
+def test_unsaveable_state_is_an_error_at_start_and_noted_later() -> None:
     run, _ = counting(save=lambda: {1, 2}, restore=print)
     with pytest.raises(ConfigError, match="codec='pickle'"):
         run.model(moves())
@@ -131,7 +131,7 @@ def test_a_state_that_cannot_be_saved_is_said_at_once_and_later_it_is_noted() ->
     assert run.answer == "Done.", "the run goes on"
 
 
-def test_wrong_arguments() -> None:
+def test_invalid_arguments_are_rejected() -> None:
     for wrong in ({"save": dict}, {"restore": print}, {"snapshots": SnapshotOptions()}):
         with pytest.raises(ConfigError, match="both save and restore"):
             Guard().run("x", **wrong)
@@ -139,7 +139,7 @@ def test_wrong_arguments() -> None:
         Guard().run("x", save=dict, restore=print, snapshots=SnapshotOptions(codec="marshal"))
 
 
-def test_any_object_may_be_saved_where_pickle_is_asked_for() -> None:
+def test_pickle_codec_saves_any_object() -> None:
     state = {"seen": {(1, 2)}}
     run, _ = counting(
         on_fail=FORK,
@@ -151,7 +151,7 @@ def test_any_object_may_be_saved_where_pickle_is_asked_for() -> None:
     assert state["restored"] == {"seen": {(1, 2)}}
 
 
-def test_a_store_that_is_down_does_not_hold_up_the_run(tmp_path: Path) -> None:
+def test_unavailable_store_does_not_block_the_run(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("no folder")
     options = StoreOptions(max_rows=20, max_bytes=100_000)
     store = Store.open(tmp_path / "file" / "s.db", connect=False, options=options)
@@ -177,7 +177,7 @@ def test_a_store_that_is_down_does_not_hold_up_the_run(tmp_path: Path) -> None:
         store.close(0.1)
 
 
-def test_runs_side_by_side_keep_their_own_states(tmp_path: Path) -> None:
+def test_concurrent_runs_keep_separate_states(tmp_path: Path) -> None:
     async def one(store: Store, number: int) -> tuple[int, int]:
         state = {"at": 0}
         guard = Guard(localizer=LastErrorLocalizer(), recover=RecoveryPolicy(on_fail=FORK), store=store)
@@ -262,7 +262,7 @@ class Tape:
 @pytest.mark.slow
 @pytest.mark.parametrize("dear", [False, True])
 @pytest.mark.parametrize("lag", [0, 1, 4])
-def test_a_crash_after_anything_that_is_durable_is_gone_on_from(tmp_path: Path, dear: bool, lag: int) -> None:
+def test_crash_after_any_durable_write_is_resumed(tmp_path: Path, dear: bool, lag: int) -> None:
     with Store.open(tmp_path / "whole.db") as store:
         tape = Tape(store)
         run = guarded(store, tape.hall(), dear=dear)

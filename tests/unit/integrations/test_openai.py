@@ -100,7 +100,7 @@ def ids(body: Body) -> list[str]:
     return [one["id"] for message in body["messages"] for one in message.get("tool_calls") or ()]
 
 
-def test_with_nothing_to_do_bytes_are_those_of_the_client_and_the_server() -> None:
+def test_clean_exchange_keeps_its_bytes() -> None:
     answer = b'{ "id":"x", "choices" : [{"index":0,"finish_reason":"stop","message":{"role":"assistant",\n'
     answer += b'"content":"ok","x":1e3}}], "big": 123456789012345678901234567890}'
     with serving(lambda body: Raw(content=answer)) as server, World(server, make()) as world:
@@ -115,7 +115,7 @@ def test_with_nothing_to_do_bytes_are_those_of_the_client_and_the_server() -> No
         assert server.bodies[0]["x_new"] == [1, {"y": None}]
 
 
-def test_a_compressed_answer_is_read_and_passed_on_as_it_is() -> None:
+def test_compressed_answer_is_parsed_and_forwarded_unchanged() -> None:
     with (
         serving(lambda body: completion(say("ok")), compressed=True) as server,
         World(server, make()) as world,
@@ -124,7 +124,7 @@ def test_a_compressed_answer_is_read_and_passed_on_as_it_is() -> None:
         assert world.sessions[0].has_ended
 
 
-def test_a_loop_is_rolled_back_and_stays_so_in_every_later_request() -> None:
+def test_loop_rollback_persists_in_later_requests() -> None:
     given = [
         *finds(0, 3),
         call("find", "w", where="window"),
@@ -151,7 +151,7 @@ def test_a_loop_is_rolled_back_and_stays_so_in_every_later_request() -> None:
     ]
 
 
-def test_an_unknown_tool_is_refused_before_the_client_sees_it() -> None:
+def test_unknown_tool_is_refused_before_client_sees_it() -> None:
     given = [call("fly", "x"), call("book", "b", seat=4), say("Seat 4 is booked.")]
     with (
         serving(script(given)) as server,
@@ -164,7 +164,7 @@ def test_an_unknown_tool_is_refused_before_the_client_sees_it() -> None:
     assert "fly" not in json.dumps([m if isinstance(m, dict) else m.model_dump() for m in messages])
 
 
-def test_an_effect_that_a_rollback_left_behind_is_not_asked_for_again() -> None:
+def test_effect_of_abandoned_branch_is_not_requested_again() -> None:
     given = [call("book", "b1", seat=4), *finds(0, 1), say("I do not know."), call("book", "b2", seat=4)]
     accept = lambda run: run.steps[-1].content.startswith("Seat")  # noqa: E731
     guard = make(recover=RecoveryPolicy(on_fail="rollback"), localizer=First(1), accept=accept)
@@ -182,7 +182,7 @@ def test_an_effect_that_a_rollback_left_behind_is_not_asked_for_again() -> None:
     assert [effect.state for effect in world.sessions[0].ledger.effects()] == ["done"]
 
 
-def test_a_model_that_insists_on_a_done_effect_is_stopped() -> None:
+def test_model_that_repeats_a_done_effect_is_stopped() -> None:
     booking = (call("book", f"b{i}", seat=4) for i in range(1, 99))
     given = [call("book", "b0", seat=4), say("I do not know."), *booking]
     accept = lambda run: run.steps[-1].content.startswith("Seat")  # noqa: E731
@@ -192,7 +192,7 @@ def test_a_model_that_insists_on_a_done_effect_is_stopped() -> None:
     assert world.booked == [4]
 
 
-def test_a_stop_is_a_clear_last_answer() -> None:
+def test_stop_is_a_clear_final_answer() -> None:
     with (
         serving(script([*finds(0, 3), say("never asked")])) as server,
         World(server, make(recover=RecoveryPolicy(on_fail="stop"))) as world,
@@ -204,7 +204,7 @@ def test_a_stop_is_a_clear_last_answer() -> None:
     assert len(server.bodies) == 3
 
 
-def test_a_stop_is_a_refusal_where_json_is_expected() -> None:
+def test_stop_is_a_refusal_if_json_is_expected() -> None:
     class Seat(BaseModel):
         seat: int
 
@@ -225,7 +225,7 @@ def test_a_stop_is_a_refusal_where_json_is_expected() -> None:
         assert "enough" in (last.choices[0].message.refusal or "")
 
 
-def test_parsed_answers_are_judged_too() -> None:
+def test_parsed_answers_are_judged() -> None:
     class Seat(BaseModel):
         seat: int
 
@@ -239,14 +239,14 @@ def test_parsed_answers_are_judged_too() -> None:
     assert texts(server.bodies[1])[1] == '{"seat": 9}', "the model sees what was refused, the client does not"
 
 
-def test_the_acceptance_test_lets_the_answer_through_in_the_end() -> None:
+def test_acceptance_test_finally_accepts_the_answer() -> None:
     guard = make(accept=lambda run: "never", recover=RecoveryPolicy(on_fail="nudge"))
     with serving(lambda body: completion(say("done"))) as server, World(server, guard) as world:
         assert world.agent([TASK]) == "done"
     assert 1 < len(server.bodies) <= 11
 
 
-def test_withheld_tools_are_not_offered_any_more() -> None:
+def test_disabled_tools_are_not_offered() -> None:
     given = [*finds(0, 3), call("book", "b", seat=4), say("Seat 4 is booked.")]
     with (
         serving(script(given)) as server,
@@ -258,7 +258,7 @@ def test_withheld_tools_are_not_offered_any_more() -> None:
     assert len(server.bodies[0]["tools"]) == 2
 
 
-def test_a_restart_keeps_the_task_and_adds_what_went_wrong() -> None:
+def test_restart_keeps_the_task_and_adds_the_error() -> None:
     with (
         serving(script([*finds(0, 3), say("Seat 4 is booked.")])) as server,
         World(server, make(recover=RecoveryPolicy(on_fail="reexecute"))) as world,
@@ -268,7 +268,7 @@ def test_a_restart_keeps_the_task_and_adds_what_went_wrong() -> None:
     assert len(server.bodies[-1]["messages"]) == 3
 
 
-def test_users_are_never_taken_back() -> None:
+def test_user_messages_are_never_rolled_back() -> None:
     accept = lambda run: run.steps[-1].content.startswith("Seat")  # noqa: E731
     guard = make(recover=RecoveryPolicy(on_fail="rollback"), localizer=First(1), accept=accept)
     answers = [call("find", "f", where="x"), say("I cannot."), say("Seat 4 is booked.")]
@@ -282,7 +282,7 @@ def test_users_are_never_taken_back() -> None:
     assert [step.source for step in world.sessions[0].run.steps] == ["user", "user", "agent"]
 
 
-def test_each_task_is_a_run_and_what_came_before_it_stands() -> None:
+def test_each_task_is_a_run_and_earlier_messages_remain() -> None:
     accept = lambda run: run.steps[-1].content.startswith("Seat")  # noqa: E731
     guard = make(recover=RecoveryPolicy(on_fail="rollback"), localizer=First(1), accept=accept)
     answers = [*finds(0, 2), say("Seat 4?"), say("I cannot."), say("Seat 4 is booked.")]
@@ -299,7 +299,7 @@ def test_each_task_is_a_run_and_what_came_before_it_stands() -> None:
     assert [len(session.run.steps) for session in world.sessions] == [4, 2]
 
 
-def test_a_history_that_the_guard_has_not_seen_is_read() -> None:
+def test_unknown_history_is_parsed() -> None:
     history: list[Any] = [TASK]
     for i in range(2):
         history += [{"role": "assistant", **finds(i, 1)[0]}]
@@ -312,7 +312,7 @@ def test_a_history_that_the_guard_has_not_seen_is_read() -> None:
     assert ids(server.bodies[-1]) == ["f0"]
 
 
-def test_an_error_of_the_server_is_passed_on_and_the_run_goes_on() -> None:
+def test_server_error_is_forwarded_and_run_continues() -> None:
     given = iter(
         [completion(call("find", "f", where="x")), Raw(status=500, content=b'{"error":{"message":"down"}}')]
     )
@@ -325,7 +325,7 @@ def test_an_error_of_the_server_is_passed_on_and_the_run_goes_on() -> None:
     assert len(world.sessions[0].run.steps) == 3
 
 
-def test_a_lost_answer_frees_its_calls_when_the_client_retries() -> None:
+def test_lost_answer_frees_its_calls_when_client_retries() -> None:
     with (
         serving(script([call("book", "b1", seat=4), call("book", "b2", seat=4), say("ok")])) as server,
         World(server, make()) as world,
@@ -338,7 +338,7 @@ def test_a_lost_answer_frees_its_calls_when_the_client_retries() -> None:
     assert [effect.state for effect in world.sessions[0].ledger.effects()] == ["done"]
 
 
-def test_two_runs_with_the_same_prompt_stay_apart() -> None:
+def test_two_runs_with_equal_prompts_are_separate() -> None:
     def model(body: Body) -> Body:
         done = sum(message["role"] == "tool" for message in body["messages"])
         made = call("find", f"c{len(server.bodies)}", where=str(done)) if done < 4 else say("done")
@@ -357,7 +357,7 @@ def test_two_runs_with_the_same_prompt_stay_apart() -> None:
     assert not seen[0] & seen[1]
 
 
-def test_a_named_run_keeps_its_name_and_the_header_stays_here() -> None:
+def test_named_run_keeps_its_name_and_header_is_not_forwarded() -> None:
     with (
         serving(script([call("find", "f", where="x"), say("ok"), say("again")])) as server,
         World(server, make()) as world,
@@ -371,14 +371,14 @@ def test_a_named_run_keeps_its_name_and_the_header_stays_here() -> None:
 
 
 @pytest.mark.parametrize("more", [{"n": 2}, {"extra_headers": {"agentguard-run": "off"}}])
-def test_what_cannot_or_shall_not_be_guarded_passes(more: Any) -> None:
+def test_excluded_requests_pass_unguarded(more: Any) -> None:
     with serving(script([call("fly", "x")])) as server, World(server, make()) as world:
         assert world.ask([TASK], **more).choices[0].message.tool_calls[0].function.name == "fly"
         assert world.client.models.list().data == []
     assert world.sessions == []
 
 
-def test_an_answer_that_was_cut_off_is_no_end() -> None:
+def test_truncated_answer_is_not_an_end() -> None:
     with (
         serving(lambda body: completion(say("Seat"), finish="length")) as server,
         World(server, make()) as world,
@@ -388,7 +388,7 @@ def test_an_answer_that_was_cut_off_is_no_end() -> None:
 
 
 @pytest.mark.parametrize("on_error", ["fail_open", "fail_closed"])
-def test_a_guard_that_fails_lets_through_or_refuses(on_error: Any) -> None:
+def test_guard_error_follows_on_guard_error(on_error: Any) -> None:
     guard = make(recover=RecoveryPolicy(on_guard_error=on_error))
 
     def fail(session: Session) -> None:
@@ -411,7 +411,7 @@ def test_a_guard_that_fails_lets_through_or_refuses(on_error: Any) -> None:
     assert len(server.bodies) == (1 if on_error == "fail_open" else 0)
 
 
-def test_conversations_are_bounded() -> None:
+def test_number_of_conversations_is_bounded() -> None:
     with (
         serving(lambda body: completion(call("find", f"c{len(server.bodies)}", where="x"))) as server,
         World(server, make(), max_conversations=3) as world,
@@ -422,12 +422,12 @@ def test_conversations_are_bounded() -> None:
 
 
 @pytest.mark.parametrize("options", [{"buffer": "some"}, {"max_conversations": 0}])
-def test_options_out_of_range(options: Any) -> None:
+def test_options_out_of_range_are_rejected(options: Any) -> None:
     with pytest.raises(ConfigError, match="transport"):
         make().transport(**options)
 
 
-def test_the_asynchronous_client_is_guarded_alike() -> None:
+def test_asynchronous_client_is_guarded() -> None:
     given = [call("fly", "x"), *finds(0, 3), say("Seat 4 is booked.")]
 
     async def main(url: str) -> list[Any]:

@@ -160,7 +160,7 @@ def seat_said(run: Any) -> bool:
     return bool(run.steps[-1].content.startswith("Seat"))
 
 
-def test_a_run_that_goes_well_is_left_alone() -> None:
+def test_clean_run_is_unchanged() -> None:
     run = Run(make(), script(calls(("book", BOOK)), say("Seat 4 is booked.")))
     assert run.go() == "Seat 4 is booked."
     assert run.seats.booked == {4: 1}
@@ -179,7 +179,7 @@ def test_a_run_that_goes_well_is_left_alone() -> None:
 
 
 @pytest.mark.parametrize("where", [("aisle",), ("aisle", "window")])
-def test_what_is_cut_stays_out_of_every_later_model_call(where: tuple[str, ...]) -> None:
+def test_removed_items_stay_out_of_every_later_model_call(where: tuple[str, ...]) -> None:
     """The SDK's own list still contains it, so each call needs the cut."""
     after = iter([calls(("book", BOOK)), calls(("book", {"seat": 5})), say("Booked.")])
     run = Run(
@@ -198,7 +198,7 @@ def test_what_is_cut_stays_out_of_every_later_model_call(where: tuple[str, ...])
     assert [one.outcome for one in run.session.recoveries] == [RecoveryOutcome.CONFIRMED]
 
 
-def test_completed_calls_that_are_taken_back_keep_an_effect_record() -> None:
+def test_rolled_back_completed_calls_keep_an_effect_record() -> None:
     answers = (calls(("book", BOOK)), say("No idea."), calls(("book", BOOK)), say("Seat 4."))
     guard = make(recover=RecoveryPolicy(on_fail="rollback"), localizer=First(1), accept=seat_said)
     run = Run(guard, script(*answers))
@@ -211,7 +211,7 @@ def test_completed_calls_that_are_taken_back_keep_an_effect_record() -> None:
     assert [one.outcome for one in run.session.recoveries] == [RecoveryOutcome.CONFIRMED]
 
 
-def test_a_turn_is_refused_before_its_tools_run_and_its_tokens_are_counted() -> None:
+def test_turn_is_refused_before_its_tools_run_and_its_tokens_are_counted() -> None:
     wrong = calls(("book", BOOK), ("fly", {}))
     run = Run(
         make(recover=RecoveryPolicy(on_fail="rollback")),
@@ -225,7 +225,7 @@ def test_a_turn_is_refused_before_its_tools_run_and_its_tokens_are_counted() -> 
     assert run.session.run.branches[0].steps[0].tool_calls[1].name == "fly"
 
 
-def test_a_tool_that_does_not_exist_ends_no_run_where_a_hint_is_all_that_is_done() -> None:
+def test_unknown_tool_does_not_end_run_if_only_a_hint_is_given() -> None:
     run = Run(make(recover=RecoveryPolicy(on_fail="nudge")), script(calls(("fly", {})), say("I cannot fly.")))
     assert run.go() == "I cannot fly."
     assert [recovery.plan.strategy for recovery in run.session.recoveries] == ["nudge"]
@@ -233,7 +233,7 @@ def test_a_tool_that_does_not_exist_ends_no_run_where_a_hint_is_all_that_is_done
     assert run.session.run.steps[1].observations
 
 
-def test_the_acceptance_test_sends_the_agent_back() -> None:
+def test_rejected_end_is_rolled_back() -> None:
     run: Run
 
     def accept(trajectory: Any) -> bool | str:
@@ -271,7 +271,7 @@ def test_handoffs_name_the_agent_of_a_step() -> None:
 
 
 @pytest.mark.parametrize("ladder", ["rollback", "reexecute"])
-def test_a_rollback_to_before_a_handoff_lets_the_first_agent_go_on(ladder: str) -> None:
+def test_rollback_before_a_handoff_continues_with_the_first_agent(ladder: str) -> None:
     hand: tuple[str, dict[str, Any]] = ("transfer_to_back", {})
     answers = (calls(hand), calls(("book", BOOK)), say("No idea."), calls(hand), calls(("book", BOOK)))
     front, _, seats, model = two(script(*answers, say("Seat 4.")))
@@ -284,7 +284,7 @@ def test_a_rollback_to_before_a_handoff_lets_the_first_agent_go_on(ladder: str) 
     assert names(result.to_input_list()) == ["transfer_to_back", "book"]
 
 
-def test_a_loop_in_a_run_can_be_cut_to_before_a_handoff() -> None:
+def test_loop_can_be_cut_before_a_handoff() -> None:
     def model(items: list[Any]) -> list[Any]:
         if told(items):
             return say("There is none.")
@@ -299,7 +299,7 @@ def test_a_loop_in_a_run_can_be_cut_to_before_a_handoff() -> None:
     assert steps[-1].agent == ("front" if result.session.recoveries[0].plan.step == 1 else "back")
 
 
-def test_a_handoff_that_rewrites_the_history_is_gone_on_with() -> None:
+def test_handoff_with_rewritten_history_continues() -> None:
     def summary(data: HandoffInputData) -> HandoffInputData:
         return data.clone(input_history="Summary: seat 4.", pre_handoff_items=(), new_items=())
 
@@ -316,7 +316,7 @@ def test_a_handoff_that_rewrites_the_history_is_gone_on_with() -> None:
     assert [step.agent for step in result.session.run.steps] == ["human", "front", "back", "back"]
 
 
-def test_an_effect_is_undone_by_a_coroutine() -> None:
+def test_effect_is_undone_by_a_coroutine() -> None:
     undone: list[int] = []
 
     async def cancel(seat: int) -> None:
@@ -332,7 +332,7 @@ def test_an_effect_is_undone_by_a_coroutine() -> None:
     assert "were undone: book" in told(run.result.to_input_list())
 
 
-def test_a_tool_that_fails_midway_is_in_doubt_though_the_sdk_words_it_as_a_result() -> None:
+def test_tool_failed_midway_is_unknown_despite_sdk_error_message() -> None:
     sent: list[str] = []
 
     @function_tool
@@ -350,7 +350,7 @@ def test_a_tool_that_fails_midway_is_in_doubt_though_the_sdk_words_it_as_a_resul
     assert run.session.begin_tool("send", {"to": "a"}).decision == "in_doubt"
 
 
-def test_a_history_that_was_given_stays() -> None:
+def test_given_history_remains() -> None:
     history = [
         {"role": "user", "content": "Where?"},
         *({"role": "assistant", "content": text} for text in ("Here.",)),
@@ -368,7 +368,7 @@ def test_a_history_that_was_given_stays() -> None:
     assert run.session.run.task == TASK
 
 
-def test_a_tool_that_is_withheld_is_not_offered() -> None:
+def test_disabled_tool_is_not_offered() -> None:
     run: Run
     run = Run(
         make(recover=RecoveryPolicy(on_fail="drop_tool")),
@@ -378,13 +378,13 @@ def test_a_tool_that_is_withheld_is_not_offered() -> None:
     assert (run.model.offers[0], run.model.offers[-1]) == (["book", "find"], ["book"])
 
 
-def test_a_stop_ends_the_run_with_its_reason() -> None:
+def test_stop_ends_run_with_reason() -> None:
     run = Run(make(recover=RecoveryPolicy(on_fail="stop")), lambda items: find())
     with pytest.raises(RunStopped, match="repeated the call of find"):
         run.go()
 
 
-def test_a_person_is_asked() -> None:
+def test_escalation_asks_a_person() -> None:
     async def ask(question: str) -> str:
         return "Take the window."
 
@@ -394,7 +394,7 @@ def test_a_person_is_asked() -> None:
     assert Run(make(recover=RecoveryPolicy(on_fail="hand_over")), model).go(ask=ask) == "Window it is."
 
 
-def test_the_models_and_the_filter_of_a_run_configuration_are_guarded_too() -> None:
+def test_models_and_filter_of_run_config_are_guarded() -> None:
     seen: list[str] = []
 
     def theirs(data: CallModelData[Any]) -> ModelInputData:
@@ -409,7 +409,7 @@ def test_the_models_and_the_filter_of_a_run_configuration_are_guarded_too() -> N
     assert seen == [""]
 
 
-def test_a_tool_that_waits_for_approval_pauses_the_run() -> None:
+def test_tool_that_waits_for_approval_pauses_the_run() -> None:
     @function_tool(needs_approval=True)
     def pay(order: str) -> str:
         """Pay an order."""
@@ -422,7 +422,7 @@ def test_a_tool_that_waits_for_approval_pauses_the_run() -> None:
     assert run.session.ledger.effects() == ()
 
 
-def test_two_runs_of_one_agent_side_by_side() -> None:
+def test_concurrent_runs_of_one_agent_are_separate() -> None:
     run = Run(make(), lambda items: say("Hello."))
 
     async def main() -> list[Any]:
@@ -432,7 +432,7 @@ def test_two_runs_of_one_agent_side_by_side() -> None:
     assert [result.session.run.task for result in asyncio.run(main())] == ["a", "b"]
 
 
-def test_what_keeps_the_history_elsewhere_is_refused() -> None:
+def test_server_side_history_is_rejected() -> None:
     run = Run(make(), script())
     for name in ("conversation_id", "previous_response_id"):
         with pytest.raises(ConfigError, match=f"{name} keeps turns"):
@@ -443,7 +443,7 @@ def test_what_keeps_the_history_elsewhere_is_refused() -> None:
         run.go(object())
 
 
-def test_a_view_keeps_places_when_it_is_renewed() -> None:
+def test_history_view_keeps_positions_after_update() -> None:
     view = HistoryView()
     ask, first, last = {"role": "user"}, {"id": "1"}, {"id": "2"}
     for items in ([ask], [ask, first], [ask, first, last]):
@@ -462,7 +462,7 @@ def test_a_view_keeps_places_when_it_is_renewed() -> None:
     assert view.build_items() == [{"id": "4"}], "by its id it stays out"
 
 
-def test_items_of_a_history_are_turns() -> None:
+def test_history_items_are_converted_to_turns() -> None:
     items: list[dict[str, Any]] = [
         {"role": "system", "content": "Be brief."},
         {"type": "reasoning", "summary": [{"text": "hm", "type": "summary_text"}]},
@@ -518,7 +518,7 @@ class Desk(MCPServer):
     async def get_prompt(self, name: str, arguments: Any = None) -> Any: ...
 
 
-def test_tools_of_an_mcp_server_are_in_the_ledger_by_what_the_server_says_of_them() -> None:
+def test_mcp_tools_are_in_the_ledger_with_their_annotations() -> None:
     both: list[tuple[str, dict[str, Any]]] = [("look", {}), ("stamp", {})]
     desk = Desk()
     guard = make(recover=RecoveryPolicy(on_fail="rollback"), localizer=First(1), accept=seat_said)

@@ -43,7 +43,7 @@ def kept(session: Any) -> list[Any]:
     return asyncio.run(session.get_items())
 
 
-def test_a_blocked_output_takes_back_no_turn_whose_calls_were_made() -> None:
+def test_blocked_output_removes_no_turn_with_executed_calls() -> None:
     @output_guardrail
     async def blocks(context: Any, agent: Any, output: Any) -> GuardrailFunctionOutput:
         return GuardrailFunctionOutput(output_info=None, tripwire_triggered=True)
@@ -60,7 +60,7 @@ def test_a_blocked_output_takes_back_no_turn_whose_calls_were_made() -> None:
     assert not run.session.has_ended
 
 
-def test_a_blocked_input_is_nobodys_answer() -> None:
+def test_blocked_input_adds_no_answer() -> None:
     @input_guardrail(run_in_parallel=False)
     async def blocks(context: Any, agent: Any, input: Any) -> GuardrailFunctionOutput:
         return GuardrailFunctionOutput(output_info=None, tripwire_triggered=True)
@@ -71,7 +71,7 @@ def test_a_blocked_input_is_nobodys_answer() -> None:
     assert len(run.session) == 1
 
 
-def test_a_call_that_a_tool_guardrail_rejects_is_none() -> None:
+def test_call_rejected_by_tool_guardrail_has_no_effect() -> None:
     @tool_input_guardrail
     def rejects(data: Any) -> ToolGuardrailFunctionOutput:
         return ToolGuardrailFunctionOutput.reject_content("Not this seat.")
@@ -91,7 +91,7 @@ def test_a_call_that_a_tool_guardrail_rejects_is_none() -> None:
     assert run.session.ledger.effects() == ()
 
 
-def test_too_many_turns_lose_no_work() -> None:
+def test_max_turns_error_loses_no_work() -> None:
     store = SQLiteSession("1")
     run = Run(make(recover=RecoveryPolicy(on_fail="nudge")), lambda items: find(str(len(items))))
     with pytest.raises(MaxTurnsExceeded):
@@ -101,7 +101,7 @@ def test_too_many_turns_lose_no_work() -> None:
     assert len(run.session) >= 3
 
 
-def test_an_answer_that_the_sdk_asks_for_again_is_told_what_was_refused_before() -> None:
+def test_sdk_retry_keeps_hints_of_earlier_refusals() -> None:
     """The SDK retries the whole model call, including refusals, from its first input."""
     tries = iter([calls(("fly", {})), ConnectionError("no line"), say("I cannot fly.")])
 
@@ -123,7 +123,7 @@ def test_an_answer_that_the_sdk_asks_for_again_is_told_what_was_refused_before()
     assert [bool(told(items)) for items in run.model.inputs] == [False, True, True]
 
 
-def test_hooks_see_the_answer_that_was_accepted_alone() -> None:
+def test_hooks_see_only_the_accepted_answer() -> None:
     class Hooks(RunHooks[Any]):
         def __init__(self) -> None:
             self.seen: list[str] = []
@@ -141,7 +141,7 @@ def test_hooks_see_the_answer_that_was_accepted_alone() -> None:
     assert hooks.seen == ["['book']", "start book", "['text']"]
 
 
-def test_an_agent_that_is_a_tool_is_one_tool() -> None:
+def test_agent_as_tool_is_one_tool() -> None:
     inner = Run(make(), script(calls(("book", BOOK)), say("Seat 4 is booked.")), name="clerk")
     run = Run(make(), script(calls(("clerk", {"input": "Book seat 4."})), say("Done.")))
     run.agent.tools = [inner.agent.as_tool("clerk", "Books seats.")]
@@ -151,7 +151,7 @@ def test_an_agent_that_is_a_tool_is_one_tool() -> None:
     assert [effect.tool for effect in run.session.ledger.effects()] == ["clerk"]
 
 
-def test_calls_of_one_turn_run_side_by_side_and_each_is_in_the_ledger() -> None:
+def test_concurrent_calls_of_one_turn_are_in_the_ledger() -> None:
     both = asyncio.Barrier(2) if hasattr(asyncio, "Barrier") else None
 
     @function_tool
@@ -173,7 +173,7 @@ def test_calls_of_one_turn_run_side_by_side_and_each_is_in_the_ledger() -> None:
     assert len(run.session.run.steps[1].observations) == 2
 
 
-def test_the_callers_agents_are_not_changed() -> None:
+def test_agents_of_the_caller_are_unchanged() -> None:
     run = Run(
         make(recover=RecoveryPolicy(on_fail="drop_tool")),
         lambda items: find() if len(items) < 9 else say("No."),

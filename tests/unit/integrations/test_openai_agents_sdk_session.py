@@ -37,7 +37,7 @@ def said(items: list[Any]) -> str:
     return str([item.get("content") for item in items])
 
 
-def test_a_session_holds_what_happened_and_the_next_run_begins_with_it() -> None:
+def test_session_holds_the_run_and_next_run_continues_it() -> None:
     store = SQLiteSession("1")
     run = Run(make(), script(calls(("book", BOOK)), say("Seat 4 is booked."), say("Bye.")))
     assert run.go(session=store) == "Seat 4 is booked."
@@ -52,7 +52,7 @@ def test_a_session_holds_what_happened_and_the_next_run_begins_with_it() -> None
 
 
 @pytest.mark.parametrize("streamed", [False, True])
-def test_what_was_taken_back_is_taken_out_of_the_session(streamed: bool) -> None:
+def test_rolled_back_items_are_removed_from_session(streamed: bool) -> None:
     store = SQLiteSession("1")
     run = Run(
         make(recover=RecoveryPolicy(on_fail="rollback")),
@@ -69,7 +69,7 @@ def test_what_was_taken_back_is_taken_out_of_the_session(streamed: bool) -> None
     assert told(kept(store)), "the correction explains to later runs why the agent did what it did"
 
 
-def test_a_refused_end_is_not_kept() -> None:
+def test_rejected_end_is_not_stored() -> None:
     store = SQLiteSession("1")
     answers = script(calls(("book", BOOK)), say("Have a nice trip!"), say("Seat 4 is booked."))
     guard = make(recover=RecoveryPolicy(on_fail="rollback"), localizer=First(2), accept=seat_said)
@@ -79,7 +79,7 @@ def test_a_refused_end_is_not_kept() -> None:
     assert run.seats.booked == {4: 1}
 
 
-def test_a_run_that_is_stopped_or_breaks_off_leaves_whole_turns() -> None:
+def test_stopped_or_interrupted_run_leaves_complete_turns() -> None:
     store = SQLiteSession("1")
     run = Run(make(recover=RecoveryPolicy(on_fail="stop")), lambda items: find())
     with pytest.raises(RunStopped):
@@ -101,7 +101,7 @@ def test_a_run_that_is_stopped_or_breaks_off_leaves_whole_turns() -> None:
     ]
 
 
-def test_each_turn_is_kept_when_it_is_over() -> None:
+def test_each_turn_is_stored_at_its_end() -> None:
     sizes: list[int] = []
 
     class Watched(SQLiteSession):
@@ -114,7 +114,7 @@ def test_each_turn_is_kept_when_it_is_over() -> None:
     assert sizes == [1, 2, 2, 1]
 
 
-def test_the_limit_and_the_callback_of_a_session_hold() -> None:
+def test_limit_and_callback_of_session_apply() -> None:
     store = SQLiteSession("1")
     asyncio.run(store.add_items([{"role": "user", "content": text} for text in ("a", "b", "c")]))
     run = Run(make(), lambda items: say("Hello."))
@@ -135,7 +135,7 @@ def test_the_limit_and_the_callback_of_a_session_hold() -> None:
     assert texts == ["a", "b", "c", "d", "made up", "d"], "the same words said again are new"
 
 
-def test_a_session_that_somebody_else_writes_to_is_not_cut() -> None:
+def test_session_with_foreign_writes_is_not_truncated() -> None:
     class Shared(SQLiteSession):
         async def add_items(self, items: Any) -> None:
             await super().add_items([*items, {"role": "user", "content": "from elsewhere"}])
@@ -147,7 +147,7 @@ def test_a_session_that_somebody_else_writes_to_is_not_cut() -> None:
     assert "from elsewhere" in said(kept(store))[-40:]
 
 
-def test_a_handoff_that_rewrites_the_history_leaves_the_session_whole() -> None:
+def test_handoff_with_rewritten_history_keeps_session_complete() -> None:
     store = SQLiteSession("1")
     run = Run(make(), script(find(), calls(("transfer_to_other", {}))))
     other = Run(make(), script(calls(("book", BOOK)), say("Seat 4 it is.")), name="other")
@@ -182,7 +182,7 @@ def _read(run: Run, input: Any, **options: Any) -> list[Any]:
 
 @pytest.mark.parametrize("streamed", [False, True])
 @pytest.mark.parametrize("approved", [True, False])
-def test_a_run_that_waited_for_an_approval_goes_on(streamed: bool, approved: bool) -> None:
+def test_run_that_waited_for_approval_resumes(streamed: bool, approved: bool) -> None:
     pay, paid = paying()
     store = SQLiteSession("1")
     answers = script([*calls(("pay", {"order": "7"})), *calls(("book", BOOK))], say("Done."))
@@ -209,7 +209,7 @@ def test_a_run_that_waited_for_an_approval_goes_on(streamed: bool, approved: boo
         go(run, state)
 
 
-def test_a_run_that_waited_can_still_be_taken_back() -> None:
+def test_run_that_waited_can_still_be_rolled_back() -> None:
     pay, paid = paying()
     guard = make(recover=RecoveryPolicy(on_fail="rollback"), localizer=First(1), accept=seat_said)
     guard.tool(effect="write", name="pay")(len)
@@ -229,7 +229,7 @@ def test_a_run_that_waited_can_still_be_taken_back() -> None:
     assert paid == ["7"], "paid once, though it was approved twice"
 
 
-def test_a_state_of_another_runner_is_refused() -> None:
+def test_state_of_another_runner_is_rejected() -> None:
     run = Run(make(), script())
     with pytest.raises(ConfigError, match="to_state"):
         run.go(object())

@@ -61,7 +61,7 @@ def named(events: list[Any]) -> list[str]:
     return [event.name for event in events if event.type == "run_item_stream_event"]
 
 
-def test_a_run_that_goes_well_is_streamed_as_the_sdk_streams_it() -> None:
+def test_clean_run_streams_like_the_sdk() -> None:
     run = Run(make(), script(calls(("book", BOOK)), say("Seat 4 is booked.")))
     events = stream(run)
     assert named(events) == ["tool_called", "tool_output", "message_output_created"]
@@ -73,7 +73,7 @@ def test_a_run_that_goes_well_is_streamed_as_the_sdk_streams_it() -> None:
     assert whole(run.result.to_input_list())
 
 
-def test_a_refused_call_is_never_seen_and_its_tokens_are_counted() -> None:
+def test_refused_call_is_hidden_and_its_tokens_are_counted() -> None:
     answers = script([*say("One moment. "), *calls(("fly", {}))], say("I cannot fly."))
     run = Run(make(recover=RecoveryPolicy(on_fail="rollback")), answers)
     events = stream(run)
@@ -87,7 +87,7 @@ def test_a_refused_call_is_never_seen_and_its_tokens_are_counted() -> None:
     assert "One moment." not in str(run.result.to_input_list())
 
 
-def test_a_loop_is_cut_and_stays_so() -> None:
+def test_loop_is_cut_permanently() -> None:
     run = Run(
         make(recover=RecoveryPolicy(on_fail="rollback")),
         lambda items: say("None.") if told(items) else find(),
@@ -99,7 +99,7 @@ def test_a_loop_is_cut_and_stays_so() -> None:
     assert len(run.session.run.branches[0].steps) == 2
 
 
-def test_what_was_booked_on_the_line_that_was_left_is_not_booked_again() -> None:
+def test_booking_of_abandoned_branch_is_not_repeated() -> None:
     answers = script(calls(("book", BOOK)), say("Done."), calls(("book", BOOK)), say("Seat 4."))
     guard = make(recover=RecoveryPolicy(on_fail="rollback"), localizer=First(1), accept=seat_said)
     run = Run(guard, answers)
@@ -109,7 +109,7 @@ def test_what_was_booked_on_the_line_that_was_left_is_not_booked_again() -> None
     assert "already taken effect" in told(run.model.inputs[2])
 
 
-def test_a_rollback_to_before_a_handoff_begins_the_runner_again_in_the_same_stream() -> None:
+def test_rollback_before_a_handoff_restarts_runner_in_same_stream() -> None:
     def one(items: list[Any]) -> list[Any]:
         return say("Seat 4 is mine to say.") if told(items) else calls(("transfer_to_other", {}))
 
@@ -123,7 +123,7 @@ def test_a_rollback_to_before_a_handoff_begins_the_runner_again_in_the_same_stre
     assert run.result.last_agent is run.agent
 
 
-def test_a_tool_that_is_taken_away_begins_the_runner_again() -> None:
+def test_disabled_tool_restarts_runner() -> None:
     def answers(items: list[Any]) -> list[Any]:
         return find() if "find" in run.model.offers[-1] else say("No finding then.")
 
@@ -132,7 +132,7 @@ def test_a_tool_that_is_taken_away_begins_the_runner_again() -> None:
     assert run.result.final_output == "No finding then."
 
 
-def test_a_stop_raises_from_the_stream() -> None:
+def test_stop_raises_from_the_stream() -> None:
     run = Run(make(recover=RecoveryPolicy(on_fail="stop")), lambda items: find())
     with pytest.raises(RunStopped):
         stream(run)
@@ -143,7 +143,7 @@ class Seat(BaseModel):
     seat: int
 
 
-def test_nothing_of_a_refused_answer_is_seen_where_it_is_to_be_data() -> None:
+def test_refused_answer_is_hidden_in_buffered_mode() -> None:
     answers = script([*say('{"seat": 9}'), *calls(("fly", {}))], say('{"seat": 4}'))
     run = Run(make(recover=RecoveryPolicy(on_fail="rollback")), answers, output_type=Seat)
     events = stream(run)
@@ -152,7 +152,7 @@ def test_nothing_of_a_refused_answer_is_seen_where_it_is_to_be_data() -> None:
 
 
 @pytest.mark.parametrize("mode", ["immediate", "after_turn"])
-def test_a_cancelled_run_ends_where_it_is(mode: str) -> None:
+def test_cancelled_run_ends_at_its_current_step(mode: str) -> None:
     run = Run(make(accept=seat_said), script(calls(("book", BOOK)), say("Never asked.")))
     events = stream(run, stop_at="tool_output", mode=mode)
     assert named(events) == ["tool_called", "tool_output"]
@@ -164,7 +164,7 @@ def test_a_cancelled_run_ends_where_it_is(mode: str) -> None:
     assert len(run.session) == (2 if mode == "after_turn" else 1)
 
 
-def test_a_task_that_is_cancelled_in_the_midst_of_a_tool_leaves_its_effect_in_doubt() -> None:
+def test_task_cancelled_within_tool_leaves_effect_unknown() -> None:
     started = asyncio.Event
 
     async def main() -> None:
@@ -190,7 +190,7 @@ def test_a_task_that_is_cancelled_in_the_midst_of_a_tool_leaves_its_effect_in_do
     asyncio.run(main())
 
 
-def test_a_stream_that_breaks_off_is_no_answer() -> None:
+def test_interrupted_stream_is_not_recorded_as_answer() -> None:
     class Broken(ScriptedModel):
         async def stream_response(self, *given: Any, **options: Any) -> Any:
             async for event in super().stream_response(*given, **options):
@@ -216,7 +216,7 @@ def test_a_stream_that_breaks_off_is_no_answer() -> None:
     assert not run.session.has_ended
 
 
-def test_items_that_the_last_event_leaves_out_are_those_of_the_answer_alone() -> None:
+def test_items_missing_from_last_event_are_completed() -> None:
     hold = ModelStreamBuffer(buffer_all=False)
 
     async def main() -> None:
@@ -232,7 +232,7 @@ def test_items_that_the_last_event_leaves_out_are_those_of_the_answer_alone() ->
     assert hold.response.output[0].content[0].text == "Hello."
 
 
-def test_what_is_not_there_yet_and_what_is_over() -> None:
+def test_incomplete_and_finished_streams_are_distinguished() -> None:
     run = Run(make(), script(say("Hello.")))
 
     async def main() -> None:
@@ -248,7 +248,7 @@ def test_what_is_not_there_yet_and_what_is_over() -> None:
     asyncio.run(main())
 
 
-def test_two_streams_side_by_side() -> None:
+def test_two_concurrent_streams_are_separate() -> None:
     run = Run(make(), lambda items: say(f"You said {items[-1]['content']}."))
 
     async def one(said: str) -> str:

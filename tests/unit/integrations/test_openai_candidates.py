@@ -60,7 +60,7 @@ def calls_of(seen: list[Any]) -> list[tuple[str, str]]:
     return [(name, arguments) for name, arguments in made.values()]
 
 
-def test_an_elected_answer_follows_in_the_stream_and_candidates_are_not_streamed() -> None:
+def test_elected_answer_follows_in_stream_without_candidates() -> None:
     script = answers([NINE, FOUR, FOUR, say("Done.")])
     with serving(script) as server, World(server, guarded(redundancy=SelectiveRedundancy())) as world:
         seen = ask(world, [TASK], stream_options={"include_usage": True})
@@ -83,7 +83,7 @@ class _Call:
         self.id = id
 
 
-def test_an_answer_that_wins_by_itself_is_streamed_as_it_came() -> None:
+def test_undisputed_answer_is_streamed_unchanged() -> None:
     script = answers([FOUR, FOUR])
     with serving(script) as server, World(server, guarded(redundancy=SelectiveRedundancy())) as world:
         seen = ask(world, [TASK])
@@ -93,7 +93,7 @@ def test_an_answer_that_wins_by_itself_is_streamed_as_it_came() -> None:
     assert len(server.bodies) == 2
 
 
-def test_with_everything_held_nothing_of_a_loser_is_seen() -> None:
+def test_buffered_mode_hides_losing_candidates() -> None:
     script = answers([NINE, FOUR, FOUR])
     with (
         serving(script) as server,
@@ -104,7 +104,7 @@ def test_with_everything_held_nothing_of_a_loser_is_seen() -> None:
     assert text(seen) == "I book four"
 
 
-def test_a_repaired_call_is_streamed_once_and_its_text_is_not_repeated() -> None:
+def test_repaired_call_is_streamed_once_without_repeated_text() -> None:
     script = answers([TEXT, say("Done.")])
     with serving(script) as server, World(server, guarded()) as world:
         seen = ask(world, [TASK])
@@ -117,7 +117,7 @@ def test_a_repaired_call_is_streamed_once_and_its_text_is_not_repeated() -> None
     assert "was repaired" in told(server.bodies[1])[0]
 
 
-def test_a_refusal_may_come_before_an_election_in_one_stream() -> None:
+def test_refusal_and_election_may_occur_in_one_stream() -> None:
     fly = {**say("I fly"), **call("fly", "x")}
     script = answers([fly, NINE, FOUR, FOUR])
     guard = guarded(on_fail="reprompt", redundancy=SelectiveRedundancy())
@@ -128,7 +128,7 @@ def test_a_refusal_may_come_before_an_election_in_one_stream() -> None:
     assert calls_of(seen) == [("book", '{"seat": 4}')]
 
 
-def test_a_candidate_of_another_model_is_asked_by_its_name_and_told_alone() -> None:
+def test_candidate_of_another_model_is_requested_by_name() -> None:
     block = {"recovery_block": {"models": ["large"], "prompts": ["Mind."], "temperatures": [0.2]}}
     script = answers([call("fly", "x"), FOUR])
     with serving(script) as server, World(server, guarded(on_fail=block)) as world:
@@ -142,7 +142,7 @@ def test_a_candidate_of_another_model_is_asked_by_its_name_and_told_alone() -> N
 
 @pytest.mark.parametrize("keeping", [True, False])
 @pytest.mark.parametrize("stream", [True, False])
-def test_an_elected_response_is_one_response_to_the_client(stream: bool, keeping: bool) -> None:
+def test_elected_response_is_one_response_for_the_client(stream: bool, keeping: bool) -> None:
     outputs = [
         [said("I book nine"), called("book", "nine", seat=9)],
         [said("I book four", "msg-4"), called("book", "four", seat=4)],
@@ -163,7 +163,7 @@ def test_an_elected_response_is_one_response_to_the_client(stream: bool, keeping
 
 @pytest.mark.parametrize("keeping", [True, False])
 @pytest.mark.parametrize("stream", [True, False])
-def test_a_repaired_response_is_what_the_model_goes_on_from(stream: bool, keeping: bool) -> None:
+def test_repaired_response_is_continued_by_the_model(stream: bool, keeping: bool) -> None:
     tools = [{"type": "function", "name": "book", "parameters": SEAT, "strict": False}]
     model = _Mixed([[said("I book"), called("book", "b", seat="4")], [said("Seat 4 is booked.")]])
     with serving(model) as server, Asker(server, guarded(), keeping=keeping, stream=stream) as asker:

@@ -22,7 +22,7 @@ from tests.unit.integrations.test_openai_responses import Asker
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_the_sdks_own_tool_runner_goes_on_over_what_is_refused_and_taken_back(stream: bool) -> None:
+def test_tool_runner_of_sdk_continues_after_refusals_and_rollbacks(stream: bool) -> None:
     """The runner checks histories, ids and output items strictly; the guard's messages must pass."""
     booked: list[int] = []
 
@@ -61,7 +61,7 @@ def test_the_sdks_own_tool_runner_goes_on_over_what_is_refused_and_taken_back(st
     assert len(world.sessions[0].recoveries) == 2
 
 
-def test_a_streaming_response_that_is_read_by_hand_is_judged() -> None:
+def test_streaming_response_read_by_hand_is_judged() -> None:
     with (
         serving(script([call("fly", "x"), say("I cannot fly.")])) as server,
         World(server, make(recover=RecoveryPolicy(on_fail="rollback"))) as world,
@@ -80,7 +80,7 @@ class Seat(BaseModel):
     seat: int
 
 
-def test_tools_that_parse_their_arguments_are_judged_before_they_do() -> None:
+def test_parsed_tool_arguments_are_judged_before_parsing() -> None:
     with (
         serving(script([call("fly", "x"), call("Seat", "s", seat=4)])) as server,
         World(server, make(recover=RecoveryPolicy(on_fail="rollback"))) as world,
@@ -92,7 +92,7 @@ def test_tools_that_parse_their_arguments_are_judged_before_they_do() -> None:
     assert [one.function.parsed_arguments for one in calls] == [Seat(seat=4)]
 
 
-def test_parallel_calls_are_one_turn_and_go_together() -> None:
+def test_parallel_calls_are_one_turn_and_removed_together() -> None:
     both = {
         "role": "assistant",
         "content": None,
@@ -116,7 +116,7 @@ def test_parallel_calls_are_one_turn_and_go_together() -> None:
     assert told(server.bodies[-1])
 
 
-def test_a_request_that_is_cancelled_lets_its_run_go_on() -> None:
+def test_cancelled_request_lets_its_run_continue() -> None:
     """The task that waits for an answer is cancelled; the same request is sent again."""
     asked, release = threading.Event(), threading.Event()
     answers = iter([say("never seen"), call("book", "b", seat=4), say("Seat 4 is booked.")])

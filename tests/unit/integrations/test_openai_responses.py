@@ -82,7 +82,7 @@ BOTH = pytest.mark.parametrize("keeping", [False, True])
 ALL = pytest.mark.parametrize("stream", [False, True])
 
 
-def test_with_nothing_to_do_bytes_are_those_of_the_client_and_the_server() -> None:
+def test_clean_exchange_keeps_its_bytes() -> None:
     answer = json.dumps(response("r", DONE), indent=1).encode()
     with serving(lambda body: Raw(content=answer)) as server, Asker(server, make()) as world:
         raw = world.client.responses.with_raw_response.create(model="m", input=TASK)
@@ -92,7 +92,7 @@ def test_with_nothing_to_do_bytes_are_those_of_the_client_and_the_server() -> No
 
 @BOTH
 @ALL
-def test_a_loop_is_rolled_back_for_good(keeping: bool, stream: bool) -> None:
+def test_loop_rollback_is_permanent(keeping: bool, stream: bool) -> None:
     model = Model([*finds(3), [called("find", "w", where="window")], BOOK, DONE], stream=stream)
     guard = make(recover=RecoveryPolicy(on_fail="rollback"))
     with serving(model) as server, Asker(server, guard, keeping=keeping, stream=stream) as world:
@@ -113,7 +113,7 @@ def test_a_loop_is_rolled_back_for_good(keeping: bool, stream: bool) -> None:
 
 @BOTH
 @ALL
-def test_a_rollback_to_the_first_answer(keeping: bool, stream: bool) -> None:
+def test_rollback_to_the_first_answer_restores_the_task(keeping: bool, stream: bool) -> None:
     guard = make(
         recover=RecoveryPolicy(on_fail="rollback"),
         localizer=First(1),
@@ -131,7 +131,7 @@ def test_a_rollback_to_the_first_answer(keeping: bool, stream: bool) -> None:
 
 @BOTH
 @ALL
-def test_an_unknown_tool_is_refused_before_the_client_sees_it(keeping: bool, stream: bool) -> None:
+def test_unknown_tool_is_refused_before_client_sees_it(keeping: bool, stream: bool) -> None:
     model = Model([[said("I try."), called("fly", "x")], BOOK, DONE], stream=stream)
     guard = make(recover=RecoveryPolicy(on_fail="rollback"))
     with serving(model) as server, Asker(server, guard, keeping=keeping, stream=stream) as world:
@@ -144,7 +144,7 @@ def test_an_unknown_tool_is_refused_before_the_client_sees_it(keeping: bool, str
 
 
 @BOTH
-def test_a_second_task_is_a_second_run(keeping: bool) -> None:
+def test_second_task_is_a_second_run(keeping: bool) -> None:
     model = Model([BOOK, DONE, [said("Seat 5.")], [said("Seat 5 is booked.")]])
     guard = make(
         recover=RecoveryPolicy(on_fail="nudge"),
@@ -160,7 +160,7 @@ def test_a_second_task_is_a_second_run(keeping: bool) -> None:
 
 @BOTH
 @ALL
-def test_a_stop_is_a_clear_last_answer_and_one_can_go_on(keeping: bool, stream: bool) -> None:
+def test_stop_is_a_clear_final_answer_and_run_can_continue(keeping: bool, stream: bool) -> None:
     model = Model([*finds(3), DONE], stream=stream)
     guard = make(recover=RecoveryPolicy(on_fail="stop"))
     with serving(model) as server, Asker(server, guard, keeping=keeping, stream=stream) as world:
@@ -172,7 +172,7 @@ def test_a_stop_is_a_clear_last_answer_and_one_can_go_on(keeping: bool, stream: 
 
 
 @ALL
-def test_a_stop_before_a_call(stream: bool) -> None:
+def test_stop_before_a_call_is_a_final_answer(stream: bool) -> None:
     model = Model([[said("I try."), called("fly", "x")]], stream=stream)
     with (
         serving(model) as server,
@@ -181,7 +181,7 @@ def test_a_stop_before_a_call(stream: bool) -> None:
         assert "[guard] The run was stopped:" in world.run()
 
 
-def test_streamed_bytes_with_nothing_to_do_are_those_of_the_server() -> None:
+def test_clean_stream_keeps_its_bytes() -> None:
     pieces = events(response("r", [said("One moment."), *BOOK]))
     with serving(lambda body: pieces) as server, Asker(server, make()) as world:
         ask = world.client.responses.with_streaming_response.create
@@ -190,7 +190,7 @@ def test_streamed_bytes_with_nothing_to_do_are_those_of_the_server() -> None:
         raw.close()
 
 
-def test_the_events_of_a_retried_stream_are_one_response() -> None:
+def test_events_of_a_retried_stream_are_one_response() -> None:
     model = Model([[said("I try.", "m1"), called("fly", "x")], [said("Now I.", "m2"), *BOOK]], stream=True)
     with serving(model) as server, Asker(server, make(recover=RecoveryPolicy(on_fail="rollback"))) as world:
         seen: list[Any] = list(world.client.responses.create(model="m", input=TASK, tools=TOOLS, stream=True))
@@ -204,7 +204,7 @@ def test_the_events_of_a_retried_stream_are_one_response() -> None:
     assert "fly" not in "".join(str(event) for event in seen)
 
 
-def test_nothing_of_a_refused_answer_is_seen_where_all_is_held() -> None:
+def test_refused_answer_is_hidden_in_buffered_mode() -> None:
     class Seat(BaseModel):
         seat: int
 
@@ -231,7 +231,7 @@ def test_parsed_responses_are_judged() -> None:
 
 
 @pytest.mark.parametrize("cut", [1, 4, -1])
-def test_a_stream_that_breaks_off_is_no_answer(cut: int) -> None:
+def test_interrupted_stream_is_not_recorded_as_answer(cut: int) -> None:
     pieces = events(response("r", [said("One moment."), *BOOK]))[:cut]
     with serving(lambda body: pieces) as server, Asker(server, make()) as world:
         seen: list[Any] = []
@@ -242,7 +242,7 @@ def test_a_stream_that_breaks_off_is_no_answer(cut: int) -> None:
 
 
 @ALL
-def test_an_incomplete_response_is_no_end(stream: bool) -> None:
+def test_incomplete_response_is_not_an_end(stream: bool) -> None:
     made = response("r", DONE, status="incomplete")
     with serving(lambda body: events(made) if stream else made) as server, Asker(server, make()) as world:
         given: Any = world.client.responses.create(model="m", input=TASK, stream=stream)
@@ -251,7 +251,7 @@ def test_an_incomplete_response_is_no_end(stream: bool) -> None:
         assert not world.sessions[0].has_ended
 
 
-def test_a_streamed_response_that_was_cut_off_is_no_end_though_its_event_says_completed() -> None:
+def test_truncated_streamed_response_is_not_an_end_despite_completed_event() -> None:
     made = response("r", DONE, status="incomplete")  # as vLLM 0.32 streams it
     pieces = [piece.replace(b"response.incomplete", b"response.completed") for piece in events(made)]
     with serving(lambda body: pieces) as server, Asker(server, make()) as world:
@@ -260,7 +260,7 @@ def test_a_streamed_response_that_was_cut_off_is_no_end_though_its_event_says_co
         assert not world.sessions[0].has_ended
 
 
-def test_a_lost_answer_frees_its_calls_when_the_client_retries() -> None:
+def test_lost_answer_frees_its_calls_when_client_retries() -> None:
     model = Model([finds(1)[0], BOOK, [called("book", "b2", seat=4)], DONE])
     with serving(model) as server, Asker(server, make()) as world:
         first = world.create(input=TASK)
@@ -272,7 +272,7 @@ def test_a_lost_answer_frees_its_calls_when_the_client_retries() -> None:
     assert [effect.state for effect in world.sessions[0].ledger.effects()] == ["done"]
 
 
-def test_other_kinds_of_items_and_calls() -> None:
+def test_other_item_and_call_types_are_supported() -> None:
     thought = {"type": "reasoning", "id": "rs", "summary": [{"type": "summary_text", "text": "Look first."}]}
     search = {"type": "web_search_call", "id": "ws", "status": "completed"}
     shell = {"type": "custom_tool_call", "id": "ct", "call_id": "c", "name": "find", "input": "aisle"}
@@ -293,13 +293,13 @@ def test_other_kinds_of_items_and_calls() -> None:
 
 
 @pytest.mark.parametrize("more", [{"background": True}, {"conversation": "conv_1"}])
-def test_what_cannot_be_guarded_passes(more: Any) -> None:
+def test_excluded_requests_pass_unguarded(more: Any) -> None:
     with serving(Model([[called("fly", "x")]])) as server, Asker(server, make()) as world:
         assert world.create(input=TASK, **more).output[0].name == "fly"
     assert world.sessions == []
 
 
-def test_an_unknown_response_before_is_gone_on_with() -> None:
+def test_unknown_previous_response_is_continued() -> None:
     model = Model([*finds(3), DONE])
     model.kept["resp_old"] = [{"role": "user", "content": "Hello"}]
     guard = make(recover=RecoveryPolicy(on_fail="reexecute"))
@@ -311,7 +311,7 @@ def test_an_unknown_response_before_is_gone_on_with() -> None:
 
 
 @ALL
-def test_the_asynchronous_client_is_guarded_alike(stream: bool) -> None:
+def test_asynchronous_client_is_guarded(stream: bool) -> None:
     async def main(url: str) -> Any:
         transport = make(recover=RecoveryPolicy(on_fail="rollback")).atransport()
         http = DefaultAsyncHttpxClient(transport=transport)

@@ -49,7 +49,7 @@ def text(seen: list[Any]) -> str:
     return "".join(choice.delta.content or "" for chunk in seen for choice in chunk.choices)
 
 
-def test_bytes_of_a_stream_with_nothing_to_do_are_those_of_the_server() -> None:
+def test_clean_stream_keeps_its_bytes() -> None:
     pieces = [b": hello\r\n\r\n", *chunks({**say("One moment"), **call("find", "f", where="x")}, usage=True)]
     pieces[2] = pieces[2].replace(b"\n\n", b"\r\n\r\n")
     with serving(lambda body: pieces) as server, World(server, make()) as world:
@@ -59,7 +59,7 @@ def test_bytes_of_a_stream_with_nothing_to_do_are_those_of_the_server() -> None:
     assert answer.headers["content-type"] == "text/event-stream"
 
 
-def test_a_refused_call_is_never_seen_and_the_next_answer_follows_in_the_stream() -> None:
+def test_refused_call_is_hidden_and_next_answer_follows_in_stream() -> None:
     with serving(streams(GOOD)) as server, World(server, refusing()) as world:
         seen = read(world.ask([TASK], stream=True))
     valid(seen)
@@ -69,7 +69,7 @@ def test_a_refused_call_is_never_seen_and_the_next_answer_follows_in_the_stream(
     assert told(server.bodies[1])
 
 
-def test_the_helper_of_the_sdk_accumulates_a_retried_stream() -> None:
+def test_sdk_stream_helper_accumulates_a_retried_stream() -> None:
     with serving(streams(GOOD, usage=True)) as server, World(server, refusing()) as world:
         messages: list[Any] = [TASK]
         for _ in range(2):
@@ -89,7 +89,7 @@ def test_the_helper_of_the_sdk_accumulates_a_retried_stream() -> None:
     assert world.sessions[0].has_ended
 
 
-def test_a_loop_in_streams_is_rolled_back_for_good() -> None:
+def test_loop_in_streams_is_rolled_back_permanently() -> None:
     wanted = [*finds(0, 3), call("book", "b", seat=4), say("Seat 4 is booked.")]
     with serving(streams(wanted)) as server, World(server, refusing()) as world:
         messages: list[Any] = [TASK]
@@ -101,7 +101,7 @@ def test_a_loop_in_streams_is_rolled_back_for_good() -> None:
     assert whole(server.bodies[-1]["messages"])
 
 
-def test_a_refused_end_goes_on_in_the_same_stream() -> None:
+def test_rejected_end_continues_in_the_same_stream() -> None:
     guard = refusing(localizer=First(1), accept=lambda run: run.steps[-1].content.startswith("Seat"))
     with (
         serving(streams([say("No idea."), say("Seat 4 is booked.")])) as server,
@@ -113,7 +113,7 @@ def test_a_refused_end_goes_on_in_the_same_stream() -> None:
 
 
 @pytest.mark.parametrize("json", [False, True])
-def test_nothing_of_a_refused_answer_is_seen_where_all_is_held(json: bool) -> None:
+def test_refused_answer_is_hidden_in_buffered_mode(json: bool) -> None:
     guard = refusing(localizer=First(1), accept=lambda run: run.steps[-1].content.startswith("Seat"))
     more: Any = {"response_format": {"type": "json_object"}} if json else {}
     with (
@@ -125,7 +125,7 @@ def test_nothing_of_a_refused_answer_is_seen_where_all_is_held(json: bool) -> No
     assert text(seen) == "Seat 4 is booked. "
 
 
-def test_a_stop_ends_the_stream_with_the_reason() -> None:
+def test_stop_ends_stream_with_reason() -> None:
     guard = make(recover=RecoveryPolicy(on_fail="stop"))
     with serving(streams([*finds(0, 3), FLY])) as server, World(server, guard) as world:
         messages: list[Any] = [TASK]
@@ -145,7 +145,7 @@ def test_a_stop_ends_the_stream_with_the_reason() -> None:
 
 
 @pytest.mark.parametrize("cut", [1, 3, -1, -2])
-def test_a_stream_that_breaks_off_is_no_answer(cut: int) -> None:
+def test_interrupted_stream_is_not_recorded_as_answer(cut: int) -> None:
     with serving(lambda body: chunks(BOOK)[:cut]) as server, World(server, make()) as world:
         seen: list[Any] = []
         with pytest.raises(openai.APIConnectionError):
@@ -158,7 +158,7 @@ def test_a_stream_that_breaks_off_is_no_answer(cut: int) -> None:
     assert world.sessions[0].ledger.effects() == ()
 
 
-def test_a_client_that_leaves_early_lets_the_run_go_on() -> None:
+def test_early_disconnect_lets_the_run_continue() -> None:
     with serving(streams([BOOK, say("ok")])) as server, World(server, make()) as world:
         with world.ask([TASK], stream=True) as stream:
             next(stream)
@@ -166,7 +166,7 @@ def test_a_client_that_leaves_early_lets_the_run_go_on() -> None:
     assert len(world.sessions) == 1
 
 
-def test_a_failure_to_ask_again_is_an_error_in_the_stream() -> None:
+def test_failed_retry_is_an_error_in_the_stream() -> None:
     given = iter([chunks(FLY), Raw(status=429, content=b"{}")])
     with serving(lambda body: next(given)) as server, World(server, refusing()) as world:
         stream = world.ask([TASK], stream=True)
@@ -174,7 +174,7 @@ def test_a_failure_to_ask_again_is_an_error_in_the_stream() -> None:
             read(stream)
 
 
-def test_an_error_in_a_stream_is_passed_on() -> None:
+def test_error_in_stream_is_forwarded() -> None:
     broken = [*chunks(say("a"))[:2], b'data: {"error": {"message": "overloaded"}}\n\n']
     with serving(lambda body: broken) as server, World(server, make()) as world:
         stream = world.ask([TASK], stream=True)
@@ -183,7 +183,7 @@ def test_an_error_in_a_stream_is_passed_on() -> None:
 
 
 @pytest.mark.parametrize("on_error", ["fail_open", "fail_closed"])
-def test_a_guard_that_fails_at_the_end_of_a_stream(on_error: Any, monkeypatch: Any) -> None:
+def test_guard_error_at_end_of_stream_follows_on_guard_error(on_error: Any, monkeypatch: Any) -> None:
     with (
         serving(streams([FLY])) as server,
         World(server, make(recover=RecoveryPolicy(on_guard_error=on_error))) as world,
@@ -199,7 +199,7 @@ def test_a_guard_that_fails_at_the_end_of_a_stream(on_error: Any, monkeypatch: A
         assert len(world.transport.interceptor.failures) == 1
 
 
-def test_chunks_of_another_shape_pass_unguarded() -> None:
+def test_chunks_of_unknown_shape_pass_unguarded() -> None:
     odd = b'data: {"id": "x", "choices": ["?"]}\n\n'
     pieces = [*chunks(FLY)[:2], odd, *chunks(FLY)[2:]]
     body = {"model": "m", "messages": [TASK], "stream": True, "tools": TOOLS}
@@ -221,7 +221,7 @@ class Pieces(httpx2.BaseTransport):
 
 
 @pytest.mark.slow
-def test_every_cut_of_the_bytes_gives_the_same_stream() -> None:
+def test_stream_is_equal_for_every_split_of_bytes() -> None:
     first, second = b"".join(chunks(FLY)), b"".join(chunks(BOOK, id="chatcmpl-2"))
     body = {"model": "m", "messages": [TASK], "stream": True, "tools": TOOLS}
     guard, wanted = refusing(detectors={"unknown_tool": None}), None
@@ -235,7 +235,7 @@ def test_every_cut_of_the_bytes_gives_the_same_stream() -> None:
     assert b"book" in seen
 
 
-def test_bytes_one_by_one_through_a_socket() -> None:
+def test_stream_is_parsed_byte_by_byte_over_a_socket() -> None:
     answers = iter([[bytes([one]) for one in b"".join(chunks(message))] for message in (FLY, BOOK)])
     with serving(lambda body: next(answers)) as server, World(server, refusing()) as world:
         seen = read(world.ask([TASK], stream=True))
@@ -245,7 +245,7 @@ def test_bytes_one_by_one_through_a_socket() -> None:
 
 @given(st.data())
 @settings(max_examples=200, deadline=None)
-def test_events_are_cut_alike_however_the_bytes_come(data: Any) -> None:
+def test_event_boundaries_do_not_depend_on_reads(data: Any) -> None:
     end = data.draw(st.sampled_from([b"\n", b"\r\n", b"\r"]))
     lines = data.draw(st.lists(st.sampled_from([b"data: {}", b": c", b"data: \xc3\xa9", b"event: x", b""])))
     whole_bytes = end.join(lines) + end + end
@@ -258,7 +258,7 @@ def test_events_are_cut_alike_however_the_bytes_come(data: Any) -> None:
     assert [e.strip() for e in made if e.strip()] == wanted
 
 
-def test_the_asynchronous_client_streams_alike() -> None:
+def test_asynchronous_client_streams_equally() -> None:
     class Seat(BaseModel):
         seat: int
 

@@ -79,7 +79,7 @@ class Model(httpx2.BaseTransport):
 
 @given(st.data())
 @settings(max_examples=60, deadline=None)
-def test_the_model_sees_whole_turns_of_the_live_line(data: Any) -> None:
+def test_model_sees_complete_turns_of_the_current_branch(data: Any) -> None:
     drawn, sessions = Drawn(data), list[Session]()
     unlimited = RecoveryBudget(rollbacks=None, rollbacks_per_step=None)
     guard = Guard(
@@ -113,7 +113,7 @@ def test_the_model_sees_whole_turns_of_the_live_line(data: Any) -> None:
 
 
 @given(st.lists(st.one_of(st.integers(0, 9), st.sampled_from(["agent", "user", "told"])), max_size=30))
-def test_a_line_drops_what_the_agent_did_and_keeps_what_users_said(moves: list[int | str]) -> None:
+def test_branch_drops_agent_steps_and_keeps_user_messages(moves: list[int | str]) -> None:
     line, history, model = ConversationBranch(), list[Body](), list[tuple[str, str]]()
     for move in moves:
         if isinstance(move, int):
@@ -141,7 +141,7 @@ messages = st.fixed_dictionaries(
 
 
 @given(st.lists(messages, max_size=6), st.lists(messages, max_size=6))
-def test_keys_are_equal_just_where_histories_are(left: list[Body], right: list[Body]) -> None:
+def test_keys_are_equal_exactly_for_equal_histories(left: list[Body], right: list[Body]) -> None:
     dialect = ChatAdapter()
     one, two = (
         build_prefix_keys(left, dialect.build_item_key),
@@ -155,7 +155,7 @@ def test_keys_are_equal_just_where_histories_are(left: list[Body], right: list[B
     assert not set(build_prefix_keys(left, dialect.build_item_key, seed="run")) & set(one)
 
 
-def test_an_answer_is_known_again_however_a_client_writes_it() -> None:
+def test_answer_is_recognised_in_any_client_notation() -> None:
     key = ChatAdapter().build_item_key
     call = {"id": "c", "type": "function", "function": {"name": "find", "arguments": '{"a": 1, "b": 2}'}}
     again = {"id": "c", "function": {"name": "find", "arguments": '{"b":2,"a":1}', "parsed_arguments": None}}

@@ -133,7 +133,7 @@ def script(*answers: ModelResponse) -> Model:
     return lambda messages: next(given)
 
 
-def test_a_run_that_goes_well_is_left_alone() -> None:
+def test_clean_run_is_unchanged() -> None:
     run = Run(make(), script(calls(("book", BOOK)), say("Seat 4 is booked.")), instructions="Be brief.")
     assert run.go() == "Seat 4 is booked."
     assert run.seats.booked == {4: 1}
@@ -147,7 +147,7 @@ def test_a_run_that_goes_well_is_left_alone() -> None:
 
 
 @pytest.mark.parametrize("where", [("aisle",), ("aisle", "window")])
-def test_a_loop_is_cut_at_a_turn_boundary(where: tuple[str, ...]) -> None:
+def test_loop_is_cut_at_a_turn_boundary(where: tuple[str, ...]) -> None:
     def model(messages: list[ModelMessage]) -> ModelResponse:
         return say("There is none.") if told(messages) else find(*where)
 
@@ -158,7 +158,7 @@ def test_a_loop_is_cut_at_a_turn_boundary(where: tuple[str, ...]) -> None:
     assert len(run.result.all_messages()) == 2 * len(run.session.run.steps) - 2, "what was cut stays out"
 
 
-def test_what_was_booked_on_the_line_that_was_left_is_not_booked_again() -> None:
+def test_booking_of_abandoned_branch_is_not_repeated() -> None:
     answers = (calls(("book", BOOK)), say("No idea."), calls(("book", BOOK)), say("Seat 4."))
     guard = make(
         recover=RecoveryPolicy(on_fail="rollback"),
@@ -173,7 +173,7 @@ def test_what_was_booked_on_the_line_that_was_left_is_not_booked_again() -> None
     assert [one.outcome for one in run.session.recoveries] == [RecoveryOutcome.CONFIRMED]
 
 
-def test_a_turn_is_refused_before_its_tools_run() -> None:
+def test_turn_is_refused_before_its_tools_run() -> None:
     wrong = calls(("book", BOOK), ("fly", {}))
     run = Run(
         make(recover=RecoveryPolicy(on_fail="rollback")),
@@ -188,7 +188,7 @@ def test_a_turn_is_refused_before_its_tools_run() -> None:
     assert run.session.run.branches[0].steps[0].tool_calls[1].name == "fly"
 
 
-def test_the_acceptance_test_sends_the_agent_back() -> None:
+def test_rejected_end_is_rolled_back() -> None:
     run: Run
 
     def accept(trajectory: Any) -> bool | str:
@@ -203,7 +203,7 @@ class Ticket(BaseModel):
     seat: int
 
 
-def test_typed_output_can_be_refused_and_is_no_unknown_tool() -> None:
+def test_typed_output_can_be_refused_and_is_a_known_tool() -> None:
     def output(seat: int) -> ModelResponse:
         return calls(("final_result", {"seat": seat}))
 
@@ -213,7 +213,7 @@ def test_typed_output_can_be_refused_and_is_no_unknown_tool() -> None:
     assert len(run.session.recoveries) == 1
 
 
-def test_an_effect_is_undone_by_a_coroutine() -> None:
+def test_effect_is_undone_by_a_coroutine() -> None:
     undone: list[int] = []
 
     async def cancel(seat: int) -> None:
@@ -229,7 +229,7 @@ def test_an_effect_is_undone_by_a_coroutine() -> None:
     assert "were undone: book" in told(run.result.all_messages())
 
 
-def test_a_tool_that_fails_midway_is_in_doubt_and_one_that_asks_for_a_retry_is_not() -> None:
+def test_tool_failed_midway_is_unknown_but_tool_that_requests_retry_is_not() -> None:
     sent: list[str] = []
 
     def send(to: str) -> str:
@@ -247,7 +247,7 @@ def test_a_tool_that_fails_midway_is_in_doubt_and_one_that_asks_for_a_retry_is_n
     assert run.session.begin_tool("send", {"to": "nobody"}).decision == "run"
 
 
-def test_a_history_that_ends_in_an_unanswered_call_is_gone_on_with() -> None:
+def test_history_that_ends_in_unanswered_call_is_continued() -> None:
     """Without a new prompt, the framework executes the call; the ledger records it, and a rollback can
     abandon it.
     """
@@ -263,14 +263,14 @@ def test_a_history_that_ends_in_an_unanswered_call_is_gone_on_with() -> None:
     assert len(history) == 2
 
 
-def test_a_wrong_call_at_the_end_of_the_history_is_taken_out_before_it_runs() -> None:
+def test_invalid_call_at_end_of_history_is_removed_before_execution() -> None:
     history: list[ModelMessage] = [ModelRequest([UserPromptPart(TASK)]), calls(("book", BOOK), ("fly", {}))]
     run = Run(make(recover=RecoveryPolicy(on_fail="rollback")), script(calls(("book", BOOK)), say("Seat 4.")))
     assert run.go(None, message_history=history) == "Seat 4."
     assert run.seats.booked == {4: 1}
 
 
-def test_a_rollback_never_reaches_into_the_history_a_run_began_with() -> None:
+def test_rollback_never_removes_the_initial_history() -> None:
     history = [ModelRequest([UserPromptPart("Hello.")]), say("Hello."), ModelRequest([]), say("Yes?")]
     guard = make(
         recover=RecoveryPolicy(on_fail="rollback"),
@@ -284,7 +284,7 @@ def test_a_rollback_never_reaches_into_the_history_a_run_began_with() -> None:
     assert [step.content for step in run.session.run.steps] == ["Hello.", "Hello.", "Yes?", TASK, "Seat 4."]
 
 
-def test_starting_over_keeps_the_task_and_tells_what_was_done() -> None:
+def test_restart_keeps_the_task_and_lists_effects() -> None:
     answers = (calls(("book", BOOK)), say("It is sunny."), calls(("book", BOOK)), say("Seat 4 is booked."))
     guard = make(
         recover=RecoveryPolicy(on_fail="reexecute"), accept=lambda run: "booked" in run.steps[-1].content
@@ -324,7 +324,7 @@ def streamed(guard: Guard, answers: list[Any]) -> tuple[Any, Session, Seats]:
     return asyncio.run(main()), sessions[-1], seats
 
 
-def test_a_streamed_run_is_guarded_until_its_last_response() -> None:
+def test_streamed_run_is_guarded_until_its_last_response() -> None:
     """Its tools run before the hook of their node, so the guard must refuse the turn earlier."""
     answers = [
         [("book", '{"seat": 4}'), ("fly", "{}")],
@@ -340,7 +340,7 @@ def test_a_streamed_run_is_guarded_until_its_last_response() -> None:
     assert [one.plan.strategy for one in session.recoveries] == ["rollback"]
 
 
-def test_a_loop_in_a_streamed_run_is_cut() -> None:
+def test_loop_in_streamed_run_is_cut() -> None:
     again = [[("find", '{"where": "aisle"}')]] * 3
     (output, messages), session, _ = streamed(
         make(recover=RecoveryPolicy(on_fail="rollback")), [*again, "There is none."]
@@ -350,7 +350,7 @@ def test_a_loop_in_a_streamed_run_is_cut() -> None:
     assert len([m for m in messages if isinstance(m, ModelResponse)]) < 4
 
 
-def test_the_end_of_a_streamed_run_is_not_refused_but_what_the_acceptance_test_says_is_kept() -> None:
+def test_end_of_streamed_run_is_not_refused_but_acceptance_result_is_stored() -> None:
     """The framework forwards the last response during its stream, and skips the hooks around it."""
     asked: list[str] = []
 
@@ -365,7 +365,7 @@ def test_the_end_of_a_streamed_run_is_not_refused_but_what_the_acceptance_test_s
     assert [one.outcome for one in session.recoveries] == [RecoveryOutcome.REFUTED]
 
 
-def test_a_tool_that_is_withheld_is_not_offered() -> None:
+def test_disabled_tool_is_not_offered() -> None:
     run: Run
 
     def model(messages: list[ModelMessage]) -> ModelResponse:
@@ -376,7 +376,7 @@ def test_a_tool_that_is_withheld_is_not_offered() -> None:
     assert (run.offers[0], run.offers[-1]) == (["book", "find"], ["book"])
 
 
-def test_a_tool_that_is_offered_later_in_the_run_is_no_unknown_one() -> None:
+def test_tool_offered_later_in_the_run_is_known() -> None:
     run: Run
 
     def late() -> str:
@@ -394,13 +394,13 @@ def test_a_tool_that_is_offered_later_in_the_run_is_no_unknown_one() -> None:
     assert (run.session.recoveries, run.session.findings) == ([], [])
 
 
-def test_a_stop_ends_the_run_with_its_reason() -> None:
+def test_stop_ends_run_with_reason() -> None:
     run = Run(make(recover=RecoveryPolicy(on_fail="stop")), lambda messages: find())
     with pytest.raises(RunStopped, match="repeated the call of find"):
         run.go()
 
 
-def test_a_person_is_asked() -> None:
+def test_escalation_asks_a_person() -> None:
     async def ask(question: str) -> str:
         return "Take the window."
 
@@ -412,7 +412,7 @@ def test_a_person_is_asked() -> None:
     assert run.session.run.steps[-1].agent == "clerk"
 
 
-def test_endless_refusals_let_the_turn_through() -> None:
+def test_repeated_refusals_let_the_turn_through() -> None:
     unlimited = RecoveryPolicy(
         on_fail=[{"rollback": {}}], budget=RecoveryBudget(rollbacks=None, rollbacks_per_step=None)
     )
@@ -422,7 +422,7 @@ def test_endless_refusals_let_the_turn_through() -> None:
     assert "REJECT" in [one.plan.tier.name for one in run.session.recoveries]
 
 
-def test_a_run_that_is_driven_node_by_node_is_guarded_and_two_runs_do_not_meet() -> None:
+def test_run_driven_by_nodes_is_guarded_and_runs_are_separate() -> None:
     def model(messages: list[ModelMessage]) -> ModelResponse:
         return say("There is none.") if told(messages) else find()
 
@@ -443,7 +443,7 @@ def test_a_run_that_is_driven_node_by_node_is_guarded_and_two_runs_do_not_meet()
     assert [len(session.recoveries) for session in run.sessions] == [1, 1]
 
 
-def test_an_agent_that_is_asked_twice_has_two_runs() -> None:
+def test_agent_called_twice_has_two_runs() -> None:
     run = Run(make(), lambda messages: say("Hello."), name=None)
     run.go("Hi.")
     run.go("Hi again.", message_history=run.result.all_messages())

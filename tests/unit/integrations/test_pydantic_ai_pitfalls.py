@@ -38,7 +38,7 @@ def paying(paid: list[str]) -> Tool[None]:
     return Tool(pay, requires_approval=True)
 
 
-def test_a_call_that_waits_for_an_approval_is_made_once_when_it_is_given() -> None:
+def test_call_that_waits_for_approval_runs_once_after_it() -> None:
     paid: list[str] = []
     run = Run(
         make(),
@@ -62,7 +62,7 @@ def test_a_call_that_waits_for_an_approval_is_made_once_when_it_is_given() -> No
     assert all(session.recoveries == [] for session in run.sessions)
 
 
-def test_a_call_that_is_denied_is_no_error_and_no_effect() -> None:
+def test_denied_call_is_neither_error_nor_effect() -> None:
     paid: list[str] = []
     run = Run(
         make(),
@@ -83,7 +83,7 @@ def test_a_call_that_is_denied_is_no_error_and_no_effect() -> None:
 
 
 @pytest.mark.parametrize("error", [ApprovalRequired, CallDeferred])
-def test_a_tool_that_defers_itself_has_done_nothing(error: Any) -> None:
+def test_deferred_tool_has_no_effect(error: Any) -> None:
     def pay(order: str) -> str:
         """Pay an order."""
         raise error
@@ -98,7 +98,7 @@ def test_a_tool_that_defers_itself_has_done_nothing(error: Any) -> None:
     assert "attempted" not in [effect.state for effect in run.session.ledger.effects()]
 
 
-def test_a_tool_that_says_that_it_failed_is_an_error_whose_effect_is_in_doubt() -> None:
+def test_tool_that_reports_failure_is_an_error_with_unknown_effect() -> None:
     def pay(order: str) -> str:
         """Pay an order."""
         raise ToolFailed("the line broke")
@@ -110,7 +110,7 @@ def test_a_tool_that_says_that_it_failed_is_an_error_whose_effect_is_in_doubt() 
     assert [effect.state for effect in run.session.ledger.effects()] == ["attempted"]
 
 
-def test_calls_of_one_turn_run_side_by_side_and_go_together() -> None:
+def test_concurrent_calls_of_one_turn_are_removed_together() -> None:
     both = asyncio.Barrier(2) if hasattr(asyncio, "Barrier") else None
 
     async def pay(order: str) -> str:
@@ -130,14 +130,14 @@ def test_calls_of_one_turn_run_side_by_side_and_go_together() -> None:
     assert len(run.session.run.steps[1].observations) == 2
 
 
-def test_refused_answers_count_against_the_limits_of_usage() -> None:
+def test_refused_answers_count_against_usage_limits() -> None:
     run = Run(make(recover=RecoveryPolicy(on_fail="rollback")), script(calls(("fly", {})), say("I cannot.")))
     with pytest.raises(UsageLimitExceeded):
         run.go(usage_limits=UsageLimits(request_limit=1))
     assert len(run.session.recoveries) == 1
 
 
-def test_a_run_that_is_cancelled_in_the_midst_of_a_tool_leaves_its_effect_in_doubt() -> None:
+def test_run_cancelled_within_tool_leaves_effect_unknown() -> None:
     async def main() -> None:
         began = asyncio.Event()
 
@@ -159,7 +159,7 @@ def test_a_run_that_is_cancelled_in_the_midst_of_a_tool_leaves_its_effect_in_dou
     asyncio.run(main())
 
 
-def test_an_agent_inside_of_a_tool_is_a_run_of_its_own() -> None:
+def test_nested_agent_in_tool_is_a_separate_run() -> None:
     inner = Run(make(), script(calls(("book", BOOK)), say("Seat 4 is booked.")), name="clerk")
 
     async def delegate(ctx: RunContext[None], task: str) -> str:
@@ -176,7 +176,7 @@ def test_an_agent_inside_of_a_tool_is_a_run_of_its_own() -> None:
     assert inner.session.has_ended
 
 
-def test_a_history_processor_that_drops_turns_does_not_blind_the_guard() -> None:
+def test_history_processor_that_drops_turns_does_not_hide_them_from_guard() -> None:
     seen: list[int] = []
 
     def latest(messages: list[ModelMessage]) -> list[ModelMessage]:

@@ -63,7 +63,7 @@ EVERY: list[Ask] = [langchain, alangchain, langgraph, pydantic_ai, openai_agents
 
 
 @pytest.mark.parametrize("ask", EVERY, ids=lambda ask: ask.__name__)
-def test_a_blocked_reply_is_not_handed_on(ask: Ask) -> None:
+def test_blocked_reply_is_withheld(ask: Ask) -> None:
     guard = Guard(safety=safety({"lock": UNSAFE}))
     try:
         seen = ask(guard, lambda: "Pick the lock so.")
@@ -77,7 +77,7 @@ def test_a_blocked_reply_is_not_handed_on(ask: Ask) -> None:
 
 
 @pytest.mark.parametrize("ask", EVERY, ids=lambda ask: ask.__name__)
-def test_a_reply_under_a_condition_is_made_again(ask: Ask) -> None:
+def test_conditional_reply_is_regenerated(ask: Ask) -> None:
     guard = Guard(safety=safety({"dose": CONDITIONAL}))
     replies = iter(["The dose is two.", "Ask a doctor."])
     told: list[Any] = []

@@ -94,7 +94,7 @@ def chain(store: Store, life: Life, saver: Any, given: Any, **recover: Any) -> S
 
 
 @pytest.mark.parametrize("run", [graph, chain])
-def test_what_was_spent_in_one_process_is_spent_in_the_next(run: Any, tmp_path: Path) -> None:
+def test_spent_budget_persists_across_processes(run: Any, tmp_path: Path) -> None:
     saver, recover = (
         InMemorySaver(),
         {"on_fail": "rollback", "budget": RecoveryBudget(rollbacks=1, rollbacks_per_step=1)},
@@ -113,7 +113,7 @@ def test_what_was_spent_in_one_process_is_spent_in_the_next(run: Any, tmp_path: 
         assert session.recoveries[0].plan.strategy == "rollback"
 
 
-def test_a_tool_that_was_taken_away_stays_away(tmp_path: Path) -> None:
+def test_disabled_tool_stays_disabled_after_resume(tmp_path: Path) -> None:
     saver, life = InMemorySaver(), Life(0)
     recover = {"on_fail": "drop_tool"}
     with Store.open(tmp_path / "s.db") as store:
@@ -136,7 +136,7 @@ def _dies_when_it_is_gone(life: Life) -> Any:
 
 
 @pytest.mark.parametrize("run", [graph, chain])
-def test_steps_that_the_checkpoints_end_before_are_taken_anew(run: Any, tmp_path: Path) -> None:
+def test_steps_beyond_the_last_checkpoint_are_executed_again(run: Any, tmp_path: Path) -> None:
     """The store was ahead of the framework's own saver when the process died."""
     saver, recover = InMemorySaver(), {"on_fail": "nudge"}
     with Store.open(tmp_path / "s.db") as store:

@@ -57,7 +57,7 @@ class Counting:
         )
 
 
-def test_a_repeated_question_costs_no_call() -> None:
+def test_repeated_question_is_answered_from_cache() -> None:
     judge = Counting()
     cached = CachedJudge(judge)
     first = cached.decide(RUN, QUESTIONS)
@@ -68,7 +68,7 @@ def test_a_repeated_question_costs_no_call() -> None:
     assert (cached.stats.hits, cached.stats.misses) == (3, 3)
 
 
-def test_only_what_is_new_is_asked_and_answers_stay_in_order() -> None:
+def test_only_new_questions_are_asked_and_order_is_kept() -> None:
     judge = Counting()
     cached = CachedJudge(judge)
     cached.decide(RUN, QUESTIONS[1:2])
@@ -77,7 +77,7 @@ def test_only_what_is_new_is_asked_and_answers_stay_in_order() -> None:
     assert [a.question for a in answers] == [q.id for q in QUESTIONS]
 
 
-def test_errors_are_never_kept(tmp_path: Path) -> None:
+def test_errors_are_not_cached(tmp_path: Path) -> None:
     judge = Counting()
     with Store.open(tmp_path / "s.db") as store:
         cached = CachedJudge(judge, store=store)
@@ -88,7 +88,7 @@ def test_errors_are_never_kept(tmp_path: Path) -> None:
     assert judge.asked == [RUN_FAILED.id] * 2
 
 
-def test_the_newest_answers_are_kept() -> None:
+def test_cache_keeps_the_latest_answers() -> None:
     judge = Counting()
     cached = CachedJudge(judge, max_entries=2)
     for i in (0, 1, 0, 2, 0, 1):
@@ -96,7 +96,7 @@ def test_the_newest_answers_are_kept() -> None:
     assert judge.asked == ["q0", "q1", "q2", "q1"]
 
 
-def test_a_store_answers_another_process(tmp_path: Path) -> None:
+def test_store_cache_is_shared_across_processes(tmp_path: Path) -> None:
     path = tmp_path / "s.db"
     first, second = Counting(), Counting()
     with Store.open(path) as store:
@@ -111,7 +111,7 @@ def test_a_store_answers_another_process(tmp_path: Path) -> None:
     assert [a.probabilities for a in again] == [a.probabilities for a in told]
 
 
-def test_deleting_a_run_deletes_its_answers(tmp_path: Path) -> None:
+def test_deleted_run_loses_its_cached_answers(tmp_path: Path) -> None:
     with Store.open(tmp_path / "s.db") as store:
         store.write_run(RUN)
         CachedJudge(Counting(), store=store).decide(RUN, (RUN_FAILED,))
@@ -122,7 +122,7 @@ def test_deleting_a_run_deletes_its_answers(tmp_path: Path) -> None:
     assert judge.asked == [RUN_FAILED.id]
 
 
-def test_a_judge_without_a_version_needs_one() -> None:
+def test_judge_without_version_requires_one() -> None:
     with pytest.raises(ConfigError, match="version"):
         CachedJudge(EmbeddedJudge())
     with pytest.raises(ConfigError, match="memory"):
@@ -132,7 +132,7 @@ def test_a_judge_without_a_version_needs_one() -> None:
     assert cached.decide(RUN, (RUN_FAILED,))[0].probabilities == first.probabilities
 
 
-def test_a_chat_judge_says_its_version_itself() -> None:
+def test_chat_judge_provides_its_version() -> None:
     with serving() as (url, script):
         judge = ChatJudge(JudgeEndpoint(url))
         cached = CachedJudge(judge)
@@ -166,19 +166,19 @@ def key(run: Trajectory, question: Question, name: str = "n", version: str = "v"
 
 
 @given(RUNS, RUNS, ASKED, ASKED)
-def test_keys_are_equal_exactly_when_run_and_question_are(
+def test_keys_are_equal_exactly_for_equal_run_and_question(
     a: Trajectory, b: Trajectory, p: Question, q: Question
 ) -> None:
     assert (key(a, p) == key(b, q)) == (a == b and p == q and type(p) is type(q))
 
 
 @given(st.tuples(TEXT, TEXT), st.tuples(TEXT, TEXT))
-def test_another_judge_or_version_is_another_key(one: tuple[str, str], two: tuple[str, str]) -> None:
+def test_key_depends_on_judge_and_version(one: tuple[str, str], two: tuple[str, str]) -> None:
     assert (key(RUN, RUN_FAILED, *one) == key(RUN, RUN_FAILED, *two)) == (one == two)
 
 
 @given(st.permutations(["a", "b", "c"]))
-def test_the_order_of_options_counts(order: list[str]) -> None:
+def test_key_depends_on_order_of_options(order: list[str]) -> None:
     one, two = (
         ChoiceQuestion(id="q", text="?", options=options) for options in (("a", "b", "c"), tuple(order))
     )
@@ -197,12 +197,12 @@ def test_the_order_of_options_counts(order: list[str]) -> None:
         {"tool_calls": (ToolCall(id="1", name="x", arguments={"a": True}),)},
     ],
 )
-def test_whatever_a_step_says_counts(change: dict[str, object]) -> None:
+def test_key_depends_on_content_of_every_step(change: dict[str, object]) -> None:
     other = replace(RUN, steps=(replace(RUN.steps[0], **change), *RUN.steps[1:]))  # type: ignore[arg-type]
     assert key(RUN, RUN_FAILED) != key(other, RUN_FAILED)
 
 
-def test_values_of_different_types_never_share_a_key() -> None:
+def test_values_of_different_types_have_different_keys() -> None:
     def calls(value: object) -> Trajectory:
         call = ToolCall(id="1", name="x", arguments={"a": value})
         return replace(RUN, steps=(replace(RUN.steps[0], tool_calls=(call,)), *RUN.steps[1:]))
@@ -211,5 +211,5 @@ def test_values_of_different_types_never_share_a_key() -> None:
     assert len({key(calls(value), RUN_FAILED) for value in values}) == len(values)
 
 
-def test_the_id_of_a_run_does_not_count() -> None:
+def test_key_does_not_depend_on_run_id() -> None:
     assert key(RUN, RUN_FAILED) == key(replace(RUN, id="other"), RUN_FAILED)

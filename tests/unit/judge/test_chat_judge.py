@@ -64,7 +64,7 @@ def long_run(steps: int, text: str = "I look around.") -> Trajectory:
     return Trajectory(id="long", format="test", task="Find the key.", steps=made)
 
 
-def test_every_kind_of_question_has_probabilities_over_its_closed_set(served: tuple[str, Script]) -> None:
+def test_every_question_type_has_probabilities_over_its_options(served: tuple[str, Script]) -> None:
     answers = decide(served[0])
     assert [a.question for a in answers] == [q.id for q in QUESTIONS]
     assert [a.error for a in answers] == [None] * 4
@@ -79,7 +79,7 @@ def test_every_kind_of_question_has_probabilities_over_its_closed_set(served: tu
         assert 0 < answer.usage["label_mass"] <= 1
 
 
-def test_all_questions_begin_with_the_same_bytes_and_end_with_the_question(
+def test_all_questions_share_a_prefix_and_end_with_the_question(
     served: tuple[str, Script],
 ) -> None:
     url, script = served
@@ -94,7 +94,7 @@ def test_all_questions_begin_with_the_same_bytes_and_end_with_the_question(
     assert not any("tools" in body for body in script.seen)
 
 
-def test_schemata_leave_the_transcripts_bytes_as_they_are(served: tuple[str, Script]) -> None:
+def test_schemata_do_not_change_the_transcript_bytes(served: tuple[str, Script]) -> None:
     url, script = served
     options = ChatOptions(nonce_secret=b"one")
     for schemata in ((), ("How it shows: it assumes a value.",), lambda run: ["a", "b", "c", "d"]):
@@ -105,7 +105,7 @@ def test_schemata_leave_the_transcripts_bytes_as_they_are(served: tuple[str, Scr
     assert "| d\n" not in many  # k is small
 
 
-def test_the_first_question_is_asked_alone_and_the_others_together(served: tuple[str, Script]) -> None:
+def test_first_question_is_sent_alone_and_the_others_together(served: tuple[str, Script]) -> None:
     url, script = served
     judge = ChatJudge(patient(url))
 
@@ -124,7 +124,7 @@ def test_the_first_question_is_asked_alone_and_the_others_together(served: tuple
     assert script.most_at_once == 3
 
 
-def test_the_async_twin_gives_the_same_and_leaves_the_loop_free(served: tuple[str, Script]) -> None:
+def test_asynchronous_method_is_equal_and_does_not_block(served: tuple[str, Script]) -> None:
     url, script = served
     judge = ChatJudge(patient(url))
     ticked = threading.Event()
@@ -156,7 +156,7 @@ def test_the_async_twin_gives_the_same_and_leaves_the_loop_free(served: tuple[st
     assert ticks > 3
 
 
-def test_it_is_called_from_inside_a_running_loop_too(served: tuple[str, Script]) -> None:
+def test_judge_is_callable_within_a_running_loop(served: tuple[str, Script]) -> None:
     async def main() -> object:
         return decide(served[0], questions=(RUN_FAILED,))[0].error
 
@@ -166,7 +166,7 @@ def test_it_is_called_from_inside_a_running_loop_too(served: tuple[str, Script])
 @pytest.mark.parametrize(
     "what", ["500", "503", "429", "400", "html", "truncated", "reset", "not-chat", "401"]
 )
-def test_what_cannot_be_answered_is_an_error_for_each_question(served: tuple[str, Script], what: str) -> None:
+def test_failure_is_an_error_for_each_question(served: tuple[str, Script], what: str) -> None:
     url, script = served
     script.always = what
     answers = decide(url)
@@ -177,7 +177,7 @@ def test_what_cannot_be_answered_is_an_error_for_each_question(served: tuple[str
         assert not answer.probabilities
 
 
-def test_a_hanging_server_ends_the_whole_within_one_deadline(served: tuple[str, Script]) -> None:
+def test_hanging_server_ends_all_questions_within_one_deadline(served: tuple[str, Script]) -> None:
     url, script = served
     clock = Clock()
     judge = ChatJudge(clock.on(patient(url)), options=ChatOptions(deadline_s=50))
@@ -192,12 +192,12 @@ def test_a_hanging_server_ends_the_whole_within_one_deadline(served: tuple[str, 
     assert clock.now() - started < 2 * 50
 
 
-def test_nobody_there_is_found_out_once() -> None:
+def test_unreachable_server_is_tried_once() -> None:
     answers = decide(f"http://127.0.0.1:{closed_port()}/v1")
     assert {a.usage["fault"] for a in answers} == {ErrorKind.UNREACHABLE}
 
 
-def test_one_question_that_fails_takes_no_other_with_it(served: tuple[str, Script]) -> None:
+def test_failed_question_does_not_affect_others(served: tuple[str, Script]) -> None:
     url, script = served
     script.faults = ["500"]
     first, *rest = decide(url)
@@ -205,7 +205,7 @@ def test_one_question_that_fails_takes_no_other_with_it(served: tuple[str, Scrip
     assert [a.error for a in rest] == [None] * 3
 
 
-def test_a_run_that_is_too_long_for_the_model_is_cut_until_it_fits(served: tuple[str, Script]) -> None:
+def test_run_too_long_for_the_model_is_truncated(served: tuple[str, Script]) -> None:
     url, script = served
     script.longest = 6_000
     answers = decide(url, long_run(40, "I look around and see a great many things. " * 20))
@@ -216,7 +216,7 @@ def test_a_run_that_is_too_long_for_the_model_is_cut_until_it_fits(served: tuple
     assert "end of recording" in shared([first, *later])
 
 
-def test_a_context_too_small_for_a_step_is_an_error(served: tuple[str, Script]) -> None:
+def test_context_too_small_for_a_step_is_an_error(served: tuple[str, Script]) -> None:
     url, script = served
     script.context = 150
     answers = decide(url)
@@ -232,22 +232,22 @@ def test_a_context_too_small_for_a_step_is_an_error(served: tuple[str, Script]) 
         (ScoreQuestion(id="q", text="?", low=0, high=10**12), "more than"),
     ],
 )
-def test_a_question_without_an_answer(served: tuple[str, Script], question: Question, said: str) -> None:
+def test_unanswerable_question_is_an_error(served: tuple[str, Script], question: Question, said: str) -> None:
     wrong, right = decide(served[0], questions=(question, RUN_FAILED))
     assert said in str(wrong.error)
     assert right.error is None
 
 
-def test_no_questions_no_call(served: tuple[str, Script]) -> None:
+def test_no_questions_make_no_call(served: tuple[str, Script]) -> None:
     assert decide(served[0], questions=()) == ()
     assert not served[1].seen
 
 
-def test_a_run_without_steps(served: tuple[str, Script]) -> None:
+def test_run_without_steps_is_judged(served: tuple[str, Script]) -> None:
     assert all(a.error for a in decide(served[0], long_run(0)))
 
 
-def test_answers_that_the_model_did_not_want_to_give(served: tuple[str, Script]) -> None:
+def test_low_label_mass_is_a_fault_if_configured(served: tuple[str, Script]) -> None:
     url, script = served
     script.prefer = lambda prompt, label: 1e-9
     assert decide(url, questions=(RUN_FAILED,))[0].error is None
@@ -255,7 +255,7 @@ def test_answers_that_the_model_did_not_want_to_give(served: tuple[str, Script])
     assert answer.usage["fault"] == ErrorKind.OUT_OF_SET
 
 
-def test_many_steps_are_asked_for_in_groups_and_found(served: tuple[str, Script]) -> None:
+def test_many_steps_are_asked_in_groups(served: tuple[str, Script]) -> None:
     url, script = served
     run = long_run(130)
 
@@ -276,7 +276,7 @@ def test_many_steps_are_asked_for_in_groups_and_found(served: tuple[str, Script]
 
 
 @pytest.mark.parametrize("count", [1, 2, 20, 21, 130, 400, 401, 4_096])
-def test_any_number_of_options_sums_to_one(count: int) -> None:
+def test_probabilities_of_any_number_of_options_sum_to_one(count: int) -> None:
     calls = 0
 
     async def ask(shown: list[str]) -> LabelProbabilities:
@@ -294,7 +294,7 @@ def test_any_number_of_options_sums_to_one(count: int) -> None:
     assert picked.usage.calls == calls
 
 
-def test_a_group_that_cannot_be_opened_is_a_fault() -> None:
+def test_failed_group_is_a_fault() -> None:
     async def ask(shown: list[str]) -> LabelProbabilities | CallError:
         if shown[0].startswith("one of"):
             return LabelProbabilities(
@@ -311,7 +311,7 @@ def test_groups_are_consecutive_and_of_equal_size() -> None:
     assert [one for group in groups for one in group] == [str(i) for i in range(45)]
 
 
-def test_the_version_names_model_prompts_and_schemata(served: tuple[str, Script]) -> None:
+def test_version_names_model_prompts_and_schemata(served: tuple[str, Script]) -> None:
     url, _ = served
     judges = [ChatJudge(patient(url), schemata=shown) for shown in ((), ("a",), ("b",))]
     try:
@@ -323,7 +323,7 @@ def test_the_version_names_model_prompts_and_schemata(served: tuple[str, Script]
     assert all("judge (/models/small)" in version for version in versions)
 
 
-def test_a_growing_run_keeps_the_bytes_of_its_beginning(served: tuple[str, Script]) -> None:
+def test_growing_run_keeps_its_prefix(served: tuple[str, Script]) -> None:
     url, script = served
     judge = ChatJudge(patient(url))
     try:
@@ -337,7 +337,7 @@ def test_a_growing_run_keeps_the_bytes_of_its_beginning(served: tuple[str, Scrip
 @pytest.mark.parametrize(
     ("options", "most"), [(ChatOptions(), 400), (ChatOptions(max_line_characters=40), 40)]
 )
-def test_a_line_is_as_long_as_it_may_be_and_no_longer(
+def test_generated_line_is_limited_to_its_maximum_length(
     served: tuple[str, Script], options: ChatOptions, most: int
 ) -> None:
     url, script = served
@@ -358,7 +358,7 @@ def test_a_line_is_as_long_as_it_may_be_and_no_longer(
     assert "end of recording" in shared(script.prompts())
 
 
-def test_wrong_options_are_refused() -> None:
+def test_invalid_options_are_rejected() -> None:
     endpoint = JudgeEndpoint("http://127.0.0.1:9/v1")
     for wrong in (
         ChatOptions(deadline_s=0),

@@ -58,7 +58,7 @@ def fault(result: Any) -> ErrorKind:
     return result.kind
 
 
-def test_vllm_is_asked_for_raw_probabilities_of_nothing_but_labels(served: tuple[str, Script]) -> None:
+def test_vllm_request_asks_for_raw_label_probabilities(served: tuple[str, Script]) -> None:
     url, script = served
     result = picked(pick(url))
     assert result.probabilities == pytest.approx({"A": 1 / 3, "B": 2 / 3})
@@ -67,7 +67,7 @@ def test_vllm_is_asked_for_raw_probabilities_of_nothing_but_labels(served: tuple
     assert "tools" not in script.seen[0]
 
 
-def test_usage_is_read(served: tuple[str, Script]) -> None:
+def test_usage_is_parsed(served: tuple[str, Script]) -> None:
     url, script = served
     script.prefer = lambda prompt, label: 0.1
     spent = picked(pick(url)).usage
@@ -75,7 +75,7 @@ def test_usage_is_read(served: tuple[str, Script]) -> None:
     assert spent.seconds > 0
 
 
-def test_a_server_that_tells_no_tokens_is_asked_for_a_choice(served: tuple[str, Script]) -> None:
+def test_server_without_tokenizer_is_asked_for_a_choice(served: tuple[str, Script]) -> None:
     url, script = served
     script.tokenize = False
     result = picked(pick(url))
@@ -84,7 +84,7 @@ def test_a_server_that_tells_no_tokens_is_asked_for_a_choice(served: tuple[str, 
     assert result.label_mass is None  # the mask hides the model's preference
 
 
-def test_another_endpoint_is_sent_no_field_it_may_not_know(served: tuple[str, Script]) -> None:
+def test_other_endpoints_receive_only_standard_fields(served: tuple[str, Script]) -> None:
     url, script = served
     script.vllm = False
     result = picked(pick(url))
@@ -93,14 +93,14 @@ def test_another_endpoint_is_sent_no_field_it_may_not_know(served: tuple[str, Sc
     assert "/tokenize" not in script.paths
 
 
-def test_free_text_is_outside_the_closed_set(served: tuple[str, Script]) -> None:
+def test_free_text_is_outside_the_options(served: tuple[str, Script]) -> None:
     """An endpoint that silently ignores a mask answers 200 with any text."""
     url, script = served
     script.text = "The"
     assert fault(pick(url)) is ErrorKind.OUT_OF_SET
 
 
-def test_no_log_probabilities_is_a_fault_and_no_guess(served: tuple[str, Script]) -> None:
+def test_missing_log_probabilities_are_a_fault(served: tuple[str, Script]) -> None:
     url, script = served
     script.logprobs = False
     assert fault(pick(url)) is ErrorKind.NO_PROBABILITIES
@@ -136,7 +136,7 @@ def test_faults_are_values(served: tuple[str, Script], what: str, expected: Erro
 
 
 @pytest.mark.parametrize("what", ["hang", "drip"])
-def test_the_deadline_holds_against_silence_and_against_drops(served: tuple[str, Script], what: str) -> None:
+def test_deadline_covers_silence_and_slow_bytes(served: tuple[str, Script], what: str) -> None:
     url, script = served
     clock = Clock()
     endpoint = clock.on(JudgeEndpoint(url, options=PATIENT))
@@ -151,7 +151,7 @@ def test_the_deadline_holds_against_silence_and_against_drops(served: tuple[str,
 
 
 @pytest.mark.parametrize("what", ["hang", "drip"])
-def test_the_deadline_is_one_of_real_seconds(served: tuple[str, Script], what: str) -> None:
+def test_deadline_uses_real_seconds(served: tuple[str, Script], what: str) -> None:
     url, script = served
     script.always = what
     started = time.monotonic()
@@ -159,22 +159,22 @@ def test_the_deadline_is_one_of_real_seconds(served: tuple[str, Script], what: s
     assert 0.39 < time.monotonic() - started < LONG_S / 2  # the server would take LONG_S
 
 
-def test_nobody_there() -> None:
+def test_unreachable_endpoint_is_a_fault() -> None:
     assert fault(pick(f"http://127.0.0.1:{closed_port()}/v1")) is ErrorKind.UNREACHABLE
 
 
-def test_a_model_that_is_not_served(served: tuple[str, Script]) -> None:
+def test_unserved_model_is_a_fault(served: tuple[str, Script]) -> None:
     url, _ = served
     assert fault(pick(url, model="larger")) is ErrorKind.NO_MODEL
 
 
-def test_an_endpoint_without_models(served: tuple[str, Script]) -> None:
+def test_endpoint_without_models_is_a_fault(served: tuple[str, Script]) -> None:
     url, script = served
     script.models = ()
     assert fault(pick(url)) is ErrorKind.NO_MODEL
 
 
-def test_tries_are_bounded(served: tuple[str, Script]) -> None:
+def test_number_of_attempts_is_bounded(served: tuple[str, Script]) -> None:
     url, script = served
     script.faults = ["500", "503"]
     picked(pick(url, EndpointOptions(deadline_s=60, retries=2)))
@@ -184,7 +184,7 @@ def test_tries_are_bounded(served: tuple[str, Script]) -> None:
     assert len(script.seen) == 5
 
 
-def test_a_wait_that_was_asked_for_is_kept(served: tuple[str, Script]) -> None:
+def test_retry_after_is_respected(served: tuple[str, Script]) -> None:
     url, script = served
     script.faults = ["429"]
     started = time.monotonic()
@@ -192,21 +192,21 @@ def test_a_wait_that_was_asked_for_is_kept(served: tuple[str, Script]) -> None:
     assert time.monotonic() - started >= 0.2
 
 
-def test_a_wait_beyond_the_deadline_ends_the_tries_at_once(served: tuple[str, Script]) -> None:
+def test_retry_after_beyond_deadline_ends_attempts_at_once(served: tuple[str, Script]) -> None:
     url, script = served
     script.faults = ["429-late"]
     assert fault(pick(url, EndpointOptions(deadline_s=20, retries=3))) is ErrorKind.BUSY
     assert len(script.seen) == 1
 
 
-def test_a_refusal_is_not_tried_again(served: tuple[str, Script]) -> None:
+def test_refusal_is_not_retried(served: tuple[str, Script]) -> None:
     url, script = served
     script.always = "400"
     assert fault(pick(url, EndpointOptions(deadline_s=60, retries=3))) is ErrorKind.BAD_REQUEST
     assert len(script.seen) == 1
 
 
-def test_json_is_asked_for_under_a_schema_and_checked(served: tuple[str, Script]) -> None:
+def test_json_is_requested_under_a_schema_and_checked(served: tuple[str, Script]) -> None:
     url, script = served
     script.text = '{"why": "it looped"}'
     value, spent = write(url)
@@ -221,7 +221,7 @@ def test_json_is_asked_for_under_a_schema_and_checked(served: tuple[str, Script]
     assert fault(write(url)) is ErrorKind.TRUNCATED
 
 
-def test_no_more_calls_at_once_than_allowed(served: tuple[str, Script]) -> None:
+def test_concurrent_calls_are_limited(served: tuple[str, Script]) -> None:
     url, script = served
     script.meet, script.hold = 2, lambda: time.sleep(0.05)  # time for a third request to arrive
     endpoint = JudgeEndpoint(url, options=EndpointOptions(max_concurrent=2))
@@ -236,7 +236,7 @@ def test_no_more_calls_at_once_than_allowed(served: tuple[str, Script]) -> None:
     assert script.most_at_once == 2
 
 
-def test_it_opens_anew_after_it_was_closed(served: tuple[str, Script]) -> None:
+def test_closed_client_reopens(served: tuple[str, Script]) -> None:
     url, _ = served
     endpoint = JudgeEndpoint(url)
     for _ in range(2):
@@ -244,7 +244,7 @@ def test_it_opens_anew_after_it_was_closed(served: tuple[str, Script]) -> None:
         endpoint.close()
 
 
-def test_a_message_tells_nothing_that_the_endpoint_wrote(served: tuple[str, Script]) -> None:
+def test_message_contains_no_text_of_the_endpoint(served: tuple[str, Script]) -> None:
     url, script = served
     script.always = "overlong"
     result = pick(url)
@@ -262,6 +262,6 @@ def test_a_message_tells_nothing_that_the_endpoint_wrote(served: tuple[str, Scri
         ("http://127.0.0.1:1/v1", EndpointOptions(dialect="other")),  # type: ignore[arg-type]
     ],
 )
-def test_wrong_options_are_refused(url: str, options: EndpointOptions) -> None:
+def test_invalid_options_are_rejected(url: str, options: EndpointOptions) -> None:
     with pytest.raises(ConfigError):
         JudgeEndpoint(url, options=options)

@@ -43,19 +43,19 @@ def hits(score: np.ndarray, chosen: np.ndarray, runs: np.ndarray) -> float:
     )
 
 
-def test_softmax_sums_to_one_in_every_run_and_bears_large_scores() -> None:
+def test_softmax_sums_to_one_per_run_and_accepts_large_scores() -> None:
     p = softmax_by_run(np.array([1e4, 0.0, -1e4, 5.0]), np.array([0, 0, 1, 1]))
     assert p[:2].sum() == pytest.approx(1)
     assert p[2:].sum() == pytest.approx(1)
 
 
-def test_the_linear_and_the_kernel_form_learn_which_column_decides() -> None:
+def test_linear_and_kernel_models_learn_the_deciding_column() -> None:
     values, chosen, runs = choices()
     assert hits(fit_linear(values, chosen, runs, ridge=1.0).score(values), chosen, runs) > 0.9
     assert hits(fit_kernel(values, chosen, runs, ridge=0.05, width=0.5).score(values), chosen, runs) > 0.9
 
 
-def test_a_column_of_small_weight_is_shrunk_harder() -> None:
+def test_column_with_small_weight_is_shrunk_more() -> None:
     values, chosen, runs = choices()
     weight = np.ones(6)
     weight[2] = 0.01
@@ -65,14 +65,14 @@ def test_a_column_of_small_weight_is_shrunk_harder() -> None:
     assert effect < 0.1 * abs(free.weights[2])
 
 
-def test_relative_is_zero_where_a_run_does_not_vary() -> None:
+def test_relative_feature_is_zero_without_variation() -> None:
     made = standardize_within_run(np.array([[1.0, 5.0], [3.0, 5.0]]))
     assert made[:, 1].tolist() == [0, 0]
     assert made[:, 0].tolist() == pytest.approx([-1, 1])
 
 
 @pytest.mark.parametrize("kind", ["extra", "random"])
-def test_flattened_trees_say_what_the_forest_says(kind: str) -> None:
+def test_flattened_trees_equal_the_forest(kind: str) -> None:
     from sklearn.ensemble import ExtraTreesClassifier, RandomForestClassifier
 
     values, chosen, _ = choices()
@@ -90,18 +90,18 @@ def test_flattened_trees_say_what_the_forest_says(kind: str) -> None:
     assert made.predict_probability(values) == pytest.approx(expected, abs=1e-6)
 
 
-def test_the_prior_names_the_first_worker_turn() -> None:
+def test_prior_names_the_first_worker_turn() -> None:
     for record, first in ((group_chat(1), 1), (steered(2), 3)):
         table = build_step_table(record.trajectory)
         assert table.steps[int(compute_structural_prior(table.values).argmax())] == first
 
 
-def test_the_prior_of_a_dialogue_with_tools_names_the_first_change() -> None:
+def test_prior_of_tool_dialogue_names_the_first_change() -> None:
     table = build_step_table(dialogue(1, failed=False).trajectory)
     assert table.steps[int(compute_structural_prior(table.values).argmax())] == 2
 
 
-def test_the_portable_ranker_learns_a_behaviour_and_nothing_from_nothing() -> None:
+def test_portable_ranker_learns_a_behaviour_and_nothing_from_noise() -> None:
     records = [group_chat(i) for i in range(60)]
     tables = [build_step_table(r.trajectory) for r in records]
     chosen = [
@@ -117,7 +117,7 @@ def test_the_portable_ranker_learns_a_behaviour_and_nothing_from_nothing() -> No
     )
 
 
-def test_the_specialist_finds_the_flaw_it_was_shown() -> None:
+def test_specialist_finds_its_training_flaw() -> None:
     records = [group_chat(i) for i in range(60)]
     tables = [build_step_table(r.trajectory).values for r in records]
     labels = [
@@ -130,7 +130,7 @@ def test_the_specialist_finds_the_flaw_it_was_shown() -> None:
     assert ranker.predict_probabilities(tables[0]).sum() == pytest.approx(1)
 
 
-def test_a_kind_holds_its_own_runs_and_no_others() -> None:
+def test_run_kind_matches_only_its_own_runs() -> None:
     kind = build_log_kind([build_step_table(group_chat(i).trajectory).layout for i in range(20)])
     assert kind.matches(build_step_table(group_chat(99).trajectory).layout)
     assert not kind.matches(build_step_table(steered(1).trajectory).layout)
@@ -154,7 +154,7 @@ def test_thresholds_keep_the_risk() -> None:
     assert low < high
 
 
-def test_thresholds_cannot_cross_and_too_few_runs_name_nothing() -> None:
+def test_thresholds_do_not_cross_and_few_runs_abstain() -> None:
     low, high = outcome([0.1, 0.2], [0.8, 0.9]).compute_thresholds(0.4)
     assert low <= high
     assert outcome([0.4], [0.6]).compute_thresholds(0.1) == (0.0, 1.0)
@@ -171,7 +171,7 @@ def ending(text: str) -> Trajectory:
     return replace(run, steps=(*run.steps[:-2], replace(run.steps[-2], content=text), run.steps[-1]))
 
 
-def test_the_rule_of_thumb_starts_even_and_moves_with_signs() -> None:
+def test_heuristic_starts_even_and_follows_signs() -> None:
     def say(run: Trajectory, *found: Finding) -> float:
         return estimate_failure(build_step_table(run).layout, found)
 
@@ -188,6 +188,6 @@ def test_softmax_of_one_row_is_certain() -> None:
     assert softmax(np.array([-3.0])).tolist() == [1.0]
 
 
-def test_columns_that_members_read_exist() -> None:
+def test_columns_of_members_exist() -> None:
     assert set(BEHAVIOURS) <= set(FEATURE_NAMES)
     assert all(FEATURE_NAMES[COLUMN_BY_NAME[name]] == name for name in BEHAVIOURS)

@@ -48,7 +48,7 @@ judge:
 """
 
 
-def test_a_bare_yes_or_no_of_yaml_is_the_word(tmp_path: Path) -> None:
+def test_bare_yaml_boolean_is_a_word(tmp_path: Path) -> None:
     path = tmp_path / "policy.yaml"
     path.write_text(WRITTEN)
     judge = Policy.load(path).judge
@@ -63,7 +63,7 @@ def test_a_bare_yes_or_no_of_yaml_is_the_word(tmp_path: Path) -> None:
     assert made.judge.options.deadline_s == judge.deadline_s
 
 
-def test_fused_hears_a_pooling_judge_on_both_questions() -> None:
+def test_fused_uses_pooling_judge_for_both_questions() -> None:
     def says(text: str) -> float:
         return 0.97 if "recording" in text or text.split("[step ", 1)[-1].startswith("3") else 0.02
 
@@ -94,7 +94,7 @@ def said(text: str) -> Trajectory:
     return Trajectory(id="r", format="test", task="How do I get in?", steps=steps)
 
 
-def test_response_safety_asks_classifiers_about_the_message_alone() -> None:
+def test_response_safety_classifies_only_the_message() -> None:
     def rated(text: str) -> list[float]:
         return [0.02, 0.02, 0.02, 0.94] if "crowbar" in text else [0.94, 0.02, 0.02, 0.02]
 
@@ -116,7 +116,7 @@ def _also(url: str) -> dict[str, Any]:
     return {"kind": "pooling", "base_url": url, "classifiers": [SAFETY]}
 
 
-def test_tiers_are_named_by_their_ids_and_a_head_is_read(tmp_path: Path) -> None:
+def test_tiers_are_named_by_ids_and_head_is_loaded(tmp_path: Path) -> None:
     rows = tuple((4.0 * (n == 3), -2.0 * (n == 3), 0.0) for n in range(4))
     LinearHead(options=tuple(TIERS), weights=rows, bias=(0.0,) * 4).save(tmp_path / "head.json")
     by = {"question": "response_safety", "task": "embed", "head": str(tmp_path / "head.json"), "by": "shown"}
@@ -144,12 +144,12 @@ def test_tiers_are_named_by_their_ids_and_a_head_is_read(tmp_path: Path) -> None
         ({"second": {"kind": "pooling", "base_url": "http://127.0.0.1:1/v1"}}, "needs classifiers"),
     ],
 )
-def test_what_does_not_go_together_is_refused_with_the_field(given: dict[str, Any], said: str) -> None:
+def test_contradictory_options_are_rejected_with_the_field(given: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         Policy.parse({"judge": {"base_url": "http://127.0.0.1:1/v1", **given}})
 
 
-def test_a_classifier_that_makes_no_sense_is_refused_when_the_guard_is_made(tmp_path: Path) -> None:
+def test_invalid_classifier_is_rejected_at_construction(tmp_path: Path) -> None:
     two = {"question": "response_safety", "options": ["safe", "unsafe"]}
     for wrong, kind in (
         (two, ConfigError),
@@ -162,7 +162,7 @@ def test_a_classifier_that_makes_no_sense_is_refused_when_the_guard_is_made(tmp_
             Guard.from_policy(policy("http://127.0.0.1:1/v1", wrong))
 
 
-def test_safety_needs_a_classifier_that_was_trained_for_it() -> None:
+def test_safety_requires_a_safety_classifier() -> None:
     trained = {"question": "run_failed", "options": ["no", "yes"]}
     with pytest.raises(ConfigError, match="no classifier for response_safety"):
         policy("http://127.0.0.1:1/v1", trained, safety={"alone": True})
@@ -173,20 +173,20 @@ def test_safety_needs_a_classifier_that_was_trained_for_it() -> None:
 
 
 @given(st.integers(0, 10**6), st.integers(0, 50))
-def test_the_steps_that_an_option_names(first: int, more: int) -> None:
+def test_option_with_range_covers_its_steps(first: int, more: int) -> None:
     assert parse_steps(str(first)) == parse_steps(f"step {first}") == (first,)
     assert parse_steps(f"steps {first} to {first + more}") == tuple(range(first, first + more + 1))
 
 
 @given(st.text(max_size=12))
-def test_an_option_that_names_no_step_is_no_step(text: str) -> None:
+def test_option_without_step_covers_nothing(text: str) -> None:
     named = parse_steps(text)
     assert all(isinstance(step, int) for step in named)
     assert not named or any(letter.isdecimal() for letter in text)
     assert parse_steps(f"steps 0 to {10**8}") == ()
 
 
-def test_a_turn_of_several_steps_has_the_share_of_its_likeliest() -> None:
+def test_turn_of_several_steps_uses_its_likeliest_step() -> None:
     run = chat()
     asked = ChoiceQuestion(id="root_cause_turn", text="Which?", options=("step 1", "steps 2 to 3"))
     by = ClassifierSpec(question="root_cause*", options=("no", "yes"), by="step")
@@ -207,7 +207,7 @@ def test_a_turn_of_several_steps_has_the_share_of_its_likeliest() -> None:
     assert answer.probabilities == pytest.approx({"step 1": 0.2, "steps 2 to 3": 0.8})
 
 
-def test_a_question_that_shows_nothing_is_none_for_who_reads_what_is_shown() -> None:
+def test_classifier_by_shown_text_requires_shown_text() -> None:
     by = ClassifierSpec(question="q", options=("a", "b"), by="shown")
     assert not by.matches(ChoiceQuestion(id="q", text="?", options=("a", "b")), chat())
     shown = ChoiceQuestion(id="q", text="?", options=("a", "b"), context=("<end_of_turn>x",))

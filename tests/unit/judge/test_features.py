@@ -45,45 +45,45 @@ def row(run: Trajectory, step: int) -> dict[str, float]:
 
 
 @pytest.mark.parametrize("run", RUNS, ids=lambda run: run.id)
-def test_the_registry_names_just_what_is_computed(run: Trajectory) -> None:
+def test_registry_names_exactly_the_computed_features(run: Trajectory) -> None:
     held, rows = compute_step_features(run)
     assert all(set(one) == set(FEATURE_NAMES) for one in rows)
     assert set(compute_run_features(held)) == set(RUN_FEATURE_NAMES)
 
 
-def test_every_feature_has_a_name_of_its_own_a_group_and_a_meaning() -> None:
+def test_every_feature_has_unique_name_group_and_meaning() -> None:
     every = [*FEATURES, *RUN_FEATURES, *ANSWER_FEATURES]
     assert len({feature.name for feature in every}) == len(every)
     assert all(feature.meaning and feature.name.count(".") == 1 for feature in every)
     assert {feature.group for feature in FEATURES} == set(GROUPS)
 
 
-def test_columns_of_groups_and_of_all_others_are_a_partition() -> None:
+def test_column_groups_are_a_partition() -> None:
     chosen, rest = select_columns("role", "code"), select_columns("role", "code", without=True)
     assert sorted(chosen + rest) == list(range(len(FEATURE_NAMES)))
     assert {FEATURES[i].group for i in chosen} == {"role", "code"}
 
 
-def test_the_documentation_has_the_table_of_the_registry() -> None:
+def test_documentation_contains_the_feature_table() -> None:
     text = Path("docs/embedded-judge.md").read_text()
     assert render_markdown() in text
     for feature in RUN_FEATURES:
         assert f"`{feature.name}`" in text or feature.name.partition(".")[0] in ("agent", "user")
 
 
-def test_no_feature_knows_a_format() -> None:
+def test_features_do_not_depend_on_format() -> None:
     source = "".join(file.read_text() for file in Path("agentguard/judge").rglob("*.py")).lower()
     for name in (*formats().names(), "websurfer", "computer_terminal", "captain", "magentic"):
         assert not re.search(rf"\b{name}\b", source), name
 
 
-def test_a_label_changes_no_feature() -> None:
+def test_labels_do_not_change_features() -> None:
     record = group_chat(1)
     other = replace(record, annotation=replace(record.annotation, failed=False, root_cause=None))
     assert compute_step_features(record.trajectory)[1] == compute_step_features(other.trajectory)[1]
 
 
-def test_roles_come_from_behaviour() -> None:
+def test_roles_follow_behaviour() -> None:
     chat, chief = analyze_layout(group_chat(1).trajectory), analyze_layout(steered(2).trajectory)
     assert not chat.has_orchestrator
     assert chat.roles[2] is SpeakerRole.EXECUTOR
@@ -92,7 +92,7 @@ def test_roles_come_from_behaviour() -> None:
     assert [chief.run.steps[i].agent for i in chief.worker_steps] == ["Browser"] * 3 + ["Reader"]
 
 
-def test_who_only_executes_or_relays_is_no_candidate() -> None:
+def test_executors_and_relays_are_not_candidates() -> None:
     run = steered(2).trajectory
     relay = replace(run.steps[2], content="Next: Browser")
     held = analyze_layout(replace(run, steps=(*run.steps[:2], relay, *run.steps[3:])))
@@ -102,7 +102,7 @@ def test_who_only_executes_or_relays_is_no_candidate() -> None:
     assert all(chat.roles[i] is not SpeakerRole.EXECUTOR for i in chat.candidates)
 
 
-def test_ordinals_do_not_depend_on_how_many_entries_a_turn_has() -> None:
+def test_ordinals_do_not_depend_on_entries_per_turn() -> None:
     run = steered(2).trajectory
     notes = [replace(step, content="Next: Browser") for step in run.steps if step.agent == "Chief"][:1]
     longer = (*run.steps[:3], *notes, *run.steps[3:])
@@ -111,7 +111,7 @@ def test_ordinals_do_not_depend_on_how_many_entries_a_turn_has() -> None:
     assert row(run, 5)["role.turn"] == row(held, 6)["role.turn"] == 1
 
 
-def test_what_first_appears_here_and_reaches_the_end_is_seen() -> None:
+def test_new_value_that_reaches_the_end_is_detected() -> None:
     said = (
         "Count the boats.",
         "I looked at the northern pier first.",
@@ -129,7 +129,7 @@ def test_what_first_appears_here_and_reaches_the_end_is_seen() -> None:
     assert row(run, 3)["flow.new_numbers"] == 0
 
 
-def test_a_value_that_a_tool_returned_has_a_source() -> None:
+def test_value_from_tool_result_has_a_source() -> None:
     steps = (
         Step(index=0, source=Source.USER, agent="user", content="How many?"),
         Step(index=1, source=Source.AGENT, agent="a", tool_calls=(ToolCall(id="1", name="get_count"),),
@@ -143,7 +143,7 @@ def test_a_value_that_a_tool_returned_has_a_source() -> None:
     assert row(run, 1)["outcome.fine"] == 1
 
 
-def test_an_error_that_comes_back_is_the_outcome_of_the_step_before() -> None:
+def test_returned_error_is_the_outcome_of_the_previous_step() -> None:
     record = group_chat(1)
     failing = replace(record.trajectory.steps[2], content="exitcode: 1\nTraceback: NameError")
     run = replace(
@@ -158,11 +158,11 @@ def test_an_error_that_comes_back_is_the_outcome_of_the_step_before() -> None:
     ("word", "name"),
     [("assuming", "assume"), ("couldn't", "failure"), ("double-check", "verify"), ("instead", "correct")],
 )
-def test_words_fall_into_classes(word: str, name: str) -> None:
+def test_words_are_classified(word: str, name: str) -> None:
     assert name in {WORD_CLASSES[place][0] for place in classify_word(word)}
 
 
-def test_scan_reads_flags_code_and_endings() -> None:
+def test_scan_detects_flags_code_and_endings() -> None:
     held = scan_text('{"is_progress_being_made": {"reason": "x", "answer": false}, "is_in_loop": true}')
     assert held.flags == {"is_progress_being_made": False, "is_in_loop": True}
     code = scan_text("Run this:\n```python\nimport math\nx = 'example'\nprint(x)\n```\nTERMINATE")
@@ -173,7 +173,7 @@ def test_scan_reads_flags_code_and_endings() -> None:
     assert scan_text("a plain text").code.length == 0
 
 
-def test_a_long_text_is_read_at_both_ends_only() -> None:
+def test_long_text_is_read_only_at_both_ends() -> None:
     held = scan_text("assume " * 2 + "x" * 50_000 + " therefore")
     assert held.length > 50_000
     assert len(held.lower_text) < 7_000
@@ -181,12 +181,12 @@ def test_a_long_text_is_read_at_both_ends_only() -> None:
 
 
 @pytest.mark.parametrize(("name", "writes"), [("book_flight", True), ("Update_x", True), ("get_user", False)])
-def test_tools_that_change_are_told_by_their_verb(name: str, writes: bool) -> None:
+def test_mutating_tools_are_recognised_by_their_verb(name: str, writes: bool) -> None:
     assert is_write_tool(name) is writes
     assert is_read_tool(name) is not writes
 
 
-def test_the_answer_adds_its_columns() -> None:
+def test_known_answer_adds_its_columns() -> None:
     record = group_chat(1)
     table = build_step_table(record.trajectory)
     assert compute_answer_columns(table, None).sum() == 0
@@ -194,7 +194,7 @@ def test_the_answer_adds_its_columns() -> None:
     assert compute_answer_columns(table, number)[-1, 0] == 1
 
 
-def test_the_work_grows_linearly() -> None:
+def test_work_grows_linearly() -> None:
     def seconds(count: int) -> float:
         steps = tuple(
             Step(index=i, source=Source.AGENT, agent=f"a{i % 3}", content=f"I counted {i * 17} boats. " * 8)

@@ -51,19 +51,19 @@ def specialist(model: EmbeddedModel) -> Ranker:
     return ranker
 
 
-def test_the_model_that_ships_is_written_as_it_was() -> None:
+def test_shipped_model_is_serialized_unchanged() -> None:
     data = (get_default_folder() / MODEL_FILE).read_bytes()
     assert dump_model(load_model()) == data
     assert b"beside" not in str(encode_model(load_model())[0]).encode()
 
 
-def test_without_signals_the_same_model_is_learnt(deaf: EmbeddedModel, heard: EmbeddedModel) -> None:
+def test_training_without_signals_gives_the_same_model(deaf: EmbeddedModel, heard: EmbeddedModel) -> None:
     for record in CHATS[:5]:
         one, other = (m.judge(record.trajectory, risk=0.1).step_probabilities for m in (deaf, heard))
         assert one.tolist() == other.tolist()
 
 
-def test_signals_that_tell_what_features_do_not_are_heard() -> None:
+def test_informative_signals_are_used() -> None:
     dealt = shuffle_record_labels(CHATS, seed=0)
     heard = train_model(dealt, signals=telling)
     beside = specialist(heard).beside
@@ -78,12 +78,12 @@ def test_signals_that_tell_what_features_do_not_are_heard() -> None:
         assert loud.sum() == pytest.approx(1)
 
 
-def test_signals_that_speak_against_the_gold_step_get_no_weight() -> None:
+def test_contradicting_signals_get_no_weight() -> None:
     wrong = train_model(CHATS, signals=lambda record: -telling(record))
     assert specialist(wrong).beside.weights.tolist() == [0.0]  # type: ignore[union-attr]
 
 
-def test_a_model_trained_without_ignores_them_unless_told_what_they_weigh(deaf: EmbeddedModel) -> None:
+def test_model_without_signal_weights_ignores_signals_by_default(deaf: EmbeddedModel) -> None:
     record = CHATS[0]
     plain = deaf.judge(record.trajectory, risk=0.1).step_probabilities
     assert (
@@ -98,11 +98,11 @@ def test_a_model_trained_without_ignores_them_unless_told_what_they_weigh(deaf: 
     assert told.tolist() != plain.tolist()
 
 
-def test_learnt_weights_outrank_given_ones(heard: EmbeddedModel) -> None:
+def test_learnt_weights_override_given_ones(heard: EmbeddedModel) -> None:
     assert specialist(heard.with_signal_weights([9.0])).beside is specialist(heard).beside
 
 
-def test_it_is_stored_with_the_model(heard: EmbeddedModel) -> None:
+def test_signal_weights_are_stored_with_the_model(heard: EmbeddedModel) -> None:
     again = parse_model(dump_model(heard))
     assert dump_model(again) == dump_model(heard)
     record = CHATS[0]
@@ -110,6 +110,6 @@ def test_it_is_stored_with_the_model(heard: EmbeddedModel) -> None:
     assert one.step_probabilities.tolist() == other.step_probabilities.tolist()
 
 
-def test_a_signal_of_nothing_changes_nothing() -> None:
+def test_empty_signal_changes_nothing() -> None:
     assert build_signal_model([0.5]).score(np.zeros((3, 1))).tolist() == [0.0, 0.0, 0.0]
     assert [f.name for f in fields(Ranker)][-1] == "beside"

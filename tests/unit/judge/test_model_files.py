@@ -16,13 +16,13 @@ from agentguard.localize.embedded import EmbeddedLocalizer
 from agentguard.trajectory.model import Source, Step, Trajectory
 
 
-def test_a_guard_is_made_without_numpy() -> None:
+def test_guard_is_created_without_numpy() -> None:
     program = "import sys; from agentguard.guard import Guard; Guard(); print('numpy' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"
 
 
-def test_a_model_that_is_missing_or_was_changed_is_told_of_at_once(tmp_path: Path) -> None:
+def test_missing_or_changed_model_is_reported_at_construction(tmp_path: Path) -> None:
     with pytest.raises(ModelFileError, match="train one with"):
         EmbeddedLocalizer(model=tmp_path / "none")
     shutil.copytree(get_default_folder(), tmp_path / "changed")
@@ -33,7 +33,7 @@ def test_a_model_that_is_missing_or_was_changed_is_told_of_at_once(tmp_path: Pat
     assert read_verified_model(get_default_folder())[:2] == b"PK"
 
 
-def test_the_model_is_read_when_a_run_is_diagnosed() -> None:
+def test_model_is_read_on_first_diagnosis() -> None:
     said = [Step(index=i, source=Source.AGENT, agent="a", content=f"Step {i}.") for i in range(2)]
     run = Trajectory(id="r", format="event_log", task="Do it.", steps=tuple(said))
     found = EmbeddedLocalizer().locate(run, ())

@@ -36,7 +36,7 @@ class Raising:
         raise RuntimeError("no")
 
 
-def test_the_majority_wins_and_disagreement_is_uncertainty() -> None:
+def test_majority_wins_and_disagreement_is_uncertainty() -> None:
     panel = PanelJudge([sure_of("memory"), sure_of("memory"), sure_of("action")])
     (answer,) = panel.decide(chat(), (PART,))
     assert max(answer.probabilities, key=answer.probabilities.__getitem__) == "memory"
@@ -47,14 +47,14 @@ def test_the_majority_wins_and_disagreement_is_uncertainty() -> None:
     assert sum(answer.probabilities.values()) == pytest.approx(1)
 
 
-def test_what_all_cost_is_counted_and_they_wait_side_by_side() -> None:
+def test_costs_are_summed_and_judges_run_concurrently() -> None:
     (answer,) = PanelJudge([DealingJudge()] * 3).decide(chat(), (RUN_FAILED,))
     assert answer.usage["calls"] == 3
     assert answer.usage["prompt_tokens"] == 300
     assert answer.usage["seconds"] == pytest.approx(0.01)
 
 
-def test_one_that_cannot_answer_is_outvoted_and_too_few_are_an_error() -> None:
+def test_failed_judge_is_outvoted_and_missing_quorum_is_an_error() -> None:
     away = DealingJudge(away=True)
     (answer,) = PanelJudge([sure_of("memory"), sure_of("memory"), away]).decide(chat(), (PART,))
     assert answer.error is None
@@ -67,12 +67,12 @@ def test_one_that_cannot_answer_is_outvoted_and_too_few_are_an_error() -> None:
 
 
 @pytest.mark.parametrize(("count", "quorum"), [(0, None), (1, None), (3, 4), (3, 0)])
-def test_a_panel_that_cannot_vote_is_refused(count: int, quorum: int | None) -> None:
+def test_panel_without_majority_is_rejected(count: int, quorum: int | None) -> None:
     with pytest.raises(ConfigError):
         PanelJudge([DealingJudge()] * count, quorum=quorum)
 
 
-def test_a_preference_for_a_place_cancels_out() -> None:
+def test_position_bias_cancels_out() -> None:
     first = TableJudge(lambda run, question: getattr(question, "options", ("yes",))[0])
     panel = PanelJudge([first, OptionSwapJudge(first)])
     for question in (RUN_FAILED, ChoiceQuestion(id="c", text="Which?", options=("left", "right"))):
@@ -82,7 +82,7 @@ def test_a_preference_for_a_place_cancels_out() -> None:
         assert answer.usage["agreement"] == 0.5
 
 
-def test_swapped_keeps_the_keys_and_their_order() -> None:
+def test_swapped_judge_keeps_keys_and_their_order() -> None:
     judge = TableJudge(lambda run, question: None if question.id == "bad" else "2")
     score = ScoreQuestion(id="score", text="How far?", low=1, high=3)
     bad = ChoiceQuestion(id="bad", text="?", options=("a", "b"))
@@ -95,7 +95,7 @@ def test_swapped_keeps_the_keys_and_their_order() -> None:
     ]
 
 
-def test_reworded_asks_other_words_and_is_another_version() -> None:
+def test_reworded_judge_asks_differently_and_has_another_version() -> None:
     judge = TableJudge(lambda run, question: "yes")
     polite = ParaphraseJudge(judge, lambda text: f"Please tell: {text}", version="polite")
     polite.decide(chat(), (RUN_FAILED,))
@@ -103,7 +103,7 @@ def test_reworded_asks_other_words_and_is_another_version() -> None:
     assert polite.version(chat()) == "table; worded polite"
 
 
-def test_a_panel_can_be_remembered() -> None:
+def test_panel_can_be_cached() -> None:
     judge = TableJudge(lambda run, question: "1")
     cached = CachedJudge(PanelJudge([judge, OptionSwapJudge(judge)]))
     once = cached.decide(chat(), (build_root_cause_question(chat()),))

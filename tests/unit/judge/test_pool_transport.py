@@ -60,7 +60,7 @@ def right(answers: tuple[JudgeAnswer, ...]) -> None:
     assert [one.error for one in answers] == [None] * 3
 
 
-def test_all_questions_of_a_run_go_to_one_replica_and_runs_are_shared(two: Two) -> None:
+def test_questions_of_a_run_use_one_replica_and_runs_are_distributed(two: Two) -> None:
     urls, scripts = two
     judge = judge_over(*urls)
     try:
@@ -78,7 +78,7 @@ def test_all_questions_of_a_run_go_to_one_replica_and_runs_are_shared(two: Two) 
         judge.close()
 
 
-def test_one_that_is_not_there_is_passed_over(two: Two) -> None:
+def test_unreachable_replica_is_skipped(two: Two) -> None:
     urls, _ = two
     for order in (
         (f"http://127.0.0.1:{closed_port()}/v1", urls[0]),
@@ -89,7 +89,7 @@ def test_one_that_is_not_there_is_passed_over(two: Two) -> None:
 
 
 @pytest.mark.parametrize("fault", ["busy", "server", "reset", "truncated"])
-def test_one_that_fails_is_left_for_the_other(two: Two, fault: str) -> None:
+def test_failing_replica_is_replaced(two: Two, fault: str) -> None:
     urls, scripts = two
     scripts[0].always = fault
     judge = judge_over(*urls)
@@ -98,7 +98,7 @@ def test_one_that_fails_is_left_for_the_other(two: Two, fault: str) -> None:
     assert scripts[1].seen
 
 
-def test_one_that_hangs_leaves_time_for_the_other(two: Two) -> None:
+def test_hanging_replica_leaves_time_for_the_other(two: Two) -> None:
     urls, scripts = two
     scripts[0].always = "hang"
     judge = judge_over(*urls, deadline_s=8.0)  # four seconds remain for the other
@@ -108,7 +108,7 @@ def test_one_that_hangs_leaves_time_for_the_other(two: Two) -> None:
     assert time.monotonic() - started < LONG_S / 2, "the one that hangs would take LONG_S"
 
 
-def test_when_all_are_away_it_is_a_fault_within_the_deadline() -> None:
+def test_all_replicas_down_is_a_fault_within_the_deadline() -> None:
     urls = [f"http://127.0.0.1:{closed_port()}/v1" for _ in range(2)]
     started = time.monotonic()
     (answers,) = decide(judge_over(*urls), group_chat(5, flaw=3).trajectory)
@@ -116,7 +116,7 @@ def test_when_all_are_away_it_is_a_fault_within_the_deadline() -> None:
     assert time.monotonic() - started < 2 * PATIENT.deadline_s
 
 
-def test_a_refusal_comes_through_as_it_is(two: Two) -> None:
+def test_refusal_is_forwarded_unchanged(two: Two) -> None:
     urls, scripts = two
     for script in scripts:
         script.models = ("another",)
@@ -125,7 +125,7 @@ def test_a_refusal_comes_through_as_it_is(two: Two) -> None:
     assert answers[0].usage["fault"] == ErrorKind.NO_MODEL
 
 
-def test_a_pooling_judge_can_have_several_too() -> None:
+def test_pooling_judge_supports_several_replicas() -> None:
     with pooling() as (url, script):
         dead = f"http://127.0.0.1:{closed_port()}/v1"
         judge = PoolingJudge(
@@ -140,7 +140,7 @@ def test_a_pooling_judge_can_have_several_too() -> None:
     assert "/classify" in script.paths  # includes health checks
 
 
-def test_its_key_goes_to_the_replica_that_it_is_for(two: Two, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_replica_receives_its_own_key(two: Two, monkeypatch: pytest.MonkeyPatch) -> None:
     urls, _ = two
     monkeypatch.delenv("A_KEY", raising=False)
     with pytest.raises(ConfigError, match="A_KEY"):
@@ -156,12 +156,12 @@ def test_its_key_goes_to_the_replica_that_it_is_for(two: Two, monkeypatch: pytes
 @pytest.mark.parametrize(
     "wrong", [[], ["http://127.0.0.1:1"], [{"name": "a"}], [{"url": "http://h/v1", "x": 1}]]
 )
-def test_replicas_that_make_no_sense_are_refused(wrong: list[object]) -> None:
+def test_invalid_replicas_are_rejected(wrong: list[object]) -> None:
     with pytest.raises(ConfigError, match="judge"):
         build_replicated_endpoint(wrong)  # type: ignore[arg-type]
 
 
-def test_a_run_is_known_by_its_fence_whatever_is_asked() -> None:
+def test_run_is_identified_by_its_fence() -> None:
     def body(nonce: str, question: str) -> bytes:
         shown = f"--- recording {nonce} ---\\ntask:\\n| x\\nQuestion: {question}"
         return f'{{"model": "m", "messages": [{{"role": "user", "content": "{shown}"}}]}}'.encode()
@@ -176,7 +176,7 @@ def test_a_run_is_known_by_its_fence_whatever_is_asked() -> None:
     assert to_backend_request("POST", "/tokenize", b"no json").model == ""
 
 
-def test_a_policy_names_replicas_in_place_of_one_address(two: Two) -> None:
+def test_policy_accepts_replicas_instead_of_one_address(two: Two) -> None:
     urls, scripts = two
     scripts[0].always = "server"
     policy = Policy.model_validate(
@@ -199,7 +199,7 @@ def test_a_policy_names_replicas_in_place_of_one_address(two: Two) -> None:
         {"base_url": "http://127.0.0.1:1/v1", "pool": {"load_balancing": "session_affinity"}},
     ],
 )
-def test_a_judge_that_is_nowhere_or_in_two_places_is_refused(wrong: dict[str, object]) -> None:
+def test_judge_with_no_address_or_two_is_rejected(wrong: dict[str, object]) -> None:
     with pytest.raises(ValidationError, match="replicas"):
         EndpointSettings.model_validate(wrong)
     with pytest.raises(ConfigError, match="policy"):

@@ -72,7 +72,7 @@ def ask(
         judge.close()
 
 
-def test_a_classifier_says_whether_a_run_failed(served: tuple[str, Pooling]) -> None:
+def test_run_classifier_rates_the_failure(served: tuple[str, Pooling]) -> None:
     url, script = served
     (answer,) = ask(url, (FAILED,), run_of("fine", "flaw flaw flaw"), RUN_FAILED)
     assert answer.probabilities == pytest.approx({"yes": sure("flaw flaw flaw"), "no": 1 - sure("flaw" * 3)})
@@ -82,7 +82,7 @@ def test_a_classifier_says_whether_a_run_failed(served: tuple[str, Pooling]) -> 
     assert len(script.texts()) == 1
 
 
-def test_a_classifier_of_steps_says_which(served: tuple[str, Pooling]) -> None:
+def test_step_classifier_ranks_steps(served: tuple[str, Pooling]) -> None:
     url, script = served
     run = run_of("fine", "flaw flaw flaw", "flaw")
     (answer,) = ask(url, (FAILED, CAUSE), run, build_root_cause_question(run), batch_size=2)
@@ -92,7 +92,7 @@ def test_a_classifier_of_steps_says_which(served: tuple[str, Pooling]) -> None:
     assert all(text.startswith("task: Do it.\n[step ") for text in script.texts())
 
 
-def test_a_head_of_ones_own_reads_embeddings(served: tuple[str, Pooling]) -> None:
+def test_custom_head_uses_embeddings(served: tuple[str, Pooling]) -> None:
     url, script = served
     by = ClassifierSpec(question="run_failed", task="embed", head=HEAD)
     (answer,) = ask(url, (by,), run_of("flaw flaw"), RUN_FAILED)
@@ -100,7 +100,7 @@ def test_a_head_of_ones_own_reads_embeddings(served: tuple[str, Pooling]) -> Non
     assert script.paths[-1] == "/v1/embeddings"
 
 
-def test_a_scorer_answers_any_question(served: tuple[str, Pooling]) -> None:
+def test_scorer_answers_any_question(served: tuple[str, Pooling]) -> None:
     url, script = served
     run = run_of("flaw flaw", "fine")
     questions = (
@@ -119,7 +119,7 @@ def test_a_scorer_answers_any_question(served: tuple[str, Pooling]) -> None:
     assert which.probabilities["0"] > which.probabilities["1"]
 
 
-def test_what_it_was_not_trained_for_is_an_error_and_no_guess(served: tuple[str, Pooling]) -> None:
+def test_untrained_question_is_an_error(served: tuple[str, Pooling]) -> None:
     url, script = served
     run = run_of("x")
     others: tuple[Question, ...] = (
@@ -132,7 +132,7 @@ def test_what_it_was_not_trained_for_is_an_error_and_no_guess(served: tuple[str,
     assert not script.seen
 
 
-def test_a_text_that_is_too_long_is_cut_by_structure_until_it_fits(served: tuple[str, Pooling]) -> None:
+def test_too_long_text_is_truncated_by_structure(served: tuple[str, Pooling]) -> None:
     url, script = served
     script.longest = 2_500
     run = run_of(*["word " * 120] * 30)
@@ -157,9 +157,7 @@ def test_a_text_that_is_too_long_is_cut_by_structure_until_it_fits(served: tuple
         ({"data": [{"index": 0, "probs": ["a", "b"]}]}, ErrorKind.OUT_OF_SET),
     ],
 )
-def test_an_answer_that_is_none_is_a_fault(
-    served: tuple[str, Pooling], broken: Any, fault: ErrorKind
-) -> None:
+def test_malformed_answer_is_a_fault(served: tuple[str, Pooling], broken: Any, fault: ErrorKind) -> None:
     url, script = served
     script.break_with = broken
     (answer,) = ask(url, (FAILED,), run_of("x"), RUN_FAILED)
@@ -167,7 +165,7 @@ def test_an_answer_that_is_none_is_a_fault(
     assert not answer.probabilities
 
 
-def test_a_server_that_fails_or_is_slow_is_a_fault_within_the_deadline(served: tuple[str, Pooling]) -> None:
+def test_failed_or_slow_server_is_a_fault_within_the_deadline(served: tuple[str, Pooling]) -> None:
     url, script = served
     script.status = 500
     assert ask(url, (FAILED,), run_of("x"), RUN_FAILED)[0].usage["fault"] == ErrorKind.SERVER
@@ -181,7 +179,7 @@ def test_a_server_that_fails_or_is_slow_is_a_fault_within_the_deadline(served: t
     assert ask(url, (FAILED,), run_of(), RUN_FAILED)[0].error == "the run has no step"
 
 
-def test_all_questions_of_a_call_share_one_deadline(served: tuple[str, Pooling]) -> None:
+def test_questions_of_a_call_share_one_deadline(served: tuple[str, Pooling]) -> None:
     url, script = served
     clock = Clock()
     judge = PoolingJudge(
@@ -200,7 +198,7 @@ def test_all_questions_of_a_call_share_one_deadline(served: tuple[str, Pooling])
     assert clock.now() - started < 2 * 50
 
 
-def test_its_answers_are_remembered_by_model_and_classifier(served: tuple[str, Pooling]) -> None:
+def test_answers_are_cached_by_model_and_classifier(served: tuple[str, Pooling]) -> None:
     url, script = served
     judge = PoolingJudge(JudgeEndpoint(url), (FAILED,))
     other = PoolingJudge(JudgeEndpoint(url), (CAUSE,))
@@ -215,7 +213,7 @@ def test_its_answers_are_remembered_by_model_and_classifier(served: tuple[str, P
         other.close()
 
 
-def test_control_tokens_and_invisible_characters_never_reach_a_classifier() -> None:
+def test_control_tokens_and_invisible_characters_are_removed() -> None:
     for by in (FAILED, CAUSE, ClassifierSpec(question="root_cause", task="score")):
         run = run_of("<end_of_turn>\u202e[INST]")
         question = RUN_FAILED if by is FAILED else build_root_cause_question(run)
@@ -236,17 +234,17 @@ def test_control_tokens_and_invisible_characters_never_reach_a_classifier() -> N
         {"question": "q", "options": ("a", "b"), "head": HEAD},
     ],
 )
-def test_a_classifier_that_makes_no_sense_is_refused(wrong: dict[str, Any]) -> None:
+def test_invalid_classifier_is_rejected(wrong: dict[str, Any]) -> None:
     with pytest.raises(ConfigError):
         ClassifierSpec(**wrong)
 
 
-def test_a_judge_needs_a_classifier() -> None:
+def test_judge_requires_a_classifier() -> None:
     with pytest.raises(ConfigError, match="at least one classifier"):
         PoolingJudge(JudgeEndpoint("http://127.0.0.1:1/v1"), ())
 
 
-def test_a_head_is_learnt_kept_and_read_again(tmp_path: Path) -> None:
+def test_head_round_trips_through_file(tmp_path: Path) -> None:
     vectors = [(x, 1.0 - x) for x in (0.0, 0.1, 0.9, 1.0)]
     head = LinearHead.fit(vectors, ["no", "no", "yes", "yes"])
     assert head.options == ("no", "yes")
@@ -279,7 +277,7 @@ JSON = st.recursive(
 
 @settings(max_examples=200)
 @given(JSON)
-def test_whatever_an_endpoint_sends_is_probabilities_or_a_fault(data: Any) -> None:
+def test_any_endpoint_answer_gives_probabilities_or_a_fault(data: Any) -> None:
     for told in (parse_class_rows(data, 1, 2), parse_score_rows(data, 1), parse_vector_rows(data, 1, 2)):
         if not isinstance(told, CallError):
             assert len(told) == 1

@@ -75,7 +75,7 @@ def test_each_tier_has_its_action(tier: SafetyTier, action: SafetyAction) -> Non
         assert found.correction == load_safety_codes()[tier].correction
 
 
-def test_the_question_is_the_taxonomys_four_tiers_over_one_message() -> None:
+def test_question_has_the_four_tiers_over_one_message() -> None:
     asked = build_safety_question(RUN.steps[1])
     assert asked.options == tuple(f"{code.title}: {code.definition}" for code in load_safety_codes().values())
     assert all(len(one) <= 300 for one in asked.options), "or the judge would see the beginning alone"
@@ -92,37 +92,37 @@ def test_the_question_is_the_taxonomys_four_tiers_over_one_message() -> None:
         ({SAFE: 0.51, UNSAFE: 0.49}, SAFE),
     ],
 )
-def test_the_worst_tier_that_reaches_its_threshold_counts(
+def test_worst_tier_above_its_threshold_counts(
     probabilities: Mapping[SafetyTier, float], tier: SafetyTier
 ) -> None:
     assert SafetyRules().select_tier(probabilities) is tier
 
 
-def test_a_threshold_of_ones_own_and_an_action_of_ones_own() -> None:
+def test_custom_threshold_and_action_apply() -> None:
     rules = SafetyRules(thresholds={UNSAFE: 0.2}, actions={UNSAFE: SafetyAction.CONDITION})
     held = build_assessment(1, answer({SAFE: 0.75, UNSAFE: 0.25}), rules)
     assert (held.tier, held.action) == (UNSAFE, SafetyAction.CONDITION)
 
 
 @given(st.dictionaries(st.sampled_from(list(SafetyTier)), st.floats(0, 1), min_size=1))
-def test_whatever_a_judge_says_comes_to_a_closed_action(said: dict[SafetyTier, float]) -> None:
+def test_any_judge_answer_gives_a_defined_action(said: dict[SafetyTier, float]) -> None:
     held = build_assessment(0, answer(said), SafetyRules())
     assert held.action in set(SafetyAction)
     assert held.tier in set(SafetyTier)
 
 
 @pytest.mark.parametrize("value", [0, -0.1, 1.01, True])
-def test_a_threshold_out_of_range_is_refused(value: float) -> None:
+def test_threshold_out_of_range_is_rejected(value: float) -> None:
     with pytest.raises(ConfigError, match="threshold of unsafe"):
         SafetyRules(thresholds={UNSAFE: value})
 
 
-def test_safe_takes_no_rule() -> None:
+def test_safe_tier_accepts_no_rule() -> None:
     with pytest.raises(ConfigError, match="safe takes no rule"):
         SafetyRules(actions={SAFE: SafetyAction.BLOCK})
 
 
-def test_one_judge_decides_on_nothing_with_effects_unless_that_is_said() -> None:
+def test_single_judge_triggers_no_effect_by_default() -> None:
     with pytest.raises(ConfigError, match=r"judge\.second.*alone: true"):
         ResponseSafety(rates(SAFE))
     mild = SafetyRules(actions=dict.fromkeys(TIERS_WORST_FIRST, SafetyAction.CONDITION))
@@ -133,7 +133,7 @@ def test_one_judge_decides_on_nothing_with_effects_unless_that_is_said() -> None
 
 
 @pytest.mark.parametrize("other", [SAFE, CONDITIONAL, ATTENTION])
-def test_where_judges_disagree_nothing_with_effects_is_done(other: SafetyTier) -> None:
+def test_disagreeing_judges_trigger_no_effect(other: SafetyTier) -> None:
     held = ResponseSafety(rates(UNSAFE), second_judge=rates(other))(RUN)
     assert held is not None
     assert held.tier is None
@@ -145,7 +145,7 @@ def test_where_judges_disagree_nothing_with_effects_is_done(other: SafetyTier) -
     assert found.probability == 0.5
 
 
-def test_a_judge_that_prefers_a_letter_blocks_nothing() -> None:
+def test_position_biased_judge_blocks_nothing() -> None:
     last = TableJudge(lambda run, question: question.options[-1])  # unsafe, or safe in the other order
     held = ResponseSafety(last, allow_single_judge=True)(RUN)
     assert held is not None
@@ -153,7 +153,7 @@ def test_a_judge_that_prefers_a_letter_blocks_nothing() -> None:
     assert held.action is SafetyAction.CONDITION
 
 
-def test_disagreement_on_what_all_let_pass_is_no_matter() -> None:
+def test_disagreement_between_harmless_tiers_is_ignored() -> None:
     rules = SafetyRules(actions=dict.fromkeys(TIERS_WORST_FIRST, SafetyAction.ALLOW))
     held = ResponseSafety(rates(UNSAFE), second_judge=rates(SAFE), rules=rules)(RUN)
     assert held is not None
@@ -161,7 +161,7 @@ def test_disagreement_on_what_all_let_pass_is_no_matter() -> None:
 
 
 @pytest.mark.parametrize("unknown", list(SafetyAction))
-def test_a_judge_that_is_away_leaves_it_unknown(unknown: SafetyAction) -> None:
+def test_unavailable_judge_gives_unknown(unknown: SafetyAction) -> None:
     safety = ResponseSafety(
         DealingJudge(away=True), allow_single_judge=True, rules=SafetyRules(unknown=unknown)
     )
@@ -171,7 +171,7 @@ def test_a_judge_that_is_away_leaves_it_unknown(unknown: SafetyAction) -> None:
     assert held.fault
 
 
-def test_the_embedded_judge_pretends_no_competence() -> None:
+def test_embedded_judge_abstains() -> None:
     held = ResponseSafety(EmbeddedJudge(), allow_single_judge=True)(RUN)
     assert held is not None
     assert held.tier is None
@@ -179,7 +179,7 @@ def test_the_embedded_judge_pretends_no_competence() -> None:
     assert held.action is SafetyAction.ALLOW
 
 
-def test_what_users_saw_is_what_they_answered_and_the_last() -> None:
+def test_visible_replies_are_the_answers_to_users_and_the_last_one() -> None:
     run = run_of(
         (Source.USER, "Hello."),
         (Source.AGENT, "I shall look."),
@@ -200,7 +200,7 @@ def test_what_users_saw_is_what_they_answered_and_the_last() -> None:
     assert len(judge.asked) == 4, "two messages in two orders, in one call"
 
 
-def test_a_run_in_which_nobody_spoke_has_nothing_to_assess() -> None:
+def test_run_without_reply_has_nothing_to_assess() -> None:
     silent = run_of((Source.USER, "Hello."))
     safety = ResponseSafety(rates(UNSAFE), allow_single_judge=True)
     assert safety(silent) is None

@@ -50,12 +50,12 @@ def top(model: EmbeddedModel, record: Record) -> int:
     return judged.table.steps[int(judged.step_probabilities.argmax())]
 
 
-def test_a_kind_gets_what_its_annotations_allow(model: EmbeddedModel) -> None:
+def test_run_kind_is_trained_from_its_annotations(model: EmbeddedModel) -> None:
     held = {one.kind.key: (one.ranker is not None, one.outcome is not None) for one in model.specialists}
     assert held == {"agent-messages": (True, False), "user-calls": (False, True)}
 
 
-def test_it_finds_flaws_and_outcomes_it_did_not_see(model: EmbeddedModel) -> None:
+def test_unseen_flaws_and_outcomes_are_found(model: EmbeddedModel) -> None:
     unseen = [group_chat(i) for i in range(100, 130)]
     assert np.mean([top(model, r) == r.annotation.root_cause.step for r in unseen]) > 0.9  # type: ignore[union-attr]
     failed = [
@@ -69,7 +69,7 @@ def test_it_finds_flaws_and_outcomes_it_did_not_see(model: EmbeddedModel) -> Non
     assert min(failed) > max(passed)
 
 
-def test_labels_dealt_anew_teach_nothing() -> None:
+def test_shuffled_labels_give_no_accuracy() -> None:
     unseen = [group_chat(i) for i in range(100, 130)]
     right = []
     for seed in range(4):
@@ -84,14 +84,14 @@ def test_training_is_deterministic_to_the_byte(model: EmbeddedModel) -> None:
     assert dump_model(again) == dump_model(model)
 
 
-def test_without_annotations_there_is_nothing_to_learn() -> None:
+def test_missing_annotations_are_an_error() -> None:
     blank = [replace(r, annotation=replace(r.annotation, failed=None, root_cause=None)) for r in CHATS]
     with pytest.raises(JudgeError):
         train_model(blank)
     assert top(build_untrained_model(), CHATS[0]) == 1
 
 
-def test_with_the_answer_three_columns_are_read() -> None:
+def test_known_answer_adds_three_columns() -> None:
     made = train_model(CHATS, with_answer=True)
     judged = made.judge(CHATS[0].trajectory, risk=0.1, answer="41")
     assert judged.step_probabilities.sum() == pytest.approx(1)
@@ -104,14 +104,14 @@ def test_folds_keep_groups_together() -> None:
     assert set(folds) == {0, 1, 2, 3}
 
 
-def test_a_run_of_another_kind_gets_what_transfers(model: EmbeddedModel) -> None:
+def test_run_of_unknown_kind_uses_transferable_parts(model: EmbeddedModel) -> None:
     judged = model.judge(steered(50).trajectory, risk=0.1)
     assert not judged.is_known_ranking
     assert not judged.is_known_outcome
     assert judged.failure_probability == pytest.approx(0.5)
 
 
-def test_what_is_stored_is_what_was_learnt(model: EmbeddedModel, folder: Path) -> None:
+def test_stored_model_equals_trained_model(model: EmbeddedModel, folder: Path) -> None:
     held = load_model(folder)
     assert dump_model(held) == dump_model(model)
     for record in (CHATS[0], TALKS[0], steered(9)):
@@ -120,13 +120,13 @@ def test_what_is_stored_is_what_was_learnt(model: EmbeddedModel, folder: Path) -
         assert one.failure_probability == other.failure_probability
 
 
-def test_skops_reads_the_file_and_finds_nothing_to_trust(folder: Path) -> None:
+def test_skops_reads_the_file_without_untrusted_types(folder: Path) -> None:
     found = verify_model(folder)
     assert found["untrusted_types"] == 0
     assert found["answers"] is True
 
 
-def test_a_changed_file_is_refused(folder: Path) -> None:
+def test_changed_file_is_rejected(folder: Path) -> None:
     file = folder / MODEL_FILE
     data = bytearray(file.read_bytes())
     data[len(data) // 2] ^= 1
@@ -135,12 +135,12 @@ def test_a_changed_file_is_refused(folder: Path) -> None:
         load_model(folder)
 
 
-def test_a_missing_file_says_how_to_train_one(tmp_path: Path) -> None:
+def test_missing_file_error_explains_training(tmp_path: Path) -> None:
     with pytest.raises(ModelFileError, match="agentguard judge train"):
         load_model(tmp_path)
 
 
-def test_other_features_are_refused(folder: Path) -> None:
+def test_other_features_are_rejected(folder: Path) -> None:
     card = orjson.loads((folder / CARD_FILE).read_bytes())
     card["features"]["steps"].pop()
     (folder / CARD_FILE).write_bytes(orjson.dumps(card))
@@ -149,7 +149,7 @@ def test_other_features_are_refused(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("card", [b"[]", b"{", b""])
-def test_a_card_that_is_none_is_refused(folder: Path, card: bytes) -> None:
+def test_invalid_card_is_rejected(folder: Path, card: bytes) -> None:
     (folder / CARD_FILE).write_bytes(card)
     with pytest.raises(ModelFileError):
         load_model(folder)
@@ -162,7 +162,7 @@ def forged(folder: Path, data: bytes) -> None:
     (folder / MODEL_FILE).write_bytes(data)
 
 
-def test_a_file_with_more_than_arrays_is_refused(folder: Path) -> None:
+def test_file_with_non_array_members_is_rejected(folder: Path) -> None:
     import skops.io
     from sklearn.linear_model import LogisticRegression
 
@@ -174,7 +174,7 @@ def test_a_file_with_more_than_arrays_is_refused(folder: Path) -> None:
         load_model(folder)
 
 
-def test_a_pickle_inside_an_array_is_not_opened(folder: Path) -> None:
+def test_pickle_inside_an_array_is_not_opened(folder: Path) -> None:
     held = io.BytesIO()
     np.lib.format.write_array(held, np.array([{"x": 1}], dtype=object), allow_pickle=True)
     out = io.BytesIO()
@@ -197,17 +197,17 @@ def test_a_pickle_inside_an_array_is_not_opened(folder: Path) -> None:
         {},
     ],
 )
-def test_a_structure_that_training_does_not_write_is_refused(structure: object) -> None:
+def test_unknown_structure_is_rejected(structure: object) -> None:
     with pytest.raises(ModelFileError):
         decode_model(structure, {"a": np.zeros(2)})
 
 
-def test_only_parts_of_a_model_are_encoded() -> None:
+def test_only_model_parts_are_encoded() -> None:
     with pytest.raises(TypeError):
         encode_model(object())
 
 
-def test_the_judge_answers_its_two_questions_and_no_other(model: EmbeddedModel) -> None:
+def test_judge_answers_only_its_two_questions(model: EmbeddedModel) -> None:
     run = CHATS[0].trajectory
     asked = [RUN_FAILED, build_root_cause_question(run), Predicate(id="polite", text="Was it polite?")]
     failed, cause, other = EmbeddedJudge(model).decide(run, asked)
@@ -218,14 +218,14 @@ def test_the_judge_answers_its_two_questions_and_no_other(model: EmbeddedModel) 
     assert not other.probabilities
 
 
-def test_the_judge_has_no_answer_about_an_empty_run(model: EmbeddedModel) -> None:
+def test_judge_abstains_on_empty_run(model: EmbeddedModel) -> None:
     run = Trajectory(id="e", format="t", task="", steps=())
     assert all(
         a.error for a in EmbeddedJudge(model).decide(run, [RUN_FAILED, build_root_cause_question(run)])
     )
 
 
-def test_the_model_that_ships_is_sound_and_small() -> None:
+def test_shipped_model_is_valid_and_small() -> None:
     found = verify_model()
     assert found["bytes"] < 5_000_000
     card = orjson.loads((get_default_folder() / CARD_FILE).read_bytes())

@@ -35,7 +35,7 @@ class Raising:
         raise RuntimeError("no")
 
 
-def test_what_both_say_in_both_orders_is_an_answer() -> None:
+def test_agreement_in_both_orders_is_an_answer() -> None:
     (answer,) = UnanimousJudge([sure_of("planning"), sure_of("planning")]).decide(chat(), (PART,))
     assert answer.error is None
     assert max(answer.probabilities, key=answer.probabilities.__getitem__) == "planning"
@@ -43,7 +43,7 @@ def test_what_both_say_in_both_orders_is_an_answer() -> None:
     assert answer.usage["calls"] == 4
 
 
-def test_two_that_differ_give_no_answer_and_their_votes() -> None:
+def test_disagreement_gives_votes_without_answer() -> None:
     (answer,) = UnanimousJudge([sure_of("planning"), sure_of("action")]).decide(chat(), (PART,))
     assert answer.error is not None
     assert answer.error.startswith(DISAGREEMENT)
@@ -52,7 +52,7 @@ def test_two_that_differ_give_no_answer_and_their_votes() -> None:
     assert answer.usage["fault"] == DISAGREEMENT
 
 
-def test_a_judge_that_prefers_a_place_disagrees_with_itself() -> None:
+def test_position_biased_judge_disagrees_with_itself() -> None:
     (alone,) = UnanimousJudge([first_always()]).decide(chat(), (PART,))
     assert alone.error is not None
     assert get_votes(alone) == {"memory": 1, "action": 1}
@@ -60,14 +60,14 @@ def test_a_judge_that_prefers_a_place_disagrees_with_itself() -> None:
     assert even.probabilities["memory"] == pytest.approx(even.probabilities["action"])
 
 
-def test_a_voice_that_cannot_answer_leaves_no_answer() -> None:
+def test_failed_vote_prevents_an_answer() -> None:
     for other in (DealingJudge(away=True), Raising()):
         (answer,) = UnanimousJudge([sure_of("planning"), other]).decide(chat(), (PART,))
         assert answer.error is not None
         assert not answer.probabilities
 
 
-def test_each_question_is_agreed_on_by_itself_and_in_order() -> None:
+def test_questions_are_decided_separately_and_in_order() -> None:
     says = {"part": "action", "run_failed": "yes"}
     one = TableJudge(lambda run, q: says[q.id])
     other = TableJudge(lambda run, q: "no" if q.id == "run_failed" else "action")
@@ -78,7 +78,7 @@ def test_each_question_is_agreed_on_by_itself_and_in_order() -> None:
     assert len(one.asked) == 4, "both questions in both orders, in one call"
 
 
-def test_without_the_swap_each_has_one_voice() -> None:
+def test_disabled_swap_gives_one_vote_per_judge() -> None:
     (answer,) = UnanimousJudge([first_always(), first_always()], swap=False).decide(chat(), (PART,))
     assert get_votes(answer) == {"memory": 2}
     with pytest.raises(ConfigError, match="at least two"):
@@ -87,7 +87,7 @@ def test_without_the_swap_each_has_one_voice() -> None:
         UnanimousJudge([])
 
 
-def test_agreement_can_be_kept() -> None:
+def test_agreement_can_be_cached() -> None:
     judge = CachedJudge(UnanimousJudge([sure_of("planning"), sure_of("planning")]))
     first, second = (judge.decide(chat(), (PART,))[0] for _ in range(2))
     assert second.usage.get("cached")

@@ -28,7 +28,7 @@ def run(*arguments: str | Path) -> Any:
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("made")
-    result = run("textworld", *NUMBERS, "--out", folder / "runs.jsonl.gz", "--json")
+    result = run("textworld", *NUMBERS, "--output", folder / "runs.jsonl.gz", "--json")
     assert result.exit_code == 0, result.output
     summary = json.loads(result.stdout)
     assert (summary["failed"], summary["passed"], summary["origin"]) == (2, 1, "injected")
@@ -50,7 +50,7 @@ def test_it_goes_on_after_a_stop(made: Path, tmp_path: Path) -> None:
 
     plain = gzip.decompress((made / "runs.jsonl.gz").read_bytes())
     (tmp_path / "runs.jsonl.part").write_bytes(plain[: len(plain) // 2])
-    result = run("textworld", *NUMBERS, "--out", tmp_path / "runs.jsonl", "--resume", "--json")
+    result = run("textworld", *NUMBERS, "--output", tmp_path / "runs.jsonl", "--resume", "--json")
     assert result.exit_code == 0, result.output
     assert json.loads(result.stdout)["kept"] >= 1
     assert (tmp_path / "runs.jsonl").read_bytes() == plain

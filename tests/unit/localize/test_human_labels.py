@@ -261,7 +261,7 @@ def test_judged_runs_are_annotated_records(store, tmp_path):
     assert cause.root_cause == RootCause(step=2, agent="a0", codes=("x/1",))
     assert (cause.group, cause.answer) == ("g0", None)
     out = tmp_path / "judged.jsonl"
-    command = ["store", "judged", "--url", str(tmp_path / "s.db"), "--output", str(out)]
+    command = ["store", "export-labels", "--store", str(tmp_path / "s.db"), "--output", str(out)]
     assert CliRunner().invoke(build_app(), command).exit_code == 0
     assert load_records(out) == records
     again = CliRunner().invoke(build_app(), command)
@@ -275,12 +275,12 @@ def test_what_people_judged_is_read_by_eval_and_distil(store, tmp_path):
     judged_runs(store, 6)
     out = tmp_path / "judged.jsonl"
     runner = CliRunner()
-    runner.invoke(build_app(), ["store", "judged", "--url", str(tmp_path / "s.db"), "-o", str(out)])
-    measure = ["eval", "event_log", str(out), "--method", "last_error", "--no-keep"]
-    scored = runner.invoke(build_app(), [*measure, "--journal", str(tmp_path)])
+    runner.invoke(build_app(), ["store", "export-labels", "--store", str(tmp_path / "s.db"), "-o", str(out)])
+    measure = ["eval", "event_log", str(out), "--method", "last_error", "--no-save"]
+    scored = runner.invoke(build_app(), [*measure, "--checkpoint", str(tmp_path)])
     assert scored.exit_code == 0, scored.output
     distilled = runner.invoke(
-        build_app(), ["schemata", "distil", str(out), "--out", str(tmp_path / "s.jsonl")]
+        build_app(), ["schemata", "distill", str(out), "--output", str(tmp_path / "s.jsonl")]
     )
     assert distilled.exit_code in (0, 2), distilled.output
     assert "read 6" in distilled.output

@@ -41,8 +41,8 @@ def test_without_schemata_it_abstains_and_says_how_to_get_some() -> None:
     found = SchemaLocalizer().locate(chat(), ())
     assert found.verdict is Verdict.ABSTAINED
     assert not found.hypotheses
-    assert "agentguard schemata distil" in found.notes[0]
-    with pytest.raises(JudgeError, match="agentguard schemata distil"):
+    assert "agentguard schemata distill" in found.notes[0]
+    with pytest.raises(JudgeError, match="agentguard schemata distill"):
         SchemaLocalizer().compute_similarity(chat(), ())
 
 

@@ -42,9 +42,7 @@ def guarded(tmp_path: Path, replies: list[str], *, ladder: object = "nudge") -> 
 
 
 @pytest.mark.parametrize("ladder", ["nudge", {"reexecute": {"times": 3}}, "rollback"])
-def test_each_attempt_is_kept_with_one_input_whatever_was_done_between(
-    tmp_path: Path, ladder: object
-) -> None:
+def test_attempts_are_stored_with_one_shared_input(tmp_path: Path, ladder: object) -> None:
     store, answer = guarded(tmp_path, ["order 4711", "4711"], ladder=ladder)
     with store:
         rows = store.list_run_acceptances("r1")
@@ -74,7 +72,7 @@ def test_each_attempt_is_kept_with_one_input_whatever_was_done_between(
     ]
 
 
-def test_an_attempt_goes_with_its_run(tmp_path: Path) -> None:
+def test_attempts_are_deleted_with_their_run(tmp_path: Path) -> None:
     store, _ = guarded(tmp_path, ["4711"])
     with store:
         assert store.list_run_acceptances("r1")
@@ -82,7 +80,7 @@ def test_an_attempt_goes_with_its_run(tmp_path: Path) -> None:
         assert store.list_acceptances().rows == ()
 
 
-def test_pages_of_the_record_are_whole_and_by_tenant(tmp_path: Path) -> None:
+def test_record_pages_are_complete_and_separated_by_tenant(tmp_path: Path) -> None:
     from agentguard.store.read.pagination import Page
 
     with Store.open(tmp_path / "runs.db") as store:
@@ -102,7 +100,7 @@ def test_pages_of_the_record_are_whole_and_by_tenant(tmp_path: Path) -> None:
     assert seen == [f"r{number}" for number in range(7)]
 
 
-def test_what_tools_returned_is_part_of_the_input() -> None:
+def test_tool_results_are_part_of_the_input() -> None:
     call = ToolCall(id="c", name="look", arguments={"in": "orders"})
     steps = (
         Step(index=0, source=Source.USER, agent="user", content=TASK),
@@ -125,12 +123,12 @@ def test_what_tools_returned_is_part_of_the_input() -> None:
     )
 
 
-def test_a_run_without_a_users_message_gets_its_task() -> None:
+def test_run_without_user_message_gets_its_task() -> None:
     run = Trajectory(id="r", format="event_log", task=TASK, steps=(), system_prompts={"": "Be short."})
     assert [one["role"] for one in build_input_messages(run, "x")] == ["system", "user"]
 
 
-def test_a_verdict_is_the_same_with_and_without_a_record() -> None:
+def test_verdict_is_equal_with_and_without_record() -> None:
     rows: list[object] = []
 
     class Rows:
@@ -157,14 +155,14 @@ def output_of(text: str) -> Trajectory:
     return Trajectory(id="r", format="event_log", task=TASK, steps=(step,))
 
 
-def test_a_judge_answers_a_question_about_the_output() -> None:
+def test_judge_answers_a_question_about_the_output() -> None:
     test = AcceptanceTest(LlmRule("Does it name its source?", yes_if("ledger")))
     assert test.may_block
     assert test(output_of("4711, says the ledger")) is True
     assert "A reviewer answers no to: Does it name its source?" in str(test(output_of("4711")))
 
 
-def test_judges_that_disagree_or_are_away_leave_the_rule_unchecked_and_it_refuses() -> None:
+def test_disagreeing_or_unavailable_judges_reject() -> None:
     split = AcceptanceTest(LlmRule("Is it right?", [yes_if("4711"), yes_if("never")]))
     assert split(output_of("4711")) == "The rule asks Is it right? could not be checked."
     assert split.verdicts[0].checks[0].error == "JudgeError"
@@ -173,6 +171,6 @@ def test_judges_that_disagree_or_are_away_leave_the_rule_unchecked_and_it_refuse
 
 
 @pytest.mark.parametrize(("question", "least"), [("", 0.5), (" ", 0.5), ("Is it?", 0), ("Is it?", 1)])
-def test_a_question_that_cannot_be_asked_is_refused(question: str, least: float) -> None:
+def test_invalid_question_is_rejected(question: str, least: float) -> None:
     with pytest.raises(ConfigError, match="acceptance"):
         LlmRule(question, yes_if("x"), min_probability=least)

@@ -14,12 +14,12 @@ from agentguard.recover.budget import BudgetAccount, RecoveryBudget
     "limits",
     [{"rollbacks": -1}, {"rollbacks_per_step": 1.5}, {"seconds": float("nan")}, {"extra_tokens": True}],
 )
-def test_limits_are_checked(limits: dict[str, object]) -> None:
+def test_limits_are_validated(limits: dict[str, object]) -> None:
     with pytest.raises(ConfigError, match=next(iter(limits))):
         RecoveryBudget(**limits)  # type: ignore[arg-type]
 
 
-def test_rollbacks_run_out_and_a_refusal_spends_nothing() -> None:
+def test_exhausted_rollbacks_refuse_without_spending() -> None:
     account = BudgetAccount(RecoveryBudget(rollbacks=2, rollbacks_per_step=1))
     assert account.spend(rollback_to=3) is None
     assert account.spend(rollback_to=3) == "rollbacks_per_step"
@@ -32,7 +32,7 @@ def test_rollbacks_run_out_and_a_refusal_spends_nothing() -> None:
     )
 
 
-def test_tokens_time_and_calls_that_were_spent_forbid_more() -> None:
+def test_spent_tokens_time_and_calls_forbid_more() -> None:
     account = BudgetAccount(RecoveryBudget(extra_tokens=100, extra_calls=5, seconds=1.0))
     account.charge(tokens=99, calls=4, seconds=0.9)
     assert account.find_exceeded_limit() is None
@@ -43,14 +43,14 @@ def test_tokens_time_and_calls_that_were_spent_forbid_more() -> None:
     assert account.usage.nudges == 0
 
 
-def test_without_limits_nothing_is_refused() -> None:
+def test_unlimited_budget_refuses_nothing() -> None:
     account = BudgetAccount(
         RecoveryBudget(rollbacks=None, rollbacks_per_step=None, hints=None, extra_tokens=None)
     )
     assert all(account.spend(rollback_to=0, nudge=True) is None for _ in range(100))
 
 
-def test_threads_cannot_overdraw() -> None:
+def test_threads_cannot_overspend() -> None:
     account = BudgetAccount(RecoveryBudget(rollbacks=50, rollbacks_per_step=None))
     with ThreadPoolExecutor(8) as pool:
         taken = list(pool.map(lambda i: account.spend(rollback_to=i % 3), range(400)))

@@ -75,7 +75,7 @@ def run(*steps: Step) -> Trajectory:
         ("guest", {"age": "7"}, {"age": 7}),
     ],
 )
-def test_a_value_is_read_in_the_one_way_it_can_be(name: str, value: Any, meant: Any) -> None:
+def test_unambiguous_value_is_converted(name: str, value: Any, meant: Any) -> None:
     made = repair_call(call(**{"seat": 1, "class": "first", name: value}), TOOLS)
     assert made is not None
     assert made.call.arguments is not None
@@ -101,12 +101,12 @@ def test_a_value_is_read_in_the_one_way_it_can_be(name: str, value: Any, meant: 
         ("unknown", 1),
     ],
 )
-def test_what_has_no_reading_is_left_alone(name: str, value: Any) -> None:
+def test_unreadable_value_is_unchanged(name: str, value: Any) -> None:
     turn = step(call(**{"seat": 1, "class": "first", name: value}))
     assert repair_turn(turn, run(turn)) is None
 
 
-def test_where_two_readings_are_possible_there_is_none() -> None:
+def test_ambiguous_value_is_unchanged() -> None:
     two = ToolSpec(
         name="pick",
         parameters={"type": "object", "properties": {"it": {"enum": ["RED", "Red", "blue"]}}},
@@ -116,12 +116,12 @@ def test_where_two_readings_are_possible_there_is_none() -> None:
     assert repair_turn(turn, trajectory) is None
 
 
-def test_a_value_that_is_allowed_as_it_is_stays() -> None:
+def test_valid_value_is_unchanged() -> None:
     turn = step(call(**{"seat": 1, "class": "first", "loose": "4"}))
     assert repair_turn(turn, run(turn)) is None
 
 
-def test_a_default_is_put_where_one_is_required_and_there_is_one() -> None:
+def test_missing_required_value_gets_its_default() -> None:
     made = repair_call(call(seat=1), TOOLS)
     assert made is not None
     assert made.call.arguments == {"seat": 1, "class": "second"}
@@ -145,16 +145,16 @@ def test_a_default_is_put_where_one_is_required_and_there_is_one() -> None:
         ("", None),
     ],
 )
-def test_a_name_is_known_in_another_writing_or_with_one_typo(written: str, known: str | None) -> None:
+def test_tool_name_in_another_notation_or_with_typo_is_recognised(written: str, known: str | None) -> None:
     assert match_name(written, ["book_seat", "find"]) == known
 
 
-def test_a_name_between_two_tools_is_neither() -> None:
+def test_tool_name_between_two_tools_is_unchanged() -> None:
     assert match_name("fend", ["find", "send"]) is None
     assert match_name("add", ["and"]) is None, "too short for a typo to be told from another word"
 
 
-def test_a_call_in_a_code_fence_or_a_string_is_taken_out() -> None:
+def test_call_in_code_fence_or_string_is_extracted() -> None:
     for raw in ('```json\n{"seat": 4, "class": "a"}\n```', '"{\\"seat\\": 4, \\"class\\": \\"a\\"}"'):
         made = repair_call(call(raw=raw), TOOLS)
         assert made is not None
@@ -163,13 +163,13 @@ def test_a_call_in_a_code_fence_or_a_string_is_taken_out() -> None:
     assert repair_call(call(raw='{"seat": 4'), TOOLS) is None
 
 
-def test_an_argument_is_known_in_another_writing() -> None:
+def test_argument_name_in_another_notation_is_recognised() -> None:
     made = repair_call(call(Seat="4", CLASS="a"), TOOLS)
     assert made is not None
     assert made.call.arguments == {"seat": 4, "class": "a"}
 
 
-def test_a_turn_is_repaired_whole_or_not_at_all() -> None:
+def test_turn_is_repaired_completely_or_not_at_all() -> None:
     good, wrong = call(seat="4"), call(seat="four")
     assert repair_turn(step(good, wrong), run()) is None
     found = repair_turn(step(good, call("find", where="aisle")), run())
@@ -179,7 +179,7 @@ def test_a_turn_is_repaired_whole_or_not_at_all() -> None:
     assert 'seat was "4" and is now 4' in said
 
 
-def test_repairs_are_put_in_place_and_show_what_they_replaced() -> None:
+def test_repairs_are_applied_and_show_replaced_values() -> None:
     turn = step(call("Find", where="aisle"))
     made = apply_repairs(turn, [Repair(step=0, field="tool_calls[0].name", text="find")])
     assert made.tool_calls[0].name == "find"
@@ -201,7 +201,7 @@ def test_repairs_are_put_in_place_and_show_what_they_replaced() -> None:
         ("tool_calls[0].id", "x"),
     ],
 )
-def test_a_repair_of_what_is_not_there_is_an_error(field: str, text: str) -> None:
+def test_repair_of_missing_path_is_an_error(field: str, text: str) -> None:
     with pytest.raises(RecoveryError, match="repair"):
         apply_repairs(step(call()), [Repair(step=0, field=field, text=text)])
 
@@ -215,7 +215,7 @@ names = st.sampled_from([*BOOK.parameters["properties"], "Seat", "other"])
 
 
 @given(st.dictionaries(names, values, max_size=5), st.sampled_from(["book_seat", "Find", "fond", "x"]))
-def test_whatever_is_mended_keeps_to_its_schema(arguments: dict[str, Any], name: str) -> None:
+def test_repaired_calls_match_their_schema(arguments: dict[str, Any], name: str) -> None:
     turn = step(call(name, **arguments))
     found = repair_turn(turn, run(turn))
     if found is not None:
@@ -227,7 +227,7 @@ def test_whatever_is_mended_keeps_to_its_schema(arguments: dict[str, Any], name:
 
 
 @given(st.text("abc", min_size=1, max_size=6), st.data())
-def test_one_typo_is_one_edit(word: str, data: st.DataObject) -> None:
+def test_typo_distance_is_one_edit(word: str, data: st.DataObject) -> None:
     at = data.draw(st.integers(0, len(word) - 1))
     other = data.draw(
         st.sampled_from(
@@ -256,10 +256,10 @@ def test_one_typo_is_one_edit(word: str, data: st.DataObject) -> None:
         ("You can't go that way.", ""),
     ],
 )
-def test_a_broken_result_is_told_from_a_good_one(text: str, why: str) -> None:
+def test_broken_result_is_distinguished_from_good_one(text: str, why: str) -> None:
     assert find_read_fault(text) == why
 
 
-def test_a_result_that_is_known_to_have_failed_is_an_error_whatever_it_says() -> None:
+def test_failed_result_is_an_error_whatever_its_text() -> None:
     assert find_read_fault("seat 4", has_failed=True) == "an error"
     assert find_read_fault("Error: that is what the page is about", has_failed=False) == ""

@@ -19,7 +19,7 @@ from agentguard.recover.tool_effects import EffectClass, ToolEffect
 from tests.unit.recover.situations import TOOLS
 
 
-def test_a_call_after_a_rollback_is_not_done_again() -> None:
+def test_call_after_rollback_is_not_repeated() -> None:
     ledger = EffectLedger(tools=TOOLS)
     first = ledger.claim_call("book", {"seat": 4}, step=5)
     ledger.mark_done(first.effect, "booked")
@@ -30,7 +30,7 @@ def test_a_call_after_a_rollback_is_not_done_again() -> None:
     assert ledger.list_active_since(4) == ()
 
 
-def test_an_agent_may_do_the_same_thing_twice_on_purpose() -> None:
+def test_intentional_repetition_is_allowed() -> None:
     ledger = EffectLedger(tools=TOOLS)
     for step in range(2):
         claim = ledger.claim_call("book", {"seat": 4}, step=step)
@@ -44,7 +44,7 @@ def test_an_agent_may_do_the_same_thing_twice_on_purpose() -> None:
     assert ledger.claim_call("book", {"seat": 4}, step=2).decision is ExecutionDecision.RUN
 
 
-def test_an_idempotency_key_is_done_once_however_often_it_is_called() -> None:
+def test_idempotency_key_runs_once() -> None:
     ledger = EffectLedger(tools={"pay": ToolEffect(effect=EffectClass.DESTRUCTIVE, key=("order",))})
     ledger.mark_done(ledger.claim_call("pay", {"order": 7, "note": "first"}, step=0).effect, "paid")
     again = ledger.claim_call("pay", {"order": 7, "note": "again"}, step=3)
@@ -52,7 +52,7 @@ def test_an_idempotency_key_is_done_once_however_often_it_is_called() -> None:
     assert ledger.claim_call("pay", {"order": 8}, step=3).decision is ExecutionDecision.RUN
 
 
-def test_what_was_attempted_is_in_doubt_unless_repeating_it_is_harmless() -> None:
+def test_attempted_call_is_unknown_unless_idempotent() -> None:
     book = InMemoryEffectStore()
     tools = TOOLS | {"set": ToolEffect(effect=EffectClass.WRITE, idempotent=True)}
     before = EffectLedger(book, tools)
@@ -63,7 +63,7 @@ def test_what_was_attempted_is_in_doubt_unless_repeating_it_is_harmless() -> Non
     assert after.claim_call("set", {"to": "a"}, step=0).decision is ExecutionDecision.RUN
 
 
-def test_a_tool_that_refused_may_be_called_again() -> None:
+def test_failed_call_may_be_repeated() -> None:
     ledger = EffectLedger(tools=TOOLS)
     claim = ledger.claim_call("book", {"seat": 4}, step=0)
     ledger.mark_failed(claim.effect)
@@ -71,7 +71,7 @@ def test_a_tool_that_refused_may_be_called_again() -> None:
     assert ledger.claim_call("book", {"seat": 4}, step=1).decision is ExecutionDecision.RUN
 
 
-def test_what_was_undone_may_be_done_again_and_is_not_left_behind() -> None:
+def test_undone_call_may_be_repeated_and_is_not_active() -> None:
     ledger = EffectLedger(tools=TOOLS)
     effect = ledger.claim_call("book", {"seat": 4}, step=1).effect
     ledger.mark_done(effect, "booked")
@@ -82,7 +82,7 @@ def test_what_was_undone_may_be_done_again_and_is_not_left_behind() -> None:
     assert [e.state for e in ledger.effects()] == [EffectState.ATTEMPTED]
 
 
-def test_reading_is_always_allowed_and_never_kept() -> None:
+def test_read_is_always_allowed_and_never_stored() -> None:
     ledger = EffectLedger(tools=TOOLS)
     for step in range(3):
         claim = ledger.claim_call("look", {"at": "seats"}, step=step)
@@ -91,14 +91,14 @@ def test_reading_is_always_allowed_and_never_kept() -> None:
     assert ledger.effects() == ()
 
 
-def test_a_tool_nobody_declared_is_held_to_have_effects() -> None:
+def test_undeclared_tool_is_assumed_to_have_effects() -> None:
     ledger = EffectLedger()
     ledger.mark_done(ledger.claim_call("launch", {}, step=0).effect, "gone")
     ledger.rewind(0)
     assert ledger.claim_call("launch", {}, step=0).decision is ExecutionDecision.REUSE
 
 
-def test_side_by_side_calls_run_once_each() -> None:
+def test_concurrent_calls_run_once_each() -> None:
     book = InMemoryEffectStore()
 
     def one(process: int) -> ExecutionDecision:
@@ -164,5 +164,5 @@ class NothingTwice(RuleBasedStateMachine):
 TestNothingTwice = NothingTwice.TestCase
 
 
-def test_an_effect_is_named_by_key_and_occurrence() -> None:
+def test_effect_is_identified_by_key_and_occurrence() -> None:
     assert Effect(key="k", occurrence=2, tool="book").id == ("k", 2)

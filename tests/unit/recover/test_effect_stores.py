@@ -27,7 +27,7 @@ def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Opener]:
         yield lambda run: SqlEffectStore(store, run)
 
 
-def test_a_claim_is_given_once(opened: Opener) -> None:
+def test_claim_is_granted_once(opened: Opener) -> None:
     assert opened("r").claim(EFFECT) is None
     there = opened("r").claim(EFFECT)
     assert there is not None
@@ -35,7 +35,7 @@ def test_a_claim_is_given_once(opened: Opener) -> None:
     assert opened("other").claim(EFFECT) is None, "another run is another book"
 
 
-def test_what_was_done_has_its_result(opened: Opener) -> None:
+def test_done_effect_has_its_result(opened: Opener) -> None:
     book = opened("r")
     book.claim(EFFECT)
     book.settle(replace(EFFECT, state=EffectState.DONE, result="seat 4 is yours"))
@@ -45,7 +45,7 @@ def test_what_was_done_has_its_result(opened: Opener) -> None:
 
 
 @pytest.mark.parametrize("state", [EffectState.FAILED, EffectState.COMPENSATED])
-def test_what_failed_or_was_undone_may_be_claimed_again(opened: Opener, state: EffectState) -> None:
+def test_failed_or_undone_effect_can_be_claimed_again(opened: Opener, state: EffectState) -> None:
     book = opened("r")
     for turn in range(3):
         assert book.claim(EFFECT) is None, f"attempt {turn}"
@@ -58,7 +58,7 @@ def test_what_failed_or_was_undone_may_be_claimed_again(opened: Opener, state: E
     assert book.claim(EFFECT) is not None
 
 
-def test_effects_stand_in_the_order_in_which_they_were_claimed(opened: Opener) -> None:
+def test_effects_are_ordered_by_claim(opened: Opener) -> None:
     book = opened("r")
     for place in range(4):
         book.claim(replace(EFFECT, key=f"k{place}"))

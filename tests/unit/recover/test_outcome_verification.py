@@ -50,7 +50,7 @@ def finding(
         (recovery(undone=1), 5),
     ],
 )
-def test_where_the_run_went_on(given: Recovery, at: int) -> None:
+def test_resume_step_depends_on_the_plan(given: Recovery, at: int) -> None:
     assert get_resume_step(given) == at
 
 
@@ -67,11 +67,13 @@ def test_where_the_run_went_on(given: Recovery, at: int) -> None:
         ([finding(7)], 8, RecoveryOutcome.CONFIRMED),
     ],
 )
-def test_outcome(found: list[Finding], steps: int, outcome: RecoveryOutcome) -> None:
+def test_outcome_depends_on_later_findings(
+    found: list[Finding], steps: int, outcome: RecoveryOutcome
+) -> None:
     assert OutcomeVerification(window=4).determine_outcome(BACK, found, branch_length=steps) is outcome
 
 
-def test_how_the_run_ends_outranks_what_was_found() -> None:
+def test_end_of_run_overrides_findings() -> None:
     assert (
         OutcomeVerification().determine_outcome(BACK, [finding(4)], branch_length=5, is_accepted=True)
         is RecoveryOutcome.CONFIRMED
@@ -83,6 +85,6 @@ def test_how_the_run_ends_outranks_what_was_found() -> None:
 
 
 @pytest.mark.parametrize("wrong", [{"window": 0}, {"threshold": 0}, {"threshold": 1.5}])
-def test_settings_are_checked(wrong: dict[str, float]) -> None:
+def test_settings_are_validated(wrong: dict[str, float]) -> None:
     with pytest.raises(ConfigError, match="verification"):
         OutcomeVerification(**wrong)  # type: ignore[arg-type]

@@ -71,16 +71,16 @@ def recovery() -> Recovery:
     )
 
 
-def test_every_action_is_here() -> None:
+def test_samples_cover_every_action() -> None:
     assert {type(action) for action in ACTIONS} == set(get_args(RecoveryAction))
 
 
-def test_a_recovery_comes_back_as_it_was() -> None:
+def test_recovery_round_trips() -> None:
     assert decode_recovery(encode_recovery(recovery())) == recovery()
     assert decode_recovery(to_recovery_row(recovery()).data) == recovery()
 
 
-def test_one_of_an_earlier_version_has_no_account() -> None:
+def test_recovery_of_earlier_version_has_no_account() -> None:
     data = encode_recovery(recovery())
     del data["spent"]
     assert decode_recovery(data).spent is None
@@ -97,12 +97,12 @@ def test_one_of_an_earlier_version_has_no_account() -> None:
         {"outcome": "perhaps"},
     ],
 )
-def test_what_is_none_names_the_field(wrong: dict[str, Any]) -> None:
+def test_invalid_recovery_error_names_the_field(wrong: dict[str, Any]) -> None:
     with pytest.raises(FormatError, match=r"recovery\."):
         decode_recovery({**encode_recovery(recovery()), **wrong})
 
 
-def test_an_account_is_gone_on_with() -> None:
+def test_account_is_restored() -> None:
     account = BudgetAccount(RecoveryBudget(rollbacks=2, rollbacks_per_step=1))
     account.restore(BudgetUsage(rollbacks=1, tokens=5), {4: 1})
     assert account.count_rollbacks_to(4) == 1

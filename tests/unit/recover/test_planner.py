@@ -57,7 +57,7 @@ def climb(here: RecoveryContext, chosen: RecoveryPlanner) -> list[tuple[str, int
     return taken
 
 
-def test_the_mildest_first_then_every_hypothesis_then_the_next_rung() -> None:
+def test_every_hypothesis_is_tried_before_escalation() -> None:
     budget = RecoveryBudget(rollbacks=10, hints=10)
     assert climb(situation(4, 2, 3, budget=budget), planner()) == [
         ("nudge", 4),
@@ -69,7 +69,7 @@ def test_the_mildest_first_then_every_hypothesis_then_the_next_rung() -> None:
     ]
 
 
-def test_only_the_top_k_are_tried() -> None:
+def test_only_the_top_k_hypotheses_are_tried() -> None:
     taken = climb(
         situation(4, 2, 3, 1, budget=RecoveryBudget(rollbacks=10)),
         planner("rollback", "stop", max_hypotheses=2),
@@ -77,7 +77,7 @@ def test_only_the_top_k_are_tried() -> None:
     assert taken == [("rollback", 4), ("rollback", 2), ("stop", 4)]
 
 
-def test_a_spent_budget_leads_to_the_stop_and_is_named() -> None:
+def test_exhausted_budget_is_named_and_stops() -> None:
     here = situation(4, 2, budget=RecoveryBudget(rollbacks=1))
     first = planner("rollback", "stop").plan(here).plan
     assert first is not None
@@ -87,7 +87,7 @@ def test_a_spent_budget_leads_to_the_stop_and_is_named() -> None:
     assert ("rollback", 1, "the budget 'rollbacks' is spent") in decision.rejections
 
 
-def test_what_helped_may_be_done_again() -> None:
+def test_confirmed_strategy_may_be_repeated() -> None:
     here = situation(4, budget=RecoveryBudget(rollbacks=5, rollbacks_per_step=5))
     plan = planner("rollback").plan(here).plan
     assert plan is not None
@@ -96,14 +96,14 @@ def test_what_helped_may_be_done_again() -> None:
     assert planner("rollback").plan(after(here, plan, RecoveryOutcome.PENDING)).plan is None
 
 
-def test_a_detector_may_have_a_ladder_of_its_own() -> None:
+def test_detector_may_have_its_own_escalation() -> None:
     own = planner("nudge", escalations={"exact_loop": [strategies().get("stop")()]})
     here = situation(4)
     assert own.plan(here, "exact_loop").plan.strategy == "stop"  # type: ignore[union-attr]
     assert own.plan(here, "goal_drift").plan.strategy == "nudge"  # type: ignore[union-attr]
 
 
-def test_no_hypothesis_no_plan() -> None:
+def test_no_hypothesis_gives_no_plan() -> None:
     nothing = Diagnosis(trajectory_id="r", method="test", verdict=Verdict.ABSTAINED, probability=0.5)
     decision = planner().plan(situation(diagnosis=nothing))
     assert decision.plan is None
@@ -111,7 +111,7 @@ def test_no_hypothesis_no_plan() -> None:
 
 
 @pytest.mark.parametrize("wrong", [{"max_hypotheses": 0}, {"escalations": {"exact_loop": []}}])
-def test_a_ladder_that_cannot_be_is_an_error(wrong: dict[str, object]) -> None:
+def test_invalid_escalation_is_an_error(wrong: dict[str, object]) -> None:
     with pytest.raises(ConfigError, match="recovery"):
         planner("stop", **wrong)
     with pytest.raises(ConfigError, match="the default"):
@@ -123,7 +123,7 @@ def test_a_ladder_that_cannot_be_is_an_error(wrong: dict[str, object]) -> None:
     st.integers(0, 4),
     st.integers(0, 3),
 )
-def test_it_always_ends_and_never_overdraws(steps: list[int], rollbacks: int, nudges: int) -> None:
+def test_planning_terminates_within_budget(steps: list[int], rollbacks: int, nudges: int) -> None:
     here = situation(*steps, budget=RecoveryBudget(rollbacks=rollbacks, hints=nudges, rollbacks_per_step=1))
     taken = climb(here, planner(max_hypotheses=6))
     assert taken[-1][0] == "stop"

@@ -32,28 +32,28 @@ def back(at: int, to: int, tier: RecoveryTier = RecoveryTier.TRUNCATE) -> Recove
     return Recovery(id=at, plan=plan, trigger="exact_loop", at_step=at)
 
 
-def test_a_failure_that_is_new_is_gone_back_for_as_far_as_it_lies() -> None:
+def test_new_failure_has_minimum_horizon() -> None:
     assert rollback_horizon((), 20, min_horizon=2) == 2
 
 
-def test_each_rollback_in_vain_makes_the_next_one_go_three_times_as_far() -> None:
+def test_failed_rollback_triples_the_horizon() -> None:
     history = (back(20, 18),)
     assert rollback_horizon(history, 20, min_horizon=2) == 6
     assert rollback_horizon((*history, back(20, 14)), 21, min_horizon=2) == 18
 
 
-def test_a_run_that_got_further_fails_in_another_place() -> None:
+def test_progress_resets_the_horizon() -> None:
     assert rollback_horizon((back(20, 18),), 22, min_horizon=2) == 6
     assert rollback_horizon((back(20, 18),), 23, min_horizon=2) == 2
 
 
-def test_a_run_that_was_begun_again_starts_anew() -> None:
+def test_restart_resets_the_horizon() -> None:
     assert rollback_horizon((back(20, 18), back(20, 0)), 20, min_horizon=2) == 2
     assert rollback_horizon((back(20, 18), back(20, 0, RecoveryTier.RESTART)), 20, min_horizon=2) == 2
     assert rollback_horizon((back(20, 1),), 20, min_horizon=2, first_agent_step=1) == 2
 
 
-def test_what_is_no_rollback_does_not_count() -> None:
+def test_other_recoveries_do_not_change_the_horizon() -> None:
     nudge = replace(
         back(20, 18), plan=RecoveryPlan(strategy="nudge", tier=RecoveryTier.NUDGE, actions=(), step=18)
     )
@@ -68,19 +68,19 @@ OWN = hypothesis(19, 0.6)
 STEPS = run(20).steps
 
 
-def test_the_likeliest_step_within_reach_is_taken() -> None:
+def test_likeliest_step_within_horizon_is_chosen() -> None:
     ranked = [hypothesis(1, 0.3), hypothesis(14, 0.12), hypothesis(12, 0.2), hypothesis(18, 0.3)]
     assert select_rollback_step(ranked, OWN, STEPS, 4).step == 12, (
         "18 is too near and 1 beyond the next reach"
     )
 
 
-def test_a_step_likelier_than_not_is_gone_to_at_once_unless_it_is_too_near() -> None:
+def test_step_above_half_is_chosen_beyond_horizon_unless_too_near() -> None:
     assert select_rollback_step([hypothesis(1, 0.5)], OWN, STEPS, 2).step == 1
     assert select_rollback_step([hypothesis(18, 0.9)], OWN, STEPS, 4).step == 16
 
 
-def test_without_a_likely_step_it_is_the_nearest_one_of_an_agent() -> None:
+def test_nearest_agent_step_is_chosen_without_likely_step() -> None:
     chosen = select_rollback_step([hypothesis(14, 0.05)], OWN, STEPS, 5)
     assert (chosen.step, chosen.reason) == (15, OWN.reason)
     told = [replace(step, source=Source.USER) if step.index in (0, 15) else step for step in STEPS]
@@ -93,7 +93,7 @@ def test_without_a_likely_step_it_is_the_nearest_one_of_an_agent() -> None:
     st.integers(1, 60),
     st.integers(0, 5),
 )
-def test_it_never_goes_to_what_no_agent_did_nor_stays_too_near(
+def test_target_is_an_agent_step_and_not_too_near(
     ranked: list[tuple[int, float]], far: int, users: int
 ) -> None:
     told = [replace(step, source=Source.USER) if step.index < users else step for step in STEPS]
@@ -102,7 +102,7 @@ def test_it_never_goes_to_what_no_agent_did_nor_stays_too_near(
 
 
 @given(st.lists(st.integers(1, 30), min_size=1, max_size=8))
-def test_in_vain_again_and_again_it_comes_to_the_start(lengths: list[int]) -> None:
+def test_repeated_failures_reach_the_start(lengths: list[int]) -> None:
     history: tuple[Recovery, ...] = ()
     for _ in range(8):
         far = rollback_horizon(history, 60, min_horizon=lengths[0])
@@ -114,13 +114,13 @@ def test_in_vain_again_and_again_it_comes_to_the_start(lengths: list[int]) -> No
     pytest.fail("it never came to the start")
 
 
-def test_a_step_that_was_made_anew_is_another_step() -> None:
+def test_regenerated_step_is_a_new_step() -> None:
     near, far = back(20, 18), back(20, 10)
     assert select_standing((near, far)) == (far,)
     assert select_standing((far, near)) == (far, near)
 
 
-def test_a_rollback_in_vain_is_followed_by_one_that_goes_far_enough() -> None:
+def test_failed_rollback_is_followed_by_a_sufficient_one() -> None:
     here = situation(5, 4, 1, budget=RecoveryBudget(rollbacks=9))
     history = (back(6, 5),)
     decision = RecoveryPlanner(build_escalation("rollback", trigger="x"), max_hypotheses=3).plan(
@@ -131,7 +131,7 @@ def test_a_rollback_in_vain_is_followed_by_one_that_goes_far_enough() -> None:
     assert ("rollback", 1, "going back as far as that was in vain") in decision.rejections
 
 
-def test_a_run_is_begun_again_as_often_as_the_policy_says() -> None:
+def test_number_of_restarts_follows_the_policy() -> None:
     budget = RecoveryBudget(rollbacks=9, rollbacks_per_step=9)
     for times in (1, 3):
         planner, here = (
@@ -147,6 +147,6 @@ def test_a_run_is_begun_again_as_often_as_the_policy_says() -> None:
 
 
 @pytest.mark.parametrize("options", [{"times": 0}, {"times": True}, {"times": "2"}, {"time": 2}])
-def test_a_wrong_number_of_times_is_a_config_error(options: dict[str, object]) -> None:
+def test_invalid_number_of_restarts_is_a_config_error(options: dict[str, object]) -> None:
     with pytest.raises(ConfigError, match="reexecute"):
         RestartStrategy(**options)  # type: ignore[arg-type]

@@ -38,14 +38,14 @@ def proposed(**changes: Any) -> RecoveryContext:
     return situation(5, is_committed=False, **changes)
 
 
-def test_a_vote_on_a_proposed_turn_takes_nothing_back() -> None:
+def test_vote_on_proposed_turn_needs_no_rollback() -> None:
     plan = made("vote").plan(proposed())
     assert plan.actions == (Sample(n=3, quorum=2),)
     assert (plan.tier, plan.undone) == (RecoveryTier.REJECT, 0)
     assert compute_plan_cost(plan) == {"samples": 2}
 
 
-def test_a_vote_on_a_committed_step_goes_back_to_it_first() -> None:
+def test_vote_on_committed_step_rolls_back_first() -> None:
     plan = made("vote", n=5, quorum=4).plan(situation(2))
     rewind, told, sample = plan.actions
     assert rewind == Rewind(to_step=2, by="truncate")
@@ -55,13 +55,13 @@ def test_a_vote_on_a_committed_step_goes_back_to_it_first() -> None:
     assert made("vote").plan(situation(2, capabilities=replace(ALL, truncate=False, fork=False))) is None
 
 
-def test_models_vote_with_the_agents_own_turn() -> None:
+def test_other_models_vote_with_the_turn_of_the_agent() -> None:
     plan = made("n_version", models=["a", "b"]).plan(proposed())
     assert plan.actions == (Sample(n=3, quorum=2, models=("a", "b")),)
     assert plan.tier is RecoveryTier.SUBSTITUTE
 
 
-def test_a_recovery_block_has_as_many_tries_as_its_longest_list() -> None:
+def test_recovery_block_tries_as_often_as_its_longest_list() -> None:
     sample = made("recovery_block", models=["a"], prompts=["x", "y"], temperatures=[0, 0.5, 1]).sample
     assert (sample.n, sample.quorum) == (4, 1)
     assert [v.instruction for v in sample.build_variants()] == ["x", "y", "x"]
@@ -89,7 +89,7 @@ def test_a_recovery_block_has_as_many_tries_as_its_longest_list() -> None:
         ("roll_forward", {"repair": "yes"}),
     ],
 )
-def test_a_wrong_option_is_an_error(name: str, options: dict[str, Any]) -> None:
+def test_invalid_option_is_an_error(name: str, options: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=name):
         made(name, **options)
 
@@ -99,7 +99,7 @@ def wrong(*calls: ToolCall) -> RecoveryContext:
     return proposed(run=replace(run(), steps=(*steps[:-1], replace(steps[-1], tool_calls=calls))))
 
 
-def test_rolling_forward_mends_the_calls_of_a_proposed_turn() -> None:
+def test_roll_forward_repairs_calls_of_proposed_turn() -> None:
     here = wrong(ToolCall(id="c", name="Book", arguments={"seat": "4"}))
     plan = made("roll_forward").plan(here)
     assert (plan.tier, plan.undone, compute_plan_cost(plan)) == (RecoveryTier.REPAIR, 0, {"repair": True})
@@ -112,7 +112,7 @@ def test_rolling_forward_mends_the_calls_of_a_proposed_turn() -> None:
     assert made("roll_forward").plan(proposed()) is None, "nothing is wrong that the schema tells of"
 
 
-def test_a_repair_of_ones_own_goes_first_and_is_checked() -> None:
+def test_custom_repair_takes_priority_and_is_checked() -> None:
     def repair(field: str, text: str = "x") -> Any:
         return made("roll_forward", repair=lambda trajectory, held: (field, text))
 
@@ -135,7 +135,7 @@ def test_a_repair_of_ones_own_goes_first_and_is_checked() -> None:
             strategy.plan(here)
 
 
-def test_the_guards_own_repair_is_asked_where_the_strategy_has_none() -> None:
+def test_default_repair_is_used_without_custom_one() -> None:
     here = proposed(repair_function=lambda trajectory, held: ("content", f"step {held.step}"))
     assert made("roll_forward").plan(here).actions[0].text == "step 5"
     assert made("roll_forward", repair=lambda *_: None).plan(here) is None
@@ -149,7 +149,7 @@ def after(plan: RecoveryPlan, outcome: RecoveryOutcome) -> Recovery:
     return Recovery(id=0, plan=plan, trigger="t", at_step=5, outcome=outcome)
 
 
-def test_a_vote_that_came_to_nothing_is_not_held_again_on_the_same_turn() -> None:
+def test_failed_vote_is_not_repeated_on_the_same_turn() -> None:
     planner = RecoveryPlanner(
         build_escalation(["vote", {"n_version": {"models": ["a"]}}, "reprompt"], trigger="t")
     )
@@ -162,7 +162,7 @@ def test_a_vote_that_came_to_nothing_is_not_held_again_on_the_same_turn() -> Non
         history = (*history, after(plan, outcome))
 
 
-def test_what_is_below_the_threshold_is_for_those_that_act_from_there() -> None:
+def test_acts_from_allows_findings_below_the_threshold() -> None:
     planner = RecoveryPlanner(
         build_escalation(["reprompt", {"roll_forward": {"acts_from": 0.3}}], trigger="t")
     )
@@ -173,7 +173,7 @@ def test_what_is_below_the_threshold_is_for_those_that_act_from_there() -> None:
         assert (None if plan is None else plan.strategy) == strategy
 
 
-def test_candidates_run_out_with_the_budget() -> None:
+def test_candidates_are_limited_by_budget() -> None:
     planner = RecoveryPlanner(build_escalation(["vote"], trigger="t"))
     account = BudgetAccount(RecoveryBudget(resamples=3))
     assert planned(planner, proposed(account=account)) is not None
@@ -184,14 +184,14 @@ def test_candidates_run_out_with_the_budget() -> None:
     assert planned(planner, proposed(account=BudgetAccount(RecoveryBudget(extra_calls=2)))) is not None
 
 
-def test_repairs_run_out_with_the_budget() -> None:
+def test_repairs_are_limited_by_budget() -> None:
     account = BudgetAccount(RecoveryBudget(repairs=1))
     assert account.spend(repair=True) is None
     assert account.spend(repair=True) == "repairs"
     assert account.usage.repairs == 1
 
 
-def test_the_models_that_a_policy_asks_are_known() -> None:
+def test_models_of_policy_are_collected() -> None:
     recover = RecoveryPolicy(
         escalations={"x": [{"n_version": {"models": ["a"]}}]},
         redundancy=SelectiveRedundancy(strategy={"recovery_block": {"models": ["b"]}}),
@@ -223,7 +223,7 @@ TOOLS = {
         ({"effects": ["read"]}, ("look",), 0.0, "read"),
     ],
 )
-def test_turns_with_effects_or_in_doubt_are_protected(
+def test_risky_and_effectful_turns_are_protected(
     options: dict[str, Any], tools: tuple[str, ...], doubt: float, why: str | None
 ) -> None:
     found = SelectiveRedundancy(**options).explain(turn(*tools), EffectLedger(tools=TOOLS), doubt)
@@ -240,11 +240,11 @@ def test_turns_with_effects_or_in_doubt_are_protected(
         {"ask_localizer": True},
     ],
 )
-def test_protection_of_nothing_is_an_error(options: dict[str, Any]) -> None:
+def test_redundancy_without_protection_is_an_error(options: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match="protect"):
         SelectiveRedundancy(**options)
 
 
-def test_a_wrong_quorum_is_an_error_when_the_guard_is_made() -> None:
+def test_invalid_quorum_is_an_error_at_construction() -> None:
     with pytest.raises(ConfigError, match="quorum"):
         RecoveryPolicy(redundancy=SelectiveRedundancy(candidates=5, quorum=2)).build_planner()

@@ -49,7 +49,7 @@ def booked(*seats: int) -> EffectLedger:
     ("saved", "back", "undone"),
     [(None, 4, 2), ((0, 1, 2, 3, 4, 5), 4, 2), ((0, 3, 5), 3, 3), ((1,), 1, 5), ((0, 4), 4, 2)],
 )
-def test_a_fork_goes_to_the_nearest_boundary_at_or_before_the_step(
+def test_fork_goes_to_nearest_boundary_at_or_before_the_step(
     saved: tuple[int, ...] | None, back: int, undone: int
 ) -> None:
     plan = RollbackStrategy(prefer="fork").plan(situation(4, restorable_steps=saved))
@@ -58,17 +58,17 @@ def test_a_fork_goes_to_the_nearest_boundary_at_or_before_the_step(
     assert (plan.step, plan.undone, plan.tier) == (4, undone, RecoveryTier.FORK)
 
 
-def test_where_nothing_was_saved_before_it_the_messages_are_cut_if_they_can_be() -> None:
+def test_fork_without_earlier_snapshot_falls_back_to_truncation() -> None:
     given = situation(4, restorable_steps=(5,))
     assert rewind(RollbackStrategy(prefer="fork").plan(given)) == (4, "truncate")
     assert RollbackStrategy(prefer="fork").plan(replace(given, capabilities=FORKS)) is None
 
 
-def test_a_cut_does_not_ask_what_was_saved() -> None:
+def test_truncation_ignores_snapshots() -> None:
     assert rewind(RollbackStrategy().plan(situation(4, restorable_steps=()))) == (4, "truncate")
 
 
-def test_the_agent_is_told_which_step_it_was_and_all_that_stands_since_the_boundary() -> None:
+def test_hint_names_the_step_and_effects_since_the_boundary() -> None:
     ledger = booked(0, 1, 2, 3, 4, 5)
     said = text(RollbackStrategy(prefer="fork").plan(situation(4, restorable_steps=(2,), ledger=ledger)))
     assert "because step 3 of those you took from here led to a failure" in said
@@ -88,7 +88,7 @@ def test_effects_are_undone_from_the_boundary_on() -> None:
     assert plan.undone == 4
 
 
-def test_it_helped_once_the_step_was_passed_and_not_before() -> None:
+def test_fork_is_confirmed_only_after_the_failed_step() -> None:
     plan = RecoveryPlan(
         strategy="rollback", tier=RecoveryTier.FORK, actions=(Rewind(to_step=2, by="fork"),), step=8, undone=8
     )
@@ -103,7 +103,7 @@ def test_it_helped_once_the_step_was_passed_and_not_before() -> None:
 
 
 @pytest.mark.parametrize("can", [ALL, FORKS])
-def test_all_boundaries_are_there_where_nobody_says_otherwise(can: Any) -> None:
+def test_unknown_boundaries_default_to_all_steps(can: Any) -> None:
     assert situation(3, capabilities=can).find_restorable_step(3) == 3
     assert situation(3, capabilities=can, restorable_steps=()).find_restorable_step(3) is None
 

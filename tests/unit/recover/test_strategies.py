@@ -61,12 +61,12 @@ def told(plan) -> str:
     return " ".join(action.text for action in plan.actions if isinstance(action, SendMessage))
 
 
-def test_every_built_in_strategy_is_tested_here() -> None:
+def test_tests_cover_every_built_in_strategy() -> None:
     assert set(strategies().names()) == set(NEEDS)
 
 
 @pytest.mark.parametrize(("name", "needs"), NEEDS.items())
-def test_nothing_is_planned_that_the_integration_cannot_do(name: str, needs: tuple[str, ...]) -> None:
+def test_plan_requires_capabilities_of_the_integration(name: str, needs: tuple[str, ...]) -> None:
     here = situation(5, is_committed=False, ledger=booked(5))
     assert made(name).plan(here) is not None
     for need in needs:
@@ -74,13 +74,13 @@ def test_nothing_is_planned_that_the_integration_cannot_do(name: str, needs: tup
 
 
 @pytest.mark.parametrize("name", NEEDS)
-def test_an_unknown_option_is_an_error(name: str) -> None:
+def test_unknown_option_is_an_error(name: str) -> None:
     with pytest.raises(ConfigError, match="colour"):
         made(name, colour="red")
 
 
 @pytest.mark.parametrize("name", NEEDS)
-def test_a_plan_names_step_reason_and_codes(name: str) -> None:
+def test_plan_names_step_reason_and_codes(name: str) -> None:
     here = situation(5, 1, is_committed=False, ledger=booked(5))
     plan = made(name).plan(here)
     assert (plan.strategy, plan.step, plan.hypothesis) == (name, 5, 0)
@@ -88,13 +88,13 @@ def test_a_plan_names_step_reason_and_codes(name: str) -> None:
     assert plan.codes == here.hypothesis.codes
 
 
-def test_a_nudge_takes_nothing_back() -> None:
+def test_nudge_removes_nothing() -> None:
     plan = made("nudge").plan(situation(2))
     assert (plan.tier, plan.undone) == (RecoveryTier.NUDGE, 0)
     assert "Take the seat that was asked for (2)." in told(plan)
 
 
-def test_reprompt_is_for_an_answer_that_is_not_committed() -> None:
+def test_reprompt_requires_uncommitted_answer() -> None:
     plan = made("reprompt").plan(situation(5, is_committed=False))
     assert isinstance(plan.actions[0], Reject)
     assert made("reprompt").plan(situation(5, is_committed=True)) is None
@@ -110,25 +110,25 @@ def test_reprompt_is_for_an_answer_that_is_not_committed() -> None:
         (replace(ALL, fork=False), "fork", RecoveryTier.TRUNCATE, "truncate"),
     ],
 )
-def test_rollback_takes_the_tier_there_is(
+def test_rollback_uses_the_available_tier(
     can: Capabilities, prefer: str, tier: RecoveryTier, by: str
 ) -> None:
     plan = made("rollback", prefer=prefer).plan(situation(2, capabilities=can))
     assert (plan.tier, plan.actions[0], plan.undone) == (tier, Rewind(to_step=2, by=by), 4)
 
 
-def test_rollback_rejects_where_that_is_enough() -> None:
+def test_rollback_rejects_uncommitted_turn() -> None:
     plan = made("rollback").plan(situation(5, is_committed=False))
     assert (plan.tier, plan.strategy) == (RecoveryTier.REJECT, "rollback")
 
 
-def test_rollback_says_what_has_been_done_already() -> None:
+def test_rollback_hint_lists_executed_effects() -> None:
     text = told(made("rollback").plan(situation(2, ledger=booked(1, 3))))
     assert "seat 3 is yours" in text
     assert "seat 1 is yours" not in text, "the call of step 1 stays in the agent's view"
 
 
-def test_an_effect_in_doubt_is_told_as_such_and_never_undone() -> None:
+def test_unknown_effect_is_named_and_never_undone() -> None:
     ledger = booked(3)
     ledger.claim_call("book", {"seat": 9}, step=4)
     plan = made("compensate").plan(situation(2, ledger=ledger))
@@ -138,7 +138,7 @@ def test_an_effect_in_doubt_is_told_as_such_and_never_undone() -> None:
     assert "may or may not have happened" in told(plan)
 
 
-def test_the_latest_effect_is_undone_first_and_what_has_no_undo_is_told() -> None:
+def test_latest_effect_is_undone_first_and_irreversible_ones_are_named() -> None:
     ledger = booked(2, 4)
     ledger.mark_done(ledger.claim_call("mail", {"to": "all"}, step=3).effect, "sent")
     plan = made("compensate").plan(situation(2, ledger=ledger))
@@ -149,17 +149,17 @@ def test_the_latest_effect_is_undone_first_and_what_has_no_undo_is_told() -> Non
     assert "were undone: book" in tell.text
 
 
-def test_nothing_to_undo_is_left_to_rollback() -> None:
+def test_compensate_without_effects_gives_no_plan() -> None:
     assert made("compensate").plan(situation(2, ledger=booked(0, 1))) is None
 
 
-def test_drop_tool_takes_the_tool_of_the_step() -> None:
+def test_drop_tool_disables_the_tool_of_the_step() -> None:
     plan = made("drop_tool").plan(situation(2))
     assert plan.actions[0] == DisableTools(tools=("book",))
     assert made("drop_tool", keep=["book"]).plan(situation(2)) is None
 
 
-def test_the_last_tool_is_not_taken_away() -> None:
+def test_last_tool_is_not_disabled() -> None:
     bare = replace(run(), tools=run().tools[:1])
     assert made("drop_tool").plan(situation(2, run=bare)) is None
 
@@ -176,13 +176,13 @@ def test_alternate_replaces_tool_before_agent_before_model() -> None:
         del every[f"{what}s"]
 
 
-def test_alternate_needs_one() -> None:
+def test_alternate_requires_an_alternative() -> None:
     with pytest.raises(ConfigError, match="at least one"):
         strategies().get("alternate")()
     assert strategies().get("alternate")(models={"*": "small"}).plan(situation(2)) is None
 
 
-def test_reexecution_changes_the_input_and_tells_what_stands() -> None:
+def test_reexecution_changes_the_task_and_lists_remaining_effects() -> None:
     plan = made("reexecute").plan(situation(2, ledger=booked(0)))
     (restart,) = plan.actions
     assert isinstance(restart, Restart)
@@ -191,14 +191,14 @@ def test_reexecution_changes_the_input_and_tells_what_stands() -> None:
     assert plan.undone == 6
 
 
-def test_a_person_is_asked_with_all_that_is_known() -> None:
+def test_escalation_contains_all_known_facts() -> None:
     (action,) = made("hand_over").plan(situation(2, ledger=booked(1))).actions
     assert isinstance(action, Escalate)
     for part in ("Step 2", "clerk", "not the one that was asked for", "seat 1 is yours"):
         assert part in action.question
 
 
-def test_stopping_says_why() -> None:
+def test_stop_contains_its_reason() -> None:
     (action,) = made("stop").plan(situation(2)).actions
     assert isinstance(action, Stop)
     assert "not the one that was asked for" in action.reason

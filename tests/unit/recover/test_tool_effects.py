@@ -26,30 +26,30 @@ JSON = st.recursive(
         ({"title": "Look up", "openWorldHint": True, "readOnlyHint": None}, EffectClass.DESTRUCTIVE, False),
     ],
 )
-def test_mcp_annotations(hints: dict[str, object], effect: EffectClass, idempotent: bool) -> None:
+def test_mcp_annotations_are_mapped(hints: dict[str, object], effect: EffectClass, idempotent: bool) -> None:
     known = from_annotations(hints)
     assert (known.effect, known.idempotent) == (effect, idempotent)
 
 
-def test_a_hint_that_is_no_truth_value_is_named() -> None:
+def test_non_boolean_annotation_is_named() -> None:
     with pytest.raises(ConfigError, match="readOnlyHint"):
         from_annotations({"readOnlyHint": "yes"})
 
 
 @given(st.dictionaries(st.text(max_size=4), JSON, max_size=4))
-def test_the_order_of_keys_does_not_count(arguments: dict[str, object]) -> None:
+def test_key_order_is_ignored(arguments: dict[str, object]) -> None:
     backwards = dict(reversed(list(arguments.items())))
     assert compute_effect_key("book", arguments) == compute_effect_key("book", backwards)
     assert compute_effect_key("book", arguments) != compute_effect_key("mail", arguments)
 
 
 @given(JSON, JSON)
-def test_other_arguments_are_another_effect(one: object, other: object) -> None:
+def test_different_arguments_are_a_different_effect(one: object, other: object) -> None:
     assume(one != other)
     assert compute_effect_key("book", {"a": one}) != compute_effect_key("book", {"a": other})
 
 
-def test_whole_floats_are_whole() -> None:
+def test_whole_floats_equal_integers() -> None:
     assert (
         compute_effect_key("pay", {"sum": 5.0})
         == compute_effect_key("pay", {"sum": 5})
@@ -57,11 +57,11 @@ def test_whole_floats_are_whole() -> None:
     )
 
 
-def test_only_the_named_arguments_count() -> None:
+def test_only_named_arguments_are_compared() -> None:
     one, other = {"id": 7, "note": "a"}, {"id": 7, "note": "b"}
     assert compute_effect_key("book", one, ("id",)) == compute_effect_key("book", other, ("id",))
     assert compute_effect_key("book", {}, ("id",)) == compute_effect_key("book", {"id": None}, ("id",))
 
 
-def test_what_is_no_valid_text_has_a_key() -> None:
+def test_invalid_text_has_a_key() -> None:
     assert len(compute_effect_key("book\ud800", {"who": "\udfff", "n": float("nan")})) == 64

@@ -29,7 +29,7 @@ def seat(number: int, unfit: str = "") -> VoteCandidate:
     return VoteCandidate(turn=calls(("book", {"seat": number})), rejection_reason=unfit)
 
 
-def test_the_same_calls_agree_however_they_are_written() -> None:
+def test_equivalent_calls_agree() -> None:
     one = calls(("book", {"seat": 4, "side": "aisle"}), ("find", {}), content="I book it.")
     other = calls(("find", {}), ("book", {"side": "aisle", "seat": 4.0}), content="Let me see.")
     assert to_ballot(one) == to_ballot(other)
@@ -37,18 +37,18 @@ def test_the_same_calls_agree_however_they_are_written() -> None:
     assert to_ballot(one) != to_ballot(calls(("book", {"seat": "4", "side": "aisle"}), ("find", {})))
 
 
-def test_texts_agree_but_for_case_spaces_and_the_last_mark() -> None:
+def test_texts_agree_except_case_spaces_and_final_mark() -> None:
     assert to_ballot(says("Seat  4 is\nfree.")) == to_ballot(says("seat 4 is free"))
     assert to_ballot(says("Seat 4 is free.")) != to_ballot(says("Seat 5 is free."))
 
 
-def test_arguments_that_do_not_count_may_differ() -> None:
+def test_excluded_arguments_may_differ() -> None:
     one, other = calls(("mail", {"to": "a", "text": "Hi"})), calls(("mail", {"to": "a", "text": "Hello"}))
     assert to_ballot(one) != to_ballot(other)
     assert to_ballot(one, ["text"]) == to_ballot(other, ["text"])
 
 
-def test_no_more_candidates_are_asked_for_than_may_decide_it() -> None:
+def test_only_deciding_candidates_are_requested() -> None:
     assert count_votes([seat(4)], TMR).additional_candidates == 1
     assert count_votes([seat(4)], Sample(n=3, quorum=2, staged=False)).additional_candidates == 2
     assert count_votes([seat(4), seat(4)], TMR).winner == 0
@@ -58,7 +58,7 @@ def test_no_more_candidates_are_asked_for_than_may_decide_it() -> None:
     assert (lost.winner, lost.additional_candidates, lost.votes, lost.leader) == (None, 0, 1, 0)
 
 
-def test_a_candidate_that_is_foreseen_to_fail_or_could_not_be_had_has_no_vote() -> None:
+def test_failing_or_unavailable_candidate_has_no_vote() -> None:
     bad = count_votes([seat(4, unfit="loop"), seat(4, unfit="loop"), seat(5)], TMR)
     assert (bad.winner, bad.additional_candidates, bad.leader) == (None, 0, 2)
     gone = count_votes([VoteCandidate(turn=None), seat(4), seat(4)], TMR)
@@ -68,12 +68,12 @@ def test_a_candidate_that_is_foreseen_to_fail_or_could_not_be_had_has_no_vote() 
     )
 
 
-def test_it_is_given_up_as_soon_as_it_is_lost() -> None:
+def test_lost_vote_ends_early() -> None:
     five = Sample(n=5, quorum=4)
     assert count_votes([seat(1), seat(2), seat(3)], five).additional_candidates == 0
 
 
-def test_a_recovery_block_takes_the_first_that_is_accepted() -> None:
+def test_recovery_block_takes_first_accepted_candidate() -> None:
     block = Sample(n=4, quorum=1)
     assert count_votes([seat(4)], block).winner == 0
     assert count_votes([seat(4, unfit="no")], block).additional_candidates == 1
@@ -82,7 +82,7 @@ def test_a_recovery_block_takes_the_first_that_is_accepted() -> None:
     assert (none.winner, none.additional_candidates, none.leader) == (None, 0, None)
 
 
-def test_each_candidate_is_asked_for_in_its_way() -> None:
+def test_each_candidate_is_requested_by_its_variant() -> None:
     sample = Sample(n=4, quorum=1, models=("a", "b"), tells=("think",), temperatures=(0.1, 0.5, 0.9))
     assert sample.build_variants() == (
         SampleVariant(model="a", instruction="think", temperature=0.1),
@@ -93,7 +93,7 @@ def test_each_candidate_is_asked_for_in_its_way() -> None:
 
 
 @pytest.mark.parametrize("n", [3, 5])
-def test_whoever_wins_has_the_quorum_and_stages_change_nothing(n: int) -> None:
+def test_winner_has_quorum_in_any_staging(n: int) -> None:
     for votes in product(range(3), repeat=n):
         everyone = [seat(vote) for vote in votes]
         rule = Sample(n=n, quorum=n // 2 + 1)
@@ -114,7 +114,7 @@ def test_whoever_wins_has_the_quorum_and_stages_change_nothing(n: int) -> None:
     st.integers(1, 7),
     st.booleans(),
 )
-def test_an_election_ends_and_never_takes_one_without_a_vote(
+def test_vote_terminates_and_never_elects_without_votes(
     given: list[tuple[int, bool]], quorum: int, staged: bool
 ) -> None:
     n = max(len(given), quorum)

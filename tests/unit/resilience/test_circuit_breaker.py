@@ -37,7 +37,7 @@ async def tried(send, n, payload=None):
     return kinds
 
 
-def test_opens_at_the_ratio_but_not_before_the_minimum():
+def test_breaker_opens_at_failure_ratio_after_minimum_calls():
     clock, events = VirtualClock(), []
     backend = Backend(clock, *[answer()] * 7, fails(500), fails(500), answer())
     send = bound(
@@ -59,14 +59,14 @@ def test_opens_at_the_ratio_but_not_before_the_minimum():
 
 
 @pytest.mark.parametrize("status", [400, 404, 429])
-def test_errors_of_the_caller_do_not_open_it(status):
+def test_caller_errors_do_not_open_breaker(status):
     clock = VirtualClock()
     backend = Backend(clock, fails(status))
     send = bound(clock, backend, CircuitBreakerOptions(minimum_throughput=1))
     assert clock.run(tried(send, 50)) == ["backend_error"] * 50
 
 
-def test_old_failures_are_forgotten():
+def test_old_failures_expire():
     clock = VirtualClock()
     backend = Backend(clock, *[fails(500)] * 9, answer())
     send = bound(clock, backend, CircuitBreakerOptions(minimum_throughput=10, sampling_duration_s=30.0))
@@ -79,7 +79,7 @@ def test_old_failures_are_forgotten():
     assert clock.run(main()) == ["good"] * 20
 
 
-def test_exactly_one_of_fifty_may_probe():
+def test_one_of_fifty_calls_may_probe():
     clock, events = VirtualClock(), []
     backend = Backend(clock, fails(500), answer(1.0))
     send = bound(
@@ -103,7 +103,7 @@ def test_exactly_one_of_fifty_may_probe():
     assert len(backend.calls) == 2
 
 
-def test_a_failed_probe_opens_it_again_and_a_cancelled_one_frees_the_place():
+def test_failed_probe_reopens_and_cancelled_probe_frees_the_permit():
     clock = VirtualClock()
     backend = Backend(clock, fails(500), hang(), fails(500), answer())
     send = bound(clock, backend, CircuitBreakerOptions(minimum_throughput=1, break_duration_s=5.0))
@@ -125,7 +125,7 @@ def test_a_failed_probe_opens_it_again_and_a_cancelled_one_frees_the_place():
     clock.run(main())
 
 
-def test_running_out_of_time_counts_but_the_caller_leaving_does_not():
+def test_timeout_counts_but_cancellation_does_not():
     clock = VirtualClock()
     backend = Backend(clock, hang())
     send = bound(clock, backend, Timeout(total_s=1.0), CircuitBreakerOptions(minimum_throughput=2))
@@ -143,7 +143,7 @@ def test_running_out_of_time_counts_but_the_caller_leaving_does_not():
     clock.run(main())
 
 
-def test_a_stream_counts_at_its_end_and_a_probe_at_its_start():
+def test_stream_counts_at_its_end_and_probe_at_its_start():
     clock = VirtualClock()
     backend = Backend(clock, stream(tokens=2, then="cut"), stream(), stream(tokens=2, then="cut"))
     progress = StreamTimeout(has_content=carries, is_last=ends)
@@ -168,7 +168,7 @@ def test_a_stream_counts_at_its_end_and_a_probe_at_its_start():
     clock.run(main())
 
 
-def test_a_permit_of_an_earlier_state_and_a_second_end_count_for_nothing():
+def test_permits_of_earlier_states_and_repeated_ends_are_ignored():
     clock = VirtualClock()
     breaker = CircuitBreakerOptions(minimum_throughput=1).build(
         Backend(clock, answer()).send, Runtime(clock=clock)
@@ -186,7 +186,7 @@ def test_a_permit_of_an_earlier_state_and_a_second_end_count_for_nothing():
     assert breaker.state is CircuitState.CLOSED
 
 
-def test_window_counts_what_is_younger_than_its_length():
+def test_window_counts_only_recent_calls():
     clock = VirtualClock(1000)
     window = SlidingWindow(10.0, clock)
     window.add(True)
@@ -199,7 +199,7 @@ def test_window_counts_what_is_younger_than_its_length():
     assert window.get_counts() == (0, 0)
 
 
-def test_throttle_holds_nothing_back_at_half_accepted_and_most_at_none():
+def test_throttle_rejects_nothing_at_half_accepted_and_most_at_none():
     clock = VirtualClock()
     backend = Backend(clock, *[answer(), fails(429)] * 50, fails(429))
     send = bound(clock, backend, AdaptiveThrottling())
@@ -219,7 +219,7 @@ def test_throttle_holds_nothing_back_at_half_accepted_and_most_at_none():
     clock.run(main())
 
 
-def test_throttle_recovers_in_a_few_windows_and_says_what_it_does():
+def test_throttle_recovers_in_a_few_windows_and_emits_events():
     clock, events = VirtualClock(), []
     backend = Backend(clock, *[fails(503, seconds=0.01)] * 100, answer(0.01))
     send = bound(clock, backend, AdaptiveThrottling(window_s=10.0), observers=[events.append])
@@ -240,7 +240,7 @@ def test_throttle_recovers_in_a_few_windows_and_says_what_it_does():
     assert {e.kind for e in events} == {"throttle"}
 
 
-def test_throttle_needs_enough_requests_to_judge_by():
+def test_throttle_requires_minimum_requests():
     clock = VirtualClock()
     backend = Backend(clock, fails(503))
     send = bound(clock, backend, AdaptiveThrottling(min_requests=15))
@@ -248,7 +248,7 @@ def test_throttle_needs_enough_requests_to_judge_by():
     assert send.bound_strategies["adaptive_throttling"].compute_rejection_probability() == 0.9
 
 
-def test_a_caller_error_is_an_accepted_request():
+def test_caller_error_counts_as_accepted():
     clock = VirtualClock()
     send = bound(clock, Backend(clock, fails(400)), AdaptiveThrottling())
     assert clock.run(tried(send, 50)) == ["backend_error"] * 50

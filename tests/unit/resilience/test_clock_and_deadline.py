@@ -12,7 +12,7 @@ from agentguard.resilience.clock import MONOTONIC
 from agentguard.testing.virtual_clock import Deadlock, LeakedTasks, VirtualClock
 
 
-def test_virtual_time_jumps_and_orders_sleeps_by_their_time():
+def test_virtual_time_jumps_and_orders_sleeps():
     clock, order = VirtualClock(), []
 
     async def sleeper(seconds):
@@ -26,7 +26,7 @@ def test_virtual_time_jumps_and_orders_sleeps_by_their_time():
     assert order == [(1, 1), (60, 60), (3600, 3600)]
 
 
-def test_virtual_time_is_that_of_asyncios_own_timeouts():
+def test_asyncio_timeouts_use_virtual_time():
     clock = VirtualClock()
 
     async def main():
@@ -38,7 +38,7 @@ def test_virtual_time_is_that_of_asyncios_own_timeouts():
     assert clock.run(main()) == 5 == clock.now()
 
 
-def test_a_wait_for_nothing_is_found_at_once():
+def test_deadlock_is_detected_at_once():
     async def main():
         await asyncio.get_running_loop().create_future()
 
@@ -46,7 +46,7 @@ def test_a_wait_for_nothing_is_found_at_once():
         VirtualClock().run(main())
 
 
-def test_tasks_left_behind_are_named():
+def test_remaining_tasks_are_named():
     async def main():
         asyncio.get_running_loop().keep = asyncio.create_task(asyncio.sleep(9), name="forgotten")
 
@@ -83,19 +83,19 @@ def test_real_sockets_and_threads_work_in_virtual_time():
     assert clock.now() >= 60
 
 
-def test_the_real_clock_is_monotonic_and_sleeps():
+def test_real_clock_is_monotonic_and_sleeps():
     before = MONOTONIC.now()
     asyncio.run(MONOTONIC.sleep(0.001))
     assert MONOTONIC.now() > before
 
 
-def test_only_the_date_of_a_retry_after_looks_at_the_wall_clock():
+def test_only_retry_after_reads_the_wall_clock():
     wall = re.compile(r"time\.time\b|time_ns|datetime\.(now|utcnow|today)|localtime|gmtime")
     folder = Path(resilience.__file__).parent
     assert [path.name for path in folder.glob("*.py") if wall.search(path.read_text())] == ["retry_after.py"]
 
 
-def test_deadline_of_two_is_the_earlier():
+def test_earlier_of_two_deadlines_applies():
     clock = VirtualClock(100)
     outer = Deadline.after(10, clock=clock)
     assert outer.with_timeout(3).at == 103
@@ -108,12 +108,12 @@ def test_deadline_of_two_is_the_earlier():
 
 
 @pytest.mark.parametrize("seconds", [-1, math.nan])
-def test_deadline_refuses_what_is_no_duration(seconds):
+def test_deadline_rejects_invalid_duration(seconds):
     with pytest.raises(ConfigError, match="0 up"):
         Deadline.after(seconds)
 
 
-def test_run_ends_at_the_deadline_with_a_typed_error():
+def test_run_ends_at_deadline_with_typed_error():
     clock = VirtualClock()
 
     async def main():
@@ -128,7 +128,7 @@ def test_run_ends_at_the_deadline_with_a_typed_error():
     clock.run(main())
 
 
-def test_nothing_is_started_after_the_deadline():
+def test_expired_deadline_starts_nothing():
     clock, started = VirtualClock(), []
 
     async def work():
@@ -144,7 +144,7 @@ def test_nothing_is_started_after_the_deadline():
     assert not started
 
 
-def test_nested_limits_blame_the_earlier_one_and_a_foreign_timeout_passes():
+def test_nested_limits_report_the_earlier_one_and_foreign_timeouts_propagate():
     clock = VirtualClock()
 
     async def main():
@@ -162,7 +162,7 @@ def test_nested_limits_blame_the_earlier_one_and_a_foreign_timeout_passes():
     clock.run(main())
 
 
-def test_a_cancellation_from_outside_stays_one():
+def test_external_cancellation_propagates():
     clock = VirtualClock()
 
     async def main():

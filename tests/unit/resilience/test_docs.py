@@ -23,19 +23,19 @@ ERRORS = [
 
 
 @pytest.mark.parametrize("kind", ERRORS)
-def test_errors(kind):
+def test_page_names_every_error(kind):
     assert f"| `{kind.__name__}` | `{kind.code}` |" in PAGE
 
 
 @pytest.mark.parametrize("kind", EventKind)
-def test_events(kind):
+def test_page_names_every_event(kind):
     assert f"`{kind}`" in PAGE
 
 
 @pytest.mark.parametrize(
     "name", [type(s).__name__ for s in build_standard_strategies()] + [HostBalancer.__name__]
 )
-def test_strategies(name):
+def test_page_names_every_strategy(name):
     assert f"`{name}`" in PAGE
 
 

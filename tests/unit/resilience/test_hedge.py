@@ -64,7 +64,7 @@ class Scene:
         return [event.kind for event in self.events]
 
 
-def test_nothing_is_hedged_before_enough_is_known():
+def test_no_hedge_before_enough_samples():
     clock = VirtualClock()
     backend = Backend(clock, *[answer(0.1)] * 18, answer(9.0))
     send = Pipeline((Hedge(budget=FREE),), clock=clock).bind(backend.send)
@@ -78,7 +78,7 @@ def test_nothing_is_hedged_before_enough_is_known():
     assert len(backend.calls) == 19
 
 
-def test_a_slow_first_is_beaten_by_the_second_and_cancelled_at_once():
+def test_slow_first_request_is_cancelled_when_hedge_wins():
     scene = Scene(hang(), answer(0.1))
     assert scene.run(lambda: scene.send(BasicRequest(payload="x"))) == "answer to x"
     assert scene.took == 0.2
@@ -86,32 +86,32 @@ def test_a_slow_first_is_beaten_by_the_second_and_cancelled_at_once():
     assert scene.backend.cancelled[0] - scene.start <= 0.2 + 0.1
 
 
-def test_a_first_that_comes_after_all_cancels_the_second():
+def test_first_answer_cancels_the_hedge():
     scene = Scene(answer(0.3), hang())
     assert scene.run(lambda: scene.send(BasicRequest(payload="x"))) == "answer to x"
     assert (scene.took, scene.kinds, len(scene.backend.cancelled)) == (0.3, ["hedge"], 1)
 
 
-def test_a_fast_answer_costs_no_second_request():
+def test_fast_answer_sends_no_hedge():
     scene = Scene(answer(0.05))
     scene.run(lambda: scene.send(BasicRequest()))
     assert len(scene.backend.calls) == 21
 
 
-def test_what_has_effects_is_never_sent_twice():
+def test_request_with_effects_is_not_hedged():
     scene = Scene(answer(5.0))
     scene.run(lambda: scene.send(BasicRequest(payload="x", idempotent=False)))
     assert scene.backend.attempts["x"] == 1
 
 
-def test_a_first_that_fails_waits_for_the_second():
+def test_failed_first_request_waits_for_the_hedge():
     scene = Scene(fails(500, seconds=0.15), answer(0.1))
     assert scene.run(lambda: scene.send(BasicRequest(payload="x"))) == "answer to x"
     assert scene.kinds == ["hedge", "hedge_won"]
 
 
 @pytest.mark.parametrize("second", [fails(None, seconds=0.01), fails(None, seconds=0.2)])
-def test_both_failing_gives_the_firsts_error(second):
+def test_two_failures_raise_the_first_error(second):
     scene = Scene(fails(500, seconds=0.15), second)
 
     async def then():
@@ -122,18 +122,18 @@ def test_both_failing_gives_the_firsts_error(second):
     scene.run(then)
 
 
-def test_a_second_that_fails_does_not_disturb_the_first():
+def test_failed_hedge_does_not_affect_first_request():
     scene = Scene(answer(0.3), fails(500))
     assert scene.run(lambda: scene.send(BasicRequest(payload="x"))) == "answer to x"
     assert scene.took == 0.3
 
 
-def test_both_at_the_same_instant_give_one_answer():
+def test_simultaneous_answers_give_one_answer():
     scene = Scene(answer(0.2), answer(0.1))
     assert scene.run(lambda: scene.send(BasicRequest(payload="x"))) == "answer to x"
 
 
-def test_a_losing_stream_is_closed():
+def test_losing_stream_is_closed():
     scene = Scene(stream(first=50.0), stream(first=0.1), progress=True)
 
     async def then():
@@ -142,7 +142,7 @@ def test_a_losing_stream_is_closed():
     assert scene.run(then) == WHOLE
 
 
-def test_at_most_one_in_twenty_is_sent_twice_even_if_all_turn_slow():
+def test_hedge_budget_is_five_percent_even_if_all_are_slow():
     clock = VirtualClock()
     backend = Backend(clock, *[answer(0.1)] * 100, answer(2.0))
     send = Pipeline((Hedge(),), clock=clock).bind(backend.send)
@@ -156,7 +156,7 @@ def test_at_most_one_in_twenty_is_sent_twice_even_if_all_turn_slow():
     assert 1000 < len(backend.calls) <= 1050
 
 
-def test_the_tail_is_cut():
+def test_hedging_reduces_tail_latency():
     """One backend answer in thirty takes 2 s: the 98th percentile falls from 2 s to well under 0.3 s."""
     clock, rng = VirtualClock(), random.Random(5)
 
@@ -175,7 +175,7 @@ def test_the_tail_is_cut():
     assert clock.run(times(Pipeline((Hedge(),), clock=clock).bind(sometimes))) < 0.3
 
 
-def test_a_loser_that_ignores_its_cancellation_is_left_after_a_tenth_of_a_second():
+def test_loser_that_ignores_cancellation_is_abandoned_after_100_ms():
     async def stubborn(backend, request):
         try:
             await backend.clock.sleep(1e6)
@@ -194,7 +194,7 @@ def test_a_loser_that_ignores_its_cancellation_is_left_after_a_tenth_of_a_second
     assert not scene.hedger._cancelled_tasks
 
 
-def test_what_a_stubborn_loser_brings_is_closed():
+def test_late_answer_of_abandoned_loser_is_closed():
     closed = []
 
     class Answer:
@@ -212,7 +212,7 @@ def test_what_a_stubborn_loser_brings_is_closed():
     assert closed == [1]
 
 
-def test_a_cancelled_caller_takes_both_with_it():
+def test_cancellation_cancels_both_requests():
     scene = Scene(hang())
 
     async def then():
@@ -228,7 +228,7 @@ def test_a_cancelled_caller_takes_both_with_it():
     scene.run(then)
 
 
-def test_the_quantile_is_exact_over_the_last_values():
+def test_quantile_is_exact_over_last_values():
     rng, recent, values = random.Random(2), RecentQuantile(50), []
     for _ in range(300):
         values.append(rng.choice([rng.random(), 0.5]))

@@ -32,7 +32,7 @@ async def kinds_of(*calls):
     return [getattr(r, "code", r) for r in results]
 
 
-def test_two_run_three_wait_the_rest_is_refused_at_once():
+def test_calls_beyond_limit_and_queue_are_rejected_at_once():
     clock, _, send, shed, events = scene(answer(1.0))
 
     async def main():
@@ -49,7 +49,7 @@ def test_two_run_three_wait_the_rest_is_refused_at_once():
     assert (shed.inflight, shed.queue_length) == (0, 0)
 
 
-def test_the_least_important_go_first_and_the_important_get_ahead():
+def test_important_calls_overtake_and_less_important_are_shed():
     clock, backend, send, _, _ = scene(answer(1.0))
     order = [
         RequestPriority.CRITICAL,
@@ -69,7 +69,7 @@ def test_the_least_important_go_first_and_the_important_get_ahead():
     assert list(backend.attempts) == [0, 1, 5, 4, 3]
 
 
-def test_what_would_not_be_done_in_time_is_refused_when_it_comes():
+def test_call_that_would_miss_its_deadline_is_rejected_at_once():
     clock, _, send, _, _ = scene(
         answer(1.0), shed=LoadShedding(max_queue=50, queue_timeout_s=60.0, concurrency=TWO)
     )
@@ -86,7 +86,7 @@ def test_what_would_not_be_done_in_time_is_refused_when_it_comes():
     assert kinds.count("overloaded") == 15
 
 
-def test_an_estimate_that_is_too_long_corrects_itself():
+def test_too_long_estimate_corrects_itself():
     clock, backend, send, _, _ = scene(*[answer(30.0)] * 2, answer(0.1))
 
     async def main():
@@ -98,7 +98,7 @@ def test_an_estimate_that_is_too_long_corrects_itself():
     assert len(backend.calls) == 7
 
 
-def test_a_call_that_comes_too_late_by_itself_is_no_sign_of_overload():
+def test_short_deadline_is_not_a_sign_of_overload():
     clock, _, send, shed, _ = scene(
         answer(1.0),
         shed=LoadShedding(concurrency=ConcurrencyOptions(initial_limit=10)),
@@ -115,7 +115,7 @@ def test_a_call_that_comes_too_late_by_itself_is_no_sign_of_overload():
     clock.run(main())
 
 
-def test_no_turn_in_time_is_a_refusal_and_the_place_is_free_again():
+def test_queue_timeout_rejects_and_frees_the_place():
     clock, _, send, shed, _ = scene(
         hang(), shed=LoadShedding(max_queue=3, queue_timeout_s=2.0, concurrency=TWO)
     )
@@ -134,7 +134,7 @@ def test_no_turn_in_time_is_a_refusal_and_the_place_is_free_again():
     assert shed.inflight == 0
 
 
-def test_a_turn_that_comes_in_the_instant_of_leaving_goes_to_the_next():
+def test_permit_granted_during_cancellation_goes_to_next_call():
     clock, _, send, shed, _ = scene(
         answer(1.0),
         shed=LoadShedding(max_queue=5, concurrency=ConcurrencyOptions(algorithm="fixed", initial_limit=1)),
@@ -154,7 +154,7 @@ def test_a_turn_that_comes_in_the_instant_of_leaving_goes_to_the_next():
     assert (shed.inflight, shed.queue_length) == (0, 0)
 
 
-def test_a_stream_holds_its_place_until_its_end():
+def test_stream_keeps_its_permit_until_its_end():
     clock, _, send, shed, _ = scene(stream(), after=(StreamTimeout(has_content=carries, is_last=ends),))
 
     async def main():
@@ -169,7 +169,7 @@ def test_a_stream_holds_its_place_until_its_end():
     clock.run(main())
 
 
-def test_aimd_shrinks_once_for_calls_that_ran_together_and_grows_by_one_a_round():
+def test_aimd_decreases_once_per_round_and_increases_by_one():
     limit = ConcurrencyOptions(initial_limit=20).build()
     for _ in range(20):
         limit.update(started=0.0, ended=1.0, inflight=20, overload=True)
@@ -195,7 +195,7 @@ def test_limits_stay_in_their_range(rule):
     assert limit.value == 2
 
 
-def test_gradient_notices_a_queue_before_anything_fails():
+def test_gradient_detects_a_queue_before_failures():
     clock = VirtualClock()
     gate = asyncio.Semaphore(10)
     worst = []
@@ -222,7 +222,7 @@ def test_gradient_notices_a_queue_before_anything_fails():
     assert len(worst) > 1800
 
 
-def test_overload_shrinks_the_limit_and_the_caller_leaving_does_not():
+def test_overload_reduces_limit_and_cancellation_does_not():
     clock, _, send, shed, _ = scene(
         hang(),
         shed=LoadShedding(concurrency=ConcurrencyOptions(initial_limit=10)),

@@ -47,7 +47,7 @@ NUMBERS = [
 
 @pytest.mark.parametrize(("kind", "field"), NUMBERS, ids=lambda v: getattr(v, "__name__", v))
 @pytest.mark.parametrize("value", [-1, math.nan, math.inf, True, "3", None])
-def test_every_number_has_a_range_and_the_error_names_the_field(kind, field, value):
+def test_numbers_have_ranges_and_errors_name_the_field(kind, field, value):
     with pytest.raises(ConfigError, match=rf"{kind.__name__}\.{field} "):
         kind(**{field: value})
 
@@ -64,12 +64,12 @@ def test_every_number_has_a_range_and_the_error_names_the_field(kind, field, val
         (Retry, {"max_attempts": 2.0}, "max_attempts"),
     ],
 )
-def test_what_does_not_go_together(kind, options, field):
+def test_inconsistent_options_are_rejected(kind, options, field):
     with pytest.raises(ConfigError, match=rf"{kind.__name__}\.{field} "):
         kind(**options)
 
 
-def test_a_description_has_every_option():
+def test_description_contains_every_option():
     for kind in KINDS:
         line = kind().describe()
         assert line.startswith(kind.name)
@@ -80,7 +80,7 @@ def test_a_description_has_every_option():
     )
 
 
-def test_an_observer_that_raises_does_no_harm(caplog):
+def test_failing_observer_is_ignored(caplog):
     seen = []
 
     def broken(event):

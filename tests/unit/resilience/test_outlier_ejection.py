@@ -20,7 +20,7 @@ def outliers(hosts="abc", **options):
     return OutlierDetector(hosts, OutlierDetection(**options), runtime), clock, events
 
 
-def test_five_failures_in_a_row_eject_for_thirty_seconds_and_longer_each_time():
+def test_five_consecutive_failures_eject_for_growing_intervals():
     hosts, clock, events = outliers()
     for _ in range(4):
         hosts.record("a", is_success=False)
@@ -48,7 +48,7 @@ def test_five_failures_in_a_row_eject_for_thirty_seconds_and_longer_each_time():
     ]
 
 
-def test_a_calm_interval_forgives_an_ejection_and_the_longest_is_five_minutes():
+def test_calm_interval_forgives_one_ejection_and_ejection_is_bounded():
     hosts, clock, _ = outliers()
     for _ in range(20):
         for _ in range(5):
@@ -67,7 +67,7 @@ def test_a_calm_interval_forgives_an_ejection_and_the_longest_is_five_minutes():
     assert events[-1].seconds == 30
 
 
-def test_one_host_may_always_be_ejected_but_of_three_no_second():
+def test_max_ejection_percent_allows_one_of_three_hosts():
     hosts, _, events = outliers()
     for host in "ab":
         for _ in range(9):
@@ -76,7 +76,7 @@ def test_one_host_may_always_be_ejected_but_of_three_no_second():
     assert len(events) == 1
 
 
-def test_a_host_beyond_the_share_has_its_turn_when_the_first_is_back():
+def test_host_beyond_max_ejection_is_ejected_later():
     hosts, clock, events = outliers()
     for host in "ab":
         for _ in range(6):
@@ -86,7 +86,7 @@ def test_a_host_beyond_the_share_has_its_turn_when_the_first_is_back():
     assert [e.target for e in events if e.kind == "eject"] == ["a", "b"]
 
 
-def test_of_thirty_at_most_three():
+def test_at_most_three_of_thirty_hosts_are_ejected():
     names = [f"h{n}" for n in range(30)]
     hosts, _, _ = outliers(names)
     for name in names:
@@ -95,7 +95,7 @@ def test_of_thirty_at_most_three():
     assert len(hosts.list_usable_hosts()) == 27
 
 
-def test_the_only_host_is_used_all_the_same():
+def test_only_host_is_still_used():
     hosts, _, events = outliers("a")
     for _ in range(5):
         hosts.record("a", is_success=False)
@@ -104,7 +104,7 @@ def test_the_only_host_is_used_all_the_same():
 
 
 @pytest.mark.parametrize(("bad", "panics"), [(1, False), (2, False), (3, True), (4, True)])
-def test_panic_below_half(bad, panics):
+def test_panic_begins_below_half(bad, panics):
     hosts, _, _ = outliers("abcd", max_ejection_percent=100.0)
     for host in "abcd"[:bad]:
         for _ in range(5):
@@ -113,7 +113,7 @@ def test_panic_below_half(bad, panics):
     assert hosts.list_usable_hosts() == (list("abcd") if panics else list("abcd")[bad:])
 
 
-def test_a_share_far_below_the_others_ejects_at_the_end_of_the_interval():
+def test_low_success_rate_ejects_at_end_of_interval():
     hosts, clock, events = outliers("abcdefgh", consecutive_failures=1000)
     for n in range(100):
         for host in "abcdefg":
@@ -125,7 +125,7 @@ def test_a_share_far_below_the_others_ejects_at_the_end_of_the_interval():
     assert "50% good" in events[0].reason
 
 
-def test_shares_are_not_compared_where_there_are_too_few_calls_or_hosts():
+def test_success_rates_are_not_compared_with_few_calls_or_hosts():
     for names, calls in [("abcd", 200), ("abcdef", 99)]:
         hosts, clock, events = outliers(names, consecutive_failures=1000)
         for _ in range(calls):
@@ -136,7 +136,7 @@ def test_shares_are_not_compared_where_there_are_too_few_calls_or_hosts():
         assert not events
 
 
-def test_hosts_come_and_go():
+def test_hosts_can_be_added_and_removed():
     hosts, _, _ = outliers("ab")
     hosts.add("c")
     for _ in range(5):
@@ -168,35 +168,35 @@ async def sent(layer, n, seconds, clock):
 
 
 @pytest.mark.parametrize("fault", [fails(500), fails(stage="unsent"), hang()])
-def test_one_bad_replica_of_three_is_left_out_after_five(fault):
+def test_one_bad_replica_of_three_is_ejected_after_five(fault):
     clock = VirtualClock()
     backends, layer = spread(clock, a=[answer()], b=[fault], c=[answer()])
     assert clock.run(sent(layer, 40, 0.0, clock)) == 35
     assert len(backends["b"].calls) == 5
 
 
-def test_a_host_that_recovers_is_used_again():
+def test_recovered_host_is_used_again():
     clock = VirtualClock()
     backends, layer = spread(clock, a=[answer()], b=[*[fails(500)] * 5, answer()], c=[answer()])
     clock.run(sent(layer, 100, 1.0, clock))
     assert len(backends["b"].calls) > 20
 
 
-def test_errors_of_the_caller_eject_nobody():
+def test_caller_errors_do_not_eject():
     clock = VirtualClock()
     backends, layer = spread(clock, a=[fails(404)], b=[fails(404)])
     assert clock.run(sent(layer, 20, 0.0, clock)) == 0
     assert [len(b.calls) for b in backends.values()] == [10, 10]
 
 
-def test_all_bad_are_used_in_turn_with_one_left_out():
+def test_all_bad_hosts_still_get_every_call():
     clock = VirtualClock()
     backends, layer = spread(clock, a=[fails(500)], b=[fails(500)], c=[fails(500)])
     assert clock.run(sent(layer, 60, 0.0, clock)) == 0
     assert sum(len(b.calls) for b in backends.values()) == 60
 
 
-def test_a_spread_over_nothing_is_refused():
+def test_balancer_without_hosts_is_rejected():
     with pytest.raises(ConfigError, match=r"HostBalancer\.hosts"):
         HostBalancer({}, OutlierDetection(), Runtime())
     assert BackendError("x").stage == "sent"

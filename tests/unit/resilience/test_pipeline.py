@@ -33,7 +33,7 @@ NAMES = [
 ]
 
 
-def test_the_order_is_data_and_can_be_printed_and_compared():
+def test_order_is_data_and_can_be_printed_and_compared():
     pipeline = Pipeline(build_standard_strategies())
     assert [s.name for s in pipeline.strategies] == NAMES
     assert pipeline.strategies == build_standard_strategies()
@@ -53,12 +53,12 @@ def test_the_order_is_data_and_can_be_printed_and_compared():
         ((StreamTimeout(), Retry()), "stream_timeout must be the last"),
     ],
 )
-def test_an_order_that_cannot_be_meant_is_refused(order, match):
+def test_contradictory_order_is_rejected(order, match):
     with pytest.raises(ConfigError, match=match):
         Pipeline(order)
 
 
-def test_an_empty_pipeline_is_the_backend():
+def test_empty_pipeline_calls_the_backend():
     clock = VirtualClock()
     assert (
         clock.run(Pipeline((), clock=clock).bind(Backend(clock, answer()).send)(BasicRequest(payload=1)))
@@ -66,7 +66,7 @@ def test_an_empty_pipeline_is_the_backend():
     )
 
 
-def test_each_binding_has_a_state_of_its_own():
+def test_bindings_have_separate_state():
     clock = VirtualClock()
     pipeline = Pipeline((CircuitBreakerOptions(minimum_throughput=1),), clock=clock)
     bad, good = pipeline.bind(Backend(clock, fails(500)).send), pipeline.bind(Backend(clock, answer()).send)
@@ -93,7 +93,7 @@ def test_each_binding_has_a_state_of_its_own():
         (4.0, RetriesExhausted, 9.0, ["attempt_timeout", "retry", "attempt_timeout", "retry"]),
     ],
 )
-def test_one_deadline_over_all_attempts_and_waits(attempt_s, error, ended, sources):
+def test_deadline_covers_all_attempts_and_waits(attempt_s, error, ended, sources):
     """The deadline cuts the second attempt short, or prevents a third one that would be late."""
     clock, events = VirtualClock(), []
     backend = Backend(clock, hang())
@@ -111,7 +111,7 @@ def test_one_deadline_over_all_attempts_and_waits(attempt_s, error, ended, sourc
     assert [e.source for e in events] == sources
 
 
-def test_the_end_of_the_callers_time_is_no_failed_attempt():
+def test_end_of_caller_deadline_is_not_a_failed_attempt():
     clock = VirtualClock()
     send = Pipeline((Retry(), AttemptTimeout(seconds=5.0)), clock=clock).bind(Backend(clock, hang()).send)
 
@@ -122,7 +122,7 @@ def test_the_end_of_the_callers_time_is_no_failed_attempt():
     clock.run(main())
 
 
-def test_the_callers_deadline_holds_if_it_is_earlier():
+def test_earlier_caller_deadline_applies():
     clock = VirtualClock()
     send = Pipeline(build_standard_strategies(), clock=clock).bind(Backend(clock, hang()).send)
 
@@ -134,7 +134,7 @@ def test_the_callers_deadline_holds_if_it_is_earlier():
     assert clock.now() == pytest.approx(2.0)
 
 
-def test_a_strategy_of_ones_own_has_the_same_shape():
+def test_custom_strategy_is_supported():
     clock = VirtualClock()
 
     @dataclasses.dataclass(frozen=True)
@@ -167,7 +167,7 @@ def test_a_strategy_of_ones_own_has_the_same_shape():
     assert pipeline.describe()[1] == "2. chaos every=2"
 
 
-def test_failover_before_the_first_token_through_the_standard_order():
+def test_standard_order_fails_over_before_first_token():
     clock = VirtualClock()
     backend = Backend(clock, stream(first=1e6), stream(tokens=0, then="cut"), stream())
     send = Pipeline(build_standard_strategies(attempt_timeout_s=5.0), clock=clock).bind(backend.send)
@@ -179,7 +179,7 @@ def test_failover_before_the_first_token_through_the_standard_order():
     assert len(backend.calls) == 3
 
 
-def test_everything_a_refusal_says_is_typed_and_free_of_the_request():
+def test_rejections_are_typed_and_contain_no_request_data():
     clock, secret = VirtualClock(), "sk-secret"
     send = Pipeline((Timeout(), LoadShedding(), Retry(), AdaptiveThrottling()), clock=clock).bind(
         Backend(clock, fails(503)).send

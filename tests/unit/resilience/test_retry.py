@@ -43,7 +43,7 @@ def outcome(*script, retry=PLAIN, call=None, total_s=100.0):
     return clock.run(main()), backend, events, clock.now()
 
 
-def test_waits_double_and_three_attempts_are_all():
+def test_backoff_doubles_and_attempts_end_at_three():
     error, backend, events, _ = outcome(fails(503, seconds=0.001))
     assert isinstance(error, RetriesExhausted)
     assert (error.attempts, error.last.status) == (3, 503)
@@ -51,14 +51,14 @@ def test_waits_double_and_three_attempts_are_all():
     assert [(e.kind, e.attempt) for e in events] == [("retry", 1), ("retry", 2), ("gave_up", 3)]
 
 
-def test_the_answer_of_a_later_attempt_counts():
+def test_later_answer_is_returned():
     result, backend, _, _ = outcome(fails(503), fails(None), answer())
     assert result == "answer to 1"
     assert len(backend.calls) == 3
 
 
 @pytest.mark.parametrize("status", [400, 401, 403, 404, 413, 422, 501, 505])
-def test_what_would_fail_again_passes_unchanged(status):
+def test_permanent_error_is_raised_unchanged(status):
     error, backend, events, _ = outcome(fails(status))
     assert isinstance(error, BackendError)
     assert (error.status, len(backend.calls), events) == (status, 1, [])
@@ -85,24 +85,24 @@ def test_what_would_fail_again_passes_unchanged(status):
     ],
     ids=str,
 )
-def test_classes(error, idempotent, allowed):
+def test_retryable_errors_are_classified(error, idempotent, allowed):
     assert is_retryable(error, BasicRequest(idempotent=idempotent)) is allowed
 
 
-def test_a_servers_wait_is_kept_and_spread_by_a_tenth_at_most():
+def test_retry_after_is_respected_with_small_jitter():
     _, backend, _, _ = outcome(fails(429, retry_after_s=7, seconds=0.001), answer())
     assert 7 < backend.calls[1] <= 7.71
 
 
 @pytest.mark.parametrize("seconds", [-1.0, 200.0, 1e9, math.inf])
-def test_a_stop_or_a_wait_beyond_the_deadline_ends_it_at_once(seconds):
+def test_stop_or_wait_beyond_deadline_ends_at_once(seconds):
     error, backend, _, ended = outcome(fails(503, retry_after_s=seconds))
     assert isinstance(error, RetriesExhausted)
     assert error.retry_after_s == seconds
     assert (len(backend.calls), ended) == (1, 0.05)
 
 
-def test_the_budget_is_that_of_all_calls_together():
+def test_budget_is_shared_by_all_calls():
     clock = VirtualClock()
     backend = Backend(clock, fails(503))
     budget = RetryBudgetOptions(ratio=0.2, reserve=3.0, per_second=0.0)
@@ -118,7 +118,7 @@ def test_the_budget_is_that_of_all_calls_together():
     assert len(backend.calls) == 100 + 3 + 20
 
 
-def test_a_budget_that_ran_dry_in_the_meantime_is_respected():
+def test_budget_exhausted_during_wait_is_respected():
     budget = RetryBudgetOptions(ratio=0.0, reserve=1.0, per_second=0.0)
     clock = VirtualClock()
     backend = Backend(clock, fails(503))
@@ -136,7 +136,7 @@ def test_a_budget_that_ran_dry_in_the_meantime_is_respected():
     assert [e.kind for e in events].count(EventKind.GAVE_UP) == 2
 
 
-def test_a_bug_is_not_retried():
+def test_internal_error_is_not_retried():
     async def broken(backend, request):
         raise KeyError("bug")
 
@@ -145,7 +145,7 @@ def test_a_bug_is_not_retried():
     assert len(backend.calls) == 1
 
 
-def test_full_jitter_fills_the_range_and_stays_in_it():
+def test_full_jitter_covers_its_range():
     backoff, rng = Backoff(initial_delay_s=1.0, max_delay_s=5.0), random.Random(0)
     for failed, bound in [(1, 1.0), (2, 2.0), (3, 4.0), (4, 5.0), (2000, 5.0)]:
         waits = [backoff.sample_delay(failed, rng) for _ in range(300)]

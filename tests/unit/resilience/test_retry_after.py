@@ -36,11 +36,11 @@ SUNDAY = 784_111_777.0  # RFC 9110's example date
         ("Sun, 06 Nov 1994 08:00:00 GMT", 0.0),
     ],
 )
-def test_values(value, seconds):
+def test_retry_after_values_are_parsed(value, seconds):
     assert parse_retry_after(value, wall_time=SUNDAY) == seconds
 
 
-def test_a_date_is_measured_from_the_servers_own_clock():
+def test_date_is_relative_to_server_clock():
     later = "Sun, 06 Nov 1994 08:50:37 GMT"
     assert parse_retry_after(later, date="Sun, 06 Nov 1994 08:50:07 GMT", wall_time=0.0) == 30
     assert parse_retry_after(later, date="rubbish", wall_time=SUNDAY) == 60
@@ -59,5 +59,5 @@ def test_a_date_is_measured_from_the_servers_own_clock():
         ({"retry-after": "3", "x-should-retry": "true"}, 3.0),
     ],
 )
-def test_headers(headers, seconds):
+def test_retry_after_headers_are_found(headers, seconds):
     assert parse_pushback(headers) == seconds

@@ -41,7 +41,7 @@ async def tokens_and_error(response):
     return got, None
 
 
-def test_a_whole_stream_passes_chunk_by_chunk_heartbeats_too():
+def test_whole_stream_passes_with_heartbeats():
     clock, backend, send, _ = scene(stream(beats=2))
     got, error = clock.run(_read(send))
     assert (got, error) == ([BEAT, BEAT, *WHOLE], None)
@@ -52,7 +52,7 @@ async def _read(send):
     return await tokens_and_error(await send(BasicRequest()))
 
 
-def test_an_answer_that_is_no_stream_passes():
+def test_non_stream_answer_passes():
     clock, _, send, _ = scene(answer())
     assert clock.run(send(BasicRequest(payload=3))) == "answer to 3"
 
@@ -66,7 +66,7 @@ def test_an_answer_that_is_no_stream_passes():
         ("drip", Stalled, 3.2),
     ],
 )
-def test_what_goes_wrong_after_the_first_token_is_a_typed_error(then, kind, seconds):
+def test_failure_after_first_token_is_a_typed_error(then, kind, seconds):
     clock, backend, send, events = scene(stream(tokens=3, then=then))
     got, error = clock.run(_read(send))
     assert [chunk for chunk in got if carries(chunk)] == list(TOKENS[:3])
@@ -77,14 +77,14 @@ def test_what_goes_wrong_after_the_first_token_is_a_typed_error(then, kind, seco
     assert [e.kind for e in events] == ["stall" if kind is Stalled else "cut"]
 
 
-def test_a_quiet_end_is_no_success():
+def test_silent_end_is_not_a_success():
     clock, _, send, _ = scene(stream(tokens=3, then="close"))
     _, error = clock.run(_read(send))
     assert isinstance(error, BackendError)
     assert "last event" in str(error)
 
 
-def test_a_quiet_end_is_one_where_the_protocol_has_no_last_event():
+def test_silent_end_is_a_success_without_final_event_in_protocol():
     clock, _, send, _ = scene(stream(tokens=3, then="close"), options=StreamTimeout(has_content=carries))
     assert clock.run(_read(send)) == (list(TOKENS[:3]), None)
 
@@ -92,7 +92,7 @@ def test_a_quiet_end_is_one_where_the_protocol_has_no_last_event():
 @pytest.mark.parametrize(
     "first", [stream(first=1e6), stream(beats=10**6, first=1.0), stream(tokens=0, then="cut")]
 )
-def test_before_the_first_token_the_error_is_that_of_the_call_and_may_be_retried(first):
+def test_failure_before_first_token_is_a_retryable_call_error(first):
     clock, backend, send, _ = scene(first, stream(), before=(Retry(),))
     got, error = clock.run(_read(send))
     assert (got, error) == (WHOLE, None)
@@ -100,7 +100,7 @@ def test_before_the_first_token_the_error_is_that_of_the_call_and_may_be_retried
     assert backend.streams == 0
 
 
-def test_too_many_heartbeats_are_not_kept():
+def test_excess_heartbeats_are_dropped():
     options = StreamTimeout(has_content=carries, is_last=ends, max_leading_heartbeats=5)
     clock, backend, send, _ = scene(stream(beats=50, first=0.01), options=options)
 
@@ -113,7 +113,7 @@ def test_too_many_heartbeats_are_not_kept():
     assert backend.streams == 0
 
 
-def test_an_empty_stream_is_an_error_of_the_call():
+def test_empty_stream_is_a_call_error():
     clock, _, send, _ = scene(stream(tokens=0, then="close"))
 
     async def main():
@@ -124,7 +124,7 @@ def test_an_empty_stream_is_an_error_of_the_call():
     clock.run(main())
 
 
-def test_a_slow_reader_is_not_a_stalled_stream():
+def test_slow_reader_is_not_a_stall():
     clock, _, send, _ = scene(stream())
 
     async def main():
@@ -135,7 +135,7 @@ def test_a_slow_reader_is_not_a_stalled_stream():
     assert clock.now() >= 360
 
 
-def test_the_deadline_of_the_call_holds_for_its_stream_and_that_of_the_attempt_does_not():
+def test_call_deadline_covers_stream_but_attempt_timeout_does_not():
     clock, backend, send, _ = scene(
         stream(gap=2.0), before=(Timeout(total_s=5.0), AttemptTimeout(seconds=1.0))
     )
@@ -147,7 +147,7 @@ def test_the_deadline_of_the_call_holds_for_its_stream_and_that_of_the_attempt_d
     assert backend.streams == 0
 
 
-def test_closing_early_closes_the_source_and_later_reading_ends():
+def test_early_close_closes_source_and_ends_reading():
     clock, backend, send, _ = scene(stream())
     ended = []
 
@@ -165,7 +165,7 @@ def test_closing_early_closes_the_source_and_later_reading_ends():
     assert [type(error) for error in ended] == [asyncio.CancelledError]
 
 
-def test_an_error_is_raised_again_when_read_again():
+def test_error_is_raised_again_on_next_read():
     clock, _, send, _ = scene(stream(tokens=1, then="cut"))
 
     async def main():
@@ -180,7 +180,7 @@ def test_an_error_is_raised_again_when_read_again():
     clock.run(main())
 
 
-def test_a_cancelled_reader_ends_the_stream_even_if_it_does_not_close_it():
+def test_cancelled_reader_ends_unclosed_stream():
     clock, backend, send, _ = scene(stream(gap=2.0))
     ended = []
 
@@ -200,7 +200,7 @@ def test_a_cancelled_reader_ends_the_stream_even_if_it_does_not_close_it():
     assert [type(error) for error in ended] == [asyncio.CancelledError]
 
 
-def test_a_source_that_does_not_close_is_left_after_a_tenth_of_a_second():
+def test_unclosable_source_is_abandoned_after_100_ms():
     clock = VirtualClock()
 
     class Stuck(AsyncIterator):
@@ -268,14 +268,14 @@ def read_headed(source, *, api=None):
     return clock.run(main())
 
 
-def test_the_head_of_the_wrapped_answer_can_be_reached():
+def test_head_of_wrapped_answer_is_accessible():
     response, got, error = read_headed(Headed("token", LAST))
     assert (response.status, response.headers) == (200, ((b"x", b"y"),))
     assert (response.replica, response.notes) == ("a", (("hedged", "1"),))
     assert (got, error) == (["token", LAST], None)
 
 
-def test_a_request_says_by_its_api_how_its_answer_is_read():
+def test_api_of_request_selects_the_parser():
     _, got, error = read_headed(Headed("token"), api=Reads())
     assert got == ["token"]
     assert isinstance(error, BackendError)
@@ -283,7 +283,7 @@ def test_a_request_says_by_its_api_how_its_answer_is_read():
     assert read_headed(Headed("token", LAST), api=Reads())[1:] == (["token", LAST], None)
 
 
-def test_a_malformed_event_ends_the_stream_as_a_cut_does():
+def test_malformed_event_ends_stream_like_a_cut():
     source = Headed("token", "junk", LAST)
     _, got, error = read_headed(source, api=Reads())
     assert got == ["token"]
@@ -293,13 +293,13 @@ def test_a_malformed_event_ends_the_stream_as_a_cut_does():
     assert source.closed
 
 
-def test_a_malformed_event_before_the_first_token_may_be_retried():
+def test_malformed_event_before_first_token_is_retryable():
     with pytest.raises(BackendError) as caught:
         read_headed(Headed("junk"), api=Reads())
     assert caught.value.stage == "sent"
 
 
-def test_a_stream_that_is_over_is_gone_without_a_search_for_garbage():
+def test_finished_stream_is_freed_without_garbage_collection():
     clock, _, send, _ = scene(stream())
 
     async def read_one():

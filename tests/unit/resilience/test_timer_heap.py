@@ -10,7 +10,7 @@ def run(main):
     return clock.run(main(clock))
 
 
-def test_timers_ring_in_the_order_of_their_times_and_not_when_off():
+def test_timers_fire_in_order_unless_cancelled():
     async def main(clock):
         loop, rung = asyncio.get_running_loop(), []
         timers = get_timer_heap(loop)
@@ -31,7 +31,7 @@ def test_timers_ring_in_the_order_of_their_times_and_not_when_off():
     run(main)
 
 
-def test_those_that_are_off_do_not_pile_up():
+def test_cancelled_timers_do_not_accumulate():
     async def main(clock):
         loop = asyncio.get_running_loop()
         timers = get_timer_heap(loop)
@@ -44,7 +44,7 @@ def test_those_that_are_off_do_not_pile_up():
     run(main)
 
 
-def test_an_earlier_timer_that_is_set_later_rings_first():
+def test_earlier_timer_set_later_fires_first():
     async def main(clock):
         loop, rung = asyncio.get_running_loop(), []
         timers = get_timer_heap(loop)
@@ -59,7 +59,7 @@ def test_an_earlier_timer_that_is_set_later_rings_first():
     run(main)
 
 
-def test_a_timer_that_raises_does_not_stop_the_others():
+def test_failing_timer_does_not_stop_others():
     async def main(clock):
         loop, rung, told = asyncio.get_running_loop(), [], []
         loop.set_exception_handler(lambda _, context: told.append(context["exception"]))
@@ -78,7 +78,7 @@ def test_a_timer_that_raises_does_not_stop_the_others():
     run(main)
 
 
-def test_each_loop_has_its_own():
+def test_each_loop_has_its_own_timers():
     async def mine():
         return get_timer_heap(asyncio.get_running_loop())
 

@@ -100,7 +100,7 @@ def settle(session: Session, turn: Step, *others: Step | Exception) -> ResolvedT
     return choice
 
 
-def test_an_election_charges_all_but_the_turn_that_is_taken() -> None:
+def test_election_charges_all_candidates_but_the_chosen_turn() -> None:
     session = begin(redundancy=SelectiveRedundancy())
     choice = settle(session, call(seat=9, tokens=30), call(seat=4, tokens=50), call(seat=4, tokens=70))
     assert choice.turn.tool_calls[0].arguments == {"seat": 4}
@@ -117,7 +117,7 @@ def test_an_election_charges_all_but_the_turn_that_is_taken() -> None:
     assert step.extra["agentguard"]["elected"]["reason"] == "2 of 3 candidates agree, 2 were needed"
 
 
-def test_it_is_confirmed_when_nothing_comes_of_it() -> None:
+def test_election_is_confirmed_without_later_findings() -> None:
     session = begin(redundancy=SelectiveRedundancy())
     session.commit(done(settle(session, call(seat=4), call(seat=4)).turn))
     for where in ("aisle", "window", "front", "back"):
@@ -127,7 +127,7 @@ def test_it_is_confirmed_when_nothing_comes_of_it() -> None:
     assert [recovery.outcome for recovery in session.recoveries] == [RecoveryOutcome.CONFIRMED]
 
 
-def test_a_step_that_was_committed_is_taken_back_and_made_anew_by_a_vote() -> None:
+def test_committed_step_is_rolled_back_and_replaced_by_vote() -> None:
     session = begin(on_fail="vote")
     for _ in range(3):
         session.commit(done(call("find", where="aisle"), "no seat"))
@@ -144,7 +144,7 @@ def test_a_step_that_was_committed_is_taken_back_and_made_anew_by_a_vote() -> No
     assert settle(session, call("find", where="back")).plan is None, "the turn after it is not voted on"
 
 
-def test_candidates_that_are_foreseen_to_fail_have_no_vote() -> None:
+def test_candidates_predicted_to_fail_have_no_vote() -> None:
     session = begin(on_fail="vote")
     choice = settle(session, call("fly"), call("fly"), call("find", where="aisle"))
     assert choice.plan is None
@@ -154,7 +154,7 @@ def test_candidates_that_are_foreseen_to_fail_have_no_vote() -> None:
     assert choice.turn.tool_calls[0].name == "find"
 
 
-def test_without_agreement_what_most_want_is_better_than_what_one_wants() -> None:
+def test_plurality_is_chosen_without_quorum() -> None:
     session = begin(redundancy=SelectiveRedundancy(candidates=5, quorum=4, on_fail="nudge"))
     seats = [call(seat=n) for n in (9, 4, 4, 4, 8)]
     choice = settle(session, *seats)
@@ -164,7 +164,7 @@ def test_without_agreement_what_most_want_is_better_than_what_one_wants() -> Non
     assert session.commit(done(choice.turn)).extra["agentguard"]["elected"]["votes"] == 3
 
 
-def test_a_person_or_a_stop_may_be_the_last_word() -> None:
+def test_escalation_to_person_or_stop_may_end_the_vote() -> None:
     session = begin(redundancy=SelectiveRedundancy(on_fail=["stop"]))
     choice = settle(session, call(seat=1), call(seat=2), call(seat=3))
     assert choice.plan is not None
@@ -172,14 +172,14 @@ def test_a_person_or_a_stop_may_be_the_last_word() -> None:
     assert "no more than 1 of 3 candidates agree" in session.stop_reason
 
 
-def test_arguments_may_be_left_out_of_the_vote() -> None:
+def test_arguments_can_be_excluded_from_the_vote() -> None:
     by = {"vote": {"ignore": ["note"]}}
     session = begin(redundancy=SelectiveRedundancy(strategy=by))
     choice = settle(session, call(seat=4, note="by the aisle"), call(seat=4, note="as asked"))
     assert choice.turn.tool_calls[0].arguments == {"seat": 4, "note": "by the aisle"}
 
 
-def test_a_candidate_that_could_not_be_had_is_noted() -> None:
+def test_unavailable_candidate_is_noted() -> None:
     session = begin(redundancy=SelectiveRedundancy())
     choice = settle(session, call(seat=4), ConnectionError("down"), call(seat=4))
     assert choice.turn.tool_calls[0].arguments == {"seat": 4}
@@ -187,7 +187,7 @@ def test_a_candidate_that_could_not_be_had_is_noted() -> None:
     assert session.account.usage.samples == 2
 
 
-def test_what_the_last_step_left_in_doubt_is_doubt_about_the_next_turn() -> None:
+def test_unknown_outcome_of_last_step_makes_next_turn_risky() -> None:
     session = begin(redundancy=SelectiveRedundancy(effects=[], uncertainty_threshold=0.2))
     assert session.propose(call("find", where="aisle")) is None
     session.commit(done(call("find", where="aisle"), "Error: the service did not answer"))
@@ -199,7 +199,7 @@ def test_what_the_last_step_left_in_doubt_is_doubt_about_the_next_turn() -> None
 
 
 @pytest.mark.parametrize(("probability", "sampled"), [(0.6, True), (0.3, False)])
-def test_the_judge_may_put_a_turn_in_doubt(probability: float, sampled: bool) -> None:
+def test_judge_can_mark_a_turn_as_risky(probability: float, sampled: bool) -> None:
     session = begin(
         judge=probability,
         redundancy=SelectiveRedundancy(effects=[], uncertainty_threshold=0.5, ask_localizer=True),
@@ -207,13 +207,13 @@ def test_the_judge_may_put_a_turn_in_doubt(probability: float, sampled: bool) ->
     assert (session.propose(call("find", where="aisle")) is not None) is sampled
 
 
-def test_nothing_is_protected_where_candidates_cannot_be_asked_for() -> None:
+def test_turn_is_not_protected_without_sampling_capability() -> None:
     session = begin(can=replace(CAN, sample=False), redundancy=SelectiveRedundancy())
     assert session.propose(call(seat=4)) is None
     assert session.recoveries == []
 
 
-def test_a_budget_ends_it_and_turns_go_on_unprotected() -> None:
+def test_exhausted_budget_leaves_turns_unprotected() -> None:
     session = begin(redundancy=SelectiveRedundancy(), budget=RecoveryBudget(resamples=3))
     for seat in range(6):
         choice = settle(session, call(seat=seat), *([call(seat=seat)] if seat < 2 else []))
@@ -222,7 +222,7 @@ def test_a_budget_ends_it_and_turns_go_on_unprotected() -> None:
     assert (len(session.recoveries), session.pending_turn.skipped_votes) == (2, 4)
 
 
-def test_tokens_end_it_too() -> None:
+def test_exhausted_token_budget_leaves_turns_unprotected() -> None:
     session = begin(redundancy=SelectiveRedundancy(), budget=RecoveryBudget(extra_tokens=150))
     for seat in range(4):
         others = [call(seat=seat)] if seat < 2 else []
@@ -231,7 +231,7 @@ def test_tokens_end_it_too() -> None:
     assert session.pending_turn.skipped_votes == 2
 
 
-def test_only_an_election_that_goes_on_can_be_counted() -> None:
+def test_only_open_election_can_be_counted() -> None:
     session = begin(redundancy=SelectiveRedundancy())
     plan = session.propose(call(seat=4))
     assert plan is not None
@@ -243,7 +243,7 @@ def test_only_an_election_that_goes_on_can_be_counted() -> None:
         session.count_votes(plan, [call(seat=4)])
 
 
-def test_a_repaired_turn_is_judged_again_and_told_once_it_is_committed() -> None:
+def test_repaired_turn_is_judged_again_and_reported_after_commit() -> None:
     session = begin(on_fail=["roll_forward", "reprompt"])
     choice = settle(session, call(seat="4"))
     assert choice.is_repaired
@@ -260,7 +260,7 @@ def test_a_repaired_turn_is_judged_again_and_told_once_it_is_committed() -> None
     assert "was repaired" in step.extra["agentguard"]["told"][0]
 
 
-def test_a_repaired_turn_may_be_voted_on() -> None:
+def test_repaired_turn_may_be_voted_on() -> None:
     session = begin(on_fail="roll_forward", redundancy=SelectiveRedundancy())
     choice = settle(session, call(seat="4"), call(seat=4))
     assert choice.is_repaired
@@ -270,7 +270,7 @@ def test_a_repaired_turn_may_be_voted_on() -> None:
     assert set(marks) == {"repaired", "elected"}
 
 
-def test_candidates_agree_that_say_the_same_in_another_form() -> None:
+def test_equivalent_candidates_agree() -> None:
     session = begin(on_fail="roll_forward", redundancy=SelectiveRedundancy())
     choice = settle(session, call(seat=9), call(seat="4"), call(seat=4))
     assert (choice.is_repaired, choice.turn.tool_calls[0].arguments) == (True, {"seat": 4})
@@ -288,7 +288,7 @@ def test_candidates_agree_that_say_the_same_in_another_form() -> None:
     }, "where nothing repairs calls, these are three answers"
 
 
-def test_what_was_repaired_in_a_turn_that_is_then_refused_is_forgotten() -> None:
+def test_repair_of_a_refused_turn_is_discarded() -> None:
     session = begin(on_fail="roll_forward", redundancy=SelectiveRedundancy(on_fail="reprompt"))
     choice = settle(session, call(seat="4"), call(seat=5), call(seat=6))
     assert choice.plan is not None
@@ -300,7 +300,7 @@ def test_what_was_repaired_in_a_turn_that_is_then_refused_is_forgotten() -> None
     assert session.check_boundary() is None
 
 
-def test_the_same_repair_is_not_made_twice_of_one_turn() -> None:
+def test_same_repair_is_not_applied_twice_to_one_turn() -> None:
     calls = iter(("fly", "fly", "fly"))
     session = begin(on_fail="roll_forward", repair=lambda run, held: ("tool_calls[0].name", next(calls)))
     choice = settle(session, call("flee", where="x"))
@@ -309,7 +309,7 @@ def test_the_same_repair_is_not_made_twice_of_one_turn() -> None:
     assert choice.turn.tool_calls[0].name == "fly"
 
 
-def test_repairs_that_never_end_end() -> None:
+def test_number_of_repairs_is_bounded() -> None:
     session = begin(
         on_fail="roll_forward",
         repair=lambda run, held: ("tool_calls[0].name", run.steps[-1].tool_calls[0].name + "x"),
@@ -319,13 +319,13 @@ def test_repairs_that_never_end_end() -> None:
     assert len(session.recoveries) <= 8
 
 
-def test_a_repair_that_fails_is_noted_and_the_run_goes_on() -> None:
+def test_failed_repair_is_noted_and_run_continues() -> None:
     session = begin(on_fail="roll_forward", repair=lambda run, held: ("no such field", "x"))
     assert settle(session, call("flee", where="x")).plan is None
     assert [failure.error for failure in session.failures] == ["RecoveryError"]
 
 
-def test_requests_that_are_made_together_keep_their_order_and_their_failures() -> None:
+def test_concurrent_requests_keep_their_order_and_failures() -> None:
     def body() -> _sync_async.Effects[list[Any]]:
         return (yield _sync_async.Gather((1, 0, 2)))
 

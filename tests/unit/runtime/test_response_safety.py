@@ -61,7 +61,7 @@ def says(session: Session, text: str) -> None:
     session.commit(turn)
 
 
-def test_a_safe_reply_ends_the_run_and_is_asked_about_once() -> None:
+def test_safe_reply_ends_run_and_is_judged_once() -> None:
     judge = rating({})
     session = begin(ResponseSafety(judge, second_judge=judge))
     says(session, "Ask at the desk.")
@@ -75,7 +75,7 @@ def test_a_safe_reply_ends_the_run_and_is_asked_about_once() -> None:
     assert len(judge.asked) == 4
 
 
-def test_an_unsafe_reply_stops_the_run() -> None:
+def test_unsafe_reply_stops_the_run() -> None:
     session = begin(safety({"lock": UNSAFE}))
     says(session, "Pick the lock so.")
     plan = session.end()
@@ -87,7 +87,7 @@ def test_an_unsafe_reply_stops_the_run() -> None:
     assert [one.detector for one in session.findings] == ["response_safety.block"]
 
 
-def test_a_conditional_reply_is_asked_for_again_with_what_is_missing() -> None:
+def test_conditional_reply_is_regenerated_with_missing_condition() -> None:
     session = begin(safety({"dose": CONDITIONAL}))
     says(session, "The dose is two.")
     plan = session.end()
@@ -101,7 +101,7 @@ def test_a_conditional_reply_is_asked_for_again_with_what_is_missing() -> None:
     assert [one.outcome for one in session.recoveries] == [RecoveryOutcome.CONFIRMED]
 
 
-def test_who_does_not_heed_the_condition_is_not_asked_for_ever() -> None:
+def test_number_of_conditional_regenerations_is_bounded() -> None:
     session = begin(safety({"dose": CONDITIONAL}))
     says(session, "The dose is two.")
     assert session.end() is not None
@@ -113,7 +113,7 @@ def test_who_does_not_heed_the_condition_is_not_asked_for_ever() -> None:
 
 
 @pytest.mark.parametrize(("person", "action"), [(True, Escalate), (False, Stop)])
-def test_what_needs_attention_goes_to_a_person_or_no_further(person: bool, action: type) -> None:
+def test_reply_that_needs_attention_is_escalated_or_stopped(person: bool, action: type) -> None:
     session = begin(safety({"go on": ATTENTION}), can=Capabilities(reject=True, escalate=person))
     says(session, "If you cannot go on, that is that.")
     plan = session.end()
@@ -122,7 +122,7 @@ def test_what_needs_attention_goes_to_a_person_or_no_further(person: bool, actio
     assert (session.stop_reason is None) is person
 
 
-def test_judges_that_disagree_stop_nothing() -> None:
+def test_disagreeing_judges_stop_nothing() -> None:
     split = ResponseSafety(rating({"lock": UNSAFE}), second_judge=rating({}))
     session = begin(split)
     says(session, "Pick the lock so.")
@@ -134,7 +134,7 @@ def test_judges_that_disagree_stop_nothing() -> None:
 
 
 @pytest.mark.parametrize(("unknown", "stopped"), [(SafetyAction.ALLOW, False), (SafetyAction.BLOCK, True)])
-def test_judges_that_are_away_leave_it_to_the_policy(unknown: SafetyAction, stopped: bool) -> None:
+def test_unavailable_judges_follow_the_policy(unknown: SafetyAction, stopped: bool) -> None:
     away = ResponseSafety(
         DealingJudge(away=True), allow_single_judge=True, rules=SafetyRules(unknown=unknown)
     )
@@ -146,7 +146,7 @@ def test_judges_that_are_away_leave_it_to_the_policy(unknown: SafetyAction, stop
     assert session.failures
 
 
-def test_a_judges_word_does_not_undo_what_rules_refuse() -> None:
+def test_judge_does_not_override_refusal_by_rules() -> None:
     judge = rating({})
     session = begin(
         ResponseSafety(judge, second_judge=judge),
@@ -160,7 +160,7 @@ def test_a_judges_word_does_not_undo_what_rules_refuse() -> None:
     assert not judge.asked, "what is refused anyway needs no judge"
 
 
-def test_a_reply_that_was_given_away_is_rated_all_the_same() -> None:
+def test_already_delivered_reply_is_still_rated() -> None:
     session = begin(safety({"lock": UNSAFE}))
     says(session, "Pick the lock so.")
     assert session.end(is_refusable=False) is None
@@ -169,7 +169,7 @@ def test_a_reply_that_was_given_away_is_rated_all_the_same() -> None:
     assert session.findings[-1].codes == ("response_safety:unsafe",)
 
 
-def test_a_policy_that_fails_closed_stops_when_the_assessment_breaks() -> None:
+def test_fail_closed_policy_stops_on_assessment_error() -> None:
     def broken(run: Trajectory) -> Any:
         raise RuntimeError("no")
 
@@ -179,7 +179,7 @@ def test_a_policy_that_fails_closed_stops_when_the_assessment_breaks() -> None:
     assert session.stop_reason is not None
 
 
-def test_what_was_found_is_kept_with_the_run(tmp_path: Any) -> None:
+def test_assessment_is_stored_with_the_run(tmp_path: Any) -> None:
     with Store.open(tmp_path / "runs.db") as store:
         session = begin(safety({"lock": UNSAFE}), store=store)
         says(session, "Pick the lock so.")
@@ -191,7 +191,7 @@ def test_what_was_found_is_kept_with_the_run(tmp_path: Any) -> None:
     assert recovery.strategy == "stop"
 
 
-def test_a_loop_does_not_hand_on_what_is_blocked() -> None:
+def test_loop_withholds_blocked_reply() -> None:
     guard = Guard(safety=safety({"lock": UNSAFE}))
     with guard.run("How do I get in?") as run:
         while not run.done:
@@ -206,7 +206,7 @@ def test_a_loop_does_not_hand_on_what_is_blocked() -> None:
     assert run.answer == "Ask a doctor."
 
 
-def test_a_loop_asks_a_person_and_goes_on_with_the_answer() -> None:
+def test_loop_escalates_and_continues_with_the_decision() -> None:
     replies = iter(["I do not care how you feel.", "I am sorry. Call 112."])
     guard = Guard(safety=safety({"care": ATTENTION}))
     asked: list[str] = []
@@ -224,7 +224,7 @@ def test_a_loop_asks_a_person_and_goes_on_with_the_answer() -> None:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_client_never_sees_what_is_blocked_or_asked_for_again(stream: bool) -> None:
+def test_client_never_sees_blocked_or_regenerated_reply(stream: bool) -> None:
     replies: list[str] = []
 
     def model(body: dict[str, Any]) -> Any:
@@ -250,7 +250,7 @@ def test_a_client_never_sees_what_is_blocked_or_asked_for_again(stream: bool) ->
     assert [one.stop_reason is None for one in world.sessions] == [False, True]
 
 
-def test_an_event_loop_goes_on_while_judges_are_asked() -> None:
+def test_event_loop_is_not_blocked_by_judges() -> None:
     beat = threading.Event()
     guard = make(safety=ResponseSafety(rating({}, before=lambda: beat.wait(20)), allow_single_judge=True))
 
@@ -274,7 +274,7 @@ def test_an_event_loop_goes_on_while_judges_are_asked() -> None:
         assert asyncio.run(ask(server.url)) == "Ask at the desk."
 
 
-def test_recorded_runs_are_rated_beside_their_diagnosis() -> None:
+def test_recorded_runs_are_rated_with_their_diagnosis() -> None:
     steps = (
         Step(index=0, source=Source.USER, agent="user", content="How do I get in?"),
         Step(index=1, source=Source.AGENT, agent="clerk", content="Pick the lock so."),

@@ -65,7 +65,7 @@ def recovery(
     return Recovery(run="r", id=id, plan=plan, trigger="exact_loop", at_step=at)
 
 
-def test_budgets_and_recoveries_come_back(store: Store) -> None:
+def test_budgets_and_recoveries_are_restored(store: Store) -> None:
     options: dict[str, Any] = {
         "on_fail": "rollback",
         "budget": RecoveryBudget(rollbacks=3, rollbacks_per_step=1),
@@ -87,7 +87,7 @@ def test_budgets_and_recoveries_come_back(store: Store) -> None:
     )
 
 
-def test_outcomes_come_back_and_what_failed_is_not_tried_again(store: Store) -> None:
+def test_outcomes_are_restored_and_failed_plans_are_not_repeated(store: Store) -> None:
     options: dict[str, Any] = {"on_fail": ["rollback", "drop_tool"]}
     first = begun(store, **options)
     loop(first)
@@ -106,7 +106,7 @@ def test_outcomes_come_back_and_what_failed_is_not_tried_again(store: Store) -> 
     assert [one.id for one in second.recoveries] == [0, 1]
 
 
-def test_a_recovery_that_was_made_is_not_made_again(store: Store) -> None:
+def test_executed_recovery_is_not_repeated(store: Store) -> None:
     first = begun(store, on_fail="nudge")
     loop(first)
     assert first.check_boundary() is not None
@@ -118,7 +118,7 @@ def test_a_recovery_that_was_made_is_not_made_again(store: Store) -> None:
     assert again(store, on_fail="nudge").pending_messages == ()
 
 
-def test_an_event_is_stored_as_a_whole_or_not_at_all(store: Store) -> None:
+def test_event_is_stored_atomically(store: Store) -> None:
     units: list[tuple[Any, ...]] = []
     real = store._writer.write
 
@@ -135,7 +135,7 @@ def test_an_event_is_stored_as_a_whole_or_not_at_all(store: Store) -> None:
     assert [type(row).__name__ for row in unit] == ["RecoveryRow", "BranchRow"]
 
 
-def test_a_stopped_run_stays_stopped(store: Store) -> None:
+def test_stopped_run_stays_stopped(store: Store) -> None:
     first = begun(store, on_fail="stop")
     loop(first)
     first.check_boundary()
@@ -143,7 +143,7 @@ def test_a_stopped_run_stays_stopped(store: Store) -> None:
     assert again(store, on_fail="stop").stop_reason == first.stop_reason
 
 
-def test_a_run_that_has_ended_stays_ended(store: Store) -> None:
+def test_ended_run_stays_ended(store: Store) -> None:
     first = begun(store)
     first.commit(turn(where="window"))
     assert first.end() is None
@@ -153,13 +153,13 @@ def test_a_run_that_has_ended_stays_ended(store: Store) -> None:
     assert second.end() is None
 
 
-def test_a_run_begun_anew_under_its_id_replaces_what_was_stored(store: Store) -> None:
+def test_restarted_run_with_same_id_replaces_stored_run(store: Store) -> None:
     loop(begun(store, on_fail="nudge"), 3)
     begun(store, on_fail="nudge")
     assert len(again(store)) == 1
 
 
-def test_rows_that_no_guard_wrote_are_left_out(store: Store) -> None:
+def test_foreign_rows_are_ignored(store: Store) -> None:
     from agentguard.store.db.rows import RecoveryRow
 
     first = begun(store, on_fail="nudge")
@@ -169,7 +169,7 @@ def test_rows_that_no_guard_wrote_are_left_out(store: Store) -> None:
     assert again(store).recoveries == first.recoveries
 
 
-def test_what_is_untold_is_what_was_said_since_the_last_step() -> None:
+def test_pending_messages_are_those_since_the_last_step() -> None:
     nudge = recovery(0, SendMessage(text="a"), at=4)
     refused = recovery(1, Reject(), SendMessage(text="b"), at=5, tier=RecoveryTier.REJECT, undone=1)
     back = recovery(
@@ -184,7 +184,7 @@ def test_what_is_untold_is_what_was_said_since_the_last_step() -> None:
     assert list_pending_messages([], 0) == []
 
 
-def test_what_a_run_has_lost_and_what_its_task_was_given() -> None:
+def test_disabled_tools_and_restart_note_are_restored() -> None:
     session = Guard(localizer=LastErrorLocalizer()).session(META, CAN)
     session.recoveries += [
         recovery(0, DisableTools(tools=("find",)), at=2),
@@ -195,7 +195,7 @@ def test_what_a_run_has_lost_and_what_its_task_was_given() -> None:
     assert get_restart_note(session) == "second"
 
 
-def test_the_agent_is_told_what_is_lost_and_what_stands() -> None:
+def test_agent_is_informed_of_lost_steps_and_remaining_effects() -> None:
     session = Guard(localizer=LastErrorLocalizer(), tools={}).session(META, CAN)
     for seat in (4, 5):
         claim = session.begin_tool("book", {"seat": seat})
@@ -212,7 +212,7 @@ def test_the_agent_is_told_what_is_lost_and_what_stands() -> None:
     assert again_claim.decision.value == "reuse"
 
 
-def test_steps_that_a_framework_does_not_have_are_left() -> None:
+def test_steps_missing_in_the_framework_are_abandoned() -> None:
     session = Guard(localizer=LastErrorLocalizer()).session(META, CAN)
     for where in "abc":
         session.commit(turn(where=where))
@@ -225,7 +225,7 @@ def test_steps_that_a_framework_does_not_have_are_left() -> None:
     assert len(session) == 2
 
 
-def test_a_stop_of_an_earlier_process_is_read_from_its_recovery(store: Store) -> None:
+def test_stop_of_an_earlier_process_is_read_from_its_recovery(store: Store) -> None:
     first = begun(store)
     store.write(to_recovery_row(recovery(0, Stop(reason="enough"), at=1, tier=RecoveryTier.STOP)))
     first.commit(turn())

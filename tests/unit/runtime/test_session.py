@@ -84,7 +84,7 @@ def loop(session: Session, times: int = 3) -> None:
         session.commit(turn())
 
 
-def test_nothing_is_done_to_a_run_that_goes_well() -> None:
+def test_clean_run_is_unchanged() -> None:
     session = begin()
     for place in ("aisle", "window", "front"):
         assert session.check_boundary() is None
@@ -97,7 +97,7 @@ def test_nothing_is_done_to_a_run_that_goes_well() -> None:
     assert (session.has_ended, session.recoveries, session.run.branches) == (True, [], ())
 
 
-def test_a_loop_is_taken_back_and_the_record_forks() -> None:
+def test_loop_is_rolled_back_and_record_branches() -> None:
     session = begin(on_fail="rollback")
     loop(session)
     plan = session.check_boundary()
@@ -112,7 +112,7 @@ def test_a_loop_is_taken_back_and_the_record_forks() -> None:
     assert "taken back" in step.extra["agentguard"]["told"][0]
 
 
-def test_it_is_confirmed_when_the_loop_does_not_come_again() -> None:
+def test_recovery_is_confirmed_if_loop_does_not_recur() -> None:
     session = begin(on_fail="rollback")
     loop(session)
     session.check_boundary()
@@ -122,7 +122,7 @@ def test_it_is_confirmed_when_the_loop_does_not_come_again() -> None:
     assert [recovery.outcome for recovery in session.recoveries] == [RecoveryOutcome.CONFIRMED]
 
 
-def test_it_is_refuted_when_it_does_and_the_next_hypothesis_is_tried() -> None:
+def test_recovery_is_refuted_if_loop_recurs_and_next_hypothesis_is_tried() -> None:
     session = begin(on_fail="rollback", ranks=(1,), budget=RecoveryBudget(rollbacks=3, rollbacks_per_step=1))
     loop(session)
     session.check_boundary()
@@ -136,7 +136,7 @@ def test_it_is_refuted_when_it_does_and_the_next_hypothesis_is_tried() -> None:
     ]
 
 
-def test_a_budget_ends_it() -> None:
+def test_exhausted_budget_stops_recovery() -> None:
     session = begin(on_fail="rollback", budget=RecoveryBudget(rollbacks=1))
     for _ in range(5):
         loop(session)
@@ -144,7 +144,7 @@ def test_a_budget_ends_it() -> None:
     assert len(session.recoveries) == 1
 
 
-def test_a_turn_is_refused_before_its_tools_run() -> None:
+def test_turn_is_refused_before_its_tools_run() -> None:
     session = begin(on_fail="rollback")
     plan = session.propose(turn("buy", seen=None))
     assert plan is not None
@@ -155,7 +155,7 @@ def test_a_turn_is_refused_before_its_tools_run() -> None:
     assert session.propose(turn("find", seen=None)) is None
 
 
-def test_what_cannot_be_refused_is_done_at_the_boundary() -> None:
+def test_unrefusable_turn_is_handled_at_the_boundary() -> None:
     session = begin(on_fail="nudge")
     assert session.propose(turn("buy", seen=None)) is None
     session.commit(turn("buy", seen="unknown tool"))
@@ -166,7 +166,7 @@ def test_what_cannot_be_refused_is_done_at_the_boundary() -> None:
     assert session.check_boundary() is None
 
 
-def test_a_stop_before_the_tools_run_ends_the_run() -> None:
+def test_stop_before_tools_ends_the_run() -> None:
     session = begin(on_fail="stop")
     plan = session.propose(turn("buy", seen=None))
     assert plan is not None
@@ -175,7 +175,7 @@ def test_a_stop_before_the_tools_run_ends_the_run() -> None:
     assert session.end() is None
 
 
-def test_an_end_that_is_not_accepted_is_refused_with_the_reason() -> None:
+def test_unaccepted_end_is_rejected_with_reason() -> None:
     verdicts = iter(["no seat was booked", True])
     session = begin(accept=lambda run: next(verdicts), on_fail="rollback", ranks=(1,))
     session.commit(turn(seen="seat 4 is free"))
@@ -190,7 +190,7 @@ def test_an_end_that_is_not_accepted_is_refused_with_the_reason() -> None:
     assert session.recoveries[0].outcome is RecoveryOutcome.CONFIRMED
 
 
-def test_a_refused_end_without_anything_left_to_do_ends() -> None:
+def test_rejected_end_without_remaining_strategy_ends_the_run() -> None:
     session = begin(
         accept=lambda run: False, on_fail="rollback", ranks=(1,), budget=RecoveryBudget(rollbacks=1)
     )
@@ -202,7 +202,7 @@ def test_a_refused_end_without_anything_left_to_do_ends() -> None:
 
 
 @pytest.mark.parametrize(("on_error", "stopped"), [("fail_open", False), ("fail_closed", True)])
-def test_a_part_that_fails_is_noted(on_error: str, stopped: bool) -> None:
+def test_failing_part_is_noted(on_error: str, stopped: bool) -> None:
     def accept(run: Trajectory) -> bool:
         raise KeyError("text of the run")
 
@@ -214,7 +214,7 @@ def test_a_part_that_fails_is_noted(on_error: str, stopped: bool) -> None:
     assert "text" not in (session.stop_reason or "")
 
 
-def test_observers_see_the_beginning_and_the_outcome() -> None:
+def test_observers_receive_plan_and_outcome() -> None:
     seen: list[RecoveryOutcome] = []
     guard = Guard(
         localizer=Ranks(),
@@ -229,7 +229,7 @@ def test_observers_see_the_beginning_and_the_outcome() -> None:
     assert seen == [RecoveryOutcome.PENDING, RecoveryOutcome.CONFIRMED]
 
 
-def test_findings_of_a_line_that_was_left_are_gone() -> None:
+def test_findings_of_abandoned_branch_are_removed() -> None:
     session = begin(on_fail="rollback")
     loop(session)
     assert any(finding.detector == "exact_loop" for finding in session.findings)
@@ -237,7 +237,7 @@ def test_findings_of_a_line_that_was_left_are_gone() -> None:
     assert not any(finding.detector == "exact_loop" for finding in session.findings)
 
 
-def test_an_override_holds_for_new_runs_alone() -> None:
+def test_override_applies_only_to_new_runs() -> None:
     guard = Guard(localizer=Ranks(), recover=RecoveryPolicy(on_fail="stop"))
     with guard.override(recover=RecoveryPolicy(on_fail="nudge"), detectors={"exact_loop": None}):
         inside = guard.session(META, CAN)
@@ -253,21 +253,21 @@ def test_an_override_holds_for_new_runs_alone() -> None:
     assert guard.detectors is None
 
 
-def test_a_finding_below_the_threshold_sets_nothing_off() -> None:
+def test_finding_below_threshold_triggers_nothing() -> None:
     session = begin(on_fail="stop", threshold=0.99)
     loop(session)
     assert session.findings
     assert session.check_boundary() is None
 
 
-def test_the_time_the_guard_took_is_kept() -> None:
+def test_guard_time_is_recorded() -> None:
     session = begin()
     loop(session)
     assert session.overhead_s > 0
     assert all(isinstance(finding, Finding) for finding in session.findings)
 
 
-def test_a_session_that_nobody_holds_is_gone_without_a_collection() -> None:
+def test_unreferenced_session_is_freed_without_garbage_collection() -> None:
     """A proxy ends hundreds per second: sessions that wait for the collector would dominate its memory."""
     session = begin(on_fail=["nudge", "rollback"])
     for at in range(6):

@@ -20,7 +20,7 @@ from tests.unit.schemata.builders import schema
 
 
 @given(confirmed=st.integers(0, 60), refuted=st.integers(0, 60))
-def test_it_is_the_beta_posterior_below_one_half(confirmed: int, refuted: int) -> None:
+def test_refutation_probability_is_the_beta_posterior_below_half(confirmed: int, refuted: int) -> None:
     expected = float(beta.cdf(0.5, confirmed + 1, refuted + 1))
     assert probability_mostly_wrong(confirmed, refuted) == pytest.approx(expected, abs=1e-9)
 
@@ -29,13 +29,11 @@ def test_it_is_the_beta_posterior_below_one_half(confirmed: int, refuted: int) -
     ("confirmed", "refuted", "expected"),
     [(0, 0, False), (0, 3, False), (0, 4, True), (1, 4, False), (5, 5, False), (3, 30, True), (30, 3, False)],
 )
-def test_refuted_means_wrong_more_often_than_right_beyond_doubt(
-    confirmed: int, refuted: int, expected: bool
-) -> None:
+def test_schema_is_refuted_if_wrong_beyond_doubt(confirmed: int, refuted: int, expected: bool) -> None:
     assert CachePolicy().is_refuted(replace(schema(), confirmed=confirmed, refuted=refuted)) is expected
 
 
-def test_stale_counts_from_the_last_time_anything_happened() -> None:
+def test_staleness_counts_from_the_last_activity() -> None:
     rules = CachePolicy(stale_after_s=10 * DAY_S)
     old = replace(schema(), created_at=0.0, updated_at=DAY_S)
     assert not rules.is_stale(old, 11 * DAY_S)
@@ -43,7 +41,7 @@ def test_stale_counts_from_the_last_time_anything_happened() -> None:
     assert not rules.is_stale(replace(old, used_at=5 * DAY_S), 12 * DAY_S)
 
 
-def test_kinds_fit_if_they_share_a_code_or_one_has_none() -> None:
+def test_kinds_match_if_they_share_a_code_or_one_has_none() -> None:
     one, other = schema(codes=("mast:a", "mast:b")), schema(run="r2", codes=("mast:b",))
     assert are_compatible(one, other)
     assert are_compatible(one, schema(run="r2"))
@@ -66,12 +64,12 @@ def test_kinds_fit_if_they_share_a_code_or_one_has_none() -> None:
         {"refutation_threshold": 1.0},
     ],
 )
-def test_a_setting_out_of_its_range_is_refused(wrong: dict[str, float]) -> None:
+def test_setting_out_of_range_is_rejected(wrong: dict[str, float]) -> None:
     with pytest.raises(ConfigError, match=next(iter(wrong))):
         CachePolicy(**wrong)  # type: ignore[arg-type]
 
 
-def test_a_schema_is_proven_by_runs_and_trusted_by_what_they_showed() -> None:
+def test_schema_is_proven_by_runs_and_trusted_by_outcomes() -> None:
     one = schema("loop", "r1")
     assert posterior_trust(one) == 0.5
     assert not CachePolicy().is_proven(replace(one, confirmed=1))

@@ -68,24 +68,24 @@ def test_each_kind_without_a_code_is_proposed() -> None:
     assert "It declares the end." in gives_up.definition
 
 
-def test_the_level_is_found_where_none_is_given() -> None:
+def test_default_level_is_estimated() -> None:
     assert len(propose_codes(MANY, vectors(MANY))) == 2
 
 
 @settings(max_examples=15)
 @given(st.permutations(MANY))
-def test_order_is_no_matter(many: list[ErrorSchema]) -> None:
+def test_order_does_not_change_clusters(many: list[ErrorSchema]) -> None:
     assert propose_codes(many, vectors(many)) == propose_codes(MANY, vectors(MANY))
 
 
-def test_a_cluster_like_a_code_is_not_proposed() -> None:
+def test_cluster_similar_to_a_code_is_not_proposed() -> None:
     uncoded = [made("errs", number, id=f"u{number}", codes=()) for number in range(6)]
     coded = [made("errs", number) for number in range(6)]
     with pytest.raises(InputError, match="not covered by any code, but no 4 of them"):
         propose_codes([*coded, *uncoded], vectors([*coded, *uncoded]), min_similarity=0.8)
 
 
-def test_a_code_that_resembles_no_other_coded_schema_covers_nothing() -> None:
+def test_code_without_similar_schemata_covers_nothing() -> None:
     odd = [made("gives_up", number, codes=(f"mine:c{number}",)) for number in range(1)]
     rest = [made("gives_up", number) for number in range(1, 4)]
     proposals = propose_codes([*odd, *rest], vectors([*odd, *rest]), min_similarity=0.8)
@@ -94,13 +94,13 @@ def test_a_code_that_resembles_no_other_coded_schema_covers_nothing() -> None:
 
 
 @pytest.mark.parametrize("count", [0, 1, 3])
-def test_too_little_is_refused_and_said(count: int) -> None:
+def test_too_few_schemata_are_rejected_with_reason(count: int) -> None:
     few = [made("gives_up", number) for number in range(count)]
     with pytest.raises(InputError, match="too little to induce from"):
         propose_codes(few, vectors(few))
 
 
-def test_failures_of_one_question_alone_are_no_kind() -> None:
+def test_failures_of_one_question_are_not_a_kind() -> None:
     same = [
         replace(one, provenance=replace(one.provenance, groups=("one task",)))
         for one in MANY
@@ -110,12 +110,12 @@ def test_failures_of_one_question_alone_are_no_kind() -> None:
         propose_codes(same, vectors(same), min_similarity=0.5)
 
 
-def test_support_counts_and_not_schemata() -> None:
+def test_support_counts_instead_of_schemata() -> None:
     two = [made("gives_up", number, support=5) for number in range(2)]
     assert propose_codes(two, vectors(two), min_similarity=0.5)[0].support == 10
 
 
-def test_schemata_without_a_vector_are_left_out_and_rows_must_match() -> None:
+def test_schemata_without_vector_are_omitted_and_rows_must_match() -> None:
     empty = replace(made("gives_up", 99), traits={}, signature=())
     many = [*MANY, empty]
     assert propose_codes(many, vectors(many), min_similarity=0.8)[1].size == 6
@@ -123,7 +123,7 @@ def test_schemata_without_a_vector_are_left_out_and_rows_must_match() -> None:
         propose_codes(MANY, vectors(MANY[:-1]))
 
 
-def test_free_texts_without_traits_are_named_too() -> None:
+def test_free_texts_without_traits_are_named() -> None:
     chat = [
         made("gives_up", number, traits={}, signature=("The agent stops asking.", "It leaves."))
         for number in range(4)
@@ -135,7 +135,7 @@ def test_free_texts_without_traits_are_named_too() -> None:
     assert proposals[0].code.startswith("kind_")
 
 
-def test_what_most_have_is_taken_over() -> None:
+def test_majority_content_is_adopted() -> None:
     many = [
         made("gives_up", number, module="reflection", correction="Retry." if number else "Stop.")
         for number in range(4)
@@ -180,14 +180,14 @@ def test_induced_proposals_make_a_valid_taxonomy(tmp_path: Path) -> None:
     assert len(read_taxonomy(path).codes) == 2
 
 
-def test_no_taxonomy_of_nothing_or_of_a_bad_name() -> None:
+def test_empty_or_badly_named_taxonomy_is_rejected() -> None:
     with pytest.raises(TaxonomyError, match="at least one code"):
         format_taxonomy(())
     with pytest.raises(TaxonomyError, match="no name of a taxonomy"):
         format_taxonomy((ONE,), name="My Codes")
 
 
-def test_accepting_makes_a_file_and_adds_to_it(tmp_path: Path) -> None:
+def test_accept_creates_and_extends_a_file(tmp_path: Path) -> None:
     path = tmp_path / "new" / "mine.yaml"
     assert [code.id for code in accept_proposals(path, (ONE,)).codes] == ["gives_up"]
     assert [code.id for code in accept_proposals(path, (TWO,)).codes] == ["gives_up", "invents"]
@@ -217,7 +217,7 @@ source:
 
 
 @pytest.mark.parametrize("newline", ["\n", "\r\n"])
-def test_a_users_file_keeps_its_layout(tmp_path: Path, newline: str) -> None:
+def test_file_of_a_user_keeps_its_layout(tmp_path: Path, newline: str) -> None:
     path = tmp_path / "own.yaml"
     path.write_bytes(OWN.replace("\n", newline).encode())
     before = read_taxonomy(path).codes
@@ -229,7 +229,7 @@ def test_a_users_file_keeps_its_layout(tmp_path: Path, newline: str) -> None:
     assert text.index("- id: gives_up") < text.index("# about the work")
 
 
-def test_a_code_that_is_there_is_never_overwritten(tmp_path: Path) -> None:
+def test_existing_code_is_never_overwritten(tmp_path: Path) -> None:
     path = tmp_path / "own.yaml"
     path.write_text(OWN)
     with pytest.raises(TaxonomyError, match=r"own\.yaml, field codes: there is a code 'lost' already"):
@@ -240,7 +240,7 @@ def test_a_code_that_is_there_is_never_overwritten(tmp_path: Path) -> None:
     assert path.read_text() == OWN
 
 
-def test_a_file_that_cannot_be_added_to_stays_as_it_is(tmp_path: Path) -> None:
+def test_unextendable_file_is_unchanged(tmp_path: Path) -> None:
     brackets = tmp_path / "own.yaml"
     text = OWN[: OWN.index("codes:")] + "codes: [{id: a, title: A, definition: B}]\n"
     text += "summary: S\nsource: {work: W}\n"

@@ -57,7 +57,7 @@ def told(schema: ErrorSchema) -> tuple[object, ...]:
     )  # fmt: skip
 
 
-def test_a_schema_says_what_the_portrait_of_the_step_says() -> None:
+def test_schema_contains_the_step_profile() -> None:
     record = invented()
     findings = detect(record.trajectory).findings
     schema = distilled(record)
@@ -76,14 +76,14 @@ def test_a_schema_says_what_the_portrait_of_the_step_says() -> None:
     assert (schema.version, schema.support, schema.used) == (1, 1, 0)
 
 
-def test_the_same_failure_told_otherwise_gives_the_same_schema() -> None:
+def test_paraphrased_failure_gives_the_same_schema() -> None:
     mine, theirs = distilled(invented(LISBON)), distilled(invented(BERGEN))
     assert told(mine) == told(theirs)
     assert mine.id != theirs.id  # two runs, two failures
     assert mine.id == distilled(invented(LISBON)).id
 
 
-def test_nothing_of_the_label_enters_the_text() -> None:
+def test_label_text_is_absent_from_schema() -> None:
     reason = f"{LISBON.worker} invents {LISBON.thing} at step {GOLD}"
     schema = distilled(invented(reason=reason))
     assert told(schema) == told(distilled(invented(reason="")))
@@ -94,7 +94,7 @@ def test_nothing_of_the_label_enters_the_text() -> None:
     assert not any(character.isdigit() for character in whole)
 
 
-def test_another_agent_in_the_label_changes_nothing() -> None:
+def test_agent_of_label_does_not_change_schema() -> None:
     record = invented()
     cause = RootCause(step=GOLD, agent="Somebody_Else")
     assert distilled(replace(record, annotation=replace(record.annotation, root_cause=cause))) == distilled(
@@ -102,7 +102,7 @@ def test_another_agent_in_the_label_changes_nothing() -> None:
     )
 
 
-def test_codes_and_module_of_the_label_come_first() -> None:
+def test_codes_and_module_of_label_come_first() -> None:
     record = invented()
     cause = RootCause(step=GOLD, module="planning", codes=("mast:task_derailment", "Lisbon is wrong"))
     schema = distilled(replace(record, annotation=replace(record.annotation, root_cause=cause)))
@@ -121,21 +121,21 @@ def test_codes_and_module_of_the_label_come_first() -> None:
         Annotation(failed=True, root_cause=RootCause(step=-1)),
     ],
 )
-def test_what_cannot_be_distilled_is_none(annotation: Annotation) -> None:
+def test_undistillable_failure_gives_none(annotation: Annotation) -> None:
     assert DISTILLER.distill(replace(invented(), annotation=annotation), ()) is None
 
 
-def test_a_run_without_steps_gives_none() -> None:
+def test_run_without_steps_gives_none() -> None:
     record = invented()
     empty = replace(record.trajectory, steps=())
     assert DISTILLER.distill(replace(record, trajectory=empty), ()) is None
 
 
-def test_a_report_of_what_was_run_stands_for_the_step_that_handed_it_over() -> None:
+def test_executed_report_represents_the_step_that_ran_it() -> None:
     assert told(distilled(invented(step=GOLD + 1))) == told(distilled(invented(step=GOLD)))
 
 
-def test_codes_come_from_what_was_brought_back_where_the_step_itself_has_none() -> None:
+def test_codes_default_to_findings_of_the_next_step() -> None:
     record = invented()
     back = Finding(
         detector="tool_error", step=GOLD + 1, codes=("mine:broke",), probability=0.5, message="",
@@ -150,13 +150,13 @@ def test_codes_come_from_what_was_brought_back_where_the_step_itself_has_none() 
     assert both.codes == ("mine:here",)
 
 
-def test_an_injected_failure_says_so() -> None:
+def test_injected_failure_is_marked() -> None:
     record = invented()
     marked = replace(record, annotation=replace(record.annotation, extra={"origin": "injected"}))
     assert distilled(marked).provenance.origin is SchemaOrigin.INJECTED
 
 
-def test_a_diagnosis_is_distilled_like_a_label() -> None:
+def test_diagnosis_is_distilled_like_a_label() -> None:
     record = invented()
     findings = detect(record.trajectory).findings
     first = Hypothesis(step=GOLD, agent=LISBON.worker, correction="Search again and verify the result.")
@@ -177,7 +177,7 @@ def test_a_diagnosis_is_distilled_like_a_label() -> None:
     assert DISTILLER.distill_diagnosis(record.trajectory, diagnosis, hypothesis=2) is None
 
 
-def test_a_run_without_group_and_task_has_no_group() -> None:
+def test_run_without_group_and_task_has_no_group() -> None:
     run = replace(invented().trajectory, task="")
     schema = DISTILLER.distill_step(run, (), FailureLocation(step=GOLD))
     assert schema is not None
@@ -211,7 +211,7 @@ PLAINER = Delexicalizer(invented().trajectory)
         ("", (), (), None, ""),
     ],
 )
-def test_the_correction_says_nothing_of_the_topic(
+def test_correction_contains_no_topic_words(
     given: str, found: tuple[str, ...], codes: tuple[str, ...], module: str | None, expected: str
 ) -> None:
     said = select_correction(given, [finding(text) for text in found], codes, module, PLAINER)
@@ -219,7 +219,7 @@ def test_the_correction_says_nothing_of_the_topic(
     assert bool(said) == bool(expected)
 
 
-def test_contrast_tells_what_sets_a_step_apart() -> None:
+def test_contrast_names_the_distinguishing_traits() -> None:
     def look(step: int, **traits: float) -> StepProfile:
         return StepProfile(
             step=step, traits={name.replace("__", ":"): w for name, w in traits.items()}, words=""
@@ -240,12 +240,12 @@ def test_contrast_tells_what_sets_a_step_apart() -> None:
     assert trait_similarity({"a": 0.5}, {"a": 1.0}) == pytest.approx(1.0)
 
 
-def test_two_casts_of_the_same_play_differ_only_in_provenance() -> None:
+def test_runs_with_exchanged_names_differ_only_in_provenance() -> None:
     third = Cast(lead="X_1", worker="Y", shell="Z", thing="q", place="W", first="111", last="22.33", run="c")
     assert distilled(invented(third)).heuristics == distilled(invented()).heuristics
 
 
-def test_no_schema_of_recorded_failures_holds_a_name_or_number_of_its_run() -> None:
+def test_schemata_of_recorded_failures_contain_no_names_or_numbers() -> None:
     from agentguard.trajectory.formats.reader import load_records
 
     for record in load_records(shared_data("who_and_when"))[::20]:
@@ -314,7 +314,7 @@ def test_any_failure_can_be_distilled(turned: list[tuple[Source, str, str]], tas
     )
 
 
-def test_the_example_in_the_documentation_is_real() -> None:
+def test_example_in_the_documentation_is_real() -> None:
     page = " ".join((Path(__file__).parents[3] / "docs" / "schemata.md").read_text("utf-8").split())
     schema = distilled(invented())
     assert " ".join(schema.to_lines()) in page

@@ -160,56 +160,56 @@ TestAgainstTheModel.settings = settings(max_examples=40, stateful_step_count=25,
 
 
 class TestSearch:
-    def test_the_nearest_comes_first(self) -> None:
+    def test_nearest_schema_comes_first(self) -> None:
         held = index_of(schema("a", "plan leaves out a part"), schema("b"), schema("c", "loop of one call"))
         (found,) = held.search(["a tool error was ignored"], 2)
         assert named(found)[0] == "b"
         assert found[0].similarity > 0.99 > found[1].similarity
 
-    def test_an_empty_index_finds_nothing(self) -> None:
+    def test_empty_index_finds_nothing(self) -> None:
         assert SchemaIndex().search(["error", "plan"], 3) == ((), ())
         assert SchemaIndex().vectors()[0] == ()
         emptied = index_of(schema("a"))
         emptied.remove(["a"])
         assert emptied.search(["error"], 3) == ((),)
 
-    def test_asking_nothing(self) -> None:
+    def test_empty_query_list_gives_empty_result(self) -> None:
         assert index_of(schema("a")).search([], 3) == ()
 
-    def test_more_than_there_are(self) -> None:
+    def test_k_above_size_returns_all(self) -> None:
         held = index_of(schema("b"), schema("a"))
         assert named(held.search(["error"], 50)[0]) == ["a", "b"]
 
-    def test_equals_are_ordered_by_id_wherever_they_stand(self) -> None:
+    def test_ties_are_ordered_by_id(self) -> None:
         names = [f"s{i:03d}" for i in range(200)]
         order = np.random.default_rng(3).permutation(names).tolist()
         held = index_of(*(schema(name) for name in order))
         for batch in (["error"], ["error"] * 7, ["plan", "error ignored", "error"]):
             assert named(held.search(batch, 30)[-1]) == names[:30]
 
-    def test_a_text_without_known_words_is_like_nothing(self) -> None:
+    def test_text_without_known_words_has_no_similarity(self) -> None:
         held = index_of(schema("b"), schema("a"), schema("c", groups=["Q"]))
         (found,) = held.search(["?"], 2, excluded_groups=["q"])
         assert [(m.schema.id, m.similarity) for m in found] == [("a", 0.0), ("b", 0.0)]
 
-    def test_leaving_out_a_group_still_gives_k(self) -> None:
+    def test_excluded_group_still_gives_k_results(self) -> None:
         near = [schema(f"n{i}", "tool error ignored", groups=["The question?"]) for i in range(40)]
         far = [schema(f"f{i}", f"plan loop {i}") for i in range(5)]
         held = index_of(*near, *far)
         (found,) = held.search(["tool error ignored"], 5, excluded_groups=["the QUESTION"])
         assert sorted(named(found)) == [s.id for s in far]
 
-    def test_a_merged_schema_is_left_out_for_each_of_its_questions(self) -> None:
+    def test_merged_schema_is_excluded_for_each_of_its_groups(self) -> None:
         held = index_of(schema("a", groups=["One?", "Two?"]), schema("b"))
         for question in ("one", "two"):
             assert named(held.search(["error"], 2, excluded_groups=[question])[0]) == ["b"]
         assert len(held.search(["error"], 2, excluded_groups=["?!"])[0]) == 2
 
-    def test_one_question_may_be_given_as_text(self) -> None:
+    def test_excluded_group_may_be_a_string(self) -> None:
         held = index_of(schema("a", groups=["One?"]), schema("b"))
         assert named(held.search(["error"], 2, excluded_groups="One?")[0]) == ["b"]
 
-    def test_retired_ones_and_other_origins_are_passed_over(self) -> None:
+    def test_retired_schemata_and_other_origins_are_skipped(self) -> None:
         held = index_of(
             schema("a", status=SchemaStatus.RETIRED),
             schema("b", origin=SchemaOrigin.INJECTED),
@@ -219,7 +219,7 @@ class TestSearch:
         assert named(held.search(["error"], 9, origin=SchemaOrigin.NATURAL)[0]) == ["c"]
         assert named(held.search(["error"], 9, only_active=False)[0]) == ["a", "b", "c"]
 
-    def test_many_queries_in_several_products_are_answered_like_one_by_one(self, monkeypatch: Any) -> None:
+    def test_batched_queries_equal_single_queries(self, monkeypatch: Any) -> None:
         from agentguard.schemata import index
 
         rng = np.random.default_rng(1)
@@ -230,7 +230,7 @@ class TestSearch:
         assert held.search(asked, 4) == whole
         assert tuple(held.search([text], 4)[0] for text in asked) == whole
 
-    def test_it_does_not_matter_in_which_order_they_came(self) -> None:
+    def test_insertion_order_does_not_matter(self) -> None:
         rng = np.random.default_rng(5)
         some = [schema(f"s{i}", " ".join(rng.choice(WORDS, 4))) for i in range(80)]
         straight, crooked = index_of(*some), SchemaIndex()
@@ -242,33 +242,33 @@ class TestSearch:
         assert straight.search(asked, 9) == crooked.search(asked, 9)
 
     @given(text=st.text(st.characters(), max_size=300))
-    def test_any_text_can_be_asked_and_held(self, text: str) -> None:
+    def test_any_text_can_be_queried_and_stored(self, text: str) -> None:
         held = index_of(schema("a", text), schema("b"), trait_weight=0.2)
         (found,) = held.search([text], 2)
         assert len(found) == 2
         assert all(-1 <= match.similarity <= 1 for match in found)
 
-    def test_a_huge_text_is_bounded(self) -> None:
+    def test_huge_text_is_bounded(self) -> None:
         huge = "word " * 10**6
         assert len(index_of(schema("a", huge)).search([huge], 1)[0]) == 1
 
     @pytest.mark.parametrize("k", [0, -1])
-    def test_k_below_one(self, k: int) -> None:
+    def test_k_below_one_is_rejected(self, k: int) -> None:
         with pytest.raises(ConfigError, match="k is"):
             SchemaIndex().search(["x"], k)
 
     @pytest.mark.parametrize("one", ["error", Profile(text="error"), schema("a")])
-    def test_one_item_instead_of_several(self, one: Any) -> None:
+    def test_single_item_instead_of_list_is_rejected(self, one: Any) -> None:
         with pytest.raises(InputError, match="one item"):
             index_of(schema("a")).search(one, 1)
 
-    def test_what_cannot_be_looked_up(self) -> None:
+    def test_invalid_query_is_rejected(self) -> None:
         with pytest.raises(InputError, match="record 1: int cannot be looked up"):
             index_of(schema("a")).search(["error", 3], 1)  # type: ignore[list-item]
 
 
 class TestTraits:
-    def test_the_likeness_is_the_weighted_mean_of_both(self) -> None:
+    def test_similarity_is_the_weighted_mean_of_text_and_traits(self) -> None:
         one = schema("a", "tool error ignored", traits={"finding:a": 1.0})
         asked = Profile(text="tool error ignored", traits={"finding:b": 0.4})
         shares = [
@@ -279,7 +279,7 @@ class TestTraits:
         assert abs(traits) < 0.4
         assert shares[1] == pytest.approx(0.75 * text + 0.25 * traits, abs=1e-6)
 
-    def test_a_missing_part_leaves_the_length_to_the_other(self) -> None:
+    def test_missing_part_uses_the_other_alone(self) -> None:
         bare = schema("a", "tool error ignored")
         assert index_of(bare, trait_weight=0.5).search([bare], 1)[0][0].similarity == pytest.approx(
             1, abs=1e-6
@@ -292,27 +292,27 @@ class TestTraits:
         assert named(held.search([Profile(text="", traits={"y": 0.1})], 1)[0]) == ["b"]
 
     @pytest.mark.parametrize("weight", [float("nan"), float("inf")])
-    def test_a_weight_that_is_no_number(self, weight: float) -> None:
+    def test_invalid_weight_is_rejected(self, weight: float) -> None:
         with pytest.raises(InputError, match=r"record 0, field traits\.x: the weight is not finite"):
             index_of(schema("a", traits={"x": weight}), trait_weight=0.5)
 
     @pytest.mark.parametrize(
         "options", [{"trait_weight": -0.1}, {"trait_weight": 1.1}, {"diversity": float("nan")}]
     )
-    def test_shares_out_of_range(self, options: dict[str, float]) -> None:
+    def test_shares_out_of_range_are_rejected(self, options: dict[str, float]) -> None:
         with pytest.raises(ConfigError, match="expected a number in"):
             SchemaIndex(**options)
 
 
 class TestDiversity:
-    def test_results_differ_from_each_other(self) -> None:
+    def test_diverse_results_differ_from_each_other(self) -> None:
         same = [schema(f"a{i}", "tool error ignored") for i in range(5)]
         held = [*same, schema("b", "tool error ignored plan loop"), schema("c", "tool guess")]
         asked = ["tool error ignored"]
         assert named(index_of(*held).search(asked, 3)[0]) == ["a0", "a1", "a2"]
         assert named(index_of(*held, diversity=0.8).search(asked, 3)[0]) == ["a0", "c", "b"]
 
-    def test_it_gives_k_and_only_what_is_allowed(self) -> None:
+    def test_diverse_search_gives_k_allowed_results(self) -> None:
         held = [schema(f"a{i}", groups=["Q"] if i % 2 else []) for i in range(50)]
         (found,) = index_of(*held, diversity=0.3).search(["error"], 20, excluded_groups=["q"])
         assert len(set(named(found))) == 20
@@ -320,7 +320,7 @@ class TestDiversity:
 
 
 class TestChanges:
-    def test_an_error_changes_nothing(self) -> None:
+    def test_failed_change_changes_nothing(self) -> None:
         held = index_of(schema("a"), schema("b"))
         for change in (
             lambda: held.add([schema("c"), schema("a")]),
@@ -333,7 +333,7 @@ class TestChanges:
                 change()
             assert [s.signature for s in held] == [("tool error ignored",)] * 2
 
-    def test_new_counts_are_not_encoded_again(self) -> None:
+    def test_changed_counts_are_not_encoded_again(self) -> None:
         class Counting(HashingVectoriser):
             seen: list[str] = []  # noqa: RUF012
 
@@ -349,20 +349,20 @@ class TestChanges:
         assert held.get("a") is not None
         assert held.get("a").used == 3  # type: ignore[union-attr]
 
-    def test_a_question_that_a_new_version_no_longer_has_is_forgotten(self) -> None:
+    def test_removed_group_of_new_version_is_forgotten(self) -> None:
         held = index_of(schema("a", groups=["Q"]))
         held.replace([schema("a", groups=["R"])])
         assert len(held.search(["error"], 1, excluded_groups=["Q"])[0]) == 1
         assert len(held.search(["error"], 1, excluded_groups=["R"])[0]) == 0
 
-    def test_adding_and_replacing_nothing(self) -> None:
+    def test_empty_changes_are_accepted(self) -> None:
         held = index_of(schema("a"))
         held.add([])
         held.replace([])
         held.remove([])
         assert len(held) == 1
 
-    def test_searching_while_others_write(self) -> None:
+    def test_concurrent_searches_and_writes_are_consistent(self) -> None:
         held = index_of(*(schema(f"k{i}", f"plan {i}") for i in range(20)))
         stop, errors = threading.Event(), []
 
@@ -394,10 +394,10 @@ class TestChanges:
 
 class TestVectorisers:
     @pytest.mark.parametrize("traits", [0.0, 0.5])
-    def test_the_one_that_ships_gives_256_dimensions_with_or_without_traits(self, traits: float) -> None:
+    def test_default_vectoriser_has_256_dimensions_with_or_without_traits(self, traits: float) -> None:
         assert SchemaIndex(trait_weight=traits).encode(["plan"]).shape == (1, 256)
 
-    def test_one_that_learns_from_what_is_held(self) -> None:
+    def test_trainable_vectoriser_is_fitted_on_stored_schemata(self) -> None:
         some = [schema("a", "plan leaves out a part"), schema("b"), schema("c", "loop of one call")]
         held = SchemaIndex.fit(some, TfidfSvd(), trait_weight=0.1)
         assert named(held.search(["errors of a tool: error ignored"], 1)[0]) == ["b"]
@@ -405,7 +405,7 @@ class TestVectorisers:
     @pytest.mark.parametrize(
         "rows", [np.ones((3, 4)), np.ones(1), np.full((1, 4), np.nan)], ids=["too many", "flat", "nan"]
     )
-    def test_what_is_no_finite_row_a_text_is_refused(self, rows: Any) -> None:
+    def test_invalid_vectors_are_rejected(self, rows: Any) -> None:
         class Wrong(HashingVectoriser):
             name = "wrong"
 
@@ -415,7 +415,7 @@ class TestVectorisers:
         with pytest.raises(ConfigError, match="'wrong' did not give a finite row"):
             index_of(schema("a"), vectoriser=Wrong())
 
-    def test_one_that_changes_its_length_is_refused(self) -> None:
+    def test_changing_dimensions_are_rejected(self) -> None:
         class Growing(HashingVectoriser):
             name = "growing"
             dims = 2

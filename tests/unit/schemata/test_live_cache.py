@@ -17,7 +17,7 @@ from agentguard.schemata.persistence import FileSchemaStore
 from tests.unit.schemata.builders import KINDS, schema
 
 
-def test_a_new_failure_is_added_and_one_like_it_merged() -> None:
+def test_new_failure_is_added_and_similar_one_is_merged() -> None:
     cache = SchemaCache()
     first = cache.insert(schema("loop", "r1"), 1.0)
     again = cache.insert(schema("loop", "r2"), 2.0)
@@ -30,7 +30,7 @@ def test_a_new_failure_is_added_and_one_like_it_merged() -> None:
     assert len(cache) == 2
 
 
-def test_a_failure_seen_before_changes_nothing() -> None:
+def test_known_failure_changes_nothing() -> None:
     cache = SchemaCache()
     cache.insert(schema("loop", "r1"), 1.0)
     cache.insert(schema("loop", "r2"), 2.0)
@@ -40,7 +40,7 @@ def test_a_failure_seen_before_changes_nothing() -> None:
     assert list(cache) == before
 
 
-def test_likeness_alone_does_not_merge_other_codes_or_origins() -> None:
+def test_similarity_does_not_merge_other_codes_or_origins() -> None:
     cache = SchemaCache()
     cache.insert(schema("loop", "r1", codes=("mast:a",)), 1.0)
     assert cache.insert(schema("loop", "r2", codes=("mast:b",)), 1.0).outcome == "added"
@@ -48,7 +48,7 @@ def test_likeness_alone_does_not_merge_other_codes_or_origins() -> None:
     assert cache.insert(schema("loop", "r4", codes=("mast:b", "mast:c")), 1.0).schema_id == "loop-r2"
 
 
-def test_what_is_found_counts_as_used_once_a_search() -> None:
+def test_found_schema_counts_as_used_once_per_search() -> None:
     cache = SchemaCache()
     for kind in KINDS:
         cache.insert(schema(kind, kind), 1.0)
@@ -59,7 +59,7 @@ def test_what_is_found_counts_as_used_once_a_search() -> None:
     assert cache.get("made_up-made_up").used == 0
 
 
-def test_questions_can_be_left_out_of_a_search() -> None:
+def test_groups_can_be_excluded_from_a_search() -> None:
     cache = SchemaCache()
     cache.insert(schema("loop", "r1", group="How many boats?"), 1.0)
     assert cache.search([schema("loop", "x")], 1, 2.0, excluded_groups=["how many BOATS"]) == ((),)
@@ -78,7 +78,7 @@ def test_four_refutations_retire_and_confirmations_weigh_against_them() -> None:
     assert [row[0].schema.id for row in cache.search([schema("loop", "x")], 1, 4.0)] == ["made_up-r2"]
 
 
-def test_a_refuted_schema_is_not_revived_by_more_failures_like_it() -> None:
+def test_refuted_schema_is_not_revived_by_similar_failures() -> None:
     cache = SchemaCache()
     cache.insert(schema("loop", "r1"), 1.0)
     for _ in range(4):
@@ -90,7 +90,7 @@ def test_a_refuted_schema_is_not_revived_by_more_failures_like_it() -> None:
     assert cache.get("loop-r1").status is SchemaStatus.ACTIVE
 
 
-def test_what_nobody_needed_goes_and_comes_back_when_it_is_seen_again() -> None:
+def test_unused_schema_is_evicted_and_returns_when_seen_again() -> None:
     cache = SchemaCache(policy=CachePolicy(stale_after_s=DAY_S))
     cache.insert(schema("loop", "r1"), 0.0)
     cache.insert(schema("made_up", "r2"), 0.0)
@@ -101,7 +101,7 @@ def test_what_nobody_needed_goes_and_comes_back_when_it_is_seen_again() -> None:
     assert cache.get("made_up-r2").status is SchemaStatus.ACTIVE
 
 
-def test_hot_schemata_are_distilled_anew_from_their_latest_failures() -> None:
+def test_hot_schemata_are_distilled_again_from_latest_failures() -> None:
     seen: list[tuple[str, tuple[str, ...]]] = []
 
     def renew(held: ErrorSchema, members: tuple[ErrorSchema, ...]) -> ErrorSchema:
@@ -120,7 +120,7 @@ def test_hot_schemata_are_distilled_anew_from_their_latest_failures() -> None:
     assert cache.maintain(10.0).redistilled_ids == ()
 
 
-def test_use_makes_hot_too_and_without_members_nothing_is_made() -> None:
+def test_usage_makes_hot_and_missing_members_prevent_distillation() -> None:
     cache = SchemaCache(policy=CachePolicy(redistill_threshold=2))
     cache.insert(schema("loop", "r1"), 0.0)
     for at in (1.0, 2.0):
@@ -130,7 +130,7 @@ def test_use_makes_hot_too_and_without_members_nothing_is_made() -> None:
     assert cache.get("loop-r1") == before
 
 
-def test_what_changed_while_it_was_distilled_is_left_alone() -> None:
+def test_schema_changed_during_distillation_is_kept() -> None:
     def renew(held: ErrorSchema, members: object) -> ErrorSchema:
         del members
         cache.insert(schema("loop", "r9"), 5.0)
@@ -144,14 +144,14 @@ def test_what_changed_while_it_was_distilled_is_left_alone() -> None:
     assert cache.get("loop-r1").signature == KINDS["loop"]
 
 
-def test_the_embedded_way_keeps_what_members_share() -> None:
+def test_embedded_distillation_keeps_the_shared_content() -> None:
     assert redistill_from_members(schema(), [schema()]) is None
     made = redistill_from_members(schema(), [schema("loop", "r1"), schema("loop", "r2")])
     assert made is not None
     assert made.signature == KINDS["loop"]
 
 
-def test_the_number_of_schemata_is_bounded() -> None:
+def test_number_of_schemata_is_bounded() -> None:
     cache = SchemaCache(policy=CachePolicy(novelty_threshold=0.0, max_schemata=10, retention_ratio=0.8))
     for number in range(60):
         made = replace(schema("loop", f"r{number}"), signature=(f"kind {number} of trouble {number * 7}",))
@@ -161,14 +161,14 @@ def test_the_number_of_schemata_is_bounded() -> None:
     assert len(cache) >= 8
 
 
-def test_unknown_ids_are_refused() -> None:
+def test_unknown_ids_are_rejected() -> None:
     cache = SchemaCache()
     for call in (cache.record_confirmation, cache.record_refutation):
         with pytest.raises(InputError, match="no schema has the id 'x'"):
             call("x", 1.0)
 
 
-def test_it_outlives_the_process(tmp_path: Path) -> None:
+def test_cache_persists_across_processes(tmp_path: Path) -> None:
     keep = FileSchemaStore(tmp_path / "s.jsonl")
     with SchemaCache(keep) as cache:
         cache.insert(schema("loop", "r1"), 1.0)
@@ -179,7 +179,7 @@ def test_it_outlives_the_process(tmp_path: Path) -> None:
     assert again.insert(schema("loop", "r2"), 4.0).outcome == "known"
 
 
-def test_what_could_not_be_saved_is_saved_next_time(tmp_path: Path) -> None:
+def test_failed_save_is_retried_with_the_next_one(tmp_path: Path) -> None:
     class Full(FileSchemaStore):
         full = True
 
@@ -198,7 +198,7 @@ def test_what_could_not_be_saved_is_saved_next_time(tmp_path: Path) -> None:
     assert [one.id for one in keep.load()] == ["loop-r1"]
 
 
-def test_threads_lose_no_count() -> None:
+def test_concurrent_updates_lose_no_count() -> None:
     cache = SchemaCache()
     cache.insert(schema("loop", "r0"), 0.0)
 
@@ -291,7 +291,7 @@ TestMachine = Machine.TestCase
 TestMachine.settings = settings(max_examples=10, stateful_step_count=20, deadline=None)
 
 
-def test_what_one_run_taught_is_quarantined_until_another_bears_it_out() -> None:
+def test_schema_of_one_run_is_quarantined_until_confirmed() -> None:
     cache = SchemaCache()
     learnt = replace(schema("loop", "r1", origin=SchemaOrigin.RECOVERED), confirmed=1)
     cache.insert(learnt, 1.0, recovered=True)
@@ -304,7 +304,7 @@ def test_what_one_run_taught_is_quarantined_until_another_bears_it_out() -> None
     assert len(cache) == 1
 
 
-def test_what_was_never_borne_out_goes_as_others_do() -> None:
+def test_unconfirmed_schema_is_evicted_as_others() -> None:
     cache = SchemaCache(policy=CachePolicy(max_schemata=1))
     for i, kind in enumerate(("loop", "made_up", "ignored")):
         learnt = replace(schema(kind, kind, origin=SchemaOrigin.RECOVERED), confirmed=1)
@@ -314,13 +314,13 @@ def test_what_was_never_borne_out_goes_as_others_do() -> None:
     assert all(one.status is SchemaStatus.RETIRED for one in cache)
 
 
-def test_a_schema_that_is_proven_by_a_person_leaves_quarantine() -> None:
+def test_confirmation_by_a_person_ends_quarantine() -> None:
     cache = SchemaCache()
     cache.insert(replace(schema("loop", "r1"), confirmed=1), 1.0, recovered=True)
     assert cache.record_confirmation("loop-r1", 2.0).status is SchemaStatus.ACTIVE
 
 
-def test_every_change_moves_the_time_on_so_that_others_notice_it() -> None:
+def test_every_change_advances_the_update_time() -> None:
     cache = SchemaCache()
     cache.insert(schema("loop", "r1"), 5.0)
     times = [cache.record_confirmation("loop-r1", 1.0).updated_at for _ in range(3)]

@@ -40,7 +40,7 @@ def distil(url: str, record: Record = RECORD, *, deadline_s: float = 20) -> Erro
         endpoint.close()
 
 
-def test_a_schema_has_the_shape_of_the_embedded_one(served: tuple[str, Script]) -> None:
+def test_llm_schema_has_the_shape_of_the_embedded_one(served: tuple[str, Script]) -> None:
     url, script = served
     script.text = told([GOOD], [AFTER])
     schema = distil(url)
@@ -80,7 +80,7 @@ def test_one_call_shows_the_run_and_marks_the_step(served: tuple[str, Script]) -
         "Harbour boats ferries piers northern coast moored.",
     ],
 )
-def test_a_sentence_that_gives_something_away_is_dropped(served: tuple[str, Script], leak: str) -> None:
+def test_revealing_sentence_is_dropped(served: tuple[str, Script], leak: str) -> None:
     url, script = served
     script.text = told([leak, GOOD], [leak], [leak])
     schema = distil(url)
@@ -92,7 +92,7 @@ def test_a_sentence_that_gives_something_away_is_dropped(served: tuple[str, Scri
         distil(url)
 
 
-def test_no_word_of_the_topic_is_left(served: tuple[str, Script]) -> None:
+def test_topic_words_are_removed(served: tuple[str, Script]) -> None:
     url, script = served
     script.text = told(
         ["The agent assumes 41 for the ferries and does not check the result of the call before it answers."]
@@ -103,7 +103,7 @@ def test_no_word_of_the_topic_is_left(served: tuple[str, Script]) -> None:
     assert set(words) <= WORDS | CLASS_WORDS
 
 
-def test_a_step_beyond_the_recording_or_a_passed_run_asks_nobody(served: tuple[str, Script]) -> None:
+def test_step_beyond_recording_or_passed_run_makes_no_call(served: tuple[str, Script]) -> None:
     url, script = served
     from dataclasses import replace
 
@@ -117,7 +117,7 @@ def test_a_step_beyond_the_recording_or_a_passed_run_asks_nobody(served: tuple[s
 
 
 @pytest.mark.parametrize("what", ["500", "hang", "truncated", "html", "overlong"])
-def test_a_model_that_cannot_be_asked_is_a_judge_error(served: tuple[str, Script], what: str) -> None:
+def test_unavailable_model_is_a_judge_error(served: tuple[str, Script], what: str) -> None:
     url, script = served
     script.always = what
     with pytest.raises(JudgeError, match="wrote no schema"):
@@ -127,7 +127,7 @@ def test_a_model_that_cannot_be_asked_is_a_judge_error(served: tuple[str, Script
 @pytest.mark.parametrize(
     "text", ["no JSON", "[]", told([]), told(["too long " * 40]), '{"signature": ["x"]}']
 )
-def test_an_answer_outside_the_form_is_a_judge_error(served: tuple[str, Script], text: str) -> None:
+def test_invalid_answer_is_a_judge_error(served: tuple[str, Script], text: str) -> None:
     url, script = served
     script.text = text
     with pytest.raises(JudgeError, match="wrote no schema"):

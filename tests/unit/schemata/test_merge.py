@@ -42,7 +42,7 @@ def schema(run: str, traits: dict[str, float] | None = None, **other: object) ->
     return replace(made, **other)  # type: ignore[arg-type]
 
 
-def test_a_sentence_stays_while_most_share_it() -> None:
+def test_sentence_remains_while_most_share_it() -> None:
     one, two, three = (schema(run, {"role:worker": 1.0, "form:code": 1.0}) for run in "abc")
     lone = schema("d", {"role:worker": 1.0, "form:asks": 1.0})
     merged = reduce(merge_schemata, (lone, one, two, three))
@@ -51,7 +51,7 @@ def test_a_sentence_stays_while_most_share_it() -> None:
     assert (merged.id, merged.support, merged.version) == ("id-d", 4, 4)
 
 
-def test_counts_and_times_are_added_up() -> None:
+def test_counts_and_times_are_added() -> None:
     one = schema("a", confirmed=2, refuted=1, used=3, created_at=5.0, updated_at=6.0, used_at=None)
     two = schema("b", confirmed=1, used=4, created_at=2.0, updated_at=9.0, used_at=8.0, version=7)
     merged = merge_schemata(one, two)
@@ -63,13 +63,13 @@ def test_counts_and_times_are_added_up() -> None:
     )
 
 
-def test_a_run_behind_both_counts_once() -> None:
+def test_shared_run_counts_once() -> None:
     one, two = merge_schemata(schema("a"), schema("b")), merge_schemata(schema("b"), schema("c"))
     assert merge_schemata(one, two).support == 3
     assert merge_schemata(schema("a"), schema("a")).support == 1
 
 
-def test_what_a_chat_judge_wrote_is_kept_in_part() -> None:
+def test_llm_text_is_partly_kept() -> None:
     chat = Provenance(method="chat:m", runs=("x",))
     mine = [f"It says this {word}." for word in "abcdefghijkl"]
     one = schema("a", signature=("A worker speaks.", *mine, format_words("assume")), support=3)
@@ -93,13 +93,13 @@ def test_lists_are_bounded() -> None:
     assert len(merged.codes) == MAX_CODES
 
 
-def test_a_retired_schema_comes_back_with_an_active_one() -> None:
+def test_retired_schema_is_revived_by_an_active_one() -> None:
     retired = schema("a", status=SchemaStatus.RETIRED)
     assert merge_schemata(retired, schema("b")).status is SchemaStatus.ACTIVE
     assert merge_schemata(retired, retired).status is SchemaStatus.RETIRED
 
 
-def test_natural_and_injected_failures_are_never_mixed() -> None:
+def test_natural_and_injected_failures_are_never_merged() -> None:
     other = schema("b", provenance=Provenance(method="embedded", runs=("b",), origin=SchemaOrigin.INJECTED))
     with pytest.raises(InputError, match="cannot be merged"):
         merge_schemata(schema("a"), other)
@@ -109,7 +109,7 @@ weights = st.dictionaries(st.sampled_from(SELF), st.floats(0, 1), max_size=8)
 
 
 @given(st.lists(weights, min_size=2, max_size=4))
-def test_the_order_of_merging_hardly_matters(many: list[dict[str, float]]) -> None:
+def test_merge_order_hardly_matters(many: list[dict[str, float]]) -> None:
     schemata = [schema(str(i), traits) for i, traits in enumerate(many)]
     results = [reduce(merge_schemata, order) for order in permutations(schemata)]
     first = results[0]

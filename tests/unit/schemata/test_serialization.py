@@ -59,19 +59,17 @@ def there(data: object) -> object:
 
 
 @given(schemata)
-def test_a_schema_comes_back_as_it_was(schema: ErrorSchema) -> None:
+def test_schema_round_trips(schema: ErrorSchema) -> None:
     assert decode_schema(JsonNode.from_value(there(encode_schema(schema)))) == schema
 
 
 @given(portraits)
-def test_a_portrait_comes_back_as_it_was(portrait: Profile) -> None:
+def test_profile_round_trips(portrait: Profile) -> None:
     assert decode_profile(JsonNode.from_value(there(encode_profile(portrait)))) == portrait
 
 
 @given(st.lists(schemata, max_size=4, unique_by=lambda one: one.id))
-def test_a_file_comes_back_as_it_was(
-    tmp_path_factory: pytest.TempPathFactory, many: list[ErrorSchema]
-) -> None:
+def test_file_round_trips(tmp_path_factory: pytest.TempPathFactory, many: list[ErrorSchema]) -> None:
     path = tmp_path_factory.mktemp("schemata") / "deep" / "s.jsonl"
     assert write_schemata(path, many) == len(many)
     assert read_schemata(path) == tuple(many)
@@ -81,7 +79,7 @@ def test_a_file_comes_back_as_it_was(
 GOOD = {"id": "x", "signature": ["It fails."], "provenance": {"method": "embedded", "runs": ["r"]}}
 
 
-def test_what_has_its_default_is_left_out() -> None:
+def test_default_values_are_omitted() -> None:
     schema = decode_schema(JsonNode.from_value(GOOD))
     assert encode_schema(schema) == GOOD
 
@@ -105,7 +103,7 @@ def test_what_has_its_default_is_left_out() -> None:
         ({"created_at": "now"}, "created_at"),
     ],
 )
-def test_a_wrong_field_is_named_with_its_line(tmp_path: Path, change: dict[str, object], field: str) -> None:
+def test_invalid_field_is_named_with_its_line(tmp_path: Path, change: dict[str, object], field: str) -> None:
     path = tmp_path / "s.jsonl"
     path.write_bytes(orjson.dumps(GOOD) + b"\n\n" + orjson.dumps({**GOOD, "id": "y", **change}) + b"\n")
     with pytest.raises(FormatError) as caught:
@@ -125,14 +123,14 @@ def test_a_wrong_field_is_named_with_its_line(tmp_path: Path, change: dict[str, 
         (orjson.dumps(GOOD) + b"\n" + orjson.dumps(GOOD), "has the id of line 1"),
     ],
 )
-def test_a_line_that_is_no_schema_is_named(tmp_path: Path, content: bytes, reason: str) -> None:
+def test_line_that_is_not_a_schema_is_named(tmp_path: Path, content: bytes, reason: str) -> None:
     path = tmp_path / "s.jsonl"
     path.write_bytes(content)
     with pytest.raises(FormatError, match=reason):
         read_schemata(path)
 
 
-def test_a_file_that_cannot_be_read_or_written_is_named(tmp_path: Path) -> None:
+def test_unreadable_or_unwritable_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(FormatError, match=r"none\.jsonl: cannot be read"):
         read_schemata(tmp_path / "none.jsonl")
     (tmp_path / "file").write_text("")
@@ -140,7 +138,7 @@ def test_a_file_that_cannot_be_read_or_written_is_named(tmp_path: Path) -> None:
         write_schemata(tmp_path / "file" / "s.jsonl", ())
 
 
-def test_a_failed_write_leaves_the_file_as_it_was(tmp_path: Path) -> None:
+def test_failed_write_keeps_the_file(tmp_path: Path) -> None:
     path = tmp_path / "s.jsonl"
     schema = decode_schema(JsonNode.from_value(GOOD))
     write_schemata(path, [schema])

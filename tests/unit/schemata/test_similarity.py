@@ -24,7 +24,7 @@ def look(kind: str, step: int = 0) -> Profile:
     return Profile(text="\n".join(KINDS[kind]), traits={f"finding:{kind}": 1.0}, step=step)
 
 
-def test_what_looks_like_a_failure_stands_out() -> None:
+def test_step_similar_to_a_failure_has_high_signal() -> None:
     said = build_signals([schema("loop")]).compute([look("made_up"), look("loop"), look("ignored")])
     assert int(said.signal[:, 0].argmax()) == 1
     assert said.signal.shape == (3, 1)
@@ -32,7 +32,7 @@ def test_what_looks_like_a_failure_stands_out() -> None:
     assert said.matches[1][0].schema.id == "loop-r1"
 
 
-def test_what_looks_like_sound_steps_too_is_taken_off() -> None:
+def test_similarity_to_sound_steps_is_subtracted() -> None:
     schemata = [schema("loop"), schema("made_up", "r2")]
     sound = [NegativeExample(profile=look("loop"), group="other")]
     looks = [look("loop"), look("made_up"), look("ignored")]
@@ -42,7 +42,7 @@ def test_what_looks_like_sound_steps_too_is_taken_off() -> None:
     assert beside[1] > beside[0]
 
 
-def test_questions_are_left_out_on_both_sides() -> None:
+def test_same_groups_are_excluded_on_both_sides() -> None:
     sound = [NegativeExample(profile=look("loop"), group="How many boats?")]
     signals = build_signals([schema("loop", group="How many boats?")], negatives=sound)
     said = signals.compute([look("loop"), look("made_up")], excluded_groups=["how many boats"])
@@ -50,24 +50,24 @@ def test_questions_are_left_out_on_both_sides() -> None:
     assert said.matches == ((), ())
 
 
-def test_nothing_known_says_nothing() -> None:
+def test_empty_index_gives_no_signal() -> None:
     assert build_signals([]).compute([look("loop")]).signal.tolist() == [[0.0]]
     assert build_signals([schema()]).compute([]).signal.shape == (0, 1)
 
 
-def test_at_least_one_schema_speaks() -> None:
+def test_number_of_neighbours_must_be_positive() -> None:
     with pytest.raises(ConfigError, match="k is 0"):
         SchemaSignals(build_signals([]).index, k=0)
 
 
-def test_rows_are_those_of_the_features() -> None:
+def test_rows_match_the_feature_table() -> None:
     record = group_chat(1)
     held = profile_cached(record.trajectory, detect_cached(record.trajectory))
     assert [one.step for one in held] == list(build_step_table(record.trajectory).steps)
     assert profile_cached(record.trajectory, detect_cached(record.trajectory)) is held
 
 
-def test_failures_give_schemata_and_the_steps_beside_them() -> None:
+def test_failures_give_schemata_and_their_sound_steps() -> None:
     records = [group_chat(i) for i in range(6)]
     schemata, sound = distill_records(records)
     assert {run for one in schemata for run in one.provenance.runs} == {r.trajectory.id for r in records}
@@ -75,7 +75,7 @@ def test_failures_give_schemata_and_the_steps_beside_them() -> None:
     assert len(sound) == rows - len(records)
 
 
-def test_a_training_run_is_not_compared_with_its_own_question() -> None:
+def test_training_run_is_not_compared_with_its_own_group() -> None:
     record = group_chat(0)
     alone = train_signals([record])
     assert not compute_training_signals(alone, record).any()

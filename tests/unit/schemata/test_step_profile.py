@@ -38,12 +38,12 @@ def found(step: int, detector: str = "tool_error", codes: tuple[str, ...] = ("a:
     return Finding(detector=detector, step=step, codes=codes, probability=0.8, message="")
 
 
-def test_rows_are_those_of_the_table() -> None:
+def test_rows_match_the_feature_table() -> None:
     portraits = profile_steps(RUN, ())
     assert tuple(one.step for one in portraits) == build_step_table(RUN).steps
 
 
-def test_a_portrait_tells_what_the_step_does_and_what_came_of_it() -> None:
+def test_profile_describes_step_and_outcome() -> None:
     gold = next(one for one in profile_steps(RUN, detect(RUN).findings) if one.step == GOLD)
     lines = gold.text.split("\n")
     assert {"A worker speaks.", "It brings code.", "What it handed over is executed next."} <= set(lines)
@@ -56,7 +56,7 @@ def test_a_portrait_tells_what_the_step_does_and_what_came_of_it() -> None:
     assert "could not access the source" in words[0]
 
 
-def test_every_sentence_but_the_words_is_of_the_vocabulary() -> None:
+def test_every_sentence_except_words_is_in_the_vocabulary() -> None:
     for one in profile_steps(RUN, detect(RUN).findings):
         lines = one.text.split("\n")
         assert all(line in VOCABULARY or is_words_sentence(line) for line in lines)
@@ -68,7 +68,7 @@ def test_every_sentence_but_the_words_is_of_the_vocabulary() -> None:
         }
 
 
-def test_a_run_told_with_other_names_numbers_and_topics_looks_the_same() -> None:
+def test_run_with_other_names_numbers_and_topics_has_the_same_profile() -> None:
     other = invented(BERGEN).trajectory
     mine = profile_steps(RUN, detect(RUN).findings)
     theirs = profile_steps(other, detect(other).findings)
@@ -77,26 +77,26 @@ def test_a_run_told_with_other_names_numbers_and_topics_looks_the_same() -> None
     assert profile_run(RUN, ()) == profile_run(other, ())
 
 
-def test_the_label_plays_no_part() -> None:
+def test_label_does_not_change_profile() -> None:
     assert profile_steps(invented(step=4, reason="x").trajectory, ()) == profile_steps(
         invented(step=None).trajectory, ()
     )
 
 
-def test_portraits_are_the_same_each_time() -> None:
+def test_profiles_are_deterministic() -> None:
     findings = detect(RUN).findings
     assert profile_steps(RUN, findings) == profile_steps(replace(RUN), findings)
     assert profile_steps(RUN, findings) == profile_steps(RUN, tuple(reversed(findings)))
 
 
-def test_a_run_without_steps_has_no_portraits() -> None:
+def test_run_without_steps_has_no_profiles() -> None:
     empty = replace(RUN, steps=())
     assert profile_steps(empty, ()) == ()
     whole = profile_run(empty, ())
     assert (whole.text, dict(whole.traits), whole.step) == ("", {}, None)
 
 
-def test_a_whole_run_tells_what_is_found_anywhere() -> None:
+def test_profile_of_whole_run_contains_all_findings() -> None:
     whole = profile_run(RUN, (found(3, "exact_loop"),))
     assert whole.step is None
     assert "A detector fired here: the same move is repeated with the same outcome." in whole.text
@@ -113,7 +113,7 @@ def test_every_built_in_detector_has_its_sentences() -> None:
         assert told == built_in | {OTHER_DETECTOR}
 
 
-def test_the_vocabulary_is_sound() -> None:
+def test_vocabulary_is_consistent() -> None:
     names = [trait.name for trait in TRAITS]
     assert len(set(names)) == len(names)
     assert len(VOCABULARY) == len(TRAITS) + len(FINDING_SENTENCES)  # no two traits share a sentence
@@ -127,14 +127,14 @@ def test_the_vocabulary_is_sound() -> None:
     assert not any(character.isdigit() for sentence in VOCABULARY for character in sentence)
 
 
-def test_where_a_finding_counts() -> None:
+def test_finding_is_assigned_to_its_step() -> None:
     rows = build_finding_traits((0, 2, 4), (found(2), found(3, "refusal")), 6)
     assert rows[0] == {"finding_next:tool_error": pytest.approx(0.9)}
     assert set(rows[1]) == {"finding:tool_error", "finding_next:refusal", "code:a:b"}
     assert set(rows[2]) == {"finding_before:tool_error", "finding_before:refusal"}
 
 
-def test_what_a_foreign_detector_is_called_is_not_told() -> None:
+def test_name_of_foreign_detector_is_omitted() -> None:
     rows = build_finding_traits((0, 1), (found(0, "Paris", ("not a code", "x:Lisbon", "my:kind.of")),), 2)
     assert set(rows[0]) == {f"finding:{OTHER_DETECTOR}", "code:my:kind.of"}
     assert build_finding_traits((), (found(0),), 0) == []
@@ -159,7 +159,7 @@ turns = st.tuples(
 
 @settings(max_examples=60)
 @given(st.lists(turns, max_size=8), st.text(max_size=20))
-def test_any_run_can_be_portrayed(told: list[tuple[Source, str, str]], task: str) -> None:
+def test_any_run_has_profiles(told: list[tuple[Source, str, str]], task: str) -> None:
     steps = tuple(
         Step(index=i, source=source, agent=agent, content=text)
         for i, (source, agent, text) in enumerate(told)
@@ -173,6 +173,6 @@ def test_any_run_can_be_portrayed(told: list[tuple[Source, str, str]], task: str
     assert profile_run(run, ()).step is None
 
 
-def test_tellings_differ_in_what_they_are_about() -> None:
+def test_synthetic_casts_differ_in_topic() -> None:
     assert LISBON != BERGEN
     assert not {LISBON.thing, LISBON.place, LISBON.first} & {BERGEN.thing, BERGEN.place, BERGEN.first}

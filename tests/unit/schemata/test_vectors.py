@@ -37,26 +37,26 @@ def ready(name: str, **options: Any) -> Vectoriser:
 
 
 @pytest.mark.parametrize("name", SHIPPED)
-class TestEveryOne:
-    def test_rows_have_length_one(self, name: str) -> None:
+class TestCommonContract:
+    def test_vectors_are_normalised(self, name: str) -> None:
         rows = ready(name).encode(TEXTS)
         assert rows.dtype == np.float32
         assert rows.shape[0] == len(TEXTS)
         assert np.allclose(np.linalg.norm(rows, axis=1), 1, atol=1e-6)
 
-    def test_a_text_without_known_words_is_all_zero(self, name: str) -> None:
+    def test_text_without_known_words_is_zero(self, name: str) -> None:
         assert not ready(name).encode(["", " \n", "?! ...", "the of a"]).any()
 
-    def test_no_text_gives_no_row(self, name: str) -> None:
+    def test_no_texts_give_no_rows(self, name: str) -> None:
         made = ready(name)
         assert made.encode([]).shape == (0, made.encode(["plan"]).shape[1])
 
-    def test_like_texts_are_nearer_than_unlike_ones(self, name: str) -> None:
+    def test_similar_texts_are_nearer_than_dissimilar_ones(self, name: str) -> None:
         rows = ready(name).encode(TEXTS)
         assert rows[0] @ rows[1] > max(rows[0] @ rows[i] for i in (2, 3, 4, 5))
         assert rows[2] @ rows[3] > max(rows[2] @ rows[i] for i in (0, 1, 4, 5))
 
-    def test_fitting_is_deterministic_and_leaves_the_unfitted_as_it_was(self, name: str) -> None:
+    def test_fitting_is_deterministic_and_keeps_the_unfitted_vectoriser(self, name: str) -> None:
         bare = vectorisers().get(name)()
         before = bare.version
         one, other = bare.fit(TEXTS), bare.fit(TEXTS)
@@ -64,42 +64,42 @@ class TestEveryOne:
         assert np.array_equal(one.encode(TEXTS), other.encode(TEXTS))
         assert bare.version == before
 
-    def test_a_row_does_not_depend_on_the_rows_beside_it(self, name: str) -> None:
+    def test_vector_does_not_depend_on_batch(self, name: str) -> None:
         made = ready(name)
         alone = np.vstack([made.encode([text]) for text in TEXTS])
         assert np.array_equal(made.encode(TEXTS), alone)
 
-    def test_case_and_unicode_forms_do_not_count(self, name: str) -> None:
+    def test_case_and_unicode_forms_are_ignored(self, name: str) -> None:
         rows = ready(name).encode(["plan task", "PLAN, Task!", "ｐｌａｎ\ttask"])
         assert np.array_equal(rows[0], rows[1])
         assert np.array_equal(rows[0], rows[2])
 
     @given(texts=st.lists(hostile | st.sampled_from(TEXTS), max_size=4))
-    def test_any_text_gives_a_finite_row(self, name: str, texts: list[str]) -> None:
+    def test_any_text_gives_a_finite_vector(self, name: str, texts: list[str]) -> None:
         rows = ready(name).encode(texts)
         lengths = np.linalg.norm(rows, axis=1)
         assert rows.shape[0] == len(texts)
         assert np.all((np.abs(lengths - 1) < 1e-5) | (lengths == 0))
 
-    def test_lone_surrogates_and_controls_are_taken(self, name: str) -> None:
+    def test_lone_surrogates_and_control_characters_are_accepted(self, name: str) -> None:
         assert ready(name).encode(["\ud800 plan \x00\u202e task", "plan task"]).any()
 
-    def test_one_text_instead_of_several_is_refused(self, name: str) -> None:
+    def test_single_text_instead_of_list_is_rejected(self, name: str) -> None:
         with pytest.raises(InputError, match="one text"):
             ready(name).encode("plan")
         with pytest.raises(InputError, match="record 1: expected a text, got int"):
             ready(name).encode(["plan", 3])  # type: ignore[list-item]
 
-    def test_an_unknown_option_is_refused(self, name: str) -> None:
+    def test_unknown_option_is_rejected(self, name: str) -> None:
         with pytest.raises(ConfigError, match="no option 'size'"):
             vectorisers().get(name)(size=3)
 
     @pytest.mark.parametrize("dims", [0, -1, 100_000, "256"])
-    def test_dims_out_of_range_are_refused(self, name: str, dims: object) -> None:
+    def test_dims_out_of_range_are_rejected(self, name: str, dims: object) -> None:
         with pytest.raises(ConfigError, match="dims"):
             vectorisers().get(name)(dims=dims)
 
-    def test_it_is_stored_and_read_back(self, name: str, tmp_path: Path) -> None:
+    def test_vectoriser_round_trips_through_file(self, name: str, tmp_path: Path) -> None:
         made = ready(name, dims=64)
         model_io.save_vectoriser(made, tmp_path / "held")
         again = model_io.load_vectoriser(tmp_path / "held")
@@ -110,7 +110,7 @@ class TestEveryOne:
             assert (tmp_path / "held" / file).read_bytes() == (tmp_path / "copy" / file).read_bytes()
 
 
-def test_what_is_registered_has_the_name_it_is_registered_under() -> None:
+def test_registered_name_equals_own_name() -> None:
     needed = {"endpoint": {"model": "m", "base_url": "http://127.0.0.1/v1"}}
     assert {*vectorisers().names()} >= {"endpoint", "hashing", "sentence", "tfidf_svd"}
     for name in vectorisers():
@@ -118,7 +118,7 @@ def test_what_is_registered_has_the_name_it_is_registered_under() -> None:
 
 
 class TestTerms:
-    def test_words_and_pairs_of_a_line(self) -> None:
+    def test_words_and_pairs_of_a_line_are_terms(self) -> None:
         assert extract_terms("The tool fails.\nNo retry") == [
             "tool",
             "fails",
@@ -128,23 +128,23 @@ class TestTerms:
             "no retry",
         ]
 
-    def test_words_that_turn_a_meaning_round_stay(self) -> None:
+    def test_negations_are_kept(self) -> None:
         assert "not checked" in extract_terms("It was not checked.")
 
-    def test_repeating_counts_less_each_time(self) -> None:
+    def test_repetitions_have_decreasing_weight(self) -> None:
         weights = [weigh_terms("stall\n" * n)["stall"] for n in (1, 2, 3)]
         assert weights[0] == 1.0
         assert weights[1] - weights[0] > weights[2] - weights[1] > 0
 
     @pytest.mark.parametrize("text", ["w" * 10**6, "word " * 10**6, "\ufdfa" * 10**6, "a\n" * 10**6])
-    def test_a_huge_text_is_read_up_to_a_bound(self, text: str) -> None:
+    def test_huge_text_is_read_up_to_a_limit(self, text: str) -> None:
         found = extract_terms(text)
         assert sum(map(len, found)) < 4 * MAX_CHARS
         assert max(map(len, found), default=0) <= 2 * 40 + 1
 
 
 class TestHashing:
-    def test_it_is_the_same_in_another_process(self) -> None:
+    def test_hashing_is_equal_in_another_process(self) -> None:
         code = (
             "from agentguard.schemata.vectors.base import HashingVectoriser; import sys;"
             f"sys.stdout.buffer.write(HashingVectoriser().encode({TEXTS!r}).tobytes())"
@@ -155,7 +155,7 @@ class TestHashing:
             )
             assert done.stdout == HashingVectoriser().encode(TEXTS).tobytes()
 
-    def test_it_loads_no_scikit_learn(self) -> None:
+    def test_hashing_loads_no_scikit_learn(self) -> None:
         code = (
             "from agentguard.schemata.index import SchemaIndex; SchemaIndex().search(['plan'], 1);"
             "from agentguard.schemata.vectors.base import HashingVectoriser;"
@@ -165,7 +165,7 @@ class TestHashing:
         assert done.stdout.strip() == "False"
 
     @pytest.mark.parametrize("dims", [64, 256, 4096])
-    def test_cosines_are_near_those_of_the_counts(self, dims: int) -> None:
+    def test_cosines_approximate_those_of_the_counts(self, dims: int) -> None:
         """The error is that of a random projection: about ``1 / sqrt(dims)``."""
         drawn = np.random.default_rng(0)
         texts = [" ".join(f"w{i}" for i in drawn.integers(0, 60, size=20)) for _ in range(60)]
@@ -176,7 +176,7 @@ class TestHashing:
         assert np.sqrt((off**2).mean()) < 1.2 / np.sqrt(dims)
         assert abs(off.mean()) < 0.3 / np.sqrt(dims)
 
-    def test_places_and_signs_are_spread_evenly(self) -> None:
+    def test_positions_and_signs_are_uniform(self) -> None:
         rows = project_terms([{f"w{i}": 1.0} for i in range(2000)], 256)
         assert np.all((rows != 0).sum(axis=1) == 16)
         assert np.all((rows != 0).sum(axis=0) > 80)
@@ -190,30 +190,30 @@ def _cosine(one: Mapping[str, float], other: Mapping[str, float]) -> float:
 
 
 class TestTfidfSvd:
-    def test_before_fitting_it_knows_no_word(self) -> None:
+    def test_unfitted_vectoriser_knows_no_word(self) -> None:
         assert not TfidfSvd().encode(TEXTS).any()
 
     @pytest.mark.parametrize("texts", [[], ["", "?"], ["plan"], ["plan", "plan"], ["plan", "call"]])
-    def test_few_texts_are_enough(self, texts: list[str]) -> None:
+    def test_few_texts_suffice(self, texts: list[str]) -> None:
         made = TfidfSvd().fit(texts)
         known = [text for text in texts if extract_terms(text)]
         assert np.allclose(np.linalg.norm(made.encode(known), axis=1), 1, atol=1e-6)
         assert not made.encode(["unheard words"]).any()
 
-    def test_with_all_directions_cosines_are_those_of_tfidf(self) -> None:
+    def test_full_rank_cosines_equal_those_of_tfidf(self) -> None:
         from sklearn.feature_extraction.text import TfidfVectorizer
 
         plain = TfidfVectorizer(analyzer=extract_terms, sublinear_tf=True).fit_transform(TEXTS).toarray()
         rows = TfidfSvd().fit(TEXTS).encode(TEXTS)
         assert np.allclose(rows @ rows.T, plain @ plain.T, atol=1e-5)
 
-    def test_it_keeps_no_more_dimensions_than_asked_for(self) -> None:
+    def test_number_of_dimensions_is_bounded(self) -> None:
         assert TfidfSvd(dims=3).fit(TEXTS).encode(TEXTS).shape == (len(TEXTS), 3)
 
-    def test_other_texts_make_another_version(self) -> None:
+    def test_other_texts_give_another_version(self) -> None:
         assert len({TfidfSvd().version, ready("tfidf_svd").version, TfidfSvd().fit(TEXTS[:3]).version}) == 3
 
-    def test_seed_out_of_range(self) -> None:
+    def test_seed_out_of_range_is_rejected(self) -> None:
         with pytest.raises(ConfigError, match="seed"):
             TfidfSvd(seed=-1)
 
@@ -223,11 +223,11 @@ class TestFile:
         model_io.save_vectoriser(ready("tfidf_svd"), folder)
         return folder / model_io.CARD_FILE, folder / model_io.ARRAYS_FILE
 
-    def test_nothing_there(self, tmp_path: Path) -> None:
+    def test_missing_file_is_rejected(self, tmp_path: Path) -> None:
         with pytest.raises(ModelFileError, match=r"vectoriser\.json cannot be read: No such file"):
             model_io.load_vectoriser(tmp_path)
 
-    def test_arrays_that_were_changed(self, tmp_path: Path) -> None:
+    def test_changed_arrays_are_rejected(self, tmp_path: Path) -> None:
         _, arrays = self.stored(tmp_path)
         data = bytearray(arrays.read_bytes())
         data[len(data) // 2] ^= 1
@@ -235,7 +235,7 @@ class TestFile:
         with pytest.raises(ModelFileError, match=r"vectoriser\.npz does not match vectoriser\.json"):
             model_io.load_vectoriser(tmp_path)
 
-    def test_arrays_that_are_gone(self, tmp_path: Path) -> None:
+    def test_missing_arrays_are_rejected(self, tmp_path: Path) -> None:
         _, arrays = self.stored(tmp_path)
         arrays.unlink()
         with pytest.raises(ModelFileError, match=r"vectoriser\.npz cannot be read"):
@@ -244,7 +244,7 @@ class TestFile:
     @pytest.mark.parametrize(
         ("text", "message"), [(b"{", "not JSON"), (b"[]", "format 1"), (b'{"format": 2}', "format 1")]
     )
-    def test_a_card_that_is_none(self, tmp_path: Path, text: bytes, message: str) -> None:
+    def test_invalid_card_is_rejected(self, tmp_path: Path, text: bytes, message: str) -> None:
         card, _ = self.stored(tmp_path)
         card.write_bytes(text)
         with pytest.raises(ModelFileError, match=message):
@@ -259,7 +259,7 @@ class TestFile:
             ({"options": {"size": 3}}, ConfigError, "no option 'size'"),
         ],
     )
-    def test_a_card_that_says_something_else(
+    def test_inconsistent_card_is_rejected(
         self, tmp_path: Path, change: dict[str, Any], error: type[Exception], message: str
     ) -> None:
         card, _ = self.stored(tmp_path)
@@ -277,7 +277,7 @@ class TestFile:
         said = {**orjson.loads(card.read_bytes()), "sha256": hashlib.sha256(file.read_bytes()).hexdigest()}
         card.write_bytes(orjson.dumps(said))
 
-    def test_no_pickle_is_read(self, tmp_path: Path) -> None:
+    def test_pickles_are_not_read(self, tmp_path: Path) -> None:
         self.sealed(tmp_path, terms=np.array([{"a": 1}], dtype=object), loadings=np.zeros((1, 1)))
         with pytest.raises(ModelFileError, match="cannot be read: ValueError"):
             model_io.load_vectoriser(tmp_path)
@@ -294,12 +294,12 @@ class TestFile:
             {"terms": np.frombuffer(b"plan\nplan", np.uint8), "loadings": np.zeros((2, 1), np.float32)},
         ],
     )
-    def test_arrays_that_do_not_fit_together(self, tmp_path: Path, arrays: dict[str, Any]) -> None:
+    def test_inconsistent_arrays_are_rejected(self, tmp_path: Path, arrays: dict[str, Any]) -> None:
         self.sealed(tmp_path, **arrays)
         with pytest.raises(ModelFileError, match="terms"):
             model_io.load_vectoriser(tmp_path)
 
-    def test_one_of_a_third_party_that_cannot_be_stored(self, tmp_path: Path) -> None:
+    def test_unstorable_third_party_vectoriser_is_rejected(self, tmp_path: Path) -> None:
         class Bare:
             name, version = "bare", "1"
 

@@ -33,7 +33,7 @@ def left(path: str) -> set[str]:
         return {one.id for tenant in ("", "acme") for one in store.list_runs(tenant=tenant).rows}
 
 
-def test_init_makes_a_store_and_leaves_one_alone(tmp_path, monkeypatch):
+def test_init_creates_store_and_keeps_existing_one(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for _ in range(2):
         code, out, _ = run("init", "--json")
@@ -46,15 +46,15 @@ def test_init_makes_a_store_and_leaves_one_alone(tmp_path, monkeypatch):
     assert run("init")[1] == f"{tmp_path / 'else.db'}: version {REVISIONS[-1]}\n"
 
 
-def test_stats(path):
-    code, out, _ = run("stats", "--url", path, "--json")
+def test_stats_shows_counts(path):
+    code, out, _ = run("stats", "--store", path, "--json")
     found = json.loads(out)
     assert code == 0
     assert found["rows"]["runs"] == 3
     assert found["tenants"] == 2
     assert found["bytes_on_disk"] > 10_000
-    assert json.loads(run("stats", "--url", path, "--tenant", "acme", "--json")[1])["rows"]["runs"] == 1
-    assert "runs" in run("stats", "--url", path)[1]
+    assert json.loads(run("stats", "--store", path, "--tenant", "acme", "--json")[1])["rows"]["runs"] == 1
+    assert "runs" in run("stats", "--store", path)[1]
 
 
 @pytest.mark.parametrize(
@@ -65,39 +65,39 @@ def test_stats(path):
         (["--older-than", "0s", "--tenant", "acme"], ("old", "bad")),
         (["--older-than", "20d"], ("old", "bad", "new")),
         (["--max-bytes", "0"], ()),
-        (["--run", "old"], ("bad", "new")),
-        (["--run", "new"], ("old", "bad", "new")),
-        (["--run", "new", "--tenant", "acme"], ("old", "bad")),
+        (["--run-id", "old"], ("bad", "new")),
+        (["--run-id", "new"], ("old", "bad", "new")),
+        (["--run-id", "new", "--tenant", "acme"], ("old", "bad")),
         (["--everything", "--tenant", "acme"], ("old", "bad")),
     ],
     ids=" ".join,
 )
-def test_prune(path, arguments, kept):
-    code, out, _ = run("prune", "--url", path, "--json", *arguments)
+def test_prune_deletes_selected_runs(path, arguments, kept):
+    code, out, _ = run("prune", "--store", path, "--json", *arguments)
     assert code == 0
     assert left(path) == set(kept)
     assert json.loads(out)["rows"].get("runs", 0) == 3 - len(kept)
 
 
-def test_prune_says_what_it_did(path):
-    assert run("prune", "--url", path, "--older-than", "1w")[1].startswith("removed: 2 runs\nin use: ")
-    assert run("prune", "--url", path, "--older-than", "1w")[1].startswith("removed: nothing\n")
+def test_prune_reports_deleted_rows(path):
+    assert run("prune", "--store", path, "--older-than", "1w")[1].startswith("removed: 2 runs\nin use: ")
+    assert run("prune", "--store", path, "--older-than", "1w")[1].startswith("removed: nothing\n")
 
 
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
         ([], "say what to remove"),
-        (["--run", "old", "--older-than", "1d"], "say what to remove"),
+        (["--run-id", "old", "--older-than", "1d"], "say what to remove"),
         (["--everything"], "--everything needs --tenant"),
-        (["--run", "old", "--keep-failed"], "--keep-failed goes with"),
+        (["--run-id", "old", "--keep-failed"], "--keep-failed goes with"),
         (["--older-than", "soon"], "is no age"),
         (["--older-than", "-1d"], "is no age"),
-        (["--run", "a\nb"], "not printable"),
+        (["--run-id", "a\nb"], "not printable"),
     ],
 )
-def test_prune_removes_nothing_by_mistake(path, arguments, reason):
-    code, _, err = run("prune", "--url", path, *arguments)
+def test_invalid_prune_deletes_nothing(path, arguments, reason):
+    code, _, err = run("prune", "--store", path, *arguments)
     assert code == 2
     assert reason in err
     assert left(path) == {"old", "bad", "new"}
@@ -106,15 +106,15 @@ def test_prune_removes_nothing_by_mistake(path, arguments, reason):
 @pytest.mark.parametrize(
     "command", [["stats"], ["prune", "--older-than", "1d"], ["migrate"]], ids=lambda c: c[0]
 )
-def test_a_store_that_is_not_there_is_not_made(tmp_path, command):
-    code, _, err = run(*command, "--url", str(tmp_path / "none.db"))
+def test_missing_store_is_not_created(tmp_path, command):
+    code, _, err = run(*command, "--store", str(tmp_path / "none.db"))
     assert code == 2
     assert "there is no store" in err
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_server_that_is_not_there_is_one_clear_line():
-    code, out, err = run("stats", "--url", "postgresql://u:c4nary@127.0.0.1:1/b")
+def test_unreachable_server_is_one_clear_line():
+    code, out, err = run("stats", "--store", "postgresql://u:c4nary@127.0.0.1:1/b")
     assert code == 2
     assert out == ""
     assert err.startswith("error: store postgresql://u:***@127.0.0.1:1/b: ")

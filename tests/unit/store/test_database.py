@@ -10,7 +10,7 @@ from agentguard.store import Store
 from tests.postgres import postgres, postgres_url  # noqa: F401
 
 
-def test_a_connection_that_comes_back_after_the_end_is_closed(request: pytest.FixtureRequest) -> None:
+def test_connection_returned_after_close_is_closed(request: pytest.FixtureRequest) -> None:
     store = Store.open(request.getfixturevalue("postgres_url"))
     with store.begin_read() as connection:
         connection.execute(text("SELECT 1"))
@@ -20,7 +20,7 @@ def test_a_connection_that_comes_back_after_the_end_is_closed(request: pytest.Fi
     assert held.closed
 
 
-def test_who_still_has_an_engine_that_was_given_up_gets_connections_that_work(tmp_path: Path) -> None:
+def test_disposed_engine_still_gives_working_connections(tmp_path: Path) -> None:
     with Store.open(tmp_path / "s.db") as store:
         engine = store._database.get_engine()
         with engine.connect():

@@ -63,13 +63,13 @@ def names(store: Store) -> set[str]:
     return set(inspect(store._database.get_engine()).get_table_names())
 
 
-def test_migrations_make_the_tables_that_are_declared(url):
+def test_migrations_create_the_declared_tables(url):
     with Store.open(url) as store, store._database.get_engine().connect() as connection:
         context = MigrationContext.configure(connection, opts={"version_table": migration.VERSION_TABLE})
         assert compare_metadata(context, metadata) == []
 
 
-def test_all_versions_are_listed():
+def test_all_revisions_are_listed():
     config = Config()
     config.set_main_option("script_location", str(migration._MIGRATIONS_DIR))
     script = ScriptDirectory.from_config(config)
@@ -99,7 +99,7 @@ class _NoOverviews:
         return []
 
 
-def test_an_older_store_is_migrated_on_request_only(url, newer):
+def test_older_store_is_migrated_only_on_request(url, newer):
     with Store.open(url) as store:
         store.write(SchemaRow(id="s", data={"a": 1})).wait(10)
     last = migration.REVISIONS[-1]
@@ -107,7 +107,7 @@ def test_an_older_store_is_migrated_on_request_only(url, newer):
     match = rf"{last} of the tables.* needs 9000.*`agentguard store migrate`"
     with pytest.raises(StoreVersion, match=match):
         Store.open(url)
-    result = CliRunner().invoke(build_app(), ["store", "migrate", "--url", url])
+    result = CliRunner().invoke(build_app(), ["store", "migrate", "--store", url])
     assert result.exit_code == 0
     assert f"was version {last}, is 9000" in result.output
     assert "p%40ss" not in result.output
@@ -116,7 +116,7 @@ def test_an_older_store_is_migrated_on_request_only(url, newer):
         assert store.get_schema("s").data == {"a": 1}
 
 
-def test_a_store_of_the_first_version_keeps_its_rows(url, first):
+def test_store_of_first_version_keeps_its_rows(url, first):
     steps = tuple(Step(index=i, source=Source.AGENT, agent="a", content=str(i)) for i in range(2))
     run = Trajectory(id="r", format="f", task="go", steps=steps)
     effect = EffectRow(run_id="r", tool="book", arguments="a", data={"seat": 4})
@@ -158,7 +158,7 @@ def _contents(store: Store) -> dict[str, list[dict[str, object]]]:
         }
 
 
-def test_a_migration_is_done_as_a_whole_or_not_at_all(url, newer, monkeypatch):
+def test_migration_is_atomic(url, newer, monkeypatch):
     with Store.open(url) as store:
         before = names(store)
     newer("raise RuntimeError('half-way')")
@@ -170,7 +170,7 @@ def test_a_migration_is_done_as_a_whole_or_not_at_all(url, newer, monkeypatch):
         store.write(SchemaRow(id="s")).wait(10)
 
 
-def test_a_newer_store_is_left_alone(url):
+def test_newer_store_is_unchanged(url):
     with Store.open(url) as store, store._database.get_engine().begin() as connection:
         connection.exec_driver_sql("UPDATE agentguard_version SET version_num = '9999'")
     for ask in (Store.open, Store.migrate):
@@ -178,7 +178,7 @@ def test_a_newer_store_is_left_alone(url):
             ask(url)
 
 
-def test_a_new_store_is_made_once_when_many_open_it(url):
+def test_concurrent_opens_create_one_store(url):
     errors = []
 
     def work() -> None:
@@ -198,7 +198,7 @@ def test_a_new_store_is_made_once_when_many_open_it(url):
         assert len(store.list_schemata()) == 4
 
 
-def test_there_is_nothing_to_migrate_where_there_is_no_file(tmp_path):
+def test_missing_file_needs_no_migration(tmp_path):
     with pytest.raises(StoreError, match="there is no store"):
         Store.migrate(tmp_path / "none.db")
     assert not (tmp_path / "none.db").exists()

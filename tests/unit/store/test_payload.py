@@ -30,15 +30,15 @@ JSON = st.recursive(
 
 
 @given(st.dictionaries(TEXT, JSON, max_size=5), st.dictionaries(TEXT, TEXT, max_size=2))
-def test_what_goes_in_comes_out(data, originals):
+def test_payload_round_trips(data, originals):
     assert decode_payload(encode_payload(data, originals)) == (data, originals)
 
 
-def test_short_data_can_be_read_by_a_person():
+def test_short_payload_is_readable_text():
     assert encode_payload({"a": "é"}) == '{"a":"é"}'.encode()
 
 
-def test_long_data_is_compressed():
+def test_long_payload_is_compressed():
     data = {"a": "word " * COMPRESSION_THRESHOLD_BYTES}
     packed = encode_payload(data)
     assert packed[:1] == b"x"
@@ -46,7 +46,7 @@ def test_long_data_is_compressed():
     assert decode_payload(packed) == (data, {})
 
 
-def test_nan_and_mappings():
+def test_nan_and_mappings_round_trip():
     (value,) = decode_payload(encode_payload({"p": math.nan}))[0].values()
     assert math.isnan(value)
     assert decode_payload(encode_payload(MappingProxyType({"a": MappingProxyType({"b": (1, 2)})}))) == (
@@ -67,7 +67,7 @@ class Word(StrEnum):
     YES = "yes"
 
 
-def test_members_of_enumerations_and_uuids_are_their_values():
+def test_enum_members_and_uuids_are_stored_as_values():
     known = UUID(int=5)
     data = {"a": Colour.RED, "b": Size.BIG, "c": Word.YES, "d": known}
     assert decode_payload(encode_payload(data))[0] == {"a": 1, "b": 7, "c": "yes", "d": str(known)}
@@ -79,7 +79,7 @@ class Thing:
 
 
 @pytest.mark.parametrize("value", [Thing(), datetime(2026, 1, 1), b"bytes"], ids=repr)
-def test_what_only_some_writers_of_json_know_is_refused(value):
+def test_non_standard_json_types_are_rejected(value):
     with pytest.raises(RowRejected, match=f"data holds a {type(value).__name__}"):
         encode_payload({"a": {"b": value}})
 
@@ -110,25 +110,25 @@ def deep() -> dict:
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_what_cannot_be_stored_is_refused(data, reason):
+def test_unstorable_payload_is_rejected(data, reason):
     with pytest.raises(RowRejected, match=reason):
         encode_payload(data)
 
 
-def test_size_is_bounded(monkeypatch):
+def test_payload_size_is_bounded(monkeypatch):
     monkeypatch.setattr(module, "MAX_PAYLOAD_BYTES", 100)
     with pytest.raises(RowRejected, match="larger than"):
         encode_payload({"a": "".join(map(str, range(1000)))})
 
 
-def test_a_bomb_is_not_unpacked(monkeypatch):
+def test_decompression_bomb_is_rejected(monkeypatch):
     monkeypatch.setattr(module, "MAX_DECODED_BYTES", 10_000)
     with pytest.raises(StoreError, match="too large"):
         decode_payload(zlib.compress(b'{"a":"' + b"x" * 1_000_000 + b'"}'))
 
 
 @given(st.binary(max_size=60))
-def test_foreign_bytes_are_an_error_or_data(raw):
+def test_foreign_bytes_give_an_error_or_data(raw):
     try:
         data, originals = decode_payload(raw)
     except StoreError:
@@ -140,6 +140,6 @@ def test_foreign_bytes_are_an_error_or_data(raw):
 @pytest.mark.parametrize(
     "raw", [b"", b"[1]", b"[{},{},{}]", b"x", b"null", zlib.compress(b"{}")[:-3], b"[" * 100_000]
 )
-def test_damage_is_told(raw):
+def test_corruption_is_reported(raw):
     with pytest.raises(StoreError, match="damaged"):
         decode_payload(raw)

@@ -15,7 +15,7 @@ from agentguard.store.options import StoreOptions
 from agentguard.store.read.pagination import decode_cursor, encode_cursor
 
 
-def test_ids_sort_as_they_were_made():
+def test_ids_sort_by_creation():
     ids = [generate_id() for _ in range(1000)]
     assert len(set(ids)) == 1000
     assert all(len(one) == 32 for one in ids)
@@ -23,14 +23,14 @@ def test_ids_sort_as_they_were_made():
 
 
 @given(st.lists(st.text(st.characters(codec=None, exclude_categories=())), max_size=4))
-def test_texts_do_not_run_together(texts):
+def test_digest_separates_texts(texts):
     assert compute_digest(*texts) == compute_digest(*texts)
     assert compute_digest(*texts) != compute_digest(*texts, "")
     if len(texts) > 1 and (texts[0] or texts[1]):
         assert compute_digest(*texts) != compute_digest(texts[0] + texts[1], *texts[2:])
 
 
-def test_a_key_is_of_content_question_judge_and_version():
+def test_verdict_key_depends_on_content_question_judge_and_version():
     parts = ("content", "question", "judge", "1")
     keys = {compute_verdict_key(*parts)} | {
         compute_verdict_key(*parts[:i], "x", *parts[i + 1 :]) for i in range(4)
@@ -38,18 +38,18 @@ def test_a_key_is_of_content_question_judge_and_version():
     assert len(keys) == 5
 
 
-def test_the_key_of_an_effect_does_not_depend_on_how_far_it_got():
+def test_effect_key_does_not_depend_on_state():
     effect = EffectRow(run_id="r", tool="t", arguments="a")
     assert effect.key == EffectRow(run_id="r", tool="t", arguments="a", state="done", created_at=0.0).key
 
 
 @given(st.floats(allow_nan=False, allow_infinity=False), st.text(max_size=30))
-def test_the_place_of_a_page_comes_back(at, id):
+def test_cursor_round_trips(at, id):
     assert decode_cursor(encode_cursor(at, id)) == (at, id)
 
 
 @given(st.text(max_size=30))
-def test_any_other_place_is_an_error(text):
+def test_invalid_cursor_is_an_error(text):
     try:
         at, id = decode_cursor(text)
     except StoreError:
@@ -59,7 +59,7 @@ def test_any_other_place_is_an_error(text):
 
 
 @pytest.mark.parametrize("id", ["", "a\nb", "a\x00", "\x7f", "\ud800", "x" * 257, None, 7])
-def test_ids_that_name_nothing(id):
+def test_invalid_ids_are_rejected(id):
     with pytest.raises(StoreError):
         validate_query_id(id)
     with pytest.raises(RowRejected):
@@ -67,12 +67,12 @@ def test_ids_that_name_nothing(id):
 
 
 @pytest.mark.parametrize("id", ["a", "x" * 256, "WW/algo 17#3", "é😀", "../..", "'; --"])
-def test_ids_that_name_something(id):
+def test_valid_ids_are_accepted(id):
     assert validate_query_id(id) == id
     assert to_parameters(FindingRow(run_id=id, detector="d"))["run_id"] == id
 
 
-def test_tenants_are_short():
+def test_tenant_length_is_limited():
     assert validate_query_tenant("") == ""
     with pytest.raises(StoreError, match="longer than 64"):
         validate_query_tenant("t" * 65)
@@ -88,7 +88,7 @@ def test_tenants_are_short():
         {"lock_timeout_s": float("nan")},
     ],
 )
-def test_options_are_checked(wrong):
+def test_options_are_validated(wrong):
     with pytest.raises(ConfigError, match="store: "):
         StoreOptions(**wrong)
 
@@ -100,7 +100,7 @@ def test_rows_need_no_database():
 
 
 @pytest.mark.parametrize(("package", "extra"), [("sqlalchemy", "store"), ("psycopg", "postgres")])
-def test_a_missing_extra_is_named(package, extra, monkeypatch):
+def test_missing_extra_is_named(package, extra, monkeypatch):
     code = (
         f"import sys; sys.modules[{package!r}] = None\n"
         "from agentguard.errors import MissingExtra\n"

@@ -57,21 +57,21 @@ def left(
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.lists(USUAL, max_size=12) | st.lists(ANY, max_size=8), min_size=1, max_size=3))
-def test_the_outcome_is_that_of_the_order_given(batches: list[list[Row]]) -> None:
+def test_grouped_write_equals_sequential_write(batches: list[list[Row]]) -> None:
     with pytest.MonkeyPatch.context() as monkeypatch:
         assert left(batches, monkeypatch, arranged=True) == left(batches, monkeypatch, arranged=False)
 
 
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.lists(ANY, max_size=10), min_size=1, max_size=3))
-def test_the_outcome_is_the_same_without_savepoints(batches: list[list[Row]]) -> None:
+def test_write_without_savepoints_has_same_result(batches: list[list[Row]]) -> None:
     """One savepoint per row, and all rows at once."""
     with pytest.MonkeyPatch.context() as monkeypatch:
         quick = left(batches, monkeypatch, arranged=True, careful=False)
         assert quick == left([[row] for rows in batches for row in rows], monkeypatch, arranged=False)
 
 
-def test_a_run_written_several_times_at_once_keeps_when_it_was_first_written() -> None:
+def test_repeatedly_written_run_keeps_its_first_time() -> None:
     engine = create_engine("sqlite://")
     metadata.create_all(engine)
     rows = [RunRow(id="a", created_at=float(at), length=at, tenant=name) for at in (1, 2, 3) for name in "xy"]
@@ -83,7 +83,7 @@ def test_a_run_written_several_times_at_once_keeps_when_it_was_first_written() -
     assert sorted(map(tuple, found)) == [("x", 1.0, 3), ("y", 1.0, 3)]
 
 
-def test_many_short_runs_are_few_groups() -> None:
+def test_many_short_runs_form_few_groups() -> None:
     rows = [
         row
         for run in "abcdef"
@@ -110,6 +110,6 @@ def test_many_short_runs_are_few_groups() -> None:
         ],
     ],
 )
-def test_what_depends_on_the_order_keeps_it(rows: list[Row]) -> None:
+def test_order_dependent_rows_keep_their_order(rows: list[Row]) -> None:
     ready = applying.prepare_batch(rows).rows
     assert applying._group_by_type(ready) == ready

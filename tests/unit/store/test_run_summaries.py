@@ -54,7 +54,7 @@ def shown(row: RunSummaryRow | None) -> dict[str, object]:
     return {one.name: getattr(row, one.name) for one in fields(row) if one.name != "updated_at"}
 
 
-def test_a_whole_run_at_a_glance(store):
+def test_summary_describes_whole_run(store):
     steps = tuple(
         Step(
             index=i, source=Source.AGENT, agent="a", model=f"m{i}", started_at=100.0 + i, ended_at=101.0 + i,
@@ -76,7 +76,7 @@ def test_a_whole_run_at_a_glance(store):
         assert (row.verdict, row.recovered, row.judged, row.failed) == ("", "", "", None)
 
 
-def test_what_is_said_of_a_run_is_kept_up(store):
+def test_summary_is_updated_with_later_rows(store):
     store.write_run(Trajectory(id="r", format="f", task="t", steps=()))
     first = DiagnosisRow(
         run_id="r", method="m", verdict="failure", probability=0.9, step=3, agent="w", module="planning",
@@ -92,7 +92,7 @@ def test_what_is_said_of_a_run_is_kept_up(store):
     assert row.findings == 2
 
 
-def test_how_recovery_ended(store):
+def test_summary_contains_recovery_outcome(store):
     store.write_run(Trajectory(id="r", format="f", task="t", steps=()))
     seen = []
     for id, outcome, at in (
@@ -104,7 +104,7 @@ def test_how_recovery_ended(store):
     assert seen == [(1, "pending"), (1, "no"), (2, "no"), (2, "yes")]
 
 
-def test_what_people_said(store):
+def test_summary_contains_feedback(store):
     store.write_run(Trajectory(id="r", format="f", task="t", steps=()))
     seen = []
     said = {"run_id": "r", "subject": "diagnosis", "subject_id": "d"}
@@ -122,7 +122,7 @@ def test_what_people_said(store):
     assert seen == ["right", "mixed", "wrong", "wrong", ""]
 
 
-def test_a_live_run_is_taken_back(store):
+def test_live_run_rollback_updates_summary(store):
     store.write(RunRow(id="r", task="t"), step(0, usage=used(10)), step(1, usage=used(10))).wait(10)
     store.write(step(2, usage=used(10))).wait(10)
     fork = BranchRow(run_id="r", id="b", fork_step=1, takes=True)
@@ -137,7 +137,7 @@ def test_a_live_run_is_taken_back(store):
     assert (store.get_run_summary("r").steps, store.get_run_summary("r").tokens) == (2, 37)
 
 
-def test_a_rollback_to_a_step_that_was_never_written_leaves_what_there_is(store):
+def test_rollback_to_unwritten_step_keeps_existing_steps(store):
     fork = BranchRow(run_id="r", id="b", fork_step=1, takes=True)
     store.write(step(1), RunRow(id="r", task="t"), fork).wait(10)
     assert store.get_run_summary("r").steps == 0
@@ -178,7 +178,7 @@ def histories(draw):
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(history=histories())
-def test_what_is_kept_up_is_what_would_be_made_anew(tmp_path_factory, history):
+def test_incremental_summary_equals_rebuilt_summary(tmp_path_factory, history):
     with Store.open(tmp_path_factory.mktemp("s") / "s.db") as store:
         for rows in history:
             store.write(*(replace(one, tenant="t") for one in rows)).wait(10)
@@ -197,14 +197,14 @@ def test_what_is_kept_up_is_what_would_be_made_anew(tmp_path_factory, history):
             assert before[run] == after[run]
 
 
-def test_rows_of_a_run_that_is_not_there_show_nothing(store):
+def test_rows_without_run_are_not_listed(store):
     store.write(FindingRow(run_id="ghost", detector="d")).wait(10)
     assert store.get_run_summary("ghost") is None
     assert store.list_run_summaries().rows == ()
     assert store.count_run_summaries() == 0
 
 
-def test_nobody_writes_an_overview(store):
+def test_summary_rows_cannot_be_written(store):
     receipt = store.write(RunSummaryRow(run_id="r", known=True))
     with pytest.raises(Exception, match="no row of the store"):
         receipt.wait(10)
@@ -264,7 +264,7 @@ def ids(store, filter=None, sort=None, **more) -> list[str]:
         (RunSummaryFilter(recovered=frozenset({""})), lambda i: True),
     ],
 )  # fmt: skip
-def test_filters(store, filter, holds):
+def test_filters_select_runs(store, filter, holds):
     every = filled(store)
     expected = [id for i, id in enumerate(every) if holds(i)][::-1]
     assert ids(store, filter) == expected
@@ -272,7 +272,7 @@ def test_filters(store, filter, holds):
 
 
 @pytest.mark.parametrize("descending", [True, False])
-def test_every_order_in_pages(store, descending):
+def test_every_sort_order_is_paginated(store, descending):
     every = filled(store)
     rows = {row.run_id: row for row in store.list_run_summaries().rows}
     for by, column in SORT_COLUMNS.items():
@@ -290,7 +290,7 @@ def test_every_order_in_pages(store, descending):
         assert seen == known + unknown, by
 
 
-def test_a_place_in_another_order_is_refused(store):
+def test_cursor_of_another_sort_order_is_rejected(store):
     filled(store, 5)
     place = store.list_run_summaries(None, RunSort(by="cost"), Page(limit=2)).next
     for wrong in (place, "x", "äö", "W10", "bnVsbA"):
@@ -300,12 +300,12 @@ def test_a_place_in_another_order_is_refused(store):
         RunSort(by="colour")
 
 
-def test_counting_stops(store):
+def test_count_is_bounded(store):
     filled(store, 9)
     assert store.count_run_summaries(max_count=4) == 4
 
 
-def test_facets(store):
+def test_facets_are_counted(store):
     filled(store)
     found = store.get_facets()
     assert found.verdicts == {"": 8, "failure": 8, "no_failure": 7}
@@ -315,7 +315,7 @@ def test_facets(store):
     assert sum(found.codes.values()) == 15
 
 
-def test_tenants_see_their_own_alone(store):
+def test_tenants_are_separated(store):
     filled(store, 3)
     store.write(RunRow(id="theirs", tenant="t", task="secret"))
     store.flush(10)
@@ -325,7 +325,7 @@ def test_tenants_see_their_own_alone(store):
     assert [one.run_id for one in store.list_changes(0.0, tenant="t")] == ["theirs"]
 
 
-def test_what_changed(store):
+def test_changes_since_a_time_are_listed(store):
     filled(store, 3)
     latest = store.list_changes(0.0)
     assert {one.run_id for one in latest} == {"r00", "r01", "r02"}
@@ -335,19 +335,19 @@ def test_what_changed(store):
     assert [one.run_id for one in store.list_changes(since)] == ["r01"]
 
 
-def test_a_deleted_run_is_off_the_list(store):
+def test_deleted_run_is_not_listed(store):
     filled(store, 3)
     store.delete_run("r01")
     assert ids(store) == ["r02", "r00"]
 
 
-def test_labels_are_found_by_their_whole_name():
+def test_labels_match_as_a_whole():
     assert split_labels(join_labels(["b", " a\nc ", "b", "", "x" * 100])) == ("b", "a c", "x" * 64)
     assert join_labels([]) == ""
     assert len(join_labels(map(str, range(1000)))) <= 256
 
 
-def test_a_guarded_run_is_found_by_its_tags(tmp_path):
+def test_guarded_run_is_found_by_its_tags(tmp_path):
     from agentguard.guard import Guard
 
     with Store.open(tmp_path / "s.db") as store:
@@ -369,7 +369,7 @@ def test_a_guarded_run_is_found_by_its_tags(tmp_path):
         {"model": "\ud800\x00" * 300, "usage": {"prompt_tokens": 1.5, "cost_usd": "free"}},
     ],
 )
-def test_steps_that_hold_anything_are_written_and_listed(store, data):
+def test_steps_with_arbitrary_content_are_written_and_listed(store, data):
     most = 2**63 - 1
     tags = {"extra": {"tags": ["\ud800\x00a", 7, "b" * 9000]}}
     receipt = store.write(
@@ -384,7 +384,7 @@ def test_steps_that_hold_anything_are_written_and_listed(store, data):
     assert store.get_run_summary("r").findings == 1
 
 
-def test_a_fault_in_what_lists_show_loses_no_row(store, monkeypatch, caplog):
+def test_summary_error_loses_no_row(store, monkeypatch, caplog):
     monkeypatch.setattr("agentguard.store.write.summary_maintenance.add_step", lambda *_: 1 / 0)
     store.write(RunRow(id="r", task="t"), step(0)).wait(10)
     assert store.get_run_summary("r") is None
@@ -395,7 +395,7 @@ def test_a_fault_in_what_lists_show_loses_no_row(store, monkeypatch, caplog):
     assert store.get_run_summary("r") is None  # the run's own row is missing
 
 
-def test_overviews_are_made_anew_where_they_are_in_doubt(store):
+def test_inconsistent_summaries_are_rebuilt(store):
     filled(store, 5)
     before = [shown(row) for row in store.list_run_summaries().rows]
     with store._database.get_engine().begin() as connection:

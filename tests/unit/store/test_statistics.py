@@ -44,7 +44,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
         yield opened
 
 
-def test_an_empty_store_has_no_buckets(store: Store) -> None:
+def test_empty_store_has_no_buckets(store: Store) -> None:
     found = count_failures_over_time(store)
     assert found.starts == ()
     assert found.runs.total == found.failed.total == 0
@@ -60,7 +60,7 @@ def test_weeks_begin_on_monday_in_utc(store: Store) -> None:
     assert dict(found.failed.counts) == {MONDAY - 7 * DAY_S: 1, MONDAY: 2}
 
 
-def test_days_between_are_listed_though_nothing_happened(store: Store) -> None:
+def test_days_without_runs_are_listed(store: Store) -> None:
     add(store, "a", at=MONDAY + 10)
     add(store, "b", at=MONDAY + 3 * DAY_S)
     store.flush(10)
@@ -84,7 +84,7 @@ def test_failed_runs_are_counted_by_code_and_agent(store: Store) -> None:
     assert sum(found.codes[0].counts.values()) == 3
 
 
-def test_only_the_latest_buckets_are_counted(store: Store) -> None:
+def test_only_latest_buckets_are_counted(store: Store) -> None:
     for number in range(10):
         add(store, f"r{number}", at=MONDAY + number * DAY_S)
     store.flush(10)
@@ -94,7 +94,7 @@ def test_only_the_latest_buckets_are_counted(store: Store) -> None:
     assert count_failures_over_time(store, bucket="day", since=MONDAY + 9 * DAY_S).runs.total == 1
 
 
-def test_a_clock_that_was_wrong_does_not_hide_the_others(store: Store) -> None:
+def test_invalid_times_do_not_hide_other_runs(store: Store) -> None:
     add(store, "now")
     add(store, "never", at=1e200)
     add(store, "before", at=-5.0)
@@ -102,7 +102,7 @@ def test_a_clock_that_was_wrong_does_not_hide_the_others(store: Store) -> None:
     assert count_failures_over_time(store).runs.total == 1
 
 
-def test_codes_come_with_their_latest_runs(store: Store) -> None:
+def test_codes_have_their_latest_runs(store: Store) -> None:
     for number in range(7):
         add(store, f"a{number}", at=MONDAY + number)
     add(store, "b", code="t:b")
@@ -114,7 +114,7 @@ def test_codes_come_with_their_latest_runs(store: Store) -> None:
     assert (second.code, second.total, len(second.latest)) == ("t:b", 1, 1)
 
 
-def test_runs_are_found_by_their_names(store: Store) -> None:
+def test_runs_are_found_by_name(store: Store) -> None:
     add(store, "bad")
     add(store, "fine", verdict="no_failure")
     store.flush(10)
@@ -123,7 +123,7 @@ def test_runs_are_found_by_their_names(store: Store) -> None:
     assert get_run_lengths(store, ["bad"], tenant="else") == {}
 
 
-def test_runs_are_found_by_the_schema_that_guided_them(store: Store) -> None:
+def test_runs_are_found_by_guiding_schema(store: Store) -> None:
     for run in ("a", "b", "b"):
         store.write(RecoveryRow(run_id=run, strategy="rollback", schema_id="s1"))
     store.write(RecoveryRow(run_id="c", strategy="rollback"))

@@ -16,7 +16,7 @@ CANARY = "c4nary/p@ss:word"
 QUOTED = "c4nary%2Fp%40ss%3Aword"
 
 
-def test_default_and_environment(monkeypatch, tmp_path):
+def test_url_comes_from_argument_or_environment(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     assert resolve_address(None, {}).path == tmp_path / ".agentguard" / "store.db"
     assert resolve_address(None, {"AGENTGUARD_STORE": ""}).path == tmp_path / ".agentguard" / "store.db"
@@ -24,7 +24,7 @@ def test_default_and_environment(monkeypatch, tmp_path):
     assert resolve_address("given.db", {"AGENTGUARD_STORE": "else.db"}).path == tmp_path / "given.db"
 
 
-def test_paths_and_urls_of_sqlite(tmp_path):
+def test_sqlite_paths_and_urls_are_parsed(tmp_path):
     for one in (tmp_path / "a.db", str(tmp_path / "a.db"), f"sqlite:///{tmp_path}/a.db"):
         assert resolve_address(one).path == tmp_path / "a.db"
         assert resolve_address(one).kind == "sqlite"
@@ -34,7 +34,7 @@ def test_paths_and_urls_of_sqlite(tmp_path):
 
 
 @pytest.mark.parametrize("scheme", ["postgresql", "postgres", "postgresql+psycopg"])
-def test_urls_of_postgresql(scheme):
+def test_postgresql_urls_are_parsed(scheme):
     address = resolve_address(f"{scheme}://u:{QUOTED}@db.example/name?sslmode=require")
     assert address.kind == "postgresql"
     assert address.url.drivername == "postgresql+psycopg"
@@ -55,14 +55,14 @@ def test_urls_of_postgresql(scheme):
         "a\x00b.db",
     ],
 )
-def test_what_is_no_store_is_refused_without_its_password(url):
+def test_invalid_url_is_rejected_without_its_password(url):
     with pytest.raises(ConfigError) as caught:
         resolve_address(url)
     assert "c4nary" not in str(caught.value)
 
 
 @pytest.mark.parametrize("query", ["", f"?password={QUOTED}", f"?sslpassword={QUOTED}"])
-def test_the_password_is_told_nowhere(query, caplog):
+def test_password_appears_in_no_output(query, caplog):
     """Checks the address, errors, their chain and a log at DEBUG, with an unreachable server."""
     caplog.set_level(logging.DEBUG)
     url = f"postgresql://u:{QUOTED}@127.0.0.1:1/name{query}"
@@ -78,7 +78,7 @@ def test_the_password_is_told_nowhere(query, caplog):
 
 
 @given(st.text(min_size=4, max_size=20).filter(str.strip))
-def test_a_password_is_masked_however_it_is_written(password):
+def test_password_is_masked_in_any_notation(password):
     address = resolve_address("postgresql://u@h/b")
     url = address.url.set(password=password)
     masked = type(address)(kind="postgresql", url=url)
@@ -87,7 +87,7 @@ def test_a_password_is_masked_however_it_is_written(password):
     assert url.render_as_string(hide_password=False) not in told
 
 
-def test_a_new_file_is_its_owners_only(tmp_path):
+def test_new_file_is_readable_only_by_owner(tmp_path):
     with Store.open(tmp_path / "new" / "store.db"):
         assert (tmp_path / "new" / "store.db").stat().st_mode & 0o077 == 0
         assert (tmp_path / "new").stat().st_mode & 0o077 == 0

@@ -62,7 +62,7 @@ TestBounds = Bounds.TestCase
 TestBounds.settings = settings(max_examples=40, deadline=None)
 
 
-def test_the_reader_wakes_when_something_comes_and_when_it_is_over():
+def test_reader_wakes_on_rows_and_on_close():
     inbox = WriteQueue(max_rows=5, max_bytes=500)
     seen = []
 
@@ -130,7 +130,7 @@ def bytes_enough(reader: Reader) -> list[WriteUnit]:
 
 
 @pytest.mark.parametrize("ends", [haste, closing, rows_enough, bytes_enough])
-def test_the_reader_gathers_until(ends) -> None:
+def test_reader_gathers_until_the_limit(ends) -> None:
     reader = Reader(WriteQueue(max_rows=8, max_bytes=2000))
     units = reader.begin()
     units.append(reader.put())
@@ -139,7 +139,7 @@ def test_the_reader_gathers_until(ends) -> None:
     assert reader.taken == units
 
 
-def test_no_more_is_gathered_than_half_of_what_there_is_room_for() -> None:
+def test_reader_gathers_at_most_half_the_capacity() -> None:
     reader = Reader(WriteQueue(max_rows=4, max_bytes=1000))
     units = reader.begin()
     units.append(reader.put())
@@ -147,7 +147,7 @@ def test_no_more_is_gathered_than_half_of_what_there_is_room_for() -> None:
     assert reader.taken == units
 
 
-def test_the_reader_does_not_linger_for_ever_or_for_who_waits() -> None:
+def test_reader_gathers_for_bounded_time_and_not_for_waiting_callers() -> None:
     inbox = WriteQueue(max_rows=10, max_bytes=1000)
     unit = WriteUnit((ROW,), 1, WriteReceipt(inbox.condition))
     inbox.put(unit)
@@ -164,7 +164,7 @@ def test_the_reader_does_not_linger_for_ever_or_for_who_waits() -> None:
     assert inbox.condition.waiter_count == 0
 
 
-def test_weight_follows_size_and_is_found_quickly():
+def test_weight_is_proportional_to_size_and_fast():
     assert estimate_size((FindingRow(run_id="r", detector="d", data={"a": "x" * 10_000}),)) > 10_000
     assert (
         estimate_size((FindingRow(run_id="r", detector="d", data={"a": [["x" * 1000] * 10] * 10}),)) > 100_000

@@ -5,7 +5,7 @@ from __future__ import annotations
 from agentguard.trajectory.grouping import normalize_group_key
 
 
-def test_case_space_punctuation_and_unicode_forms_do_not_count() -> None:
+def test_case_space_punctuation_and_unicode_forms_are_ignored() -> None:
     assert (
         normalize_group_key("  What's\tthe  Time?? ")
         == normalize_group_key("what s the time")
@@ -14,5 +14,5 @@ def test_case_space_punctuation_and_unicode_forms_do_not_count() -> None:
     assert normalize_group_key("caf\u0065\u0301") == normalize_group_key("CAF\u00c9")
 
 
-def test_nothing_to_read() -> None:
+def test_empty_text_has_no_group() -> None:
     assert normalize_group_key("?!") == ""

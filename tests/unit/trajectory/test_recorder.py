@@ -31,13 +31,13 @@ def path(tmp_path: Path) -> Path:
 
 
 class TestRecorder:
-    def test_steps_are_numbered_as_they_come(self) -> None:
+    def test_steps_are_numbered_in_order(self) -> None:
         recorder = RunRecorder(META)
         assert [recorder.add(said(text)).index for text in "abc"] == [0, 1, 2]
         assert len(recorder) == 3
         assert live(recorder.record) == ["a", "b", "c"]
 
-    def test_a_fork_moves_the_rest_to_a_branch(self) -> None:
+    def test_fork_moves_later_steps_to_a_branch(self) -> None:
         recorder = RunRecorder(META)
         for text in "abc":
             recorder.add(said(text))
@@ -48,7 +48,7 @@ class TestRecorder:
         assert live(recorder.record) == ["a", "d"]
         assert recorder.trajectory.branches == (left,)
 
-    def test_a_fork_before_a_fork_takes_its_branch_along(self) -> None:
+    def test_fork_before_a_fork_moves_its_branch(self) -> None:
         recorder = RunRecorder(META)
         for text in "abc":
             recorder.add(said(text))
@@ -60,7 +60,7 @@ class TestRecorder:
         assert found[outer.id].parent is None
         assert [step.content for step in found[outer.id].steps] == ["b", "d"]
 
-    def test_a_fork_at_the_same_step_leaves_the_earlier_branch_on_the_live_line(self) -> None:
+    def test_fork_at_the_same_step_keeps_earlier_branch_on_current_branch(self) -> None:
         recorder = RunRecorder(META)
         for text in "ab":
             recorder.add(said(text))
@@ -70,21 +70,21 @@ class TestRecorder:
         assert {b.id: b.parent for b in recorder.trajectory.branches}[first.id] is None
 
     @pytest.mark.parametrize("at", [-1, 2])
-    def test_a_fork_outside_the_run(self, at: int) -> None:
+    def test_fork_outside_the_run_is_rejected(self, at: int) -> None:
         recorder = RunRecorder(META)
         recorder.add(said("a"))
         with pytest.raises(FormatError, match="1 steps"):
             recorder.fork(at)
         assert live(recorder.record) == ["a"]
 
-    def test_nothing_comes_after_the_end(self) -> None:
+    def test_step_after_the_end_is_rejected(self) -> None:
         recorder = RunRecorder(META)
         assert recorder.end().trajectory == META
         for late in (lambda: recorder.add(said("x")), lambda: recorder.fork(0), recorder.end):
             with pytest.raises(EventLogError, match="has ended"):
                 late()
 
-    def test_the_log_holds_what_the_recorder_holds(self, path: Path) -> None:
+    def test_log_equals_recorder(self, path: Path) -> None:
         with EventLog.open(path, fsync=True) as log:
             recorder = RunRecorder(META, log=log)
             for text in "abc":
@@ -98,7 +98,7 @@ class TestRecorder:
 
 
 class TestResume:
-    def test_a_run_goes_on(self, path: Path) -> None:
+    def test_run_is_resumed(self, path: Path) -> None:
         with RunRecorder(META, log=EventLog.open(path)) as first:
             first.add(said("a"))
             first.add(said("b"))
@@ -109,7 +109,7 @@ class TestResume:
         with pytest.raises(EventLogError, match="has ended"):
             RunRecorder.resume(path)
 
-    def test_after_a_crash_within_a_write(self, path: Path) -> None:
+    def test_crash_within_a_write_is_resumed(self, path: Path) -> None:
         with RunRecorder(META, log=EventLog.open(path)) as first:
             first.add(said("a"))
             first.add(said("lost"))
@@ -123,7 +123,7 @@ class TestResume:
         assert isinstance(record, Record)
         assert live(record) == ["a", "b"]
 
-    def test_there_is_nothing_to_resume(self, path: Path) -> None:
+    def test_missing_run_cannot_be_resumed(self, path: Path) -> None:
         with pytest.raises(EventLogError, match="cannot be opened"):
             RunRecorder.resume(path)
         path.write_text("")
@@ -135,7 +135,7 @@ class TestResume:
 
 
 class TestLog:
-    def test_a_torn_last_line_is_reported_and_the_rest_read(self, path: Path) -> None:
+    def test_truncated_last_line_is_reported_and_the_rest_is_read(self, path: Path) -> None:
         record = Record(trajectory=Trajectory(id="r", format="x", task="", steps=(said("a"),)))
         write_log(record, path)
         whole = path.read_bytes()
@@ -147,14 +147,14 @@ class TestLog:
             torn = [one for one in found if isinstance(one, UnreadableRecord)]
             assert len(torn) <= 1
 
-    def test_a_torn_line_is_closed_when_the_log_is_opened(self, path: Path) -> None:
+    def test_truncated_line_is_ended_when_log_is_opened(self, path: Path) -> None:
         path.write_bytes(b'{"event": "hea')
         write_log(Record(trajectory=META), path)
         broken, record = read_log(path)
         assert isinstance(broken, UnreadableRecord)
         assert record == Record(trajectory=META)
 
-    def test_a_whole_last_line_without_a_break_is_not_torn(self, path: Path) -> None:
+    def test_complete_last_line_without_newline_is_read(self, path: Path) -> None:
         write_log(Record(trajectory=META), path)
         path.write_bytes(path.read_bytes().rstrip(b"\n"))
         write_log(Record(trajectory=META), path)
@@ -165,13 +165,13 @@ class TestLog:
             write_log(Record(trajectory=META), path)
         assert len(load_records(path)) == 3
 
-    def test_a_log_that_cannot_be_opened(self, tmp_path: Path) -> None:
+    def test_unopenable_log_is_an_error(self, tmp_path: Path) -> None:
         with pytest.raises(EventLogError, match="cannot be opened"):
             EventLog.open(tmp_path / "no" / "log.jsonl")
         with pytest.raises(EventLogError, match="cannot be opened"):
             EventLog.open(tmp_path)
 
-    def test_a_closed_log(self, path: Path) -> None:
+    def test_closed_log_is_an_error(self, path: Path) -> None:
         log = EventLog.open(path)
         log.close()
         log.close()
@@ -179,12 +179,12 @@ class TestLog:
             log.append({"event": "end"})
 
     @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
-    def test_a_full_disk(self, path: Path) -> None:
+    def test_full_disk_is_an_error(self, path: Path) -> None:
         path.symlink_to("/dev/full")
         with EventLog.open(path) as log, pytest.raises(EventLogError, match="cannot be written"):
             log.append({"event": "end"})
 
-    def test_a_write_that_failed_does_not_spoil_the_next(
+    def test_failed_write_does_not_corrupt_the_next(
         self, path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         class Full:
@@ -215,7 +215,7 @@ class TestLog:
         assert isinstance(record, Record)
         assert live(record) == ["kept"]
 
-    def test_what_is_no_json_data_is_refused_and_numbers_that_are_none_become_text(self, path: Path) -> None:
+    def test_non_json_values_are_rejected_and_non_finite_numbers_become_text(self, path: Path) -> None:
         call = ToolCall(id="1", name="f", arguments={"x": float("nan"), "y": "\ud800", "z": 2**70})
         with RunRecorder(META, log=EventLog.open(path)) as recorder:
             recorder.add(Step(index=0, source=Source.AGENT, agent="a", tool_calls=(call,)))
@@ -251,9 +251,7 @@ class TestEvents:
             ({"event": "annotation", "annotation": {"step_labels": {"x": 1}}}, "whole number"),
         ],
     )
-    def test_an_event_that_does_not_fit_breaks_its_run_only(
-        self, path: Path, event: Any, reason: str
-    ) -> None:
+    def test_invalid_event_breaks_only_its_run(self, path: Path, event: Any, reason: str) -> None:
         found = self.read(path, HEADER, event, STEP, {"event": "end"}, HEADER, STEP)
         broken, record = found
         assert isinstance(broken, UnreadableRecord)
@@ -261,21 +259,21 @@ class TestEvents:
         assert broken.error.record == 1
         assert len(record.trajectory.steps) == 1
 
-    def test_a_later_version_is_refused(self, path: Path) -> None:
+    def test_later_version_is_rejected(self, path: Path) -> None:
         (broken,) = self.read(path, {**HEADER, "version": 2})
         assert "version 2, this agentguard reads 1" in str(broken.error)
 
-    def test_events_before_a_header(self, path: Path) -> None:
+    def test_events_before_a_header_are_an_error(self, path: Path) -> None:
         broken, record = self.read(path, STEP, {"event": "end"}, HEADER)
         assert "before any header" in str(broken.error)
         assert isinstance(record, Record)
 
-    def test_a_branch_is_declared_once(self, path: Path) -> None:
+    def test_branch_is_declared_once(self, path: Path) -> None:
         declared = {"event": "branch", "branch": "b", "fork_step": 0}
         (broken,) = self.read(path, HEADER, declared, declared)
         assert "already there" in str(broken.error)
 
-    def test_branches_of_branches(self, path: Path) -> None:
+    def test_nested_branches_are_read(self, path: Path) -> None:
         def steps(line: str, begins: int = 0) -> tuple[Step, ...]:
             return tuple(
                 Step(index=begins + i, source=Source.AGENT, agent="a", content=c) for i, c in enumerate(line)

@@ -65,14 +65,14 @@ class TestText:
     @pytest.mark.parametrize(
         ("kind", "secret"), [(kind, one) for kind, all_of in SECRETS.items() for one in all_of]
     )
-    def test_shapes(self, kind: str, secret: str) -> None:
+    def test_secret_shapes_are_redacted(self, kind: str, secret: str) -> None:
         redactor = Redactor()
         for before, after in (("", ""), ("it is ", ", so"), ("é\n", "\né"), ('"', '"')):
             found = redactor.redact_text(f"{before}{secret}{after}")
             assert found == f"{before}{redactor.build_placeholder(kind, secret)}{after}"
 
     @pytest.mark.parametrize("text", NAMED)
-    def test_names(self, text: str) -> None:
+    def test_secrets_after_sensitive_names_are_redacted(self, text: str) -> None:
         kind, secret = NAMED[text]
         redactor = Redactor()
         assert redactor.redact_text(text) == text.replace(secret, redactor.build_placeholder(kind, secret))
@@ -93,10 +93,10 @@ class TestText:
             '{"type": "object", "properties": {"password": {"type": "string"}}}',
         ],
     )
-    def test_what_is_no_secret_stays(self, text: str) -> None:
+    def test_ordinary_text_is_unchanged(self, text: str) -> None:
         assert Redactor().redact_text(text) == text
 
-    def test_once_redacted_it_stays_as_it_is(self) -> None:
+    def test_redaction_is_idempotent(self) -> None:
         redactor = Redactor()
         for text in NAMED:
             once = redactor.redact_text(text)
@@ -121,7 +121,7 @@ class TestText:
 
 
 class TestPatterns:
-    def test_of_ones_own(self) -> None:
+    def test_custom_pattern_is_redacted(self) -> None:
         redactor = Redactor(patterns={"ticket": r"\bTCK-\d+", "room": r"room (\d+)"})
         text = redactor.redact_text("TCK-17 in room 4")
         assert (
@@ -130,20 +130,20 @@ class TestPatterns:
         )
 
     @pytest.mark.parametrize("pattern", ["(", r"(?=a)", r"(a)\1", "\ud800"])
-    def test_one_that_is_not_valid(self, pattern: str) -> None:
+    def test_invalid_pattern_is_rejected(self, pattern: str) -> None:
         with pytest.raises(ConfigError, match="not a valid RE2"):
             Redactor(patterns={"x": pattern})
 
-    def test_a_kind_that_is_no_word(self) -> None:
+    def test_invalid_kind_is_rejected(self) -> None:
         with pytest.raises(ConfigError, match="plain word"):
             Redactor(patterns={"a:b": "x"})
 
-    def test_one_that_matches_nothing(self) -> None:
+    def test_pattern_that_matches_only_empty_text_changes_nothing(self) -> None:
         assert Redactor(patterns={"x": "z*"}).redact_text("abc") == "abc"
 
 
 class TestRecords:
-    def test_every_place_is_reached(self) -> None:
+    def test_every_field_is_redacted(self) -> None:
         mail = SECRETS["email"][0]
         call = ToolCall(
             id=mail, name=mail, arguments={mail: [mail]}, raw_arguments=mail, extra={"x": {"y": mail}}
@@ -179,7 +179,7 @@ class TestRecords:
         assert redacted.counts == {"email": text.count("[redacted:email:")}
         assert mail in dumped(record), "the original is left as it was"
 
-    def test_values_under_sensitive_names(self) -> None:
+    def test_values_of_sensitive_keys_are_redacted(self) -> None:
         arguments = {"password": "swordfish", "Api-Key": 12345678, "pin": True, "user": "ann", "token": None}
         (call,) = (
             Redactor()
@@ -192,7 +192,7 @@ class TestRecords:
         assert call.arguments["Api-Key"].startswith("[redacted:secret:")
         assert (call.arguments["pin"], call.arguments["user"], call.arguments["token"]) == (True, "ann", None)
 
-    def test_a_secret_learnt_in_one_place_is_one_everywhere(self) -> None:
+    def test_secret_found_once_is_redacted_everywhere(self) -> None:
         call = ToolCall(
             id="1",
             name="login",
@@ -222,25 +222,25 @@ class TestRecords:
         record = run(observations=(Observation(content='{"a":   1}'),))
         assert Redactor().redact(record).record == record
 
-    def test_numbers_that_are_cards(self) -> None:
+    def test_card_numbers_are_redacted(self) -> None:
         record = Redactor().redact(run(extra={"card": 4111111111111111, "time": 1760000000000000000}))
         extra = record.record.trajectory.steps[0].extra
         assert extra["card"].startswith("[redacted:card:")
         assert extra["time"] == 1760000000000000000
 
-    def test_a_common_word_as_a_password_does_not_break_the_rest(self) -> None:
+    def test_common_word_as_password_does_not_corrupt_other_text(self) -> None:
         extra = {"a": {"password": "password"}, "b": "the password: hidden77"}
         redacted = Redactor().redact(run(extra=extra)).record.trajectory.steps[0].extra
         assert redacted["a"]["password"].startswith("[redacted:secret:")
         assert "hidden77" not in redacted["b"]
 
-    def test_no_secret_learnt_is_replaced_within_a_placeholder(self) -> None:
+    def test_found_secret_is_not_replaced_within_a_placeholder(self) -> None:
         extra = {"password": "redacted", "x": KEY, "y": "redacted"}
         found = Redactor().redact(run(extra=extra)).record.trajectory.steps[0].extra
         assert found["x"] == Redactor().build_placeholder("api_key", KEY)
         assert found["y"] == found["password"] == Redactor().build_placeholder("secret", "redacted")
 
-    def test_the_shape_is_kept(self) -> None:
+    def test_structure_is_kept(self) -> None:
         record = run(content=KEY, extra={"a": [1, {"b": (2.5, None, True)}]})
         redacted = Redactor().redact(record).record
         assert encode_meta(redacted.trajectory) == encode_meta(record.trajectory)
@@ -262,7 +262,7 @@ class TestRecords:
         ("[no JSON, and no secret", True),
     ],
 )
-def test_text_that_is_json_is_looked_into_at_one_look(text: str, harmless: bool) -> None:
+def test_json_text_is_redacted_in_one_pass(text: str, harmless: bool) -> None:
     redactor, data = Redactor(), {"step": {"content": text}}
     assert redactor.is_harmless(data) is harmless
     assert (redactor.redact_data(data) == data) is harmless

@@ -14,7 +14,7 @@ from agentguard.trajectory.redaction import Redactor, _RedactionPass
 SECRET = "sk-proj-abcdefghijklmnopqrstuvwxyz0123456789ABCD"
 
 
-def test_the_second_look_is_like_the_first() -> None:
+def test_second_pass_equals_the_first() -> None:
     redactor = Redactor()
     data = {"system": "You plan journeys.", "said": f"my key is {SECRET}", "password": "hunter22", "n": 1}
     first = redactor.redact_data(data)
@@ -24,7 +24,7 @@ def test_the_second_look_is_like_the_first() -> None:
     assert redactor.redact_data(data) == Redactor().redact_data(data)
 
 
-def test_a_harmless_text_is_no_longer_that_where_it_holds_what_was_learnt() -> None:
+def test_cached_text_is_checked_again_for_new_secrets() -> None:
     redactor = Redactor()
     harmless = {"a": "the word is tangerine"}
     assert redactor.redact_data(harmless) == harmless
@@ -32,13 +32,13 @@ def test_a_harmless_text_is_no_longer_that_where_it_holds_what_was_learnt() -> N
     assert redactor.redact_data(harmless) == harmless
 
 
-def test_names_that_hold_a_secret_are_looked_at_each_time() -> None:
+def test_names_with_secrets_are_checked_each_time() -> None:
     redactor = Redactor()
     for _ in range(2):
         assert SECRET not in str(redactor.redact_data({SECRET: 1, "name": 2}))
 
 
-def test_memory_is_bounded() -> None:
+def test_cache_is_bounded() -> None:
     redactor = Redactor()
     for number in range(6000):
         redactor.redact_data(
@@ -96,17 +96,17 @@ def walked(data: dict[str, Any]) -> dict[str, Any]:
 
 @settings(max_examples=300, deadline=None)
 @given(st.dictionaries(TEXTS, DATA, max_size=4))
-def test_one_look_at_all_finds_what_a_look_at_each_part_finds(data: dict[str, Any]) -> None:
+def test_combined_pass_equals_separate_passes(data: dict[str, Any]) -> None:
     assert Redactor().redact_data(data) == walked(data)
 
 
 @pytest.mark.parametrize("part", PARTS)
-def test_each_part_at_each_place(part: str) -> None:
+def test_each_part_is_redacted_at_each_position(part: str) -> None:
     for data in ({"a": part}, {"a": ["x", part, "y"]}, {part: "x"}, {"a": "x", "b": {"c": part}}):
         assert Redactor().redact_data(data) == walked(data)
 
 
-def test_what_is_nested_deeply_is_refused_as_before() -> None:
+def test_deep_nesting_is_still_rejected() -> None:
     deep: Any = "x"
     for _ in range(5000):
         deep = [deep]
@@ -114,6 +114,6 @@ def test_what_is_nested_deeply_is_refused_as_before() -> None:
         Redactor().redact_data({"a": deep})
 
 
-def test_what_has_no_secret_comes_back_as_it_is() -> None:
+def test_data_without_secrets_is_returned_unchanged() -> None:
     data = {"event": "step", "content": "The train leaves at nine.", "n": [1, 2.5, None, True]}
     assert Redactor().redact_data(data) is data

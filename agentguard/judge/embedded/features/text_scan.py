@@ -117,7 +117,7 @@ def extract_names(text: str) -> frozenset[str]:
 
 
 def scan_text(text: str, max_characters: int = _MAX_CHARS) -> TextScan:
-    """Scan a text; of a text above ``max_characters`` only the first two and the last third of them."""
+    """Scan a text of at most ``max_characters``; scan only the head (two thirds) and tail of a longer one."""
     read = (
         text
         if len(text) <= max_characters

@@ -43,7 +43,7 @@ async def _ok_and_close(heard: Heard) -> None:
     heard.writer.close()
 
 
-def test_one_connection_serves_one_request_after_the_other() -> None:
+def test_connection_is_reused_for_sequential_requests() -> None:
     async def main() -> None:
         async with serving() as server, backend(server) as client:
             for _ in range(5):
@@ -55,7 +55,7 @@ def test_one_connection_serves_one_request_after_the_other() -> None:
     run(main())
 
 
-def test_what_may_not_be_sent_twice_has_a_connection_of_its_own_while_there_is_room() -> None:
+def test_unrepeatable_request_gets_new_connection_while_possible() -> None:
     async def main() -> None:
         limits = HttpLimits(max_connections=3)
         async with serving() as server, backend(server, limits=limits) as client:
@@ -77,7 +77,7 @@ def test_what_may_not_be_sent_twice_has_a_connection_of_its_own_while_there_is_r
         b"HTTP/1.1 200 OK\r\nkeep-alive: timeout=1\r\ncontent-length: 2\r\n\r\n{}",
     ],
 )
-def test_a_connection_that_the_endpoint_will_close_is_used_no_more(answer: bytes) -> None:
+def test_connection_marked_close_is_not_reused(answer: bytes) -> None:
     async def main() -> None:
         async with serving(answer) as server, backend(server) as client:
             await client.send(request(), soon())
@@ -87,7 +87,7 @@ def test_a_connection_that_the_endpoint_will_close_is_used_no_more(answer: bytes
     run(main())
 
 
-def test_a_stale_connection_costs_nothing() -> None:
+def test_stale_connection_is_replaced_without_error() -> None:
     async def main() -> None:
         async with serving(_ok_and_close) as server, backend(server) as client:
             await client.send(request(), soon())
@@ -99,7 +99,7 @@ def test_a_stale_connection_costs_nothing() -> None:
     run(main())
 
 
-def test_a_request_that_went_out_on_a_closing_connection_counts_as_sent() -> None:
+def test_request_on_closing_connection_counts_as_sent() -> None:
     async def main() -> None:
         async with serving(OK, _close) as server, backend(server) as client:
             await client.send(request(), soon())
@@ -111,7 +111,7 @@ def test_a_request_that_went_out_on_a_closing_connection_counts_as_sent() -> Non
     run(main())
 
 
-def test_idle_connections_are_closed_after_a_while_and_beyond_a_number() -> None:
+def test_idle_connections_are_closed_by_age_and_number() -> None:
     async def main() -> None:
         limits = HttpLimits(max_idle_connections=2, keepalive_timeout_s=0.05)
         async with serving() as server, backend(server, limits=limits) as client:
@@ -123,7 +123,7 @@ def test_idle_connections_are_closed_after_a_while_and_beyond_a_number() -> None
     run(main())
 
 
-def test_requests_wait_in_order_for_one_of_few_connections() -> None:
+def test_requests_wait_in_order_for_a_connection() -> None:
     async def main() -> None:
         limits = HttpLimits(max_connections=2)
         async with serving(*([_slow_ok] * 9)) as server, backend(server, limits=limits) as client:
@@ -145,7 +145,7 @@ async def _slow_ok(heard: Heard) -> None:
     await heard.say(OK)
 
 
-def test_the_wait_for_a_connection_is_bounded_in_number_and_time() -> None:
+def test_connection_queue_is_bounded_in_length_and_time() -> None:
     async def main() -> None:
         limits = HttpLimits(max_connections=1, max_waiting=1, pool_timeout_s=0.05)
         async with serving(_hang) as server, backend(server, limits=limits) as client:
@@ -167,7 +167,7 @@ def test_the_wait_for_a_connection_is_bounded_in_number_and_time() -> None:
     run(main())
 
 
-def test_a_connection_that_breaks_as_it_is_handed_on_is_not_used() -> None:
+def test_connection_broken_during_handover_is_not_used() -> None:
     async def main() -> None:
         async with (
             serving(_slow_ok, OK) as server,
@@ -187,7 +187,7 @@ def test_a_connection_that_breaks_as_it_is_handed_on_is_not_used() -> None:
     run(main())
 
 
-def test_an_idle_connection_that_the_endpoint_has_closed_is_seen_before_anything_is_sent() -> None:
+def test_idle_connection_closed_by_endpoint_is_detected_before_send() -> None:
     async def main() -> None:
         async with serving() as server, backend(server) as client:
             await client.send(request(), soon())
@@ -201,7 +201,7 @@ def test_an_idle_connection_that_the_endpoint_has_closed_is_seen_before_anything
     run(main())
 
 
-def test_who_waits_gets_the_place_of_a_connection_that_broke() -> None:
+def test_waiting_request_gets_slot_of_broken_connection() -> None:
     async def main() -> None:
         async with (
             serving(_close, OK) as server,
@@ -215,7 +215,7 @@ def test_who_waits_gets_the_place_of_a_connection_that_broke() -> None:
     run(main())
 
 
-def test_refused_and_unknown_endpoints_were_never_sent_to() -> None:
+def test_refused_and_unknown_endpoints_count_as_unsent() -> None:
     async def main() -> None:
         with socket.socket() as taken:
             taken.bind(("127.0.0.1", 0))
@@ -230,7 +230,7 @@ def test_refused_and_unknown_endpoints_were_never_sent_to() -> None:
     run(main())
 
 
-def test_connecting_has_its_own_bound() -> None:
+def test_connect_timeout_is_separate() -> None:
     async def main() -> None:
         with socket.socket() as full:
             full.bind(("127.0.0.1", 0))
@@ -254,7 +254,7 @@ def test_connecting_has_its_own_bound() -> None:
     run(main())
 
 
-def test_no_time_left_sends_nothing_and_time_up_closes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_expired_deadline_sends_nothing_and_closes_connection(monkeypatch: pytest.MonkeyPatch) -> None:
     async def main() -> None:
         async with serving(_hang, _hang, OK) as server, backend(server) as client:
             with pytest.raises(DeadlineExceeded) as caught:
@@ -278,7 +278,7 @@ def test_no_time_left_sends_nothing_and_time_up_closes(monkeypatch: pytest.Monke
     run(main())
 
 
-def test_an_answer_before_all_was_sent_ends_the_request_and_the_connection() -> None:
+def test_early_answer_ends_request_and_connection() -> None:
     async def main() -> None:
         big = b"x" * (24 << 20)
 
@@ -299,7 +299,7 @@ def test_an_answer_before_all_was_sent_ends_the_request_and_the_connection() -> 
     run(main())
 
 
-def test_large_bodies_arrive() -> None:
+def test_large_bodies_are_sent_completely() -> None:
     async def main() -> None:
         body = bytes(range(256)) * 40_000
         async with serving() as server, backend(server) as client:
@@ -309,7 +309,7 @@ def test_large_bodies_arrive() -> None:
     run(main())
 
 
-def test_what_comes_unasked_closes_an_idle_connection() -> None:
+def test_unexpected_data_closes_idle_connection() -> None:
     async def main() -> None:
         async with serving() as server, backend(server) as client:
             await client.send(request(), soon())
@@ -322,7 +322,7 @@ def test_what_comes_unasked_closes_an_idle_connection() -> None:
     run(main())
 
 
-def test_closing_fails_what_is_under_way_and_what_comes_later() -> None:
+def test_close_fails_active_and_later_requests() -> None:
     async def main() -> None:
         async with serving(_hang) as server, backend(server, limits=HttpLimits(max_connections=1)) as client:
             tasks = [asyncio.ensure_future(client.send(request(), soon())) for _ in range(2)]
@@ -365,7 +365,7 @@ class Cancelled:
 
 
 @pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
-def test_cancelled_at_any_moment_nothing_is_left(loop: str) -> None:
+def test_cancellation_at_any_await_leaks_nothing(loop: str) -> None:
     async def use(client: HttpBackend) -> None:
         stream: Any = await client.send(request(stream=True, api=API_FORMATS["chat"]), soon())
         try:
@@ -398,7 +398,7 @@ def test_cancelled_at_any_moment_nothing_is_left(loop: str) -> None:
         run(main())
 
 
-def test_cancelled_while_waiting_in_the_instant_in_which_a_connection_is_free() -> None:
+def test_cancellation_while_connection_becomes_free_leaks_nothing() -> None:
     async def main() -> None:
         async with (
             serving(_slow_ok, OK) as server,
@@ -416,7 +416,7 @@ def test_cancelled_while_waiting_in_the_instant_in_which_a_connection_is_free() 
     run(main())
 
 
-def test_errors_have_nothing_of_keys_bodies_or_addresses() -> None:
+def test_errors_contain_no_keys_bodies_or_addresses() -> None:
     async def main() -> None:
         async with serving(b"HTTP/1.1 200 sk-canary\r\nbad\r\n") as server:
             client = HttpBackend(server.url, key="sk-canary")

@@ -40,7 +40,7 @@ from tests.unit.backends.http.scripted_server import OK, request, run, serving, 
         ("http://my_host:1/x~y", UpstreamOrigin("http", "my_host", 1, "/x~y"), "my_host:1"),
     ],
 )
-def test_base_urls_are_taken_apart(url: str, origin: UpstreamOrigin, authority: str) -> None:
+def test_base_url_is_parsed(url: str, origin: UpstreamOrigin, authority: str) -> None:
     assert parse_origin(url) == origin
     assert origin.authority == authority
 
@@ -89,7 +89,7 @@ def test_base_urls_are_taken_apart(url: str, origin: UpstreamOrigin, authority: 
         "http://-vllm/",
     ],
 )
-def test_what_could_be_read_in_two_ways_is_no_base_url(url: str) -> None:
+def test_ambiguous_base_url_is_rejected(url: str) -> None:
     with pytest.raises(ConfigError) as caught:
         parse_origin(url)
     assert "sk-canary" not in str(caught.value)
@@ -112,7 +112,7 @@ NOBODY = ["0.0.0.0", "::", "255.255.255.255", "224.0.0.1", "ff02::1", "::ffff:0.
 
 
 @pytest.mark.parametrize("address", METADATA)
-def test_metadata_services_are_refused_in_every_form(address: str) -> None:
+def test_metadata_services_are_refused_in_every_notation(address: str) -> None:
     host = f"[{address}]" if ":" in address else address
     with pytest.raises(ConfigError, match="refused"):
         HttpBackend(f"http://{host}/latest")
@@ -125,7 +125,7 @@ def test_metadata_services_are_refused_in_every_form(address: str) -> None:
 
 
 @pytest.mark.parametrize("address", NOBODY)
-def test_addresses_of_nobody_are_refused_whatever_is_allowed(address: str) -> None:
+def test_unroutable_addresses_are_always_refused(address: str) -> None:
     host = f"[{address}]" if ":" in address else address
     with pytest.raises(ConfigError, match="refused"):
         check_origin(parse_origin(f"http://{host}/"), EgressPolicy(allow_metadata=True, allow_private=True))
@@ -145,7 +145,7 @@ def test_addresses_of_nobody_are_refused_whatever_is_allowed(address: str) -> No
         ("10.0.0.1", "10.0.0.1", True),
     ],
 )
-def test_a_public_name_may_not_stand_for_a_private_address(host: str, address: str, allowed: bool) -> None:
+def test_public_name_must_not_resolve_to_private_address(host: str, address: str, allowed: bool) -> None:
     origin = UpstreamOrigin("http", host, 80, "")
     found = ipaddress.ip_address(address)
     assert (find_refusal_reason(found, origin, EgressPolicy()) is None) is allowed
@@ -165,7 +165,7 @@ def resolving(monkeypatch: pytest.MonkeyPatch, *answers: list[str]) -> list[str]
     return asked
 
 
-def test_the_connection_goes_to_the_address_that_was_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_connection_uses_the_checked_address(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = resolving(monkeypatch, ["127.0.0.1"], ["169.254.169.254"])
 
     async def main() -> None:
@@ -188,7 +188,7 @@ def test_the_connection_goes_to_the_address_that_was_looked_at(monkeypatch: pyte
     run(main())
 
 
-def test_one_refused_address_of_a_name_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_refused_address_refuses_the_name(monkeypatch: pytest.MonkeyPatch) -> None:
     resolving(monkeypatch, ["93.184.215.14", "10.0.0.1"])
 
     async def main() -> None:
@@ -198,7 +198,7 @@ def test_one_refused_address_of_a_name_is_enough(monkeypatch: pytest.MonkeyPatch
     run(main())
 
 
-def test_the_next_address_is_tried_where_one_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_next_address_is_tried_after_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
     resolving(monkeypatch, ["127.0.0.2", "127.0.0.1"])
 
     async def main() -> None:
@@ -223,7 +223,7 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return cert, key
 
 
-def test_tls_is_verified_against_the_file_that_is_named(certificate: tuple[Path, Path]) -> None:
+def test_tls_is_verified_against_configured_file(certificate: tuple[Path, Path]) -> None:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(*certificate)
 
@@ -252,7 +252,7 @@ def test_tls_is_verified_against_the_file_that_is_named(certificate: tuple[Path,
     run(main())
 
 
-def test_an_endpoint_that_does_not_speak_tls() -> None:
+def test_endpoint_without_tls_fails_before_send() -> None:
     async def main() -> None:
         async with serving() as server:
             limits = HttpLimits(connect_timeout_s=0.2)  # waits for the end of a head that never comes
@@ -265,7 +265,7 @@ def test_an_endpoint_that_does_not_speak_tls() -> None:
     run(main())
 
 
-def test_a_file_without_certificates_is_an_error_of_the_configuration(tmp_path: Path) -> None:
+def test_empty_certificate_file_is_a_config_error(tmp_path: Path) -> None:
     for path in (tmp_path / "none.pem", tmp_path):
         with pytest.raises(ConfigError, match="certificates"):
             HttpBackend("https://example.com", egress=EgressPolicy(ca_file=str(path)))

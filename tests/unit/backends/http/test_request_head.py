@@ -30,7 +30,7 @@ def made(
     return head[:-4].split(b"\r\n")
 
 
-def test_a_head_is_built_of_what_is_needed_and_what_passes() -> None:
+def test_head_contains_required_and_forwarded_headers() -> None:
     headers = (
         (b"content-type", b"application/json"),
         (b"x-stainless-lang", b"python"),
@@ -67,14 +67,14 @@ def test_a_head_is_built_of_what_is_needed_and_what_passes() -> None:
         ("api-key", b"api-key: k"),
     ],
 )
-def test_the_endpoints_key_takes_the_place_of_the_callers(auth: str, line: bytes) -> None:
+def test_endpoint_key_replaces_key_of_caller(auth: str, line: bytes) -> None:
     callers: Headers = ((b"authorization", b"Bearer no"), (b"x-api-key", b"no"), (b"Api-Key", b"no"))
     lines = made(by=heads(key="k", auth=auth), headers=callers)
     assert line in lines
     assert not any(b"no" in other for other in lines)
 
 
-def test_headers_of_the_configuration_go_before_the_callers() -> None:
+def test_configured_headers_override_headers_of_caller() -> None:
     by = heads(headers=((b"anthropic-version", b"2023-06-01"),))
     lines = made(by=by, headers=((b"anthropic-version", b"1999"),))
     assert [line for line in lines if line.startswith(b"anthropic")] == [b"anthropic-version: 2023-06-01"]
@@ -89,7 +89,7 @@ def test_headers_of_the_configuration_go_before_the_callers() -> None:
         ("GET", b"x", b"content-length: 1"),
     ],
 )
-def test_a_length_is_told_where_there_may_be_a_body(method: str, body: bytes, length: bytes | None) -> None:
+def test_content_length_is_sent_if_a_body_is_possible(method: str, body: bytes, length: bytes | None) -> None:
     lines = made(method=method, body=body)
     assert [line for line in lines if line.startswith(b"content-length")] == ([length] if length else [])
 
@@ -105,7 +105,7 @@ def test_a_length_is_told_where_there_may_be_a_body(method: str, body: bytes, le
         (URL, "/files/a..b/...", b"POST /v1/files/a..b/... HTTP/1.1"),
     ],
 )
-def test_targets_are_joined_to_the_base_url(url: str, target: str, line: bytes) -> None:
+def test_target_is_joined_to_base_url(url: str, target: str, line: bytes) -> None:
     assert made(target, by=heads(url))[0] == line
 
 
@@ -133,14 +133,14 @@ def test_targets_are_joined_to_the_base_url(url: str, target: str, line: bytes) 
         "/x%2f..%2fadmin",
     ],
 )
-def test_targets_that_could_mean_another_place_are_not_sent(target: str) -> None:
+def test_ambiguous_target_is_not_sent(target: str) -> None:
     with pytest.raises(BackendError) as caught:
         made(target)
     assert (caught.value.status, caught.value.stage) == (400, "unsent")
 
 
 @pytest.mark.parametrize("method", ["", "post", "CONNECT", "TRACE", "GET /x HTTP/1.1\r\n", "A" * 30])
-def test_methods_that_are_not_passed_on(method: str) -> None:
+def test_forbidden_method_is_rejected(method: str) -> None:
     with pytest.raises(BackendError):
         made(method=method)
 
@@ -158,14 +158,14 @@ def test_methods_that_are_not_passed_on(method: str) -> None:
         (b"", b"a"),
     ],
 )
-def test_headers_cannot_hold_another_header(field: tuple[bytes, bytes]) -> None:
+def test_header_values_cannot_inject_headers(field: tuple[bytes, bytes]) -> None:
     with pytest.raises(BackendError) as caught:
         made(headers=((b"a", b"b"), field))
     assert caught.value.stage == "unsent"
 
 
 @pytest.mark.parametrize("more", [{"key": "a\r\nx: y"}, {"key": "sk\n"}, {"headers": ((b"a b", b"c"),)}])
-def test_keys_and_headers_of_the_configuration_are_looked_at_when_it_is_read(more: Any) -> None:
+def test_configured_keys_and_headers_are_validated(more: Any) -> None:
     with pytest.raises(ConfigError):
         HttpBackend(URL, **more)
 
@@ -186,7 +186,7 @@ VALUES = st.binary(max_size=30)
 
 
 @given(st.lists(st.tuples(NAMES, VALUES), max_size=6), st.text(max_size=20))
-def test_whatever_is_given_goes_out_as_one_request_or_not_at_all(fields: Any, target: str) -> None:
+def test_any_input_is_sent_as_one_request_or_rejected(fields: Any, target: str) -> None:
     by = heads()
     try:
         lines = made("/" + target, by=by, headers=tuple(fields))

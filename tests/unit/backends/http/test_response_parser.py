@@ -47,7 +47,7 @@ def ask(scene: Any, *, close: bool = False, **more: Any) -> Any:
     return found[0]
 
 
-def test_an_answer_comes_as_it_was_but_for_fields_of_the_connection() -> None:
+def test_answer_is_unchanged_except_connection_headers() -> None:
     answer = ask(
         sized(
             b'{"a": 1}',
@@ -85,14 +85,14 @@ def test_an_answer_comes_as_it_was_but_for_fields_of_the_connection() -> None:
         (sized(b""), b""),
     ],
 )
-def test_ways_to_be_whole(scene: bytes, body: bytes) -> None:
+def test_complete_answer_is_returned(scene: bytes, body: bytes) -> None:
     answer = ask(scene)
     assert isinstance(answer, Response)
     assert answer.body == body
     assert not any(name in (b"link", b"trailer") for name, _ in answer.headers)
 
 
-def test_an_answer_to_head_has_a_length_and_no_body() -> None:
+def test_head_answer_has_length_and_no_body() -> None:
     answer = ask(b"HTTP/1.1 200 OK\r\ncontent-length: 5000\r\n\r\n", method="HEAD", body=b"")
     assert answer.headers == ((b"content-length", b"5000"),)
     assert answer.body == b""
@@ -115,13 +115,13 @@ def test_an_answer_to_head_has_a_length_and_no_body() -> None:
         b"HTTP/1.1 100 Continue\r\n\r\n",
     ],
 )
-def test_what_breaks_off_is_never_a_success(scene: bytes) -> None:
+def test_interrupted_answer_is_never_a_success(scene: bytes) -> None:
     error = ask(scene, close=True)
     assert isinstance(error, BackendError)
     assert (error.stage, error.status) == ("sent", None)
 
 
-def test_an_answer_without_a_length_counts_if_it_shows_that_it_is_whole() -> None:
+def test_complete_json_without_length_is_accepted() -> None:
     answer = ask(JSON + b'\r\n {"choices": [1, 2]} ', close=True)
     assert answer.body == b' {"choices": [1, 2]} '
 
@@ -174,14 +174,14 @@ STRANGE = [
 
 
 @pytest.mark.parametrize("scene", STRANGE)
-def test_what_two_readers_may_read_differently_is_refused(scene: bytes) -> None:
+def test_ambiguous_answer_is_rejected(scene: bytes) -> None:
     error = ask(scene, close=True)
     assert isinstance(error, BackendError)
     assert not isinstance(error, UpstreamError)
     assert error.stage == "sent"
 
 
-def test_bytes_after_an_answer_are_no_answer_to_the_next_request() -> None:
+def test_extra_bytes_do_not_answer_the_next_request() -> None:
     async def main() -> None:
         forged = sized(b'{"forged": 1}')
         async with serving(OK + forged, OK + b"junk", OK) as server, backend(server) as client:
@@ -213,13 +213,13 @@ SMALL = HttpLimits(max_header_bytes=2048, max_headers=20, max_body_bytes=4096, m
         HEAD + b"transfer-encoding: chunked\r\n\r\n0\r\n" + b"x: " + b"y" * 3000 + b"\r\n\r\n",
     ],
 )
-def test_nothing_is_taken_without_a_bound(scene: bytes) -> None:
+def test_every_part_has_a_size_limit(scene: bytes) -> None:
     error = ask(scene, close=True, limits=SMALL)
     assert isinstance(error, BackendError)
     assert error.stage == "sent"
 
 
-def test_a_refusal_is_handed_on_with_its_body_and_when_to_come_again() -> None:
+def test_rejection_keeps_body_and_retry_after() -> None:
     body = b'{"error": {"message": "slow down"}}'
     error = ask(sized(body, b"Retry-After: 7", b"X-Request-Id: r", status=b"429 Too Many"))
     assert isinstance(error, UpstreamError)
@@ -240,19 +240,19 @@ def test_a_refusal_is_handed_on_with_its_body_and_when_to_come_again() -> None:
         ((), None),
     ],
 )
-def test_when_to_come_again_is_read_as_everywhere(fields: tuple[bytes, ...], seconds: float | None) -> None:
+def test_retry_after_is_parsed(fields: tuple[bytes, ...], seconds: float | None) -> None:
     error = ask(sized(b"", *fields, status=b"503 Unavailable"))
     assert isinstance(error, UpstreamError)
     assert error.retry_after_s == seconds
 
 
-def test_a_refusal_that_is_too_large_or_cut_is_told_by_its_status_alone() -> None:
+def test_oversized_or_cut_rejection_keeps_its_status() -> None:
     error = ask(sized(b"x" * 2000, status=b"500 Error"), limits=SMALL)
     assert not isinstance(error, UpstreamError)
     assert error.status == 500
 
 
-def test_an_error_that_is_a_stream_is_read_whole() -> None:
+def test_streamed_error_is_read_completely() -> None:
     error = ask(sized(b"data: no\n\n", b"content-type: text/event-stream", status=b"400 Bad"), stream=True)
     assert isinstance(error, UpstreamError)
     assert error.response.body == b"data: no\n\n"
@@ -261,7 +261,7 @@ def test_an_error_that_is_a_stream_is_read_whole() -> None:
 @pytest.mark.parametrize(
     "status", [b"301 Moved", b"302 Found", b"303 See", b"307 Temporary", b"308 Permanent"]
 )
-def test_redirects_are_not_followed(status: bytes) -> None:
+def test_redirect_is_not_followed(status: bytes) -> None:
     error = ask(sized(b"", b"Location: http://169.254.169.254/", status=status))
     assert isinstance(error, BackendError)
     assert error.status == int(status[:3])
@@ -277,7 +277,7 @@ def packed(body: bytes, coding: bytes) -> bytes:
     [(b"gzip", gzip.compress(b"{}", mtime=0)), (b"deflate", zlib.compress(b"{}")), (b"identity", b"{}")],
     ids=["gzip", "deflate", "identity"],
 )
-def test_a_coding_that_was_not_asked_for_is_taken_off(coding: bytes, body: bytes) -> None:
+def test_unrequested_content_encoding_is_decoded(coding: bytes, body: bytes) -> None:
     answer = ask(packed(body, coding), api=API_FORMATS["chat"])
     assert answer.body == b"{}"
     assert coding == b"identity" or not any(name == b"content-encoding" for name, _ in answer.headers)
@@ -295,12 +295,12 @@ def test_a_coding_that_was_not_asked_for_is_taken_off(coding: bytes, body: bytes
     ],
     ids=["bomb", "cut short", "more after it", "not packed", "unknown coding", "packed twice"],
 )
-def test_bombs_and_other_codings_are_refused(scene: bytes) -> None:
+def test_compression_bombs_and_unknown_encodings_are_rejected(scene: bytes) -> None:
     error = ask(scene, api=API_FORMATS["chat"], limits=HttpLimits(max_body_bytes=100_000))
     assert isinstance(error, BackendError)
 
 
-def test_what_just_passes_keeps_its_coding() -> None:
+def test_pass_through_keeps_content_encoding() -> None:
     body = gzip.compress(b"{}")
     answer = ask(packed(body, b"gzip"))
     assert answer.body == body

@@ -65,7 +65,7 @@ def read(
     return got, failed[0] if failed else None
 
 
-def test_events_come_whole_wherever_reads_and_chunks_end() -> None:
+def test_events_are_complete_for_any_split() -> None:
     async def drip(heard: Heard) -> None:
         whole = ONE + b": ping\n\n" + TWO + DONE
         await heard.say(CHUNKED)
@@ -81,20 +81,20 @@ def test_events_come_whole_wherever_reads_and_chunks_end() -> None:
     assert len(got) > 1
 
 
-def test_events_of_one_read_come_together() -> None:
+def test_events_of_one_read_are_one_chunk() -> None:
     got, error = read(CHUNKED + chunked(ONE) + chunked(TWO) + chunked(DONE) + END)
     assert error is None
     assert got == [ONE + TWO + DONE]
 
 
 @pytest.mark.parametrize("end", [b"\r\n\r\n", b"\r\r"])
-def test_other_ends_of_lines_are_events_too(end: bytes) -> None:
+def test_all_line_endings_end_events(end: bytes) -> None:
     event = b"data: [DONE]" + end
     got, _ = read(CHUNKED + chunked(event[:-1]) + chunked(event[-1:]) + END)
     assert b"".join(got) == event
 
 
-def test_head_and_connection_of_a_stream() -> None:
+def test_stream_exposes_head_and_reuses_connection() -> None:
     async def main() -> None:
         async with serving(CHUNKED + chunked(DONE) + END, OK) as server, backend(server, name="a") as client:
             stream = await stream_of(client)
@@ -108,7 +108,7 @@ def test_head_and_connection_of_a_stream() -> None:
     run(main())
 
 
-def test_the_connection_is_free_once_all_has_come_even_if_nobody_has_read_it() -> None:
+def test_fully_received_stream_frees_connection_before_it_is_read() -> None:
     async def main() -> None:
         async with serving(CHUNKED + chunked(ONE + DONE) + END, OK) as server, backend(server) as client:
             stream = await stream_of(client)
@@ -130,40 +130,40 @@ def test_the_connection_is_free_once_all_has_come_even_if_nobody_has_read_it() -
         (EVENTS + b"connection: close\r\n\r\n" + ONE + b"data: [DO", True),
     ],
 )
-def test_a_stream_that_was_cut_is_no_success(scene: bytes, close: bool) -> None:
+def test_cut_stream_is_not_a_success(scene: bytes, close: bool) -> None:
     got, error = read(scene, close=close)
     assert b"".join(got).startswith(ONE)
     assert isinstance(error, BackendError)
     assert error.stage == "committed"
 
 
-def test_a_stream_that_is_cut_before_its_first_event_may_be_tried_again() -> None:
+def test_stream_cut_before_first_event_is_retryable() -> None:
     got, error = read(CHUNKED, close=True)
     assert got == []
     assert isinstance(error, BackendError)
     assert error.stage == "sent"
 
 
-def test_a_stream_without_a_length_is_whole_after_its_last_event() -> None:
+def test_stream_without_length_is_complete_after_last_event() -> None:
     got, error = read(EVENTS + b"connection: close\r\n\r\n" + ONE + DONE, close=True)
     assert (b"".join(got), error) == (ONE + DONE, None)
     _, error = read(EVENTS + b"connection: close\r\n\r\n" + ONE + DONE, close=True, api=None)
     assert isinstance(error, BackendError)
 
 
-def test_what_stands_behind_the_last_blank_line_is_kept() -> None:
+def test_data_after_last_blank_line_is_kept() -> None:
     got, error = read(CHUNKED + chunked(ONE + b"data: [DONE]\n") + END)
     assert (b"".join(got), error) == (ONE + b"data: [DONE]\n", None)
 
 
-def test_an_event_without_an_end_has_a_bound() -> None:
+def test_endless_event_has_a_size_limit() -> None:
     limits = HttpLimits(max_event_bytes=4096)
     _, error = read(CHUNKED + chunked(b"data: " + b"x" * 8000), limits=limits)
     assert isinstance(error, BackendError)
     assert error.stage == "sent"
 
 
-def test_a_bad_chunk_ends_the_stream() -> None:
+def test_invalid_chunk_ends_the_stream() -> None:
     async def bad(heard: Heard) -> None:
         await heard.say(CHUNKED + chunked(ONE))
         await asyncio.sleep(0.05)
@@ -176,18 +176,18 @@ def test_a_bad_chunk_ends_the_stream() -> None:
     assert error.stage == "committed"
 
 
-def test_any_bytes_pass_as_they_come_where_no_api_is_known() -> None:
+def test_bytes_of_unknown_api_pass_unchanged() -> None:
     scene = b"HTTP/1.1 200 OK\r\ncontent-type: audio/wav\r\ntransfer-encoding: chunked\r\n\r\n"
     got, error = read(scene + chunked(b"RIFF\n\nx") + END, api=None)
     assert (b"".join(got), error) == (b"RIFF\n\nx", None)
 
 
-def test_an_encoded_stream_is_refused() -> None:
+def test_encoded_stream_is_rejected() -> None:
     _, error = read(EVENTS + b"content-encoding: gzip\r\ntransfer-encoding: chunked\r\n\r\n" + END)
     assert isinstance(error, BackendError)
 
 
-def test_a_whole_answer_to_a_request_for_a_stream_is_one() -> None:
+def test_whole_answer_to_stream_request_is_accepted() -> None:
     async def main() -> None:
         async with serving(OK) as server, backend(server) as client:
             answer = await client.send(request(stream=True, api=CHAT), soon())
@@ -201,7 +201,7 @@ async def _forever(heard: Heard) -> None:
     await heard.gone()
 
 
-def test_the_deadline_holds_for_the_stream_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_deadline_covers_the_stream(monkeypatch: pytest.MonkeyPatch) -> None:
     async def main() -> None:
         async with serving(_forever) as server, backend(server) as client:
             stream = await stream_of(client, soon(60))
@@ -216,7 +216,7 @@ def test_the_deadline_holds_for_the_stream_too(monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.parametrize("how", ["aclose", "cancel"])
-def test_who_leaves_closes_the_connection_at_once(how: str) -> None:
+def test_closing_the_stream_closes_the_connection_at_once(how: str) -> None:
     async def main() -> None:
         async with serving(_forever) as server, backend(server) as client:
             stream = await stream_of(client)
@@ -237,7 +237,7 @@ def test_who_leaves_closes_the_connection_at_once(how: str) -> None:
     run(main())
 
 
-def test_a_slow_reader_slows_the_endpoint_down() -> None:
+def test_slow_reader_applies_backpressure() -> None:
     sent = [0]
 
     async def flood(heard: Heard) -> None:
@@ -268,7 +268,7 @@ def test_a_slow_reader_slows_the_endpoint_down() -> None:
     run(main())
 
 
-def test_a_reset_in_the_middle_gives_what_came_before_first() -> None:
+def test_reset_is_raised_after_received_events() -> None:
     async def reset(heard: Heard) -> None:
         await heard.say(CHUNKED + chunked(ONE))
         await asyncio.sleep(0.05)
@@ -280,7 +280,7 @@ def test_a_reset_in_the_middle_gives_what_came_before_first() -> None:
     assert error.stage == "committed"
 
 
-def test_streams_of_an_event_loop_in_c_are_no_different() -> None:
+def test_uvloop_streams_behave_equally() -> None:
     uvloop = pytest.importorskip("uvloop")
     got: list[bytes] = []
 

@@ -12,7 +12,7 @@ from agentguard.errors import ConfigError
 from agentguard.judge.vllm.command import ServeOptions, build_command, build_environment
 
 
-def test_the_interpreter_that_has_it_is_used_where_it_is_named() -> None:
+def test_configured_interpreter_is_used() -> None:
     made = build_command(ServeOptions(model="m", python=Path(sys.executable), max_model_len=2048), 1234)
     assert made[:5] == [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", "m"]
     told = dict(itertools.pairwise(made))
@@ -22,7 +22,7 @@ def test_the_interpreter_that_has_it_is_used_where_it_is_named() -> None:
     assert told["--served-model-name"] == "judge"
 
 
-def test_the_command_on_the_path_is_used_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_command_on_path_is_the_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program = tmp_path / "vllm"
     program.write_text("#!/bin/sh\n")
     program.chmod(0o755)
@@ -32,7 +32,7 @@ def test_the_command_on_the_path_is_used_else(tmp_path: Path, monkeypatch: pytes
     assert made[-2:] == ["--dtype", "bfloat16"]
 
 
-def test_no_vllm_says_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_vllm_error_explains_installation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(ConfigError, match="pip install vllm"):
         build_command(ServeOptions(model="m"), 1)
@@ -40,7 +40,7 @@ def test_no_vllm_says_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         build_command(ServeOptions(model="m", python=tmp_path / "python"), 1)
 
 
-def test_the_key_is_in_the_environment_alone() -> None:
+def test_key_is_passed_only_in_environment() -> None:
     options = ServeOptions(model="m", python=Path(sys.executable), api_key="hush", offline=True)
     assert "hush" not in " ".join(build_command(options, 1))
     told = build_environment(options, {"HOME": "/home/me"})
@@ -51,7 +51,7 @@ def test_the_key_is_in_the_environment_alone() -> None:
     assert "VLLM_API_KEY" not in build_environment(ServeOptions(model="m"), {})
 
 
-def test_a_pooling_model_is_served_without_what_is_for_prompts() -> None:
+def test_pooling_model_is_served_without_prompt_flags() -> None:
     made = build_command(ServeOptions(model="m", task="classify", python=Path(sys.executable)), 1)
     assert dict(itertools.pairwise(made))["--runner"] == "pooling"
     assert {"--shutdown-timeout", "--max-num-queued-reqs"} < set(made)

@@ -51,14 +51,14 @@ def telling(page: bytes, status: int = 200) -> Iterator[str]:
         thread.join()
 
 
-def test_counters_are_summed_over_their_labels() -> None:
+def test_counters_are_summed_over_labels() -> None:
     held = sum_counters(PAGE)
     assert held["vllm:prompt_tokens_total"] == 1500
     assert held["vllm:num_requests_running"] == 2
     assert not {"vllm:odd", "python_gc_objects_collected_total"} & set(held)
 
 
-def test_what_was_computed_lies_between_what_was_sent_and_what_was_cached() -> None:
+def test_computed_tokens_are_sent_minus_cached_tokens() -> None:
     with telling(PAGE.encode()) as root:
         done = fetch_work(root)
         assert fetch_counters(root) == sum_counters(PAGE)
@@ -73,7 +73,7 @@ def test_what_was_computed_lies_between_what_was_sent_and_what_was_cached() -> N
     assert ServerWork().hit_rate == 0
 
 
-def test_a_server_without_them_is_an_error() -> None:
+def test_missing_counters_are_an_error() -> None:
     with telling(b"", 404) as root, pytest.raises(JudgeError, match="no metrics"):
         fetch_work(root)
     with pytest.raises(JudgeError, match="no metrics"):
@@ -81,6 +81,6 @@ def test_a_server_without_them_is_an_error() -> None:
 
 
 @given(st.text(max_size=200))
-def test_any_page_is_read(page: str) -> None:
+def test_any_page_is_parsed(page: str) -> None:
     sum_counters(page + "\nvllm:x{} 1.0e+\nvllm:y 3\n")
     assert sum_counters("vllm:y 3\n" + page.replace("vllm:y", "")).get("vllm:y") == 3

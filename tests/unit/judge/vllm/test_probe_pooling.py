@@ -50,9 +50,7 @@ def canary(url: str, task: PoolingTask) -> ProbeResult:
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_a_sound_model_gets_all_right_and_says_the_same_again(
-    served: tuple[str, Pooling], task: PoolingTask
-) -> None:
+def test_sound_model_is_correct_and_repeatable(served: tuple[str, Pooling], task: PoolingTask) -> None:
     url, script = served
     first, again = canary(url, task), canary(url, task)
     assert (first.correct_count, first.question_count, first.fault) == (3, 3, None)
@@ -63,7 +61,7 @@ def test_a_sound_model_gets_all_right_and_says_the_same_again(
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_one_whose_numbers_moved_strays(served: tuple[str, Pooling], task: PoolingTask) -> None:
+def test_changed_scores_are_drift(served: tuple[str, Pooling], task: PoolingTask) -> None:
     url, script = served
     first = canary(url, task)
     script.scores = lambda text: on_topic(text) - 1.5 * MAX_POOLING_DISTANCE
@@ -74,7 +72,7 @@ def test_one_whose_numbers_moved_strays(served: tuple[str, Pooling], task: Pooli
     assert not canary(url, task).has_drifted(first)
 
 
-def test_a_model_of_other_classes_or_longer_vectors_strays(served: tuple[str, Pooling]) -> None:
+def test_changed_classes_or_dimensions_are_drift(served: tuple[str, Pooling]) -> None:
     url, script = served
     first = canary(url, "embed")
     script.vector = lambda text: [*by_topic(text), 0.0]
@@ -84,7 +82,7 @@ def test_a_model_of_other_classes_or_longer_vectors_strays(served: tuple[str, Po
     )
 
 
-def test_one_that_tells_a_question_from_no_answer_is_not_right(served: tuple[str, Pooling]) -> None:
+def test_scorer_that_prefers_wrong_answers_is_not_correct(served: tuple[str, Pooling]) -> None:
     url, script = served
     script.scores = lambda text: 1 - on_topic(text)
     assert canary(url, "score").correct_count == 0
@@ -92,7 +90,7 @@ def test_one_that_tells_a_question_from_no_answer_is_not_right(served: tuple[str
     assert canary(url, "embed").correct_count == 0
 
 
-def test_a_classifier_that_says_two_things_of_one_text_is_not_right(served: tuple[str, Pooling]) -> None:
+def test_inconsistent_classifier_is_not_correct(served: tuple[str, Pooling]) -> None:
     url, script = served
     told = iter(range(9))
     script.scores = lambda text: 0.1 * next(told)
@@ -109,7 +107,7 @@ def test_a_classifier_that_says_two_things_of_one_text_is_not_right(served: tupl
         (None, 404, "no_model"),
     ],
 )
-def test_what_is_no_answer_is_a_fault(
+def test_malformed_answer_is_a_fault(
     served: tuple[str, Pooling], task: PoolingTask, broken: object, status: int | None, fault: str
 ) -> None:
     url, script = served
@@ -119,14 +117,14 @@ def test_what_is_no_answer_is_a_fault(
     assert not told.has_drifted(ProbeResult(probabilities=(1.0,)))
 
 
-def test_numbers_that_are_none_are_a_fault(served: tuple[str, Pooling]) -> None:
+def test_null_scores_are_a_fault(served: tuple[str, Pooling]) -> None:
     """A model with broken weights: vLLM writes NaN as null."""
     url, script = served
     script.break_with = {"data": [{"index": n, "score": None} for n in range(2)]}
     assert canary(url, "score").fault == "outside"
 
 
-def test_no_server_is_a_fault() -> None:
+def test_missing_server_is_a_fault() -> None:
     with pooling() as (url, _):
         pass
     assert canary(url, "embed").fault == "unreachable"

@@ -94,7 +94,7 @@ def phases(seen: list[ServerStatus]) -> list[str]:
     return [name for place, name in enumerate(names) if place == 0 or names[place - 1] != name]
 
 
-def test_it_is_ready_once_it_has_answered_a_canary_and_drained_at_the_end() -> None:
+def test_server_is_ready_after_canary_and_drained_at_the_end() -> None:
     world = World()
     last, seen = watch(world, {})
     assert phases(seen) == ["starting", "ready", "draining", "stopped"]
@@ -105,7 +105,7 @@ def test_it_is_ready_once_it_has_answered_a_canary_and_drained_at_the_end() -> N
     assert ready.canary["right"] == 3
 
 
-def test_one_that_dies_is_started_again() -> None:
+def test_dead_server_is_restarted() -> None:
     world = World()
     last, seen = watch(world, {50: world.kill})
     assert phases(seen) == ["starting", "ready", "waiting", "starting", "ready", "draining", "stopped"]
@@ -114,7 +114,7 @@ def test_one_that_dies_is_started_again() -> None:
     assert any(state.reason == "the process ended" for state in seen)
 
 
-def test_one_missed_heartbeat_is_suspect_and_no_reason_to_restart() -> None:
+def test_one_missed_heartbeat_does_not_restart() -> None:
     world = World()
 
     def set_beats(value: bool) -> Callable[[], None]:
@@ -125,7 +125,7 @@ def test_one_missed_heartbeat_is_suspect_and_no_reason_to_restart() -> None:
     assert len(world.starts) == 1
 
 
-def test_a_hang_that_only_the_canary_sees_is_ended() -> None:
+def test_hang_visible_only_to_canary_is_restarted() -> None:
     world = World()
 
     def hang() -> None:
@@ -141,7 +141,7 @@ def test_a_hang_that_only_the_canary_sees_is_ended() -> None:
     assert seen[-1].phase is ServerPhase.STOPPED
 
 
-def test_silent_corruption_is_found_against_its_own_first_answers() -> None:
+def test_corruption_is_detected_against_the_first_answers() -> None:
     world = World()
 
     def corrupt() -> None:
@@ -152,7 +152,7 @@ def test_silent_corruption_is_found_against_its_own_first_answers() -> None:
     assert seen[-3].phase is ServerPhase.READY
 
 
-def test_small_changes_of_its_answers_are_none() -> None:
+def test_small_drift_is_tolerated() -> None:
     world = World()
     watch(
         world,
@@ -161,7 +161,7 @@ def test_small_changes_of_its_answers_are_none() -> None:
     assert len(world.starts) == 1
 
 
-def test_a_crash_loop_is_given_up_with_the_end_of_the_log() -> None:
+def test_crash_loop_fails_with_the_end_of_the_log() -> None:
     world = World(boots_s=10_000)
     last, seen = watch(world, {}, until=10_000)
     assert last.phase is ServerPhase.GIVEN_UP
@@ -177,7 +177,7 @@ def test_a_crash_loop_is_given_up_with_the_end_of_the_log() -> None:
     assert not world.is_alive
 
 
-def test_a_server_that_was_steady_has_a_clean_slate() -> None:
+def test_stable_server_resets_the_restart_count() -> None:
     world = World()
     deaths = {700.0 * n: world.kill for n in range(1, 9)}
     last, _ = watch(world, deaths, until=6000)
@@ -185,7 +185,7 @@ def test_a_server_that_was_steady_has_a_clean_slate() -> None:
     assert last.restarts == 8
 
 
-def test_a_program_that_cannot_be_run_is_an_error() -> None:
+def test_missing_program_is_an_error() -> None:
     class Absent(World):
         def start(self) -> None:
             raise FileNotFoundError(2, "No such file or directory")
@@ -194,7 +194,7 @@ def test_a_program_that_cannot_be_run_is_an_error() -> None:
         watch(Absent(), {})
 
 
-def test_one_that_answers_no_canary_is_given_up_with_the_reason() -> None:
+def test_server_without_canary_answer_fails_with_the_reason() -> None:
     last, _ = watch(World(canary=ProbeResult(fault="no_model")), {}, until=10_000)
     assert last.phase is ServerPhase.GIVEN_UP
     assert "the canary was not answered: no_model" in last.reason

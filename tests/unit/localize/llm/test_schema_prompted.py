@@ -60,7 +60,7 @@ def test_without_schemata_the_judge_is_asked_about_the_run_alone() -> None:
     told = SchemaPromptedLocalizer(SchemaLocalizer(), judge).locate(group_chat(100).trajectory, ())
     assert told.hypotheses[0].step == 3
     assert all(not question.context for _, question in judge.asked)
-    assert "agentguard schemata distil" in told.notes[-1]
+    assert "agentguard schemata distill" in told.notes[-1]
 
 
 def test_it_learns_from_annotated_runs_and_leaves_a_question_out() -> None:

@@ -20,12 +20,12 @@ def text(size: int, seed: int = 1) -> bytes:
 
 
 @given(st.binary(max_size=400), st.binary(max_size=400))
-def test_any_bytes_come_back(base: bytes, new: bytes) -> None:
+def test_arbitrary_bytes_round_trip(base: bytes, new: bytes) -> None:
     assert apply_delta(base, encode_delta(base, new)) == new
 
 
 @given(st.integers(0, 200_000), EDITS)
-def test_edited_bytes_come_back(size: int, edits: list[tuple[float, int, bytes]]) -> None:
+def test_edited_bytes_round_trip(size: int, edits: list[tuple[float, int, bytes]]) -> None:
     base = new = text(size)
     for place, length, put in edits:
         at = int(place * len(new))
@@ -34,7 +34,7 @@ def test_edited_bytes_come_back(size: int, edits: list[tuple[float, int, bytes]]
 
 
 @pytest.mark.parametrize("size", [1_000, 100_000, 3_000_000])
-def test_a_few_edits_make_a_short_delta(size: int) -> None:
+def test_few_edits_make_a_short_delta(size: int) -> None:
     base = text(size)
     third = len(base) // 3
     new = base[:third] + b"inserted here" + base[third + 40 : -third] + base[20 - third :] + b" appended"
@@ -46,14 +46,14 @@ def test_equal_bytes_make_a_delta_of_one_copy() -> None:
     assert len(encode_delta(text(500_000), text(500_000))) == 12
 
 
-def test_a_long_run_taken_out_or_put_in_is_found_again() -> None:
+def test_removed_and_inserted_blocks_are_matched() -> None:
     base = text(300_000)
     without = base[:1000] + base[51_000:]
     assert len(encode_delta(base, without)) < 100
     assert len(encode_delta(without, base)) < 50_200
 
 
-def test_bytes_without_likeness_are_a_literal() -> None:
+def test_unrelated_bytes_are_a_literal() -> None:
     noise = random.Random(2).randbytes(400_000)
     made = encode_delta(text(400_000), noise)
     assert len(made) < len(noise) + 2_000
@@ -61,7 +61,7 @@ def test_bytes_without_likeness_are_a_literal() -> None:
 
 
 @pytest.mark.parametrize("spoilt", ["short", "base", "tail"])
-def test_a_delta_of_another_base_is_an_error(spoilt: str) -> None:
+def test_delta_of_another_base_is_an_error(spoilt: str) -> None:
     base = text(5_000)
     made = encode_delta(base, base[:2_000] + b"new" * 30 + base[2_500:])
     if spoilt == "base":

@@ -55,7 +55,7 @@ def reach(behind: int, dense: int) -> int:
     return 0 if behind < dense else 2 ** math.ceil(math.log2(max(1, gap)))
 
 
-def test_what_was_put_comes_back() -> None:
+def test_snapshots_round_trip() -> None:
     series = SnapshotHistory()
     for step, raw in enumerate(states := grown(8)):
         assert series.put(step, raw)
@@ -63,7 +63,7 @@ def test_what_was_put_comes_back() -> None:
     assert [series.get(step) for step in series.steps] == states
 
 
-def test_states_that_are_alike_take_little_room() -> None:
+def test_similar_states_use_little_space() -> None:
     series = SnapshotHistory()
     for step, raw in enumerate(grown(8, 200_000)):
         series.put(step, raw)
@@ -73,7 +73,7 @@ def test_states_that_are_alike_take_little_room() -> None:
 
 
 @given(st.integers(1, 400), st.integers(2, 12))
-def test_old_ones_are_sparse_and_every_target_has_one_near(head: int, dense: int) -> None:
+def test_old_snapshots_are_sparse_and_every_target_has_a_near_one(head: int, dense: int) -> None:
     series = SnapshotHistory(dense_count=dense)
     for step in range(head + 1):
         series.put(step, b"%d" % step)
@@ -84,7 +84,7 @@ def test_old_ones_are_sparse_and_every_target_has_one_near(head: int, dense: int
         assert target - reach(head - target, dense) <= near <= target
 
 
-def test_a_snapshot_put_again_replaces_itself_and_those_behind_it() -> None:
+def test_repeated_step_replaces_its_snapshot_and_later_ones() -> None:
     series = SnapshotHistory()
     for step in range(6):
         series.put(step, state(step))
@@ -93,7 +93,7 @@ def test_a_snapshot_put_again_replaces_itself_and_those_behind_it() -> None:
     assert series.get(3) == b"other"
 
 
-def test_what_is_not_there_is_an_error() -> None:
+def test_missing_snapshot_is_an_error() -> None:
     series = SnapshotHistory()
     series.put(4, b"x")
     assert series.find_nearest(3) is None
@@ -102,7 +102,7 @@ def test_what_is_not_there_is_an_error() -> None:
         series.get(3)
 
 
-def test_a_state_over_the_limit_is_not_kept_and_counted() -> None:
+def test_oversized_state_is_rejected_and_counted() -> None:
     series = SnapshotHistory(max_bytes=1_000)
     assert series.put(0, b"small")
     assert not series.put(1, random.Random(1).randbytes(5_000))
@@ -112,7 +112,7 @@ def test_a_state_over_the_limit_is_not_kept_and_counted() -> None:
     assert series.get(2) == b"small again"
 
 
-def test_room_is_made_by_dropping_between_the_ends() -> None:
+def test_eviction_drops_snapshots_between_the_ends() -> None:
     series = SnapshotHistory(max_bytes=12_000, dense_count=8)
     noise = random.Random(3)
     for step in range(40):
@@ -122,7 +122,7 @@ def test_room_is_made_by_dropping_between_the_ends() -> None:
     assert len(series.steps) > 4
 
 
-def test_snapshots_are_read_back_by_another_series() -> None:
+def test_snapshots_are_read_by_another_history() -> None:
     shelf = Shelf()
     series = SnapshotHistory(sink=shelf)
     states = grown(50)
@@ -138,7 +138,7 @@ def test_snapshots_are_read_back_by_another_series() -> None:
     assert set(shelf.frames) == set(other.steps)
 
 
-def test_a_delta_whose_base_was_lost_is_left_out() -> None:
+def test_delta_with_lost_base_is_omitted() -> None:
     shelf = Shelf()
     series = SnapshotHistory(sink=shelf)
     for step, raw in enumerate(grown(4)):
@@ -150,7 +150,7 @@ def test_a_delta_whose_base_was_lost_is_left_out() -> None:
     assert set(shelf.frames) == {0}, "what cannot be used is forgotten"
 
 
-def test_damage_is_an_error_and_not_another_state() -> None:
+def test_corruption_is_an_error() -> None:
     shelf = Shelf()
     SnapshotHistory(sink=shelf).put(0, state(1))
     frame = shelf.frames[0]
@@ -161,7 +161,7 @@ def test_damage_is_an_error_and_not_another_state() -> None:
             other.get(0)
 
 
-def test_nothing_is_built_on_what_the_sink_lost() -> None:
+def test_lost_snapshot_is_not_used_as_base() -> None:
     shelf = Shelf()
     series = SnapshotHistory(sink=shelf)
     states = grown(6)
@@ -178,12 +178,12 @@ def test_nothing_is_built_on_what_the_sink_lost() -> None:
 
 
 @pytest.mark.parametrize("wrong", [{"max_bytes": 0}, {"dense_count": 1}])
-def test_limits_are_checked(wrong: dict[str, int]) -> None:
+def test_limits_are_validated(wrong: dict[str, int]) -> None:
     with pytest.raises(ConfigError, match="most_bytes is at least 1, dense at least 2"):
         SnapshotHistory(**wrong)
 
 
-def test_many_threads_put_and_get() -> None:
+def test_concurrent_puts_and_gets_are_consistent() -> None:
     series, states, wrong = SnapshotHistory(max_bytes=200_000), grown(200), []
 
     def read() -> None:

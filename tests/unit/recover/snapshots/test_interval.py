@@ -36,19 +36,19 @@ def measured(
 
 
 @given(st.floats(1e-6, 10), st.floats(20, 10_000))
-def test_no_other_interval_loses_less(cost: float, between: float) -> None:
+def test_daly_interval_minimises_loss(cost: float, between: float) -> None:
     near = [compute_daly_interval(cost, between) * factor for factor in (0.7, 0.85, 1, 1.2, 1.5)]
     best = min(near, key=lambda interval: lost(interval, cost, between))
     assert best == compute_daly_interval(cost, between)
 
 
-def test_young_is_its_limit_for_small_costs() -> None:
+def test_young_interval_is_the_limit_for_small_costs() -> None:
     assert compute_daly_interval(1e-6, 100) == pytest.approx(math.sqrt(2e-4), rel=1e-3)
     assert compute_daly_interval(0, 100) == 0
     assert compute_daly_interval(300, 100) == 100
 
 
-def test_what_costs_nothing_is_done_each_turn() -> None:
+def test_free_snapshot_is_taken_each_turn() -> None:
     cadence = measured(0.0, 1.0, turns=0)
     for _ in range(50):
         cadence.record_turn(1.0)
@@ -56,7 +56,7 @@ def test_what_costs_nothing_is_done_each_turn() -> None:
         cadence.record_snapshot(0.0)
 
 
-def test_the_interval_follows_cost_and_failures() -> None:
+def test_interval_follows_cost_and_failures() -> None:
     cheap, dear = measured(0.01, 1.0), measured(5.0, 1.0)
     assert cheap.turns == 1
     assert dear.turns == round(compute_daly_interval(5.0, 26.0))
@@ -65,24 +65,24 @@ def test_the_interval_follows_cost_and_failures() -> None:
     assert measured(5.0, 1.0, turns=500).turns > dear.turns
 
 
-def test_failures_are_those_that_were_seen_and_one_more() -> None:
+def test_failure_count_is_observed_failures_plus_one() -> None:
     cadence = measured(1.0, 1.0, turns=75, failures=3, expected_turns_between_failures=25.0)
     assert cadence.turns_between_failures == (25 + 75) / 4
 
 
-def test_next_to_nothing_is_nothing_however_short_the_turns() -> None:
+def test_negligible_cost_is_free_for_any_turn_length() -> None:
     assert measured(0.0049, 1e-6).turns == 1
     assert measured(0.0051, 1e-6).turns > 1
     assert measured(0.0049, 1e-6, free_cost_s=0.0).turns > 1
 
 
-def test_the_interval_has_bounds() -> None:
+def test_interval_is_bounded() -> None:
     assert measured(1e6, 1.0, max_turns=12).turns == 12
     assert measured(5.0, 0.0, max_turns=12).turns == 12
     assert measured(5.0, 1.0, max_turns=1).turns == 1
 
 
-def test_a_boundary_is_due_once_the_interval_is_over() -> None:
+def test_snapshot_is_due_after_the_interval() -> None:
     cadence = measured(2.0, 1.0, turns=0, expected_turns_between_failures=25.0)
     saved = []
     for turn in range(1, 60):
@@ -95,7 +95,7 @@ def test_a_boundary_is_due_once_the_interval_is_over() -> None:
     assert gaps[0] >= 5
 
 
-def test_one_outlier_moves_the_mean_by_its_weight() -> None:
+def test_outlier_moves_the_mean_by_its_weight() -> None:
     cadence = measured(1.0, 1.0, smoothing=0.25)
     cadence.record_snapshot(9.0)
     assert cadence._cost_s == 1.0 + 0.25 * 8.0
@@ -113,6 +113,6 @@ def test_one_outlier_moves_the_mean_by_its_weight() -> None:
         {"smoothing": 1.5},
     ],
 )
-def test_options_are_checked(wrong: dict[str, float]) -> None:
+def test_options_are_validated(wrong: dict[str, float]) -> None:
     with pytest.raises(ConfigError, match="turns_between is over 0"):
         CheckpointInterval(**wrong)  # type: ignore[arg-type]

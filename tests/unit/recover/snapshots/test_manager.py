@@ -49,7 +49,7 @@ def run_of(steps: int, *left: int) -> Trajectory:
     return Trajectory(id="r", format="event_log", task="t", steps=made, branches=branches)
 
 
-def test_what_costs_nothing_is_saved_at_every_boundary() -> None:
+def test_free_snapshot_is_saved_at_every_boundary() -> None:
     world = World()
     keeper = world.keeper()
     world.go(keeper, range(1, 9))
@@ -59,7 +59,7 @@ def test_what_costs_nothing_is_saved_at_every_boundary() -> None:
     assert keeper.restorable_steps == (1, 2, 3, 4)
 
 
-def test_a_boundary_is_saved_once() -> None:
+def test_boundary_is_saved_once() -> None:
     world = World()
     keeper = world.keeper()
     for _ in range(3):
@@ -67,7 +67,7 @@ def test_a_boundary_is_saved_once() -> None:
     assert world.saved == 1
 
 
-def test_what_is_dear_is_saved_now_and_then_and_the_first_always() -> None:
+def test_expensive_snapshot_is_saved_rarely_and_always_first() -> None:
     world = World(cost=3.0)
     keeper = world.keeper()
     world.go(keeper, range(1, 80))
@@ -76,7 +76,7 @@ def test_what_is_dear_is_saved_now_and_then_and_the_first_always() -> None:
     assert keeper.history.find_nearest(40) is not None
 
 
-def test_the_run_begins_again_with_the_first_state() -> None:
+def test_restart_restores_the_first_state() -> None:
     world = World()
     keeper = world.keeper()
     world.go(keeper, range(2, 7))
@@ -87,7 +87,7 @@ def test_the_run_begins_again_with_the_first_state() -> None:
     assert world.state == {"at": 0}, "nothing was saved, nothing is put back"
 
 
-def test_a_later_state_is_not_taken_for_the_first() -> None:
+def test_later_state_is_not_used_as_first_state() -> None:
     world = World()
     world.state["noise"] = random.Random(1).randbytes(3_000).hex()
     keeper = world.keeper(max_bytes=4_500)
@@ -101,7 +101,7 @@ def test_a_later_state_is_not_taken_for_the_first() -> None:
     assert world.state["at"] == 4
 
 
-def test_a_state_that_is_too_large_is_not_tried_at_every_boundary() -> None:
+def test_oversized_state_is_not_retried_at_every_boundary() -> None:
     world = World(cost=5.0)
     keeper = world.keeper(max_bytes=4)
     world.go(keeper, range(1, 60))
@@ -110,7 +110,7 @@ def test_a_state_that_is_too_large_is_not_tried_at_every_boundary() -> None:
     assert keeper.history.rejected_count == world.saved
 
 
-def test_a_line_that_was_left_without_its_state_is_saved_anew() -> None:
+def test_branch_abandoned_without_snapshot_is_saved_again() -> None:
     world = World(cost=5.0)
     keeper = world.keeper()
     world.go(keeper, range(1, 6))
@@ -121,7 +121,7 @@ def test_a_line_that_was_left_without_its_state_is_saved_anew() -> None:
     assert world.state == {"at": 6}, "messages were cut, the state was not"
 
 
-def test_another_process_goes_on_from_the_latest_state(tmp_path: Path) -> None:
+def test_another_process_resumes_from_the_latest_state(tmp_path: Path) -> None:
     with Store.open(tmp_path / "s.db") as store:
         world = World()
         world.go(world.keeper(store), range(1, 9))
@@ -136,7 +136,7 @@ def test_another_process_goes_on_from_the_latest_state(tmp_path: Path) -> None:
         assert store.list_snapshots("r") == ()
 
 
-def test_states_of_a_line_that_was_left_are_not_put_back(tmp_path: Path) -> None:
+def test_states_of_abandoned_branch_are_not_restored(tmp_path: Path) -> None:
     with Store.open(tmp_path / "s.db") as store:
         world = World()
         world.go(world.keeper(store), range(1, 8))
@@ -149,7 +149,7 @@ def test_states_of_a_line_that_was_left_are_not_put_back(tmp_path: Path) -> None
         assert [row.step for row in store.list_snapshots("r")] == [1, 2, 3, 4]
 
 
-def test_a_damaged_state_is_passed_over(tmp_path: Path) -> None:
+def test_corrupt_state_is_skipped(tmp_path: Path) -> None:
     with Store.open(tmp_path / "s.db") as store:
         world = World()
         world.go(world.keeper(store), range(1, 5))
@@ -159,7 +159,7 @@ def test_a_damaged_state_is_passed_over(tmp_path: Path) -> None:
         assert world.keeper(store).restore_latest(run_of(6)) == 3
 
 
-def test_states_of_another_codec_are_not_guessed_at(tmp_path: Path) -> None:
+def test_states_of_another_codec_are_ignored(tmp_path: Path) -> None:
     with Store.open(tmp_path / "s.db") as store:
         world = World()
         world.go(world.keeper(store, codec="pickle"), range(1, 5))
@@ -169,7 +169,7 @@ def test_states_of_another_codec_are_not_guessed_at(tmp_path: Path) -> None:
         assert len(store.list_snapshots("r")) == 4
 
 
-def test_nothing_is_resumed_where_nothing_was_kept(tmp_path: Path) -> None:
+def test_resume_without_snapshots_restores_nothing(tmp_path: Path) -> None:
     world = World()
     with Store.open(tmp_path / "s.db") as store:
         assert world.keeper(store).restore_latest(run_of(4)) is None
@@ -178,7 +178,7 @@ def test_nothing_is_resumed_where_nothing_was_kept(tmp_path: Path) -> None:
         world.keeper().restore_step(2)
 
 
-def test_a_state_that_cannot_be_saved_is_an_error_and_the_others_stay() -> None:
+def test_unsaveable_state_is_an_error_and_others_remain() -> None:
     world = World()
     keeper = world.keeper()
     world.go(keeper, range(1, 3))
@@ -188,7 +188,7 @@ def test_a_state_that_cannot_be_saved_is_an_error_and_the_others_stay() -> None:
     assert keeper.restorable_steps == (1, 2)
 
 
-def test_a_store_that_is_down_costs_no_more_than_its_queue(tmp_path: Path) -> None:
+def test_unavailable_store_costs_only_its_queue(tmp_path: Path) -> None:
     from agentguard.store.options import StoreOptions
 
     closed = tmp_path / "no folder" / "file"

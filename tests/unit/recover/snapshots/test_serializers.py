@@ -37,7 +37,7 @@ class World:
 
 
 @given(PLAIN | st.binary())
-def test_json_data_and_bytes_come_back_as_they_were(state: Any) -> None:
+def test_json_data_and_bytes_round_trip(state: Any) -> None:
     codec = JsonCodec()
     raw = codec.encode(state)
     back = codec.decode(raw)
@@ -45,7 +45,7 @@ def test_json_data_and_bytes_come_back_as_they_were(state: Any) -> None:
     assert type(back) is type(state)
 
 
-def test_what_was_saved_does_not_change_with_the_state() -> None:
+def test_saved_state_does_not_change_with_the_object() -> None:
     codec, state = JsonCodec(), {"seats": [1]}
     raw = codec.encode(state)
     state["seats"].append(2)
@@ -60,12 +60,12 @@ def test_what_was_saved_does_not_change_with_the_state() -> None:
         datetime.datetime(2026, 1, 1), 2**64, "\ud800",
     ],
 )  # fmt: skip
-def test_what_would_come_back_otherwise_is_refused(state: Any) -> None:
+def test_lossy_state_is_rejected(state: Any) -> None:
     with pytest.raises(ConfigError, match=r"cannot be saved .*codec='pickle'"):
         JsonCodec().encode(state)
 
 
-def test_pickle_is_for_those_who_ask_for_it() -> None:
+def test_pickle_requires_opt_in() -> None:
     codec = get_codec("pickle")
     state = {"world": World(at=3), "seen": {(1, 2)}}
     assert codec.decode(codec.encode(state)) == state

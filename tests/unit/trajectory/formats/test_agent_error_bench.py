@@ -23,7 +23,7 @@ def label(**change: Any) -> dict[str, Any]:
     return {**RUN, "label": {**RUN["label"], **change}}
 
 
-def test_a_step_is_an_assistant_turn_with_what_it_saw() -> None:
+def test_step_is_an_assistant_turn_with_its_observation() -> None:
     (record,) = records(SAMPLES / "agent_error_bench.json")
     run = record.trajectory
     assert run.task.startswith("Your task is to: put a clean cup")
@@ -55,7 +55,7 @@ def test_labels_count_assistant_turns_from_one() -> None:
     assert [(one.step, one.module, one.codes) for one in annotation.failures][1] == (2, "planning", ())
 
 
-def test_whether_it_won_is_told_beside_the_run() -> None:
+def test_outcome_is_part_of_the_annotation() -> None:
     record = parse("agent_error_bench", RUN)
     assert record.annotation.failed is True
     assert record.trajectory.extra == {"environment": "alfworld", "steps": 3}
@@ -65,13 +65,13 @@ def test_whether_it_won_is_told_beside_the_run() -> None:
     assert parse("agent_error_bench", won).annotation.failed is False
 
 
-def test_a_folder_joins_trajectories_and_labels() -> None:
+def test_folder_joins_trajectories_and_labels() -> None:
     (record,) = records(FOLDER)
     assert record.trajectory.id == "house_1"
     assert record.annotation == parse("agent_error_bench", RUN).annotation
 
 
-def test_a_label_without_its_trajectory_is_reported(tmp_path: Path) -> None:
+def test_label_without_trajectory_is_reported(tmp_path: Path) -> None:
     folder = Path(shutil.copytree(FOLDER, tmp_path / "bench"))
     (folder / "Label" / "more_labels.json").write_text(
         json.dumps([{**RUN["label"], "trajectory_id": "house_2"}])
@@ -83,7 +83,7 @@ def test_a_label_without_its_trajectory_is_reported(tmp_path: Path) -> None:
     assert broken.error.file == str(folder / "Label" / "more_labels.json")
 
 
-def test_a_wrong_file_leaves_the_others(tmp_path: Path) -> None:
+def test_broken_file_does_not_hide_others(tmp_path: Path) -> None:
     folder = Path(shutil.copytree(FOLDER, tmp_path / "bench"))
     runs = folder / "Original_Failure_Trajectory" / "alfworld"
     (runs / "house_2.json").write_text(json.dumps({"messages": [{}]}))
@@ -112,13 +112,13 @@ def test_types_are_normalised(module: str, type: str, code: str | None) -> None:
     assert cause.codes == ((code,) if code else ())
 
 
-def test_a_chat_log_with_metadata_is_not_claimed() -> None:
+def test_chat_log_with_metadata_is_not_claimed() -> None:
     messages = RUN["messages"]
     assert FORMAT.score_match({"messages": messages, "metadata": {"environment": "production"}}) == 0.0
     assert FORMAT.score_match({"messages": messages, "metadata": {"environment": "gaia"}}) > 0.9
 
 
-def test_types_are_the_taxonomys() -> None:
+def test_types_match_the_taxonomy() -> None:
     codes = {f"{module}.{type}" for module, types in FAILURE_TYPES.items() for type in types}
     assert {code.id for code in TaxonomyCatalog.load().get_taxonomy("agent_error").codes} == codes
 
@@ -135,11 +135,11 @@ def test_types_are_the_taxonomys() -> None:
         ("<memory_recall>r</memory_recall>", [("memory_recall", "r")]),
     ],
 )
-def test_tags(text: str, sections: list[tuple[str, str]]) -> None:
+def test_tags_are_parsed(text: str, sections: list[tuple[str, str]]) -> None:
     assert list(split_tagged_sections(text)) == sections
 
 
-def test_a_tool_call_in_json_is_a_call_with_arguments() -> None:
+def test_json_tool_call_has_arguments() -> None:
     text = '<tool_call>{"name": "search", "arguments": {"q": "cup"}}</tool_call>'
     value = {"messages": [{"role": "assistant", "content": text}], "metadata": {"won": False}}
     (call,) = parse("agent_error_bench", value).trajectory.steps[0].tool_calls
@@ -158,7 +158,7 @@ def test_a_tool_call_in_json_is_a_call_with_arguments() -> None:
         ({"metadata": {}}, "messages"),
     ],
 )
-def test_what_is_wrong_is_named(value: Any, field: str) -> None:
+def test_error_names_the_location(value: Any, field: str) -> None:
     with pytest.raises(FormatError) as caught:
         parse("agent_error_bench", value)
     assert caught.value.field == field

@@ -10,7 +10,7 @@ from tests.unit.trajectory.formats.samples import SAMPLES, lines, parse, records
 ROW = lines("agent_process_bench.jsonl")[0]
 
 
-def test_labels_of_messages_become_labels_of_steps() -> None:
+def test_message_labels_become_step_labels() -> None:
     wrong, right = records(SAMPLES / "agent_process_bench.jsonl")
     # Message 4 is step 3, since the tool's answer, message 3, is part of step 2.
     assert wrong.annotation.step_labels == {2: 1, 3: -1}
@@ -20,7 +20,7 @@ def test_labels_of_messages_become_labels_of_steps() -> None:
     assert right.annotation.step_labels == {1: 0}
 
 
-def test_run_and_judgement_are_apart() -> None:
+def test_run_and_annotation_are_separate() -> None:
     record = parse("agent_process_bench", ROW)
     assert record.trajectory.id == "pets:0:1"
     assert record.trajectory.task == "How old is the tortoise?"
@@ -31,12 +31,12 @@ def test_run_and_judgement_are_apart() -> None:
     assert record.annotation.group == "how old is the tortoise"
 
 
-def test_a_label_on_a_tools_message_counts_for_its_step() -> None:
+def test_label_of_tool_message_applies_to_its_step() -> None:
     record = parse("agent_process_bench", {**ROW, "step_labels": {"2": 1, "3": -1}})
     assert record.annotation.step_labels == {2: -1}
 
 
-def test_an_undecided_end_is_unknown() -> None:
+def test_undecided_outcome_is_unknown() -> None:
     assert parse("agent_process_bench", {**ROW, "final_label": 0}).annotation.failed is None
 
 
@@ -53,7 +53,7 @@ def test_an_undecided_end_is_unknown() -> None:
         ({"question": 1}, "question"),
     ],
 )
-def test_what_is_wrong_is_named(change: dict[str, Any], field: str) -> None:
+def test_error_names_the_location(change: dict[str, Any], field: str) -> None:
     with pytest.raises(FormatError) as caught:
         parse("agent_process_bench", {**ROW, **change})
     assert caught.value.field == field

@@ -23,7 +23,7 @@ def folder(tmp_path: Path) -> Path:
     return Path(shutil.copytree(FOLDER, tmp_path / "agentrx"))
 
 
-def test_a_folder_joins_runs_and_ground_truth() -> None:
+def test_folder_joins_runs_and_ground_truth() -> None:
     labelled, unlabelled = records(FOLDER)
     assert labelled.trajectory.format == "agentrx"
     cause = labelled.annotation.root_cause
@@ -41,7 +41,7 @@ def test_a_folder_joins_runs_and_ground_truth() -> None:
     assert (unlabelled.annotation.failed, unlabelled.annotation.root_cause) == (True, None)
 
 
-def test_the_two_files_may_lie_in_folders_of_their_own(folder: Path) -> None:
+def test_both_files_may_be_in_subfolders(folder: Path) -> None:
     (folder / "a").mkdir()
     (folder / "b" / "c").mkdir(parents=True)
     (folder / RUNS_FILE).rename(folder / "a" / RUNS_FILE)
@@ -49,18 +49,18 @@ def test_the_two_files_may_lie_in_folders_of_their_own(folder: Path) -> None:
     assert records(folder) == records(FOLDER)
 
 
-def test_other_folders_are_left_to_others(folder: Path) -> None:
+def test_other_folders_are_not_claimed(folder: Path) -> None:
     (folder / LABELS_FILE).unlink()
     assert FORMAT.parse_folder(folder) is None
 
 
-def test_nothing_of_the_judgement_is_in_the_run() -> None:
+def test_run_excludes_the_annotation() -> None:
     run = str(records(FOLDER)[0].trajectory)
     for word in ("reward", "gold", "failure", "instruction", "You want a refund"):
         assert word not in run
 
 
-def test_labels_without_a_run_and_broken_entries_are_reported(folder: Path) -> None:
+def test_labels_without_run_and_broken_entries_are_reported(folder: Path) -> None:
     labels = json.loads((folder / LABELS_FILE).read_text())
     (folder / LABELS_FILE).write_text(
         json.dumps([*labels, {**labels[0], "trajectory_id": "77"}, {"failures": []}])
@@ -77,7 +77,7 @@ def test_labels_without_a_run_and_broken_entries_are_reported(folder: Path) -> N
     assert len([one for one in found if isinstance(one, Record)]) == 2
 
 
-def test_a_step_beyond_the_run_stays_beyond() -> None:
+def test_step_beyond_the_run_is_kept() -> None:
     value = sample("agentrx.json")
     value["failures"][0]["step_number"] = 9
     record = parse("agentrx", value)
@@ -120,7 +120,7 @@ def test_categories_are_normalised(text: str, code: str | None) -> None:
         ({"traj": [1]}, "traj[0]"),
     ],
 )
-def test_what_is_wrong_is_named(change: dict[str, Any], field: str) -> None:
+def test_error_names_the_location(change: dict[str, Any], field: str) -> None:
     with pytest.raises(FormatError) as caught:
         parse("agentrx", {**sample("agentrx.json"), **change})
     assert caught.value.field == field

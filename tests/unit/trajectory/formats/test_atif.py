@@ -36,7 +36,7 @@ def one(**fields: Any) -> Record:
 
 
 class TestRead:
-    def test_run(self, record: Record) -> None:
+    def test_run_fields_are_read(self, record: Record) -> None:
         run = record.trajectory
         assert (run.id, run.task, run.system_prompts) == ("t-1", "Go to the pond.", {"": "You walk."})
         assert [tool.name for tool in run.tools] == ["go"]
@@ -49,7 +49,7 @@ class TestRead:
         assert run.extra["extra"] == {"place": "garden"}
         assert (record.annotation.failed, record.annotation.extra) == (True, {"extra": {"reward": 0}})
 
-    def test_steps(self, record: Record) -> None:
+    def test_steps_are_read(self, record: Record) -> None:
         system, user, turn, last = record.trajectory.steps
         assert (system.source, user.source, turn.source, last.agent) == ("system", "user", "agent", "walker")
         assert user.started_at == 1767607200.0
@@ -59,7 +59,7 @@ class TestRead:
         assert turn.usage == Usage(prompt_tokens=10, completion_tokens=5, cost_usd=0.01)
         assert turn.extra["metrics"] == {"logprobs": [-0.5]}
 
-    def test_calls_and_results(self, record: Record) -> None:
+    def test_calls_and_results_are_read(self, record: Record) -> None:
         turn = record.trajectory.steps[2]
         assert [(call.id, call.arguments) for call in turn.tool_calls] == [("c1", {"to": "west"}), ("c2", {})]
         wall, rain, helper = turn.observations
@@ -82,12 +82,12 @@ class TestRead:
             ({"steps": [{"step_id": 1, "source": "user", "message": 5}]}, "steps[0].message"),
         ],
     )
-    def test_faults_are_placed(self, change: dict[str, Any], field: str) -> None:
+    def test_errors_name_the_location(self, change: dict[str, Any], field: str) -> None:
         with pytest.raises(FormatError) as caught:
             parse("atif", {**sample("atif.json"), **change})
         assert caught.value.field == field
 
-    def test_our_own_fields_are_checked_too(self) -> None:
+    def test_own_extension_fields_are_validated(self) -> None:
         value = FORMAT.dump(one(observations=(Observation(content="x", is_error=True),)))
         value["steps"][0]["observation"]["results"][0]["extra"]["agentguard"]["is_error"] = "yes"
         with pytest.raises(FormatError, match="is_error"):
@@ -95,7 +95,7 @@ class TestRead:
 
 
 class TestWrite:
-    def test_the_original_is_made_again(self, record: Record) -> None:
+    def test_original_is_reproduced(self, record: Record) -> None:
         original = sample("atif.json")
         dumped = FORMAT.dump(record)
         del original["extra"]["reward"]
@@ -106,7 +106,7 @@ class TestWrite:
         assert dumped["steps"][2]["observation"]["results"][2].pop("content") == ""
         assert dumped == original
 
-    def test_what_has_no_place_goes_under_our_name(self) -> None:
+    def test_fields_without_a_place_are_written_as_extension(self) -> None:
         record = one(
             agent="b",
             source=Source.ENVIRONMENT,
@@ -139,13 +139,13 @@ class TestWrite:
         ],
     )
     @pytest.mark.parametrize("format", ["x", "atif"])
-    def test_odd_steps_survive(self, fields: dict[str, Any], format: str) -> None:
+    def test_unusual_steps_round_trip(self, fields: dict[str, Any], format: str) -> None:
         record = Record(trajectory=Trajectory(id="", format=format, task="t", steps=(step(**fields),)))
         document = FORMAT.dump(record)
         atif.Trajectory.model_validate(document)
         assert load_records(document, format="atif") == [record]
 
-    def test_branches_and_annotation(self) -> None:
+    def test_branches_and_annotation_round_trip(self) -> None:
         branch = Branch(id="b", fork_step=1, steps=(step(index=1),), reason="r")
         record = Record(
             trajectory=Trajectory(id="r", format="x", task="", steps=(step(),), branches=(branch,)),

@@ -23,7 +23,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("name", sorted(CASES))
-def test_spoilt_samples_are_read_or_refused(name: str) -> None:
+def test_mutated_samples_are_read_or_rejected(name: str) -> None:
     format = formats().get(name)
     outcomes: dict[str, int] = {"read": 0, "refused": 0}
     for value in spoilt(CASES[name], count=600):
@@ -47,13 +47,13 @@ def test_spoilt_samples_are_read_or_refused(name: str) -> None:
 @pytest.mark.parametrize(
     "value", [None, 1, "", "x", [], [1], {}, {"messages": 1}, {"trace": {}}, {"traj": [1]}]
 )
-def test_what_is_another_thing_is_not_claimed(name: str, value: Any) -> None:
+def test_foreign_data_is_not_claimed(name: str, value: Any) -> None:
     limit = 0.05 if name == "mast" and isinstance(value, str) else 0.0
     assert formats().get(name).score_match(value) <= limit
 
 
 @pytest.mark.parametrize("name", sorted(CASES))
-def test_a_format_claims_its_sample_and_no_other(name: str) -> None:
+def test_format_claims_only_its_own_sample(name: str) -> None:
     value = CASES[name]
     scores = {other: formats().get(other).score_match(value) for other in formats()}
     assert max(scores, key=lambda other: scores[other]) == name

@@ -15,7 +15,7 @@ from tests.unit.trajectory.formats.samples import SAMPLES
 LOG = SAMPLES / "event_log.jsonl"
 
 
-def test_a_packed_log_reads_as_the_log(tmp_path: Path) -> None:
+def test_packed_log_equals_the_log(tmp_path: Path) -> None:
     packed = tmp_path / "runs.jsonl.gz"
     packed.write_bytes(gzip.compress(LOG.read_bytes()))
     assert load_records(packed) == load_records(LOG)
@@ -28,7 +28,7 @@ def test_several_members_are_one_file(tmp_path: Path) -> None:
     assert load_records(packed, format="event_log") == load_records(LOG)
 
 
-def test_a_torn_file_is_an_error_with_its_name(tmp_path: Path) -> None:
+def test_truncated_file_is_an_error_with_its_name(tmp_path: Path) -> None:
     packed = tmp_path / "torn.jsonl.gz"
     packed.write_bytes(gzip.compress(LOG.read_bytes())[:-20])
     with pytest.raises(FormatError, match=r"torn.*cannot be read"):
@@ -36,7 +36,7 @@ def test_a_torn_file_is_an_error_with_its_name(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("data", [b"{}", b"\x1f\x8b\x08\x00rubbish that is no deflate stream"])
-def test_what_is_no_gzip_is_an_error(tmp_path: Path, data: bytes) -> None:
+def test_invalid_gzip_is_an_error(tmp_path: Path, data: bytes) -> None:
     packed = tmp_path / "other.json.gz"
     packed.write_bytes(data)
     with pytest.raises(FormatError, match="cannot be read"):

@@ -12,7 +12,7 @@ from agentguard.trajectory.model import Source
 from tests.unit.trajectory.formats.samples import SAMPLES, parse, records, sample
 
 
-def test_a_text_is_split_by_its_speakers() -> None:
+def test_text_is_split_by_speakers() -> None:
     (record,) = records(SAMPLES / "mast.json")
     steps = record.trajectory.steps
     assert [(s.source, s.agent, s.content) for s in steps] == [
@@ -24,14 +24,14 @@ def test_a_text_is_split_by_its_speakers() -> None:
     assert record.trajectory.id == "PairCoder/4"
 
 
-def test_numbers_count_only_where_all_sources_agree() -> None:
+def test_step_numbers_count_only_if_all_sources_agree() -> None:
     annotation = parse("mast", sample("mast.json")).annotation
     assert annotation.modes == {"step_repetition": True, "conversation_reset": False}
     assert annotation.extra["ambiguous_modes"] == {"3.2": True, "3.3": False}
     assert annotation.failed is None
 
 
-def test_modes_go_by_name_and_by_the_majority() -> None:
+def test_modes_are_matched_by_name_and_majority() -> None:
     annotation = records(SAMPLES / "mast.people.json")[0].annotation
     assert annotation.modes == {
         "no_or_incomplete_verification": True,
@@ -59,30 +59,30 @@ def test_modes_go_by_name_and_by_the_majority() -> None:
         ("", None),
     ],
 )
-def test_labels(label: str, mode: str | None) -> None:
+def test_labels_are_read(label: str, mode: str | None) -> None:
     assert parse_mode(label) == mode
 
 
-def test_modes_are_the_taxonomys() -> None:
+def test_modes_match_the_taxonomy() -> None:
     assert {code.id for code in TaxonomyCatalog.load().get_taxonomy("mast").codes} == set(FAILURE_MODES)
 
 
 @pytest.mark.parametrize(
     ("value", "present"), [(1, True), ("YES", True), (0.0, False), ("no", False), (None, None), ("", None)]
 )
-def test_yes_and_no(value: Any, present: bool | None) -> None:
+def test_yes_and_no_are_parsed(value: Any, present: bool | None) -> None:
     modes = parse("mast", {"trace": "x", "mast_annotation": {"1.3": value}}).annotation.modes
     assert modes.get("step_repetition") is present
 
 
 @pytest.mark.parametrize("value", ["perhaps", 2, [], {}])
-def test_neither_yes_nor_no_is_refused(value: Any) -> None:
+def test_other_answers_are_rejected(value: Any) -> None:
     with pytest.raises(FormatError) as caught:
         parse("mast", {"trace": "x", "mast_annotation": {"1.3": value}})
     assert caught.value.field == "mast_annotation.1.3"
 
 
-def test_outcome_answer_and_unknown_fields() -> None:
+def test_outcome_answer_and_unknown_fields_are_read() -> None:
     value = {"trace": "x", "success": False, "ground_truth": "42", "judge_says": "bad", "task": "Add."}
     record = parse("mast", value)
     assert record.annotation.failed is True
@@ -100,18 +100,18 @@ def test_outcome_answer_and_unknown_fields() -> None:
         ("Ann: hi\nBen: hello\nthere\nAnn: bye", ["Ann", "Ben", "Ann"]),
     ],
 )
-def test_speakers(text: str, speakers: list[str]) -> None:
+def test_speakers_are_recognised(text: str, speakers: list[str]) -> None:
     turns = split_speakers(text)
     assert turns is not None
     assert [speaker for speaker, _ in turns] == speakers
 
 
 @pytest.mark.parametrize("text", ["no speakers", "Note: this\nError: that", "Ann: hi\nAnn: still me"])
-def test_no_speakers(text: str) -> None:
+def test_text_without_speakers_has_none(text: str) -> None:
     assert split_speakers(text) is None
 
 
-def test_without_speakers_paragraphs_are_steps() -> None:
+def test_paragraphs_are_steps_without_speakers() -> None:
     steps = parse("mast", {"mas_name": "Team", "trace": "one\nmore\n\n\ntwo\n \nthree"}).trajectory.steps
     assert [(s.agent, s.content) for s in steps] == [
         ("Team", "one\nmore"),
@@ -120,7 +120,7 @@ def test_without_speakers_paragraphs_are_steps() -> None:
     ]
 
 
-def test_a_hostile_text_takes_linear_time() -> None:
+def test_hostile_text_takes_linear_time() -> None:
     for unit in ("-" * 50 + " ", "A" * 60, "a - INFO - ", "**<->", "\n \n", "[" * 61):
         assert split_speakers(unit * (400_000 // len(unit))) is None
 
@@ -129,7 +129,7 @@ def test_a_hostile_text_takes_linear_time() -> None:
     ("value", "field"),
     [({"trace": 3}, "trace"), ({"trace": {"trajectory": {}}}, "trace.trajectory"), ({}, "trace")],
 )
-def test_what_is_wrong_is_named(value: Any, field: str) -> None:
+def test_error_names_the_location(value: Any, field: str) -> None:
     with pytest.raises(FormatError) as caught:
         parse("mast", value)
     assert caught.value.field == field

@@ -36,14 +36,14 @@ def steps(*messages: dict[str, Any]) -> tuple[Step, ...]:
 
 
 class TestPairing:
-    def test_by_id_in_any_order(self) -> None:
+    def test_results_are_paired_by_id_in_any_order(self) -> None:
         (step,) = steps(asked(call("a"), call("b", "g")), told("b", "two"), told("a", "one"))
         assert [(seen.call_id, seen.tool, seen.content) for seen in step.observations] == [
             ("b", "g", "two"),
             ("a", "f", "one"),
         ]
 
-    def test_by_order_where_there_is_no_id(self) -> None:
+    def test_results_without_id_are_paired_by_order(self) -> None:
         (step,) = steps(asked(call(None), call(None, "g")), told(None, "one"), told(None, "two"))
         assert [call.id for call in step.tool_calls] == ["call-0-0", "call-0-1"]
         assert [(seen.call_id, seen.content) for seen in step.observations] == [
@@ -51,38 +51,38 @@ class TestPairing:
             ("call-0-1", "two"),
         ]
 
-    def test_by_name_where_there_is_no_id(self) -> None:
+    def test_results_without_id_are_paired_by_name(self) -> None:
         (step,) = steps(asked(call("a"), call("b", "g")), told(None, "two", name="g"))
         assert step.observations[0].call_id == "b"
 
-    def test_unanswered_calls_are_legal(self) -> None:
+    def test_unanswered_calls_are_valid(self) -> None:
         first, user = steps(asked(call("a"), call("b")), {"role": "user", "content": "wait"})
         assert (len(first.tool_calls), first.observations, user.source) == (2, (), Source.USER)
 
-    def test_an_orphan_is_a_step_of_the_environment(self) -> None:
+    def test_orphaned_result_is_an_environment_step(self) -> None:
         _, orphan = steps(asked(call("a")), told("z", "what?", name="f"))
         assert (orphan.source, orphan.agent, orphan.content) == (Source.ENVIRONMENT, "f", "what?")
         assert orphan.extra["tool_call_id"] == "z"
 
-    def test_a_late_answer_is_not_shown_to_an_earlier_turn(self) -> None:
+    def test_late_result_is_not_added_to_an_earlier_turn(self) -> None:
         first, _, late = steps(asked(call("a")), {"role": "user", "content": "?"}, told("a", "late"))
         assert first.observations == ()
         assert (late.source, late.index, late.source_index) == (Source.ENVIRONMENT, 2, 2)
 
-    def test_an_orphan_does_not_end_the_turn(self) -> None:
+    def test_orphaned_result_does_not_end_the_turn(self) -> None:
         first, orphan = steps(asked(call("a")), told("z", "stray"), told("a", "answer"))
         assert first.observations[0].content == "answer"
         assert orphan.content == "stray"
 
-    def test_two_answers_to_one_call(self) -> None:
+    def test_two_results_of_one_call_are_kept(self) -> None:
         (step,) = steps(asked(call("a")), told("a", "partial"), told("a", "rest"))
         assert [seen.content for seen in step.observations] == ["partial", "rest"]
 
-    def test_whether_it_is_an_error_is_never_guessed(self) -> None:
+    def test_error_flag_is_never_guessed(self) -> None:
         (step,) = steps(asked(call("a")), told("a", "Error: no such thing"))
         assert step.observations[0].is_error is None
 
-    def test_messages_know_their_steps(self) -> None:
+    def test_messages_are_mapped_to_steps(self) -> None:
         run = parse_chat([{"role": "user", "content": "x"}, asked(call("a")), told("a", "1"), told("z", "2")])
         assert run.step_by_message == {0: 0, 1: 1, 2: 1, 3: 2}
 
@@ -100,16 +100,18 @@ class TestArguments:
             (None, None, None),
         ],
     )
-    def test_text_is_kept_and_parsed_if_it_can_be(self, value: Any, arguments: Any, raw: str | None) -> None:
+    def test_text_arguments_are_kept_and_parsed_if_possible(
+        self, value: Any, arguments: Any, raw: str | None
+    ) -> None:
         assert parse_arguments(value, "x") == (arguments, raw)
 
-    def test_anything_else_is_an_error(self) -> None:
+    def test_other_arguments_are_an_error(self) -> None:
         with pytest.raises(FormatError, match="expected text or an object, found a list"):
             parse_arguments([1], "x")
 
 
 class TestMessages:
-    def test_parts_and_reasoning_and_refusal(self) -> None:
+    def test_parts_reasoning_and_refusal_are_read(self) -> None:
         run = records(SAMPLES / "openai_chat.json")[0].trajectory
         system, user, turn, answer, late, refusal = run.steps
         assert (system.source, system.extra["role"]) == (Source.SYSTEM, "developer")
@@ -121,7 +123,7 @@ class TestMessages:
         assert (answer.agent, late.source) == ("forecaster", Source.ENVIRONMENT)
         assert (refusal.content, refusal.extra["refusal"]) == ("I cannot.", "I cannot.")
 
-    def test_what_judges_the_run_goes_to_the_annotation(self) -> None:
+    def test_outcome_fields_are_part_of_the_annotation(self) -> None:
         record = records(SAMPLES / "openai_chat.json")[0]
         assert record.trajectory.extra == {"model": "small-1", "metadata": {"city": "Oslo"}}
         assert record.annotation.extra == {"metadata": {"reward": 0}}
@@ -132,7 +134,7 @@ class TestMessages:
             True,
         ]
 
-    def test_tools(self) -> None:
+    def test_tools_are_read(self) -> None:
         (tool,) = records(SAMPLES / "openai_chat.json")[0].trajectory.tools
         assert (tool.name, tool.parameters["required"], tool.extra) == (
             "weather",
@@ -158,7 +160,7 @@ class TestMessages:
             ({"role": "assistant", "function_call": 1}, "messages[0].function"),
         ],
     )
-    def test_faults_are_placed(self, message: Any, field: str) -> None:
+    def test_errors_name_the_location(self, message: Any, field: str) -> None:
         with pytest.raises(FormatError) as caught:
             parse("openai_chat", {"messages": [message]})
         assert caught.value.field == field
@@ -166,19 +168,19 @@ class TestMessages:
 
 class TestDump:
     @pytest.mark.parametrize("name", ["openai_chat.json"])
-    def test_the_original_is_made_again(self, name: str) -> None:
+    def test_original_is_reproduced(self, name: str) -> None:
         format = formats().get("openai_chat")
         record = records(SAMPLES / name)[0]
         assert format.dump(record, annotation=True) == sample(name)  # type: ignore[attr-defined]
         without = format.dump(record)  # type: ignore[attr-defined]
         assert without["metadata"] == {"city": "Oslo"}
 
-    def test_the_legacy_shape(self) -> None:
+    def test_legacy_format_is_written(self) -> None:
         record = records(SAMPLES / "openai_chat.legacy.json")[0]
         dumped = formats().get("openai_chat").dump(record)  # type: ignore[attr-defined]
         assert dumped["messages"] == sample("openai_chat.legacy.json")
 
-    def test_speakers_of_other_formats(self) -> None:
+    def test_speakers_of_other_formats_are_written(self) -> None:
         record = records(SAMPLES / "who_and_when.crafted.json")[0]
         dumped = formats().get("openai_chat").dump(record)  # type: ignore[attr-defined]
         assert [(one["role"], one.get("name")) for one in dumped["messages"]] == [
@@ -188,7 +190,7 @@ class TestDump:
             ("assistant", "Orchestrator"),
         ]
 
-    def test_prompts_that_are_no_steps(self) -> None:
+    def test_prompts_without_steps_are_written(self) -> None:
         record = records(SAMPLES / "who_and_when.json")[0]
         dumped = formats().get("openai_chat").dump(record)  # type: ignore[attr-defined]
         assert dumped["messages"][0] == {"role": "system", "name": "Counter_Expert", "content": "You count."}
@@ -221,7 +223,7 @@ class TestUsualFields:
 
     @settings(max_examples=300)
     @given(st.lists(MESSAGES, max_size=4))
-    def test_any_messages(self, messages: list[dict[str, Any]]) -> None:
+    def test_fast_path_equals_general_path_for_any_messages(self, messages: list[dict[str, Any]]) -> None:
         found: list[Any] = []
         for given_ in (messages, [Odd(one) for one in messages]):
             try:
@@ -231,7 +233,9 @@ class TestUsualFields:
         assert found[0] == found[1]
 
     @given(st.lists(st.tuples(st.sampled_from("abc"), TEXTS), max_size=4), st.booleans())
-    def test_calls_and_results(self, results: list[tuple[str, str]], typed: bool) -> None:
+    def test_fast_path_equals_general_path_for_calls_and_results(
+        self, results: list[tuple[str, str]], typed: bool
+    ) -> None:
         calls = [{"id": id, "function": {"name": f"f{id}", "arguments": '{"a": 1}'}} for id in "ab"]
         turn = asked(*({**one, "type": "function"} if typed else one for one in calls))
         told_ = [told(*one) for one in results]
@@ -240,6 +244,6 @@ class TestUsualFields:
         (alone,) = parse_chat([turn]).steps
         assert add_tool_results(alone, told_) == whole.steps[0]
 
-    def test_a_message_that_is_none(self) -> None:
+    def test_invalid_message_is_an_error(self) -> None:
         with pytest.raises(FormatError, match=r"messages\[1\]"):
             add_tool_results(steps(asked(call("a")))[0], ["no message"])

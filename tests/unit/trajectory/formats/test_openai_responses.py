@@ -36,7 +36,7 @@ def search() -> Record:
     return records(SAMPLES / "openai_responses.jsonl")[0]
 
 
-def test_the_line_to_the_last_response_is_the_live_one(search: Record) -> None:
+def test_branch_of_the_last_response_is_current(search: Record) -> None:
     steps = search.trajectory.steps
     assert contents(steps)[0] == search.trajectory.task == "Find the key."
     # r5 is last in the file, but it continues r2.
@@ -44,7 +44,7 @@ def test_the_line_to_the_last_response_is_the_live_one(search: Record) -> None:
     assert [seen.content for seen in steps[1].observations] == ["a drawer"]
 
 
-def test_a_branch_with_outputs_of_its_own_begins_at_the_call(search: Record) -> None:
+def test_branch_with_its_own_outputs_begins_at_the_call(search: Record) -> None:
     (branch,) = search.trajectory.branches
     assert (branch.id, branch.fork_step, branch.parent) == ("r3", 1, None)
     assert [step.index for step in branch.steps] == [1, 2, 3]
@@ -53,7 +53,7 @@ def test_a_branch_with_outputs_of_its_own_begins_at_the_call(search: Record) -> 
     assert branch.steps[1].tool_calls[0].raw_arguments == '{"at": "shelf"'
 
 
-def test_what_a_response_tells(search: Record) -> None:
+def test_response_fields_are_read(search: Record) -> None:
     step = search.trajectory.steps[1]
     assert (step.reasoning, step.model, step.started_at) == ("Look first.", "small-1", 1760000000.0)
     assert step.usage == Usage(prompt_tokens=3, completion_tokens=4, cached_tokens=1)
@@ -62,7 +62,7 @@ def test_what_a_response_tells(search: Record) -> None:
     assert [tool.name for tool in search.trajectory.tools] == ["look", "web_search"]
 
 
-def test_a_hosted_call_says_itself_that_it_failed() -> None:
+def test_failed_hosted_call_is_an_error() -> None:
     run = records(SAMPLES / "openai_responses.jsonl")[1]
     turn = run.trajectory.steps[2]
     assert (turn.tool_calls[0].name, turn.observations[0].content, turn.observations[0].is_error) == (
@@ -75,7 +75,7 @@ def test_a_hosted_call_says_itself_that_it_failed() -> None:
     assert run.annotation.failed is False
 
 
-def test_items_alone() -> None:
+def test_items_without_response_are_read() -> None:
     (record,) = records(SAMPLES / "openai_responses.items.json")
     user, add, note, answer, orphan = record.trajectory.steps
     assert (user.source, add.observations[0].content) == (Source.USER, "4")
@@ -87,7 +87,7 @@ def test_items_alone() -> None:
     ].trajectory.steps == (record.trajectory.steps)
 
 
-def test_items_a_line() -> None:
+def test_items_by_line_are_read() -> None:
     found = load_records(lines("openai_responses.jsonl")[:1])
     assert len(found) == 1
 
@@ -99,7 +99,7 @@ def test_parallel_calls_and_usage_are_counted_once() -> None:
     assert [step.usage and step.usage.prompt_tokens for step in run.steps] == [None, 5]
 
 
-def test_a_request_and_its_response() -> None:
+def test_request_and_response_are_joined() -> None:
     inner = response("r", None, None, message("yes"))
     del inner["input"]
     run = parse(
@@ -109,7 +109,7 @@ def test_a_request_and_its_response() -> None:
     assert run.system_prompts == {"": "Be kind."}
 
 
-def test_branches_of_branches() -> None:
+def test_nested_branches_are_read() -> None:
     chain = [
         response("a", None, "go", message("a")),
         response("b", "a", [], message("b")),
@@ -124,12 +124,12 @@ def test_branches_of_branches() -> None:
     assert found == {"b": (None, 2, ["b", "e"]), "c": ("b", 3, ["c"]), "d": ("b", 3, ["d"])}
 
 
-def test_a_predecessor_that_is_not_there_begins_a_run() -> None:
+def test_missing_predecessor_begins_a_run() -> None:
     (record,) = load_records([response("b", "lost", "go on", message("ok"))])
     assert record.trajectory.extra == {"previous_response_id": "lost"}
 
 
-def test_a_circle_and_a_twin_are_reported_and_the_others_read() -> None:
+def test_cycle_and_duplicate_are_reported_and_others_are_read() -> None:
     found = list(
         read(
             [
@@ -151,13 +151,13 @@ def test_a_circle_and_a_twin_are_reported_and_the_others_read() -> None:
     ]
 
 
-def test_a_long_chain() -> None:
+def test_long_chain_is_read() -> None:
     chain = [response(str(i), str(i - 1) if i else None, [], message("x")) for i in range(3000)]
     (record,) = load_records(chain)
     assert len(record.trajectory.steps) == 3000
 
 
-def test_a_broken_response_among_good_ones() -> None:
+def test_broken_response_does_not_hide_others() -> None:
     first, second = load_records(
         [response("a", None, "x", message("a")), response("b", None, "x", message("b"))]
     )
@@ -188,7 +188,7 @@ def test_a_broken_response_among_good_ones() -> None:
         ({"object": "response", "output": [message("x")], "usage": 5}, "usage"),
     ],
 )
-def test_faults_are_placed(value: Any, field: str) -> None:
+def test_errors_name_the_location(value: Any, field: str) -> None:
     with pytest.raises(FormatError) as caught:
         parse("openai_responses", value)
     assert caught.value.field == field

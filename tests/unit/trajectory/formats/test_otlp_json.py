@@ -78,7 +78,7 @@ def test_gen_ai_spans_become_a_run() -> None:
     assert "evaluation" not in str(run)
 
 
-def test_open_inference_spans_cut_over_two_lines_are_one_run() -> None:
+def test_open_inference_spans_across_lines_are_one_run() -> None:
     (record,) = records(SAMPLES / "otlp_json.openinference.jsonl")
     run = record.trajectory
     assert run.task == "How tall is the tower?"
@@ -87,7 +87,7 @@ def test_open_inference_spans_cut_over_two_lines_are_one_run() -> None:
     assert run.steps[2].content == "It is 18 metres tall."
 
 
-def test_a_broken_line_leaves_the_other_lines_runs(tmp_path: Path) -> None:
+def test_broken_line_does_not_hide_other_runs(tmp_path: Path) -> None:
     first, second = lines("otlp_json.openinference.jsonl")
     path = tmp_path / "spans.jsonl"
     path.write_text("\n".join([json.dumps(first), '{"resourceSpans": 3}', json.dumps(second)]))
@@ -97,7 +97,7 @@ def test_a_broken_line_leaves_the_other_lines_runs(tmp_path: Path) -> None:
     assert [len(one.trajectory.steps) for one in found if isinstance(one, Record)] == [3]
 
 
-def test_traces_are_runs_of_their_own() -> None:
+def test_each_trace_is_a_run() -> None:
     value = sample("otlp_json.json")
     other = lines("otlp_json.openinference.jsonl")
     value["resourceSpans"] += [part for line in other for part in line["resourceSpans"]]
@@ -111,7 +111,7 @@ def test_snake_case_and_plain_attributes_are_read() -> None:
     assert len(parse("otlp_json", value).trajectory.steps) == 1
 
 
-def test_without_content_the_calls_come_from_the_tool_spans() -> None:
+def test_calls_without_content_come_from_tool_spans() -> None:
     steps = run(
         span("a", gen_ai__operation__name="invoke_agent", gen_ai__agent__name="clerk"),
         chat("m1", "a", at=1),
@@ -123,7 +123,7 @@ def test_without_content_the_calls_come_from_the_tool_spans() -> None:
     assert [len(step.observations) for step in steps] == [2, 0]
 
 
-def test_a_tool_answers_the_call_of_its_id_before_one_of_its_name() -> None:
+def test_tool_span_is_matched_by_id_before_name() -> None:
     steps = run(
         chat("m", at=1, gen_ai__output__messages=said("", ("c1", "look"), ("c2", "look"))),
         tool("t2", at=2, gen_ai__tool__call__id="c2", gen_ai__tool__call__result="second"),
@@ -133,7 +133,7 @@ def test_a_tool_answers_the_call_of_its_id_before_one_of_its_name() -> None:
     assert [(one.call_id, one.content) for one in seen] == [("c2", "second"), ("c1", "first")]
 
 
-def test_results_that_only_the_next_input_shows_are_observations() -> None:
+def test_results_in_the_next_input_are_observations() -> None:
     told = [
         {"role": "user", "parts": [{"type": "text", "content": "Go."}]},
         *said("", ("c1", "look")),
@@ -148,7 +148,7 @@ def test_results_that_only_the_next_input_shows_are_observations() -> None:
     assert [one.content for one in steps[1].observations] == ["a door"]
 
 
-def test_an_observation_in_the_users_role_belongs_to_the_step_before() -> None:
+def test_observation_in_user_role_belongs_to_the_previous_step() -> None:
     told = [{"role": "user", "content": "Go."}, {"role": "assistant", "content": "look()"}]
     steps = run(
         chat("m1", at=1, gen_ai__input__messages=told[:1], gen_ai__output__messages=told[1:]),
@@ -158,7 +158,7 @@ def test_an_observation_in_the_users_role_belongs_to_the_step_before() -> None:
     assert steps[1].observations[0].content == "Observation: a door"
 
 
-def test_one_call_recorded_by_two_libraries_is_one_step() -> None:
+def test_call_recorded_by_two_libraries_is_one_step() -> None:
     steps = run(
         chat("outer", at=1, gen_ai__output__messages=said("Hello.")),
         chat("inner", "outer", at=2, gen_ai__output__messages=said("Hello.")),
@@ -169,7 +169,7 @@ def test_one_call_recorded_by_two_libraries_is_one_step() -> None:
     assert len(steps[0].tool_calls) == len(steps[0].observations) == 1
 
 
-def test_an_agent_called_as_a_tool_works_inside_the_callers_step() -> None:
+def test_agent_called_as_tool_is_part_of_the_step_of_the_caller() -> None:
     steps = run(
         span("a", gen_ai__operation__name="invoke_agent", gen_ai__agent__name="boss"),
         chat("m1", "a", at=1, gen_ai__output__messages=said("", ("c1", "helper"))),
@@ -203,18 +203,18 @@ def test_earlier_conventions_are_read() -> None:
     assert run(flat).steps[0].content == "Gone."
 
 
-def test_a_failed_model_call_is_an_error_of_its_step() -> None:
+def test_failed_model_call_is_an_error_of_its_step() -> None:
     failed = {**chat("m"), "status": {"code": "STATUS_CODE_ERROR", "message": "rate limited"}}
     seen = run(failed).steps[0].observations
     assert [(one.content, one.is_error) for one in seen] == [("rate limited", True)]
 
 
-def test_tools_without_a_model_call_are_steps_of_their_own() -> None:
+def test_tools_without_model_call_are_separate_steps() -> None:
     steps = run(span("a", name="job"), tool("t1", "a", at=1), tool("t2", "a", at=2)).steps
     assert [len(step.tool_calls) for step in steps] == [1, 1]
 
 
-def test_a_result_without_an_id_belongs_to_the_step_before() -> None:
+def test_result_without_id_belongs_to_the_previous_step() -> None:
     told = [
         {"role": "MessageRole.USER", "content": "Go."},
         {"role": "tool-call", "content": "look()"},
@@ -228,11 +228,11 @@ def test_a_result_without_an_id_belongs_to_the_step_before() -> None:
     assert [one.content for one in steps[1].observations] == ["Observation: a door"]
 
 
-def test_a_span_that_only_names_a_model_is_a_call_of_it() -> None:
+def test_span_with_only_a_model_name_is_a_model_call() -> None:
     assert len(run(span("m", gen_ai__request__model="small-1")).steps) == 1
 
 
-def test_circles_of_parents_end() -> None:
+def test_cyclic_parents_terminate() -> None:
     assert len(run(chat("a", "b"), chat("b", "a"), chat("c", "c")).steps) == 2
 
 
@@ -256,13 +256,13 @@ def test_circles_of_parents_end() -> None:
         ),
     ],
 )
-def test_what_is_wrong_is_named(value: Any, field: str) -> None:
+def test_error_names_the_location(value: Any, field: str) -> None:
     with pytest.raises(FormatError) as caught:
         parse("otlp_json", value)
     assert caught.value.field == field
 
 
-def test_a_long_trace_takes_linear_time() -> None:
+def test_long_trace_takes_linear_time() -> None:
     spans = [span("a", gen_ai__operation__name="invoke_agent")]
     for i in range(4000):
         spans.append(chat(f"m{i}", "a", at=2 * i))

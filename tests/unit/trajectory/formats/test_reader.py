@@ -41,7 +41,7 @@ class TestShapes:
             "\n".join(json.dumps(message) for message in CHAT["messages"]),
         ],
     )
-    def test_one_run(self, text: str) -> None:
+    def test_single_run_is_read(self, text: str) -> None:
         (record,) = load_records(io.StringIO(text))
         assert [step.content for step in record.trajectory.steps] == ["hi", "ho"]
 
@@ -57,17 +57,17 @@ class TestShapes:
             "\n".join([json.dumps(CHAT["messages"])] * 2),
         ],
     )
-    def test_two_runs(self, text: str) -> None:
+    def test_two_runs_are_read(self, text: str) -> None:
         records = load_records(io.StringIO(text))
         assert [record.trajectory.id for record in records] == ["stream#0", "stream#1"]
         assert [len(record.trajectory.steps) for record in records] == [2, 2]
 
-    def test_an_object_whose_lines_are_values_is_one_document(self) -> None:
+    def test_object_with_values_on_lines_is_one_document(self) -> None:
         message = json.dumps(CHAT["messages"][0])
         (record,) = load_records(io.StringIO(f'{{"messages": [\n{message},\n{message}\n]}}'))
         assert len(record.trajectory.steps) == 2
 
-    def test_a_line_longer_than_a_chunk(self) -> None:
+    def test_line_longer_than_a_chunk_is_read(self) -> None:
         long = {"messages": [{"role": "user", "content": "x" * 600_000}]}
         for text in (
             f"{json.dumps(long)}\n{GOOD}\n",
@@ -76,7 +76,7 @@ class TestShapes:
         ):
             assert len(load_records(io.StringIO(text))) == 2
 
-    def test_text_with_quotes_brackets_and_backslashes_does_not_mislead(self) -> None:
+    def test_quotes_brackets_and_backslashes_in_text_do_not_confuse(self) -> None:
         content = 'end]}, "then" {[\\ and \\" \\\\'
         one = {"messages": [{"role": "user", "content": content}]}
         records = load_records(io.StringIO(json.dumps([one] * 3)))
@@ -84,7 +84,7 @@ class TestShapes:
 
 
 class TestBroken:
-    def test_lines(self) -> None:
+    def test_broken_lines_are_reported(self) -> None:
         first, broken, second, wrong = read(lines(GOOD, "{oops", GOOD, '{"messages": 3}'))
         assert isinstance(first, Record)
         assert isinstance(second, Record)
@@ -94,11 +94,11 @@ class TestBroken:
         assert isinstance(wrong, UnreadableRecord)
         assert (wrong.error.record, wrong.error.field) == (3, "messages")
 
-    def test_the_first_line(self) -> None:
+    def test_broken_first_line_is_reported(self) -> None:
         assert kinds(lines("{oops", GOOD, GOOD)) == ["UnreadableRecord", "Record", "Record"]
         assert kinds(lines("{oops", GOOD)) == ["UnreadableRecord", "Record"]
 
-    def test_more_broken_lines_than_the_format_is_recognised_by(self) -> None:
+    def test_many_broken_lines_do_not_prevent_recognition(self) -> None:
         assert kinds(lines(GOOD, *["{oops"] * 30, GOOD)) == ["Record", *["UnreadableRecord"] * 30, "Record"]
         array = ",".join(["{oops}"] * 30)
         assert kinds(io.StringIO(f"[{array},{GOOD},{array}]")) == [
@@ -107,7 +107,7 @@ class TestBroken:
             *["UnreadableRecord"] * 30,
         ]
 
-    def test_elements(self) -> None:
+    def test_broken_elements_are_reported(self) -> None:
         text = f'[{GOOD}, {{"a": tru}}, {GOOD},, {GOOD},]'
         assert kinds(io.StringIO(text)) == [
             "Record",
@@ -118,29 +118,29 @@ class TestBroken:
             "UnreadableRecord",
         ]
 
-    def test_an_array_that_is_cut_off(self) -> None:
+    def test_truncated_array_is_reported(self) -> None:
         first, cut = read(io.StringIO(f"[{GOOD}, {GOOD[:20]}"))
         assert isinstance(first, Record)
         assert isinstance(cut, UnreadableRecord)
         assert (cut.error.record, cut.error.hint) == (1, "was it cut off?")
 
-    def test_text_after_an_array(self) -> None:
+    def test_text_after_an_array_is_reported(self) -> None:
         assert kinds(io.StringIO(f"[{GOOD}] and more")) == ["Record", "UnreadableRecord"]
 
-    def test_a_document_with_a_slip(self) -> None:
+    def test_invalid_document_is_reported(self) -> None:
         (broken,) = read(io.StringIO('{"messages": [}'))
         assert isinstance(broken, UnreadableRecord)
         assert "line 1, column 15" in str(broken.error)
 
-    def test_only_faults(self) -> None:
+    def test_input_with_only_errors_is_reported(self) -> None:
         assert kinds(lines("{a", "{b", "{c"), format="openai_chat") == ["UnreadableRecord"]
         assert kinds(io.StringIO("[{a},{b}]")) == ["UnreadableRecord", "UnreadableRecord"]
 
-    def test_load_records_raises_the_first(self) -> None:
+    def test_load_records_raises_the_first_error(self) -> None:
         with pytest.raises(FormatError, match="record 1"):
             load_records(lines(GOOD, "{oops"))
 
-    def test_the_place_names_file_and_record(self, tmp_path: Path) -> None:
+    def test_location_names_file_and_record(self, tmp_path: Path) -> None:
         path = tmp_path / "runs.jsonl"
         path.write_text(f"{GOOD}\n{{oops\n")
         _, broken = read(path)
@@ -148,7 +148,7 @@ class TestBroken:
         assert str(broken.error).startswith(f"{path}, record 1: not valid JSON")
 
 
-class TestUnusable:
+class TestInvalidInput:
     @pytest.mark.parametrize(
         ("data", "reason"),
         [
@@ -164,25 +164,25 @@ class TestUnusable:
             (b"[1, 2]", "no known format"),
         ],
     )
-    def test_data(self, data: bytes, reason: str) -> None:
+    def test_unusable_data_is_rejected(self, data: bytes, reason: str) -> None:
         with pytest.raises(FormatError, match=reason):
             load_records(io.BytesIO(data))
 
-    def test_a_path_that_is_not_there(self, tmp_path: Path) -> None:
+    def test_missing_path_is_rejected(self, tmp_path: Path) -> None:
         with pytest.raises(FormatError, match="cannot be opened"):
             load_records(tmp_path / "nothing.json")
         with pytest.raises(FormatError, match="cannot be opened"):
             load_records("nul\0byte")
 
-    def test_a_format_that_is_not_there(self) -> None:
+    def test_unregistered_format_is_rejected(self) -> None:
         with pytest.raises(UnknownPlugin, match="openai_chat"):
             load_records(CHAT, format="nonesuch")
 
-    def test_an_unknown_format_lists_those_there_are(self) -> None:
+    def test_unrecognised_input_error_lists_formats(self) -> None:
         with pytest.raises(FormatError, match=r"tau_bench.*name it with --format"):
             load_records({"some": "thing"})
 
-    def test_a_tie_names_both(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_ambiguous_format_error_names_both(self, monkeypatch: pytest.MonkeyPatch) -> None:
         class Same:
             def __init__(self, name: str) -> None:
                 self.name, self.summary = name, ""
@@ -197,7 +197,7 @@ class TestUnusable:
         with pytest.raises(FormatError, match="could be any of: one, two"):
             load_records({"tie": 1})
 
-    def test_not_one_run(self) -> None:
+    def test_input_with_several_runs_is_rejected_for_one(self) -> None:
         with pytest.raises(FormatError, match="expected one run, found 2"):
             load_trajectory([CHAT, CHAT])
         assert load_trajectory(CHAT).task == "hi"
@@ -223,7 +223,7 @@ class TestJson:
         )
         assert record.trajectory.extra == {"n": 2**64 - 1}
 
-    def test_an_integer_of_thousands_of_digits_is_refused(self) -> None:
+    def test_integer_of_thousands_of_digits_is_rejected(self) -> None:
         assert kinds(io.StringIO('{"messages": [], "n": ' + "9" * 5000 + "}"), format="openai_chat") == [
             "UnreadableRecord"
         ]
@@ -236,18 +236,18 @@ class TestJson:
         (record,) = load_records({"messages": [{"role": "user", "content": "a\ud800"}]})
         assert record.trajectory.task == "a\ufffd"
 
-    def test_the_last_of_two_equal_keys_counts(self) -> None:
+    def test_last_of_two_equal_keys_counts(self) -> None:
         (record,) = load_records(
             io.StringIO('{"messages": [], "messages": [{"role": "user", "content": "second"}]}')
         )
         assert record.trajectory.task == "second"
 
     @pytest.mark.parametrize("text", ['{"a":' * 1200 + "1" + "}" * 1200, "[" * 100_000])
-    def test_depth(self, text: str) -> None:
+    def test_nesting_depth_is_bounded(self, text: str) -> None:
         (broken,) = read(io.StringIO(text), format="openai_chat")
         assert isinstance(broken, UnreadableRecord)
 
-    def test_what_is_no_json_data(self) -> None:
+    def test_non_json_values_are_rejected(self) -> None:
         for value in ({1, 2}, b"x", object()):
             with pytest.raises(FormatError, match="not JSON data"):
                 load_records({**CHAT, "n": value})
@@ -258,14 +258,14 @@ class TestJson:
 
 
 class TestFolders:
-    def test_files_in_natural_order_with_ids_from_their_place(self, tmp_path: Path) -> None:
+    def test_files_are_read_in_natural_order_with_ids_from_their_path(self, tmp_path: Path) -> None:
         for name in ("10.json", "2.json", "b/1.json", ".hidden/3.json", "readme.md", ".x.json"):
             (tmp_path / name).parent.mkdir(exist_ok=True)
             (tmp_path / name).write_text(GOOD)
         assert [record.trajectory.id for record in load_records(tmp_path)] == ["2", "10", "b/1"]
         assert [path.name for path in list_run_files(tmp_path)] == ["2.json", "10.json", "1.json"]
 
-    def test_a_bad_file_does_not_keep_the_others_from_being_read(self, tmp_path: Path) -> None:
+    def test_broken_file_does_not_hide_others(self, tmp_path: Path) -> None:
         (tmp_path / "a.json").write_text("")
         (tmp_path / "b.json").write_text(GOOD)
         (tmp_path / "c.json").write_text('{"a": 1}')
@@ -275,7 +275,7 @@ class TestFolders:
         assert isinstance(record, Record)
         assert isinstance(last, UnreadableRecord)
 
-    def test_an_empty_folder(self, tmp_path: Path) -> None:
+    def test_empty_folder_is_rejected(self, tmp_path: Path) -> None:
         with pytest.raises(FormatError, match="no files of runs"):
             load_records(tmp_path)
 
@@ -295,7 +295,7 @@ class TestPlugins:
             step = Step(index=0, source=Source.AGENT, agent="a")
             yield Record(trajectory=Trajectory(id=name, format=self.name, task="", steps=(step,)))
 
-    def test_one_that_raises_anything_breaks_a_record_only(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_exception_of_importer_breaks_only_a_record(self, monkeypatch: pytest.MonkeyPatch) -> None:
         registry = base.Registry("format", group="none", builtin={})
         registry.register("clumsy", self.Clumsy())
         monkeypatch.setattr("agentguard.trajectory.formats.reader.formats", lambda: registry)
@@ -305,7 +305,7 @@ class TestPlugins:
         assert str(bad.error) == "record 1: the importer failed with KeyError"
         assert isinstance(again, Record)
 
-    def test_a_plugin_that_cannot_be_imported_is_passed_over(self) -> None:
+    def test_unimportable_plugin_is_skipped(self) -> None:
         registry = formats()
         registry._entry_points["missing"] = "no_such_module:FORMAT"
         try:
@@ -316,7 +316,7 @@ class TestPlugins:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["array", "pretty", "lines"])
-def test_a_file_of_50_mb_streams(tmp_path: Path, kind: str) -> None:
+def test_file_of_50_mb_is_streamed(tmp_path: Path, kind: str) -> None:
     path = tmp_path / "big.json"
     run = {
         "messages": [{"role": r, "content": 'some "quoted" [text] ' * 60} for r in ("user", "assistant") * 8]

@@ -22,7 +22,7 @@ def test_entries_are_steps() -> None:
     assert run.extra["info"]["exit_status"] == "submitted"
 
 
-def test_whether_it_was_solved_is_told_beside_the_run() -> None:
+def test_outcome_is_part_of_the_annotation() -> None:
     record = parse("swe_agent", sample("swe_agent.traj"))
     assert record.annotation.failed is True
     assert record.annotation.extra == {"resolved": False}
@@ -39,7 +39,7 @@ def test_whether_it_was_solved_is_told_beside_the_run() -> None:
         ({}, None),
     ],
 )
-def test_verdicts(verdict: dict[str, Any], failed: bool | None) -> None:
+def test_verdicts_are_read(verdict: dict[str, Any], failed: bool | None) -> None:
     value = {"trajectory": [], "info": {"exit_status": "exit_cost", **verdict}}
     assert parse("swe_agent", value).annotation.failed is failed
 
@@ -52,7 +52,7 @@ def test_recorded_tool_calls_are_kept() -> None:
     assert step.content == "Look."
 
 
-def test_an_empty_action_is_no_call() -> None:
+def test_empty_action_is_not_a_call() -> None:
     (step,) = parse("swe_agent", {"trajectory": [{"action": " ", "observation": "?"}]}).trajectory.steps
     assert step.tool_calls == ()
     assert step.observations[0].call_id is None
@@ -68,7 +68,7 @@ def test_an_empty_action_is_no_call() -> None:
         ({"trajectory": [], "info": 1}, "info"),
     ],
 )
-def test_what_is_wrong_is_named(value: Any, field: str) -> None:
+def test_error_names_the_location(value: Any, field: str) -> None:
     with pytest.raises(FormatError) as caught:
         parse("swe_agent", value)
     assert caught.value.field == field

@@ -13,14 +13,14 @@ from tests.data import shared_data
 from tests.unit.trajectory.formats.samples import SAMPLES, parse, records, sample
 
 
-def test_runs_of_one_task_are_a_group_with_ids_of_their_own() -> None:
+def test_runs_of_one_task_are_a_group_with_unique_ids() -> None:
     first, second = records(SAMPLES / "tau_bench.json")
     assert (first.trajectory.id, second.trajectory.id) == ("task-4-trial-0", "task-4-trial-1")
     assert first.annotation.group == second.annotation.group == "4"
     assert (first.annotation.failed, second.annotation.failed) == (True, False)
 
 
-def test_steps() -> None:
+def test_steps_are_read() -> None:
     run = records(SAMPLES / "tau_bench.json")[0].trajectory
     assert [step.source for step in run.steps] == [
         Source.SYSTEM,
@@ -41,7 +41,7 @@ def test_steps() -> None:
     assert [step.source_index for step in run.steps] == [0, 1, 2, 4, 5]
 
 
-def test_nothing_of_the_verdict_reaches_the_run() -> None:
+def test_run_excludes_the_verdict() -> None:
     for record in records(SAMPLES / "tau_bench.json"):
         run = record.trajectory
         seen = json.dumps([encode_meta(run), *(encode_step(step) for step in run.steps)])
@@ -53,11 +53,11 @@ def test_nothing_of_the_verdict_reaches_the_run() -> None:
 @pytest.mark.parametrize(
     ("reward", "failed"), [(1, False), (1.0, False), (0.9999999, False), (0.5, True), (None, None)]
 )
-def test_rewards(reward: Any, failed: bool | None) -> None:
+def test_rewards_are_read(reward: Any, failed: bool | None) -> None:
     assert parse("tau_bench", {"traj": [], "reward": reward}).annotation.failed is failed
 
 
-def test_a_run_without_ids_is_called_after_its_place() -> None:
+def test_run_without_ids_is_named_by_its_position() -> None:
     record = parse("tau_bench", {"traj": [], "reward": 0.0})
     assert record.trajectory.id == "name"
     assert record.annotation.group is None
@@ -72,13 +72,13 @@ def test_a_run_without_ids_is_called_after_its_place() -> None:
         ({"task_id": []}, "task_id"),
     ],
 )
-def test_faults_are_placed(change: dict[str, Any], field: str) -> None:
+def test_errors_name_the_location(change: dict[str, Any], field: str) -> None:
     with pytest.raises(FormatError) as caught:
         parse("tau_bench", {**sample("tau_bench.json")[0], **change})
     assert caught.value.field == field
 
 
-def test_development_data() -> None:
+def test_development_data_is_read() -> None:
     found = load_records(shared_data("tau_bench/gpt-4o-airline.dev.json"))
     assert len(found) == len({record.trajectory.id for record in found}) == 128
     assert len({record.annotation.group for record in found}) == 32

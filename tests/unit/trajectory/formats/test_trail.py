@@ -37,7 +37,7 @@ def test_errors_are_failures_at_the_steps_of_their_spans() -> None:
     assert annotation.extra["scores"][0]["overall"] == 1.5
 
 
-def test_the_gold_answer_in_the_logs_stays_out_of_the_run() -> None:
+def test_gold_answer_in_logs_is_excluded_from_the_run() -> None:
     (record,) = records(SAMPLES / "trail.json")
     assert "true_answer" in str(record.annotation)
     assert "true_answer" not in str(record.trajectory)
@@ -49,11 +49,11 @@ def test_times_are_epoch_seconds() -> None:
     assert (step.started_at, step.ended_at) == (1767607202.0, 1767607203.0)
 
 
-def test_a_folder_joins_traces_and_annotations() -> None:
+def test_folder_joins_traces_and_annotations() -> None:
     assert records(SAMPLES / "trail.folder") == records(SAMPLES / "trail.json")
 
 
-def test_a_wrong_file_of_a_folder_leaves_the_others(tmp_path: Path) -> None:
+def test_broken_file_of_a_folder_does_not_hide_others(tmp_path: Path) -> None:
     folder = Path(shutil.copytree(SAMPLES / "trail.folder", tmp_path / "trail"))
     (folder / "Kitchen" / "kitchen-0.json").write_text('{"spans": 3}')
     broken, record = read(folder)
@@ -68,7 +68,7 @@ def test_trace_and_labels_may_be_text() -> None:
     assert parse("trail", value) == parse("trail", sample("trail.json"))
 
 
-def test_a_trace_alone_has_no_failures() -> None:
+def test_trace_alone_has_no_failures() -> None:
     assert parse("trail", sample("trail.json")["trace"]).annotation.failures == ()
 
 
@@ -87,7 +87,7 @@ def test_categories_are_normalised(text: str, code: str | None) -> None:
     assert parse_category(text) == code
 
 
-def test_categories_are_the_taxonomys() -> None:
+def test_categories_match_the_taxonomy() -> None:
     assert {code.id for code in TaxonomyCatalog.load().get_taxonomy("trail").codes} == CATEGORIES
 
 
@@ -100,7 +100,7 @@ def test_categories_are_the_taxonomys() -> None:
         ({"child_spans": [1]}, "trace.spans[0].child_spans[0]"),
     ],
 )
-def test_what_is_wrong_is_named(change: dict[str, Any], field: str) -> None:
+def test_error_names_the_location(change: dict[str, Any], field: str) -> None:
     value = sample("trail.json")
     value["trace"]["spans"][0] |= change
     with pytest.raises(FormatError) as caught:
@@ -108,7 +108,7 @@ def test_what_is_wrong_is_named(change: dict[str, Any], field: str) -> None:
     assert caught.value.field == field
 
 
-def test_deep_spans_are_walked() -> None:
+def test_deeply_nested_spans_are_read() -> None:
     span: dict[str, Any] = {"span_id": "end", "span_attributes": {"openinference.span.kind": "LLM"}}
     for i in range(150):
         span = {"span_id": f"s{i}", "child_spans": [span]}

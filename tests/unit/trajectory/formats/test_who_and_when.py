@@ -37,14 +37,14 @@ def test_steps_are_history_entries(generated: Record) -> None:
     assert steps[4].extra == {"role": "user", "note": "last"}
 
 
-def test_run(generated: Record) -> None:
+def test_run_fields_are_read(generated: Record) -> None:
     run = generated.trajectory
     assert (run.id, run.task) == ("who_and_when", "How many bridges does the town have?")
     assert run.system_prompts == {"Counter_Expert": "You count.", "Checker_Expert": "You check."}
     assert run.extra == {"question_id": "q-1"}
 
 
-def test_annotation(generated: Record) -> None:
+def test_annotation_is_read(generated: Record) -> None:
     judged = generated.annotation
     cause = RootCause(step=2, agent="Counter_Expert", reason="It counted the same bridge twice.")
     assert (judged.failed, judged.root_cause, judged.failures) == (True, cause, (cause,))
@@ -53,7 +53,7 @@ def test_annotation(generated: Record) -> None:
     assert judged.extra == {"level": "1"}
 
 
-def test_one_agent_under_many_labels(crafted: Record) -> None:
+def test_agent_with_several_labels_is_one_agent(crafted: Record) -> None:
     speakers = [(step.agent, step.source) for step in crafted.trajectory.steps]
     assert speakers == [
         ("human", Source.USER),
@@ -64,7 +64,7 @@ def test_one_agent_under_many_labels(crafted: Record) -> None:
     assert crafted.trajectory.steps[1].extra == {"role": "Orchestrator (thought)"}
 
 
-def test_a_step_beyond_the_history_is_kept(crafted: Record) -> None:
+def test_step_beyond_the_history_is_kept(crafted: Record) -> None:
     assert crafted.annotation.root_cause is not None
     assert crafted.annotation.root_cause.step == 11
     assert crafted.annotation.extra == {"mistake_type": "stale"}
@@ -80,7 +80,7 @@ def test_a_step_beyond_the_history_is_kept(crafted: Record) -> None:
         ("  Ada ", "Ada"),
     ],
 )
-def test_agent_names(role: str, agent: str) -> None:
+def test_agent_names_are_normalised(role: str, agent: str) -> None:
     assert parse_agent_name(role) == agent
 
 
@@ -93,7 +93,7 @@ def test_agent_names(role: str, agent: str) -> None:
         (["Here is what the exitcode: means"], Source.AGENT),
     ],
 )
-def test_who_only_executes_is_the_environment(said: list[str], source: Source) -> None:
+def test_executing_agent_is_the_environment(said: list[str], source: Source) -> None:
     history = [{"role": "user", "name": "Box", "content": text} for text in said]
     run = parse("who_and_when", {"history": history, "question": "q"}).trajectory
     assert {step.source for step in run.steps} == {source}
@@ -108,18 +108,18 @@ def test_who_only_executes_is_the_environment(said: list[str], source: Source) -
         ({}, None),
     ],
 )
-def test_verdicts(fields: dict[str, Any], failed: bool | None) -> None:
+def test_verdicts_are_read(fields: dict[str, Any], failed: bool | None) -> None:
     assert parse("who_and_when", {"history": [], **fields}).annotation.failed is failed
 
 
 @pytest.mark.parametrize("step", ["two", "", [], 1.5, True, 1e300, "9" * 30])
-def test_a_step_that_is_no_number(step: Any) -> None:
+def test_non_numeric_step_is_an_error(step: Any) -> None:
     with pytest.raises(FormatError) as caught:
         parse("who_and_when", {**sample("who_and_when.json"), "mistake_step": step})
     assert caught.value.field == "mistake_step"
 
 
-def test_a_speaker_is_required() -> None:
+def test_missing_speaker_is_an_error() -> None:
     with pytest.raises(FormatError) as caught:
         parse("who_and_when", {"history": [{"content": "x"}]})
     assert caught.value.field == "history[0].role"
@@ -128,7 +128,7 @@ def test_a_speaker_is_required() -> None:
 @pytest.mark.parametrize(
     ("subset", "runs", "outside"), [("Algorithm-Generated", 97, 2), ("Hand-Crafted", 45, 2)]
 )
-def test_development_data(subset: str, runs: int, outside: int) -> None:
+def test_development_data_is_read(subset: str, runs: int, outside: int) -> None:
     found = load_records(shared_data(f"who_and_when/{subset}"))
     assert len(found) == len({record.trajectory.id for record in found}) == runs
     assert all(record.annotation.failed for record in found)
@@ -147,7 +147,7 @@ def test_development_data(subset: str, runs: int, outside: int) -> None:
     assert executors == {{97: "Computer_terminal", 45: "ComputerTerminal"}[runs]}
 
 
-def test_groups_bring_the_same_question_of_both_subsets_together() -> None:
+def test_groups_join_equal_questions_of_both_subsets() -> None:
     found = load_records(shared_data("who_and_when"))
     groups = {record.annotation.group for record in found}
     assert len(found) == 142

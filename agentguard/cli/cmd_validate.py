@@ -1,10 +1,9 @@
-"""``agentguard import`` and ``validate``: recorded runs in, and checked."""
+"""``agentguard validate``: check that recorded runs can be read."""
 
 from __future__ import annotations
 
 import sys
-from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import orjson
 import typer
@@ -15,54 +14,17 @@ from agentguard.cli.run_input import (
     FormatName,
     Json,
     Paths,
-    Patterns,
     ReadSummary,
-    Redact,
-    Redaction,
     compute_exit_status,
-    print_report,
     read_records,
-    require_absent,
 )
 from agentguard.cli.terminal_text import to_one_line
 from agentguard.errors import InputError
 
 
 def register(app: typer.Typer) -> None:
-    """Add the commands."""
-    app.command("import")(import_runs)
+    """Add the command."""
     app.command()(validate)
-
-
-def import_runs(
-    paths: Paths,
-    output: Annotated[Path, typer.Option("--output", "-o", help="The event log to write (JSON Lines).")],
-    format: FormatName = None,
-    redact: Redact = False,
-    pattern: Patterns = None,
-    append: Annotated[bool, typer.Option("--append", help="Add to the log if it is there.")] = False,
-) -> None:
-    """Read runs of any format into agentguard's event log.
-
-    Exit status: 0 all were read, 1 some records could not be, 2 none could be.
-    """
-    from agentguard.trajectory.event_log.events import build_events
-    from agentguard.trajectory.event_log.recorder import EventLog
-
-    if not append:
-        require_absent(output, hint="--append adds to it")
-    redactor = Redaction(pattern) if redact or pattern else None
-    tallies: list[ReadSummary] = []
-    log: EventLog | None = None
-    try:
-        for record in read_records(paths, format, tallies):
-            log = log or EventLog.open(output)
-            log.extend(build_events(redactor(record) if redactor else record))
-    finally:
-        if log is not None:
-            log.close()
-    print_report(tallies, redactor, done=f"written to {output}")
-    raise typer.Exit(compute_exit_status(tallies))
 
 
 def validate(paths: Paths, format: FormatName = None, json: Json = False) -> None:

@@ -1,4 +1,4 @@
-"""``agentguard export``: runs in other formats, as documents for people, or to a collector of traces."""
+"""``agentguard convert``: write runs in another format, as a document, or to a collector of traces."""
 
 from __future__ import annotations
 
@@ -37,26 +37,27 @@ from agentguard.trajectory._safe_json import MAX_LOG_DEPTH, dumps, normalize_jso
 from agentguard.trajectory.formats.base import WritableFormat, formats
 from agentguard.trajectory.model import Record
 
-_OTLP_TARGET = "otlp"
+_EVENT_LOG_TARGET, _OTLP_TARGET = "event_log", "otlp"
 _TRAINING_FORMATS = ("sft", "preference", "preference_openai")
 
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
-    app.command()(export)
+    app.command()(convert)
 
 
-def export(
-    to: Annotated[
-        str,
-        typer.Option(
-            "--to", help="What to write: atif, openai_chat, event_log, html, otlp, sft, or preference."
-        ),
-    ],
+def convert(
     runs: Annotated[
         list[str] | None,
         typer.Argument(metavar="RUN...", help="Files or folders, - for standard input; ids, with --store."),
     ] = None,
+    to: Annotated[
+        str,
+        typer.Option(
+            "--to",
+            help="Target: event_log, atif, openai_chat, html, otlp, sft, preference or preference_openai.",
+        ),
+    ] = _EVENT_LOG_TARGET,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="File to write; standard output if absent.")
     ] = None,
@@ -67,6 +68,7 @@ def export(
         bool, typer.Option("--annotation", help="Write how the runs were judged, too.")
     ] = False,
     force: Force = False,
+    append: Annotated[bool, typer.Option("--append", help="event_log: append to an existing file.")] = False,
     store: Annotated[
         str | None, typer.Option("--store", metavar="URL", help="The store that has the runs.")
     ] = None,
@@ -82,17 +84,18 @@ def export(
     ] = None,
     encoding: Annotated[str, typer.Option(help="otlp: protobuf or json.")] = "protobuf",
     service: Annotated[str, typer.Option(help="otlp: name of the service in the traces.")] = "agentguard",
-    content: Annotated[
-        bool, typer.Option("--content/--no-content", help="otlp: whether what was said is sent.")
+    include_content: Annotated[
+        bool, typer.Option("--include-content/--no-content", help="otlp: send the contents of messages.")
     ] = True,
 ) -> None:
-    """Write runs in another format: one run as a document, several as JSON Lines.
+    """Convert runs to another format: one run to a document, several to JSON Lines.
 
-    Or send them to a collector of OpenTelemetry traces, with --to otlp. Or write what acceptance tests
-    accepted and refused as data to fine-tune with, of all runs of a store if none is named: --to sft (chat
-    messages), --to preference (prompt, chosen, rejected) or --to preference_openai.
+    The default target is agentguard's event log. --to otlp sends the runs to a collector of OpenTelemetry
+    traces. --to sft (chat messages), preference (prompt, chosen, rejected) and preference_openai write the
+    results of acceptance tests as data for fine-tuning; without RUN they take all runs of the store.
 
-    Exit status: 0 all were written, 1 some records could not be read (or were not taken), 2 none could be.
+    Exit status: 0 all runs were written, 1 some records could not be read or were not accepted,
+    2 nothing could be written.
     """
     wishes = ExportOptions(
         endpoint=endpoint,
@@ -100,20 +103,19 @@ def export(
         headers=tuple(header or ()),
         encoding=encoding,
         service=service,
-        content=content,
+        content=include_content,
     )
     if to != _OTLP_TARGET and wishes.is_specified():
-        raise ConfigError("--endpoint, --header and their like go with --to otlp")
-    if output is not None and not force:
-        require_absent(output, hint="--force replaces it")
+        raise ConfigError("--endpoint, --header and other options of otlp need --to otlp")
+    _check_output(output, to, force=force, append=append)
     redactor = Redaction(pattern) if redact or pattern else None
     ways = _ExportIO(format, output, annotation, store, tenant)
     if to in _TRAINING_FORMATS:
         raise typer.Exit(_export_training_data(runs or [], to, redactor, ways))
     if tenant and store is None:
-        raise ConfigError("--tenant goes with --store: runs of files are nobody's")
+        raise ConfigError("--tenant needs --store: runs of files have no tenant")
     if not runs:
-        raise ConfigError("name the runs to export: files or folders, or ids with --store")
+        raise ConfigError("name the runs to convert: files or folders, or ids with --store")
     if to == _OTLP_TARGET:
         raise typer.Exit(_send_runs(runs, wishes, redactor, ways))
     if to in exporter_registry():
@@ -124,7 +126,17 @@ def export(
         if output is not None:
             typer.echo(f"1 run written to {output}", err=True)
         return
+    if to == _EVENT_LOG_TARGET and output is not None:
+        raise typer.Exit(_write_event_log(runs, output, redactor, ways, append=append))
     raise typer.Exit(_export_runs(runs, to, redactor, ways))
+
+
+def _check_output(output: Path | None, to: str, *, force: bool, append: bool) -> None:
+    if append and (to != _EVENT_LOG_TARGET or output is None):
+        raise ConfigError("--append needs --output, and --to event_log")
+    if output is not None and not force and not append:
+        more = ", --append adds to it" if to == _EVENT_LOG_TARGET else ""
+        require_absent(output, hint=f"--force replaces it{more}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,11 +173,7 @@ def _export_runs(runs: list[str], to: str, redactor: Redaction | None, ways: _Ex
     """Write runs in a format; returns the exit status."""
     target = _get_writer(to)
     tallies: list[ReadSummary] = []
-    found = (
-        read_records([Path(run) for run in runs], ways.format, tallies)
-        if ways.store is None
-        else _read_stored(ways.store, runs, tallies, ways.tenant)
-    )
+    found = _read_runs(runs, ways, tallies)
     dumped = (target.dump(redactor(r) if redactor else r, annotation=ways.annotation) for r in found)
     first = next(dumped, None)
     if first is not None:
@@ -173,6 +181,29 @@ def _export_runs(runs: list[str], to: str, redactor: Redaction | None, ways: _Ex
             _write(stream, first, dumped)
     print_report(tallies, redactor, done=f"written to {ways.output}" if ways.output is not None else "")
     return compute_exit_status(tallies)
+
+
+def _write_event_log(
+    runs: list[str], output: Path, redactor: Redaction | None, ways: _ExportIO, *, append: bool
+) -> int:
+    """Write each run to the log as soon as it is read; return the exit status."""
+    from agentguard.trajectory.event_log.events import build_events
+    from agentguard.trajectory.event_log.recorder import EventLog
+
+    summaries: list[ReadSummary] = []
+    log: EventLog | None = None
+    try:
+        for record in _read_runs(runs, ways, summaries):
+            if log is None:
+                if not append:
+                    output.unlink(missing_ok=True)
+                log = EventLog.open(output)
+            log.extend(build_events(redactor(record) if redactor else record))
+    finally:
+        if log is not None:
+            log.close()
+    print_report(summaries, redactor, done=f"written to {output}")
+    return compute_exit_status(summaries)
 
 
 def _send_runs(runs: list[str], wishes: ExportOptions, redactor: Redaction | None, ways: _ExportIO) -> int:
@@ -187,6 +218,13 @@ def _send_runs(runs: list[str], wishes: ExportOptions, redactor: Redaction | Non
         wishes, records=(redactor(one) if redactor else one for one in found), store=None, ids=[]
     )
     return max(status, compute_exit_status(tallies))
+
+
+def _read_runs(runs: list[str], ways: _ExportIO, summaries: list[ReadSummary]) -> Iterator[Record]:
+    """Yield the runs of files, or of the store."""
+    if ways.store is None:
+        return read_records([Path(run) for run in runs], ways.format, summaries)
+    return _read_stored(ways.store, runs, summaries, ways.tenant)
 
 
 def _read_stored(url: str, ids: list[str], tallies: list[ReadSummary], tenant: str) -> Iterator[Record]:

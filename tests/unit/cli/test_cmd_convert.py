@@ -30,24 +30,24 @@ class TestImport:
     def test_every_format_into_one_log(self, tmp_path: Path) -> None:
         paths = [path for path in sorted(SAMPLES.iterdir()) if path.suffix != ".folder"]
         log = tmp_path / "log.jsonl"
-        result = call("import", *paths, "-o", log)
+        result = call("convert", *paths, "-o", log)
         assert result.exit_code == 0, result.output
         assert load_records(log) == [record for path in paths for record in load_records(path)]
 
     def test_a_log_that_is_there_is_left_alone_unless_asked(self, run: Path, tmp_path: Path) -> None:
         log = tmp_path / "log.jsonl"
-        assert call("import", run, "-o", log).exit_code == 0
-        refused = call("import", run, "-o", log)
+        assert call("convert", run, "-o", log).exit_code == 0
+        refused = call("convert", run, "-o", log)
         assert refused.exit_code == 2
         assert "--append adds to it" in refused.stderr
-        assert call("import", run, "-o", log, "--append").exit_code == 0
+        assert call("convert", run, "-o", log, "--append").exit_code == 0
         assert len(load_records(log)) == 2
 
     def test_what_cannot_be_read_is_said_and_the_rest_imported(self, run: Path, tmp_path: Path) -> None:
         mixed = tmp_path / "mixed.jsonl"
         mixed.write_text(f"{RUN}\n{{oops\n{RUN}\n")
         log = tmp_path / "log.jsonl"
-        result = call("import", tmp_path / "nothing.json", mixed, run, "-o", log)
+        result = call("convert", tmp_path / "nothing.json", mixed, run, "-o", log)
         assert result.exit_code == 1
         assert f"not read: {mixed}, record 1: not valid JSON" in result.stderr
         assert "nothing.json: cannot be opened" in result.stderr
@@ -56,17 +56,17 @@ class TestImport:
 
     def test_nothing_at_all_leaves_no_file(self, tmp_path: Path) -> None:
         log = tmp_path / "log.jsonl"
-        assert call("import", tmp_path / "nothing.json", "-o", log).exit_code == 2
+        assert call("convert", tmp_path / "nothing.json", "-o", log).exit_code == 2
         assert not log.exists()
 
     def test_standard_input(self, tmp_path: Path) -> None:
         log = tmp_path / "log.jsonl"
-        assert call("import", "-", "-o", log, stdin=RUN).exit_code == 0
+        assert call("convert", "-", "-o", log, stdin=RUN).exit_code == 0
         assert load_records(log)[0].trajectory.task.startswith("mail")
 
     def test_redaction(self, run: Path, tmp_path: Path) -> None:
         log = tmp_path / "log.jsonl"
-        result = call("import", run, "-o", log, "--redact", "--pattern", r"ticket=TCK-\d+")
+        result = call("convert", run, "-o", log, "--redact", "--pattern", r"ticket=TCK-\d+")
         assert result.exit_code == 0
         assert "redacted: email 2, ticket 2" in result.stderr
         assert "ann@" not in log.read_text()
@@ -74,20 +74,20 @@ class TestImport:
 
     @pytest.mark.parametrize("pattern", ["nothing", "a=", "x=(", "a b=c"])
     def test_a_pattern_that_is_not_valid(self, run: Path, tmp_path: Path, pattern: str) -> None:
-        assert call("import", run, "-o", tmp_path / "x", "--pattern", pattern).exit_code == 2
+        assert call("convert", run, "-o", tmp_path / "x", "--pattern", pattern).exit_code == 2
 
 
 class TestExport:
     @pytest.mark.parametrize("to", ["atif", "openai_chat", "event_log"])
     def test_one_run(self, run: Path, tmp_path: Path, to: str) -> None:
         out = tmp_path / "out.json"
-        assert call("export", run, "--to", to, "-o", out).exit_code == 0
+        assert call("convert", run, "--to", to, "-o", out).exit_code == 0
         (record,) = load_records(out)
         assert record.trajectory.steps == load_records(run)[0].trajectory.steps
 
     def test_several_runs_are_lines(self) -> None:
         path = SAMPLES / "tau_bench.json"
-        result = call("export", path, "--to", "atif")
+        result = call("convert", path, "--to", "atif")
         assert result.exit_code == 0
         values = [json.loads(line) for line in result.stdout.splitlines()]
         assert [one.trajectory for one in load_records(values)] == [
@@ -96,28 +96,28 @@ class TestExport:
 
     def test_the_verdict_only_if_asked_for(self) -> None:
         path = SAMPLES / "who_and_when.json"
-        without = load_records(json.loads(call("export", path, "--to", "atif").stdout))
+        without = load_records(json.loads(call("convert", path, "--to", "atif").stdout))
         assert without[0].annotation == Annotation()
-        with_it = load_records(json.loads(call("export", path, "--to", "atif", "--annotation").stdout))
+        with_it = load_records(json.loads(call("convert", path, "--to", "atif", "--annotation").stdout))
         assert with_it == load_records(path)
 
     def test_a_format_that_can_only_be_read(self, run: Path) -> None:
-        result = call("export", run, "--to", "mast")
+        result = call("convert", run, "--to", "mast")
         assert result.exit_code == 2
         assert "atif, event_log, openai_chat" in result.stderr
-        assert call("export", run, "--to", "nonesuch").exit_code == 2
+        assert call("convert", run, "--to", "nonesuch").exit_code == 2
 
     def test_a_file_that_is_there(self, run: Path, tmp_path: Path) -> None:
         out = tmp_path / "out.json"
         out.write_text("mine")
-        assert call("export", run, "--to", "atif", "-o", out).exit_code == 2
+        assert call("convert", run, "--to", "atif", "-o", out).exit_code == 2
         assert out.read_text() == "mine"
-        assert call("export", run, "--to", "atif", "-o", out, "--force").exit_code == 0
+        assert call("convert", run, "--to", "atif", "-o", out, "--force").exit_code == 0
         assert len(load_records(out)) == 1
-        assert call("export", run, "--to", "atif", "-o", tmp_path / "no" / "x").exit_code == 2
+        assert call("convert", run, "--to", "atif", "-o", tmp_path / "no" / "x").exit_code == 2
 
     def test_redaction(self, run: Path) -> None:
-        result = call("export", run, "--to", "openai_chat", "--redact")
+        result = call("convert", run, "--to", "openai_chat", "--redact")
         assert "[redacted:email:" in result.stdout
         assert "redacted: email 1" not in result.stdout
 
