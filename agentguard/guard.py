@@ -21,10 +21,11 @@ from agentguard.errors import ConfigError
 from agentguard.judge.response_safety import ResponseSafety
 from agentguard.localize.base import Diagnosis, Localizer, Verdict
 from agentguard.localize.llm.safety_findings import add_safety_findings
+from agentguard.recover.capabilities import Capabilities
 from agentguard.recover.effect_ledger import EffectLedger, EffectStore
 from agentguard.recover.effect_store import SqlEffectStore
 from agentguard.recover.recovery_policy import RecoveryPolicy
-from agentguard.recover.strategy import Capabilities, RepairFunction
+from agentguard.recover.strategy import RepairFunction
 from agentguard.recover.tool_effects import EffectClass, ToolEffect, Undo
 from agentguard.runtime.components import (
     REPLACEABLE_COMPONENTS,

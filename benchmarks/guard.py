@@ -27,7 +27,7 @@ from guard_turns import SIZES, Turn, meta, turns
 
 from agentguard.detect.base import detectors
 from agentguard.guard import Guard
-from agentguard.recover.strategy import Capabilities
+from agentguard.recover.capabilities import Capabilities
 from agentguard.runtime.session import Session
 from agentguard.trajectory.model import Source, Step
 

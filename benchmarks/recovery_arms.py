@@ -14,9 +14,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, Self
 
 from agentguard.guard import Guard
+from agentguard.recover.actions import Reject, Restart, Rewind, SendMessage, Stop
 from agentguard.recover.budget import RecoveryBudget
+from agentguard.recover.capabilities import Capabilities
+from agentguard.recover.plan import RecoveryPlan
 from agentguard.recover.recovery_policy import RecoveryPolicy
-from agentguard.recover.strategy import Capabilities, RecoveryPlan, Reject, Restart, Rewind, SendMessage, Stop
 from agentguard.runtime.session import Session
 from agentguard.trajectory.model import Step, Trajectory
 

@@ -37,10 +37,12 @@ from typing import Any
 from agentguard import _sync_async
 from agentguard.guard import Guard
 from agentguard.localize.base import Diagnosis, Verdict
+from agentguard.recover.actions import SampleVariant
 from agentguard.recover.budget import RecoveryBudget
+from agentguard.recover.capabilities import Capabilities
+from agentguard.recover.plan import RecoveryOutcome
 from agentguard.recover.recovery_policy import RecoveryPolicy
 from agentguard.recover.selective_redundancy import SelectiveRedundancy
-from agentguard.recover.strategy import Capabilities, RecoveryOutcome, SampleVariant
 from agentguard.runtime.session import Session
 from agentguard.runtime.turn_resolution import resolve_turn
 from agentguard.trajectory.model import Observation, Source, Step, ToolCall, ToolSpec, Trajectory

@@ -21,8 +21,9 @@ from agentguard.evals.prediction import Prediction
 from agentguard.evals.scoring import Case
 from agentguard.localize.base import Diagnosis
 from agentguard.localize.serialization import build_diagnosis_rows
-from agentguard.recover import strategy as recover
+from agentguard.recover.actions import RecoveryAction
 from agentguard.recover.persistence import to_recovery_row
+from agentguard.recover.plan import Recovery, RecoveryPlan
 from agentguard.schemata.model import ErrorSchema
 from agentguard.schemata.persistence import SqlSchemaStore
 from agentguard.store import Store
@@ -102,7 +103,7 @@ class Maker:
         return made if origin is list else tuple(made)
 
 
-def hostile_run(first: int) -> tuple[Record, Diagnosis, list[recover.Recovery]]:
+def hostile_run(first: int) -> tuple[Record, Diagnosis, list[Recovery]]:
     """Return a run with its diagnosis and recoveries; every text is an attack."""
     maker = Maker(first)
     run = maker.build(Trajectory, id=maker.id(), steps=_steps(maker, 3), branches=())
@@ -126,12 +127,12 @@ def _steps(maker: Maker, number: int, *, at: int = 0) -> tuple[Step, ...]:
     return tuple(maker.build(Step, index=at + place) for place in range(number))
 
 
-def _recoveries(maker: Maker, run: str) -> list[recover.Recovery]:
+def _recoveries(maker: Maker, run: str) -> list[Recovery]:
     """Return a recovery with every kind of action."""
-    actions = tuple(maker.build(kind) for kind in get_args(recover.RecoveryAction))
-    plan = maker.build(recover.RecoveryPlan, actions=actions, step=1)
+    actions = tuple(maker.build(kind) for kind in get_args(RecoveryAction))
+    plan = maker.build(RecoveryPlan, actions=actions, step=1)
     ids = (maker.id(), maker.id())
-    return [maker.build(recover.Recovery, run=run, id=1, plan=plan, at_step=3, schemata=ids)]
+    return [maker.build(Recovery, run=run, id=1, plan=plan, at_step=3, schemata=ids)]
 
 
 def write_hostile(store: Store) -> tuple[str, ...]:

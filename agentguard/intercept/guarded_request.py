@@ -33,8 +33,9 @@ from agentguard.intercept.types import (
     release_claims,
     show_answer_unchanged,
 )
+from agentguard.recover.actions import SampleVariant
 from agentguard.recover.effect_ledger import ExecutionDecision
-from agentguard.recover.strategy import Recovery, RecoveryPlan, SampleVariant
+from agentguard.recover.plan import Recovery, RecoveryPlan
 from agentguard.runtime.session import end_session
 from agentguard.runtime.turn_resolution import ResolvedTurn, resolve_turn
 from agentguard.trajectory.model import Step

@@ -8,7 +8,8 @@ from agentguard.intercept.api_adapter import ApiAdapter
 from agentguard.intercept.conversation import BranchStep, Conversation, Item, resolve_items
 from agentguard.intercept.history_edits import HistoryEdits, build_turn_key
 from agentguard.intercept.types import InterceptorServices
-from agentguard.recover.strategy import DisableTools, RecoveryPlan, Repair, Restart, Rewind, SendMessage
+from agentguard.recover.actions import DisableTools, Repair, Restart, Rewind, SendMessage
+from agentguard.recover.plan import RecoveryPlan
 from agentguard.runtime.session import Session
 from agentguard.trajectory.model import Step
 

@@ -21,7 +21,7 @@ from agentguard.intercept.history_matching import (
     rebuild_branch,
 )
 from agentguard.intercept.types import release_claims
-from agentguard.recover.strategy import Capabilities
+from agentguard.recover.capabilities import Capabilities
 from agentguard.runtime.session import Session
 from agentguard.trajectory.formats.sdk import parse_tool_specs
 from agentguard.trajectory.model import Source, Step, Trajectory

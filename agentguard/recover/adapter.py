@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
+from agentguard.recover.actions import Sample
 from agentguard.recover.base_strategy import BaseStrategy
-from agentguard.recover.strategy import (
-    RecoveryContext,
-    RecoveryPlan,
-    RecoveryStrategy,
-    Sample,
-    SimpleStrategy,
-)
+from agentguard.recover.plan import RecoveryPlan
+from agentguard.recover.strategy import RecoveryContext, RecoveryStrategy, SimpleStrategy
 from agentguard.trajectory.model import Trajectory
 
 

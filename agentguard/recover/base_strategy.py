@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from agentguard.recover.strategy import RecoveryContext, RecoveryPlan, Sample
+from agentguard.recover.actions import Sample
+from agentguard.recover.plan import RecoveryPlan
+from agentguard.recover.strategy import RecoveryContext
 from agentguard.trajectory.model import Trajectory
 
 

@@ -18,8 +18,8 @@ import orjson
 from agentguard.detect.run_view import RunView
 from agentguard.detect.step_facts import canonicalize_json
 from agentguard.errors import RecoveryError
+from agentguard.recover.actions import Repair
 from agentguard.recover.schema_coercion import coercions, resolve_reference
-from agentguard.recover.strategy import Repair
 from agentguard.trajectory.model import Step, ToolCall, ToolSpec, Trajectory
 
 _T = TypeVar("_T")

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 
 from agentguard.detect.base import Finding
 from agentguard.errors import ConfigError
-from agentguard.recover.strategy import Recovery, RecoveryOutcome, RecoveryPlan, Restart, Rewind
+from agentguard.recover.actions import Restart, Rewind
+from agentguard.recover.plan import Recovery, RecoveryOutcome, RecoveryPlan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,13 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from agentguard.detect.serialization import to_json_data
 from agentguard.errors import FormatError
-from agentguard.recover.strategy import (
+from agentguard.recover.actions import (
     Compensate,
     DisableTools,
     Escalate,
-    Recovery,
-    RecoveryOutcome,
-    RecoveryTier,
     Reject,
     Repair,
     Restart,
@@ -25,6 +22,7 @@ from agentguard.recover.strategy import (
     Stop,
     Substitute,
 )
+from agentguard.recover.plan import Recovery, RecoveryOutcome, RecoveryTier
 from agentguard.store.db.rows import RecoveryRow, compute_digest
 
 if TYPE_CHECKING:

@@ -13,16 +13,10 @@ from dataclasses import dataclass, replace
 from typing import TypedDict
 
 from agentguard.errors import ConfigError
+from agentguard.recover.actions import Sample
+from agentguard.recover.plan import Recovery, RecoveryOutcome, RecoveryPlan, RecoveryTier
 from agentguard.recover.rollback_horizon import REWIND_TIERS, find_first_agent_step, rollback_horizon
-from agentguard.recover.strategy import (
-    Recovery,
-    RecoveryContext,
-    RecoveryOutcome,
-    RecoveryPlan,
-    RecoveryStrategy,
-    RecoveryTier,
-    Sample,
-)
+from agentguard.recover.strategy import RecoveryContext, RecoveryStrategy
 
 DIAGNOSIS_TRIGGER = "diagnosis"
 """The trigger's name where no single detector set the recovery off."""

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from agentguard.localize.base import Hypothesis
 from agentguard.recover.outcome_verification import get_resume_step
-from agentguard.recover.strategy import Recovery, RecoveryTier
+from agentguard.recover.plan import Recovery, RecoveryTier
 from agentguard.trajectory.model import Source, Step
 
 GROWTH_FACTOR = 3

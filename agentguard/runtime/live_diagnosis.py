@@ -8,13 +8,13 @@ from dataclasses import replace
 from agentguard.detect.base import Finding
 from agentguard.localize.base import Diagnosis, Hypothesis, Verdict
 from agentguard.recover.agent_messages import to_sentence
+from agentguard.recover.plan import Recovery
 from agentguard.recover.rollback_horizon import (
     MIN_HORIZON,
     find_first_agent_step,
     rollback_horizon,
     select_rollback_step,
 )
-from agentguard.recover.strategy import Recovery
 from agentguard.runtime.session_config import ACCEPTANCE_TRIGGER
 from agentguard.trajectory.model import Step
 

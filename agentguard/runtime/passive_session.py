@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final, Protocol
 
+from agentguard.recover.capabilities import Capabilities
 from agentguard.recover.effect_ledger import Effect, EffectClaim, EffectLedger, ExecutionDecision
-from agentguard.recover.strategy import Capabilities, RecoveryPlan
+from agentguard.recover.plan import RecoveryPlan
 from agentguard.runtime.session import Session
 from agentguard.runtime.session_config import SessionConfig
 from agentguard.trajectory.model import Step, Trajectory

@@ -11,22 +11,12 @@ from typing import Any
 
 from agentguard.detect.base import Finding
 from agentguard.errors import RecoveryError
+from agentguard.recover.actions import Escalate, Reject, Repair, Sample, SampleVariant, SendMessage, Stop
 from agentguard.recover.agent_messages import format_repaired_call
 from agentguard.recover.call_repair import apply_repairs, repair_turn
+from agentguard.recover.plan import RecoveryOutcome, RecoveryPlan, RecoveryTier
 from agentguard.recover.planner import compute_plan_cost
 from agentguard.recover.selective_redundancy import REDUNDANCY_TRIGGER, build_redundancy_finding
-from agentguard.recover.strategy import (
-    Escalate,
-    RecoveryOutcome,
-    RecoveryPlan,
-    RecoveryTier,
-    Reject,
-    Repair,
-    Sample,
-    SampleVariant,
-    SendMessage,
-    Stop,
-)
 from agentguard.recover.voting import VoteCandidate, VoteTally, count_votes
 from agentguard.runtime.live_diagnosis import build_live_diagnosis, most_severe, to_hypothesis
 from agentguard.runtime.run_state import RunState

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from agentguard.detect.base import Finding
+from agentguard.recover.actions import Sample
 from agentguard.recover.outcome_verification import get_resume_step
+from agentguard.recover.plan import RecoveryPlan
 from agentguard.recover.planner import compute_plan_cost
-from agentguard.recover.strategy import RecoveryPlan, Sample
 from agentguard.runtime.pending_turn import PendingTurn
 from agentguard.runtime.run_state import RunState
 from agentguard.runtime.step_annotations import apply_committed_repairs

@@ -16,9 +16,10 @@ import orjson
 
 from agentguard.detect._text import to_lower
 from agentguard.detect.error_patterns import ToolErrorKind, match_error
+from agentguard.recover.actions import Repair, SendMessage
 from agentguard.recover.agent_messages import format_repeated_read
 from agentguard.recover.effect_ledger import EffectClaim
-from agentguard.recover.strategy import RecoveryOutcome, RecoveryPlan, RecoveryTier, Repair, SendMessage
+from agentguard.recover.plan import RecoveryOutcome, RecoveryPlan, RecoveryTier
 from agentguard.recover.tool_effects import EffectClass
 from agentguard.runtime.run_state import RunState
 from agentguard.trajectory.model import Step

@@ -6,7 +6,7 @@ from typing import Literal
 
 from agentguard.detect.base import DetectorFailure, Finding
 from agentguard.judge.response_safety import TAXONOMY, SafetyAssessment
-from agentguard.recover.strategy import RecoveryPlan, RecoveryTier
+from agentguard.recover.plan import RecoveryPlan, RecoveryTier
 from agentguard.runtime.live_diagnosis import (
     build_live_diagnosis,
     build_refusal_finding,

@@ -17,19 +17,13 @@ from typing import Any
 from agentguard.detect.base import DetectorFailure, Finding
 from agentguard.judge.response_safety import SafetyAssessment
 from agentguard.localize.base import Diagnosis, Hypothesis
+from agentguard.recover.actions import SendMessage, Stop
 from agentguard.recover.budget import BudgetAccount
+from agentguard.recover.capabilities import Capabilities
 from agentguard.recover.effect_ledger import EffectLedger
+from agentguard.recover.plan import Recovery, RecoveryOutcome, RecoveryPlan, RecoveryTier
 from agentguard.recover.planner import DIAGNOSIS_TRIGGER
-from agentguard.recover.strategy import (
-    Capabilities,
-    Recovery,
-    RecoveryContext,
-    RecoveryOutcome,
-    RecoveryPlan,
-    RecoveryTier,
-    SendMessage,
-    Stop,
-)
+from agentguard.recover.strategy import RecoveryContext
 from agentguard.runtime.live_diagnosis import build_live_diagnosis, rank_candidates
 from agentguard.runtime.session_config import SessionConfig
 from agentguard.trajectory.event_log.recorder import RunRecorder

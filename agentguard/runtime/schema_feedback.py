@@ -23,7 +23,7 @@ from agentguard.detect.base import Finding
 from agentguard.detect.runner import detect
 from agentguard.localize.base import Diagnosis, Hypothesis
 from agentguard.recover.outcome_verification import get_resume_step
-from agentguard.recover.strategy import Recovery, RecoveryOutcome, RecoveryTier
+from agentguard.recover.plan import Recovery, RecoveryOutcome, RecoveryTier
 from agentguard.trajectory.model import Trajectory
 
 if TYPE_CHECKING:

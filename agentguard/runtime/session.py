@@ -29,7 +29,7 @@ from typing import Any
 from agentguard import _sync_async
 from agentguard.detect.base import DetectorFailure
 from agentguard.recover.effect_ledger import EffectClaim, ExecutionDecision
-from agentguard.recover.strategy import RecoveryPlan
+from agentguard.recover.plan import RecoveryPlan
 from agentguard.runtime import run_end
 from agentguard.runtime.live_diagnosis import most_severe
 from agentguard.runtime.pending_turn import PendingTurn, VoteResult

@@ -12,9 +12,10 @@ from agentguard.judge.response_safety import SafetyAssessment
 from agentguard.localize.base import Diagnosis, Localizer
 from agentguard.recover.budget import RecoveryBudget
 from agentguard.recover.outcome_verification import OutcomeVerification
+from agentguard.recover.plan import Recovery
 from agentguard.recover.planner import RecoveryPlanner
 from agentguard.recover.selective_redundancy import SelectiveRedundancy
-from agentguard.recover.strategy import Recovery, RepairFunction
+from agentguard.recover.strategy import RepairFunction
 from agentguard.trajectory.model import Trajectory
 
 ACCEPTANCE_TRIGGER = "acceptance"

@@ -9,8 +9,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from agentguard.recover.actions import Repair
 from agentguard.recover.call_repair import apply_repairs
-from agentguard.recover.strategy import RecoveryPlan, Repair
+from agentguard.recover.plan import RecoveryPlan
 from agentguard.runtime.run_state import RunState
 from agentguard.trajectory.model import Step
 

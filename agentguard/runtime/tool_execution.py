@@ -8,8 +8,9 @@ from typing import Any
 
 from agentguard import _sync_async
 from agentguard.errors import AgentGuardError, RecoveryError
+from agentguard.recover.actions import Compensate, Escalate, Restart, SendMessage
 from agentguard.recover.effect_ledger import Effect, EffectClaim, ExecutionDecision
-from agentguard.recover.strategy import Compensate, Escalate, RecoveryPlan, Restart, SendMessage
+from agentguard.recover.plan import RecoveryPlan
 from agentguard.runtime.session import Session
 
 UNKNOWN_OUTCOME_MESSAGE = (

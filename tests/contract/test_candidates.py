@@ -9,9 +9,9 @@ import pytest
 
 from agentguard.guard import Guard
 from agentguard.recover.budget import RecoveryBudget
+from agentguard.recover.plan import RecoveryOutcome
 from agentguard.recover.recovery_policy import RecoveryPolicy
 from agentguard.recover.selective_redundancy import SelectiveRedundancy
-from agentguard.recover.strategy import RecoveryOutcome
 from tests.contract.candidate_worlds import AWAITS, RUNS_TOOLS, WORLDS, ContractRun
 
 every = pytest.mark.parametrize("world", WORLDS)

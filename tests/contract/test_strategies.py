@@ -10,18 +10,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from agentguard.errors import AgentGuardError
-from agentguard.recover.effect_ledger import EffectLedger
-from agentguard.recover.persistence import decode_recovery, encode_recovery
-from agentguard.recover.planner import compute_plan_cost
-from agentguard.recover.strategy import (
-    Capabilities,
+from agentguard.recover.actions import (
     Compensate,
     DisableTools,
     Escalate,
-    Recovery,
-    RecoveryContext,
-    RecoveryPlan,
-    RecoveryTier,
     Reject,
     Repair,
     Restart,
@@ -30,8 +22,13 @@ from agentguard.recover.strategy import (
     SendMessage,
     Stop,
     Substitute,
-    strategies,
 )
+from agentguard.recover.capabilities import Capabilities
+from agentguard.recover.effect_ledger import EffectLedger
+from agentguard.recover.persistence import decode_recovery, encode_recovery
+from agentguard.recover.plan import Recovery, RecoveryPlan, RecoveryTier
+from agentguard.recover.planner import compute_plan_cost
+from agentguard.recover.strategy import RecoveryContext, strategies
 from agentguard.trajectory.model import ToolCall
 from tests.unit.recover.situations import TOOLS, run, situation
 from tests.unit.recover.test_strategies import made

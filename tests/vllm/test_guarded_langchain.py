@@ -24,8 +24,8 @@ from langchain_openai import ChatOpenAI
 from langgraph.checkpoint.memory import InMemorySaver
 
 from agentguard.guard import Guard
+from agentguard.recover.plan import RecoveryOutcome
 from agentguard.recover.recovery_policy import RecoveryPolicy
-from agentguard.recover.strategy import RecoveryOutcome
 from agentguard.runtime.session import Session
 from agentguard.store import Store
 from tests.vllm.scripted_endpoint import BESIDE, DONE, TASK, allowed

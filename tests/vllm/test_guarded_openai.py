@@ -16,8 +16,8 @@ import pytest
 from openai import AsyncOpenAI, DefaultAsyncHttpxClient, DefaultHttpxClient, OpenAI
 
 from agentguard.guard import Guard
+from agentguard.recover.plan import RecoveryOutcome
 from agentguard.recover.recovery_policy import RecoveryPolicy
-from agentguard.recover.strategy import RecoveryOutcome
 from agentguard.runtime.session import Session
 from agentguard.store import Store
 from tests.vllm.scripted_endpoint import BESIDE, DONE, TASK, TOOLS, AsyncSteered, Steered

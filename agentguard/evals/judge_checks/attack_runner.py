@@ -25,8 +25,8 @@ from agentguard.localize.llm.base import CERTAIN_FINDING_THRESHOLD, LlmLocalizer
 from agentguard.localize.llm.fused import FusedLocalizer
 from agentguard.recover.acceptance.acceptance_test import AcceptanceTest
 from agentguard.recover.acceptance.rules import FunctionRule
+from agentguard.recover.capabilities import Capabilities
 from agentguard.recover.recovery_policy import RecoveryPolicy
-from agentguard.recover.strategy import Capabilities
 from agentguard.trajectory.model import Observation, Source, Step, ToolCall, Trajectory
 
 _ATTACK_STEP: Final = 1

@@ -20,7 +20,7 @@ from agentguard.integrations.langchain.messages import (
 )
 from agentguard.integrations.langchain.run import AgentRun, get_current_run
 from agentguard.integrations.langchain.state_updates import get_tool_name
-from agentguard.recover.strategy import Capabilities
+from agentguard.recover.capabilities import Capabilities
 from agentguard.runtime.resumption import discard_unknown_steps, list_disabled_tools
 from agentguard.runtime.session import Session
 from agentguard.trajectory.model import ToolSpec, Trajectory

@@ -17,11 +17,9 @@ from agentguard.integrations.langchain.messages import (
     build_stop_message,
 )
 from agentguard.integrations.langchain.run import AgentRun
-from agentguard.recover.effect_ledger import Effect
-from agentguard.recover.strategy import (
+from agentguard.recover.actions import (
     DisableTools,
     Escalate,
-    RecoveryPlan,
     Reject,
     Repair,
     Restart,
@@ -29,6 +27,8 @@ from agentguard.recover.strategy import (
     SampleVariant,
     Stop,
 )
+from agentguard.recover.effect_ledger import Effect
+from agentguard.recover.plan import RecoveryPlan
 from agentguard.runtime.tool_execution import collect_messages
 from agentguard.runtime.turn_resolution import ResolvedTurn
 from agentguard.trajectory.model import Step

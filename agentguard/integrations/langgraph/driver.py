@@ -22,8 +22,9 @@ from agentguard.integrations.langchain.run import RUN_CONFIG_KEY, AgentRun
 from agentguard.integrations.langchain.state_updates import build_repaired_results
 from agentguard.integrations.langgraph.checkpoints import get_messages
 from agentguard.integrations.langgraph.graph_inspection import GraphInfo
+from agentguard.recover.actions import DisableTools, Escalate, Restart, Rewind
 from agentguard.recover.effect_ledger import Effect
-from agentguard.recover.strategy import DisableTools, Escalate, RecoveryPlan, Restart, Rewind
+from agentguard.recover.plan import RecoveryPlan
 from agentguard.runtime.session import Session, end_session
 from agentguard.runtime.tool_execution import collect_messages
 

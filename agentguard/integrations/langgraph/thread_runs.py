@@ -12,7 +12,7 @@ from agentguard.integrations.langchain.messages import build_step, drop_incomple
 from agentguard.integrations.langgraph.checkpoints import get_answer, get_messages, get_task, starts_run
 from agentguard.integrations.langgraph.driver import RUN_ID_KEY, GraphRun
 from agentguard.integrations.langgraph.graph_inspection import GraphInfo
-from agentguard.recover.strategy import Capabilities
+from agentguard.recover.capabilities import Capabilities
 from agentguard.runtime.resumption import discard_unknown_steps, list_disabled_tools
 from agentguard.runtime.session import Session
 from agentguard.trajectory.model import Trajectory

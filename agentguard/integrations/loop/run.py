@@ -34,20 +34,19 @@ from agentguard.intercept.chat_steps import (
     build_step,
     build_tool_message,
 )
-from agentguard.recover.effect_ledger import Effect, EffectStore
-from agentguard.recover.snapshots.manager import SnapshotOptions
-from agentguard.recover.strategy import (
-    Capabilities,
+from agentguard.recover.actions import (
     DisableTools,
     Escalate,
-    Recovery,
-    RecoveryPlan,
     Repair,
     Restart,
     Rewind,
     SampleVariant,
     SendMessage,
 )
+from agentguard.recover.capabilities import Capabilities
+from agentguard.recover.effect_ledger import Effect, EffectStore
+from agentguard.recover.plan import Recovery, RecoveryPlan
+from agentguard.recover.snapshots.manager import SnapshotOptions
 from agentguard.runtime.resumption import get_restart_note, list_disabled_tools
 from agentguard.runtime.session import end_session
 from agentguard.runtime.tool_execution import aundo_effects, undo_effects

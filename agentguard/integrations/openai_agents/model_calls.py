@@ -15,7 +15,7 @@ from agents.items import ModelResponse
 from agents.usage import Usage as SdkUsage
 
 from agentguard.detect.step_facts import canonicalize_json
-from agentguard.recover.strategy import SampleVariant
+from agentguard.recover.actions import SampleVariant
 from agentguard.trajectory.model import Step
 
 CallModel = Callable[[list[Any]], Awaitable[ModelResponse]]

@@ -29,15 +29,9 @@ from agentguard.integrations.openai_agents.model_calls import (
 )
 from agentguard.integrations.openai_agents.sdk_session import SdkSessionWriter
 from agentguard.integrations.openai_agents.wrappers import AgentWrapper, build_guarded_config
-from agentguard.recover.strategy import (
-    Capabilities,
-    DisableTools,
-    RecoveryPlan,
-    Repair,
-    Restart,
-    Rewind,
-    SampleVariant,
-)
+from agentguard.recover.actions import DisableTools, Repair, Restart, Rewind, SampleVariant
+from agentguard.recover.capabilities import Capabilities
+from agentguard.recover.plan import RecoveryPlan
 from agentguard.recover.tool_effects import from_annotations
 from agentguard.runtime.session import Session, aend_session
 from agentguard.runtime.tool_execution import acollect_messages, arun_tool, aundo_effects

@@ -17,7 +17,7 @@ from agents.items import ModelResponse
 from agents.run import CallModelData, ModelInputData
 
 from agentguard.integrations.openai_agents.model_calls import CallCandidate, ModelCaller
-from agentguard.recover.strategy import SampleVariant
+from agentguard.recover.actions import SampleVariant
 from agentguard.trajectory.model import ToolSpec
 
 InvokeTool = Callable[[Any, str, Callable[[], Awaitable[Any]]], Awaitable[Any]]

@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, Any
 
 from agentguard import _sync_async
 from agentguard.errors import MissingExtra
+from agentguard.recover.actions import SampleVariant
 from agentguard.recover.effect_ledger import ExecutionDecision
-from agentguard.recover.strategy import SampleVariant
 from agentguard.runtime.session import Session, aend_session
 from agentguard.runtime.tool_execution import UNKNOWN_OUTCOME_MESSAGE, run_with_read_retry
 from agentguard.runtime.turn_resolution import ResolvedTurn

@@ -24,7 +24,7 @@ from pydantic_ai.messages import (
     UserPromptPart,
 )
 
-from agentguard.recover.strategy import SampleVariant
+from agentguard.recover.actions import SampleVariant
 from agentguard.trajectory.model import Observation, Source, Step, ToolCall, Usage
 
 _Part = TypeVar("_Part")

@@ -20,15 +20,9 @@ from agentguard.integrations.pydantic_ai.messages import (
     replace_result,
     replace_result_in_parts,
 )
-from agentguard.recover.strategy import (
-    Capabilities,
-    DisableTools,
-    RecoveryPlan,
-    Repair,
-    Restart,
-    Rewind,
-    SampleVariant,
-)
+from agentguard.recover.actions import DisableTools, Repair, Restart, Rewind, SampleVariant
+from agentguard.recover.capabilities import Capabilities
+from agentguard.recover.plan import RecoveryPlan
 from agentguard.runtime.session import Session
 from agentguard.runtime.tool_execution import acollect_messages, aundo_effects
 from agentguard.runtime.turn_resolution import ResolvedTurn, resolve_turn

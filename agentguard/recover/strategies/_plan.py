@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from agentguard.errors import ConfigError
-from agentguard.recover.strategy import RecoveryAction, RecoveryContext, RecoveryPlan, RecoveryTier
+from agentguard.recover.actions import RecoveryAction
+from agentguard.recover.plan import RecoveryPlan, RecoveryTier
+from agentguard.recover.strategy import RecoveryContext
 
 
 def build_plan(

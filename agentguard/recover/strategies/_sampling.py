@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from agentguard.errors import ConfigError
+from agentguard.recover.actions import Rewind, Sample
+from agentguard.recover.plan import RecoveryPlan, RecoveryTier
 from agentguard.recover.strategies._plan import build_plan
 from agentguard.recover.strategies.rollback import RollbackStrategy
-from agentguard.recover.strategy import RecoveryContext, RecoveryPlan, RecoveryTier, Rewind, Sample
+from agentguard.recover.strategy import RecoveryContext
 
 MAX_CANDIDATES = 15
 """Candidates of one turn at most: what lies above is a mistake, and costs as much."""

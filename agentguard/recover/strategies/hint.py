@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from agentguard.recover.actions import SendMessage
 from agentguard.recover.agent_messages import format_hint
 from agentguard.recover.base_strategy import BaseStrategy
+from agentguard.recover.plan import RecoveryPlan, RecoveryTier
 from agentguard.recover.strategies._plan import build_plan, reject_unknown_options
-from agentguard.recover.strategy import RecoveryContext, RecoveryPlan, RecoveryTier, SendMessage
+from agentguard.recover.strategy import RecoveryContext
 
 
 class HintStrategy(BaseStrategy):

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from agentguard.errors import ConfigError
+from agentguard.recover.actions import Sample
 from agentguard.recover.base_strategy import BaseStrategy
+from agentguard.recover.plan import RecoveryPlan
 from agentguard.recover.strategies._plan import reject_unknown_options
 from agentguard.recover.strategies._sampling import (
     MAX_CANDIDATES,
@@ -13,7 +15,7 @@ from agentguard.recover.strategies._sampling import (
     parse_count,
     parse_names,
 )
-from agentguard.recover.strategy import RecoveryContext, RecoveryPlan, Sample
+from agentguard.recover.strategy import RecoveryContext
 from agentguard.trajectory.model import Trajectory
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from agentguard.errors import ConfigError
+from agentguard.recover.actions import Restart
 from agentguard.recover.agent_messages import format_advice, format_effects, to_sentence
 from agentguard.recover.base_strategy import BaseStrategy
+from agentguard.recover.plan import RecoveryPlan, RecoveryTier
 from agentguard.recover.strategies._plan import build_plan, reject_unknown_options
-from agentguard.recover.strategy import RecoveryContext, RecoveryPlan, RecoveryTier, Restart
+from agentguard.recover.strategy import RecoveryContext
 
 
 class RestartStrategy(BaseStrategy):

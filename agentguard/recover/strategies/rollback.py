@@ -5,20 +5,14 @@ from __future__ import annotations
 from typing import Literal, get_args
 
 from agentguard.errors import ConfigError
+from agentguard.recover.actions import Compensate, Reject, Rewind, SendMessage
 from agentguard.recover.agent_messages import format_correction
 from agentguard.recover.base_strategy import BaseStrategy
 from agentguard.recover.effect_ledger import Effect, EffectState
 from agentguard.recover.outcome_verification import get_plan_resume_step
+from agentguard.recover.plan import RecoveryPlan, RecoveryTier
 from agentguard.recover.strategies._plan import build_plan, reject_unknown_options
-from agentguard.recover.strategy import (
-    Compensate,
-    RecoveryContext,
-    RecoveryPlan,
-    RecoveryTier,
-    Reject,
-    Rewind,
-    SendMessage,
-)
+from agentguard.recover.strategy import RecoveryContext
 
 
 class RepromptStrategy(BaseStrategy):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from agentguard.recover.actions import Stop
 from agentguard.recover.base_strategy import BaseStrategy
+from agentguard.recover.plan import RecoveryPlan, RecoveryTier
 from agentguard.recover.strategies._plan import build_plan, reject_unknown_options
-from agentguard.recover.strategy import RecoveryContext, RecoveryPlan, RecoveryTier, Stop
+from agentguard.recover.strategy import RecoveryContext
 
 
 class StopStrategy(BaseStrategy):

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from agentguard.errors import ConfigError
+from agentguard.recover.actions import SendMessage, Substitute
 from agentguard.recover.agent_messages import format_hint
 from agentguard.recover.base_strategy import BaseStrategy
+from agentguard.recover.plan import RecoveryPlan, RecoveryTier
 from agentguard.recover.strategies._plan import build_plan, reject_unknown_options
-from agentguard.recover.strategy import RecoveryContext, RecoveryPlan, RecoveryTier, SendMessage, Substitute
+from agentguard.recover.strategy import RecoveryContext
 
 
 class SubstituteStrategy(BaseStrategy):

@@ -21,8 +21,8 @@ from agentguard.errors import RunStopped
 from agentguard.guard import Guard
 from agentguard.localize.base import Diagnosis, Hypothesis, Verdict
 from agentguard.recover.budget import RecoveryBudget
+from agentguard.recover.plan import RecoveryOutcome
 from agentguard.recover.recovery_policy import RecoveryPolicy
-from agentguard.recover.strategy import RecoveryOutcome
 from agentguard.runtime.session import Session
 from agentguard.trajectory.model import Source, Trajectory
 

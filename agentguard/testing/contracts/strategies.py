@@ -7,10 +7,12 @@ from dataclasses import fields
 
 from agentguard.errors import AgentGuardError
 from agentguard.localize.base import Diagnosis, Hypothesis, Verdict
-from agentguard.recover import strategy as actions
+from agentguard.recover import actions
 from agentguard.recover.budget import BudgetAccount
+from agentguard.recover.capabilities import Capabilities
 from agentguard.recover.effect_ledger import EffectLedger
-from agentguard.recover.strategy import Capabilities, RecoveryContext, RecoveryPlan, RecoveryStrategy
+from agentguard.recover.plan import RecoveryPlan
+from agentguard.recover.strategy import RecoveryContext, RecoveryStrategy
 from agentguard.recover.tool_effects import EffectClass, ToolEffect
 from agentguard.trajectory.model import Observation, Source, Step, ToolCall, ToolSpec, Trajectory
 

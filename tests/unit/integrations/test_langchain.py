@@ -37,8 +37,8 @@ from agentguard.integrations.langchain.messages import (
     build_step,
     split_turns,
 )
+from agentguard.recover.plan import RecoveryOutcome
 from agentguard.recover.recovery_policy import RecoveryPolicy
-from agentguard.recover.strategy import RecoveryOutcome
 from agentguard.runtime.session import Session
 from agentguard.store import Store
 from agentguard.trajectory.model import ToolCall

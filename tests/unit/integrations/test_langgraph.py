@@ -26,8 +26,8 @@ from langgraph.types import Command, RetryPolicy, interrupt
 from agentguard.errors import ConfigError, RecoveryError
 from agentguard.guard import Guard
 from agentguard.recover.budget import RecoveryBudget
+from agentguard.recover.plan import RecoveryOutcome
 from agentguard.recover.recovery_policy import RecoveryPolicy
-from agentguard.recover.strategy import RecoveryOutcome
 from agentguard.runtime.session import Session
 from agentguard.store import Store
 from tests.unit.integrations.test_langchain import Scripted, Seats, calls, find, make, told, whole

@@ -16,9 +16,9 @@ import pytest
 from agentguard.errors import ConfigError, RunStopped
 from agentguard.guard import Guard
 from agentguard.recover.budget import RecoveryBudget
+from agentguard.recover.plan import RecoveryOutcome
 from agentguard.recover.recovery_policy import RecoveryPolicy
 from agentguard.recover.snapshots.manager import SnapshotOptions
-from agentguard.recover.strategy import RecoveryOutcome
 
 Message = dict[str, Any]
 

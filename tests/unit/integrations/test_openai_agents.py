@@ -25,8 +25,8 @@ from mcp import types
 from agentguard.errors import ConfigError, RunStopped
 from agentguard.guard import Guard
 from agentguard.integrations.openai_agents.items import HistoryView, build_steps
+from agentguard.recover.plan import RecoveryOutcome
 from agentguard.recover.recovery_policy import RecoveryPolicy
-from agentguard.recover.strategy import RecoveryOutcome
 from agentguard.runtime.session import Session
 from tests.unit.integrations.test_loop import First
 

@@ -14,8 +14,8 @@ from pydantic import BaseModel
 
 from agentguard.errors import ConfigError, RunStopped
 from agentguard.integrations.openai_agents.model_calls import ModelStreamBuffer
+from agentguard.recover.plan import RecoveryOutcome
 from agentguard.recover.recovery_policy import RecoveryPolicy
-from agentguard.recover.strategy import RecoveryOutcome
 from tests.unit.integrations.test_loop import First
 from tests.unit.integrations.test_openai_agents import (
     BOOK,

@@ -28,8 +28,8 @@ from pydantic_ai.tools import Tool, ToolDefinition
 from agentguard.errors import RunStopped
 from agentguard.guard import Guard
 from agentguard.recover.budget import RecoveryBudget
+from agentguard.recover.plan import RecoveryOutcome
 from agentguard.recover.recovery_policy import RecoveryPolicy
-from agentguard.recover.strategy import RecoveryOutcome
 from agentguard.runtime.session import Session
 from agentguard.trajectory.model import Source
 from tests.unit.integrations.test_loop import First

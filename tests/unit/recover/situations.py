@@ -6,8 +6,9 @@ from typing import Any
 
 from agentguard.localize.base import Diagnosis, Hypothesis, Verdict
 from agentguard.recover.budget import BudgetAccount, RecoveryBudget
+from agentguard.recover.capabilities import Capabilities
 from agentguard.recover.effect_ledger import EffectLedger
-from agentguard.recover.strategy import Capabilities, RecoveryContext
+from agentguard.recover.strategy import RecoveryContext
 from agentguard.recover.tool_effects import EffectClass, ToolEffect
 from agentguard.trajectory.model import Source, Step, ToolCall, ToolSpec, Trajectory
 

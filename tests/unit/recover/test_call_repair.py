@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from agentguard.detect.run_view import RunView
 from agentguard.errors import RecoveryError
+from agentguard.recover.actions import Repair
 from agentguard.recover.call_repair import (
     apply_repairs,
     is_one_typo_apart,
@@ -18,7 +19,6 @@ from agentguard.recover.call_repair import (
     repair_call,
     repair_turn,
 )
-from agentguard.recover.strategy import Repair
 from agentguard.runtime.read_retry import find_read_fault
 from agentguard.trajectory.model import Observation, Source, Step, ToolCall, ToolSpec, Trajectory
 

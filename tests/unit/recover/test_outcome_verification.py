@@ -6,16 +6,9 @@ import pytest
 
 from agentguard.detect.base import Finding
 from agentguard.errors import ConfigError
+from agentguard.recover.actions import Restart, Rewind, SendMessage
 from agentguard.recover.outcome_verification import OutcomeVerification, get_resume_step
-from agentguard.recover.strategy import (
-    Recovery,
-    RecoveryOutcome,
-    RecoveryPlan,
-    RecoveryTier,
-    Restart,
-    Rewind,
-    SendMessage,
-)
+from agentguard.recover.plan import Recovery, RecoveryOutcome, RecoveryPlan, RecoveryTier
 
 CODE = "agent_error:action.parameter_error"
 

@@ -8,18 +8,11 @@ import pytest
 
 from agentguard.detect.base import Evidence
 from agentguard.errors import FormatError
-from agentguard.recover.budget import BudgetAccount, BudgetUsage, RecoveryBudget
-from agentguard.recover.effect_ledger import Effect, EffectState
-from agentguard.recover.persistence import decode_recovery, encode_recovery, to_recovery_row
-from agentguard.recover.strategy import (
+from agentguard.recover.actions import (
     Compensate,
     DisableTools,
     Escalate,
-    Recovery,
     RecoveryAction,
-    RecoveryOutcome,
-    RecoveryPlan,
-    RecoveryTier,
     Reject,
     Repair,
     Restart,
@@ -29,6 +22,10 @@ from agentguard.recover.strategy import (
     Stop,
     Substitute,
 )
+from agentguard.recover.budget import BudgetAccount, BudgetUsage, RecoveryBudget
+from agentguard.recover.effect_ledger import Effect, EffectState
+from agentguard.recover.persistence import decode_recovery, encode_recovery, to_recovery_row
+from agentguard.recover.plan import Recovery, RecoveryOutcome, RecoveryPlan, RecoveryTier
 
 EFFECT = Effect(key="k", occurrence=1, tool="t", arguments={"a": [1]}, state=EffectState.DONE, result="r")
 ACTIONS: tuple[Any, ...] = (

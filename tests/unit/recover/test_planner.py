@@ -11,15 +11,9 @@ from hypothesis import strategies as st
 from agentguard.errors import ConfigError
 from agentguard.localize.base import Diagnosis, Verdict
 from agentguard.recover.budget import RecoveryBudget
+from agentguard.recover.plan import Recovery, RecoveryOutcome, RecoveryPlan, RecoveryTier
 from agentguard.recover.planner import RecoveryPlanner, compute_plan_cost
-from agentguard.recover.strategy import (
-    Recovery,
-    RecoveryContext,
-    RecoveryOutcome,
-    RecoveryPlan,
-    RecoveryTier,
-    strategies,
-)
+from agentguard.recover.strategy import RecoveryContext, strategies
 from tests.unit.recover.situations import situation
 
 RUNGS = ("nudge", "rollback", "reexecute", "stop")

@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 
 from agentguard.errors import ConfigError
 from agentguard.localize.base import Hypothesis
+from agentguard.recover.actions import Restart, Rewind
 from agentguard.recover.budget import RecoveryBudget
+from agentguard.recover.plan import Recovery, RecoveryPlan, RecoveryTier
 from agentguard.recover.planner import RecoveryPlanner, select_standing
 from agentguard.recover.recovery_policy import build_escalation
 from agentguard.recover.rollback_horizon import (
@@ -20,7 +22,6 @@ from agentguard.recover.rollback_horizon import (
     select_rollback_step,
 )
 from agentguard.recover.strategies.restart import RestartStrategy
-from agentguard.recover.strategy import Recovery, RecoveryPlan, RecoveryTier, Restart, Rewind
 from agentguard.trajectory.model import Source
 from tests.unit.recover.situations import run, situation
 

@@ -8,23 +8,14 @@ from typing import Any
 import pytest
 
 from agentguard.errors import ConfigError, RecoveryError
+from agentguard.recover.actions import Repair, Rewind, Sample, SendMessage
 from agentguard.recover.budget import BudgetAccount, RecoveryBudget
 from agentguard.recover.effect_ledger import EffectLedger
+from agentguard.recover.plan import Recovery, RecoveryOutcome, RecoveryPlan, RecoveryTier
 from agentguard.recover.planner import RecoveryPlanner, compute_plan_cost
 from agentguard.recover.recovery_policy import RecoveryPolicy, build_escalation
 from agentguard.recover.selective_redundancy import SelectiveRedundancy
-from agentguard.recover.strategy import (
-    Recovery,
-    RecoveryContext,
-    RecoveryOutcome,
-    RecoveryPlan,
-    RecoveryTier,
-    Repair,
-    Rewind,
-    Sample,
-    SendMessage,
-    strategies,
-)
+from agentguard.recover.strategy import RecoveryContext, strategies
 from agentguard.recover.tool_effects import EffectClass, ToolEffect
 from agentguard.trajectory.model import Observation, Source, Step, ToolCall
 from tests.unit.recover.situations import ALL, run, situation

@@ -8,19 +8,12 @@ from typing import Any
 import pytest
 
 from agentguard.detect.base import Finding
+from agentguard.recover.actions import Compensate, Rewind, SendMessage
+from agentguard.recover.capabilities import Capabilities
 from agentguard.recover.effect_ledger import Effect, EffectLedger
 from agentguard.recover.outcome_verification import OutcomeVerification, get_plan_resume_step
+from agentguard.recover.plan import Recovery, RecoveryOutcome, RecoveryPlan, RecoveryTier
 from agentguard.recover.strategies.rollback import CompensateStrategy, RollbackStrategy
-from agentguard.recover.strategy import (
-    Capabilities,
-    Compensate,
-    Recovery,
-    RecoveryOutcome,
-    RecoveryPlan,
-    RecoveryTier,
-    Rewind,
-    SendMessage,
-)
 from tests.unit.recover.situations import ALL, TOOLS, situation
 
 FORKS = Capabilities(fork=True, compensate=True)

@@ -7,21 +7,21 @@ from dataclasses import replace
 import pytest
 
 from agentguard.errors import ConfigError
-from agentguard.recover.effect_ledger import EffectLedger
-from agentguard.recover.strategy import (
-    Capabilities,
+from agentguard.recover.actions import (
     Compensate,
     DisableTools,
     Escalate,
-    RecoveryTier,
     Reject,
     Restart,
     Rewind,
     SendMessage,
     Stop,
     Substitute,
-    strategies,
 )
+from agentguard.recover.capabilities import Capabilities
+from agentguard.recover.effect_ledger import EffectLedger
+from agentguard.recover.plan import RecoveryTier
+from agentguard.recover.strategy import strategies
 from tests.unit.recover.situations import ALL, TOOLS, run, situation
 
 OPTIONS = {

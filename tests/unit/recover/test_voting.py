@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentguard.recover.strategy import Sample, SampleVariant
+from agentguard.recover.actions import Sample, SampleVariant
 from agentguard.recover.voting import VoteCandidate, count_votes, to_ballot
 from agentguard.trajectory.model import Source, Step, ToolCall
 

@@ -12,18 +12,12 @@ from agentguard import _sync_async
 from agentguard.errors import RecoveryError
 from agentguard.guard import Guard
 from agentguard.localize.base import Diagnosis, Verdict
+from agentguard.recover.actions import Reject, Rewind, Sample, SendMessage
 from agentguard.recover.budget import RecoveryBudget
+from agentguard.recover.capabilities import Capabilities
+from agentguard.recover.plan import RecoveryOutcome, RecoveryTier
 from agentguard.recover.recovery_policy import RecoveryPolicy
 from agentguard.recover.selective_redundancy import SelectiveRedundancy
-from agentguard.recover.strategy import (
-    Capabilities,
-    RecoveryOutcome,
-    RecoveryTier,
-    Reject,
-    Rewind,
-    Sample,
-    SendMessage,
-)
 from agentguard.runtime.session import Session
 from agentguard.runtime.turn_resolution import ResolvedTurn, resolve_turn
 from agentguard.trajectory.model import Observation, Source, Step, ToolCall, ToolSpec, Trajectory, Usage

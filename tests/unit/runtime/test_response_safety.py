@@ -19,8 +19,10 @@ from agentguard.judge.response_safety import (
     SafetyTier,
     describe_tier,
 )
+from agentguard.recover.actions import Escalate, SendMessage, Stop
+from agentguard.recover.capabilities import Capabilities
+from agentguard.recover.plan import RecoveryOutcome
 from agentguard.recover.recovery_policy import RecoveryPolicy
-from agentguard.recover.strategy import Capabilities, Escalate, RecoveryOutcome, SendMessage, Stop
 from agentguard.runtime.session import Session
 from agentguard.store import Store
 from agentguard.trajectory.model import Source, Step, Trajectory

@@ -15,8 +15,8 @@ from agentguard.config.policy import Policy
 from agentguard.errors import AgentGuardError, FormatError
 from agentguard.guard import Guard
 from agentguard.recover.budget import RecoveryBudget
+from agentguard.recover.plan import RecoveryOutcome
 from agentguard.recover.recovery_policy import RecoveryPolicy
-from agentguard.recover.strategy import RecoveryOutcome
 from agentguard.runtime.schema_feedback import SchemaFeedback
 from agentguard.runtime.session import Session
 from agentguard.schemata.live_cache import SchemaCache

@@ -11,17 +11,11 @@ import pytest
 from agentguard.detect.base import Finding
 from agentguard.guard import Guard
 from agentguard.localize.base import Diagnosis, Hypothesis, Verdict
+from agentguard.recover.actions import Reject, Rewind, SendMessage, Stop
 from agentguard.recover.budget import RecoveryBudget
+from agentguard.recover.capabilities import Capabilities
+from agentguard.recover.plan import RecoveryOutcome, RecoveryTier
 from agentguard.recover.recovery_policy import RecoveryPolicy
-from agentguard.recover.strategy import (
-    Capabilities,
-    RecoveryOutcome,
-    RecoveryTier,
-    Reject,
-    Rewind,
-    SendMessage,
-    Stop,
-)
 from agentguard.runtime.session import Session
 from agentguard.trajectory.model import Observation, Source, Step, ToolCall, ToolSpec, Trajectory, Usage
 

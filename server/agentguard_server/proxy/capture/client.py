@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from agentguard.recover.persistence import encode_recovery
-from agentguard.recover.strategy import Recovery
+from agentguard.recover.plan import Recovery
 from agentguard.trajectory._safe_json import dumps
 from agentguard_server.proxy.capture.protocol import (
     HEADER_BYTES,

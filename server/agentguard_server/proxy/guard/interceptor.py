@@ -15,7 +15,7 @@ from agentguard.intercept.history_edits import HistoryEdits, parse_edits
 from agentguard.intercept.interceptor import CAPABILITIES, Interceptor
 from agentguard.intercept.registry import GUARDED_APIS
 from agentguard.recover.effect_ledger import EffectStore
-from agentguard.recover.strategy import Recovery
+from agentguard.recover.plan import Recovery
 from agentguard.runtime.session import Session
 from agentguard.trajectory.event_log.recorder import EventSink, RunRecorder
 from agentguard.trajectory.model import Source, Step, ToolCall, Trajectory

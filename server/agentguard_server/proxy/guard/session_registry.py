@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from agentguard.detect.base import Finding
-from agentguard.recover.strategy import Recovery
+from agentguard.recover.plan import Recovery
 from agentguard.runtime.session import Session
 
 

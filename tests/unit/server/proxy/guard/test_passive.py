@@ -19,7 +19,7 @@ from agentguard.config.policy import Policy
 from agentguard.guard import Guard
 from agentguard.intercept.interceptor import Interceptor
 from agentguard.intercept.registry import GUARDED_APIS as DIALECTS
-from agentguard.recover.strategy import Capabilities
+from agentguard.recover.capabilities import Capabilities
 from agentguard.runtime.session import Session
 from agentguard.runtime.session_config import SessionConfig
 from agentguard.store import Store

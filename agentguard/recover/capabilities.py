@@ -1,0 +1,46 @@
+"""Capabilities of an integration."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Capabilities:
+    """Abilities of an integration to control a running agent.
+
+    Attributes:
+        send_message: add a message for the agent at a turn boundary.
+        reject: drop the model's answer before it is committed, and request another.
+        truncate: drop turns from the agent's view.
+        fork: restore the state saved before a step, with all its channels.
+        compensate: run the undo functions of tools.
+        disable_tools: remove tools from the agent.
+        substitute: replace a tool, an agent or a model with another.
+        restart: run again with another initial input.
+        repair: replace a state or an observation with a corrected one and continue.
+        sample: request several candidates of one turn from the same model or from others.
+        escalate: ask a person and wait.
+        stop: end the run.
+        persistent_view: a rewritten view must be rewritten again in each later request, as in a proxy.
+        buffer_stream: tool calls in a stream can be held back until the verdict.
+    """
+
+    send_message: bool = True
+    reject: bool = False
+    truncate: bool = False
+    fork: bool = False
+    compensate: bool = False
+    disable_tools: bool = False
+    substitute: bool = False
+    restart: bool = False
+    repair: bool = False
+    sample: bool = False
+    escalate: bool = False
+    stop: bool = True
+    persistent_view: bool = False
+    buffer_stream: bool = False
+
+    def names(self) -> tuple[str, ...]:
+        """Return the names of the capabilities that are True."""
+        return tuple(one.name for one in fields(self) if getattr(self, one.name))

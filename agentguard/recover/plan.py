@@ -1,0 +1,98 @@
+"""Recovery plans and recoveries.
+
+A plan is data, so every recovery can be recorded, replayed and shown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import IntEnum, StrEnum
+
+from agentguard.detect.base import Evidence
+from agentguard.recover.actions import RecoveryAction
+from agentguard.recover.budget import BudgetUsage
+
+
+class RecoveryTier(IntEnum):
+    """Severity of a recovery.
+
+    REJECT, TRUNCATE, FORK and COMPENSATE are the tiers T0 to T3 of the design. Plans are stored with the name
+    of the tier.
+    """
+
+    HINT = 0
+    REPAIR = 1
+    REJECT = 2
+    TRUNCATE = 3
+    FORK = 4
+    COMPENSATE = 5
+    SUBSTITUTE = 6
+    RESTART = 7
+    ESCALATE = 8
+    STOP = 9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecoveryPlan:
+    """Plan that answers a failure.
+
+    Attributes:
+        strategy: name of the strategy that proposed the plan.
+        tier: severity of the plan.
+        actions: actions of the integration, in order.
+        step: index of the presumed root cause, from 0.
+        hypothesis: rank of its hypothesis in the diagnosis, from 0.
+        codes: codes of the hypothesis.
+        reason: reason as a sentence for a person.
+        evidence: quotes from the run.
+        undone: number of steps of the current branch that the plan discards.
+        schemata: ids of the schemata that support the hypothesis.
+    """
+
+    strategy: str
+    tier: RecoveryTier
+    actions: tuple[RecoveryAction, ...]
+    step: int
+    hypothesis: int = 0
+    codes: tuple[str, ...] = ()
+    reason: str = ""
+    evidence: tuple[Evidence, ...] = ()
+    undone: int = 0
+    schemata: tuple[str, ...] = ()
+
+
+class RecoveryOutcome(StrEnum):
+    """Outcome of a recovery."""
+
+    PENDING = "pending"
+    CONFIRMED = "confirmed"
+    REFUTED = "refuted"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recovery:
+    """Plan that was carried out.
+
+    Attributes:
+        run: id of the run.
+        id: number of the recovery within the run, in order of time.
+        plan: the plan.
+        trigger: name of the detector that triggered the recovery, or ``"diagnosis"``.
+        at_step: length of the current branch when the plan was carried out.
+        outcome: outcome; pending until the verification decides it.
+        cost: cost of the discarded work: ``steps``, ``tokens``, model ``calls``, ``seconds`` of wall time,
+            and costs that a strategy adds, such as ``tool_calls``.
+        schemata: ids of the schemata that support the hypothesis; the outcome updates them.
+        spent: total budget usage of the run at this time; a resumed run continues from it.
+    """
+
+    run: str = ""
+    id: int
+    plan: RecoveryPlan
+    trigger: str
+    at_step: int
+    outcome: RecoveryOutcome = RecoveryOutcome.PENDING
+    cost: Mapping[str, float] = field(default_factory=dict)
+    schemata: tuple[str, ...] = ()
+    spent: BudgetUsage | None = None
