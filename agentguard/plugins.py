@@ -1,6 +1,6 @@
-"""Named plug-ins of one kind, built in or installed by others.
+"""Registry of named plug-ins of one kind, built in or installed by others.
 
-A registry knows no kind: each room makes its own, and built-ins and third parties come through the same door.
+Each package creates its own registry. Built-in and third-party plug-ins are handled alike.
 """
 
 from __future__ import annotations
@@ -16,34 +16,39 @@ T = TypeVar("T")
 
 
 class Registry(Generic[T]):
-    """Plug-ins by name, imported when they are first asked for.
+    """Plug-ins by name, imported at first use.
 
     Args:
-        kind: what a plug-in of this registry is called in messages, e.g. ``"detector"``.
-        group: the entry-point group third parties register under, e.g. ``"agentguard.detectors"``.
-        builtin: name to ``"module:attribute"`` of the plug-ins that ship here.
+        kind: name of the kind in messages, e.g. ``"detector"``.
+        group: entry-point group of third-party plug-ins, e.g. ``"agentguard.detectors"``.
+        builtin: location of each built-in plug-in as ``"module:attribute"``, by name.
+        aliases: former names of built-in plug-ins, which `names` does not list.
     """
 
-    def __init__(self, kind: str, *, group: str, builtin: Mapping[str, str]) -> None:
+    def __init__(
+        self, kind: str, *, group: str, builtin: Mapping[str, str], aliases: Mapping[str, str] | None = None
+    ) -> None:
         self.kind = kind
         self.group = group
+        self._aliases = dict(aliases or {})
         self._entry_points = dict(builtin)
         self._plugins: dict[str, T] = {}
         self._has_scanned = False
 
     def register(self, name: str, plugin: T) -> None:
         """Add a plug-in from code. Raises ConfigError if the name is taken."""
-        if name in self.names():
+        if name in self.names() or name in self._aliases:
             raise ConfigError(f"a {self.kind} named {name!r} is already registered")
         self._plugins[name] = plugin
 
     def names(self) -> tuple[str, ...]:
-        """All names, sorted; looks for installed entry points once."""
+        """Return all names, sorted; scan the installed entry points once."""
         self._scan_entry_points()
         return tuple(sorted({*self._entry_points, *self._plugins}))
 
     def get(self, name: str) -> T:
-        """Return the plug-in called ``name``. Raises UnknownPlugin with the names there are."""
+        """Return the plug-in called ``name``. Raises UnknownPlugin with the known names."""
+        name = self._aliases.get(name, name)
         if name not in self._plugins:
             if name not in self._entry_points:
                 self._scan_entry_points()
@@ -64,5 +69,5 @@ class Registry(Generic[T]):
             return
         self._has_scanned = True
         for point in entry_points(group=self.group):
-            # A third party cannot replace what ships here: a policy names a detector and must get that one.
+            # A third party cannot replace a built-in plug-in: its name in a policy must mean that plug-in.
             self._entry_points.setdefault(point.name, point.value)

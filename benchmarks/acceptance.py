@@ -3,18 +3,15 @@
 Run: .venv/bin/python benchmarks/acceptance.py --base-url http://127.0.0.1:8000/v1 [--tasks 200] [--json]
      .venv/bin/python benchmarks/acceptance.py          # starts the local vLLM of `make vllm` (about 6 GB)
 
-A small model extracts five fields of a short order text as JSON. If the declared rules reject an output, the
-model produces it again from the start. The prompt then also contains the reason and examples close to the
-task:
-``Guard(accept=..., recover=Recover(ladders={"acceptance": {"reexecute": {"times": k}}}))``. An output is
-correct
-if all five fields match the text. The rules do not see the correct fields. They accept a wrong value if the
-text contains it. The target is 87.5 % correct before and 98 % delivered correct after (Wang, IFIP WG 10.4,
-2024). ``--hard`` sets the share of texts with such a second value, and thus the difficulty.
+A small model extracts five fields of a short order text as JSON. If the rules reject an output, the model
+produces it again from the start. The prompt then also contains the reason and similar examples. The policy is
+``RecoveryPolicy(escalations={"acceptance": {"restart": {"times": k}}})``. An output is correct if all five
+fields match the text. The rules do not see the correct fields. They accept a wrong value if the text contains
+it. The target is 87.5 % correct before and 98 % delivered correct after (Wang, IFIP WG 10.4, 2024).
+``--hard`` sets the share of texts with such a second value, and thus the difficulty.
 
 For comparison, a simulated generator is correct in 87.5 % of the cases, under rules with given error rates.
-The
-report also contains the prediction for independent attempts.
+The report also contains the prediction for independent attempts.
 """
 
 from __future__ import annotations
@@ -71,9 +68,9 @@ class Played:
 
 
 def guard_of(accept: AcceptanceTest, again: int) -> Guard:
-    """Build the guard of the loop: no detectors, an acceptance test, a fixed number of re-executions."""
+    """Build the guard of the loop: no detectors, an acceptance test, a fixed number of restarts."""
     recover = RecoveryPolicy(
-        escalations={"acceptance": {"reexecute": {"times": max(1, again)}}},
+        escalations={"acceptance": {"restart": {"times": max(1, again)}}},
         budget=RecoveryBudget(rollbacks=again, rollbacks_per_step=again, extra_tokens=None),
     )
     return Guard(detectors={}, localizer="last_error", accept=accept, recover=recover)
@@ -90,9 +87,7 @@ class Model:
         self._temperature = temperature
 
     def ask(self, said: str, seed: int, attempt: int) -> tuple[str, int]:
-        """Return the output and its tokens, prompt included; ``said`` is a text and what the guard added to
-        it.
-        """
+        """Return the output and its tokens, prompt included; ``said`` is the text plus guard additions."""
         text, mark, note = said.partition("\n\n[guard]")
         examples = "\n\n".join(f"Text: {one.text}\nJSON: {_json(one)}" for one in shown(text, attempt))
         prompt = f"{TOLD}{mark}{note}\n\n{examples}\n\nText: {text}\nJSON:"
@@ -165,9 +160,7 @@ def correct(output: str, task: Extraction) -> bool:
 
 
 def simulated(seed: int, again: int, *, wrong_accepted: float, right_refused: float) -> Played:
-    """Run the loop with a generator that is correct in 87.5 % of the cases, under rules with given error
-    rates.
-    """
+    """Run the loop with a generator of 87.5 % accuracy, under rules with given error rates."""
     rng = random.Random(f"simulated:{seed}")
     played = Played()
 
@@ -190,7 +183,7 @@ def simulated(seed: int, again: int, *, wrong_accepted: float, right_refused: fl
 
 
 def report(played: Sequence[Played], most: int) -> dict[str, Any]:
-    """Return the figures after each number of re-executions; shares are fractions."""
+    """Return the figures after each number of restarts; shares are fractions."""
     every = [attempt for one in played for attempt in one.attempts]
     wrong = [a for a in every if not a.correct]
     right = [a for a in every if a.correct]

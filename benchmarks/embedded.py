@@ -60,9 +60,7 @@ def scores(paths: Sequence[Path], repeats: int, *, shuffle: bool = False) -> lis
 
 
 def transfer(paths: Sequence[Path], repeats: int) -> list[dict[str, Any]]:
-    """Return the scores on each path after training on each other path; deterministic, so there are no
-    repeats.
-    """
+    """Return the scores on each path after training on each other path; deterministic, so not repeated."""
     del repeats
     held = {path: load_records(path) for path in paths}
     made = []
@@ -77,9 +75,7 @@ def transfer(paths: Sequence[Path], repeats: int) -> list[dict[str, Any]]:
 
 
 def ablation(paths: Sequence[Path], repeats: int) -> list[dict[str, Any]]:
-    """Return step accuracy, top 3 and agent accuracy without each group; the columns of the group are set to
-    0.
-    """
+    """Return step accuracy, top 3 and agent accuracy, each with the columns of one group set to 0."""
     made = []
     for path in paths:
         records = [r for r in load_records(path) if r.annotation.root_cause is not None]

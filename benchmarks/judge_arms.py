@@ -76,9 +76,7 @@ class Server:
         self.root = url.removesuffix("/v1")
 
     def endpoint(self) -> JudgeEndpoint:
-        """Return a client whose prompts share no cache with other clients, so that each procedure starts
-        cold.
-        """
+        """Return a client whose prompts share no cache with other clients, for a cold start."""
         body = {"cache_salt": secrets.token_hex(8)} if self.work() is not None else {}
         options = EndpointOptions(deadline_s=DEADLINE_S, max_concurrent=self._concurrency, extra_body=body)
         return JudgeEndpoint(self.url, model=self._model, api_key=self._key, options=options)

@@ -3,13 +3,11 @@
     python benchmarks/learning.py --games 120 [--seed 0] [--games-folder /tmp/tw_games] [--json]
 
 The games and the scripted agent are those of `recovery.py`, under the middle assumption: the agent follows
-half
-of the corrections. Each game is played twice from the same start with the same random numbers: under a guard
-without schemata, and under a guard that learnt from the earlier games. Schemata of the same task are not
-used.
-``success`` is at the cost of ``--budget`` attempts. The default is 1.25, since at 2 nearly all games are won.
-``hit`` is the share of rollbacks to a step with an injected error. The report shows the second half of the
-stream separately, since the first half has few earlier games.
+half of the corrections. Each game is played twice from the same start with the same random numbers: under a
+guard without schemata, and under a guard that learnt from the earlier games. Schemata of the same task are
+not used. ``success`` is at the cost of ``--budget`` attempts. The default is 1.25, since at 2 nearly all
+games are won. ``hit`` is the share of rollbacks to a step with an injected error. The report shows the second
+half of the stream separately, since the first half has few earlier games.
 """
 
 from __future__ import annotations
@@ -64,9 +62,7 @@ def play(run: Scripted, most: int, guard: Guard) -> tuple[Attempted, Counter[str
 
 
 def compared(off: Sequence[Attempted], on: Sequence[Attempted]) -> dict[str, Any]:
-    """Compare success and hits of the same games with learning off and on: 95 % intervals and the paired
-    test.
-    """
+    """Compare success and hits of the same games with learning off and on: 95 % intervals, paired test."""
     gained = sum(b.won and not a.won for a, b in zip(off, on, strict=True))
     lost = sum(a.won and not b.won for a, b in zip(off, on, strict=True))
     made: dict[str, Any] = {

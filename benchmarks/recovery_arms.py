@@ -24,10 +24,9 @@ from agentguard.trajectory.model import Step, Trajectory
 
 CAN = Capabilities(reject=True, truncate=True, fork=True, restart=True)
 UNLIMITED = RecoveryBudget(rollbacks=None, rollbacks_per_step=None, hints=None, extra_tokens=None)
-LADDER = ("rollback", "reexecute")
+LADDER = ("rollback", "restart")
 """Settings that docs/recovery.md recommends for an environment with rollback and restart. The benchmark
-limits
-the turns, so the guard's own budget has no limit.
+limits the turns, so the guard's own budget has no limit.
 """
 
 
@@ -149,7 +148,7 @@ def plain_retry(play: Budgeted, guard: Guard) -> None:
         play.play()
 
 
-def reexecute(play: Budgeted, guard: Guard) -> None:
+def restart(play: Budgeted, guard: Guard) -> None:
     """Restart with the error added to the task: the acceptance-test loop (Wang, 2024)."""
     play.play()
     while not play.over:
@@ -184,9 +183,7 @@ def agentguard(play: Budgeted, guard: Guard) -> None:
 
 
 def _turn(play: Budgeted, session: Session) -> None:
-    """Play one turn as every integration does: the guard checks it first, and the model repeats a refused
-    turn.
-    """
+    """Play one turn as every integration does: the guard checks it, the model repeats a refused turn."""
     while True:
         refused = session.propose(play.think())
         if refused is None:
@@ -225,13 +222,13 @@ def _told(plan: RecoveryPlan) -> str:
 ARMS: dict[str, Arm] = {
     "none": none,
     "plain_retry": plain_retry,
-    "reexecute": reexecute,
+    "restart": restart,
     "agentdebug": agentdebug,
     "agentguard": agentguard,
 }
 UNTOLD = frozenset({"none", "plain_retry"})
 """Procedures without hints: their result does not depend on the agent's reaction to hints."""
-ALIKE = frozenset({"none", "plain_retry", "reexecute", "agentdebug"})
+ALIKE = frozenset({"none", "plain_retry", "restart", "agentdebug"})
 """Procedures that act only after the first attempt has ended: they share it."""
 
 

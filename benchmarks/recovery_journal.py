@@ -1,6 +1,4 @@
-"""Journal of played games, one line per game and procedure, so that a benchmark can be interrupted and
-resumed.
-"""
+"""Journal of played games, one line per game and procedure, for resuming an interrupted benchmark."""
 
 from __future__ import annotations
 

@@ -81,9 +81,7 @@ class Tally:
         return [metrics.mean(rank == 0 for rank in held[i]) for i in range(len(self.records))]
 
     def row(self, method: str, **more: Any) -> dict[str, Any]:
-        """Return the scores of a method, with the deviation between repeats and the Wilson interval over
-        runs.
-        """
+        """Return a method's scores, with the deviation between repeats and the Wilson interval over runs."""
         held, n = self.ranks[method], len(self.records)
         repeats = len(held[0])
         by_repeat = [metrics.mean(held[i][r] == 0 for i in range(n)) for r in range(repeats)]

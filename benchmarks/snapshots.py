@@ -53,9 +53,7 @@ BETWEEN = (10, 40, 160)
 
 
 def state_of(size: int) -> dict[str, Any]:
-    """Return a state of about the given number of bytes as JSON: records with a text, a number and a list
-    each.
-    """
+    """Return a JSON state of about the given size: records with a text, a number and a list each."""
     rng = random.Random(7)
     words = [f"word{i}" for i in range(2000)]
     records = [record(i, words, rng) for i in range(max(1, size // 245))]

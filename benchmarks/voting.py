@@ -3,12 +3,10 @@
     python benchmarks/voting.py [--calls N] [--independent P] [--common C] [--coverage K] [--seed S] [--json]
 
 The benchmark does not call a model. Generators return numbers, and the correct number is 0. With probability
-C,
-a question is a *common* error of a generator: each of its answers is the same wrong number. Otherwise each
+C, a question is a *common* error of a generator: each of its answers is the same wrong number. Otherwise each
 answer is wrong independently with probability P, in one of nine ways. The guard's own session holds the vote
-and
-requests candidates as for an integration: in stages, and only candidates that can still decide the vote. An
-undecided result is not delivered, as if the guard escalated to a person.
+and requests candidates as for an integration: in stages, and only candidates that can still decide the vote.
+An undecided result is not delivered, as if the guard escalated to a person.
 
 Predicted, with q = 1 - P and r = (1 - C) q:
 
@@ -134,7 +132,7 @@ def play(name: str, rates: Rates, *, calls: int, seed: int) -> dict[str, Any]:
     recover = RecoveryPolicy(
         redundancy=protections(generators)[name],
         budget=RecoveryBudget(resamples=None, extra_tokens=None),
-        on_fail="nudge",
+        on_fail="hint",
     )
     guard = Guard(detectors={}, localizer=Nothing(), recover=recover)
     guard.tool(effect="write", name="write")(len)

@@ -28,7 +28,7 @@ def accept(run: Any) -> bool | str:
     return "seat 4" in run.steps[-1].content.lower() or "the answer does not say which seat was booked"
 
 
-guard = Guard(recover=RecoveryPolicy(on_fail="reexecute"), accept=accept)
+guard = Guard(recover=RecoveryPolicy(on_fail="restart"), accept=accept)
 
 
 @guard.tool(effect="write", idempotency_key="seat")

@@ -47,7 +47,7 @@ def accept(run: Any) -> bool | str:
 
 
 guard = Guard(
-    recover=RecoveryPolicy(on_fail="rollback", escalations={"acceptance": "reexecute"}), accept=accept
+    recover=RecoveryPolicy(on_fail="rollback", escalations={"acceptance": "restart"}), accept=accept
 )
 
 

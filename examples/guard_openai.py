@@ -1,10 +1,8 @@
 """OpenAI's client under the guard; the model is a scripted server on this machine: no network is needed.
 
 The agent books a seat and ends with a wrong answer. The acceptance test rejects it, and the guard rolls back
-to
-before the booking. The model requests the booking again. The guard returns the result of the first booking,
-and
-the client sees the model's next answer.
+to before the booking. The model requests the booking again. The guard returns the result of the first
+booking, and the client sees the model's next answer.
 
     python examples/guard_openai.py
 """
@@ -62,7 +60,7 @@ def accept(run: Any) -> bool | str:
     return "seat 4" in run.steps[-1].content.lower() or "the answer does not say which seat was booked"
 
 
-guard = Guard(recover=RecoveryPolicy(on_fail="reexecute"), accept=accept)
+guard = Guard(recover=RecoveryPolicy(on_fail="restart"), accept=accept)
 
 
 @guard.tool(effect="write", idempotency_key="seat")

@@ -2,8 +2,7 @@
 
 The clerk hands over to the booker. The booker books a seat and gives a wrong answer. The acceptance test
 rejects it, and the run restarts at the clerk. The booker books again. The seat is booked once: the second
-call
-gets the result of the first.
+call gets the result of the first.
 
     python examples/guard_openai_agents.py
 """
@@ -27,7 +26,7 @@ def accept(run: Any) -> bool | str:
     return "seat 4" in run.steps[-1].content.lower() or "the answer does not say which seat was booked"
 
 
-guard = Guard(recover=RecoveryPolicy(on_fail="reexecute"), accept=accept)
+guard = Guard(recover=RecoveryPolicy(on_fail="restart"), accept=accept)
 
 
 @function_tool

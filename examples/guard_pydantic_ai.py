@@ -1,9 +1,8 @@
 """A pydantic-ai agent under the guard; the model is scripted, so it runs without a network.
 
 The agent books a seat, then gives a wrong answer. The acceptance test rejects it. The guard rolls the run
-back
-to the first turn, and the agent books again. The seat is booked once: the second call gets the result of the
-first.
+back to the first turn, and the agent books again. The seat is booked once: the second call gets the result of
+the first.
 
     python examples/guard_pydantic_ai.py
 """
@@ -30,7 +29,7 @@ def accept(run: Any) -> bool | str:
     return "seat 4" in run.steps[-1].content.lower() or "the answer does not say which seat was booked"
 
 
-guard = Guard(recover=RecoveryPolicy(on_fail="reexecute"), accept=accept)
+guard = Guard(recover=RecoveryPolicy(on_fail="restart"), accept=accept)
 
 
 @guard.tool(effect="write", idempotency_key="seat")

@@ -1,10 +1,8 @@
-"""Selective redundancy and call repair in a hand-written agent loop, with scripted models: no network is
-needed.
+"""Selective redundancy and call repair in a hand-written agent loop, with scripted models.
 
 The agent reads a seat. The service fails once, and the guard retries the read. The agent writes the seat as a
 text. The guard repairs the call, since the tool's schema leaves one way to read it. A booking has an effect,
-so
-the guard also asks other models. Two of three agree, and the model with another seat is outvoted.
+so the guard also asks other models. Two of three agree, and the model with another seat is outvoted.
 
     python examples/guard_voting.py
 """
@@ -45,7 +43,7 @@ others = {"large": model(call("book", seat=9)), "other": model(call("book", seat
 
 guard = Guard(
     recover=RecoveryPolicy(
-        on_fail=["roll_forward", "nudge"], redundancy=SelectiveRedundancy(models=list(others))
+        on_fail=["roll_forward", "hint"], redundancy=SelectiveRedundancy(models=list(others))
     )
 )
 

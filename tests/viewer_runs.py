@@ -113,9 +113,7 @@ def lost(steps: int = 18) -> tuple[Trajectory, Diagnosis]:
 
 
 def long_run(steps: int, *, id: str | None = None) -> Trajectory:
-    """Return a run of ``steps`` steps by two agents, with tools and errors; deterministic for equal
-    arguments.
-    """
+    """Return a deterministic run of ``steps`` steps by two agents, with tools and errors."""
     return Trajectory(
         id=id or f"long-{steps}",
         format="event_log",

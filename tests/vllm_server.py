@@ -21,7 +21,7 @@ from agentguard.errors import JudgeError
 from agentguard.judge.vllm.command import ServeOptions, build_command, build_environment
 from agentguard.judge.vllm.metrics import fetch_counters
 from agentguard.judge.vllm.serve import is_healthy
-from agentguard.supervision.process import ServerProcess, find_free_port
+from agentguard.supervision.process import ChildProcess, find_free_port
 from tests.vllm_setup import COMMAND, PYTHON, WEIGHTS, missing
 
 START_S = 600.0
@@ -56,7 +56,7 @@ class VllmServer:
         self._options = options or tiny()
         self._runner = runner
         self._log = Path(tempfile.mkdtemp(prefix="agentguard-vllm-")) / "server.log"
-        self._served: ServerProcess | None = None
+        self._served: ChildProcess | None = None
 
     @property
     def url(self) -> str:
@@ -89,15 +89,13 @@ class VllmServer:
         """Stop the whole process group, so that no worker keeps memory."""
         if self._served is None:
             return
-        self._served.terminate()
-        self._served.wait(30)
-        self._served.kill()
+        self._served.stop(30)
         self._served = None
 
     def _start(self) -> None:
         self.port = find_free_port("127.0.0.1")
         made = {**build_environment(self._options), **CPU_ENVIRONMENT}
-        self._served = ServerProcess(self._command(), made, self._log)
+        self._served = ChildProcess(self._command(), environment=made, log=self._log)
         self._served.start()
         end = time.monotonic() + START_S
         while time.monotonic() < end and self._served.is_alive:

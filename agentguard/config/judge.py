@@ -1,14 +1,15 @@
-"""The parts of a policy that concern a judge: who is asked, and what is done about unsafe replies.
+"""Settings of the judge and of response safety in a policy.
 
 ::
 
     judge:                          # a chat model; the default localizer is then `fused`
       base_url: http://127.0.0.1:8000/v1
-      model: qwen3-32b              # the first that the endpoint lists, if absent
+      model: qwen3-32b              # default: the first model that the endpoint lists
       api_key_env: JUDGE_KEY        # the environment variable that holds the key
       deadline_s: 30
-      second: {base_url: http://127.0.0.1:8001/v1}    # who must agree before an action with effects
-      replicas: [http://10.0.0.1:8000/v1, http://10.0.0.2:8000/v1]    # in place of base_url: several servers
+      second: {base_url: http://127.0.0.1:8001/v1}    # must agree before an action with effects
+      replicas: [http://10.0.0.1:8000/v1, http://10.0.0.2:8000/v1]    # several servers instead of base_url
+
     judge:                          # or trained classifiers, served by vLLM's pooling runner
       kind: pooling
       base_url: http://127.0.0.1:8001/v1
@@ -16,11 +17,12 @@
         - {question: run_failed, options: ["no", "yes"]}    # in the order of the model's classes
         - {question: "root_cause*", options: ["no", "yes"], by: step}
         - {question: response_safety, task: embed, head: safety.json, by: shown}
-    safety:                         # what an agent says in the end, in four tiers
+
+    safety:                         # final response of the agent, in four tiers
       unsafe: {threshold: 0.5, action: block}
       focused_attention: {threshold: 0.5, action: escalate}
       conditionally_safe: {threshold: 0.5, action: condition}
-      unknown: pass                 # where the judges cannot say
+      unknown: pass                 # if the judges cannot answer
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 
 ActionName = Literal["pass", "condition", "escalate", "block"]
 PoolingTask = Literal["classify", "score", "embed"]
-"""What a pooling server does with a text."""
+"""Operation of a pooling server on a text."""
 
 EscalationSpec = str | tuple[str | Mapping[str, Mapping[str, Any] | None], ...]
 
@@ -41,16 +43,16 @@ _YAML_BOOLEANS: Final = {True: "yes", False: "no"}
 
 
 class EndpointSettings(BaseModel):
-    """An OpenAI-compatible endpoint of a model that judges, or several of the same model.
+    """Settings of an OpenAI-compatible endpoint of a judge model, or of several replicas of it.
 
     Attributes:
-        base_url: where it is, up to and with ``/v1``.
-        replicas: in place of it, several servers: addresses, or mappings as in the ``backends`` section.
-        pool: other options of that section, e.g. ``policy`` or ``health``, where there are replicas.
-        model: the first that it lists, if absent.
-        api_key_env: environment variable with its key.
-        deadline_s: for all questions about a run.
-        context_tokens: longest prompt, where it does not tell.
+        base_url: base URL of the endpoint, including ``/v1``.
+        replicas: several servers instead of ``base_url``: URLs, or mappings as in the ``backends`` section.
+        pool: other options of that section, e.g. ``health``, for replicas.
+        model: name of the model; the first that the endpoint lists, if absent.
+        api_key_env: environment variable with the key.
+        deadline_s: deadline for all questions about a run.
+        context_tokens: maximum prompt length, if the endpoint does not report it.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -73,14 +75,14 @@ class EndpointSettings(BaseModel):
 
 
 class ClassifierSettings(BaseModel):
-    """What a served classifier was trained for; see `agentguard.judge.classifier.spec.ClassifierSpec`.
+    """Training of a served classifier; see `agentguard.judge.classifier.spec.ClassifierSpec`.
 
     Attributes:
-        question: id of the questions it answers, or how their ids begin, with ``*`` at the end.
-        task: which of the server's endpoints is asked.
-        options: what the classes mean, in their order; the tiers of ``response_safety`` by their ids.
-        by: what it reads: the run, a step at a time, or what the question shows.
-        chosen: the option that means "this one" of a step.
+        question: id of the questions it answers, or a prefix of their ids followed by ``*``.
+        task: endpoint of the server to call.
+        options: meanings of the classes, in order; the tiers of ``response_safety`` by their ids.
+        by: input of the classifier: the run, one step at a time, or the text shown in the question.
+        chosen: the option that selects a step.
         head: file with a head for the vectors of an embedding model
             (`agentguard.judge.classifier.linear_head.LinearHead`).
     """
@@ -97,7 +99,7 @@ class ClassifierSettings(BaseModel):
     @field_validator("options", mode="before")
     @classmethod
     def _parse_options(cls, given: Any) -> Any:
-        """YAML reads a bare ``yes`` or ``no`` as true or false."""
+        """Restore a bare ``yes`` or ``no``, which YAML reads as true or false."""
         if isinstance(given, list | tuple):
             return [_YAML_BOOLEANS.get(one, one) if isinstance(one, bool) else one for one in given]
         return given
@@ -109,11 +111,11 @@ class ClassifierSettings(BaseModel):
 
 
 class QuestionJudgeSettings(EndpointSettings):
-    """Who is asked: a chat model, or classifiers that were trained for the questions.
+    """Settings of a judge: a chat model, or classifiers that were trained for the questions.
 
     Attributes:
-        kind: which of the two.
-        classifiers: what the served model was trained for, where it is a pooling judge.
+        kind: chat model or classifiers.
+        classifiers: the classifiers of a pooling judge.
     """
 
     kind: Literal["chat", "pooling"] = "chat"
@@ -128,7 +130,7 @@ class QuestionJudgeSettings(EndpointSettings):
         return self
 
     def can_answer(self, question: str) -> bool:
-        """Whether it may be able to answer questions of an id."""
+        """Return whether the judge may be able to answer questions with this id."""
         return self.kind == "chat" or any(
             question.startswith(one.question[:-1]) if one.question.endswith("*") else question == one.question
             for one in self.classifiers
@@ -136,11 +138,11 @@ class QuestionJudgeSettings(EndpointSettings):
 
 
 class JudgeSettings(QuestionJudgeSettings):
-    """The judge of a policy.
+    """Settings of the judge of a policy.
 
     Attributes:
-        swap: ask a chat model each question in both orders of its options; a classifier sees no order.
-        second: another judge, which must agree before anything with effects is done on the judge's word.
+        swap: ask a chat model each question in both orders of its options; no effect on classifiers.
+        second: another judge that must agree before the guard takes an action with effects.
     """
 
     swap: bool = True
@@ -148,12 +150,12 @@ class JudgeSettings(QuestionJudgeSettings):
 
     @property
     def uses_both_orders(self) -> bool:
-        """Whether each question is asked in both orders."""
+        """Return whether each question is asked in both orders."""
         return self.swap and self.kind == "chat"
 
 
 class TierSettings(BaseModel):
-    """From which probability a tier counts, and what is done then; the tier's own action if absent."""
+    """Settings of a tier: minimum probability, and the action; the tier's default action if absent."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -162,13 +164,13 @@ class TierSettings(BaseModel):
 
 
 class SafetySettings(BaseModel):
-    """Response safety; see `agentguard.judge.response_safety`.
+    """Settings of response safety; see `agentguard.judge.response_safety`.
 
     Attributes:
         unsafe, focused_attention, conditionally_safe: the tiers.
-        unknown: what is done where the judges cannot say.
+        unknown: action if the judges cannot answer.
         alone: let one judge decide on actions with effects.
-        on_condition, on_escalate, on_block: the ladders of strategies that carry out these actions.
+        on_condition, on_escalate, on_block: escalation policies that carry out these actions.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -178,10 +180,10 @@ class SafetySettings(BaseModel):
     conditionally_safe: TierSettings = TierSettings()
     unknown: ActionName = "pass"
     alone: bool = False
-    on_condition: EscalationSpec = ("nudge",)
-    on_escalate: EscalationSpec = ("hand_over", "stop")
+    on_condition: EscalationSpec = ("hint",)
+    on_escalate: EscalationSpec = ("escalate", "stop")
     on_block: EscalationSpec = ("stop",)
 
     def list_escalations(self) -> dict[str, EscalationSpec]:
-        """Action to its ladder."""
+        """Return the escalation policy of each action."""
         return {"condition": self.on_condition, "escalate": self.on_escalate, "block": self.on_block}

@@ -1,4 +1,4 @@
-"""The policy: what a user configures, read once from YAML and validated.
+"""Policy: the configuration of a guard, read from YAML and validated.
 
 ::
 
@@ -6,29 +6,29 @@
     detectors:                      # by name: options, or false to switch one off
       exact_loop: {repeat: 4}
       goal_drift: false
-    only: [exact_loop, tool_error]  # optional: just these detectors
+    enabled_detectors: [exact_loop, tool_error]  # optional: just these detectors
     localizer: {name: embedded, risk: 0.3}
     detector_deadline_s: 0.5        # a detector that takes longer over one step counts as failed
 
-and, for a guard inside a running agent::
+A guard of a running agent also reads::
 
     detectors:
-      exact_loop: {repeat: 3, on_fail: [nudge, rollback, drop_tool, stop]}    # a ladder of its own
+      exact_loop: {repeat: 3, on_fail: [hint, rollback, disable_tool, stop]}    # its own escalation policy
     recover:
-      on_fail: [nudge, {rollback: {prefer: fork}}]   # the ladder of all other detectors
-      threshold: 0.5                # probability from which a finding sets off a recovery
-      top_k: 3                      # hypotheses that may be acted on
-      window: 4                     # steps after which a recovery counts as confirmed
-      protect: {effects: [write, destructive], n: 3, quorum: 2}      # these turns are voted on
-    budgets: {rollbacks: 3, per_step: 1, nudges: 3, extra_tokens: 20000, samples: 50, repairs: 20}
+      on_fail: [hint, {rollback: {prefer: fork}}]   # escalation policy of all other detectors
+      threshold: 0.5                # minimum probability of a finding that starts a recovery
+      max_hypotheses: 3             # hypotheses that a recovery may use
+      verification_window: 4        # steps after which a recovery counts as confirmed
+      redundancy: {effects: [write, destructive], candidates: 3, quorum: 2}   # these turns are voted on
+    budgets: {rollbacks: 3, rollbacks_per_step: 1, hints: 3, extra_tokens: 20000, resamples: 50, repairs: 20}
     tools:
       book: {effect: write, key: [booking_id]}
       search: {effect: read}
-    on_detector_error: open         # or closed: a part of the guard that fails stops the run
+    on_guard_error: fail_open       # or fail_closed: a failed component of the guard stops the run
     schemata: schemata.jsonl        # learn from recoveries: a file or database, or true for the guard's store
 
-`agentguard.config.judge` has the sections ``judge`` and ``safety``. Names and options of detectors,
-localizers and strategies are validated by the plug-ins they belong to, when those are made.
+`agentguard.config.judge` defines the sections ``judge`` and ``safety``. Detectors, localizers and strategies
+validate their own options when they are created.
 """
 
 from __future__ import annotations
@@ -46,27 +46,25 @@ from agentguard.errors import ConfigError
 _MAX_BYTES = 1_000_000
 
 ESCALATION_KEY = "on_fail"
-"""The one key among a detector's settings that is no option of the detector: its ladder."""
+"""Key of the escalation policy among the settings of a detector; all other keys are its options."""
 
 EscalationSpec = str | tuple[str | Mapping[str, Mapping[str, Any] | None], ...]
 
 
 class LocalizerSettings(BaseModel):
-    """Which localizer, and its options: every key but ``name`` is passed to it."""
+    """Name of the localizer, and its options: every key except ``name`` is an option."""
 
     model_config = ConfigDict(frozen=True, extra="allow")
 
     name: str = "embedded"
 
     def to_options(self) -> dict[str, Any]:
-        """The options without the name."""
+        """Return the options without the name."""
         return dict(self.model_extra or {})
 
 
 class RedundancySettings(BaseModel):
-    """Turns on which candidates vote before their tools run; see
-    `agentguard.recover.selective_redundancy.SelectiveRedundancy`.
-    """
+    """Settings of selective redundancy; see `agentguard.recover.selective_redundancy.SelectiveRedundancy`."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -81,7 +79,7 @@ class RedundancySettings(BaseModel):
 
 
 class RecoverSettings(BaseModel):
-    """What is done about a failure in a running agent."""
+    """Settings of recovery in a running agent."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -93,7 +91,7 @@ class RecoverSettings(BaseModel):
 
 
 class BudgetSettings(BaseModel):
-    """What recoveries of one run may cost; null is no limit."""
+    """Limits on the recoveries of one run; null means no limit."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -108,7 +106,7 @@ class BudgetSettings(BaseModel):
 
 
 class ToolSettings(BaseModel):
-    """What a tool does to the world."""
+    """Effects of a tool on its environment."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -134,9 +132,9 @@ class Policy(BaseModel):
     schemata: bool | str = False
     """Learn from recoveries: true for the guard's store, or a file or database of schemata."""
     judge: JudgeSettings | None = None
-    """Who judges; `fused` is then the default localizer, and the others that ask a judge ask this one."""
+    """Judge of all localizers that need one; the default localizer is then `fused`."""
     safety: SafetySettings | None = None
-    """Response safety; asks the judge."""
+    """Response safety; needs the judge."""
 
     @model_validator(mode="after")
     def _validate_safety_judge(self) -> Policy:
@@ -149,13 +147,13 @@ class Policy(BaseModel):
         return self
 
     def resolve_localizer(self) -> LocalizerSettings:
-        """The localizer that is named; `fused` where none is and there is a judge."""
+        """Return the configured localizer; `fused` if there is only a judge."""
         if self.judge is not None and "localizer" not in self.model_fields_set:
             return LocalizerSettings(name="fused")
         return self.localizer
 
     def list_escalations(self) -> dict[str, Any]:
-        """Detector name to its own ladder, where it has one."""
+        """Return the escalation policies of detectors that have their own."""
         return {
             name: options[ESCALATION_KEY]
             for name, options in self.detectors.items()
@@ -163,7 +161,7 @@ class Policy(BaseModel):
         }
 
     def get_detector_options(self, detector: str) -> dict[str, Any]:
-        """A detector's own options, its ladder left out."""
+        """Return the options of a detector without its escalation policy."""
         given = self.detectors.get(detector) or {}
         return {key: value for key, value in given.items() if key != ESCALATION_KEY}
 
@@ -182,7 +180,7 @@ class Policy(BaseModel):
 
 
 def load_yaml(path: str | Path) -> object:
-    """What a YAML file holds; an empty one holds an empty mapping. Raises ConfigError that names the file."""
+    """Return the content of a YAML file, by default an empty mapping. Raises ConfigError with the file."""
     file = Path(path)
     try:
         if file.stat().st_size > _MAX_BYTES:
@@ -196,11 +194,11 @@ def load_yaml(path: str | Path) -> object:
 
 
 def format_validation_error(error: ValidationError, model: type[BaseModel]) -> str:
-    """Every field that is wrong, in one line, without the values that were given.
+    """Return every invalid field in one line, without the given values.
 
     Args:
-        error: what pydantic raised.
-        model: whose fields are named where one is not known.
+        error: the error of pydantic.
+        model: the model whose fields are listed if a field is unknown.
     """
     known = ", ".join(model.model_fields)
     parts = []

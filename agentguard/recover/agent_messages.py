@@ -1,4 +1,4 @@
-"""What an agent is told when its run is taken back: in one place, so that every strategy says it alike."""
+"""Messages to the agent during a recovery, shared by all strategies."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _DEFAULT_ADVICE = "Look again at what was asked and at what has been observed, a
 
 
 def format_advice(hypothesis: Hypothesis) -> str:
-    """The correction of a hypothesis, or a general one where it has none."""
+    """Return the correction of a hypothesis, or general advice if it has no correction."""
     return hypothesis.correction.strip() or _DEFAULT_ADVICE
 
 
 def to_sentence(clause: str) -> str:
-    """A reason, which may be a clause or several sentences, as text of its own; empty for none."""
+    """Convert a clause to a sentence: capitalise it and add a full stop; an empty clause stays empty."""
     text = clause.strip()
     if not text:
         return ""
@@ -29,7 +29,7 @@ def to_sentence(clause: str) -> str:
 
 
 def format_hint(hypothesis: Hypothesis) -> str:
-    """A hint for an agent that goes on from where it is."""
+    """Format a hint for an agent that continues from its last step."""
     reason = to_sentence(hypothesis.reason)
     return (
         f"[guard] A check of your last steps found a problem. {reason} {format_advice(hypothesis)}".replace(
@@ -41,13 +41,13 @@ def format_hint(hypothesis: Hypothesis) -> str:
 def format_correction(
     hypothesis: Hypothesis, effects: Sequence[Effect], *, undone: Sequence[Effect] = (), extra_steps: int = 0
 ) -> str:
-    """What an agent is told that has been taken back to before the step of ``hypothesis``.
+    """Format the message to an agent after a rollback to the step of ``hypothesis`` or an earlier one.
 
     Args:
-        hypothesis: what went wrong.
-        effects: calls that took effect and stay, though the agent no longer sees them.
-        undone: calls that took effect and were undone.
-        further: steps that it was taken back beyond that step, to where its state had been saved.
+        hypothesis: the presumed root cause.
+        effects: effects that remain although the agent no longer sees their calls.
+        undone: effects that were undone.
+        extra_steps: number of steps between the restored state and the step of the hypothesis.
     """
     which = (
         "the step you took here" if not extra_steps else f"step {extra_steps + 1} of those you took from here"
@@ -67,11 +67,11 @@ def format_correction(
 
 
 def format_interruption(steps: int, effects: Sequence[Effect]) -> str:
-    """What an agent is told whose run died and goes on from the last state that was saved.
+    """Format the message to an agent whose interrupted run continues from the last saved state.
 
     Args:
-        steps: that were lost with it.
-        effects: calls of those steps that took effect and stay.
+        steps: number of lost steps.
+        effects: effects of those steps, which remain.
     """
     text = f"[guard] The run was interrupted and goes on from this point; {steps} later steps are lost."
     if effects:
@@ -80,19 +80,19 @@ def format_interruption(steps: int, effects: Sequence[Effect]) -> str:
 
 
 def format_repaired_call(changes: str) -> str:
-    """What an agent is told whose calls were repaired."""
+    """Format the message to an agent after a repair of its calls."""
     return (
         f"[guard] Your last call did not fit its tool and was repaired before it ran. {changes}. Write it so."
     )
 
 
 def format_repeated_read(tool: str) -> str:
-    """What an agent is told where a read was made once more."""
+    """Format the message to an agent after a retry of a read."""
     return f"[guard] {tool} failed at first and was called once more; what you see is what it returned then."
 
 
 def format_effects(effects: Sequence[Effect]) -> str:
-    """Calls as text, with what they returned; those in doubt are named as such."""
+    """Format calls with their results; mark those with an unknown outcome."""
     lines = [_format_effect(effect) for effect in effects[:_MAX_EFFECTS]]
     more = len(effects) - len(lines)
     return "; ".join(lines) + (f"; and {more} more" if more > 0 else "")

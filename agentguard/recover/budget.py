@@ -1,7 +1,7 @@
-"""What recoveries of one run may cost: rollbacks in all and at a step, tokens, model calls, time.
+"""Budget of the recoveries of one run: rollbacks, hints, tokens, model calls and time.
 
-Agent text that triggers recovery again and again must run out of budget and not of money; that is why
-nothing here can be raised from within a run.
+A run cannot raise its own limits. So agent text that triggers recoveries repeatedly exhausts the budget
+instead of causing unlimited cost.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from agentguard.errors import ConfigError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecoveryBudget:
-    """Limits of one run; None is no limit.
+    """Limits of the recoveries of one run; None means unlimited.
 
     Attributes:
-        rollbacks: times the run may be taken back, restarts among them.
-        per_step: times it may be taken back to one and the same step.
-        nudges: hints that may be given.
-        extra_tokens: tokens that recoveries may cost, re-asked turns included.
-        extra_calls: model calls that recoveries may cost.
-        seconds: wall time that recoveries may take.
-        samples: further candidates of turns that may be asked for, where candidates vote.
-        repairs: repairs that may be made.
+        rollbacks: number of rollbacks, including restarts.
+        rollbacks_per_step: number of rollbacks to the same step.
+        hints: number of hints.
+        extra_tokens: tokens of recoveries, including repeated turns.
+        extra_calls: model calls of recoveries.
+        seconds: wall time of recoveries.
+        resamples: number of further candidates in votes.
+        repairs: number of repairs.
 
     Raises:
-        ConfigError: a limit is negative or no number.
+        ConfigError: a limit is negative or not a number.
     """
 
     rollbacks: int | None = 3
@@ -55,10 +55,10 @@ class RecoveryBudget:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BudgetUsage:
-    """What recoveries of one run have cost so far."""
+    """Cost of the recoveries of one run so far."""
 
     rollbacks: int = 0
-    nudges: int = 0
+    hints: int = 0
     tokens: int = 0
     calls: int = 0
     seconds: float = 0.0
@@ -67,7 +67,7 @@ class BudgetUsage:
 
 
 class BudgetAccount:
-    """Keeps what one run has spent; thread-safe. A refusal names the limit, and spends nothing."""
+    """Budget account of one run; thread-safe."""
 
     def __init__(self, budget: RecoveryBudget | None = None) -> None:
         self.budget = budget or RecoveryBudget()
@@ -77,38 +77,38 @@ class BudgetAccount:
 
     @property
     def usage(self) -> BudgetUsage:
-        """What has been spent so far."""
+        """Budget used so far."""
         return self._usage
 
     def restore(self, usage: BudgetUsage, rollbacks_by_step: Mapping[int, int]) -> None:
-        """Go on from what a run had spent when its process died.
+        """Restore the usage of a run whose process died.
 
         Args:
-            spent: in all.
-            by_step: step to how often the run was taken back to it.
+            usage: total usage.
+            rollbacks_by_step: number of rollbacks to each step.
         """
         with self._lock:
             self._usage, self._rollbacks_by_step = usage, dict(rollbacks_by_step)
 
     def count_rollbacks_to(self, step: int) -> int:
-        """How often the run was taken back to ``step``."""
+        """Return the number of rollbacks to ``step``."""
         return self._rollbacks_by_step.get(step, 0)
 
     def find_exceeded_limit(
-        self, *, rollback_to: int | None = None, nudge: bool = False, samples: int = 0, repair: bool = False
+        self, *, rollback_to: int | None = None, hint: bool = False, samples: int = 0, repair: bool = False
     ) -> str | None:
-        """Name of the limit that forbids it, None if it may be done."""
+        """Return the name of the limit that the operation would exceed; None if it is within the budget."""
         spent, budget = self._usage, self.budget
         used: list[tuple[str, float, float | None]] = [
             ("extra_tokens", spent.tokens, budget.extra_tokens),
             ("extra_calls", spent.calls, budget.extra_calls),
             ("seconds", spent.seconds, budget.seconds),
         ]
-        if nudge:
-            used.append(("hints", spent.nudges, budget.hints))
+        if hint:
+            used.append(("hints", spent.hints, budget.hints))
         if repair:
             used.append(("repairs", spent.repairs, budget.repairs))
-        if samples:  # all of them must be within the limits: half a vote decides nothing
+        if samples:  # the limits must admit all candidates, since a partial vote decides nothing
             used.append(("resamples", spent.samples + samples - 1, budget.resamples))
             used.append(("extra_calls", spent.calls + samples - 1, budget.extra_calls))
         if rollback_to is not None:
@@ -119,22 +119,22 @@ class BudgetAccount:
         return next((name for name, so_far, limit in used if limit is not None and so_far >= limit), None)
 
     def spend(
-        self, *, rollback_to: int | None = None, nudge: bool = False, samples: int = 0, repair: bool = False
+        self, *, rollback_to: int | None = None, hint: bool = False, samples: int = 0, repair: bool = False
     ) -> str | None:
-        """Spend a rollback, a nudge or a repair. Returns the limit that forbids it, None if it was taken.
+        """Spend a rollback, a hint or a repair; return the exceeded limit, or None on success.
 
-        Samples are not spent here but by `charge`: how many are asked for is known only then.
+        `charge` counts the samples, since their number is known only after the vote.
         """
         with self._lock:
             refused = self.find_exceeded_limit(
-                rollback_to=rollback_to, nudge=nudge, samples=samples, repair=repair
+                rollback_to=rollback_to, hint=hint, samples=samples, repair=repair
             )
             if refused is None:
                 now = self._usage
                 self._usage = replace(
                     now,
                     rollbacks=now.rollbacks + (rollback_to is not None),
-                    nudges=now.nudges + nudge,
+                    hints=now.hints + hint,
                     repairs=now.repairs + repair,
                 )
                 if rollback_to is not None:
@@ -142,7 +142,7 @@ class BudgetAccount:
             return refused
 
     def charge(self, *, tokens: int = 0, calls: int = 0, seconds: float = 0.0, samples: int = 0) -> None:
-        """Add what a recovery turned out to cost; never refuses, since it has been spent already."""
+        """Add the actual cost of a recovery; ignore the limits, since the cost has already occurred."""
         with self._lock:
             now = self._usage
             self._usage = replace(

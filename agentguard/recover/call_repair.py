@@ -1,10 +1,10 @@
-"""Mechanical repairs of tool calls, and repairs put in place.
+"""Mechanical repairs of tool calls, and their application to a step.
 
-Forward recovery makes a state right and goes on from it, where going back would lose work (B. Randell,
+Forward recovery corrects a state and continues from it, where a rollback would lose work (B. Randell,
 P. A. Lee, P. C. Treleaven, "Reliability issues in computing system design", ACM Computing Surveys 10(2),
-1978; T. Anderson, P. A. Lee, "Fault Tolerance: Principles and Practice", 1981). It needs to know what is
-wrong and what would be right. So nothing here is a guess: a call is mended where its schema leaves one way to
-read it, and left alone where there are two or none.
+1978; T. Anderson, P. A. Lee, "Fault Tolerance: Principles and Practice", 1981). It must know the error and
+the correct value. So the functions here do not guess: they repair a call only if its schema permits exactly
+one reading.
 """
 
 from __future__ import annotations
@@ -25,27 +25,27 @@ from agentguard.trajectory.model import Step, ToolCall, ToolSpec, Trajectory
 _T = TypeVar("_T")
 
 _MIN_NAME_LENGTH = 4
-"""One letter more or less in a shorter name makes another word too easily."""
+"""Minimum length for typo correction; in a shorter name, one letter often makes another word."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RepairedCall:
-    """A call that was mended, and what was done, in words for the agent."""
+    """Repaired call with its changes as text for the agent."""
 
     call: ToolCall
     changes: tuple[str, ...]
 
 
 def repair_turn(turn: Step, run: Trajectory) -> tuple[tuple[Repair, ...], str] | None:
-    """Mend all calls of a turn whose tools have not run.
+    """Repair all calls of a turn whose tools have not run.
 
     Args:
-        turn: with its number.
-        run: what it belongs to; its tools count.
+        turn: the turn with its step index.
+        run: the run of the turn, with the tools and their schemas.
 
     Returns:
-        The repairs, and what was repaired in a sentence; None if nothing is wrong that the schemata tell of,
-        or some call cannot be mended: then the turn is not half repaired.
+        The repairs and a sentence about them; None if no call violates its schema, or if a call cannot be
+        repaired. A turn is never repaired in part.
     """
     if not run.tools:
         return None
@@ -68,7 +68,10 @@ def repair_turn(turn: Step, run: Trajectory) -> tuple[tuple[Repair, ...], str] |
 
 
 def repair_call(call: ToolCall, tools: Sequence[ToolSpec]) -> RepairedCall | None:
-    """Mend one call; None if it cannot be, or not in one way alone. The result may still break its schema."""
+    """Repair one call; return None if there is not exactly one reading.
+
+    The result may still violate its schema.
+    """
     name = match_name(call.name, [tool.name for tool in tools])
     spec = next((tool for tool in tools if tool.name == name), None)
     if spec is None:
@@ -88,10 +91,10 @@ def repair_call(call: ToolCall, tools: Sequence[ToolSpec]) -> RepairedCall | Non
 
 
 def apply_repairs(turn: Step, repairs: Iterable[Repair]) -> Step:
-    """The step with repairs in place.
+    """Return the step with the repairs applied.
 
     Raises:
-        RecoveryError: a field is none of the step's, or arguments are no JSON object.
+        RecoveryError: the step lacks a field, or arguments are not a JSON object.
     """
     for repair in repairs:
         turn = _apply_repair(turn, repair)
@@ -99,7 +102,7 @@ def apply_repairs(turn: Step, repairs: Iterable[Repair]) -> Step:
 
 
 def match_name(name: str, known_names: Sequence[str]) -> str | None:
-    """The one known name that ``name`` stands for: itself, in another writing, or one typo away."""
+    """Return the only known name that equals ``name`` exactly, up to case and punctuation, or up to one typo."""
     if name in known_names:
         return name
     plain = _normalize_name(name)
@@ -115,7 +118,7 @@ def match_name(name: str, known_names: Sequence[str]) -> str | None:
 
 
 def is_one_typo_apart(a: str, b: str) -> bool:
-    """Whether one letter was added, left out or changed, or two neighbours swapped (Damerau, 1964)."""
+    """Return whether one letter was added, removed or changed, or two neighbours swapped (Damerau, 1964)."""
     if a == b or abs(len(a) - len(b)) > 1:
         return False
     start = next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
@@ -131,7 +134,7 @@ def _normalize_name(name: str) -> str:
 
 
 def _extract_object(text: str) -> dict[str, Any] | None:
-    """Arguments as an object that stand in a code fence, or in a JSON string."""
+    """Parse an arguments object, also from a code fence or a JSON string; return None if there is no object."""
     bare = text.strip()
     if bare.startswith("```") and bare.endswith("```"):
         bare = bare.strip("`").removeprefix("json").strip()
@@ -146,7 +149,7 @@ def _extract_object(text: str) -> dict[str, Any] | None:
 def _repair_arguments(
     arguments: Mapping[str, Any], schema: Mapping[str, Any], changes: list[str]
 ) -> dict[str, Any] | None:
-    """The arguments as their schema wants them; notes what was changed. None where that is not clear."""
+    """Return the arguments converted to their schema and append to ``changes``; None if they are ambiguous."""
     top = resolve_reference(schema, schema)
     properties: Mapping[str, Any] = top.get("properties") or {}
     made: dict[str, Any] = {}
@@ -213,7 +216,7 @@ def _parse_object(field: str, text: str) -> dict[str, Any]:
 
 
 def _is_same_json(a: Any, b: Any) -> bool:
-    """Equal as JSON: ``1`` is not ``True``, and a number is not its text."""
+    """Return whether two values are equal as JSON: ``1`` differs from ``True``, and a number from its text."""
     return type(a) is type(b) and canonicalize_json(a) == canonicalize_json(b)
 
 

@@ -1,14 +1,16 @@
-"""The effect ledger: what tools did to the world, so that a run that is taken back never does it twice.
+"""Effect ledger: record of the side effects of tools, so that a rollback does not execute an effect twice.
 
-Deleting a tool call cannot undo its effect. The ledger keeps, for each call that has one, whether it was
-attempted, done or compensated. A call is known again by its *logical step*: tool, canonical arguments, and
-how many calls like it lie before it on the live line. A ``tool_call_id`` would not do, since a model writes a
-new one each time. Counting on the live line alone lets an agent do the same thing twice on purpose, while the
-same call after a rollback, at whatever turn, is the one that was done on the line that was left. Where a tool
-declares an idempotency key, that key is done once, whoever asks.
+Deleting a tool call from the messages does not undo its effect. The ledger records for each call with an
+effect whether it was attempted, done, failed or compensated.
 
-*Attempted* is written before the tool runs and *done* after it. What is found attempted after a crash is in
-doubt: it may have happened. It is not repeated unless the tool is idempotent.
+- A call is identified by its *logical step*: tool, canonical arguments, and the number of equal calls before
+  it on the current branch. A ``tool_call_id`` does not identify it, since a model generates a new one each
+  time.
+- Only calls on the current branch are counted. So an agent may repeat a call on purpose. The same call after
+  a rollback is identified with the call on the abandoned branch.
+- If a tool declares an idempotency key, the ledger permits one execution per key.
+- *Attempted* is written before the tool runs, *done* after it. An effect that is still attempted after a
+  crash has an unknown outcome. It is not repeated unless the tool is idempotent.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from agentguard.trajectory.model import Step
 
 
 class EffectState(StrEnum):
-    """How far an effect got."""
+    """State of an effect."""
 
     ATTEMPTED = "attempted"
     DONE = "done"
@@ -35,15 +37,15 @@ class EffectState(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Effect:
-    """One call with an effect.
+    """Effect of one tool call.
 
     Attributes:
         key: SHA-256 of tool and canonical arguments.
-        occurrence: calls of that key before it on the line it was made on.
+        occurrence: number of earlier calls with this key on the branch of the call.
         tool, arguments: the call.
-        step: index of the step that made it.
-        state: how far it got.
-        result: what the tool returned, as text; empty until it is done.
+        step: index of the step with the call.
+        state: state of the effect.
+        result: result of the tool as text; empty until the effect is done.
     """
 
     key: str
@@ -56,54 +58,57 @@ class Effect:
 
     @property
     def id(self) -> tuple[str, int]:
-        """What makes it one effect within its run."""
+        """Identifier of the effect within its run."""
         return self.key, self.occurrence
 
 
 class ExecutionDecision(StrEnum):
-    """What is to be done with a call."""
+    """Decision on the execution of a call."""
 
     RUN = "run"
     """Run the tool, then settle the effect."""
     REUSE = "reuse"
-    """It has been done: give the agent the recorded result."""
+    """The effect is done: return the recorded result to the agent."""
     OUTCOME_UNKNOWN = "in_doubt"
-    """It was attempted and nobody knows whether it happened: do not run it, tell the agent to look."""
+    """The call was attempted with unknown outcome: do not run it, ask the agent to check."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EffectClaim:
-    """The answer to "may this call run"."""
+    """Claim of a call: the decision on its execution and its effect."""
 
     decision: ExecutionDecision
     effect: Effect
 
 
 class EffectStore(Protocol):
-    """Where effects are kept: one run's, by id.
+    """Storage of the effects of one run.
 
-    Each call is atomic and, where the book is a database, durable before it returns.
+    Each method is atomic. If the storage is a database, the write is durable before the method returns.
     """
 
     def claim(self, effect: Effect) -> Effect | None:
-        """Enter an attempt. None if it is new (or was compensated, or failed); else what is there already."""
+        """Record an attempt.
+
+        Return None if the effect is new, was compensated or has failed; otherwise return the stored effect.
+        """
         ...
 
     def settle(self, effect: Effect) -> None:
-        """Write the state and the result of an effect that was claimed."""
+        """Write the state and the result of a claimed effect."""
         ...
 
     def effects(self) -> tuple[Effect, ...]:
-        """All effects of the run, in the order in which they were first claimed."""
+        """Return all effects of the run in the order of their first claims."""
         ...
 
 
 class InMemoryEffectStore:
-    """Effects of one run in memory; thread-safe. Nothing of it survives the process.
+    """Effects of one run in memory; thread-safe. They are lost when the process ends.
 
     Attributes:
-        where: the run and the line under which a store has these effects, too, for whoever goes on with the
-            run elsewhere; None where nobody else is told of them.
+        location: run id and branch under which a store also has these effects, so that another process can
+            continue the run; None if no store has them.
     """
 
     location: tuple[str, str] | None = None
@@ -113,7 +118,7 @@ class InMemoryEffectStore:
         self._effects: dict[tuple[str, int], Effect] = {}
 
     def claim(self, effect: Effect) -> Effect | None:
-        """As `EffectStore.claim`."""
+        """Record an attempt; see `EffectStore.claim`."""
         with self._lock:
             there = self._effects.get(effect.id)
             if there is not None and there.state in _ACTIVE_STATES:
@@ -123,17 +128,17 @@ class InMemoryEffectStore:
             return None
 
     def settle(self, effect: Effect) -> None:
-        """As `EffectStore.settle`."""
+        """Write state and result; see `EffectStore.settle`."""
         with self._lock:
             self._effects[effect.id] = effect
 
     def effects(self) -> tuple[Effect, ...]:
-        """As `EffectStore.effects`."""
+        """Return all effects; see `EffectStore.effects`."""
         with self._lock:
             return tuple(self._effects.values())
 
     def restore(self, location: tuple[str, str], effects: Iterable[Effect]) -> None:
-        """Go on with the effects of a run that was begun elsewhere; before any is claimed here."""
+        """Load the effects of a run from another process; call this before the first claim."""
         with self._lock:
             self.location = location
             self._effects.update({effect.id: effect for effect in effects})
@@ -144,12 +149,12 @@ _ACTIVE_STATES = frozenset({EffectState.ATTEMPTED, EffectState.DONE})
 
 
 class EffectLedger:
-    """Effects of one run, with its live line in view; thread-safe, since tools of one turn run side by side.
+    """Ledger of the effects of one run; thread-safe, since the tools of a turn may run concurrently.
 
     Args:
-        book: where the effects are kept.
-        tools: what is declared of the tools; one that is not declared has ``default``.
-        default: of tools that nothing is declared of.
+        store: storage of the effects; by default memory.
+        tools: declared effects by tool name.
+        default: effect of undeclared tools.
     """
 
     def __init__(
@@ -166,30 +171,28 @@ class EffectLedger:
         self._current_branch: list[tuple[int, tuple[str, int]]] = []
         self._call_counts: Counter[str] = (
             Counter()
-        )  # calls of each key on the line: work a call does not grow with it
+        )  # calls per key on the current branch: a claim takes constant time
 
     @property
     def location(self) -> tuple[str, str] | None:
-        """The run and the line under which another process finds these effects; None if it does not."""
+        """Run id and branch under which another process finds these effects; None if it cannot."""
         return self._store.location if isinstance(self._store, InMemoryEffectStore) else None
 
     def restore(self, location: tuple[str, str], effects: Iterable[Effect]) -> None:
-        """Go on with what was done elsewhere, see `InMemoryEffectStore.take_up`; a book of another
-        kind knows it.
-        """
+        """Load effects from another process into an `InMemoryEffectStore`; other stores already have them."""
         if isinstance(self._store, InMemoryEffectStore):
             self._store.restore(location, effects)
 
     def get_tool_effect(self, tool: str) -> ToolEffect:
-        """What is known of a tool."""
+        """Return the declared effect of a tool, or the default."""
         return self._tools.get(tool, self._default)
 
     def declare_tool(self, tool: str, effect: ToolEffect) -> None:
-        """Say what a tool does; outranks what was said before."""
+        """Declare the effect of a tool; replaces an earlier declaration."""
         self._tools[tool] = effect
 
     def claim_call(self, tool: str, arguments: Mapping[str, Any], *, step: int) -> EffectClaim:
-        """Ask whether a call may run; call this before the tool, in the order of the calls of a turn."""
+        """Claim a call before its tool runs; claim the calls of a turn in their order."""
         known = self.get_tool_effect(tool)
         key = compute_effect_key(tool, arguments, known.key)
         if known.effect is EffectClass.READ:
@@ -210,7 +213,7 @@ class EffectLedger:
         )
 
     def replay(self, steps: Iterable[Step]) -> None:
-        """Put the calls of a line that is gone on with in view, e.g. after a crash; nothing is claimed."""
+        """Rebuild the call counts from the steps of a resumed run without claiming the calls."""
         with self._lock:
             self._filter_calls(lambda _, __: False)
             for step in steps:
@@ -221,7 +224,7 @@ class EffectLedger:
                         self._add_call(step.index, (key, self._count_occurrences(key, known)))
 
     def _count_occurrences(self, key: str, tool_effect: ToolEffect) -> int:
-        """Calls like it on the live line; an idempotency key names one effect, however often it is called."""
+        """Count the equal calls on the current branch; always 0 for a tool with an idempotency key."""
         return 0 if tool_effect.key else self._call_counts[key]
 
     def _add_call(self, step: int, id: tuple[str, int]) -> None:
@@ -233,20 +236,20 @@ class EffectLedger:
         self._call_counts = Counter(id[0] for _, id in self._current_branch)
 
     def mark_done(self, effect: Effect, result: str) -> None:
-        """The tool returned ``result``."""
+        """Record that the tool returned ``result``."""
         self._settle(effect, EffectState.DONE, result)
 
     def mark_failed(self, effect: Effect) -> None:
-        """The tool refused and nothing happened.
+        """Record that the tool failed without an effect.
 
-        Not for a tool that may have acted before it failed: leave that one attempted, it is in doubt.
+        If the tool may have acted before it failed, do not call this method: the outcome stays unknown.
         """
         self._settle(effect, EffectState.FAILED, "")
         with self._lock:
             self._filter_calls(lambda _, id: id != effect.id)
 
     def mark_compensated(self, effect: Effect) -> None:
-        """Its undo has run; the same call may run again."""
+        """Record that the undo function has run; the same call may run again."""
         self._settle(effect, EffectState.COMPENSATED, effect.result)
 
     def _settle(self, effect: Effect, state: EffectState, result: str) -> None:
@@ -263,20 +266,20 @@ class EffectLedger:
             self._store.settle(settled)
 
     def rewind(self, to_step: int) -> None:
-        """The live line was left before ``to_step``: calls after it will be counted anew."""
+        """Remove the calls from ``to_step`` on from the current branch, after a rollback to this step."""
         with self._lock:
             self._filter_calls(lambda at, _: at < to_step)
 
     def list_active(self) -> tuple[Effect, ...]:
-        """Effects that happened, or may have, and were not undone; on whatever line they were made."""
+        """Return the effects of all branches that are done or have an unknown outcome."""
         return tuple(effect for effect in self._store.effects() if effect.state in _ACTIVE_STATES)
 
     def list_active_since(self, step: int) -> tuple[Effect, ...]:
-        """Standing effects that a rewind to ``step`` leaves without their call, the earliest first."""
+        """Return the active effects whose calls a rollback to ``step`` discards, the earliest first."""
         with self._lock:
             kept = {id for at, id in self._current_branch if at < step}
         return tuple(effect for effect in self.list_active() if effect.id not in kept)
 
     def effects(self) -> tuple[Effect, ...]:
-        """All effects of the run, whatever their state."""
+        """Return all effects of the run in any state."""
         return self._store.effects()

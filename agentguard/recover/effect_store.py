@@ -1,4 +1,4 @@
-"""The effect ledger's book in the store: durable before a tool runs, and the same for every process."""
+"""Effect store in the database: durable before a tool runs, and shared by all processes."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ if TYPE_CHECKING:
 
 
 class SqlEffectStore:
-    """Effects of one run, kept in the store.
+    """Effects of one run in the store.
 
-    The store lets a key be claimed once. An effect that was undone, or that a tool refused, may be claimed
-    again: as the next *generation* of it, which is part of the key.
+    The store permits one claim per key. An effect that was compensated or has failed may be claimed again
+    under the next *generation*, which is part of the key.
 
     Args:
-        store: where they are kept.
-        run_id: the run they belong to.
-        tenant: whose run it is.
-        line: tells effects of runs that bear the same id apart.
+        store: the store.
+        run_id: id of the run.
+        tenant: tenant of the run.
+        branch: distinguishes the effects of runs with the same id.
     """
 
     def __init__(self, store: Store, run_id: str, *, tenant: str = "", branch: str = "") -> None:
@@ -33,7 +33,7 @@ class SqlEffectStore:
         self._generations: dict[tuple[str, int], int] = {}
 
     def claim(self, effect: Effect) -> Effect | None:
-        """As `EffectStore.claim`. Raises StoreUnavailable if the claim could not be made durable."""
+        """Record an attempt; see `EffectStore.claim`. Raises StoreUnavailable if the write is not durable."""
         for generation in count(self._generations.get(effect.id, 0)):
             claim = self._store.claim(self._to_row(effect, generation))
             with self._lock:
@@ -45,13 +45,13 @@ class SqlEffectStore:
         raise AssertionError("unreachable")
 
     def settle(self, effect: Effect) -> None:
-        """As `EffectStore.settle`. Raises StoreUnavailable if it could not be made durable."""
+        """Write state and result; see `EffectStore.settle`. Raises StoreUnavailable if that is not durable."""
         row = self._to_row(effect, self._generations.get(effect.id, 0))
         done = effect.state is EffectState.DONE
         self._store.settle(row, "done" if done else "compensated", result=row.data)
 
     def effects(self) -> tuple[Effect, ...]:
-        """As `EffectStore.effects`."""
+        """Return all effects; see `EffectStore.effects`."""
         latest: dict[tuple[str, int], tuple[int, Effect]] = {}
         for row in self._store.list_effects(self._run, tenant=self._tenant):
             if row.line != self._branch:

@@ -1,8 +1,8 @@
-"""Did it help: the outcome of a recovery, from what the run did next.
+"""Verification of recoveries: the outcome follows from the steps after the recovery.
 
-A recovery is *refuted* when what set it off is found again soon after, or the run fails in the end. It is
-*confirmed* when enough steps went by without it, or the run is accepted. Until then it is pending. Confirmed
-and refuted recoveries are what the schema store learns from.
+A recovery is *refuted* if the same failure is found again within the window, or the run is not accepted. It
+is *confirmed* if the window passes without the failure, or the run is accepted. Until then it is *pending*.
+Confirmed and refuted recoveries update the error schemata.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from agentguard.recover.plan import Recovery, RecoveryOutcome, RecoveryPlan
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutcomeVerification:
-    """How an outcome is judged.
+    """Rule that determines the outcome of a recovery.
 
     Attributes:
-        window: steps after the recovery within which what set it off must not come again.
+        window: number of steps after the recovery in which the failure must not recur.
         threshold: probability from which a finding counts.
 
     Raises:
@@ -45,18 +45,18 @@ class OutcomeVerification:
         branch_length: int,
         is_accepted: bool | None = None,
     ) -> RecoveryOutcome:
-        """Judge a recovery.
+        """Return the outcome of a recovery.
 
         Args:
-            recovery: what was done.
-            findings: all findings on the live line as it is now.
-            steps: length of the live line now.
-            accepted: whether the run, having ended, was accepted; None while it goes on or nobody knows.
+            recovery: the recovery.
+            findings: all findings on the current branch.
+            branch_length: length of the current branch.
+            is_accepted: whether the ended run was accepted; None if the run is live or the result is unknown.
         """
         if is_accepted is not None:
             return RecoveryOutcome.CONFIRMED if is_accepted else RecoveryOutcome.REFUTED
         begin = get_resume_step(recovery)
-        # A fork may go back further than to the step: the window begins where it could come again.
+        # A fork may go back beyond the step of the failure; the window begins at that step.
         end = max(begin, recovery.plan.step if _is_rewind(recovery.plan) else begin) + self.window
         again = any(
             begin <= finding.step < end
@@ -70,12 +70,12 @@ class OutcomeVerification:
 
 
 def get_resume_step(recovery: Recovery) -> int:
-    """The step the run went on from after a recovery."""
+    """Return the step from which the run continued after a recovery."""
     return get_plan_resume_step(recovery.plan, default=recovery.at_step - (1 if recovery.plan.undone else 0))
 
 
 def get_plan_resume_step(plan: RecoveryPlan, *, default: int) -> int:
-    """The step that a plan takes the live line back to; the default where it does not."""
+    """Return the step to which a plan rolls the run back; ``default`` if it does not roll back."""
     for action in plan.actions:
         if isinstance(action, Rewind):
             return action.to_step

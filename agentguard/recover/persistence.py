@@ -23,6 +23,7 @@ from agentguard.recover.actions import (
     Substitute,
 )
 from agentguard.recover.plan import Recovery, RecoveryOutcome, RecoveryTier
+from agentguard.recover.strategies import STRATEGY_ALIASES
 from agentguard.store.db.rows import RecoveryRow, compute_digest
 
 if TYPE_CHECKING:
@@ -33,11 +34,11 @@ OUTCOME_LABELS = {
     RecoveryOutcome.CONFIRMED: "recovered",
     RecoveryOutcome.REFUTED: "failed",
 }
-"""The word that the store, and what shows it, has for an outcome: the one place where the two meet."""
+"""Label of each outcome in the store and in its views."""
 
 
 def to_recovery_row(recovery: Recovery, *, tenant: str = "") -> RecoveryRow:
-    """The row of a recovery; written again once its outcome is known, it replaces the first one."""
+    """Convert a recovery to a row; a second write with the outcome replaces the first row."""
     plan = recovery.plan
     return RecoveryRow(
         id=compute_digest(recovery.run, str(recovery.id))[:32],
@@ -53,7 +54,7 @@ def to_recovery_row(recovery: Recovery, *, tenant: str = "") -> RecoveryRow:
 
 
 def encode_recovery(recovery: Recovery) -> dict[str, Any]:
-    """A recovery as JSON data; each action has its name under ``action``."""
+    """Encode a recovery as JSON data; each action has its tag under ``action``."""
     data = to_json_data(recovery)
     for action, made in zip(data["plan"]["actions"], recovery.plan.actions, strict=True):
         action["action"] = _ACTION_TAGS[type(made)]
@@ -62,13 +63,15 @@ def encode_recovery(recovery: Recovery) -> dict[str, Any]:
 
 
 def decode_recovery(data: Mapping[str, Any]) -> Recovery:
-    """A recovery from what `encode_recovery` made. Raises FormatError that names the field."""
+    """Decode the data of `encode_recovery`. Raises FormatError, which names the wrong field."""
     from pydantic import ValidationError
 
     try:
         plan = dict(data["plan"])
         plan["actions"] = tuple(_decode_action(one) for one in plan["actions"])
-        plan["tier"] = RecoveryTier[str(plan["tier"]).upper()]
+        plan["strategy"] = STRATEGY_ALIASES.get(plan["strategy"], plan["strategy"])
+        tier = str(plan["tier"])
+        plan["tier"] = RecoveryTier[STRATEGY_ALIASES.get(tier, tier).upper()]
         return _build_adapter(Recovery).validate_python({**data, "plan": plan})  # type: ignore[no-any-return]
     except ValidationError as error:
         first = error.errors()[0]
@@ -82,7 +85,7 @@ def _decode_action(data: Mapping[str, Any]) -> Any:
     return _build_adapter(_ACTION_TYPES[data["action"]]).validate_python(data)
 
 
-# Stored plans hold these tags. A class may be renamed; its tag may not.
+# Stored plans contain these tags: a class may be renamed, its tag may not.
 _ACTION_TYPES: dict[str, type] = {
     "Tell": SendMessage,
     "Reject": Reject,

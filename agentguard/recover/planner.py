@@ -1,9 +1,9 @@
-"""The planner: which strategy, against which hypothesis, within the budget.
+"""Recovery planner: choice of a strategy and a hypothesis within the budget.
 
-A *ladder* is the policy's list of strategies for what one detector finds (``on_fail``). The planner takes the
-lowest rung that can do something here, has not been tried in vain, and is within the budget. A rung that acts
-on a step is tried on the next hypothesis before the next rung is: a located step is a hypothesis, and where
-the first one fails the second often holds.
+An *escalation policy* lists the strategies for the findings of one detector (``on_fail``), the mildest first.
+The planner selects the first level that proposes a plan, has not failed before and is within the budget. It
+tries a level on all hypotheses before it tries the next level: if the first hypothesis is wrong, the second
+is often right.
 """
 
 from __future__ import annotations
@@ -19,16 +19,17 @@ from agentguard.recover.rollback_horizon import REWIND_TIERS, find_first_agent_s
 from agentguard.recover.strategy import RecoveryContext, RecoveryStrategy
 
 DIAGNOSIS_TRIGGER = "diagnosis"
-"""The trigger's name where no single detector set the recovery off."""
+"""Trigger name of a recovery that no single detector triggered."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanDecision:
-    """What the planner came to.
+    """Decision of the planner.
 
     Attributes:
-        plan: what to do; None if nothing is left to do.
-        refused: strategy, rank of the hypothesis, and why it was passed over, in the order of trying.
+        plan: the selected plan; None if no level remains.
+        rejections: strategy, rank of the hypothesis and reason of each rejection, in the order of the
+            attempts.
     """
 
     plan: RecoveryPlan | None
@@ -36,15 +37,15 @@ class PlanDecision:
 
 
 class RecoveryPlanner:
-    """Chooses plans for one policy; holds no state of a run, so that one serves all.
+    """Planner for one policy; it has no state of a run, so one planner serves all runs.
 
     Args:
-        ladders: detector name to its strategies, the mildest first.
-        default: the ladder of all other detectors.
-        top_k: how many hypotheses of a diagnosis may be acted on.
+        default_escalation: escalation policy of all detectors that have none in ``escalations``.
+        escalations: escalation policy of each detector by name, the mildest strategy first.
+        max_hypotheses: number of hypotheses of a diagnosis that the planner tries.
 
     Raises:
-        ConfigError: a ladder is empty or ``top_k`` is below 1.
+        ConfigError: an escalation policy is empty or ``max_hypotheses`` is below 1.
     """
 
     def __init__(
@@ -64,22 +65,22 @@ class RecoveryPlanner:
             raise ConfigError(f"recovery: the ladder of {', '.join(empty) or 'the default'} has no strategy")
 
     def get_escalation(self, trigger: str) -> tuple[RecoveryStrategy, ...]:
-        """The strategies for what ``trigger`` found, the mildest first."""
+        """Return the strategies for findings of ``trigger``, the mildest first."""
         return self.escalations.get(trigger, self.default_escalation)
 
     def find_strategy(self, trigger: str, strategy: str) -> RecoveryStrategy | None:
-        """The strategy of that name on the ladder of ``trigger``."""
+        """Return the strategy with this name in the escalation policy of ``trigger``, if there is one."""
         return next((one for one in self.get_escalation(trigger) if one.name == strategy), None)
 
     @property
     def models(self) -> frozenset[str]:
-        """Names of all models that the strategies may ask for candidates."""
+        """Names of all models from which the strategies may request candidates."""
         every = [one for rungs in (self.default_escalation, *self.escalations.values()) for one in rungs]
         samples = (one.sample for one in every)
         return frozenset(name for sample in samples if sample is not None for name in sample.models)
 
     def get_min_confidence(self, trigger: str) -> float:
-        """Probability from which a rung of the ladder acts by its own word; 1 where none says so."""
+        """Return the lowest ``min_confidence`` in the escalation policy of ``trigger``."""
         return min((one.min_confidence for one in self.get_escalation(trigger)), default=1.0)
 
     def plan(
@@ -89,13 +90,13 @@ class RecoveryPlanner:
         *,
         trigger_probability: float | None = None,
     ) -> PlanDecision:
-        """Choose a plan; nothing is spent yet.
+        """Choose a plan without spending any budget.
 
         Args:
-            situation: its ``rank`` is where to begin among the hypotheses.
-            trigger: name of the detector whose ladder is taken.
-            below: probability of what was found, where that lies below the policy's threshold: then only
-                those rungs are taken that act from it on by their own word.
+            context: input of the strategies; its ``hypothesis_rank`` is the first hypothesis to try.
+            trigger: name of the detector whose escalation policy is used.
+            trigger_probability: probability of a finding below the policy's threshold. Then only levels with
+                a ``min_confidence`` of at most this value are tried.
         """
         refused: list[tuple[str, int, str]] = []
         if not context.diagnosis.hypotheses:
@@ -132,15 +133,14 @@ class RecoveryPlanner:
         return (plan, "") if refused is None else (None, f"the budget {refused!r} is spent")
 
 
-_TERMINAL_TIERS = frozenset({RecoveryTier.HAND_OVER, RecoveryTier.STOP})
-"""Rungs that cost the agent nothing: no budget may keep a run from being stopped."""
+_TERMINAL_TIERS = frozenset({RecoveryTier.ESCALATE, RecoveryTier.STOP})
+"""Tiers without a cost: an exhausted budget must not prevent an escalation or a stop."""
 
 
 def _is_too_near(plan: RecoveryPlan, context: RecoveryContext) -> bool:
-    """Whether a rollback goes back no further than the last one, which was in vain, and could go further.
+    """Return whether a rollback is shorter than the horizon although another hypothesis is far enough back.
 
-    The first of the hypotheses that are far enough is for the session to name; where it names none, each one
-    counts as it comes.
+    If no hypothesis is far enough back, no rollback counts as too short.
     """
     steps = context.run.steps
     back = rollback_horizon(
@@ -164,7 +164,7 @@ def _was_tried(
 
 
 def _list_undecided_votes(past_recoveries: Sequence[Recovery], step: int) -> list[Recovery]:
-    """The votes on the turn at ``step`` that came to nothing just now; a new turn may be voted on anew."""
+    """Return the latest consecutive votes on the turn at ``step`` that were not decided."""
     found: list[Recovery] = []
     for one in reversed(past_recoveries):
         sampled = any(isinstance(action, Sample) for action in one.plan.actions)
@@ -175,7 +175,7 @@ def _list_undecided_votes(past_recoveries: Sequence[Recovery], step: int) -> lis
 
 
 def select_standing(past_recoveries: Sequence[Recovery]) -> tuple[Recovery, ...]:
-    """Recoveries at steps that were not made anew since: a later one that went back further ends them."""
+    """Return the recoveries that no later rollback to an earlier step supersedes."""
     held: list[Recovery] = []
     for recovery in past_recoveries:
         if recovery.plan.undone:
@@ -185,13 +185,14 @@ def select_standing(past_recoveries: Sequence[Recovery]) -> tuple[Recovery, ...]
 
 
 def is_ineffective(recovery: Recovery, plan: RecoveryPlan, trigger: str) -> bool:
-    """Whether ``plan`` does over again what ``recovery`` did without success, or has not shown yet.
+    """Return whether ``plan`` repeats ``recovery``, which has not been confirmed.
 
-    A nudge is one and the same wherever it points: who ignored one hint about a loop ignores the next.
+    Hints and restarts for the same trigger count as equal at any step: an agent that ignored one hint about a
+    loop ignores the next one, too.
     """
     if recovery.outcome is RecoveryOutcome.CONFIRMED or recovery.plan.strategy != plan.strategy:
         return False
-    if plan.tier in (RecoveryTier.NUDGE, RecoveryTier.RESTART):
+    if plan.tier in (RecoveryTier.HINT, RecoveryTier.RESTART):
         return recovery.trigger == trigger
     if plan.tier is RecoveryTier.REPAIR:
         return recovery.plan.actions == plan.actions
@@ -199,16 +200,16 @@ def is_ineffective(recovery: Recovery, plan: RecoveryPlan, trigger: str) -> bool
 
 
 class PlanCost(TypedDict, total=False):
-    """What a plan takes from an account; see `Account.take`."""
+    """Arguments of `BudgetAccount.spend` for a plan."""
 
     rollback_to: int
-    nudge: bool
+    hint: bool
     samples: int
     repair: bool
 
 
 def compute_plan_cost(plan: RecoveryPlan) -> PlanCost:
-    """What carrying out a plan takes from the account of its run."""
+    """Return the cost of a plan in the budget account of its run."""
     if plan.tier in _TERMINAL_TIERS:
         return {}
     if plan.tier is RecoveryTier.RESTART:
@@ -221,5 +222,5 @@ def compute_plan_cost(plan: RecoveryPlan) -> PlanCost:
     elif plan.tier is RecoveryTier.REPAIR:
         price["repair"] = True
     elif not samples:
-        price["nudge"] = True
+        price["hint"] = True
     return price

@@ -1,4 +1,4 @@
-"""What a user decides about recovery: ladders (``on_fail``, strategies from the mildest on) and limits."""
+"""Recovery policy: escalation policies (``on_fail``, the mildest strategy first) and limits."""
 
 from __future__ import annotations
 
@@ -14,26 +14,25 @@ from agentguard.recover.planner import RecoveryPlanner
 from agentguard.recover.selective_redundancy import REDUNDANCY_TRIGGER, EscalationLevel, SelectiveRedundancy
 from agentguard.recover.strategy import RecoveryStrategy, strategies
 
-DEFAULT_ESCALATION: tuple[EscalationLevel, ...] = ("nudge", "rollback")
-"""What is done where a policy says nothing: neither rung can end a run that would have passed."""
+DEFAULT_ESCALATION: tuple[EscalationLevel, ...] = ("hint", "rollback")
+"""Default escalation policy; neither level can end a run that would have succeeded."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecoveryPolicy:
-    """How a guard recovers.
+    """Settings of a guard's recovery.
 
     Attributes:
-        on_fail: the ladder of all detectors that have none of their own.
-        ladders: detector name (or ``"acceptance"``) to its own ladder.
-        budget: what recoveries of one run may cost.
-        verification: how their outcome is judged.
-        threshold: probability from which a finding sets off a recovery, in (0, 1].
-        top_k: hypotheses of one diagnosis that may be acted on.
+        on_fail: escalation policy of all detectors that have none in ``escalations``.
+        escalations: escalation policy by detector name, or by ``"acceptance"`` for the acceptance test.
+        budget: limits of the recoveries of one run.
+        verification: verification of recovery outcomes.
+        threshold: probability from which a finding triggers a recovery, in (0, 1].
+        max_hypotheses: number of hypotheses of a diagnosis that the planner tries.
         on_guard_error: ``"fail_open"`` continues the run and ``"fail_closed"`` stops it if a part of the
-            guard
-            fails.
-        protect: turns on which candidates vote before their tools run, though nothing was found; None for
-            none.
+            guard fails.
+        redundancy: selection of turns on which candidates vote before their tools run, without a finding;
+            None disables it.
     """
 
     on_fail: EscalationLevel | Sequence[EscalationLevel] = DEFAULT_ESCALATION
@@ -46,7 +45,7 @@ class RecoveryPolicy:
     redundancy: SelectiveRedundancy | None = None
 
     def build_planner(self) -> RecoveryPlanner:
-        """Make the strategies. Raises ConfigError or UnknownPlugin if a ladder cannot be made."""
+        """Build the planner with its strategies. Raises ConfigError or UnknownPlugin if one is wrong."""
         if not 0 < self.threshold <= 1:
             raise ConfigError(f"recover: threshold is {self.threshold}, expected a number in (0, 1]")
         own = {name: build_escalation(rungs, trigger=name) for name, rungs in self.escalations.items()}
@@ -62,14 +61,14 @@ class RecoveryPolicy:
 def build_escalation(
     levels: EscalationLevel | Sequence[EscalationLevel], *, trigger: str
 ) -> tuple[RecoveryStrategy, ...]:
-    """Make the strategies of a ladder.
+    """Build the strategies of an escalation policy.
 
     Args:
-        rungs: one rung, or several from the mildest on.
-        of: whose ladder it is, for messages: a detector's name.
+        levels: one level, or several, the mildest first.
+        trigger: name of the detector, for error messages.
 
     Raises:
-        ConfigError: a rung is neither a name nor a name with options, or an option is wrong.
+        ConfigError: a level is neither a name nor a name with options, or an option is wrong.
         UnknownPlugin: no strategy has that name.
     """
     several = [levels] if isinstance(levels, str | Mapping) else list(levels)
@@ -85,7 +84,7 @@ def _build_strategy(level: object, trigger: str) -> RecoveryStrategy:
         return adapt_strategy(factory(**options))
     except AgentGuardError:
         raise
-    except Exception as error:  # a third party's factory may raise anything on options it does not expect
+    except Exception as error:  # the factory of a plug-in may raise anything for unexpected options
         raise ConfigError(f"on_fail of {trigger}: {name!r} cannot be made: {type(error).__name__}") from error
 
 

@@ -1,9 +1,9 @@
-"""How far back a rollback goes: not far at first, and three times as far each time that it was in vain.
+"""Rollback horizon: the minimum length of a rollback, which triples after each ineffective rollback.
 
-Which step was the root cause is not known for sure. Going back a little is cheap and keeps what was right;
-going back too little is in vain. Where the place is unknown, a search whose reach grows by a constant factor
-costs no more than a constant times what going there at once would have (Bentley and Yao, "An almost optimal
-algorithm for unbounded searching", 1976). What the localizer holds likely chooses the step within reach.
+The root cause is uncertain. A short rollback is cheap and keeps correct work, but one that is too short does
+not help. A search whose range grows by a constant factor costs at most a constant multiple of going directly
+to an unknown position (Bentley and Yao, "An almost optimal algorithm for unbounded searching", 1976). The
+localizer's hypotheses select the step within the horizon.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from agentguard.trajectory.model import Source, Step
 
 GROWTH_FACTOR = 3
 MIN_HORIZON = 3
-"""Steps that a run whose end was refused is taken back at first: where it went wrong nobody said."""
+"""Length of the first rollback after a refused end, for which the step of the failure is unknown."""
 CERTAIN_PROBABILITY = 0.5
-"""A step that the localizer holds likelier than not is gone to at once."""
+"""Probability from which a localized step is selected even beyond the next horizon."""
 
 REWIND_TIERS = frozenset(
     {RecoveryTier.TRUNCATE, RecoveryTier.FORK, RecoveryTier.COMPENSATE, RecoveryTier.RESTART}
@@ -30,16 +30,16 @@ REWIND_TIERS = frozenset(
 def rollback_horizon(
     past_recoveries: Sequence[Recovery], steps: int, *, min_horizon: int = 1, first_agent_step: int = 0
 ) -> int:
-    """Steps to go back, at least.
+    """Return the minimum number of steps to roll back.
 
-    A rollback was in vain if the run fails again before it got further beyond the furthest step it was
-    at than it had been taken back. If it got further, that is another failure; so is any in a run begun anew.
+    A rollback of *k* steps was ineffective if the run fails again at most *k* steps beyond the furthest step
+    that it had reached. A later failure counts as new, and so does any failure after a restart.
 
     Args:
-        history: recoveries of the run, the earliest first.
-        steps: length of the live line now.
-        nearest: steps to go back for a failure that is new.
-        first: the first step of an agent; a run that was taken back to it was begun again.
+        past_recoveries: recoveries of the run, the earliest first.
+        steps: current length of the branch.
+        min_horizon: steps to roll back for a new failure.
+        first_agent_step: first step of an agent; a rollback to it counts as a restart.
     """
     furthest = gone = 0
     for recovery in past_recoveries:
@@ -53,25 +53,28 @@ def rollback_horizon(
 
 
 def find_first_agent_step(steps: Sequence[Step]) -> int:
-    """Index of the first step that an agent took; 0 if none did."""
+    """Return the index of the first step of an agent; 0 if there is no such step."""
     return next((step.index for step in steps if step.source is Source.AGENT), 0)
 
 
 def select_rollback_step(
     ranked: Sequence[Hypothesis], trigger_hypothesis: Hypothesis, steps: Sequence[Step], horizon: int
 ) -> Hypothesis:
-    """The step to go back to, at least ``back`` steps from the end.
+    """Select the step of a rollback, at least ``horizon`` steps from the end.
 
     Args:
-        ranked: what the localizer holds likely.
-        own: what set the recovery off; lends its words to a step that nobody named.
-        steps: the live line, not empty.
-        back: see `reach`; at least 1.
+        ranked: hypotheses of the localizer.
+        trigger_hypothesis: hypothesis of the trigger; it supplies the text for a step without a hypothesis.
+        steps: steps of the current branch, not empty.
+        horizon: result of `rollback_horizon`; at least 1.
 
     Returns:
-        A step far enough back that the localizer holds likelier than not; else the likeliest one within reach
-        and not beyond the next reach, if it is twice as likely as any step by chance; else the agents' step
-        that is nearest within reach.
+        The first of these that exists:
+
+        - the most probable step beyond the horizon with at least `CERTAIN_PROBABILITY`;
+        - the most probable step between this horizon and the next, if it is more than twice as probable as a
+          random step;
+        - the nearest step of an agent beyond the horizon, or the first step of an agent.
     """
     count, begin = len(steps), find_first_agent_step(steps)
     near = max(begin, count - horizon)

@@ -1,4 +1,4 @@
-"""What a value may be read as, so that a JSON Schema allows it (draft 2020-12: types, enums, branches)."""
+"""Conversion of values to types that a JSON Schema permits (draft 2020-12: types, enums, branches)."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ _BOOLEANS = {"true": True, "false": False}
 
 
 def coercions(value: Any, schema: Mapping[str, Any], root: Mapping[str, Any], depth: int = 0) -> list[Any]:
-    """What ``value`` can be read as under a schema: itself if it is allowed, else what it says otherwise.
+    """Return the possible readings of ``value`` under a schema: the value itself if permitted, or conversions.
 
     Args:
         value: a JSON value.
-        schema: what is allowed; references are looked up in ``root``.
+        schema: schema of the value; references are resolved in ``root``.
         root: the whole schema.
-        depth: of nesting; nothing is mended below the sixth level.
+        depth: depth of nesting; values below the sixth level are not converted.
 
     Returns:
-        No value: it cannot be read at all. One: that is what it means. Several: nobody can say.
+        An empty list if the value cannot be converted, one reading if it is unambiguous, otherwise several.
     """
     rule = resolve_reference(schema, root)
     if depth > _MAX_DEPTH or not rule:
@@ -47,7 +47,7 @@ def coercions(value: Any, schema: Mapping[str, Any], root: Mapping[str, Any], de
 
 
 def resolve_reference(schema: Mapping[str, Any], root: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The schema behind local references; empty if a reference leads nowhere, or round in a circle."""
+    """Resolve local references of a schema; return an empty schema if one is broken or circular."""
     for _ in range(_MAX_DEPTH):
         target = schema.get("$ref") if isinstance(schema, Mapping) else None
         if target is None:
@@ -80,7 +80,7 @@ def _coerce_enum(value: Any, allowed: list[Any]) -> list[Any]:
 
 
 def _coerce_nested(value: Any, rule: Mapping[str, Any], root: Mapping[str, Any], depth: int) -> Any:
-    """The value with its parts mended where there is one way to read them."""
+    """Return the value with those nested values converted that have exactly one reading."""
     if isinstance(value, Mapping):
         properties = rule.get("properties") or {}
         return {
@@ -116,7 +116,7 @@ def _has_type(value: Any, kind: str) -> bool:
 
 
 def _convert(value: Any, kind: str) -> Any:
-    """The value as one of another type; None where it says no such thing."""
+    """Convert the value to another type; return None if that is not possible."""
     if kind == "string":
         written = isinstance(value, int | float) and not isinstance(value, bool)
         return canonicalize_json(value) if written else None

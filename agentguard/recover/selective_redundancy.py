@@ -1,8 +1,8 @@
-"""Selective protection: candidates vote only on the turns where an error would cost most.
+"""Selective redundancy: candidates vote only on the turns where an error would cost most.
 
-To ask several times for each turn multiplies the cost of a run. Most turns read, and a wrong one shows soon;
-so by default only those are protected whose calls have effects. Turns that are in doubt may be added:
-something was found that is likely, and not likely enough to act on.
+Several candidates for each turn would multiply the cost of a run. Most turns only read, and their errors show
+soon. So by default candidates vote only on turns whose calls have effects. The policy may add uncertain
+turns: those with a finding that is probable, but below the threshold of a recovery.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from agentguard.recover.tool_effects import EffectClass
 from agentguard.trajectory.model import Step
 
 REDUNDANCY_TRIGGER = "protection"
-"""The trigger's name where a turn is protected, and nothing was found."""
+"""Trigger name of a vote that selective redundancy starts without a finding."""
 
 EscalationLevel = str | Mapping[str, Any]
 
@@ -27,23 +27,23 @@ _HARMFUL_EFFECTS = (EffectClass.WRITE, EffectClass.DESTRUCTIVE)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SelectiveRedundancy:
-    """Which turns are protected, and how.
+    """Selection of the turns on which candidates vote, and the strategy of the vote.
 
     Attributes:
-        effects: effects of a turn's calls that protect it; a tool that nothing is declared of is destructive.
-        doubt: probability from which, up to the policy's threshold, a finding on the turn, or on the turn
-            before it, puts it in doubt; None protects none for doubt.
-        judge: let the guard's localizer judge each turn, too: its probability that the run fails counts as
-            doubt. That costs milliseconds a turn.
-        n, quorum: candidates, and how many must agree; see ``vote``.
+        effects: effect classes of calls that start a vote; an undeclared tool is destructive.
+        uncertainty_threshold: probability of a finding on the turn, or on the turn before it, from which
+            candidates vote although it is below the policy's threshold; None disables this criterion.
+        ask_localizer: also use the localizer's probability that the run fails as uncertainty. That costs
+            milliseconds per turn.
+        candidates, quorum: number of candidates, and how many must agree; see ``vote``.
         models: other models that vote; see ``n_version``.
-        by: another strategy that samples, as a rung, e.g. ``{"recovery_block": {"models": ["large"]}}``; then
-            n, quorum and models are not used.
-        on_fail: the ladder that is taken where the candidates do not agree. When nothing on it can be done,
-            the turn that most of them agree on is let through.
+        strategy: another strategy that requests candidates, as an escalation level, for example
+            ``{"recovery_block": {"models": ["large"]}}``; it replaces candidates, quorum and models.
+        on_fail: escalation policy if the candidates do not agree. If none of its levels has a plan, the turn
+            of the largest group is accepted.
 
     Raises:
-        ConfigError: nothing would be protected, or there is no such effect.
+        ConfigError: no turn would be selected, or an effect is unknown.
     """
 
     effects: Sequence[str] = _HARMFUL_EFFECTS
@@ -68,17 +68,17 @@ class SelectiveRedundancy:
             raise ConfigError("protect: the judge needs a doubt, the probability from which it counts")
 
     def list_levels(self) -> tuple[EscalationLevel, ...]:
-        """The ladder of protected turns: how they are protected, then what is done without agreement."""
+        """Return the escalation policy: the strategy of the vote, then the levels of ``on_fail``."""
         several = [self.on_fail] if isinstance(self.on_fail, str | Mapping) else list(self.on_fail)
         return (self._build_sampling_level(), *several)
 
     def explain(self, turn: Step, ledger: EffectLedger, uncertainty: float) -> str | None:
-        """Why a turn is protected, in a sentence; None if it is not.
+        """Return why candidates vote on a turn, as a sentence; None if they do not.
 
         Args:
-            turn: whose tools have not run.
-            ledger: what is declared of the tools.
-            doubt: the highest probability that something is wrong with it.
+            turn: turn whose tools have not run.
+            ledger: ledger with the declared effects of the tools.
+            uncertainty: the highest probability of an error in the turn.
         """
         for call in turn.tool_calls:
             effect = ledger.get_tool_effect(call.name).effect
@@ -98,5 +98,5 @@ class SelectiveRedundancy:
 
 
 def build_redundancy_finding(turn: Step, reason: str) -> Finding:
-    """That a turn is protected, as what sets off an election."""
+    """Build the finding that triggers a vote under selective redundancy."""
     return Finding(detector=REDUNDANCY_TRIGGER, step=turn.index, codes=(), probability=1.0, message=reason)

@@ -1,4 +1,4 @@
-"""What a tool does to the world, and when two calls are the same effect."""
+"""Declared effects of tools, and the identity of effects."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ from agentguard.errors import ConfigError
 
 
 class EffectClass(StrEnum):
-    """What repeating or leaving a call behind would mean."""
+    """Class of a tool's side effects."""
 
     READ = "read"
-    """Changes nothing: may be repeated and forgotten."""
+    """Changes nothing: the call may be repeated or discarded."""
     WRITE = "write"
-    """Adds something: must not be repeated; whether it can be undone is up to ``undo``."""
+    """Adds data: the call must not be repeated; ``undo`` may undo it."""
     DESTRUCTIVE = "destructive"
-    """May change or destroy what was there: must not be repeated, and an undo may not bring all back."""
+    """May change or destroy data: the call must not be repeated, and ``undo`` may not restore everything."""
 
 
 Undo = Callable[..., Any]
-"""Called with the arguments of the call as keywords, and ``result=`` if it takes that."""
+"""Undo function; receives the arguments of the call as keywords, and ``result=`` if it accepts that."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolEffect:
-    """What is declared of a tool.
+    """Declared effect of a tool.
 
     Attributes:
-        effect: its class.
-        idempotent: calling it again with the same arguments changes nothing more.
-        undo: undoes a call, if that can be done.
-        key: the arguments that tell one effect from another; empty means all of them.
+        effect: class of the effect.
+        idempotent: whether a repeated call with the same arguments changes nothing more.
+        undo: function that undoes a call, if there is one.
+        key: names of the arguments that identify an effect; empty means all arguments.
     """
 
     effect: EffectClass
@@ -45,14 +45,14 @@ class ToolEffect:
 
 
 UNKNOWN_TOOL_EFFECT = ToolEffect(effect=EffectClass.DESTRUCTIVE)
-"""A tool of which nothing is known: the cautious reading, which is that of MCP's defaults too."""
+"""Effect of an undeclared tool: the most cautious class, as in the defaults of MCP."""
 
 
 def from_annotations(annotations: Mapping[str, Any]) -> ToolEffect:
-    """Read the annotations of an MCP tool (Model Context Protocol, revision 2025-06-18, ``ToolAnnotations``).
+    """Parse the annotations of an MCP tool (Model Context Protocol, revision 2025-06-18, ``ToolAnnotations``).
 
-    A hint that is absent has the protocol's default: not read-only, destructive, not idempotent. The hints
-    are the server's own word; what a user declares outranks them.
+    A missing hint has the protocol's default: not read-only, destructive, not idempotent. The hints are
+    claims of the server; a declaration of the user takes precedence.
 
     Raises:
         ConfigError: a hint is neither true nor false.
@@ -67,10 +67,10 @@ def from_annotations(annotations: Mapping[str, Any]) -> ToolEffect:
 
 
 def compute_effect_key(tool: str, arguments: Mapping[str, Any], key_arguments: tuple[str, ...] = ()) -> str:
-    """SHA-256, in hex, over a tool and its canonical arguments.
+    """Return the hexadecimal SHA-256 of a tool and its canonical arguments.
 
-    Keys are sorted and ``1.0`` is ``1``, so that the same call written by a model in another way is the same
-    effect. ``of`` names the arguments that count; one that is absent from a call counts as null.
+    Keys are sorted and ``1.0`` becomes ``1``, so that a model may write the same call in different ways.
+    ``key_arguments`` names the arguments to include (by default all); a missing one counts as null.
     """
     chosen = {name: arguments.get(name) for name in key_arguments} if key_arguments else arguments
     plain = chosen if _CANONICAL_TYPES.issuperset(map(type, chosen.values())) else _normalize_numbers(chosen)
@@ -78,11 +78,11 @@ def compute_effect_key(tool: str, arguments: Mapping[str, Any], key_arguments: t
 
 
 _CANONICAL_TYPES = frozenset({str, int, bool, type(None)})
-"""Types of values that are even as they are; most arguments are of these alone."""
+"""Types that need no normalisation; most arguments have only these."""
 
 
 def _normalize_numbers(value: Any) -> Any:
-    """Whole floats as integers, at every depth."""
+    """Convert whole floats to integers at every depth."""
     if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
         return int(value)
     if isinstance(value, Mapping):

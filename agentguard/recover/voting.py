@@ -1,14 +1,14 @@
-"""Elections: of several candidates of one turn, the one that enough of them agree on.
+"""Votes: selection of the candidate of one turn on which enough candidates agree.
 
 N-modular redundancy with a majority voter (J. von Neumann, "Probabilistic logics and the synthesis of
 reliable organisms from unreliable components", 1956; R. E. Lyons and W. Vanderkulk, "The use of
-triple-modular redundancy to improve computer reliability", IBM Journal 6(2), 1962). Independent errors are
-outvoted; an error that the candidates have in common is not. Candidates are asked for in stages, no more at a
-time than may decide it (A. Bondavalli, F. Di Giandomenico, J. Xu, "Cost-effective and flexible scheme for
-software fault tolerance", Computer Systems Science and Engineering 8(4), 1993).
+triple-modular redundancy to improve computer reliability", IBM Journal 6(2), 1962). A majority outvotes
+independent errors, but not an error that the candidates have in common. Candidates are requested in stages,
+each with only as many as may decide the vote (A. Bondavalli, F. Di Giandomenico, J. Xu, "Cost-effective and
+flexible scheme for software fault tolerance", Computer Systems Science and Engineering 8(4), 1993).
 
-With a quorum of one, an election is the acceptance test of a recovery block: the first acceptable one is
-taken. Everything here is a function of its arguments.
+With a quorum of one, a vote is the acceptance test of a recovery block: the first acceptable candidate wins.
+All functions are pure.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from agentguard.trajectory.model import Step, ToolCall
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VoteCandidate:
-    """One candidate.
+    """Candidate of a vote.
 
     Attributes:
-        turn: what was proposed; None if the model that was asked failed.
-        unfit: why it has no vote, e.g. what the detectors foresee; empty if it has one.
+        turn: turn of the candidate; None if the model request failed.
+        rejection_reason: why the candidate has no vote, for example a finding; empty if it has one.
     """
 
     turn: Step | None
@@ -38,14 +38,14 @@ class VoteCandidate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VoteTally:
-    """How an election stands.
+    """Tally of a vote.
 
     Attributes:
-        winner: place of the candidate that is taken; None while it is undecided, and where nobody has won.
-        ask: how many more candidates are to be asked for; 0 once it is decided.
-        votes: how many agree with the leading candidate.
-        leader: place of the earliest candidate of the largest group; None if nobody has a vote.
-        reason: how it stands, in a sentence for a person.
+        winner: index of the accepted candidate; None if the vote is undecided or has no winner.
+        additional_candidates: number of candidates to request next; 0 when the vote is over.
+        votes: size of the largest group of equal candidates.
+        leader: index of the first candidate of that group; None if no candidate has a vote.
+        reason: explanation as a sentence for a person.
     """
 
     winner: int | None
@@ -56,13 +56,13 @@ class VoteTally:
 
 
 def to_ballot(turn: Step, ignored_arguments: Sequence[str] = ()) -> str:
-    """What a turn votes for: its calls in canonical form, in any order; else its text, case and spaces aside.
+    """Return the ballot of a turn: its calls in canonical form and order, or else its normalised text.
 
-    Empty for a turn that does nothing and says nothing.
+    The ballot of a turn without calls and text is empty.
 
     Args:
-        turn: one candidate.
-        ignore: names of arguments that do not count.
+        turn: turn of the candidate.
+        ignored_arguments: names of arguments that are not compared.
     """
     if turn.tool_calls:
         return " ".join(
@@ -75,8 +75,8 @@ def count_votes(candidates: Sequence[VoteCandidate], sample: Sample) -> VoteTall
     """Count the votes.
 
     Args:
-        candidates: those asked for so far, in the order of asking; at least one.
-        rule: how many are asked for at most, and how many must agree.
+        candidates: candidates so far, in the order of the requests; at least one.
+        sample: maximum number of candidates, and the quorum.
     """
     places = _map_ballots(candidates, sample)
     groups = Counter(places.values())
@@ -104,11 +104,11 @@ def count_votes(candidates: Sequence[VoteCandidate], sample: Sample) -> VoteTall
 
 
 def _map_ballots(candidates: Sequence[VoteCandidate], sample: Sample) -> dict[int, str]:
-    """Place of each candidate that has a vote to what it votes for."""
+    """Return the ballot of each candidate that has a vote, by its index."""
     made = {}
     for place, one in enumerate(candidates):
         if one.turn is not None and not one.rejection_reason and (vote := to_ballot(one.turn, sample.ignore)):
-            made[place] = vote if sample.quorum > 1 else str(place)  # nobody has to agree with anybody
+            made[place] = vote if sample.quorum > 1 else str(place)  # no agreement is needed
     return made
 
 

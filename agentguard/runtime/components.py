@@ -1,4 +1,4 @@
-"""From a policy, or what is given in code, to the parts of a guard."""
+"""Construction of a guard's components from a policy or from arguments."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GuardComponents:
-    """What a guard is made of; `Guard.override` replaces some for a while."""
+    """Components of a guard; `Guard.override` replaces some of them temporarily."""
 
     detectors: Mapping[str, Mapping[str, Any]] | None
     localizer: Localizer
@@ -60,18 +60,18 @@ class GuardComponents:
 
 
 SAFETY_ESCALATIONS = {
-    format_trigger(SafetyAction.CONDITION): "nudge",
-    format_trigger(SafetyAction.ESCALATE): ("hand_over", "stop"),
+    format_trigger(SafetyAction.CONDITION): "hint",
+    format_trigger(SafetyAction.ESCALATE): ("escalate", "stop"),
     format_trigger(SafetyAction.BLOCK): "stop",
 }
-"""How the actions of response safety are carried out, where a ladder under their name says nothing else."""
+"""Default escalation policies of the response safety actions; the recovery policy may replace them."""
 
 REPLACEABLE_COMPONENTS = frozenset(GuardComponents.__slots__) - {"session_config"}
-"""Parts that an override may replace."""
+"""Names of the components that an override may replace."""
 
 
 def attach_session_config(components: GuardComponents) -> GuardComponents:
-    """The parts with what live runs go by; a wrong ladder is an error now and not in a run."""
+    """Return the components with their session configuration; a wrong escalation policy raises here."""
     recover, specs, deadline = components.recover, components.detectors, components.detector_deadline_s
     if components.safety is not None:
         recover = replace(recover, escalations={**SAFETY_ESCALATIONS, **recover.escalations})
@@ -112,7 +112,7 @@ _NO_OBSERVERS: tuple[RunEndObserver, ...] = ()
 
 
 def _record_acceptance(components: GuardComponents) -> AcceptanceFunction | None:
-    """The acceptance test; with a store, one whose record is kept there."""
+    """Return the acceptance test; with a store, wrap it to write its record there."""
     if components.accept is None or components.store is None:
         return components.accept
     from agentguard.recover.acceptance.persistence import record_acceptance
@@ -122,7 +122,7 @@ def _record_acceptance(components: GuardComponents) -> AcceptanceFunction | None
 
 
 def _correct_localizer(components: GuardComponents, localizer: Localizer) -> Localizer:
-    """A localizer; with a store, corrected by what people said there of its diagnoses."""
+    """Return the localizer; with a store, wrap it to recalibrate by the stored feedback on diagnoses."""
     if components.store is None:
         return localizer
     from agentguard.localize.recalibration import RecalibratedLocalizer
@@ -131,14 +131,14 @@ def _correct_localizer(components: GuardComponents, localizer: Localizer) -> Loc
 
 
 def _discard_receipt(receipt: object) -> None:
-    """A run does not wait for what is written behind it; what is lost is counted by the store."""
+    """Ignore the receipt of a background write: the run does not wait for it, the store counts losses."""
 
 
 DetectorOptions = Mapping[str, Mapping[str, Any] | None]
 
 
 def build_localizer(name: str, options: Mapping[str, Any]) -> Localizer:
-    """Make a localizer that needs no training of its own. Raises ConfigError or UnknownPlugin."""
+    """Build a localizer that needs no training. Raises ConfigError or UnknownPlugin."""
     made = get_localizer_registry().get(name)(**options)
     if not hasattr(made, "locate"):
         raise ConfigError(f"localizer {name!r} learns from annotated runs: fit it first, or name another")
@@ -146,7 +146,7 @@ def build_localizer(name: str, options: Mapping[str, Any]) -> Localizer:
 
 
 def build_policy_localizer(policy: Policy, judge: Judge | None) -> Localizer:
-    """The policy's localizer; one that asks a judge, and names none itself, asks the policy's."""
+    """Build the policy's localizer; it uses the policy's judge if it needs one and configures none itself."""
     from agentguard.localize.llm.base import JUDGE_METHODS
 
     settings = policy.resolve_localizer()
@@ -158,7 +158,7 @@ def build_policy_localizer(policy: Policy, judge: Judge | None) -> Localizer:
 
 
 def build_policy_judge(policy: Policy) -> Judge | None:
-    """The policy's judge, if it has one; nothing is connected here."""
+    """Build the policy's judge, if it has one, without opening a connection."""
     if policy.judge is None:
         return None
     from agentguard.judge.factory import build_judge
@@ -167,7 +167,7 @@ def build_policy_judge(policy: Policy) -> Judge | None:
 
 
 def build_response_safety(policy: Policy, judge: Judge | None) -> ResponseSafety | None:
-    """What the policy says of response safety. Raises ConfigError where one judge alone would decide."""
+    """Build the policy's response safety. Raises ConfigError if a single judge would decide."""
     given = policy.safety
     if given is None or judge is None or policy.judge is None:
         return None
@@ -184,19 +184,19 @@ def build_response_safety(policy: Policy, judge: Judge | None) -> ResponseSafety
 
 
 def select_detectors(policy: Policy) -> dict[str, Mapping[str, Any]] | None:
-    """The detectors a policy asks for: all but those switched off, or just those in ``only``."""
+    """Return the policy's detectors: those in ``enabled_detectors``, by default all, except disabled ones."""
     if not policy.detectors and policy.enabled_detectors is None:
         return None
     names = detectors().names() if policy.enabled_detectors is None else policy.enabled_detectors
     off = {name for name, options in policy.detectors.items() if options is False}
     unknown = set(policy.detectors) - set(detectors().names())
     for name in sorted(unknown):
-        detectors().get(name)  # raises UnknownPlugin with the names there are
+        detectors().get(name)  # raises UnknownPlugin with the registered names
     return {name: policy.get_detector_options(name) for name in names if name not in off}
 
 
 def build_recovery_policy(policy: Policy) -> RecoveryPolicy:
-    """What the policy says of recovery."""
+    """Build the recovery policy."""
     given = policy.recover
     safety = {} if policy.safety is None else policy.safety.list_escalations()
     return RecoveryPolicy(
@@ -215,14 +215,14 @@ def build_recovery_policy(policy: Policy) -> RecoveryPolicy:
 def build_tool_effect(
     *, effect: str, idempotent: bool, key: Sequence[str], undo: Undo | None = None
 ) -> ToolEffect:
-    """What a tool does to the world. Raises ConfigError on an effect that there is none of."""
+    """Build the declaration of a tool's effect. Raises ConfigError if the effect is unknown."""
     if effect not in set(EffectClass):
         raise ConfigError(f"tool: effect is {effect!r}, expected one of {', '.join(EffectClass)}")
     return ToolEffect(effect=EffectClass(effect), idempotent=idempotent, undo=undo, key=tuple(key))
 
 
 def validate_detectors(detector_options: DetectorOptions | None) -> dict[str, Mapping[str, Any]] | None:
-    """Detectors with their options; each is made once, so that a wrong option is an error now."""
+    """Return the detectors with their options; build each one once, so that a wrong option raises here."""
     if detector_options is None:
         return None
     held = {name: dict(options or {}) for name, options in detector_options.items()}

@@ -1,4 +1,4 @@
-"""The registry of integrations, by name; a guard makes them without importing any framework itself."""
+"""Registry of integrations by name; a guard builds them without importing any framework itself."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from agentguard.plugins import Registry
 
 
 def integration_registry() -> Registry[Callable[..., Any]]:
-    """The registry of integrations: those in ``agentguard.integrations`` and installed ones."""
+    """Return the registry of integrations: the built-in ones and installed plug-ins."""
     return _INTEGRATIONS
 
 

@@ -1,4 +1,4 @@
-"""From what was found to what is held likely, while the run goes on."""
+"""Diagnosis of a live run: findings and localizer results as ranked hypotheses."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from agentguard.trajectory.model import Step
 
 
 def most_severe(findings: Sequence[Finding], threshold: float) -> Finding | None:
-    """The likeliest finding that is likely enough to act on, if any."""
+    """Return the finding with the highest probability at or above the threshold, if there is one."""
     likely = [finding for finding in findings if finding.probability >= threshold]
     return max(likely, key=lambda finding: finding.probability, default=None)
 
 
 def build_refusal_finding(reason: str, steps: int) -> Finding:
-    """What an acceptance test says of a run of ``steps`` steps, as a finding."""
+    """Build the finding for an acceptance test that refused a run of ``steps`` steps."""
     return Finding(
         detector=ACCEPTANCE_TRIGGER,
         step=max(0, steps - 1),
@@ -37,7 +37,7 @@ def build_refusal_finding(reason: str, steps: int) -> Finding:
 
 
 def to_hypothesis(finding: Finding, agent: str) -> Hypothesis:
-    """A finding taken as the root cause."""
+    """Convert a finding to the hypothesis that its step is the root cause."""
     codes = (code.partition(":")[2] for code in finding.codes if code.startswith("agent_error:"))
     return Hypothesis(
         step=finding.step,
@@ -52,7 +52,7 @@ def to_hypothesis(finding: Finding, agent: str) -> Hypothesis:
 
 
 def annotate_reason(trigger: Finding, hypothesis: Hypothesis) -> Hypothesis:
-    """A hypothesis that also says what the acceptance test said: where it went wrong, and what is missing."""
+    """Put the reason of the acceptance test before the reason of the hypothesis."""
     if hypothesis.reason == trigger.message:
         return hypothesis
     return replace(
@@ -63,16 +63,17 @@ def annotate_reason(trigger: Finding, hypothesis: Hypothesis) -> Hypothesis:
 def rank_candidates(
     trigger: Finding, ranked: Sequence[Hypothesis], past_recoveries: Sequence[Recovery], steps: Sequence[Step]
 ) -> tuple[Hypothesis, ...]:
-    """What may have caused a failure of a run that goes on, in the order in which to try it.
+    """Rank the candidates for the root cause of a failure in a live run, in the order in which to try them.
 
-    Where something was found, that place comes first, then what is far enough back if rollbacks to near it
-    were in vain. An acceptance test says that a run failed and not where: the step within reach comes first.
+    - The step of a finding comes first. If rollbacks near it did not help, an earlier step comes second.
+    - A refusal by the acceptance test has no step. The most likely step within the rollback horizon comes
+      first.
 
     Args:
-        trigger: what was found.
-        ranked: what the localizer holds likely.
-        history: recoveries so far.
-        steps: the live line, not empty.
+        trigger: the finding that triggers the recovery.
+        ranked: hypotheses of the localizer.
+        past_recoveries: recoveries so far.
+        steps: steps of the current branch, not empty.
     """
     own, count, first = (
         to_hypothesis(trigger, steps[trigger.step].agent),
@@ -93,7 +94,7 @@ def rank_candidates(
 def build_live_diagnosis(
     run_id: str, hypotheses: tuple[Hypothesis, ...], findings: Sequence[Finding]
 ) -> Diagnosis:
-    """A diagnosis to act on, of a run that has not ended."""
+    """Build the diagnosis of a run that has not ended."""
     return Diagnosis(
         trajectory_id=run_id,
         method="live",

@@ -1,4 +1,4 @@
-"""A run that has passed: what happened in it is kept, and nothing can be done about it any more."""
+"""Passive session: it records the events of a run and never returns a plan."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from agentguard.trajectory.model import Step, Trajectory
 
 _NO_CAPABILITIES: Final = Capabilities()
 _EMPTY_LEDGER: Final = EffectLedger()
-"""Of all such runs: nothing is ever entered in it."""
+"""Shared by all passive sessions: they make no entries."""
 
 _ALWAYS_RUN: Final = EffectClaim(
     decision=ExecutionDecision.RUN, effect=Effect(key="", occurrence=0, tool="", arguments={}, step=0)
@@ -23,27 +23,27 @@ _ALWAYS_RUN: Final = EffectClaim(
 
 
 class StepSink(Protocol):
-    """Takes the steps of a run as they are, and its end."""
+    """Receiver of the steps of a run and of its end."""
 
     def add(self, step: Step) -> None:
-        """Take the next step."""
+        """Receive the next step."""
         ...
 
     def end(self) -> None:
-        """The run has ended."""
+        """Receive the end of the run."""
         ...
 
 
 class PassiveSession(Session):
-    """The session of such a run: its events are those of a `Session`, and none leads to a plan.
+    """Session that only records: its events are those of a `Session`, and none leads to a plan.
 
-    Nothing of what a session has for acting is made (a budget, a ledger, candidates): most runs that pass are
-    two steps long. No detector looks on: whoever takes the run has them look at it once it has ended.
+    It creates neither a budget account nor its own ledger, since most such runs have only two steps. No
+    detector runs during the session; the receiver of the steps runs the detectors after the end.
 
     Args:
-        rules: whose ``at_end`` is told of the run.
+        config: configuration whose ``run_end_observers`` are called at the end.
         meta: the run without steps.
-        passed: takes what happens.
+        sink: receiver of the steps.
     """
 
     def __init__(self, config: SessionConfig, meta: Trajectory, sink: StepSink) -> None:
@@ -57,34 +57,34 @@ class PassiveSession(Session):
 
     @property
     def run(self) -> Trajectory:
-        """The run as it is now."""
+        """The run as recorded so far."""
         return replace(self._meta, steps=tuple(self._steps))
 
     def __len__(self) -> int:
-        """Steps so far."""
+        """Return the number of steps so far."""
         return len(self._steps)
 
     def check_boundary(self) -> RecoveryPlan | None:
-        """Nothing is to be done."""
+        """Return None: a passive session has no plans."""
         return None
 
     def begin_tool(self, tool: str, arguments: Mapping[str, Any]) -> EffectClaim:
-        """The tool has run already."""
+        """Return a claim that permits the call, since the tool has already run."""
         del tool, arguments
         return _ALWAYS_RUN
 
     def end_tool(self, claim: EffectClaim, result: str, *, is_refused: bool = False) -> None:
-        """What it returned is in the step."""
+        """Do nothing: the step contains the result."""
 
     def commit(self, turn: Step) -> Step:
-        """Take in a step; returns it with its number."""
+        """Record a step and return it with its index."""
         step = turn.with_index(len(self._steps))
         self._steps.append(step)
         self._sink.add(step)
         return step
 
     def end(self, *, is_refusable: bool = True) -> None:
-        """The run has ended."""
+        """End the run; a second call does nothing."""
         del is_refusable
         if self.has_ended:
             return

@@ -1,6 +1,6 @@
-"""What becomes of a turn whose tools have not run: let through, refused, repaired, or voted on.
+"""Evaluation of a turn before its tools run: the guard accepts, rejects or repairs it, or starts a vote.
 
-A part of `agentguard.runtime.session.Session`, which holds its lock around each call.
+This is a part of `agentguard.runtime.session.Session`. The session holds its lock around each call.
 """
 
 from __future__ import annotations
@@ -26,13 +26,14 @@ from agentguard.trajectory.model import Source, Step
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VoteResult:
-    """How an election goes on.
+    """Result of one round of a vote.
 
     Attributes:
-        more: further candidates to ask for, each in its way; the other fields say nothing yet.
-        turn: the turn to go on with; None if there is a plan.
-        place: which of the candidates it is, from 0, the proposed turn.
-        plan: what is done instead, since the candidates did not agree: as `Session.propose` would return it.
+        variants: variants for which to request further candidates. If not empty, the vote is still open and
+            the other fields have no meaning.
+        turn: the turn with which the run continues; None if there is a plan.
+        candidate_index: index of that turn among the candidates. Index 0 is the proposed turn.
+        plan: the plan to carry out because the candidates did not agree, as from `Session.propose`.
     """
 
     variants: tuple[SampleVariant, ...] = ()
@@ -42,7 +43,7 @@ class VoteResult:
 
 
 _SCHEMA_DETECTOR = "schema_violation"
-"""Whose ladder says whether calls of candidates are repaired: the detector of those that fit no schema."""
+"""Detector whose escalation policy decides whether the calls of candidates are repaired."""
 
 _DISAGREEMENT_CORRECTION = (
     "Independent answers to this step did not agree. Check each argument against what was asked and what was "
@@ -52,7 +53,7 @@ _DISAGREEMENT_CORRECTION = (
 
 @dataclass(slots=True, kw_only=True)
 class _OpenVote:
-    """An election that goes on."""
+    """Vote that is not decided yet."""
 
     turn: Step
     trigger: Finding
@@ -63,10 +64,10 @@ class _OpenVote:
 
 
 class PendingTurn:
-    """The turns of one session that are not committed.
+    """Uncommitted turn of one session.
 
     Args:
-        course: of that session.
+        state: state of the session's run.
     """
 
     def __init__(self, state: RunState) -> None:
@@ -78,12 +79,12 @@ class PendingTurn:
         self._repair_messages: list[str] = []
         self._unsent_messages: list[str] = []
         self.uncertainty = 0.0
-        """The highest probability below the threshold of what was found on the last step."""
+        """Highest probability of a finding on the last step; 0 if there is no finding."""
         self.skipped_votes = 0
-        """Turns that should have been voted on, and were not since the budget was spent."""
+        """Number of due votes that were skipped, for example because the budget was exhausted."""
 
     def evaluate(self, turn: Step) -> RecoveryPlan | None:
-        """As `Session.propose`; the turn has its number."""
+        """Implement `Session.propose`; the turn has its step index."""
         course, self._open_vote = self._state, None
         if _compute_signature(turn) != self._expected_signature:
             self._reset_annotations()
@@ -97,7 +98,7 @@ class PendingTurn:
         return self._repair_below_threshold(turn, found) or self._start_redundancy_vote(turn, found)
 
     def count_votes(self, plan: RecoveryPlan, candidates: Sequence[Step | None]) -> VoteResult:
-        """As `Session.elect`."""
+        """Implement `Session.count_votes`."""
         held = self._open_vote
         if held is None or held.plan is not plan:
             raise RecoveryError("elect: this plan has no election that goes on; propose the turn first")
@@ -116,11 +117,14 @@ class PendingTurn:
         return self._accept_candidate(held, state, state.winner, candidates[state.winner])
 
     def schedule_vote(self, plan: RecoveryPlan, trigger: Finding) -> None:
-        """The next turn is voted on: it takes the place of one that was taken back."""
+        """Schedule a vote on the next turn, which replaces a turn that was rolled back."""
         self._scheduled_vote = (plan, trigger)
 
     def take_annotations(self, turn: Step) -> dict[str, Any]:
-        """What to keep with a turn that is committed now; what the agent is to be told of it is news then."""
+        """Return and clear the annotations of the turn that is committed now.
+
+        Queue the turn's repair messages for the next boundary.
+        """
         if turn.source is not Source.AGENT:
             return {}
         marks, self._annotations = self._annotations, {}
@@ -129,13 +133,16 @@ class PendingTurn:
         return marks
 
     def queue_message(self, text: str) -> None:
-        """Something that the agent is to be told at the next boundary."""
+        """Queue a message to the agent for the next boundary."""
         self._unsent_messages.append(text)
 
     def attach_messages(self, plan: RecoveryPlan | None) -> RecoveryPlan | None:
-        """The plan of a boundary with what the agent is to be told of repairs; it may be that alone."""
+        """Return the plan with the queued messages in front; without a plan, return one that only sends them.
+
+        Drop the messages if the plan rolls back steps.
+        """
         news, self._unsent_messages = self._unsent_messages, []
-        if not news or (plan is not None and plan.undone):  # what was repaired is taken back, too
+        if not news or (plan is not None and plan.undone):  # the rollback also discards the repaired steps
             return plan
         tells = tuple(SendMessage(text=text) for text in news)
         self._state._pending_messages += news
@@ -151,7 +158,7 @@ class PendingTurn:
         self._expected_signature, self._annotations, self._repair_messages = (), {}, []
 
     def _repair_below_threshold(self, turn: Step, findings: Sequence[Finding]) -> RecoveryPlan | None:
-        """A repair where it needs less certainty than the policy's threshold, since it costs nothing."""
+        """Plan a response below the policy's threshold, if an escalation level permits that."""
         planner = self._state.config.planner
         mild = [one for one in findings if planner.get_min_confidence(one.detector) <= one.probability]
         trigger = max(mild, key=lambda one: one.probability, default=None)
@@ -162,7 +169,7 @@ class PendingTurn:
         )
 
     def _start_redundancy_vote(self, turn: Step, findings: Sequence[Finding]) -> RecoveryPlan | None:
-        """An election where nothing was found, but an error would cost much, or is not unlikely."""
+        """Start a vote if selective redundancy covers the turn, although no finding triggers a recovery."""
         course, protect = self._state, self._state.config.redundancy
         if protect is None or not course.capabilities.sample:
             return None
@@ -180,7 +187,7 @@ class PendingTurn:
             return None
         first = self._evaluate_candidate(turn, trigger, plan)
         if count_votes([first], sample).winner == 0:
-            return None  # the primary of a recovery block was accepted: there is nothing to elect
+            return None  # the acceptance test of a recovery block accepted the primary: no vote is needed
         return self._start_vote(turn, plan, trigger, first)
 
     def _estimate_failure(self, turn: Step) -> float:
@@ -194,7 +201,7 @@ class PendingTurn:
     def _plan_response(
         self, turn: Step, trigger: Finding, *, trigger_probability: float | None = None
     ) -> RecoveryPlan | None:
-        """What is done about a turn; None if nothing can be before its tools run."""
+        """Return the plan that answers a finding on a turn; None if it must wait until the tools have run."""
         course = self._state
         plan: RecoveryPlan | None = course._run_safely(
             lambda: self._build_plan(turn, trigger, trigger_probability)
@@ -206,7 +213,7 @@ class PendingTurn:
         if _find_sample(plan) is not None and not plan.undone:
             return self._start_vote(turn, plan, trigger)
         if not any(isinstance(action, Reject | Escalate | Stop) for action in plan.actions):
-            return None  # the boundary after the tools sees to it
+            return None  # the next boundary handles the finding, after the tools have run
         self._reset_annotations()
         course.account.spend(**compute_plan_cost(plan))
         course._record_recovery(plan, trigger.detector, discarded_steps=(turn,))
@@ -231,7 +238,7 @@ class PendingTurn:
         )
 
     def _apply_repair(self, turn: Step, plan: RecoveryPlan, trigger: Finding) -> RecoveryPlan:
-        """The turn is repaired; the agent is told of it once the turn is committed."""
+        """Record the repair of a turn; the message to the agent is queued when the turn is committed."""
         course = self._state
         repairs = [action for action in plan.actions if isinstance(action, Repair)]
         course.account.spend(**compute_plan_cost(plan))
@@ -262,7 +269,7 @@ class PendingTurn:
         return plan
 
     def _start_scheduled_vote(self, turn: Step, plan: RecoveryPlan, trigger: Finding) -> RecoveryPlan | None:
-        """The election on a turn that takes the place of one that was taken back."""
+        """Start the vote on a turn that replaces one that was rolled back."""
         sample = _find_sample(plan)
         if sample is None or self._state.account.find_exceeded_limit(samples=sample.n - 1) is not None:
             self.skipped_votes += 1
@@ -272,7 +279,7 @@ class PendingTurn:
         return self._start_vote(turn, anew, replace(trigger, step=turn.index))
 
     def _evaluate_candidate(self, turn: Step | None, trigger: Finding, plan: RecoveryPlan) -> VoteCandidate:
-        """A candidate with what speaks against it: what is foreseen, and the strategy's own test."""
+        """Check a candidate with the detectors and with the strategy's acceptance test."""
         course = self._state
         if turn is None:
             return VoteCandidate(turn=None, rejection_reason="the model that was asked failed")
@@ -290,7 +297,7 @@ class PendingTurn:
         return VoteCandidate(turn=turn, rejection_reason=said if isinstance(said, str) else refused)
 
     def _record_vote(self, vote: _OpenVote, tally: VoteTally) -> None:
-        """Keep what the election has cost, and the candidates that were not taken."""
+        """Record the cost of the vote, and the rejected candidates as abandoned branches."""
         course, asked = self._state, vote.candidates[1:]
         kept = 0 if tally.winner is None else tally.winner
         left = [(place, one.turn) for place, one in enumerate(vote.candidates) if place != kept and one.turn]
@@ -317,10 +324,10 @@ class PendingTurn:
     def _accept_candidate(
         self, vote: _OpenVote, tally: VoteTally, candidate_index: int, original: Step | None
     ) -> VoteResult:
-        """The candidate that is gone on with; ``given`` is what its model said, before it was repaired."""
+        """Accept a candidate; ``original`` is the turn as its model returned it, before repairs."""
         turn = vote.candidates[candidate_index].turn or vote.turn
         if candidate_index:
-            self._reset_annotations()  # what was repaired was another turn
+            self._reset_annotations()  # they describe the proposed turn, not this candidate
         self._expected_signature = _compute_signature(turn)
         self._annotations["elected"] = {
             "strategy": vote.plan.strategy,
@@ -338,7 +345,10 @@ class PendingTurn:
     def _resolve_undecided(
         self, vote: _OpenVote, tally: VoteTally, candidates: Sequence[Step | None]
     ) -> VoteResult:
-        """The next rung; where there is none, what most of them want."""
+        """Plan the next escalation level for a failed vote; if there is no plan, accept a candidate.
+
+        Under selective redundancy this is the leading candidate, otherwise the proposed turn.
+        """
         trigger = vote.trigger
         if trigger.detector == REDUNDANCY_TRIGGER:
             trigger = replace(
@@ -353,9 +363,9 @@ class PendingTurn:
         return self._accept_candidate(vote, tally, place, candidates[place])
 
     def _repair_candidate(self, turn: Step) -> Step:
-        """A candidate with its calls repaired where they can be read in one way, if the policy repairs calls.
+        """Repair the unambiguous errors in a candidate's calls, if the policy repairs calls.
 
-        Else those who say the same in another form would not agree.
+        Without the repair, equal calls in different forms would not count as agreement.
         """
         course = self._state
         strategy = course.config.planner.find_strategy(_SCHEMA_DETECTOR, "roll_forward")
@@ -372,5 +382,5 @@ def _find_sample(plan: RecoveryPlan | None) -> Sample | None:
 
 
 def _compute_signature(turn: Step) -> tuple[Any, ...]:
-    """What of a turn an integration may not change between a repair or an election and the commit."""
+    """Return the parts of a turn that must not change between a repair or vote and the commit."""
     return turn.content, tuple((call.name, call.arguments) for call in turn.tool_calls)

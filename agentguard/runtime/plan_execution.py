@@ -1,4 +1,4 @@
-"""A plan carried out on the record of a run: what it undoes is left, what it repairs is repaired."""
+"""Execution of a plan on the record of a run: rollback and repairs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from agentguard.runtime.step_annotations import apply_committed_repairs
 
 
 def apply_plan(state: RunState, pending_turn: PendingTurn, plan: RecoveryPlan, trigger: Finding) -> None:
-    """Charge for a plan, note it as a recovery, and make the record and the ledger agree with it."""
+    """Charge the cost of a plan, record it as a recovery, and update the record and the ledger."""
     keep = len(state)
     state.account.spend(**compute_plan_cost(plan))
     state._apply_messages(plan)

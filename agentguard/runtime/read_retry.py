@@ -1,8 +1,7 @@
-"""Reads that failed, made once more: what a tool declared ``read`` returned, where that is broken.
+"""Retry of reads whose result is broken.
 
-A part of `agentguard.runtime.session.Session`. Only a tool that is declared to change nothing is called
-again;
-one that nothing is declared of counts as destructive.
+This is a part of `agentguard.runtime.session.Session`. The guard only retries a tool with the declared effect
+``read``; an undeclared tool counts as destructive.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from agentguard.runtime.run_state import RunState
 from agentguard.trajectory.model import Step
 
 _PERMANENT_KINDS = frozenset({ToolErrorKind.REJECTED, ToolErrorKind.NO_ACTION})
-"""Answers that say no: the same question gets the same answer."""
+"""Errors that a retry does not change."""
 
 _TRUNCATION_PATTERN = re.compile(
     r"[\[(<]\s*(?:output |response |result )?truncated\s*[\])>]\s*\Z", re.IGNORECASE
@@ -33,11 +32,11 @@ _TRUNCATION_PATTERN = re.compile(
 
 
 def find_read_fault(text: str, *, has_failed: bool | None = None) -> str:
-    """What is wrong with a result, in a word or two; empty if nothing is.
+    """Return the fault of a tool result in one or two words; empty if there is no fault.
 
     Args:
-        text: what the tool returned, or said when it failed.
-        failed: whether it is known to have failed, or not to have.
+        text: result or error text of the tool.
+        has_failed: whether the call has failed; None if unknown.
     """
     bare = text.strip()
     found = match_error(to_lower(text), flag=has_failed)
@@ -51,7 +50,7 @@ def find_read_fault(text: str, *, has_failed: bool | None = None) -> str:
 
 
 def _is_truncated_json(text: str) -> bool:
-    """Whether a text begins as JSON and ends before its end."""
+    """Return whether a text is the beginning of an incomplete JSON document."""
     close = {"{": "}", "[": "]"}.get(text[0])
     if close is None or text.endswith(close):
         return False
@@ -63,14 +62,14 @@ def _is_truncated_json(text: str) -> bool:
 
 
 TRIGGER = "tool_error"
-"""Whose ladder says whether reads are made once more: the detector of results that are no good."""
+"""Detector whose escalation policy decides whether reads are retried."""
 
 _FAILURE_CODES = ("agent_error:system.tool_execution_error", "fault_model:response")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _RetriedRead:
-    """A read that was made twice."""
+    """Retried read with both results."""
 
     tool: str
     reason: str
@@ -80,11 +79,11 @@ class _RetriedRead:
 
 
 class ReadRetry:
-    """The reads of one session's turn.
+    """Retried reads in the current turn of one session.
 
     Args:
-        course: of that session.
-        tell: takes what the agent is to be told at the next boundary.
+        state: state of the session's run.
+        queue_message: function that queues a message to the agent for the next boundary.
     """
 
     def __init__(self, state: RunState, queue_message: Callable[[str], None]) -> None:
@@ -92,16 +91,16 @@ class ReadRetry:
         self._retried_reads: list[_RetriedRead] = []
 
     def reset(self) -> None:
-        """Another turn is proposed: what was not committed is forgotten."""
+        """Discard the retries of the previous turn if it was not committed."""
         self._retried_reads = []
 
     def get_retry_reason(self, claim: EffectClaim, text: str, *, has_failed: bool | None = None) -> str:
-        """Why a read is to be made once more, in a word or two; empty if it is not.
+        """Return the reason for a retry of a read in one or two words; empty if the guard does not retry it.
 
         Args:
-            claim: what `Session.begin_tool` gave for it.
-            text: what it returned, or what the tool said when it raised.
-            failed: whether it is known to have failed, or not to have.
+            claim: the call's claim from `Session.begin_tool`.
+            text: result or error text of the tool.
+            has_failed: whether the call has failed; None if unknown.
         """
         course, tool = self._state, claim.effect.tool
         if (
@@ -118,7 +117,7 @@ class ReadRetry:
     def record_retry(
         self, claim: EffectClaim, before: str, after: str, *, has_failed: bool | None = None
     ) -> bool:
-        """Tell what a read returned the second time; True if that takes the place of the first result."""
+        """Record the result of a retry; return True if it replaces the first result."""
         course = self._state
         why = find_read_fault(before, has_failed=True)
         mended = not find_read_fault(after, has_failed=has_failed)
@@ -129,14 +128,14 @@ class ReadRetry:
         return mended
 
     def build_annotations(self, step: Step) -> list[dict[str, Any]]:
-        """Keep the reads of a turn that is committed now as recoveries; returns the marks of its step."""
+        """Record the retries of a committed turn as recoveries; return the annotations of its step."""
         made, self._retried_reads = self._retried_reads, []
         marks, used = [], set[int]()
         for one in made:
             text = one.after if one.is_repaired else one.before
             place = next((i for i in _find_observations(step, one.tool, text) if i not in used), None)
             if place is None:
-                continue  # another took its place, such as a middleware that rewrites results
+                continue  # something replaced the result, for example a middleware that rewrites results
             used.add(place)
             self._record_recovery(step, place, one)
             if one.is_repaired:
@@ -164,6 +163,9 @@ class ReadRetry:
 
 
 def _find_observations(step: Step, tool: str, text: str) -> list[int]:
-    """Where among the observations a tool's result stands; a failed one may be worded by the framework."""
+    """Return the indices of the observations with a tool's result.
+
+    If no observation has this text, return those of the tool: the framework may reword an error.
+    """
     of_tool = [i for i, seen in enumerate(step.observations) if seen.tool in (tool, None)]
     return [i for i in of_tool if step.observations[i].content == text] or of_tool

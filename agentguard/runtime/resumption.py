@@ -1,8 +1,12 @@
-"""Going on with a run whose process died: what it had spent, what was tried, what is still to be said.
+"""Resumption of a run whose process died.
 
-The steps and the lines that were left come back with the recorder, effects with the ledger. What else a
-session knew follows from the recoveries that were kept: the account, the ladder's rungs that were tried, the
-tools that were taken away, and what the agent had not been told yet.
+The recorder restores the steps and the abandoned branches, the ledger restores the effects.
+The rest of the session's state is derived from the stored recoveries:
+
+- the used budget,
+- the escalation levels that were tried,
+- the disabled tools,
+- the messages that the agent has not received yet.
 """
 
 from __future__ import annotations
@@ -30,7 +34,7 @@ if TYPE_CHECKING:
 
 
 def start_stored_run(store: Store, meta: Trajectory) -> RunRecorder:
-    """A recorder of a new run that is written behind; what is stored under its id is replaced."""
+    """Return a recorder that writes a new run to the store in the background and replaces any stored run."""
     from agentguard.store.db.rows import ClearRunRow
     from agentguard.store.event_sink import StoreEventSink
 
@@ -39,11 +43,11 @@ def start_stored_run(store: Store, meta: Trajectory) -> RunRecorder:
 
 
 def resume_stored_run(store: Store, meta: Trajectory) -> tuple[RunRecorder, bool]:
-    """A recorder that has the steps of a stored run, or a new one; and whether that run has ended.
+    """Return a recorder with the steps of a stored run, or a new recorder, and whether that run has ended.
 
     Raises:
         StoreUnavailable: the store cannot be read.
-        FormatError: the stored run is none.
+        FormatError: the stored run is not valid.
     """
     from agentguard.store.event_sink import StoreEventSink
 
@@ -51,12 +55,12 @@ def resume_stored_run(store: Store, meta: Trajectory) -> tuple[RunRecorder, bool
     if known is None or row is None:
         return start_stored_run(store, meta), False
     ended = bool(row.data.get("ended"))
-    # Nothing is added to a run that has ended; a log would begin it anew in the store.
+    # A log would start the run again in the store, and an ended run gets no more steps.
     return RunRecorder.resume_record(known, log=None if ended else StoreEventSink(store)), ended
 
 
 def list_recoveries(store: Store, run_id: str) -> list[Recovery]:
-    """The recoveries of a stored run, the earliest first; rows that a guard did not write are left out.
+    """Return the recoveries of a stored run, the earliest first; skip rows that cannot be decoded.
 
     Raises StoreUnavailable.
     """
@@ -70,15 +74,15 @@ def list_recoveries(store: Store, run_id: str) -> list[Recovery]:
 
 
 INTERRUPTION_REASON = "the process ended; the run goes on from the last state that was saved"
-"""Why a line was left that is further than the last saved state."""
+"""Reason of the fork when a resumed run abandons the steps after the last saved state."""
 
 
 def restore_session(session: Session, recoveries: Sequence[Recovery]) -> None:
-    """Give a session the recoveries that its run has had; its steps it has already.
+    """Restore the recoveries of a run, and the state that follows from them, into a new session.
 
     Args:
-        session: made of the steps that were kept; nothing has happened in it yet.
-        past: the run's recoveries, the earliest first.
+        session: new session that already has the stored steps.
+        recoveries: the run's recoveries, the earliest first.
     """
     session.recoveries[:] = recoveries
     session.account.restore(compute_usage(recoveries), count_rollbacks(recoveries))
@@ -90,7 +94,7 @@ def restore_session(session: Session, recoveries: Sequence[Recovery]) -> None:
 
 
 def rewind_to_saved_state(session: Session, step: int) -> None:
-    """Leave the live line before ``step``, where the last state was saved; the agent is told."""
+    """Roll the run back to ``step``, the last saved state, and queue a message that informs the agent."""
     with session._acquire_timed():
         lost, effects = len(session) - step, session.ledger.list_active_since(step)
         _rewind(session, step)
@@ -98,12 +102,12 @@ def rewind_to_saved_state(session: Session, step: int) -> None:
 
 
 def discard_unknown_steps(session: Session, known: Sequence[Step]) -> None:
-    """Leave the steps that a framework's own state ends before: it will take them anew.
+    """Roll back the steps that are not in the framework's own state; the framework will execute them again.
 
     Args:
-        session: of a run that is gone on with.
-        known: the whole turns that the framework has, as steps. Where they are no beginning of the live line,
-            others have rewritten them, and nothing is left.
+        session: session of a resumed run.
+        known: the complete turns of the framework's state, as steps. If they are not a prefix of the current
+            branch, something else has rewritten them, and the function does nothing.
     """
     with session._acquire_timed():
         live = session.run.steps
@@ -120,17 +124,20 @@ def _rewind(session: Session, step: int) -> None:
 
 
 def _is_same_step(one: Step, other: Step) -> bool:
-    """Whether two steps say and call the same; what a tool returned may have been repaired since."""
+    """Return whether two steps have the same source, content and calls.
+
+    Ignore the tool results: a repair may have changed them since.
+    """
     mine, others = ([(call.name, call.arguments) for call in step.tool_calls] for step in (one, other))
     return (one.source, one.content, mine) == (other.source, other.content, others)
 
 
 def compute_usage(recoveries: Sequence[Recovery]) -> BudgetUsage:
-    """What recoveries had cost: the most that one of them was kept with, and no less than their prices."""
+    """Return the budget that recoveries used: the highest recorded usage, at least the sum of their costs."""
     prices = [compute_plan_cost(one.plan) for one in recoveries]
     alone = BudgetUsage(
         rollbacks=sum("rollback_to" in one for one in prices),
-        nudges=sum(one.get("nudge", False) for one in prices),
+        hints=sum(one.get("hint", False) for one in prices),
         repairs=sum(one.get("repair", False) for one in prices),
         tokens=sum(int(one.cost.get("tokens", 0)) for one in recoveries),
     )
@@ -141,7 +148,7 @@ def compute_usage(recoveries: Sequence[Recovery]) -> BudgetUsage:
 
 
 def count_rollbacks(recoveries: Sequence[Recovery]) -> dict[int, int]:
-    """Step to how often the run was taken back to it."""
+    """Return the number of rollbacks to each step."""
     return dict(
         Counter(
             cost["rollback_to"]
@@ -152,34 +159,34 @@ def count_rollbacks(recoveries: Sequence[Recovery]) -> dict[int, int]:
 
 
 def list_pending_messages(recoveries: Sequence[Recovery], steps: int) -> list[str]:
-    """What the last recoveries had to say to the agent at a boundary that no step was committed after."""
+    """Return the messages of the last recoveries that no committed step follows."""
     texts: list[str] = []
     for one in reversed(recoveries):
         if get_resume_step(one) != steps:
             break
         if (
             one.plan.tier is not RecoveryTier.REPAIR or one.plan.step < one.at_step
-        ):  # else of a turn that was lost
+        ):  # otherwise the repair was in a turn that is lost
             texts[:0] = [action.text for action in one.plan.actions if isinstance(action, SendMessage)]
         if one.plan.undone and one.plan.tier is not RecoveryTier.REJECT:
-            break  # what was said before it went with the line that was left
+            break  # earlier messages are on the abandoned branch
     return texts
 
 
 def list_disabled_tools(session: Session) -> set[str]:
-    """Tools that the run has lost."""
+    """Return the tools that recoveries have disabled in the run."""
     done = (action for one in session.recoveries for action in one.plan.actions)
     return {tool for action in done if isinstance(action, DisableTools) for tool in action.tools}
 
 
 def get_restart_note(session: Session) -> str:
-    """What the latest restart of the run added to its task; empty if there was none."""
+    """Return the note that the latest restart added to the task; empty without a restart."""
     done = (action for one in reversed(session.recoveries) for action in one.plan.actions)
     return next((action.note for action in done if isinstance(action, Restart)), "")
 
 
 def _restore_pending_trigger(session: Session) -> None:
-    """What was found on the last step, and not acted upon before the process died."""
+    """Queue the most severe finding on the last step if no recovery answered it before the process died."""
     steps = len(session)
     if session.recoveries and get_resume_step(session.recoveries[-1]) == steps:
         return

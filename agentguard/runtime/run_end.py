@@ -1,4 +1,4 @@
-"""The end of a run: accepted, or refused with a plan. A part of `agentguard.runtime.session.Session`."""
+"""End of a run: accepted, or refused with a plan. A part of `agentguard.runtime.session.Session`."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from agentguard.runtime.run_state import RunState
 
 
 def end_run(state: RunState, pending_turn: PendingTurn, *, is_refusable: bool) -> RecoveryPlan | None:
-    """As `Session.end`, of a run that has not ended."""
+    """Implement `Session.end` for a run that has not ended."""
     accepted = _run_acceptance_test(state)
     found = state._run_safely(state._detector_runner.finish) or ()
     plan = (
         _plan_refusal(state, pending_turn, accepted, found) if is_refusable and accepted is not True else None
     )
-    if plan is None:  # what the rules refuse is refused, whatever a judge says of it
+    if plan is None:  # a refusal by the acceptance test or the detectors takes precedence over the judge
         plan = _assess_safety(state, pending_turn, is_refusable=is_refusable)
     if plan is None or state.stop_reason is not None:
         _finish(state, accepted)
@@ -33,7 +33,7 @@ def end_run(state: RunState, pending_turn: PendingTurn, *, is_refusable: bool) -
 
 
 def _assess_safety(state: RunState, pending_turn: PendingTurn, *, is_refusable: bool) -> RecoveryPlan | None:
-    """What is done about a message that is not fit to be handed on; it is found in any case."""
+    """Return the plan for an unsafe last message; record the finding even if the end cannot be refused."""
     safety = state.config.safety_assessor
     if safety is None or state.stop_reason is not None:
         return None
@@ -54,13 +54,13 @@ def _assess_safety(state: RunState, pending_turn: PendingTurn, *, is_refusable: 
     if plan is not None:
         state._pending_trigger = None
         apply_plan(state, pending_turn, plan, trigger)
-        state._rerun_detectors()  # the detectors were told of an end that is none
+        state._rerun_detectors()  # they have processed the end of a run that continues
         state.findings.append(trigger)
     return plan
 
 
 def _build_plan(state: RunState, trigger: Finding) -> RecoveryPlan | None:
-    """What the action's ladder has, at the message itself: there is nothing to locate."""
+    """Plan from the escalation policy of the action; the message itself is the root cause."""
     run = state.run
     one = to_hypothesis(trigger, run.steps[trigger.step].agent)
     diagnosis = build_live_diagnosis(run.id, (one,), state.findings)
@@ -80,16 +80,16 @@ def _plan_refusal(
     state.findings += findings
     state._update_outcomes(accepted=False)
     plan: RecoveryPlan | None = state._run_safely(lambda: state._build_plan(trigger))
-    if plan is None or plan.tier is RecoveryTier.STOP:  # it wants to end by itself: there is nothing to stop
+    if plan is None or plan.tier is RecoveryTier.STOP:  # the run ends anyway
         return None
     state._pending_trigger = None
     apply_plan(state, pending_turn, plan, trigger)
-    state._rerun_detectors()  # the detectors were told of an end that is none
+    state._rerun_detectors()  # they have processed the end of a run that continues
     return plan
 
 
 def _run_acceptance_test(state: RunState) -> Literal[True] | str | None:
-    """True, the reason for refusing, or None where nobody knows."""
+    """Return True, the reason of the refusal, or None if there is no result."""
     accept = state.config.acceptance_function
     if accept is None or state.stop_reason is not None:
         return None

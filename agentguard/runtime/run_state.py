@@ -1,8 +1,8 @@
-"""The course of a guarded run: its record, what was found in it, and what was decided and done about it.
+"""State of a guarded run: its record, its findings and its recoveries.
 
-`agentguard.runtime.session.Session` adds the events to it. The parts of a session (what becomes of proposed
-turns, reads made once more, the end) work on this, so that none of them needs the session itself. What begins
-with an underscore is for them and for nobody else.
+`agentguard.runtime.session.Session` adds the events to it. The parts of a session (pending turn, repeated
+reads, end of the run) use this state, so that none of them depends on the session. Only these parts use the
+names that begin with an underscore.
 """
 
 from __future__ import annotations
@@ -31,24 +31,24 @@ from agentguard.trajectory.model import Source, Step, ToolSpec, Trajectory
 
 
 class StepTimer:
-    """Wall time between the events of one run; waiting for the model and the tools is in it."""
+    """Wall time between the events of one run, including the time of model calls and tools."""
 
     def __init__(self) -> None:
         self._durations: list[float] = []
         self._last_event = time.perf_counter()
 
     def record_step(self, index: int) -> None:
-        """Step ``index`` is there; what stood there before, and after it, was left."""
+        """Record the time of step ``index``; discard the times that were recorded from this index on."""
         now = time.perf_counter()
         del self._durations[index:]
         self._durations += [0.0] * (
             index - len(self._durations)
-        )  # a run gone on with: nobody knows what those took
+        )  # in a resumed run, the time of the earlier steps is unknown
         self._durations.append(now - self._last_event)
         self._last_event = now
 
     def discard_steps(self, steps: Sequence[Step]) -> float:
-        """Seconds that steps took which are left now; one that was only proposed took all since the last."""
+        """Return the seconds of discarded steps; a proposed step took the time since the last event."""
         now = time.perf_counter()
         proposed = any(step.index >= len(self._durations) for step in steps)
         seconds = sum(self._durations[step.index] for step in steps if step.index < len(self._durations))
@@ -59,14 +59,15 @@ class StepTimer:
 
 
 class RunState:
-    """What is known of one guarded run, and what is done to it; a session without its events.
+    """State of one guarded run; the base of a session, without its events.
 
     Args:
-        rules: what it goes by.
+        config: configuration of the session.
         meta: the run without steps: id, task, tools, system prompts.
-        can: what the integration can do.
-        ledger: what its tools do; one with nothing declared if absent.
-        recorder: keeps the steps; one in memory if absent. One that has steps already is gone on with.
+        capabilities: abilities of the integration.
+        ledger: effect ledger of the run; by default a ledger without declared tools.
+        recorder: recorder of the steps; by default one in memory. If it has steps, the run continues from
+            them.
     """
 
     def __init__(
@@ -87,13 +88,13 @@ class RunState:
         self.findings: list[Finding] = []
         self.stop_reason: str | None = None
         self.assessment: SafetyAssessment | None = None
-        """What was held of the last message of a run that wanted to end, where that was asked."""
+        """Safety assessment of the final message; None if none was made."""
         self.has_ended = False
         self.overhead_s = 0.0
         self.unit_of_work: Callable[[], AbstractContextManager[Any]] | None = None
-        """Makes what one event writes durable as one, where it is written to a store."""
+        """Context manager factory: the store commits all writes of one event together."""
         self.restorable_steps: Callable[[], tuple[int, ...]] | None = None
-        """The steps before which a fork can put back the state; None if it can before each."""
+        """Function that lists the steps to which a rollback can restore the state; None if it can for all."""
         self._lock = threading.RLock()
         self._pending_trigger: Finding | None = None
         self._pending_messages: list[str] = []
@@ -106,20 +107,23 @@ class RunState:
 
     @property
     def run(self) -> Trajectory:
-        """The run as it is now, the lines that were left among its branches."""
+        """The run as recorded so far, with its abandoned branches."""
         return self.recorder.trajectory
 
     def __len__(self) -> int:
-        """Steps on the live line."""
+        """Return the number of steps on the current branch."""
         return len(self.recorder)
 
     @property
     def pending_messages(self) -> tuple[str, ...]:
-        """What the agent was told, or is to be, since the last step."""
+        """Messages to the agent since the last step, sent or still to be sent."""
         return tuple(self._pending_messages)
 
     def _queue_trigger(self, trigger: Finding | None) -> None:
-        """Keep what the next boundary has to deal with: one thing at a time, since it changes the others."""
+        """Keep the most probable finding for the next boundary.
+
+        A boundary handles one finding only, since its recovery may make the others obsolete.
+        """
         if trigger is not None and (
             self._pending_trigger is None or trigger.probability > self._pending_trigger.probability
         ):
@@ -155,7 +159,7 @@ class RunState:
         return replace(plan, schemata=spoke) if plan is not None and spoke else plan
 
     def _diagnose(self, run: Trajectory, trigger: Finding) -> Diagnosis:
-        """What was found and what the localizer holds likely, in the order in which to try it."""
+        """Diagnose the run: combine the finding with the localizer's hypotheses, in the order to try them."""
         ranked: tuple[Hypothesis, ...] = ()
         if self.config.localizer is not None:
             located = self.config.localizer.locate(run, self.findings)
@@ -189,7 +193,7 @@ class RunState:
         outcome: RecoveryOutcome = RecoveryOutcome.PENDING,
         cost: Mapping[str, float] | None = None,
     ) -> None:
-        """Keep the recovery, and charge what the steps it leaves have cost."""
+        """Record the recovery and charge the cost of the steps that it discards."""
         spent = [step.usage for step in discarded_steps if step.usage is not None]
         tokens = sum((usage.prompt_tokens or 0) + (usage.completion_tokens or 0) for usage in spent)
         calls = sum(step.source is Source.AGENT for step in discarded_steps)
@@ -232,7 +236,7 @@ class RunState:
             self._run_safely(lambda observer=observer: observer(recovery))  # type: ignore[misc]
 
     def _rerun_detectors(self) -> None:
-        """Fresh detectors over the live line as it is now."""
+        """Run new detectors over the current branch and replace the findings."""
         run = self.run
         tools = (*run.tools, *self._added_tools)
         self._detector_runner = self.config.build_detector_runner(
@@ -243,7 +247,7 @@ class RunState:
             self.findings += self._run_safely(lambda step=step: self._detector_runner.observe(step)) or ()  # type: ignore[misc]
 
     def _run_safely(self, operation: Callable[[], Any]) -> Any:
-        """Run a part of the guard; if it raises, note it, and stop the run where the policy wants that."""
+        """Run a part of the guard; if it raises, record the failure and, if fail-closed, stop the run."""
         try:
             return operation()
         except Exception as error:  # detectors, localizers, acceptance tests and observers may raise anything
@@ -258,7 +262,7 @@ class RunState:
 
 
 class _TimedLock:
-    """Holds the course's lock and adds the time to its overhead."""
+    """Context manager that holds the lock of a run's state and adds the time to its overhead."""
 
     __slots__ = ("_start_time", "_state", "_unit_of_work")
 

@@ -1,12 +1,13 @@
-"""What recoveries teach: schemata that bore out are believed more, others less, and new ones are kept.
+"""Feedback of recoveries to the error schemata: it updates the trust in schemata and adds new ones.
 
-A schema that resembles a step speaks for it when a recovery is planned. Whether that recovery helped is
-counted for the schema. A recovery that helped, and for which none spoke, is distilled into a schema of its
-own. It is quarantined: no single run teaches the others. Nothing of a run's text goes in but what
-`agentguard.schemata.profiles.delexicalization` leaves of it, and advice that is written in this project.
+- When a recovery is planned, a schema that resembles a step supports the hypothesis for this step.
+- The outcome of the recovery is counted for the schema.
+- A confirmed recovery without a matching schema is distilled into a new schema. The new schema is
+  quarantined, so that a single run does not influence other runs.
+- A schema contains no text of a run except what `agentguard.schemata.profiles.delexicalization` leaves of it.
+  Its correction is text of this project.
 
-A run only hands over what there is to learn when it ends. A thread that lives as long as there is work does
-the rest.
+A run only queues a job when it ends. A background thread processes the queue and exits when it is empty.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ _MAX_RUNS: Final = 1_024
 _MAX_QUEUE: Final = 256
 _MAX_NEW_SCHEMATA: Final = 4
 _REFRESH_INTERVAL_S: Final = 30.0
-_EXCLUDED_TIERS: Final = frozenset({RecoveryTier.HAND_OVER, RecoveryTier.STOP})
+_EXCLUDED_TIERS: Final = frozenset({RecoveryTier.ESCALATE, RecoveryTier.STOP})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,17 +49,17 @@ class _FeedbackJob:
 
 
 class SchemaFeedback:
-    """Lets schemata speak in guarded runs, and learn from them; one for all runs of a guard; thread-safe.
+    """Use of schemata in guarded runs and feedback from these runs; one object per guard, thread-safe.
 
     Args:
-        cache: the schemata.
-        same_task: let schemata speak that were learnt from the very same task. An evaluation must not.
-        clock: gives epoch seconds.
+        cache: cache of the schemata.
+        allow_same_task: use schemata that come from the same task. An evaluation must set this to False.
+        clock: function that returns epoch seconds.
 
     Attributes:
-        cache: the schemata.
-        lost: runs that were not learnt from, as too many waited.
-        failures: types of the errors that kept something from being learnt, the latest 16.
+        cache: cache of the schemata.
+        dropped_runs: number of runs that were discarded because the queue was full.
+        failures: types of the latest 16 errors in the background thread.
     """
 
     def __init__(
@@ -79,32 +80,32 @@ class SchemaFeedback:
     def annotate_diagnosis(
         self, run: Trajectory, diagnosis: Diagnosis, findings: Sequence[Finding], *, rerank: bool
     ) -> Diagnosis:
-        """The diagnosis with the schemata that spoke for its hypotheses.
+        """Return the diagnosis with the matching schemata of its hypotheses.
 
         Args:
             run: the run so far.
-            diagnosis: of it.
-            findings: what was found on it.
-            rank: also change probabilities by what the schemata say, and the order with them.
+            diagnosis: diagnosis of the run.
+            findings: findings on the run.
+            rerank: also adjust the probabilities by the schemata and sort the hypotheses by them.
         """
         if not diagnosis.hypotheses or not len(self.cache):
             return diagnosis
         spoke = self._match_schemata(run, findings)
         made = [_annotate_hypothesis(one, spoke.get(one.step), rerank=rerank) for one in diagnosis.hypotheses]
         if rerank:
-            made.sort(key=lambda one: -one.probability)  # stable: equal ones stay in their order
+            made.sort(key=lambda one: -one.probability)  # stable: equal probabilities keep their order
         return replace(diagnosis, hypotheses=tuple(made))
 
     def record_recovery(self, recovery: Recovery) -> None:
-        """Remember a recovery of a run that goes on; an observer of a guard."""
+        """Store a recovery of a live run; the method is an observer of a guard."""
         with self._lock:
             self._open_recoveries.setdefault(recovery.run, {})[recovery.id] = recovery
             while len(self._open_recoveries) > _MAX_RUNS:
                 self._open_recoveries.popitem(last=False)
 
     def record_run_end(self, run: Trajectory, findings: Sequence[Finding]) -> None:
-        """Hand a run that has ended over to be learnt from; takes microseconds."""
-        del findings  # of the live line; a failure that was recovered from lies beside it
+        """Queue a run that has ended for processing; takes microseconds."""
+        del findings  # they cover the current branch; a recovered failure is on an abandoned branch
         with self._lock:
             held = tuple(self._open_recoveries.pop(run.id, {}).values())
             settled = tuple(one for one in held if one.outcome is not RecoveryOutcome.PENDING)
@@ -119,7 +120,7 @@ class SchemaFeedback:
                 self._worker.start()
 
     def flush(self, timeout_s: float | None = None) -> bool:
-        """Wait until all runs that have ended are learnt from; False if that took too long."""
+        """Wait until all queued runs are processed; return False after the timeout."""
         with self._lock:
             return self._idle.wait_for(lambda: self._worker is None, timeout_s)
 
@@ -138,11 +139,11 @@ class SchemaFeedback:
                 self._last_exchange = self._clock()
             except (
                 Exception
-            ) as error:  # a keep, a plug-in's vectoriser: the runs go on without what is lost here
+            ) as error:  # from the store or a plug-in's vectoriser; the runs continue without this job
                 self.failures.append(type(error).__name__)
 
     def _apply(self, pending: list[tuple[_FeedbackJob, list[ErrorSchema]]]) -> None:
-        """Count and take in; once, though the exchange may be tried again."""
+        """Count outcomes and insert new schemata; each job only once, although the caller may retry."""
         now = self._clock()
         while pending:
             job, new = pending.pop()
@@ -157,7 +158,7 @@ class SchemaFeedback:
             self.cache.maintain(now)
 
     def _collect_outcomes(self, job: _FeedbackJob) -> dict[str, RecoveryOutcome]:
-        """What a run says of the schemata that spoke in it: one word each, the last, and once for all."""
+        """Return the last outcome of each schema used in the run; count a schema once per run."""
         said = {name: one.outcome for one in job.recoveries for name in one.schemata}
         new = {
             name: outcome for name, outcome in said.items() if (job.run.id, name) not in self._counted_uses
@@ -168,7 +169,7 @@ class SchemaFeedback:
         return {name: outcome for name, outcome in new.items() if self.cache.index.get(name) is not None}
 
     def _distill(self, job: _FeedbackJob) -> list[ErrorSchema]:
-        """Schemata of the failures that were recovered from though none spoke."""
+        """Distill schemata from the confirmed recoveries that no schema supported."""
         from agentguard.schemata.distillation.distiller import EmbeddedDistiller, FailureLocation
         from agentguard.schemata.model import SchemaOrigin
 
@@ -185,7 +186,7 @@ class SchemaFeedback:
         return list(made.values())
 
     def _match_schemata(self, run: Trajectory, findings: Sequence[Finding]) -> dict[int, tuple[Match, float]]:
-        """Step to the schema that speaks for it, and how much, in log-odds."""
+        """Return the matching schema of each step with its weight in log-odds."""
         from agentguard.schemata.cache_policy import posterior_trust
         from agentguard.schemata.profiles.step_profile import profile_steps
 
@@ -209,7 +210,7 @@ class SchemaFeedback:
         return said
 
     def _is_match(self, match: Match) -> bool:
-        """As alike as what is merged into one schema, and not more often wrong than right."""
+        """Return whether the match is close enough to merge and the schema is not mostly refuted."""
         near = 1 - match.similarity <= self.cache.policy.novelty_threshold
         return near and match.schema.confirmed >= match.schema.refuted
 
@@ -231,7 +232,7 @@ def _annotate_hypothesis(
 
 
 def _reconstruct_branch(run: Trajectory, recovery: Recovery) -> Trajectory | None:
-    """The run as it was when a recovery was planned; None if that line is not kept whole."""
+    """Return the run as it was when a recovery was planned; None if its branch is incomplete."""
     plan = recovery.plan
     if not plan.undone:
         steps = run.steps[: recovery.at_step]
@@ -248,14 +249,14 @@ def _reconstruct_branch(run: Trajectory, recovery: Recovery) -> Trajectory | Non
 def build_schema_feedback(
     source: str | Path | bool | SchemaFeedback, store: Store | None
 ) -> SchemaFeedback | None:
-    """What a guard is given for its schemata; None if it has none.
+    """Build the schema feedback of a guard; return None if schemata are not used.
 
     Args:
-        given: a file of schemata or a database; True: the guard's own store, or memory if it has none.
+        source: schema file or database; True selects the guard's store, or memory if there is no store.
         store: the guard's store.
 
     Raises:
-        FormatError, ConfigError, StoreError, MissingExtra: the schemata at that place cannot be used.
+        FormatError, ConfigError, StoreError, MissingExtra: the source cannot be used.
     """
     if isinstance(source, SchemaFeedback):
         return source

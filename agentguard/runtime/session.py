@@ -1,21 +1,22 @@
-"""A guarded run while it goes on: four events in, plans out.
+"""Session of a guarded run: an integration reports events and receives recovery plans.
 
-An integration reduces its framework to these events and calls them in this order, a turn at a time::
+An integration maps its framework to these events and calls them in this order for each turn::
 
-    plan = session.boundary()            before the model is called: carry out the plan's actions first
-    plan = session.propose(turn)         the model has answered, no tool has run: a plan here refuses the
-                                         turn, repairs it, or has candidates vote (`session.elect`)
+    plan = session.check_boundary()      before the model call: execute the plan's actions first
+    plan = session.propose(turn)         after the response, before the tools: a plan here rejects the
+                                         turn, repairs it, or starts a vote (`Session.count_votes`)
     claim = session.begin_tool(...)      before each tool; session.end_tool(claim, ...) after it
-    session.commit(turn)                 the turn with what its tools returned
-    plan = session.end()                 the agent wants to stop: a plan here refuses the end
+    session.commit(turn)                 the turn with its tool results
+    plan = session.end()                 the agent wants to end the run: a plan here refuses the end
 
-A plan that is handed out counts as carried out: the recorded run has been forked and the ledger rewound when
-the call returns, and the integration makes the agent's own messages and state agree with it. Steps are
-counted as in the trajectory: a turn that is made again after a rollback has the number of the turn that it
-replaces. Once ``session.stopped`` says why, the integration ends the run; look at it after each event.
-
-Nothing here waits, calls a model or touches a disk; a part that fails is noted and the run goes on, unless
-the policy says that it must not (``on_guard_error="fail_closed"``).
+- When a call returns a plan, the session has already forked the recorded run and rewound the ledger.
+  The integration then changes the agent's own messages and state accordingly.
+- Steps have the indices of the trajectory. A turn that is repeated after a rollback has the index of the turn
+  that it replaces.
+- The integration reads ``session.stop_reason`` after each event and ends the run if it is not None.
+- The session itself does not wait, call a model or access a disk.
+- If a part of the guard fails, the session records the failure and the run continues. With
+  ``on_guard_error="fail_closed"`` the run stops instead.
 """
 
 from __future__ import annotations
@@ -41,32 +42,32 @@ from agentguard.trajectory.model import Source, Step, ToolSpec
 
 
 class Session(RunState):
-    """One guarded run; thread-safe. It is made as a `RunState` is, and goes on by its events."""
+    """Session of one guarded run; thread-safe. Its arguments are those of `RunState`."""
 
-    # Both are made under the lock, by the events that each turn begins with, before any tool can use them.
+    # The first event of a turn creates both under the lock, before any tool can use them.
 
     @cached_property
     def pending_turn(self) -> PendingTurn:
-        """The turns that are not committed."""
-        return PendingTurn(weakref.proxy(self))  # a cycle would keep what a run holds long after it
+        """Uncommitted turn of the run."""
+        return PendingTurn(weakref.proxy(self))  # a reference cycle would keep the run's memory after its end
 
     @cached_property
     def read_retry(self) -> ReadRetry:
-        """The reads of a turn that are made once more."""
+        """Retries of failed reads of the current turn."""
         return ReadRetry(weakref.proxy(self), self.pending_turn.queue_message)
 
     def add_tools(self, tools: Iterable[ToolSpec]) -> None:
-        """Tools that the run did not begin with are offered now: calls of them are no mistake."""
+        """Declare tools that became available during the run, so that detectors accept their calls."""
         with self._acquire_timed():
             run = self.run
             known = {tool.name for tool in (*run.tools, *self._added_tools)}
             new = tuple(tool for tool in tools if tool.name not in known)
-            if new and run.tools:  # of a run without recorded tools nobody says what is none
+            if new and run.tools:  # without recorded tools, detectors accept every tool name
                 self._added_tools += new
                 self._rerun_detectors()
 
     def check_boundary(self) -> RecoveryPlan | None:
-        """Before the next model call: what is to be done first, if anything."""
+        """Return the plan to carry out before the next model call, if there is one."""
         with self._acquire_timed():
             trigger, self._pending_trigger = self._pending_trigger, None
             if self.stop_reason is not None:
@@ -79,15 +80,18 @@ class Session(RunState):
             return self.pending_turn.attach_messages(plan)
 
     def propose(self, turn: Step) -> RecoveryPlan | None:
-        """Judge a turn whose tools have not run.
+        """Evaluate a turn whose tools have not run.
 
         Returns:
-            A plan: the turn is dropped and none of its tools runs. With `Reject` the model is asked again
-            with what the plan tells; with `Escalate` a person is; with `Stop` the run ends. With `Repair` the
-            turn is not dropped but repaired, and proposed anew; with `Sample` further candidates are asked
-            for and given to `elect`. `agentguard.runtime.turn_resolution` does both. None: go on with the
-            turn; what
-            was found may still lead to a plan at the next boundary.
+            A plan, or None if the integration can run the tools. In that case a finding on the turn may still
+            lead to a plan at the next boundary. The integration answers the plan's actions as follows;
+            `agentguard.runtime.turn_resolution` implements `Repair` and `Sample`:
+
+            - `Reject`: drop the turn and ask the model again with the plan's messages.
+            - `Escalate`: drop the turn and ask a person.
+            - `Stop`: drop the turn and end the run.
+            - `Repair`: repair the turn and propose it again.
+            - `Sample`: request further candidates and pass them to `count_votes`.
         """
         with self._acquire_timed():
             self.read_retry.reset()
@@ -97,38 +101,40 @@ class Session(RunState):
         """Count the votes of candidates for one turn.
 
         Args:
-            plan: what `propose` returned, with a `Sample`.
-            candidates: the turn that was proposed, and those asked for since, in the order of asking; None
-                for one that could not be had.
+            plan: the plan with a `Sample` that `propose` returned.
+            candidates: the proposed turn and the further candidates, in the order of the requests; None for a
+                failed request.
 
         Raises:
-            RecoveryError: no such election goes on.
+            RecoveryError: the plan has no open vote.
         """
         with self._acquire_timed():
             return self.pending_turn.count_votes(plan, candidates)
 
     def record_failure(self, error: Exception) -> None:
-        """Something that the guard had asked for failed; the run goes on."""
+        """Record that a request of the guard failed; the run continues."""
         with self._acquire_timed():
             failure = DetectorFailure(detector="guard", step=len(self), error=type(error).__name__)
             self.failures.append(failure)
 
     def begin_tool(self, tool: str, arguments: Mapping[str, Any]) -> EffectClaim:
-        """Ask the ledger before a tool runs; see `ExecutionDecision` for what to do with the answer.
+        """Claim a tool call in the ledger before the tool runs; `ExecutionDecision` describes the result.
 
-        Calls of one turn are asked for in their order, and before any of them runs.
+        The integration claims all calls of a turn in their order, before it runs any of them.
         """
         with self._acquire_timed():
             return self.ledger.claim_call(tool, arguments, step=len(self))
 
     def end_tool(self, claim: EffectClaim, result: str, *, is_refused: bool = False) -> None:
-        """Tell the ledger what came of a tool that was run.
+        """Record the result of a tool call in the ledger.
+
+        Do not call this method after an error that leaves open whether the tool had an effect. The outcome of
+        the effect is then unknown.
 
         Args:
-            claim: what `begin_tool` gave.
-            result: what the tool returned, as text.
-            refused: the tool failed and is known not to have done anything. An error that leaves that open is
-                no refusal: do not call this at all, and the effect stays in doubt.
+            claim: the claim that `begin_tool` returned.
+            result: the tool's result as text.
+            is_refused: the tool failed and certainly had no effect.
         """
         if claim.decision is not ExecutionDecision.RUN:
             return
@@ -139,10 +145,10 @@ class Session(RunState):
                 self.ledger.mark_done(claim.effect, result)
 
     def commit(self, turn: Step) -> Step:
-        """Take in a turn with what its tools returned, or a turn of a user or the environment.
+        """Record a turn with its tool results, or a turn of a user or the environment.
 
         Returns:
-            The step as it was recorded, with its number.
+            The recorded step with its index.
         """
         with self._acquire_timed():
             step = self.recorder.add(self._annotate(turn))
@@ -155,15 +161,15 @@ class Session(RunState):
             return step
 
     def end(self, *, is_refusable: bool = True) -> RecoveryPlan | None:
-        """The agent wants to stop.
+        """End the run at the agent's request, or refuse the end.
 
         Args:
-            refusable: False where the outcome has been given away already: the acceptance test is asked, and
-                what it says is kept, but the run has ended all the same.
+            is_refusable: False if the agent's output was already delivered. The session then runs the
+                acceptance test and records its result, but ends the run in any case.
 
         Returns:
-            A plan if the end is refused; its actions are to be carried out and the run goes on. None: the run
-            has ended (a second call does nothing).
+            A plan if the end is refused: the integration executes its actions and continues the run. None if
+            the run has ended (a second call does nothing).
         """
         with self._acquire_timed():
             if self.has_ended:
@@ -171,7 +177,7 @@ class Session(RunState):
             return run_end.end_run(self, self.pending_turn, is_refusable=is_refusable)
 
     def _annotate(self, turn: Step) -> Step:
-        """A step that is committed now, with its number and all that is to be kept with it."""
+        """Return the step with its index and all annotations."""
         numbered = annotate_messages(self, turn).with_index(len(self))
         marks = self.pending_turn.take_annotations(numbered)
         if reads := self.read_retry.build_annotations(numbered) if turn.source is Source.AGENT else []:
@@ -180,7 +186,7 @@ class Session(RunState):
 
 
 def end_session(session: Session) -> _sync_async.Effects[RecoveryPlan | None]:
-    """`Session.end` for a body: aside, where it may wait for somebody."""
+    """Call `Session.end` from a generator body, in a thread if it may block."""
     if not session.config.may_block:
         return session.end()
     plan: RecoveryPlan | None = yield _sync_async.RunInThread(session.end)
@@ -188,5 +194,5 @@ def end_session(session: Session) -> _sync_async.Effects[RecoveryPlan | None]:
 
 
 async def aend_session(session: Session) -> RecoveryPlan | None:
-    """`Session.end` for asynchronous code: in a thread, where it may wait for somebody."""
+    """Call `Session.end` from asynchronous code, in a thread if it may block."""
     return await asyncio.to_thread(session.end) if session.config.may_block else session.end()

@@ -1,4 +1,4 @@
-"""What a guarded run goes by, whichever framework it runs in."""
+"""Configuration of guarded runs, independent of the framework."""
 
 from __future__ import annotations
 
@@ -19,56 +19,54 @@ from agentguard.recover.strategy import RepairFunction
 from agentguard.trajectory.model import Trajectory
 
 ACCEPTANCE_TRIGGER = "acceptance"
-"""The trigger's name where the acceptance test refused the end of a run; a ladder may be given under it."""
+"""Trigger name of a refusal by the acceptance test; an escalation policy may be configured under it."""
 
 AcceptanceFunction = Callable[[Trajectory], bool | str]
-"""An acceptance test: True accepts the run, False or a reason refuses it."""
+"""Acceptance test: True accepts the run, False or a reason refuses it."""
 
 
 SafetyAssessor = Callable[[Trajectory], SafetyAssessment | None]
-"""Assesses the last message of a run that wants to end: `agentguard.judge.response_safety.ResponseSafety`."""
+"""Assessment of a run's final message, for example `agentguard.judge.response_safety.ResponseSafety`."""
 
 
 class DiagnosisAnnotator(Protocol):
-    """Lets the schemata of earlier failures speak:
-    `agentguard.runtime.schema_feedback.SchemaFeedback.credit`.
-    """
+    """Protocol of `agentguard.runtime.schema_feedback.SchemaFeedback.annotate_diagnosis`."""
 
     def __call__(
         self, run: Trajectory, diagnosis: Diagnosis, findings: Sequence[Finding], *, rerank: bool
     ) -> Diagnosis:
-        """The diagnosis with who spoke for its hypotheses; with ``rank`` also ranked by what they say."""
+        """Return the diagnosis with the matching schemata; with ``rerank``, also ranked by them."""
         ...
 
 
 RunEndObserver = Callable[[Trajectory, Sequence[Finding]], None]
-"""Told of a run that has ended, and what was found on its live line."""
+"""Callback for the end of a run; it receives the run and the findings on its current branch."""
 
 RecoveryObserver = Callable[[Recovery], None]
-"""Told of each recovery when it begins and when its outcome is known."""
+"""Callback for a recovery; called when it begins and when its outcome is known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionConfig:
-    """What a session goes by; one serves many runs.
+    """Configuration of sessions; one object may serve many runs.
 
     Attributes:
-        planner: chooses what to do.
-        watcher: makes the detectors of one run, given the run without its steps.
-        localizer: ranks the steps once something was found; None trusts the findings alone.
-        budget: what recoveries of one run may cost.
-        verification: how their outcome is judged.
-        threshold: probability from which a finding sets off a recovery.
-        afterwards: ranks the steps of a recorded run, where that is another one: it may ask a judge and wait.
-        accept: the acceptance test of a run that wants to end, if there is one.
-        safety: assesses what a run that wants to end says, if that is asked for.
-        on_error: ``"fail_open"``: a run goes on when a part of the guard fails; ``"fail_closed"``: it is
-            stopped.
-        observers: told of recoveries.
-        at_end: told of the run once it has ended.
-        protect: turns on which candidates vote, though nothing was found.
-        repair: a user's own repair.
-        credit: what the schemata of earlier failures say of a diagnosis, if there are any.
+        planner: planner that chooses the recovery.
+        build_detector_runner: factory of the detectors of one run; its argument is the run without steps.
+        localizer: localizer of a live run, called after a finding; None uses the findings alone.
+        recovery_budget: limits of the recoveries of one run.
+        verification: verification of recovery outcomes.
+        finding_threshold: probability from which a finding triggers a recovery.
+        offline_localizer: localizer of recorded runs. It may ask a judge and wait.
+        acceptance_function: acceptance test of a run that is about to end.
+        safety_assessor: assessment of the final message of a run that is about to end.
+        on_guard_error: ``"fail_open"`` continues the run if a part of the guard fails; ``"fail_closed"``
+            stops it.
+        observers: callbacks for recoveries.
+        run_end_observers: callbacks for the end of a run.
+        redundancy: selection of turns on which candidates vote although no detector has a finding.
+        repair_function: custom repair of the user.
+        annotate_diagnosis: function that adds matching schemata of earlier failures to a diagnosis.
     """
 
     planner: RecoveryPlanner
@@ -89,5 +87,5 @@ class SessionConfig:
 
     @property
     def may_block(self) -> bool:
-        """Whether the end of a run may wait for somebody, e.g. a judge."""
+        """Return whether the end of a run may block, for example on a judge."""
         return self.safety_assessor is not None or bool(getattr(self.acceptance_function, "may_block", False))

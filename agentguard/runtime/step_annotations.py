@@ -1,6 +1,6 @@
-"""What the guard keeps with the steps of a run: what was said before one, repaired in it, how it was elected.
+"""Annotations of steps: the guard's messages before a step, its repairs, and the vote that selected it.
 
-A part of `agentguard.runtime.session.Session`. All of it stands in ``step.extra["agentguard"]``.
+This is a part of `agentguard.runtime.session.Session`. The annotations are in ``step.extra["agentguard"]``.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from agentguard.trajectory.model import Step
 
 
 def annotate_messages(state: RunState, turn: Step) -> Step:
-    """The step with what the agent was told before it, so that the record shows why it acted."""
+    """Return the step annotated with the guard's messages before it, so that the record explains the step."""
     told, state._pending_messages = state._pending_messages, []
     return annotate_step(turn, {"told": told} if told else {})
 
 
 def apply_committed_repairs(state: RunState, plan: RecoveryPlan) -> None:
-    """Put a plan's repairs of committed steps in place: the line from there on is another one, as long."""
+    """Apply a plan's repairs of committed steps: fork before the first one and record the steps again."""
     repairs = [action for action in plan.actions if isinstance(action, Repair)]
     if not repairs:
         return
@@ -38,7 +38,7 @@ def apply_committed_repairs(state: RunState, plan: RecoveryPlan) -> None:
 
 
 def describe_repair(step: Step, repair: Repair) -> dict[str, str]:
-    """What a repair changes, to be kept with the step: field, original and repaired text."""
+    """Return the annotation of a repair: field, original text and repaired text."""
     if repair.field.endswith(".name"):
         place = int(repair.field.partition("[")[2].partition("]")[0])
         original = step.tool_calls[place].name
@@ -48,7 +48,7 @@ def describe_repair(step: Step, repair: Repair) -> dict[str, str]:
 
 
 def diff_calls(original: Step, changed: Step) -> list[dict[str, str]]:
-    """How the calls of a turn differ from what was given, as `describe_repair` says it of one repair."""
+    """Return the differences between the calls of two turns, in the format of `describe_repair`."""
     made = []
     for place, (old, new) in enumerate(zip(original.tool_calls, changed.tool_calls, strict=False)):
         field = f"tool_calls[{place}]"
@@ -60,7 +60,7 @@ def diff_calls(original: Step, changed: Step) -> list[dict[str, str]]:
 
 
 def annotate_step(step: Step, annotations: Mapping[str, Any]) -> Step:
-    """The step with marks of the guard among those it has."""
+    """Return the step with further annotations of the guard."""
     if not annotations:
         return step
     return replace(

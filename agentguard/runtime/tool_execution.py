@@ -1,4 +1,4 @@
-"""Carrying out what every integration carries out in the same way: undoing effects, running a tool once."""
+"""Execution of undo functions, claimed tool calls and plan messages, for all integrations."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ UNKNOWN_OUTCOME_MESSAGE = (
 
 
 def undo_effects(session: Session, plan: RecoveryPlan) -> tuple[Effect, ...]:
-    """Run the undo functions a plan names, in its order.
+    """Run the undo functions of a plan in its order.
 
     Returns:
-        The effects whose undo raised; they stand, and the ledger says so.
+        The effects whose undo function raised. They remain active in the ledger.
 
     Raises:
-        RecoveryError: an undo is a coroutine function and this integration is not asynchronous.
+        RecoveryError: an undo function is a coroutine function; use `aundo_effects`.
     """
     failed = []
     for effect in _list_effects_to_undo(plan):
         try:
             given = _call_undo(session, effect)
-        except Exception:  # a tool's undo may raise anything; the other effects are still to be undone
+        except Exception:  # an undo function may raise anything; the other effects must still be undone
             failed.append(effect)
             continue
         if inspect.isawaitable(given):
@@ -44,14 +44,14 @@ def undo_effects(session: Session, plan: RecoveryPlan) -> tuple[Effect, ...]:
 
 
 async def aundo_effects(session: Session, plan: RecoveryPlan) -> tuple[Effect, ...]:
-    """As `undo_effects`; undo functions may be coroutine functions."""
+    """Run the undo functions like `undo_effects`; they may be coroutine functions."""
     failed = []
     for effect in _list_effects_to_undo(plan):
         try:
             given = _call_undo(session, effect)
             if inspect.isawaitable(given):
                 await given
-        except Exception:  # as in undo_all
+        except Exception:  # as in undo_effects
             failed.append(effect)
             continue
         session.ledger.mark_compensated(effect)
@@ -59,15 +59,18 @@ async def aundo_effects(session: Session, plan: RecoveryPlan) -> tuple[Effect, .
 
 
 def run_tool(session: Session, claim: EffectClaim, tool: Callable[[], Any]) -> Any:
-    """Run a claimed call, once and for all: what was done gives its recorded result, what is in doubt a note.
+    """Run a claimed call at most once.
 
-    A tool that raises leaves its effect in doubt, since it may have acted before; the exception goes on.
+    - If the ledger has its result, return that result without a call.
+    - If its outcome is unknown, return `UNKNOWN_OUTCOME_MESSAGE` without a call.
+    - If the tool raises, propagate the exception. The outcome of the effect is then unknown, since the tool
+      may have acted before it raised.
     """
     return _sync_async.run_sync(_run_claimed_tool(session, claim), lambda _: tool())
 
 
 async def arun_tool(session: Session, claim: EffectClaim, tool: Callable[[], Awaitable[Any]]) -> Any:
-    """As `run_tool`, for a tool that is awaited."""
+    """Run a claimed call like `run_tool`; the tool is awaited."""
     return await _sync_async.run_async(_run_claimed_tool(session, claim), lambda _: tool())
 
 
@@ -91,14 +94,15 @@ def run_with_read_retry(
     *,
     control_exceptions: tuple[type[Exception], ...] = (),
 ) -> _sync_async.Effects[Any]:
-    """Yield the request that runs a tool, and once more where it is a read that failed.
+    """Yield the request that runs a tool; yield it again if the tool is a read that failed.
 
     Args:
-        session: of the run.
-        claim: of the call; it may run.
-        request: what is yielded.
-        read: the text of a result, and whether it is known to have failed.
-        control: exceptions by which a framework steers; they are no failures.
+        session: session of the run.
+        claim: claim of the call, with a decision that permits it.
+        tool_request: request to yield.
+        parse_result: function that returns the text of a result and whether the call failed (None if
+            unknown).
+        control_exceptions: control-flow exceptions of a framework, which are not failures.
     """
     steering: tuple[type[Exception], ...] = (AgentGuardError, *control_exceptions)
     failed: Exception | None = None
@@ -113,7 +117,7 @@ def run_with_read_retry(
     if session.read_retry.get_retry_reason(claim, before, has_failed=bad):
         try:
             again = yield tool_request
-        except Exception:  # it failed in the same way, or worse: the first failure is the agent's to see
+        except Exception:  # the retry failed, too: the agent gets the first failure
             session.read_retry.record_retry(claim, before, "", has_failed=True)
         else:
             after, bad = parse_result(again)
@@ -125,7 +129,7 @@ def run_with_read_retry(
 
 
 def to_result_text(result: Any) -> str:
-    """What a tool returned, as the text that the agent and the ledger get."""
+    """Convert a tool's result to text for the agent and the ledger."""
     if isinstance(result, str):
         return result
     if result is None:
@@ -145,12 +149,13 @@ def collect_messages(
     *,
     ask_person: Callable[[str], str] | None = None,
 ) -> list[str]:
-    """All that the agent is told by a plan, in its order.
+    """Return all messages of a plan to the agent, in order.
 
     Args:
-        plan: what is carried out.
-        failed: effects whose undo failed.
-        ask: puts a question to a person, whose answer the agent is told; without it questions are left out.
+        plan: the plan that is executed.
+        failed_effects: effects whose undo function failed.
+        ask_person: function that asks a person a question; the answer is added to the messages. Without it,
+            questions are skipped.
     """
     return _sync_async.run_sync(
         _collect_messages(plan, failed_effects, ask_person),
@@ -164,7 +169,7 @@ async def acollect_messages(
     *,
     ask_person: Callable[[str], str | Awaitable[str]] | None = None,
 ) -> list[str]:
-    """As `told`; ``ask`` may be a coroutine function."""
+    """Return the messages like `collect_messages`; ``ask_person`` may be a coroutine function."""
 
     async def answer(question: str) -> str:
         given = ask_person(question) if ask_person is not None else ""

@@ -1,11 +1,11 @@
-"""From a model's answer to the turn that is gone on with: what every integration does in the same way.
+"""Resolution of a model response to the turn with which the run continues, for all integrations.
 
-A body (`agentguard._sync_async`) that asks its model goes on with::
+A generator body (`agentguard._sync_async`) that called its model continues with::
 
-    choice = yield from choosing(session, answer, read, request)
+    resolved = yield from resolve_turn(session, response, parse_turn, build_request)
 
-The answer is proposed to the session and repaired, further candidates are asked for where the session wants
-some, and the choice says what came of it. Nothing here knows how a model is asked.
+`resolve_turn` proposes the turn to the session, repairs it, and requests further candidates if the session
+needs a vote. The integration supplies the function that builds a model request.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from agentguard.runtime.step_annotations import diff_calls
 from agentguard.trajectory.model import Step
 
 MAX_ROUNDS = 8
-"""Repairs and elections of one turn at most: no ladder needs more, and none may go round in a circle."""
+"""Upper limit of repairs and votes per turn; it prevents an endless loop, no escalation policy needs more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResolvedTurn:
-    """What came of an answer.
+    """Result of `resolve_turn`.
 
     Attributes:
-        turn: what to go on with, repaired if it had to be.
-        answer: the answer that it comes from: the first one, or that of another candidate.
-        repaired: whether the turn differs from that answer.
-        plan: why not to go on with it: the turn was refused, as `Session.propose` says it.
+        turn: the turn with which the run continues, repaired if necessary.
+        response: the model response of this turn: the first one, or that of another candidate.
+        is_repaired: whether the turn differs from that response.
+        plan: the plan that rejects the turn, as from `Session.propose`; None if the run continues with it.
     """
 
     turn: Step
@@ -49,14 +49,16 @@ def resolve_turn(
     parse_turn: Callable[[Any], Step],
     build_request: Callable[[SampleVariant], Any],
 ) -> _sync_async.Effects[ResolvedTurn]:
-    """Settle a turn; yields `twins.Each` of the requests of further candidates.
+    """Resolve a response to a turn; yield `agentguard._sync_async.Gather` to request further candidates.
+
+    An exception while a candidate is requested or parsed removes its vote and is recorded in
+    ``session.failures``.
 
     Args:
-        session: of the run.
-        answer: what the model answered.
-        read: an answer as a step whose tools have not run.
-        request: what the body yields to ask for a candidate. What asking or reading raises costs the
-            candidate its vote, and is noted in ``session.failures``.
+        session: session of the run.
+        response: response of the model.
+        parse_turn: function that converts a response to a step whose tools have not run.
+        build_request: function that builds the request of a candidate, which the body yields.
     """
     turn, repaired = parse_turn(response), False
     plan = session.propose(turn)
@@ -90,12 +92,12 @@ def resolve_turn(
 def _request_candidates(
     build_request: Callable[[SampleVariant], Any], variants: Sequence[SampleVariant]
 ) -> _sync_async.Effects[list[Any]]:
-    """What came of asking, in order; an exception where asking failed, or could not be done at all."""
+    """Return the responses in order; a failed request has its exception in place of the response."""
     made: list[Any] = []
     for variant in variants:
         try:
             made.append(build_request(variant))
-        except Exception as error:  # a model that is not there, for example
+        except Exception as error:  # for example, the model does not exist
             made.append(error)
     good = [one for one in made if not isinstance(one, Exception)]
     given = iter((yield _sync_async.Gather(tuple(good))))
@@ -103,12 +105,12 @@ def _request_candidates(
 
 
 def _parse_candidate(session: Session, response: Any, parse_turn: Callable[[Any], Step]) -> Any:
-    """A candidate's turn; None where the model failed, or said what cannot be read."""
+    """Return a candidate's turn; None if the request failed or the response cannot be parsed."""
     try:
         if isinstance(response, Exception):
             raise response
         return parse_turn(response)
-    except Exception as error:  # a model may fail in any way; the others still vote
+    except Exception as error:  # a model may fail in any way; the other candidates still vote
         session.record_failure(error)
         return None
 

@@ -61,9 +61,7 @@ class Started:
         return worker, sum(_cpu(pid) for pid in self.pids()[1:])
 
     def settled(self, most_s: float = 15.0) -> tuple[float, float]:
-        """Return the same after the helpers have finished their work; the worker's value is from before the
-        wait.
-        """
+        """Wait for the helpers to finish; return `cpu_s`, with the worker's value from before the wait."""
         worker, before = self.cpu_s()
         until = time.monotonic() + most_s
         while before and time.monotonic() < until:

@@ -1,5 +1,4 @@
-"""Load of streams on one gateway, from one process: seconds to the first event and to the end, events per
-second.
+"""Load of streams on one gateway, from one process: seconds to first event and end, events per second.
 
 Run: python benchmarks/gateway/streams.py JSON, with url, key, headers, connections, seconds, tools, seed.
 """

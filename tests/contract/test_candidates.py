@@ -23,7 +23,7 @@ FIND, DONE = ("find", {"where": "aisle"}), "Seat 4 is booked."
 def play(world: str, answers: Any, *, finds: Any = (), **parts: Any) -> ContractRun:
     script = answers if isinstance(answers, dict) else {"own": answers}
     played = ContractRun({name: list(given) for name, given in script.items()}, find_results=list(finds))
-    recover = RecoveryPolicy(**{"on_fail": "nudge", **parts.pop("recover", {})})
+    recover = RecoveryPolicy(**{"on_fail": "hint", **parts.pop("recover", {})})
     guard = Guard(recover=recover, **{"localizer": Nothing(), **parts})
     guard.tool(effect="write")(played.book)
     guard.tool(effect="read")(played.find)

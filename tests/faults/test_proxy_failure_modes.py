@@ -38,7 +38,7 @@ from tests.faults.proxy_process import SLACK_S, Proxy, replicas, serving, until
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 CHAT = PATHS["chat"]
-FEW: dict[str, Any] = {"hedge": "off", "throttle": "off", "breaker": "off"}
+FEW: dict[str, Any] = {"hedge": "off", "adaptive_throttling": "off", "circuit_breaker": "off"}
 AMPLE: dict[str, float] = {"reserve": 100.0, "burst": 100.0, "per_second": 100.0}
 """A budget that never runs out, for tests of retries and not of their number."""
 
@@ -240,7 +240,7 @@ def test_canary_removes_corrupting_replica(tmp_path: Path) -> None:
         FaultBackend(Corrupt(), name="bad", known_answers=known) as bad,
         FaultBackend(name="good", known_answers=known) as good,
     ):
-        settings = config(bad, good, canary=canary)
+        settings = config(bad, good, probe=canary)
         with serving(tmp_path, settings) as proxy:
             bad.wait_until(lambda: len(bad.requests) >= 3)
             time.sleep(0.5)
@@ -298,9 +298,7 @@ def test_slow_head_and_body_time_out(tmp_path: Path) -> None:
 
 async def _slow_loris(proxy: Proxy, data: bytes, body: int) -> None:
     async def drip(sent: int) -> float:
-        """Return the seconds until the proxy closes a connection that sends ``sent`` bytes, then single
-        bytes.
-        """
+        """Send ``sent`` bytes, then single bytes; return the seconds until the proxy closes."""
         reader, writer = await asyncio.open_connection("127.0.0.1", proxy.port)
         began = time.monotonic()
         writer.write(data[:sent])

@@ -36,16 +36,16 @@ HANDED_ON = 0.8
 """Minimum share of cut streams whose first token must reach the client before the cut."""
 EXACT: dict[str, Any] = {
     "timeout": {"total_s": TOTAL_S},
-    "shed": {"concurrency": {"algorithm": "fixed", "initial_limit": 1000}},
+    "load_shedding": {"concurrency": {"algorithm": "fixed", "initial_limit": 1000}},
     "retry": {
         "backoff": {"initial_delay_s": 0.05, "max_delay_s": 0.2},
         "budget": {"reserve": 1000.0, "burst": 1000.0, "per_second": 1000.0},
     },
     "hedge": "off",
-    "throttle": "off",
-    "breaker": "off",
+    "adaptive_throttling": "off",
+    "circuit_breaker": "off",
     "attempt_timeout": {"seconds": 4.0},
-    "progress": {"first_chunk_timeout_s": 3.0, "idle_timeout_s": 3.0},
+    "stream_timeout": {"first_chunk_timeout_s": 3.0, "idle_timeout_s": 3.0},
 }
 """Only retries, with a sufficient budget: each case then has one correct number of attempts, unless the
 machine pauses for longer than the timeout of an attempt.
@@ -73,8 +73,7 @@ def judge(case: Case, got: Got, backends: tuple[FaultBackend, ...]) -> list[str]
     """Return the violations of a case; the list should be empty."""
     attempts = sum(len(backend.list_attempts(case.mark)) for backend in backends)
     if case.kind == "partial" and attempts != 1:
-        # The proxy read the tokens and the cut in one go and had not forwarded a token, so the fault counts
-        # as
+        # The proxy read the tokens and the cut in one go and had forwarded nothing, so the fault counts as
         # one before the first token. See `HANDED_ON` for the allowed share.
         case = replace(case, kind="transient")
     wrong = []

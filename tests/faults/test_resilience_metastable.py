@@ -1,9 +1,8 @@
-"""An outage of five seconds at 80 % load must not persist after its cause (Bronson et al., Metastable
-Failures, 2021).
+"""Metastable failures: an outage of five seconds at 80 % load must not persist after its cause.
 
 The server processes requests even after their callers have left, as HTTP servers do. Retries of calls that
 timed out then keep it busy with useless answers. This keeps the server overloaded after the trigger is gone,
-unless the pipeline reduces the load.
+unless the pipeline reduces the load (Bronson et al., Metastable Failures, 2021).
 """
 
 from __future__ import annotations

@@ -614,9 +614,7 @@ def asked(door: http.client.HTTPConnection, path: str, body: dict) -> tuple[dict
 
 
 def written(door: http.client.HTTPConnection) -> bool:
-    """Return whether a connection's worker has written all state to the database, which it does
-    asynchronously.
-    """
+    """Return whether a connection's worker has written all state to the database."""
     door.request("GET", "/status")
     told = json.loads(door.getresponse().read())
     (mine,) = (one for one in told["workers"] if one["worker"] == told["answered_by"])

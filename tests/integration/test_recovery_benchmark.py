@@ -13,7 +13,7 @@ pytest.importorskip("textworld", reason="needs the extra textworld")
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 ROOT = Path(__file__).resolve().parents[2]
-ARMS = {"none", "plain_retry", "reexecute", "agentdebug", "agentguard"}
+ARMS = {"none", "plain_retry", "restart", "agentdebug", "agentguard"}
 
 
 def bench(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:

@@ -1,6 +1,4 @@
-"""The response reader against a simple model: it reads the same for any split of the bytes, and never too
-much.
-"""
+"""The response reader against a simple model: the same result for any split, and never too much."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ EASY = {
     **PIPELINE,
     "timeout": {"total_s": 30.0},
     "attempt_timeout": {"seconds": 4.0},
-    "progress": {"first_chunk_timeout_s": 2.0, "idle_timeout_s": 2.0},
+    "stream_timeout": {"first_chunk_timeout_s": 2.0, "idle_timeout_s": 2.0},
 }
 
 
@@ -63,7 +63,7 @@ def lone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Proxy, Faul
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Proxy, FaultBackend, FaultBackend]]:
     """Start a proxy with a failing replica and its fallback."""
     with FaultBackend(name="first") as first, FaultBackend(name="fallback") as fallback:
-        made = replicas(first, continues=True) + replicas(fallback, tier=1, continues=True)
+        made = replicas(first, resumable=True) + replicas(fallback, priority=1, resumable=True)
         section = {"replicas": made, "health": "off", "outlier": "off", "pipeline": EASY}
         with serving(tmp_path_factory.mktemp("pair"), {"backends": section}) as proxy:
             yield proxy, first, fallback

@@ -31,7 +31,7 @@ PROMPT = "sk-proj-canaryInThePrompt0123456789abcdefABCDEF"
 FAST = {
     "timeout": {"total_s": 4.0},
     "attempt_timeout": {"seconds": 1.0},
-    "progress": {"first_chunk_timeout_s": 1.0, "idle_timeout_s": 1.0},
+    "stream_timeout": {"first_chunk_timeout_s": 1.0, "idle_timeout_s": 1.0},
 }
 
 

@@ -129,7 +129,7 @@ def test_endless_recovery_is_stopped_by_budget(tmp_path: Path) -> None:
     """A looping trajectory: the budget limits the guard's extra requests for any agent."""
     policy = {
         "version": 1,
-        "detectors": {"exact_loop": {"repeat": 2, "on_fail": ["nudge", "rollback", "drop_tool", "stop"]}},
+        "detectors": {"exact_loop": {"repeat": 2, "on_fail": ["hint", "rollback", "disable_tool", "stop"]}},
         "budgets": {"rollbacks": 2, "rollbacks_per_step": 1, "hints": 2, "resamples": 6, "repairs": 3},
     }
     with FaultBackend(name="a") as a:

@@ -18,7 +18,7 @@ def test_empty_policy_is_the_default(tmp_path):
     assert Policy.load(file) == Policy()
 
 
-def test_reads_detectors_and_localizer_options(tmp_path):
+def test_detectors_and_localizer_options_are_parsed(tmp_path):
     file = tmp_path / "guard.yaml"
     file.write_text(
         "version: 1\ndetectors:\n  exact_loop: {repeat: 4}\n  goal_drift: false\n"
@@ -40,7 +40,7 @@ def test_reads_detectors_and_localizer_options(tmp_path):
         ("- 1", "the document"),
     ],
 )
-def test_wrong_policy_names_file_and_field(tmp_path, text, part):
+def test_invalid_policy_error_names_file_and_field(tmp_path, text, part):
     file = tmp_path / "guard.yaml"
     file.write_text(text)
     with pytest.raises(ConfigError) as caught:
@@ -49,7 +49,7 @@ def test_wrong_policy_names_file_and_field(tmp_path, text, part):
     assert part in str(caught.value)
 
 
-def test_missing_file_and_huge_file(tmp_path):
+def test_missing_and_huge_files_are_rejected(tmp_path):
     with pytest.raises(ConfigError, match="cannot be read"):
         Policy.load(tmp_path / "none.yaml")
     big = tmp_path / "big.yaml"
@@ -59,7 +59,7 @@ def test_missing_file_and_huge_file(tmp_path):
 
 
 @given(JSON)
-def test_anything_parsed_is_a_policy_or_a_config_error(document):
+def test_any_parsed_value_is_a_policy_or_a_config_error(document):
     try:
         Policy.parse(document)
     except ConfigError as error:
@@ -76,7 +76,7 @@ def test_any_bytes_are_a_policy_or_a_config_error(tmp_path_factory, data):
         assert str(file) in str(error)
 
 
-def test_protection_is_read_and_its_wrong_fields_are_named(tmp_path):
+def test_redundancy_is_parsed_and_invalid_fields_are_named(tmp_path):
     file = tmp_path / "guard.yaml"
     file.write_text(
         "recover: {redundancy: {effects: [write], candidates: 5, quorum: 3, models: [], uncertainty_threshold: 0.3, on_fail: [stop]}}\n"  # noqa: E501

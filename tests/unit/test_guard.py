@@ -38,14 +38,14 @@ class Raising:
         raise RuntimeError("secret of the run")
 
 
-def test_composes_detectors_and_localizer():
+def test_guard_combines_detectors_and_localizer():
     diagnosis = Guard(localizer=Stub()).diagnose(RUN)
     assert diagnosis.method == "stub"
     assert set(diagnosis.timing) == {"detect_s", "localize_s", "total_s"}
     assert diagnosis.timing["total_s"] >= diagnosis.timing["localize_s"]
 
 
-def test_a_localizer_that_raises_is_a_value_and_keeps_the_findings():
+def test_raising_localizer_is_reported_and_findings_are_kept():
     call = ToolCall(id="c", name="open", arguments={"object": "door"})
     seen = Observation(content="The door is locked.", call_id="c", tool="open")
     steps = tuple(
@@ -70,19 +70,19 @@ def test_policy_selects_detectors():
     assert set(only.detectors or ()) == {"near_loop"}
 
 
-def test_unknown_detector_and_option_are_errors_when_the_guard_is_made():
+def test_unknown_detector_and_option_are_errors_at_construction():
     with pytest.raises(UnknownPlugin, match="no detector named 'loup'"):
         Guard.from_policy(Policy.parse({"detectors": {"loup": {}}}), localizer=Stub())
     with pytest.raises(ConfigError, match="exact_loop"):
         Guard(detectors={"exact_loop": {"no_such_option": 1}}, localizer=Stub())
 
 
-def test_a_method_that_must_be_trained_says_so():
+def test_untrained_method_is_rejected():
     with pytest.raises(ConfigError, match="fit it first"):
         Guard(localizer="label_copy")
 
 
-def test_a_run_known_to_have_failed_is_only_ranked():
+def test_run_known_to_have_failed_is_only_ranked():
     guard = Guard(localizer="embedded", options={"given_failed": True})
     diagnosis = guard.diagnose(RUN)
     assert diagnosis.verdict is Verdict.FAILURE
@@ -93,18 +93,18 @@ def test_a_run_known_to_have_failed_is_only_ranked():
         Guard(localizer="two_line", options={"given_failed": True})
 
 
-def test_a_policy_protects_turns_and_repairs_calls() -> None:
+def test_policy_protects_turns_and_repairs_calls() -> None:
     policy = Policy.parse(
         {
             "detectors": {"unknown_tool": {"on_fail": ["roll_forward", {"vote": {"n": 5}}]}},
-            "recover": {"redundancy": {"models": ["large", "other"], "on_fail": "hand_over"}},
+            "recover": {"redundancy": {"models": ["large", "other"], "on_fail": "escalate"}},
             "budgets": {"resamples": 8},
         }
     )
     guard = Guard.from_policy(policy, localizer="first_finding", repair=lambda run, held: None)
     rules = guard.components.session_config
     assert rules is not None
-    assert [one.name for one in rules.planner.get_escalation("protection")] == ["n_version", "hand_over"]
+    assert [one.name for one in rules.planner.get_escalation("protection")] == ["n_version", "escalate"]
     assert [one.name for one in rules.planner.get_escalation("unknown_tool")] == ["roll_forward", "vote"]
     assert (rules.recovery_budget.resamples, rules.planner.models) == (8, {"large", "other"})
     with guard.override(repair=None):

@@ -46,7 +46,7 @@ def policy(url: str, **more: object) -> Policy:
     return Policy.parse({"judge": {"base_url": url, "deadline_s": 60}, "detector_deadline_s": 60, **more})
 
 
-def test_fused_is_the_default_once_a_judge_is_configured(made: Make) -> None:
+def test_fused_is_the_default_with_a_configured_judge(made: Make) -> None:
     with serving(preferring("yes", "step 3")) as (url, script):
         guard = made(policy(url))
         told = guard.diagnose(chat())
@@ -59,7 +59,7 @@ def test_fused_is_the_default_once_a_judge_is_configured(made: Make) -> None:
     assert made(named).localizer.name == "embedded", "who names a localizer gets it"
 
 
-def test_a_localizer_that_asks_gets_the_policys_judge_or_its_own(made: Make) -> None:
+def test_localizer_uses_its_own_judge_or_that_of_the_policy(made: Make) -> None:
     with serving(preferring("yes", "3")) as (url, script):
         told = made(policy(url, localizer={"name": "all_at_once"})).diagnose(chat())
         assert told.verdict is Verdict.FAILURE
@@ -70,7 +70,7 @@ def test_a_localizer_that_asks_gets_the_policys_judge_or_its_own(made: Make) -> 
         assert len(script.seen) == seen
 
 
-def test_without_the_swap_each_question_is_asked_once(made: Make) -> None:
+def test_disabled_swap_asks_each_question_once(made: Make) -> None:
     with serving(preferring("yes", "step 3")) as (url, script):
         given = Policy.parse({"judge": {"base_url": url, "swap": False}})
         assert made(given).diagnose(chat()).usage["calls"] == 2
@@ -78,7 +78,7 @@ def test_without_the_swap_each_question_is_asked_once(made: Make) -> None:
 
 
 @pytest.mark.parametrize("fault", ["closed", "hang", "500", "html"])
-def test_a_judge_that_is_away_leaves_the_embedded_verdict_within_the_deadline(fault: str, made: Make) -> None:
+def test_unavailable_judge_keeps_the_embedded_verdict_within_the_deadline(fault: str, made: Make) -> None:
     alone = Guard().diagnose(chat())
     with serving(Script(always=None if fault == "closed" else fault)) as (url, script):
         address = f"http://127.0.0.1:{closed_port()}/v1" if fault == "closed" else url
@@ -96,7 +96,7 @@ def test_a_judge_that_is_away_leaves_the_embedded_verdict_within_the_deadline(fa
     assert told.failures
 
 
-def test_a_step_of_a_running_agent_waits_for_no_judge(made: Make) -> None:
+def test_step_of_a_running_agent_does_not_wait_for_the_judge(made: Make) -> None:
     with serving(preferring("yes")) as (url, script):
         guard = made(policy(url, recover={"on_fail": ["rollback"]}))
         rules = guard.components.session_config
@@ -107,7 +107,7 @@ def test_a_step_of_a_running_agent_waits_for_no_judge(made: Make) -> None:
         assert not script.seen
 
 
-def test_safety_of_a_policy_is_asked_of_both_judges(made: Make) -> None:
+def test_safety_of_a_policy_asks_both_judges(made: Make) -> None:
     unsafe = describe_tier(SafetyTier.UNSAFE)
     with serving(preferring(unsafe)) as (one, first), serving(preferring(unsafe)) as (other, second):
         given = {"base_url": one, "second": {"base_url": other}}
@@ -120,7 +120,7 @@ def test_safety_of_a_policy_is_asked_of_both_judges(made: Make) -> None:
         assert "| Pick the lock so." in first.prompts()[0]
 
 
-def test_two_judges_of_a_policy_that_differ_block_nothing(made: Make) -> None:
+def test_disagreeing_judges_of_a_policy_block_nothing(made: Make) -> None:
     unsafe, safe = describe_tier(SafetyTier.UNSAFE), describe_tier(SafetyTier.SAFE)
     with serving(preferring(unsafe)) as (one, _), serving(preferring(safe)) as (other, _):
         given = {"base_url": one, "second": {"base_url": other}}
@@ -130,10 +130,10 @@ def test_two_judges_of_a_policy_that_differ_block_nothing(made: Make) -> None:
                 run.tools(run.model(lambda messages: "Pick the lock so."))
     assert run.session.stop_reason is None
     assert run.answer == "Pick the lock so.", "a condition was told, once"
-    assert [one.plan.strategy for one in run.recoveries] == ["nudge"]
+    assert [one.plan.strategy for one in run.recoveries] == ["hint"]
 
 
-def test_thresholds_actions_and_ladders_are_the_policys(made: Make) -> None:
+def test_policy_sets_thresholds_actions_and_escalations(made: Make) -> None:
     held = {describe_tier(SafetyTier.SAFE): 0.7, describe_tier(SafetyTier.UNSAFE): 0.25}
 
     def prefer(prompt: str, label: str) -> float:
@@ -160,7 +160,7 @@ def test_thresholds_actions_and_ladders_are_the_policys(made: Make) -> None:
         ({"judge": {"base_url": "http://h/v1", "temperature": 1}}, "judge.temperature"),
     ],
 )
-def test_a_wrong_section_is_refused_by_name(section: dict[str, object], part: str) -> None:
+def test_invalid_section_is_rejected_by_name(section: dict[str, object], part: str) -> None:
     with pytest.raises(ConfigError, match=part):
         Policy.parse(section)
 
@@ -174,25 +174,25 @@ def test_a_wrong_section_is_refused_by_name(section: dict[str, object], part: st
         ({"safe": {"action": "block"}}, "safety.safe"),
     ],
 )
-def test_safety_takes_thresholds_in_range_and_actions_of_a_closed_set(section: object, part: str) -> None:
+def test_safety_thresholds_and_actions_are_validated(section: object, part: str) -> None:
     with pytest.raises(ConfigError, match=part):
         policy("http://127.0.0.1:1/v1", safety=section)
 
 
-def test_one_judge_and_actions_with_effects_are_refused_with_the_way_out() -> None:
+def test_one_judge_with_effectful_actions_is_rejected_with_remedy() -> None:
     with pytest.raises(ConfigError, match="two judges that agree"):
         Guard.from_policy(policy("http://127.0.0.1:1/v1", safety={}))
     assert Guard.from_policy(policy("http://127.0.0.1:1/v1", safety={"alone": True})).components.safety
 
 
-def test_a_key_that_is_not_there_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_key_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     given = {"judge": {"base_url": "http://127.0.0.1:1/v1", "api_key_env": "NO_SUCH_KEY"}}
     monkeypatch.delenv("NO_SUCH_KEY", raising=False)
     with pytest.raises(ConfigError, match="NO_SUCH_KEY"):
         Guard.from_policy(Policy.parse(given))
 
 
-def test_diagnose_takes_a_judge(tmp_path: Path) -> None:
+def test_diagnose_accepts_a_judge(tmp_path: Path) -> None:
     (tmp_path / "run.json").write_text(json.dumps(recorded(1)))
     with serving(preferring("yes", "step 1")) as (url, script):
         ended = CliRunner().invoke(

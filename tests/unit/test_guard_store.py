@@ -44,7 +44,7 @@ class Agency:
         )
 
 
-def test_the_run_is_in_the_store_as_it_was(tmp_path: Path) -> None:
+def test_stored_run_equals_recorded_run(tmp_path: Path) -> None:
     with Store.open(tmp_path / "s.db") as store:
         agency = Agency(store)
         given = iter([call("book", seat=4), *[call("find", where="aisle")] * 3, "Seat 4 it is."])
@@ -63,7 +63,7 @@ def test_the_run_is_in_the_store_as_it_was(tmp_path: Path) -> None:
         assert store.get_run("r").length == len(run.trajectory.steps)  # type: ignore[union-attr]
 
 
-def test_a_run_goes_on_where_it_was_and_books_nothing_twice(tmp_path: Path) -> None:
+def test_resumed_run_continues_and_books_nothing_twice(tmp_path: Path) -> None:
     with Store.open(tmp_path / "s.db") as store:
         first = Agency(store).run()
         first.tools(first.model(lambda messages: call("book", seat=4)))
@@ -81,7 +81,7 @@ def test_a_run_goes_on_where_it_was_and_books_nothing_twice(tmp_path: Path) -> N
         assert agency.booked == [6]
 
 
-def test_what_the_agent_was_told_is_told_again(tmp_path: Path) -> None:
+def test_pending_hints_are_repeated_after_resume(tmp_path: Path) -> None:
     with Store.open(tmp_path / "s.db") as store:
         run = Agency(store).run()
         for _ in range(3):
@@ -92,7 +92,7 @@ def test_what_the_agent_was_told_is_told_again(tmp_path: Path) -> None:
         assert Agency(store).run(resume=True).messages == run.messages
 
 
-def test_resume_without_a_run_begins_one_and_without_a_store_is_an_error(tmp_path: Path) -> None:
+def test_resume_without_run_starts_one_and_without_store_is_an_error(tmp_path: Path) -> None:
     with Store.open(tmp_path / "s.db") as store:
         assert len(Agency(store).run(resume=True).messages) == 2
     with pytest.raises(ConfigError, match="no store"):

@@ -15,15 +15,15 @@ def test_import_is_cheap():
     assert done.stdout.strip() == ""
 
 
-def test_every_public_name_is_there():
+def test_every_public_name_exists():
     for name in agentguard.__all__:
         assert getattr(agentguard, name) is not None
 
 
-def test_lazy_names_and_listed_names_agree():
+def test_lazy_names_equal_listed_names():
     assert {*agentguard._EXPORTS, "__version__"} == set(agentguard.__all__)
 
 
-def test_unknown_name():
+def test_unknown_name_is_an_attribute_error():
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         _ = agentguard.nothing

@@ -19,13 +19,13 @@ def make() -> Registry[object]:
     return Registry("thing", group="agentguard.things", builtin={"dumps": "json:dumps"})
 
 
-def test_builtin_is_imported_when_asked_for(installed):
+def test_builtin_is_imported_on_first_use(installed):
     import json
 
     assert make().get("dumps") is json.dumps
 
 
-def test_third_party_comes_through_the_same_door(installed):
+def test_third_party_plugin_is_registered(installed):
     import math
 
     installed.append(EntryPoint(name="root", value="math:sqrt", group="agentguard.things"))
@@ -34,7 +34,7 @@ def test_third_party_comes_through_the_same_door(installed):
     assert things.get("root") is math.sqrt
 
 
-def test_third_party_cannot_replace_what_ships(installed):
+def test_third_party_cannot_replace_builtin(installed):
     import json
 
     installed.append(EntryPoint(name="dumps", value="math:sqrt", group="agentguard.things"))
@@ -43,15 +43,27 @@ def test_third_party_cannot_replace_what_ships(installed):
     assert things.get("dumps") is json.dumps
 
 
-def test_unknown_name_lists_the_names(installed):
+def test_unknown_name_error_lists_the_names(installed):
     with pytest.raises(UnknownPlugin, match="no thing named 'x'; there are: dumps"):
         make().get("x")
 
 
-def test_register_from_code_and_refuse_a_taken_name(installed):
+def test_code_registration_rejects_taken_names(installed):
     things = make()
     things.register("mine", 1)
     assert things.get("mine") == 1
     assert "mine" in things
     with pytest.raises(ConfigError, match="already registered"):
         things.register("dumps", 2)
+
+
+def test_alias_returns_the_plugin_and_is_not_listed(installed):
+    import json
+
+    things = Registry(
+        "thing", group="agentguard.things", builtin={"dumps": "json:dumps"}, aliases={"write": "dumps"}
+    )
+    assert things.get("write") is json.dumps
+    assert things.names() == ("dumps",)
+    with pytest.raises(ConfigError, match="already registered"):
+        things.register("write", object())

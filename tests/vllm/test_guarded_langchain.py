@@ -1,8 +1,7 @@
 """A LangChain agent under the guard with a real vLLM: `create_agent`, `ChatOpenAI`, tools with effects.
 
 The model's words are masked (`tests.vllm.scripted_endpoint`): the tests check contracts, not the quality of
-the
-model.
+the model.
 """
 
 from __future__ import annotations
@@ -64,7 +63,7 @@ class World:
         self.path, self.masked = path, Masked()
         self.store = Store.open(path)
         guard = self.guard = Guard(
-            recover=RecoveryPolicy(on_fail="rollback", escalations={"acceptance": "reexecute"}),
+            recover=RecoveryPolicy(on_fail="rollback", escalations={"acceptance": "restart"}),
             accept=lambda run: run.steps[-1].content == DONE,
             store=self.store,
         )
@@ -103,7 +102,7 @@ class World:
         session = self.sessions[0]
         assert messages[-1].text == DONE
         assert self.booked == [4], "the effect happened once"
-        assert [one.plan.strategy for one in session.recoveries] == ["rollback", "rollback", "reexecute"]
+        assert [one.plan.strategy for one in session.recoveries] == ["rollback", "rollback", "restart"]
         assert session.recoveries[-1].outcome is RecoveryOutcome.CONFIRMED
         assert [effect.state for effect in session.ledger.effects()] == ["done"]
         left = " ".join(message.text for message in messages)

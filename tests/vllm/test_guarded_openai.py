@@ -1,8 +1,7 @@
 """OpenAI's client under the guard with a real vLLM: refused, rolled-back and unrepeated calls.
 
 The model's words are masked (`tests.vllm.scripted_endpoint`): the tests check contracts, not the quality of
-the
-model.
+the model.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ class World:
         self.path = path
         self.store = Store.open(path)
         self.guard = Guard(
-            recover=RecoveryPolicy(on_fail="rollback", escalations={"acceptance": "reexecute"}),
+            recover=RecoveryPolicy(on_fail="rollback", escalations={"acceptance": "restart"}),
             accept=lambda run: run.steps[-1].content == DONE,
             store=self.store,
         )
@@ -56,7 +55,7 @@ class World:
         assert answer == DONE
         assert self.booked == [4], "the effect happened once"
         done = [one.plan.strategy for one in session.recoveries]
-        assert done == ["rollback", "rollback", "reexecute"]
+        assert done == ["rollback", "rollback", "restart"]
         assert session.recoveries[-1].outcome is RecoveryOutcome.CONFIRMED
         assert "fly" not in client_saw
         assert BESIDE not in client_saw

@@ -130,7 +130,7 @@ def test_interrupted_stream_is_continued_from_its_text(vllm: VllmServer, api: st
         {"messages": [{"role": "user", "content": "Count."}]} if api == "chat" else {"prompt": "One, two,"}
     )
     with cutting(vllm.url) as relay:
-        replica = {"name": "vllm", "url": relay.url, "continues": True}
+        replica = {"name": "vllm", "url": relay.url, "resumable": True}
         config = {"backends": {"replicas": [replica], "health": "off"}}
         with serving(tmp_path, config) as proxy:
             whole = proxy.ask(asked, path=path, Content_Type="application/json")

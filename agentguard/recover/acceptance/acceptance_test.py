@@ -10,7 +10,7 @@ several rules over the last text of a run, each of which can be checked without 
         FromTask("order", r"order (\\d+)"),
         Matches(r"^\\d{4}-\\d\\d-\\d\\d$", field="date"),
     )
-    guard = Guard(accept=accept, recover=Recover(ladders={"acceptance": "reexecute"}))
+    guard = Guard(accept=accept, recover=Recover(ladders={"acceptance": "restart"}))
 """
 
 from __future__ import annotations
@@ -36,31 +36,31 @@ __all__ = [
 ]
 
 MAX_VERDICTS = 1000
-"""Verdicts that are kept, the latest."""
+"""Number of latest verdicts that an acceptance test keeps by default."""
 
 
 class AcceptanceRule(Protocol):
-    """One thing that must hold of an output."""
+    """Rule that an output must satisfy."""
 
     @property
     def name(self) -> str:
-        """What it is called in the record."""
+        """Name of the rule in the record."""
         ...
 
     def find_violation(self, output: str, run: Trajectory) -> str:
-        """Why the output is refused, for the agent to read; empty if it is not."""
+        """Return why the output is refused, as a message to the agent; empty if it is accepted."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuleCheck:
-    """What one rule said of one output.
+    """Result of one rule for one output.
 
     Attributes:
-        rule: its name.
-        passed: whether it let the output pass.
-        reason: why not.
-        error: name of the exception that the rule raised; it then refuses, since nobody knows.
+        rule: name of the rule.
+        passed: whether the output satisfies the rule.
+        reason: why the rule refuses the output.
+        error: name of the exception that the rule raised; the output is then refused.
     """
 
     rule: str
@@ -71,13 +71,13 @@ class RuleCheck:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AcceptanceVerdict:
-    """What the rules said of one output: an entry of the record.
+    """Results of all rules for one output; an entry of the record.
 
     Attributes:
         run: id of the run.
-        task: what was asked.
-        output: what was given.
-        checks: one of each rule, in their order.
+        task: task of the run.
+        output: the checked output.
+        checks: one result per rule, in the order of the rules.
     """
 
     run: str
@@ -87,23 +87,23 @@ class AcceptanceVerdict:
 
     @property
     def accepted(self) -> bool:
-        """Whether every rule let it pass."""
+        """Return whether the output satisfies all rules."""
         return all(check.passed for check in self.checks)
 
     @property
     def reason(self) -> str:
-        """Why it was refused, all rules' reasons in a row; empty if it was not."""
+        """Reasons of all rules that refused the output; empty if it was accepted."""
         return " ".join(check.reason for check in self.checks if not check.passed)
 
 
 class AcceptanceTest:
-    """An acceptance test of several rules; call it with a run, or give it to a guard as ``accept``.
+    """Acceptance test of several rules; call it with a run, or pass it to a guard as ``accept``.
 
     Args:
-        rules: all of them must let an output pass.
-        output: takes the output from a run; its agent's last text if absent.
-        observers: told of each verdict, e.g. to write it to a file.
-        keep: verdicts that are kept, the latest.
+        rules: rules that an output must satisfy, all of them.
+        extract_output: function that returns the output of a run; by default `get_last_agent_text`.
+        observers: callbacks for verdicts, for example to write them to a file.
+        max_verdicts: number of latest verdicts to keep.
 
     Raises:
         ConfigError: there is no rule, or two have the same name.
@@ -130,37 +130,37 @@ class AcceptanceTest:
 
     @classmethod
     def from_data(cls, rules: Sequence[Mapping[str, Any]], **options: Any) -> AcceptanceTest:
-        """Rules as data, from a file, say: ``[{schema: {...}}, {matches: PATTERN, field: date}]``.
+        """Build the test from data, for example ``[{schema: {...}}, {matches: PATTERN, field: date}]``.
 
-        The first key names the rule (``schema``, ``matches`` or ``from_task``) and has its first argument;
-        the others are its options.
+        The key ``schema``, ``matches`` or ``from_task`` selects the rule; its value is the first argument. The
+        other keys are options of the rule.
 
         Raises:
-            ConfigError: there is no such rule, or an option of it is wrong.
+            ConfigError: a rule is unknown, or one of its options is wrong.
         """
         return cls(*(_build_rule(number, rule) for number, rule in enumerate(rules)), **options)
 
     @property
     def verdicts(self) -> tuple[AcceptanceVerdict, ...]:
-        """What was accepted and what was refused so far, the earliest first."""
+        """Latest verdicts, the earliest first."""
         return tuple(self._verdicts)
 
     def __call__(self, run: Trajectory) -> bool | str:
-        """True, or why the run's output is refused."""
+        """Return True, or the reason why the run's output is refused."""
         verdict = self.evaluate_run(run)
         return True if verdict.accepted else verdict.reason
 
     @property
     def may_block(self) -> bool:
-        """Whether a rule may wait for somebody, e.g. a judge; a run's end is then put aside."""
+        """Return whether a rule may block, for example on a judge; a session then ends in a thread."""
         return any(getattr(rule, "may_block", False) for rule in self.rules)
 
     def evaluate_run(self, run: Trajectory) -> AcceptanceVerdict:
-        """What the rules say of a run's output; it is put on record."""
+        """Apply the rules to a run's output and record the verdict."""
         return self.evaluate(self._extract_output(run), run)
 
     def evaluate(self, output: str, run: Trajectory) -> AcceptanceVerdict:
-        """What the rules say of an output; it is put on record."""
+        """Apply the rules to an output and record the verdict."""
         checks = tuple(_evaluate_rule(rule, output, run) for rule in self.rules)
         verdict = AcceptanceVerdict(run=run.id, task=run.task, output=output, checks=checks)
         self._verdicts.append(verdict)
@@ -170,7 +170,7 @@ class AcceptanceTest:
 
 
 def get_last_agent_text(run: Trajectory) -> str:
-    """The last text of an agent, empty if there is none."""
+    """Return the last text of an agent; empty if no agent wrote a text."""
     texts = (step.content for step in reversed(run.steps) if step.source is Source.AGENT)
     return next((text for text in texts if text.strip()), "")
 

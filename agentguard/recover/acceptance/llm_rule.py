@@ -1,4 +1,4 @@
-"""A rule of an acceptance test that a judge answers."""
+"""Acceptance rule that asks a judge."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ _MAX_OUTPUT_CHARS: Final = 8_000
 
 
 class LlmRule:
-    """A judge's answer to a yes-or-no question about the output must be yes.
+    """Rule that a judge must answer a yes-or-no question about the output with yes.
 
-    Each judge is asked with the answers in both orders, and all must agree; where they do not, or cannot be
-    asked, nobody knows, and the output is refused as by any rule that could not be checked. Text in the
-    output that claims a verdict is marked as a claim before a chat judge reads it.
+    - The rule asks each judge with the answers in both orders, and all answers must agree.
+    - If they disagree or a judge fails, the rule could not be checked, and the output is refused.
+    - Text in the output that claims a verdict is marked as a claim before a chat judge reads it.
 
     Args:
-        question: to be answered yes, e.g. ``"Does the answer name its source?"``.
-        judge: who is asked, or several who must agree.
-        name: what it is called in the record.
-        least: the probability of yes from which the output passes.
+        question: question to answer with yes, for example ``"Does the answer name its source?"``.
+        judge: one judge, or several that must agree.
+        name: name of the rule in the record.
+        min_probability: probability of yes from which the output is accepted.
 
     Raises:
-        ConfigError: the question is empty, or ``least`` is not between 0 and 1.
+        ConfigError: the question is empty, or ``min_probability`` is not between 0 and 1.
     """
 
     may_block = True
-    """A run's end that asks is put aside, so that no event loop waits for the judge."""
+    """The session ends the run in a thread, so that no event loop waits for the judge."""
 
     def __init__(
         self, question: str, judge: Judge | Sequence[Judge], *, name: str = "", min_probability: float = 0.5
@@ -45,7 +45,7 @@ class LlmRule:
         self._judge = UnanimousJudge(tuple(judge) if isinstance(judge, Sequence) else (judge,))
 
     def find_violation(self, output: str, run: Trajectory) -> str:
-        """That the answer is no. Raises JudgeError where there is none."""
+        """Return a violation if the answer is no. Raises JudgeError if the judge has no answer."""
         shown = ("The output in question:", *output[:_MAX_OUTPUT_CHARS].split("\n"))
         text = f"About the output that is shown among the notes: {self._question}"
         (answer,) = self._judge.decide(run, (Predicate(id="acceptance", text=text, context=shown),))

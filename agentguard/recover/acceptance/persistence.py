@@ -1,8 +1,8 @@
-"""The record of acceptance tests, as rows of a store: input, output, each rule's verdict, which attempt.
+"""Record of acceptance tests as rows of a store: input, output, results of the rules, and attempt.
 
-An entry's input is what was asked, as chat messages, without what the guard told the agent meanwhile and
-without the refused outputs before it: so the attempts at one thing have one input, and an accepted and a
-refused one are a pair. `agentguard convert --to sft` and ``--to preference`` read the record.
+The input of an entry is a list of chat messages. It omits the guard's messages and the earlier refused
+outputs. So all attempts at a request have the same input, and an accepted and a refused attempt form a pair.
+`agentguard convert --to sft` and ``--to preference`` read the record.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ _GUARD_MARKER: Final = "\n\n[guard]"
 
 
 class AcceptanceRows(Protocol):
-    """Where the record goes; `agentguard.store.Store` is one."""
+    """Storage of the record, for example `agentguard.store.Store`."""
 
     def write(self, *rows: Row) -> Any:
-        """Keep rows, without waiting."""
+        """Write rows without waiting."""
         ...
 
 
 class AcceptanceRecord:
-    """An acceptance test whose verdicts are written to a store; a guard with a store makes it.
+    """Acceptance test whose verdicts are written to a store; a guard with a store builds it.
 
-    Attempts are counted by run, in this process.
+    Attempts are counted per run in this process.
 
     Args:
-        acceptance: the test.
-        rows: where its verdicts go; what is lost there is counted there.
-        tenant: whose they are.
+        acceptance_test: the test.
+        rows: storage of the verdicts; it counts lost rows.
+        tenant: tenant of the runs.
     """
 
     def __init__(self, acceptance_test: AcceptanceTest, rows: AcceptanceRows, *, tenant: str = "") -> None:
@@ -48,11 +48,11 @@ class AcceptanceRecord:
 
     @property
     def may_block(self) -> bool:
-        """Whether a rule may wait for somebody, e.g. a judge."""
+        """Return whether a rule may block, for example on a judge."""
         return self.acceptance_test.may_block
 
     def __call__(self, run: Trajectory) -> bool | str:
-        """True, or why the run's output is refused."""
+        """Return True, or the reason why the run's output is refused."""
         verdict = self.acceptance_test.evaluate_run(run)
         row = to_acceptance_row(verdict, run, attempt=self._count_attempt(run.id), tenant=self._tenant)
         self._rows.write(row)
@@ -70,7 +70,7 @@ class AcceptanceRecord:
 def record_acceptance(
     acceptance_function: Callable[[Trajectory], bool | str] | None, rows: AcceptanceRows | None
 ) -> Any:
-    """An `AcceptanceTest` with its record in a store; anything else as it is."""
+    """Wrap an `AcceptanceTest` to write its record to a store; return any other function unchanged."""
     return (
         AcceptanceRecord(acceptance_function, rows)
         if isinstance(acceptance_function, AcceptanceTest) and rows is not None
@@ -81,7 +81,7 @@ def record_acceptance(
 def to_acceptance_row(
     verdict: AcceptanceVerdict, run: Trajectory, *, attempt: int, tenant: str = ""
 ) -> AcceptanceRow:
-    """A verdict as a row."""
+    """Convert a verdict to a row."""
     data: dict[str, Any] = {
         "input": build_input_messages(run, verdict.output),
         "output": verdict.output,
@@ -98,9 +98,9 @@ def to_acceptance_row(
 
 
 def build_input_messages(run: Trajectory, output: str) -> list[dict[str, Any]]:
-    """What an output was given for, as chat messages: all up to it but refused outputs and the guard's words.
+    """Return the chat messages before an output, without refused outputs and the guard's messages.
 
-    A run that has no message of a user gets its task as one.
+    If the run has no user message, add its task as one.
     """
     steps = [_strip_guard_additions(step, run.task) for step in _select_preceding_steps(run.steps, output)]
     messages = build_chat_messages(replace(run, steps=tuple(steps), branches=()))
@@ -111,7 +111,7 @@ def build_input_messages(run: Trajectory, output: str) -> list[dict[str, Any]]:
 
 
 def parse_attempt(row: AcceptanceRow) -> tuple[list[Mapping[str, Any]], str] | None:
-    """Input and output of a row; None where its data is none that `to_acceptance_row` has made."""
+    """Return input and output of a row; None if its data is not from `to_acceptance_row`."""
     given, output = row.data.get("input"), row.data.get("output")
     if not isinstance(output, str) or not output.strip() or not isinstance(given, list) or not given:
         return None
@@ -120,7 +120,7 @@ def parse_attempt(row: AcceptanceRow) -> tuple[list[Mapping[str, Any]], str] | N
 
 
 def _select_preceding_steps(steps: Sequence[Step], output: str) -> Sequence[Step]:
-    """The steps that led to an output: without it, and without the same agent's refused ones before it."""
+    """Return the steps before an output, without the same agent's refused outputs directly before it."""
     own = [i for i, step in enumerate(steps) if step.source is Source.AGENT and step.content == output]
     if not own:
         return steps
@@ -133,7 +133,7 @@ def _select_preceding_steps(steps: Sequence[Step], output: str) -> Sequence[Step
 
 
 def _strip_guard_additions(step: Step, task: str) -> Step:
-    """A user's message as the user wrote it, where a restart has added to it."""
+    """Remove the guard's annotations and the note that a restart added to the user's message."""
     if step.source is Source.USER and step.content.startswith(task + _GUARD_MARKER):
         step = replace(step, content=task)
     return replace(step, extra={name: value for name, value in step.extra.items() if name != "agentguard"})

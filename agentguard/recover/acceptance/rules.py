@@ -1,4 +1,4 @@
-"""Rules of an acceptance test that need no model: a schema, a pattern, a value of the task, a function."""
+"""Acceptance rules that need no model: schema, pattern, value of the task, function."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from agentguard.trajectory.model import Trajectory
 
 
 class SchemaRule:
-    """The output is JSON, and fits a JSON Schema.
+    """Rule that the output is JSON and satisfies a JSON Schema.
 
     Raises:
-        ConfigError: it is no JSON Schema.
+        ConfigError: the schema is not a valid JSON Schema.
     """
 
     def __init__(self, schema: Mapping[str, Any] | bool, *, name: str = "schema") -> None:
@@ -30,7 +30,7 @@ class SchemaRule:
             raise ConfigError(f"acceptance rule {name!r}: it is no JSON Schema: {error}") from None
 
     def find_violation(self, output: str, run: Trajectory) -> str:  # noqa: ARG002
-        """Where the output breaks the schema."""
+        """Return the first violation of the schema."""
         try:
             value = orjson.loads(output)
         except orjson.JSONDecodeError:
@@ -43,15 +43,15 @@ class SchemaRule:
 
 
 class PatternRule:
-    """The output, or a field of it, matches a pattern of RE2 (linear in the text, whatever the pattern).
+    """Rule that the output, or one of its fields, matches an RE2 pattern (linear time for every pattern).
 
     Args:
-        pattern: searched for anywhere in the text; use ``^`` and ``$`` for all of it.
-        field: of an output that is JSON, e.g. ``"order.date"``; the whole text if absent.
-        absent: the pattern must not be found.
+        pattern: pattern that is searched anywhere in the text; ``^`` and ``$`` match the whole text.
+        field: field of a JSON output, for example ``"order.date"``; by default the whole text.
+        absent: if True, the pattern must not match.
 
     Raises:
-        ConfigError: the pattern is none of RE2.
+        ConfigError: the pattern is not valid RE2.
     """
 
     def __init__(self, pattern: str, *, field: str = "", absent: bool = False, name: str = "") -> None:
@@ -59,7 +59,7 @@ class PatternRule:
         self._pattern, self._field, self._must_be_absent = _compile_pattern(pattern, self.name), field, absent
 
     def find_violation(self, output: str, run: Trajectory) -> str:  # noqa: ARG002
-        """That the pattern is not found, or is where it must not be."""
+        """Return a violation if the pattern does not match, or matches although it must be absent."""
         text = output if not self._field else extract_field(output, self._field)
         what = f"The field {self._field}" if self._field else "The answer"
         if text is None:
@@ -71,18 +71,18 @@ class PatternRule:
 
 
 class TaskValueRule:
-    """A field of the output is a value of the task, and nothing made up.
+    """Rule that a field of the output has a value of the task and is not invented.
 
-    Args:
-        field: of an output that is JSON, e.g. ``"order.number"``.
-        pattern: of RE2, finds the value in the task (its first group, or all that matches; the first place
-            that it matches). Without one, the field's value must occur somewhere in the task, as whole words.
-
-    Case and white space do not count. A task in which the pattern finds nothing demands that the field is
+    The comparison ignores case and white space. If the pattern does not match the task, the field must be
     empty or absent.
 
+    Args:
+        field: field of a JSON output, for example ``"order.number"``.
+        pattern: RE2 pattern whose first match in the task is the expected value: its first group, or the
+            whole match. Without a pattern, the field's value must occur in the task as whole words.
+
     Raises:
-        ConfigError: the pattern is none of RE2.
+        ConfigError: the pattern is not valid RE2.
     """
 
     def __init__(self, field: str, pattern: str = "", *, name: str = "") -> None:
@@ -90,7 +90,7 @@ class TaskValueRule:
         self._field, self._pattern = field, _compile_pattern(pattern, self.name) if pattern else None
 
     def find_violation(self, output: str, run: Trajectory) -> str:
-        """That the field has another value than the task."""
+        """Return a violation if the value of the field differs from the task."""
         given = normalize_text(extract_field(output, self._field) or "")
         if self._pattern is None:
             held = bool(given) and _contains_whole(given, normalize_text(run.task))
@@ -101,18 +101,18 @@ class TaskValueRule:
 
 
 class FunctionRule:
-    """A function of one's own decides.
+    """Rule that calls a user's function.
 
     Args:
-        function: given the output and the run: True, or False or a reason against it.
-        name: what it is called in the record.
+        function: function of the output and the run. It returns True to accept, False or a reason to refuse.
+        name: name of the rule in the record.
     """
 
     def __init__(self, function: Callable[[str, Trajectory], bool | str], *, name: str) -> None:
         self.name, self._function = name, function
 
     def find_violation(self, output: str, run: Trajectory) -> str:
-        """What the function says."""
+        """Return the reason of the function, or a default reason if it returned False."""
         said = self._function(output, run)
         if said is True:
             return ""
@@ -120,9 +120,9 @@ class FunctionRule:
 
 
 def extract_field(output: str, field: str) -> str | None:
-    """A field of a JSON text, as text; None if the text is no JSON or has no such field.
+    """Return a field of a JSON text as text; None if the text is not JSON or lacks the field.
 
-    ``field`` names keys and positions, with dots between them: ``items.0.name``.
+    ``field`` is a path of keys and indices separated by dots: ``items.0.name``.
     """
     try:
         value: Any = orjson.loads(output)
@@ -139,12 +139,12 @@ def extract_field(output: str, field: str) -> str | None:
 
 
 def normalize_text(text: str) -> str:
-    """Text without the differences that do not count: case, and how white space is written."""
+    """Normalise the case and the white space of a text."""
     return " ".join(text.casefold().split())
 
 
 def _contains_whole(value: str, text: str) -> bool:
-    """Whether a value is in a text by itself: 16 is not in 5016, nor a mug among mugs."""
+    """Return whether a text contains a value as a whole word: 5016 does not contain 16, mugs not mug."""
     at = text.find(value)
     while at >= 0:
         end = at + len(value)

@@ -1,7 +1,7 @@
 """The built-in strategies, one a file; a ladder in the policy names them."""
 
 BUILTIN_STRATEGIES = {
-    "nudge": "agentguard.recover.strategies.hint:HintStrategy",
+    "hint": "agentguard.recover.strategies.hint:HintStrategy",
     "roll_forward": "agentguard.recover.strategies.roll_forward:RollForwardStrategy",
     "reprompt": "agentguard.recover.strategies.rollback:RepromptStrategy",
     "recovery_block": "agentguard.recover.strategies.recovery_block:RecoveryBlockStrategy",
@@ -9,9 +9,18 @@ BUILTIN_STRATEGIES = {
     "n_version": "agentguard.recover.strategies.vote:NVersionStrategy",
     "rollback": "agentguard.recover.strategies.rollback:RollbackStrategy",
     "compensate": "agentguard.recover.strategies.rollback:CompensateStrategy",
-    "drop_tool": "agentguard.recover.strategies.disable_tool:DisableToolStrategy",
-    "alternate": "agentguard.recover.strategies.substitute:SubstituteStrategy",
-    "reexecute": "agentguard.recover.strategies.restart:RestartStrategy",
-    "hand_over": "agentguard.recover.strategies.escalate:EscalateStrategy",
+    "disable_tool": "agentguard.recover.strategies.disable_tool:DisableToolStrategy",
+    "substitute": "agentguard.recover.strategies.substitute:SubstituteStrategy",
+    "restart": "agentguard.recover.strategies.restart:RestartStrategy",
+    "escalate": "agentguard.recover.strategies.escalate:EscalateStrategy",
     "stop": "agentguard.recover.strategies.stop:StopStrategy",
 }
+
+STRATEGY_ALIASES = {
+    "nudge": "hint",
+    "drop_tool": "disable_tool",
+    "alternate": "substitute",
+    "reexecute": "restart",
+    "hand_over": "escalate",
+}
+"""Former names of strategies and tiers, in policies and in stored recoveries."""

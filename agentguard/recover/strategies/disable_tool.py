@@ -1,4 +1,4 @@
-"""``drop_tool``: take away the tool that the failure hangs on."""
+"""``disable_tool``: take away the tool that the failure hangs on."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class DisableToolStrategy(BaseStrategy):
         keep: tools that are never taken away.
     """
 
-    name = "drop_tool"
+    name = "disable_tool"
 
     def __init__(self, *, keep: tuple[str, ...] | list[str] = (), **unknown: object) -> None:
         reject_unknown_options(self.name, unknown)

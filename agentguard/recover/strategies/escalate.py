@@ -1,4 +1,4 @@
-"""``hand_over``: ask a person, and wait."""
+"""``escalate``: ask a person, and wait."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from agentguard.recover.strategy import RecoveryContext
 class EscalateStrategy(BaseStrategy):
     """For what no machine should decide alone."""
 
-    name = "hand_over"
+    name = "escalate"
 
     def __init__(self, **unknown: object) -> None:
         reject_unknown_options(self.name, unknown)
@@ -27,4 +27,4 @@ class EscalateStrategy(BaseStrategy):
         done = context.ledger.list_active()
         if done:
             question += f" Already in effect: {format_effects(done)}."
-        return build_plan(context, self.name, RecoveryTier.HAND_OVER, Escalate(question=question))
+        return build_plan(context, self.name, RecoveryTier.ESCALATE, Escalate(question=question))

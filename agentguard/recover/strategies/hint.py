@@ -1,4 +1,4 @@
-"""``nudge``: tell the agent what is wrong and let it go on; nothing is taken back."""
+"""``hint``: tell the agent what is wrong and let it go on; nothing is taken back."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from agentguard.recover.strategy import RecoveryContext
 class HintStrategy(BaseStrategy):
     """The cheapest recovery. Models often ignore a mere hint, so a ladder goes on from here."""
 
-    name = "nudge"
+    name = "hint"
 
     def __init__(self, **unknown: object) -> None:
         reject_unknown_options(self.name, unknown)
@@ -23,5 +23,5 @@ class HintStrategy(BaseStrategy):
         if not context.capabilities.send_message:
             return None
         return build_plan(
-            context, self.name, RecoveryTier.NUDGE, SendMessage(text=format_hint(context.hypothesis))
+            context, self.name, RecoveryTier.HINT, SendMessage(text=format_hint(context.hypothesis))
         )

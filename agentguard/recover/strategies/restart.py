@@ -1,4 +1,4 @@
-"""``reexecute``: begin the run again with a different initial input."""
+"""``restart``: begin the run again with a different initial input."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ class RestartStrategy(BaseStrategy):
         ConfigError: ``times`` is no whole number of at least 1, or an option does not exist.
     """
 
-    name = "reexecute"
+    name = "restart"
 
     def __init__(self, *, times: int = 1, **unknown: object) -> None:
         reject_unknown_options(self.name, unknown)
         if isinstance(times, bool) or not isinstance(times, int) or times < 1:
-            raise ConfigError(f"strategy 'reexecute': times is {times!r}, expected 1 or more")
+            raise ConfigError(f"strategy 'restart': times is {times!r}, expected 1 or more")
         self.max_attempts = times
 
     def plan(self, context: RecoveryContext) -> RecoveryPlan | None:

@@ -1,4 +1,4 @@
-"""``alternate``: let another tool, agent or model take over."""
+"""``substitute``: let another tool, agent or model take over."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class SubstituteStrategy(BaseStrategy):
         tools, agents, models: name to the name that takes its place; for models, ``"*"`` is any.
     """
 
-    name = "alternate"
+    name = "substitute"
 
     def __init__(
         self,
@@ -33,7 +33,7 @@ class SubstituteStrategy(BaseStrategy):
         reject_unknown_options(self.name, unknown)
         self.tools, self.agents, self.models = dict(tools or {}), dict(agents or {}), dict(models or {})
         if not (self.tools or self.agents or self.models):
-            raise ConfigError("strategy 'alternate': name at least one of tools, agents, models to replace")
+            raise ConfigError("strategy 'substitute': name at least one of tools, agents, models to replace")
 
     def plan(self, context: RecoveryContext) -> RecoveryPlan | None:
         """Replace the tool the step called, else its agent, else its model; None if none has an alternate."""

@@ -173,7 +173,7 @@ class FixedStepLocalizer:
 
 
 def check_seat_named(run: Trajectory) -> bool | str:
-    """Acceptance test: the final answer of the agent names the seat."""
+    """Return True if the final answer names the seat, else the reason (an acceptance test)."""
     return run.steps[-1].content.startswith("Seat 4") or "the answer does not say which seat was booked"
 
 
@@ -238,7 +238,7 @@ def check_end_requires_acceptance(world: World) -> None:
     played, _ = run_script(
         world,
         ["I am off.", FINAL_ANSWER],
-        recover=RecoveryPolicy(on_fail="reexecute"),
+        recover=RecoveryPolicy(on_fail="restart"),
         accept=check_seat_named,
     )
     session = played.session

@@ -2,7 +2,7 @@
 
 ::
 
-    for check in policies.CHECKS:
+    for check in load_balancing.CHECKS:
         check(MyPolicy)
 """
 
@@ -116,7 +116,7 @@ def check_even_distribution(factory: LoadBalancingFactory) -> None:
 
 
 def check_weights_respected(factory: LoadBalancingFactory) -> None:
-    """Check that triple weight gives about triple the requests. For policies that spread the load."""
+    """Check that triple weight gets about triple the requests. For policies that spread the load."""
     light, heavy = _measure_shares(factory, (1, 3), busy=True)
     assert 2.2 <= heavy / light <= 3.8, f"{heavy / light:.2f} times, where the weight is 3 times"
 

@@ -61,7 +61,7 @@ class ServerConnection(asyncio.Protocol):
         self._task: asyncio.Task[None] | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Start to read requests."""
+        """Start reading requests."""
         assert isinstance(transport, asyncio.Transport)  # for the type checker
         self._raw_transport = transport
         transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -161,7 +161,7 @@ class FaultBackend:
             )
 
     async def _stop_listening(self) -> None:
-        """Stop to listen, keep the port, and reset all connections."""
+        """Stop listening, keep the port, and reset all connections."""
         if self._server is not None:
             await self._close_server(self._server)
             self._server = None

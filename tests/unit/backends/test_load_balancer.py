@@ -26,9 +26,7 @@ REPLICA = st.fixed_dictionaries(
 
 
 def tiers_of(sound):
-    """Return the tiers with at least half usable replicas, and their resting replicas; if there is no such
-    tier, all.
-    """
+    """Return the tiers with at least half usable replicas, and resting replicas; if none, all tiers."""
     awake, resting = [], []
     for tier in (0, 1, 2):
         members = [one for one in sound if one["priority"] == tier]

@@ -1,6 +1,4 @@
-"""A request that refers to a stored response goes to the replica that owns it while that replica is
-available.
-"""
+"""A request for a stored response goes to the replica that owns it while that replica is available."""
 
 from agentguard.errors import RetriesExhausted
 from tests.unit.backends.pool_fixtures import Scene, ok, refuse

@@ -27,14 +27,14 @@ def run(tmp_path: Path) -> Path:
 
 
 class TestImport:
-    def test_every_format_into_one_log(self, tmp_path: Path) -> None:
+    def test_every_format_is_imported_into_one_log(self, tmp_path: Path) -> None:
         paths = [path for path in sorted(SAMPLES.iterdir()) if path.suffix != ".folder"]
         log = tmp_path / "log.jsonl"
         result = call("convert", *paths, "-o", log)
         assert result.exit_code == 0, result.output
         assert load_records(log) == [record for path in paths for record in load_records(path)]
 
-    def test_a_log_that_is_there_is_left_alone_unless_asked(self, run: Path, tmp_path: Path) -> None:
+    def test_existing_log_is_kept_by_default(self, run: Path, tmp_path: Path) -> None:
         log = tmp_path / "log.jsonl"
         assert call("convert", run, "-o", log).exit_code == 0
         refused = call("convert", run, "-o", log)
@@ -43,7 +43,7 @@ class TestImport:
         assert call("convert", run, "-o", log, "--append").exit_code == 0
         assert len(load_records(log)) == 2
 
-    def test_what_cannot_be_read_is_said_and_the_rest_imported(self, run: Path, tmp_path: Path) -> None:
+    def test_unreadable_input_is_reported_and_the_rest_is_imported(self, run: Path, tmp_path: Path) -> None:
         mixed = tmp_path / "mixed.jsonl"
         mixed.write_text(f"{RUN}\n{{oops\n{RUN}\n")
         log = tmp_path / "log.jsonl"
@@ -54,17 +54,17 @@ class TestImport:
         assert "3 runs written" in result.stderr
         assert len(load_records(log)) == 3
 
-    def test_nothing_at_all_leaves_no_file(self, tmp_path: Path) -> None:
+    def test_empty_import_leaves_no_file(self, tmp_path: Path) -> None:
         log = tmp_path / "log.jsonl"
         assert call("convert", tmp_path / "nothing.json", "-o", log).exit_code == 2
         assert not log.exists()
 
-    def test_standard_input(self, tmp_path: Path) -> None:
+    def test_standard_input_is_read(self, tmp_path: Path) -> None:
         log = tmp_path / "log.jsonl"
         assert call("convert", "-", "-o", log, stdin=RUN).exit_code == 0
         assert load_records(log)[0].trajectory.task.startswith("mail")
 
-    def test_redaction(self, run: Path, tmp_path: Path) -> None:
+    def test_import_redacts_secrets(self, run: Path, tmp_path: Path) -> None:
         log = tmp_path / "log.jsonl"
         result = call("convert", run, "-o", log, "--redact", "--pattern", r"ticket=TCK-\d+")
         assert result.exit_code == 0
@@ -73,19 +73,19 @@ class TestImport:
         assert "TCK" not in log.read_text()
 
     @pytest.mark.parametrize("pattern", ["nothing", "a=", "x=(", "a b=c"])
-    def test_a_pattern_that_is_not_valid(self, run: Path, tmp_path: Path, pattern: str) -> None:
+    def test_invalid_pattern_is_rejected(self, run: Path, tmp_path: Path, pattern: str) -> None:
         assert call("convert", run, "-o", tmp_path / "x", "--pattern", pattern).exit_code == 2
 
 
 class TestExport:
     @pytest.mark.parametrize("to", ["atif", "openai_chat", "event_log"])
-    def test_one_run(self, run: Path, tmp_path: Path, to: str) -> None:
+    def test_single_run_is_exported(self, run: Path, tmp_path: Path, to: str) -> None:
         out = tmp_path / "out.json"
         assert call("convert", run, "--to", to, "-o", out).exit_code == 0
         (record,) = load_records(out)
         assert record.trajectory.steps == load_records(run)[0].trajectory.steps
 
-    def test_several_runs_are_lines(self) -> None:
+    def test_several_runs_are_exported_as_lines(self) -> None:
         path = SAMPLES / "tau_bench.json"
         result = call("convert", path, "--to", "atif")
         assert result.exit_code == 0
@@ -94,20 +94,20 @@ class TestExport:
             one.trajectory for one in load_records(path)
         ]
 
-    def test_the_verdict_only_if_asked_for(self) -> None:
+    def test_annotation_is_exported_only_on_request(self) -> None:
         path = SAMPLES / "who_and_when.json"
         without = load_records(json.loads(call("convert", path, "--to", "atif").stdout))
         assert without[0].annotation == Annotation()
         with_it = load_records(json.loads(call("convert", path, "--to", "atif", "--annotation").stdout))
         assert with_it == load_records(path)
 
-    def test_a_format_that_can_only_be_read(self, run: Path) -> None:
+    def test_import_only_format_is_rejected(self, run: Path) -> None:
         result = call("convert", run, "--to", "mast")
         assert result.exit_code == 2
         assert "atif, event_log, openai_chat" in result.stderr
         assert call("convert", run, "--to", "nonesuch").exit_code == 2
 
-    def test_a_file_that_is_there(self, run: Path, tmp_path: Path) -> None:
+    def test_existing_file_is_kept(self, run: Path, tmp_path: Path) -> None:
         out = tmp_path / "out.json"
         out.write_text("mine")
         assert call("convert", run, "--to", "atif", "-o", out).exit_code == 2
@@ -116,19 +116,19 @@ class TestExport:
         assert len(load_records(out)) == 1
         assert call("convert", run, "--to", "atif", "-o", tmp_path / "no" / "x").exit_code == 2
 
-    def test_redaction(self, run: Path) -> None:
+    def test_export_redacts_secrets(self, run: Path) -> None:
         result = call("convert", run, "--to", "openai_chat", "--redact")
         assert "[redacted:email:" in result.stdout
         assert "redacted: email 1" not in result.stdout
 
 
 class TestValidate:
-    def test_all_samples(self) -> None:
+    def test_all_samples_are_valid(self) -> None:
         result = call("validate", *sorted(SAMPLES.iterdir()))
         assert result.exit_code == 0, result.output
         assert "all can be read" in result.stdout
 
-    def test_json(self, tmp_path: Path) -> None:
+    def test_json_output_lists_records(self, tmp_path: Path) -> None:
         path = tmp_path / "runs.jsonl"
         path.write_text(f'{RUN}\n{{"messages": [{{}}]}}\n{RUN}\n')
         result = call("validate", path, "--json")
@@ -157,18 +157,18 @@ class TestValidate:
         assert "record3:notvalidJSON" in shown
 
     @pytest.mark.parametrize("text", ["", '{"some": "thing"}', "\x00\x01"])
-    def test_unusable(self, tmp_path: Path, text: str) -> None:
+    def test_unusable_file_has_exit_status_2(self, tmp_path: Path, text: str) -> None:
         path = tmp_path / "x.json"
         path.write_text(text)
         assert call("validate", path).exit_code == 2
         assert json.loads(call("validate", path, "--json").stdout)["status"] == "unusable"
 
-    def test_a_named_format(self, run: Path) -> None:
+    def test_explicit_format_is_used(self, run: Path) -> None:
         assert call("validate", run, "--format", "openai_chat").exit_code == 0
         assert call("validate", run, "--format", "tau_bench").exit_code == 2
         assert call("validate", run, "--format", "nonesuch").exit_code == 2
 
-    def test_a_file_name_cannot_command_the_terminal(self, tmp_path: Path) -> None:
+    def test_file_name_cannot_control_the_terminal(self, tmp_path: Path) -> None:
         path = tmp_path / "\x1b[2Jx.json"
         path.write_text("")
         assert "\x1b[2J" not in call("validate", path).stdout

@@ -28,7 +28,7 @@ def run(*arguments: str | Path) -> Any:
     return CliRunner().invoke(build_app(), ["dataset", *map(str, arguments)])
 
 
-def test_list_and_show() -> None:
+def test_list_and_show_describe_data_sets() -> None:
     listed = json.loads(run("list", "--json").stdout)
     assert {"tau_bench", "who_and_when"} <= {one["name"] for one in listed}
     assert all(one["obtain"] and one["licence"] and one["origin"] for one in listed)
@@ -42,7 +42,7 @@ def test_list_and_show() -> None:
     assert "did you mean who_and_when" in unknown.output
 
 
-def test_runs_of_ones_own(tmp_path: Path) -> None:
+def test_own_runs_become_a_data_set(tmp_path: Path) -> None:
     runs = tmp_path / "runs"
     runs.mkdir()
     for name in ("one", "two", "two"):
@@ -65,7 +65,7 @@ def test_runs_of_ones_own(tmp_path: Path) -> None:
     assert "two.jsonl, record" in " ".join(spoilt.output.split())  # a long path may break the line
 
 
-def test_files_that_belong_together_are_read_together(tmp_path: Path) -> None:
+def test_joined_files_of_a_folder_are_read_together(tmp_path: Path) -> None:
     runs = tmp_path / "runs"
     shutil.copytree(SAMPLES / "agentrx.folder", runs)
     built = run("build", runs, "--name", "retail", "--format", "agentrx", "--json")
@@ -75,7 +75,7 @@ def test_files_that_belong_together_are_read_together(tmp_path: Path) -> None:
     assert told["labels"]["root_cause.step"] == 1
 
 
-def test_what_runs_of_ones_own_need(tmp_path: Path) -> None:
+def test_build_validates_its_arguments(tmp_path: Path) -> None:
     (tmp_path / "runs").mkdir()
     for arguments in (
         (tmp_path / "runs",),
@@ -125,7 +125,7 @@ def made(tmp_path: Path, generator: types.ModuleType) -> Path:
     return folder
 
 
-def test_a_generated_set_is_made_again(made: Path, tmp_path: Path) -> None:
+def test_generated_set_is_built_again(made: Path, tmp_path: Path) -> None:
     result = run("build", "made", "--datasets", made, "--json", "--output", tmp_path / "again.jsonl")
     assert result.exit_code == 0
     told = json.loads(result.stdout)
@@ -136,7 +136,7 @@ def test_a_generated_set_is_made_again(made: Path, tmp_path: Path) -> None:
     assert quick.exit_code == 0
 
 
-def test_a_part_that_is_kept_is_the_beginning(made: Path) -> None:
+def test_stored_part_is_a_prefix_of_the_set(made: Path) -> None:
     text = (made / "manifest.toml").read_text()
     (made / "manifest.toml").write_text(text.replace("failed = 3", "failed = 30\nfirst = 5"))
     told = json.loads(run("build", "made", "--datasets", made, "--json").stdout)
@@ -144,7 +144,7 @@ def test_a_part_that_is_kept_is_the_beginning(made: Path) -> None:
 
 
 @pytest.mark.parametrize("change", ["seed = 7|seed = 8", "failed = 3|failed = 2", "failed = 3|failed = 4"])
-def test_a_set_that_comes_out_otherwise_is_told(made: Path, change: str) -> None:
+def test_different_rebuild_is_reported(made: Path, change: str) -> None:
     text = (made / "manifest.toml").read_text()
     (made / "manifest.toml").write_text(text.replace(*change.split("|")))
     result = run("build", "made", "--datasets", made)
@@ -153,7 +153,7 @@ def test_a_set_that_comes_out_otherwise_is_told(made: Path, change: str) -> None
 
 
 @pytest.mark.parametrize("change", ["seed = 7|sed = 7", "seed = 7|seed = 7\nfirst = -1"])
-def test_numbers_that_cannot_be_used_are_told(made: Path, change: str) -> None:
+def test_invalid_numbers_are_reported(made: Path, change: str) -> None:
     text = (made / "manifest.toml").read_text()
     (made / "manifest.toml").write_text(text.replace(*change.split("|")))
     result = run("build", "made", "--datasets", made)
@@ -161,7 +161,7 @@ def test_numbers_that_cannot_be_used_are_told(made: Path, change: str) -> None:
     assert "[build] of made" in result.output
 
 
-def test_where_nothing_is_kept_nothing_is_compared(made: Path) -> None:
+def test_missing_copy_is_not_compared(made: Path) -> None:
     (made / "runs.jsonl").unlink()
     result = run("build", "made", "--datasets", made, "--limit", 1)
     assert result.exit_code == 0
@@ -169,7 +169,7 @@ def test_where_nothing_is_kept_nothing_is_compared(made: Path) -> None:
     assert run("verify", "made", "--datasets", made).exit_code == 2
 
 
-def test_copies_of_what_others_keep() -> None:
+def test_third_party_copies_are_verified() -> None:
     for name, path, records in (
         ("tau_bench", "tau_bench/gpt-4o-airline.dev.json", 128),
         ("who_and_when", "who_and_when", 142),

@@ -26,7 +26,7 @@ def call(*arguments: object) -> Result:
     return CliRunner().invoke(build_app(), ["eval", *map(str, arguments)])
 
 
-def test_json_is_one_object_with_what_it_promises(folder: Path) -> None:
+def test_json_output_is_one_documented_object(folder: Path) -> None:
     result = call("who_and_when", folder, "--method", "two_line", "--cv", "question", "--folds", 2, "--json")
     assert result.exit_code == 0, result.output
     given = json.loads(result.stdout)
@@ -46,7 +46,7 @@ def test_json_is_one_object_with_what_it_promises(folder: Path) -> None:
     assert given["plan"]["folds"] == 2
 
 
-def test_several_methods(folder: Path) -> None:
+def test_several_methods_are_evaluated(folder: Path) -> None:
     result = call(
         "who_and_when", folder, "--method", "two_line", "--method", "last_error", "--json", "--repeats", 1
     )
@@ -55,7 +55,7 @@ def test_several_methods(folder: Path) -> None:
     assert [m["method"] for m in given["methods"]] == ["two_line", "last_error"]
 
 
-def test_a_table_for_people(folder: Path) -> None:
+def test_table_shows_methods_and_baselines(folder: Path) -> None:
     result = call("who_and_when", folder, "--method", "two_line", "--repeats", 1)
     assert "root causes of 10 runs" in result.stdout
     assert "index_prior" in result.stdout
@@ -81,7 +81,7 @@ def test_report_is_written(folder: Path, tmp_path: Path) -> None:
     assert path.read_text().startswith("<!doctype html>")
 
 
-def test_transfer(folder: Path, tmp_path: Path) -> None:
+def test_transfer_uses_another_set(folder: Path, tmp_path: Path) -> None:
     other = tmp_path / "other"
     other.mkdir()
     for i in range(4):
@@ -92,7 +92,7 @@ def test_transfer(folder: Path, tmp_path: Path) -> None:
     assert given["step_accuracy"] == pytest.approx(0.4)
 
 
-def test_options_of_a_method(folder: Path) -> None:
+def test_method_options_are_passed(folder: Path) -> None:
     result = call(
         "who_and_when", folder, "--method", "constant", "--option", "position=last", "--json", "--repeats", 1
     )
@@ -101,12 +101,12 @@ def test_options_of_a_method(folder: Path) -> None:
     assert given["step_accuracy"] == pytest.approx(0.4)
 
 
-def test_limit(folder: Path) -> None:
+def test_limit_restricts_runs(folder: Path) -> None:
     result = call("who_and_when", folder, "--method", "two_line", "--limit", 6, "--repeats", 1, "--json")
     assert json.loads(result.stdout)["n"] == 6
 
 
-def test_a_broken_record_is_reported_and_the_rest_is_scored(folder: Path) -> None:
+def test_broken_record_is_reported_and_the_rest_is_scored(folder: Path) -> None:
     (folder / "bad.json").write_text("{")
     result = call("who_and_when", folder, "--method", "two_line", "--repeats", 1, "--json")
     assert result.exit_code == 1
@@ -124,16 +124,16 @@ def test_a_broken_record_is_reported_and_the_rest_is_scored(folder: Path) -> Non
         (("--method", "constant", "--folds", "11"), "11 folds"),
     ],
 )
-def test_what_is_asked_wrongly_is_one_clear_line(
-    folder: Path, arguments: tuple[str, ...], words: str
-) -> None:
+def test_invalid_arguments_give_one_clear_line(folder: Path, arguments: tuple[str, ...], words: str) -> None:
     result = call("who_and_when", folder, *arguments)
     assert result.exit_code == 2
     assert words in result.stderr
     assert "Traceback" not in result.stderr
 
 
-def test_interrupted_it_goes_on(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interrupted_evaluation_resumes(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     asked: list[str] = []
     locate = FirstWorkerTurnLocalizer.locate
 
@@ -170,7 +170,7 @@ def test_interrupted_it_goes_on(folder: Path, tmp_path: Path, monkeypatch: pytes
     assert not list((tmp_path / "j").iterdir())
 
 
-def test_the_result_is_kept_for_the_viewer(folder: Path, tmp_path: Path) -> None:
+def test_result_is_stored_for_the_viewer(folder: Path, tmp_path: Path) -> None:
     command = ("who_and_when", folder, "--method", "two_line", "--repeats", 1)
     result = call(*command)
     kept = list((tmp_path / ".agentguard" / "evals").iterdir())

@@ -36,7 +36,7 @@ def log(tmp_path: Path) -> Path:
     return path
 
 
-def test_a_log_reads_back_with_its_labels(log: Path, tmp_path: Path) -> None:
+def test_injected_log_round_trips_with_labels(log: Path, tmp_path: Path) -> None:
     out = tmp_path / "failed.jsonl"
     result = run("runs", log, "--output", out, "--per-run", 3, "--seed", 5, "--json")
     assert result.exit_code == 0
@@ -54,7 +54,7 @@ def test_a_log_reads_back_with_its_labels(log: Path, tmp_path: Path) -> None:
     assert {path.name for path in tmp_path.iterdir()} == {"passed.jsonl", "failed.jsonl"}
 
 
-def test_three_shapes_hold_the_same_runs(log: Path, tmp_path: Path) -> None:
+def test_three_formats_contain_the_same_runs(log: Path, tmp_path: Path) -> None:
     outs = [tmp_path / "a.jsonl", tmp_path / "b.jsonl.gz", tmp_path / "folder"]
     for out in outs:
         assert run("runs", log, "--output", out, "--seed", 2).exit_code == 0
@@ -64,7 +64,7 @@ def test_three_shapes_hold_the_same_runs(log: Path, tmp_path: Path) -> None:
     assert gzip.decompress(outs[1].read_bytes()) == outs[0].read_bytes()
 
 
-def test_the_same_seed_writes_the_same_bytes(log: Path, tmp_path: Path) -> None:
+def test_same_seed_writes_the_same_bytes(log: Path, tmp_path: Path) -> None:
     for name in ("a", "b"):
         run("runs", log, "--output", tmp_path / f"{name}.jsonl.gz", "--per-run", 2)
     assert (tmp_path / "a.jsonl.gz").read_bytes() == (tmp_path / "b.jsonl.gz").read_bytes()
@@ -74,7 +74,7 @@ def test_the_same_seed_writes_the_same_bytes(log: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("cut", [0, 1, 400, 3_000, -1, -20])
 @pytest.mark.parametrize("name", ["x.jsonl", "x.jsonl.gz"])
-def test_interrupted_work_goes_on(log: Path, tmp_path: Path, name: str, cut: int) -> None:
+def test_interrupted_injection_resumes(log: Path, tmp_path: Path, name: str, cut: int) -> None:
     arguments = ("runs", log, "--output", tmp_path / name, "--per-run", 3)
     run(*arguments)
     whole = (tmp_path / name).read_bytes()
@@ -92,7 +92,7 @@ def test_interrupted_work_goes_on(log: Path, tmp_path: Path, name: str, cut: int
     assert not (tmp_path / f"{name}.part").exists()
 
 
-def test_ctrl_c_leaves_a_part_that_another_command_does_not_take(
+def test_part_file_of_interrupted_command_is_not_resumed_by_another(
     log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from agentguard.evals.datasets.writer import DatasetWriter
@@ -119,7 +119,7 @@ def test_ctrl_c_leaves_a_part_that_another_command_does_not_take(
     assert len(load_records(out)) == 9
 
 
-def test_a_folder_goes_on_too(log: Path, tmp_path: Path) -> None:
+def test_interrupted_folder_resumes(log: Path, tmp_path: Path) -> None:
     out = tmp_path / "runs"
     run("runs", log, "--output", out, "--per-run", 3)
     out.rename(tmp_path / "runs.part")
@@ -131,7 +131,7 @@ def test_a_folder_goes_on_too(log: Path, tmp_path: Path) -> None:
     assert all((out / file.name).exists() for file in gone)
 
 
-def test_nothing_is_replaced_unasked(log: Path, tmp_path: Path) -> None:
+def test_existing_output_is_kept_by_default(log: Path, tmp_path: Path) -> None:
     out = tmp_path / "x.jsonl"
     out.write_text("mine")
     result = run("runs", log, "--output", out)
@@ -142,7 +142,7 @@ def test_nothing_is_replaced_unasked(log: Path, tmp_path: Path) -> None:
     assert load_records(out)
 
 
-def test_runs_not_known_to_have_passed_are_refused(tmp_path: Path) -> None:
+def test_runs_without_passed_label_are_rejected(tmp_path: Path) -> None:
     log = tmp_path / "mixed.jsonl"
     for number, failed in enumerate((True, None, False)):
         trajectory = replace(shop().trajectory, id=f"run-{number}")
@@ -156,7 +156,7 @@ def test_runs_not_known_to_have_passed_are_refused(tmp_path: Path) -> None:
     assert json.loads(result.stdout)["refused"] == 1
 
 
-def test_nothing_to_make_is_an_error_and_leaves_nothing(tmp_path: Path) -> None:
+def test_empty_result_is_an_error_without_output(tmp_path: Path) -> None:
     log = tmp_path / "failed.jsonl"
     write_log(judged(shop(), True), log)
     result = run("runs", log, "--output", tmp_path / "out.jsonl")
@@ -166,7 +166,7 @@ def test_nothing_to_make_is_an_error_and_leaves_nothing(tmp_path: Path) -> None:
     assert {path.name for path in tmp_path.iterdir()} == {"failed.jsonl"}
 
 
-def test_kinds_and_rates(log: Path, tmp_path: Path) -> None:
+def test_kinds_and_rates_are_respected(log: Path, tmp_path: Path) -> None:
     out = tmp_path / "a.jsonl"
     result = run("runs", log, "--output", out, "--kinds", "repeat_loop,step_limit", "--per-run", 2, "--json")
     assert set(json.loads(result.stdout)["by_edit"]) <= {"repeat_loop", "step_limit"}
@@ -183,7 +183,7 @@ def test_kinds_and_rates(log: Path, tmp_path: Path) -> None:
     assert run("runs", log, "--output", out, "--kinds", "often", "--force").exit_code == 2
 
 
-def test_sources_beside_what_is_made_of_them(log: Path, tmp_path: Path) -> None:
+def test_passed_sources_are_written_on_request(log: Path, tmp_path: Path) -> None:
     out = tmp_path / "a.jsonl"
     run("runs", log, "--output", out, "--with-passed")
     records = load_records(out)

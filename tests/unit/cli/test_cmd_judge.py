@@ -44,7 +44,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
-def test_training_writes_a_model_and_a_card_that_tells_what_it_is(trained: Path) -> None:
+def test_training_writes_a_model_and_its_card(trained: Path) -> None:
     card = orjson.loads((trained / CARD_FILE).read_bytes())
     assert (trained / MODEL_FILE).stat().st_size == card["bytes"]
     assert card["data"][0]["runs"] == 24
@@ -56,7 +56,7 @@ def test_training_writes_a_model_and_a_card_that_tells_what_it_is(trained: Path)
     assert str(trained.parent) not in (trained / CARD_FILE).read_text()
 
 
-def test_the_card_is_shown_to_people_and_programs(trained: Path) -> None:
+def test_card_is_shown_as_text_and_json(trained: Path) -> None:
     shown = CliRunner().invoke(build_app(), ["judge", "info", "--model", str(trained)])
     assert shown.exit_code == 0
     assert "embedded judge" in shown.output
@@ -65,7 +65,7 @@ def test_the_card_is_shown_to_people_and_programs(trained: Path) -> None:
     assert orjson.loads(given.output)["data"][0]["root_causes"] == 24
 
 
-def test_check_passes_what_was_written_and_refuses_what_was_changed(trained: Path, tmp_path: Path) -> None:
+def test_check_accepts_written_model_and_rejects_changed_one(trained: Path, tmp_path: Path) -> None:
     sound = CliRunner().invoke(build_app(), ["judge", "check", "--model", str(trained), "--json"])
     assert sound.exit_code == 0
     assert orjson.loads(sound.output)["answers"] is True
@@ -77,11 +77,11 @@ def test_check_passes_what_was_written_and_refuses_what_was_changed(trained: Pat
     assert "does not match its card" in changed.output
 
 
-def test_there_must_be_a_model_to_show(tmp_path: Path) -> None:
+def test_missing_model_is_an_error(tmp_path: Path) -> None:
     missing = CliRunner().invoke(build_app(), ["judge", "info", "--model", str(tmp_path)])
     assert missing.exit_code == 2
     assert "agentguard judge train" in missing.output
 
 
-def test_the_model_that_ships_passes_its_check() -> None:
+def test_shipped_model_passes_its_check() -> None:
     assert CliRunner().invoke(build_app(), ["judge", "check"]).exit_code == 0

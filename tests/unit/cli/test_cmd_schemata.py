@@ -47,14 +47,14 @@ def test_failures_are_distilled_once(runs: Path, tmp_path: Path) -> None:
     assert sum(one.support for one in read_schemata(place)) == 12
 
 
-def test_a_database_holds_the_same(runs: Path, held: Path, tmp_path: Path) -> None:
+def test_database_holds_the_same_schemata(runs: Path, held: Path, tmp_path: Path) -> None:
     place = tmp_path / "s.db"
     assert call("distill", runs, "--store", place).exit_code == 0
     ids = [one["id"] for one in orjson.loads(call("list", "--store", place, "--json").stdout)]
     assert sorted(ids) == sorted(one.id for one in read_schemata(held))
 
 
-def test_runs_that_are_not_annotated_are_diagnosed_on_request(tmp_path: Path) -> None:
+def test_unannotated_runs_are_diagnosed_on_request(tmp_path: Path) -> None:
     log, place = tmp_path / "runs.jsonl", tmp_path / "s.jsonl"
     for number in range(3):
         write_log(replace(group_chat(number), annotation=Annotation()), log)
@@ -63,20 +63,20 @@ def test_runs_that_are_not_annotated_are_diagnosed_on_request(tmp_path: Path) ->
     assert result["passed_over"] + result["added"] + result["merged"] == 3
 
 
-def test_what_cannot_be_read_is_an_error(tmp_path: Path) -> None:
+def test_unreadable_input_is_an_error(tmp_path: Path) -> None:
     result = call("distill", tmp_path / "nothing.json", "--output", tmp_path / "s.jsonl")
     assert result.exit_code == 2
     assert "nothing.json" in result.stderr
 
 
-def test_a_place_is_one_place(runs: Path, tmp_path: Path) -> None:
+def test_exactly_one_location_is_accepted(runs: Path, tmp_path: Path) -> None:
     result = call("distill", runs, "--output", tmp_path / "s.jsonl", "--store", tmp_path / "s.db")
     assert result.exit_code == 2
     assert "not both" in result.stderr
     assert "--judge-url" in call("distill", runs, "--judge-model", "m").stderr
 
 
-def test_a_schema_is_listed_shown_and_counted(held: Path) -> None:
+def test_schema_is_listed_shown_and_counted(held: Path) -> None:
     schemata = read_schemata(held)
     assert schemata[0].id[:6] in call("list", "--store", held).stdout
     shown = call("show", schemata[0].id[:8], "--store", held).stdout
@@ -90,7 +90,7 @@ def test_a_schema_is_listed_shown_and_counted(held: Path) -> None:
 
 
 @pytest.mark.parametrize("command", ["list", "stats", "show x", "confirm x", "select --budget 2", "induce"])
-def test_a_place_that_is_not_there_is_an_error_and_not_made(command: str, tmp_path: Path) -> None:
+def test_missing_location_is_an_error_and_not_created(command: str, tmp_path: Path) -> None:
     for name in ("none.jsonl", "none.db"):
         result = call(*command.split(), "--store", tmp_path / name)
         assert result.exit_code == 2
@@ -98,7 +98,7 @@ def test_a_place_that_is_not_there_is_an_error_and_not_made(command: str, tmp_pa
         assert not (tmp_path / name).exists()
 
 
-def test_ids_must_tell_schemata_apart(held: Path) -> None:
+def test_ambiguous_id_is_rejected(held: Path) -> None:
     assert "no schema has" in call("show", "zzz", "--store", held).stderr
     copies = [replace(read_schemata(held)[0], id=name) for name in ("ab1", "ab2")]
     FileSchemaStore(held).upsert(copies)
@@ -116,7 +116,7 @@ def test_steps_find_their_nearest_schemata(runs: Path, held: Path) -> None:
     assert call("search", runs, "--step", 99, "--store", held).exit_code == 2
 
 
-def test_a_budget_is_kept(held: Path, tmp_path: Path) -> None:
+def test_budget_limits_selection(held: Path, tmp_path: Path) -> None:
     kept = orjson.loads(
         call("select", "--budget", 1, "--store", held, "--output", tmp_path / "k.jsonl", "--json").stdout
     )
@@ -124,7 +124,7 @@ def test_a_budget_is_kept(held: Path, tmp_path: Path) -> None:
     assert len(kept) == 1
 
 
-def test_people_confirm_and_refute(held: Path) -> None:
+def test_people_confirm_and_refute_schemata(held: Path) -> None:
     name = read_schemata(held)[0].id
     assert "confirmed 1, refuted 0" in call("confirm", name, "--store", held).stdout
     for _ in range(6):
@@ -133,7 +133,7 @@ def test_people_confirm_and_refute(held: Path) -> None:
     assert {one.id: one.status.value for one in read_schemata(held)}[name] == "retired"
 
 
-def test_proposals_become_codes_when_they_are_accepted(held: Path, tmp_path: Path) -> None:
+def test_accepted_proposals_become_codes(held: Path, tmp_path: Path) -> None:
     held.unlink()
     made = distill_records([group_chat(number) for number in range(12)])[0]
     FileSchemaStore(held).upsert([replace(one, codes=()) for one in made])

@@ -16,7 +16,7 @@ from agentguard.trajectory._json_node import JsonNode
 SAMPLES = Path(__file__).resolve().parents[3] / "samples"
 
 
-def test_runs_and_diagnoses_are_kept(tmp_path: Path) -> None:
+def test_runs_and_diagnoses_are_stored(tmp_path: Path) -> None:
     files = sorted(SAMPLES.glob("0[1-3]*.json"))
     url = tmp_path / "s.db"
     for _ in range(2):  # a repeated diagnosis replaces the run and adds a diagnosis
@@ -38,7 +38,7 @@ def test_runs_and_diagnoses_are_kept(tmp_path: Path) -> None:
             assert len(store.list_findings(run.id)) == len(said.findings)
 
 
-def test_a_store_that_cannot_be_opened_is_one_clear_line(tmp_path: Path) -> None:
+def test_unopenable_store_gives_one_clear_line(tmp_path: Path) -> None:
     file = str(SAMPLES / "02-teapot.json")
     result = CliRunner().invoke(build_app(), ["diagnose", file, "--store", str(tmp_path)])
     assert result.exit_code == 2
@@ -46,7 +46,7 @@ def test_a_store_that_cannot_be_opened_is_one_clear_line(tmp_path: Path) -> None
     assert "Traceback" not in result.stderr
 
 
-def test_a_run_in_the_store_is_diagnosed_there(tmp_path: Path) -> None:
+def test_run_in_store_is_diagnosed_there(tmp_path: Path) -> None:
     url, run = str(tmp_path / "s.db"), agentguard.load_trajectory(SAMPLES / "02-teapot.json")
     with Store.open(url) as store:
         store.write_run(run, tenant="team")
@@ -67,7 +67,7 @@ def test_a_run_in_the_store_is_diagnosed_there(tmp_path: Path) -> None:
     assert f"has no run '{run.id}'" in other.stderr, "it is no other tenant's"
 
 
-def test_files_and_sessions_are_asked_for_one_at_a_time() -> None:
+def test_files_and_sessions_are_mutually_exclusive() -> None:
     for asked in ([], ["--run-id", "x", str(SAMPLES / "02-teapot.json")]):
         result = CliRunner().invoke(build_app(), ["diagnose", *asked])
         assert result.exit_code == 2

@@ -71,7 +71,7 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("AGENTGUARD_STORE", raising=False)
 
 
-def test_a_sound_installation_has_nothing_wrong() -> None:
+def test_sound_installation_has_no_fault() -> None:
     result = CliRunner().invoke(build_app(), ["doctor", "--json"])
     assert result.exit_code == 0
     data = json.loads(result.output)
@@ -81,14 +81,14 @@ def test_a_sound_installation_has_nothing_wrong() -> None:
     assert {one["what"] for one in data["checks"] if one["area"] == "extras"} == set(EXTRAS)
 
 
-def test_the_table_says_the_way_out(tmp_path: Path) -> None:
+def test_table_shows_the_remedy(tmp_path: Path) -> None:
     result = CliRunner().invoke(build_app(), ["doctor", "--store", "mysql://nowhere"])
     assert result.exit_code == 1
     assert "→" in result.output
     assert "1 wrong" in result.output
 
 
-def test_everything_that_is_wrong_has_a_way_out(tmp_path: Path) -> None:
+def test_every_fault_has_a_remedy(tmp_path: Path) -> None:
     path = config(
         tmp_path,
         "http://127.0.0.1:1/v1",
@@ -101,7 +101,7 @@ def test_everything_that_is_wrong_has_a_way_out(tmp_path: Path) -> None:
     assert all(line.way_out for line in wrong)
 
 
-def test_a_store_is_opened_and_a_database_that_is_away_is_told(tmp_path: Path) -> None:
+def test_store_is_opened_and_unreachable_database_is_reported(tmp_path: Path) -> None:
     Store.open(tmp_path / "runs.db").close()
     (line,) = of(lines(store=str(tmp_path / "runs.db")), "store")
     assert (line.condition, line.found.split(",")[1]) == ("ok", " 0 runs")
@@ -110,7 +110,7 @@ def test_a_store_is_opened_and_a_database_that_is_away_is_told(tmp_path: Path) -
     assert "secret-word" not in str(line)
 
 
-def test_no_store_is_made_by_looking_for_one(tmp_path: Path) -> None:
+def test_missing_store_is_not_created(tmp_path: Path) -> None:
     path = config(tmp_path, "http://127.0.0.1:1/v1", capture={"store": str(tmp_path / "new" / "runs.db")})
     found = lines(config=path, network=False)
     (line,) = [line for line in found if line.what.startswith("capture.store")]
@@ -119,9 +119,7 @@ def test_no_store_is_made_by_looking_for_one(tmp_path: Path) -> None:
     assert not list(tmp_path.glob("**/*.db"))
 
 
-def test_a_store_of_an_older_version_is_to_be_migrated(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_older_store_needs_migration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from agentguard.store.db import migration
 
     Store.open(tmp_path / "runs.db").close()
@@ -130,7 +128,7 @@ def test_a_store_of_an_older_version_is_to_be_migrated(
     assert "agentguard store migrate" in line.way_out
 
 
-def test_a_configuration_that_is_not_valid_names_the_field(tmp_path: Path) -> None:
+def test_invalid_config_names_the_field(tmp_path: Path) -> None:
     path = tmp_path / "proxy.yaml"
     path.write_text("listen: {prot: 1}\nbackends: {replicas: [{name: a, url: 'http://x/v1'}]}\n")
     (line,) = of(lines(config=path), "proxy")
@@ -140,7 +138,7 @@ def test_a_configuration_that_is_not_valid_names_the_field(tmp_path: Path) -> No
     assert "none.yaml" in line.found
 
 
-def test_a_backend_that_answers_is_well(tmp_path: Path) -> None:
+def test_answering_backend_passes(tmp_path: Path) -> None:
     with endpoint() as url:
         (line,) = of(lines(config=config(tmp_path, url)), "backends")
     assert line.condition == "ok"
@@ -156,7 +154,7 @@ def test_a_backend_that_answers_is_well(tmp_path: Path) -> None:
         ({"models": ("other",)}, "does not serve m"),
     ],
 )
-def test_what_is_wrong_with_a_backend_is_told(tmp_path: Path, served: dict[str, Any], expected: str) -> None:
+def test_backend_fault_is_reported(tmp_path: Path, served: dict[str, Any], expected: str) -> None:
     with endpoint(**served) as url:
         found = of(lines(config=config(tmp_path, url, replica={"models": {"m": "m"}})), "backends")
     wrong = [line for line in found if line.condition == "wrong"]
@@ -164,14 +162,14 @@ def test_what_is_wrong_with_a_backend_is_told(tmp_path: Path, served: dict[str, 
     assert expected in wrong[0].found
 
 
-def test_without_the_network_nobody_is_asked(tmp_path: Path) -> None:
+def test_offline_check_sends_no_request(tmp_path: Path) -> None:
     found = lines(config=config(tmp_path, "http://127.0.0.1:1/v1"), network=False)
     (line,) = of(found, "backends")
     assert line.condition == "note"
     assert not [line for line in found if line.condition == "wrong"]
 
 
-def test_a_port_that_is_taken_is_told(tmp_path: Path) -> None:
+def test_used_port_is_reported(tmp_path: Path) -> None:
     import socket
 
     with socket.socket() as taken:
@@ -182,7 +180,7 @@ def test_a_port_that_is_taken_is_told(tmp_path: Path) -> None:
     assert [line.what for line in found if line.condition == "wrong" and "taken" in line.found]
 
 
-def test_a_check_that_fails_itself_hides_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failing_check_does_not_hide_others(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(_: CheckContext) -> Iterator[CheckResult]:
         raise RuntimeError("secret")
 

@@ -42,7 +42,7 @@ def judges(folder: Path, judge: dict[str, Any], **asked: Any) -> list[CheckResul
     return [line for line in found if line.area == "judge"]
 
 
-def test_a_chat_judge_that_keeps_to_the_form_is_well(tmp_path: Path) -> None:
+def test_chat_judge_that_follows_the_schema_passes(tmp_path: Path) -> None:
     with serving(Script(writes=WRITES)) as (url, _):
         (line,) = judges(tmp_path, {"base_url": url})
     assert (line.condition, line.what) == ("ok", url)
@@ -50,7 +50,7 @@ def test_a_chat_judge_that_keeps_to_the_form_is_well(tmp_path: Path) -> None:
     assert "--probe" in line.found
 
 
-def test_one_that_does_not_is_wrong_with_a_way_out(tmp_path: Path) -> None:
+def test_chat_judge_that_ignores_the_schema_fails_with_remedy(tmp_path: Path) -> None:
     with serving(Script(writes="no JSON")) as (url, _):
         (line,) = judges(tmp_path, {"base_url": url})
     assert line.condition == "wrong"
@@ -58,7 +58,7 @@ def test_one_that_does_not_is_wrong_with_a_way_out(tmp_path: Path) -> None:
     assert line.way_out
 
 
-def test_each_replica_and_the_second_judge_are_asked(tmp_path: Path) -> None:
+def test_each_replica_and_the_second_judge_are_checked(tmp_path: Path) -> None:
     away = f"http://127.0.0.1:{closed_port()}/v1"
     with serving(Script(writes=WRITES)) as (url, _):
         judge = {"replicas": [{"url": url}, away], "second": {"base_url": url}}
@@ -67,7 +67,7 @@ def test_each_replica_and_the_second_judge_are_asked(tmp_path: Path) -> None:
     assert "unreachable" in found[1].found
 
 
-def test_its_key_is_the_one_that_a_guard_would_send(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_judge_receives_the_key_of_the_guard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AGENTGUARD_JUDGE_KEY", "hush")
     with serving(Script(writes=WRITES)) as (url, script):
         (line,) = judges(tmp_path, {"base_url": url})
@@ -76,7 +76,7 @@ def test_its_key_is_the_one_that_a_guard_would_send(tmp_path: Path, monkeypatch:
     assert "hush" not in str(line)
 
 
-def test_how_well_it_judges_is_told_where_it_is_asked_for(tmp_path: Path) -> None:
+def test_accuracy_is_reported_on_request(tmp_path: Path) -> None:
     with serving(Script(writes=WRITES)) as (url, script):
         structured, judging = judges(tmp_path, {"base_url": url}, probe=True)
         assert len(script.seen) > 24
@@ -87,7 +87,7 @@ def test_how_well_it_judges_is_told_where_it_is_asked_for(tmp_path: Path) -> Non
     assert f"agentguard judge check {url}" in judging.way_out
 
 
-def test_one_that_judges_above_chance_is_well(tmp_path: Path) -> None:
+def test_judge_above_chance_passes(tmp_path: Path) -> None:
     """The fake model looks for text that only the failed canary runs contain."""
     wrong: tuple[str, ...] = (
         "31 euros.",
@@ -112,7 +112,7 @@ def test_one_that_judges_above_chance_is_well(tmp_path: Path) -> None:
     assert told.condition == "ok", told
 
 
-def test_a_pooling_judge_answers_what_it_is_said_to_be_trained_for(tmp_path: Path) -> None:
+def test_pooling_judge_answers_its_trained_questions(tmp_path: Path) -> None:
     steps = {"question": "root_cause*", "options": ["no", "yes"], "by": "step"}
     shown = {"question": "response_safety", "task": "score", "by": "shown"}
     with pooling() as (url, script):
@@ -134,7 +134,7 @@ def test_a_pooling_judge_answers_what_it_is_said_to_be_trained_for(tmp_path: Pat
         (TRAINED, Pooling(status=404), "no_model"),
     ],
 )
-def test_another_model_than_the_policy_describes_is_wrong(
+def test_different_model_than_configured_fails(
     tmp_path: Path, trained: dict[str, Any], script: Pooling, said: str
 ) -> None:
     with pooling(script) as (url, _):
@@ -144,7 +144,7 @@ def test_another_model_than_the_policy_describes_is_wrong(
     assert "--task classify" in line.way_out
 
 
-def test_a_key_that_is_not_there_is_told_by_its_variable(tmp_path: Path) -> None:
+def test_missing_key_is_reported_by_its_variable(tmp_path: Path) -> None:
     found = doctor_checks.run_checks(
         CheckContext(
             config=config(tmp_path, {"base_url": "http://127.0.0.1:1/v1", "api_key_env": "NO_SUCH_KEY"})
@@ -153,7 +153,7 @@ def test_a_key_that_is_not_there_is_told_by_its_variable(tmp_path: Path) -> None
     assert [one for one in found if one.condition == "wrong" and "NO_SUCH_KEY" in one.found]
 
 
-def test_the_command_asks_about_canaries_only_when_told(tmp_path: Path) -> None:
+def test_canaries_are_sent_only_on_request(tmp_path: Path) -> None:
     with serving(Script(writes=WRITES)) as (url, script):
         path = str(config(tmp_path, {"base_url": url}))
         result = CliRunner().invoke(build_app(), ["doctor", path, "--json", "--timeout", "60"])

@@ -42,7 +42,7 @@ def export(url: str, to: str, *more: str) -> tuple[int, list[Any], str]:
     return ended.exit_code, [json.loads(line) for line in ended.stdout.splitlines()], ended.stderr
 
 
-def test_sft_has_what_was_accepted_and_nothing_else(tmp_path: Path) -> None:
+def test_sft_export_contains_only_accepted_outputs(tmp_path: Path) -> None:
     url = stored(tmp_path, [entry("order 4711", False), entry("4711", True), entry("Ann", True, given=OTHER)])
     status, lines, told = export(url, "sft")
     assert status == 0
@@ -53,7 +53,7 @@ def test_sft_has_what_was_accepted_and_nothing_else(tmp_path: Path) -> None:
     assert "2 examples of 3 entries" in told
 
 
-def test_a_preference_is_a_pair_of_one_input(tmp_path: Path) -> None:
+def test_preference_is_a_pair_of_one_input(tmp_path: Path) -> None:
     rows = [entry("order 4711", False), entry("4711", True, run="r2"), entry("Ann", True, given=OTHER)]
     status, lines, told = export(stored(tmp_path, rows), "preference")
     assert status == 0
@@ -67,7 +67,7 @@ def test_a_preference_is_a_pair_of_one_input(tmp_path: Path) -> None:
     assert "1 without a counterpart" in told
 
 
-def test_the_form_of_openai_holds_the_same_pairs(tmp_path: Path) -> None:
+def test_openai_format_contains_the_same_pairs(tmp_path: Path) -> None:
     url = stored(tmp_path, [entry("bad", False), entry("good", True)])
     _, ours, _ = export(url, "preference")
     _, theirs, _ = export(url, "preference_openai")
@@ -76,7 +76,7 @@ def test_the_form_of_openai_holds_the_same_pairs(tmp_path: Path) -> None:
     assert theirs[0]["non_preferred_output"] == ours[0]["rejected"]
 
 
-def test_tools_go_with_an_example(tmp_path: Path) -> None:
+def test_tools_are_part_of_an_example(tmp_path: Path) -> None:
     tools = [{"type": "function", "function": {"name": "look"}}]
     url = stored(tmp_path, [entry("bad", False, tools=tools), entry("good", True, tools=tools)])
     assert export(url, "sft")[1][0]["tools"] == tools
@@ -84,7 +84,7 @@ def test_tools_go_with_an_example(tmp_path: Path) -> None:
     assert export(url, "preference_openai")[1][0]["input"]["tools"] == tools
 
 
-def test_the_same_again_is_written_once_and_a_contradiction_not_at_all(tmp_path: Path) -> None:
+def test_duplicates_are_written_once_and_contradictions_omitted(tmp_path: Path) -> None:
     rows = [entry("4711", True), entry("4711", True, run="r2"), entry("4712", True), entry("4712", False)]
     status, lines, told = export(stored(tmp_path, rows), "sft")
     assert status == 0
@@ -93,7 +93,7 @@ def test_the_same_again_is_written_once_and_a_contradiction_not_at_all(tmp_path:
     assert "1 both accepted and refused" in told
 
 
-def test_one_input_does_not_outweigh_all_others(tmp_path: Path) -> None:
+def test_examples_per_input_are_limited(tmp_path: Path) -> None:
     rows = [entry(f"good {n}", True) for n in range(5)] + [entry(f"bad {n}", False) for n in range(5)]
     lines = export(stored(tmp_path, rows), "preference")[1]
     assert len(lines) == 4
@@ -101,7 +101,7 @@ def test_one_input_does_not_outweigh_all_others(tmp_path: Path) -> None:
     assert {line["rejected"][0]["content"] for line in lines} == {"bad 0", "bad 1"}
 
 
-def test_secrets_are_taken_out_and_counted(tmp_path: Path) -> None:
+def test_secrets_are_redacted_and_counted(tmp_path: Path) -> None:
     given = [{"role": "user", "content": f"My key is {KEY}."}]
     url = stored(tmp_path, [entry(f"Use {KEY}", True, given=given), entry("No.", False, given=given)])
     status, lines, told = export(url, "preference", "--redact")
@@ -113,7 +113,7 @@ def test_secrets_are_taken_out_and_counted(tmp_path: Path) -> None:
     assert KEY in json.dumps(export(url, "preference")[1]), "only where it is asked for"
 
 
-def test_a_tenant_sees_its_own_record_alone(tmp_path: Path) -> None:
+def test_tenant_exports_only_its_own_records(tmp_path: Path) -> None:
     url = stored(tmp_path, [entry("mine", True, tenant="a"), entry("theirs", True, tenant="b")])
     lines = export(url, "sft", "--tenant", "a")[1]
     assert [line["messages"][-1]["content"] for line in lines] == ["mine"]
@@ -122,12 +122,12 @@ def test_a_tenant_sees_its_own_record_alone(tmp_path: Path) -> None:
     assert "0 examples of 0 entries" in told
 
 
-def test_named_runs_are_taken_alone(tmp_path: Path) -> None:
+def test_named_runs_are_selected(tmp_path: Path) -> None:
     url = stored(tmp_path, [entry("4711", True), entry("4712", True, run="r2")])
     assert [line["messages"][-1]["content"] for line in export(url, "sft", "r2")[1]] == ["4712"]
 
 
-def test_entries_that_are_no_examples_are_counted(tmp_path: Path) -> None:
+def test_unusable_entries_are_counted(tmp_path: Path) -> None:
     rows = [
         entry("", True),
         entry("x", True, given=[]),
@@ -140,7 +140,7 @@ def test_entries_that_are_no_examples_are_counted(tmp_path: Path) -> None:
     assert "3 unreadable or empty" in told
 
 
-def test_what_is_written_can_be_read_back(tmp_path: Path) -> None:
+def test_written_files_can_be_read_back(tmp_path: Path) -> None:
     url = stored(tmp_path, [entry("4711", True), entry("Ann", True, given=OTHER)])
     out = tmp_path / "sft.jsonl"
     assert export(url, "sft", "--output", str(out))[0] == 0
@@ -160,7 +160,7 @@ def test_what_is_written_can_be_read_back(tmp_path: Path) -> None:
         (["--to", "atif"], "name the runs"),
     ],
 )
-def test_ways_that_do_not_go_together_are_refused(ways: list[str], part: str) -> None:
+def test_contradictory_options_are_rejected(ways: list[str], part: str) -> None:
     ended = CliRunner().invoke(build_app(), ["convert", *ways])
     assert ended.exit_code == 2
     assert part in ended.output

@@ -34,7 +34,7 @@ def export(*arguments: object) -> Result:
     return CliRunner().invoke(build_app(), ["convert", *map(str, arguments)])
 
 
-def test_a_file_becomes_a_page_with_its_diagnosis(tmp_path: Path) -> None:
+def test_file_is_exported_as_page_with_its_diagnosis(tmp_path: Path) -> None:
     out = tmp_path / "run.html"
     export("samples/03-lantern.json", "--to", "html", "-o", out)
     text = out.read_text(encoding="utf-8")
@@ -43,18 +43,18 @@ def test_a_file_becomes_a_page_with_its_diagnosis(tmp_path: Path) -> None:
     assert "<script" not in text
 
 
-def test_a_stored_run_becomes_a_page_with_its_recoveries(store: Path) -> None:
+def test_stored_run_is_exported_as_page_with_its_recoveries(store: Path) -> None:
     text = export(viewer_runs.RECOVERED, "--store", store, "--to", "html").stdout
     assert "Went wrong, and was recovered" in text
     assert "undid book_room, hold_money" in text
 
 
-def test_a_stored_run_is_written_in_any_format(store: Path) -> None:
+def test_stored_run_is_exported_in_any_format(store: Path) -> None:
     assert orjson.loads(export(viewer_runs.RECOVERED, "--store", store, "--to", "atif").stdout)["steps"]
 
 
 @pytest.mark.parametrize("to", ["atif", "openai_chat", "event_log", "html"])
-def test_a_tenants_run_is_written_for_who_names_the_tenant(tmp_path: Path, to: str) -> None:
+def test_run_of_tenant_is_exported_if_tenant_is_named(tmp_path: Path, to: str) -> None:
     path = tmp_path / "runs.db"
     with Store.open(path) as opened:
         viewer_runs.recovered(opened)
@@ -70,13 +70,13 @@ def test_a_tenants_run_is_written_for_who_names_the_tenant(tmp_path: Path, to: s
     assert export(viewer_runs.RECOVERED, "--store", path, "--to", to, "--tenant", "a").exit_code == 2
 
 
-def test_a_tenant_goes_with_a_store() -> None:
+def test_tenant_option_requires_a_store() -> None:
     result = export("samples/03-lantern.json", "--to", "atif", "--tenant", "a")
     assert result.exit_code == 2
     assert "--store" in result.stderr
 
 
-def test_what_cannot_be_one_document_is_said(store: Path) -> None:
+def test_several_runs_cannot_be_one_document(store: Path) -> None:
     for arguments in (["a", "b"], ["nobody", "--store", store], ["samples"]):
         result = export(*arguments, "--to", "html")
         assert result.exit_code == 2

@@ -24,7 +24,7 @@ def test_runs_of_files_are_sent(tmp_path: Path) -> None:
         assert len(one.checked()) == 2
 
 
-def test_runs_of_a_store_are_sent_with_what_was_said(tmp_path: Path) -> None:
+def test_runs_of_a_store_are_sent_with_their_diagnoses(tmp_path: Path) -> None:
     with Store.open(tmp_path / "s.db") as store:
         ids = write_samples(store, most=4)
         store.flush(20)
@@ -39,7 +39,7 @@ def test_runs_of_a_store_are_sent_with_what_was_said(tmp_path: Path) -> None:
         assert "agentguard.verdict" in str(one.checked())
 
 
-def test_a_tenants_run_is_sent_for_who_names_the_tenant(tmp_path: Path) -> None:
+def test_run_of_tenant_is_sent_if_tenant_is_named(tmp_path: Path) -> None:
     with Store.open(tmp_path / "s.db") as store:
         ids = write_samples(store, most=1)
         store.flush(20)
@@ -55,7 +55,7 @@ def test_a_tenants_run_is_sent_for_who_names_the_tenant(tmp_path: Path) -> None:
         assert len(one.checked()) == 1
 
 
-def test_the_environment_names_the_collector(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_collector_comes_from_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with receiving(tmp_path, "--header", "api-key=s3cret", "--reject", "1") as one:
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", one.url)
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "api-key=s3cret")
@@ -76,7 +76,7 @@ def test_the_environment_names_the_collector(tmp_path: Path, monkeypatch: pytest
         (("--to", "atif", "--endpoint", "http://x"), "need --to otlp"),
     ],
 )
-def test_what_is_asked_wrongly_is_one_clear_line(
+def test_invalid_arguments_give_one_clear_line(
     arguments: tuple[str, ...], words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("OTEL_EXPORTER_OTLP_ENDPOINT", raising=False)
@@ -86,7 +86,7 @@ def test_what_is_asked_wrongly_is_one_clear_line(
     assert "s3cret" not in result.stderr
 
 
-def test_a_collector_that_refuses_ends_it(tmp_path: Path) -> None:
+def test_collector_rejection_ends_the_command(tmp_path: Path) -> None:
     with receiving(tmp_path, "--answers", "401") as one:
         result = call(
             SAMPLES / "02-teapot.json", "--to", "otlp", "--endpoint", one.url, "--header", "a=s3cret"

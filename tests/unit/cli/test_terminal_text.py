@@ -4,12 +4,12 @@ from hypothesis import strategies as st
 from agentguard.cli.terminal_text import extract_excerpt, sanitize, to_one_line
 
 
-def test_a_run_cannot_drive_the_terminal():
+def test_run_text_cannot_control_the_terminal():
     assert "\x1b" not in sanitize("\x1b[31mred\x1b[0m \x9b2J")
     assert "‮" not in sanitize("abc‮def")
 
 
-def test_one_line_cuts_with_an_ellipsis():
+def test_long_line_is_cut_with_an_ellipsis():
     assert to_one_line("a\n  b\tc", 10) == "a b c"
     assert to_one_line("abcdefghij", 5) == "abcd…"
 
@@ -26,7 +26,7 @@ def test_excerpt_shows_the_quote_in_its_context():
 
 
 @given(st.text(), st.integers(1, 50))
-def test_one_line_is_one_short_printable_line(text, limit):
+def test_any_text_becomes_one_short_printable_line(text, limit):
     line = to_one_line(text, limit)
     assert len(line) <= max(limit, 1)
     assert all(c.isprintable() for c in line)

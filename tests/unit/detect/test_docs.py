@@ -24,7 +24,7 @@ OWN = [n for n in detectors().names() if issubclass(detectors().get(n), BaseDete
 
 
 @pytest.mark.parametrize("name", OWN)
-def test_a_detector_is_documented_with_all_its_codes(name: str) -> None:
+def test_detector_is_documented_with_all_its_codes(name: str) -> None:
     rule = type(build_detectors({name: {}})[0])
     assert issubclass(rule, BaseDetector)
     sees, codes = ROWS[name][:2]
@@ -45,7 +45,7 @@ def test_every_option_is_documented_with_default_and_range(name: str) -> None:
         assert meaning == option.description
 
 
-def test_nothing_is_documented_that_does_not_exist() -> None:
+def test_every_documented_item_exists() -> None:
     for name in ROWS:
         rule, _, option = name.partition(".")
         if option:
@@ -54,6 +54,6 @@ def test_nothing_is_documented_that_does_not_exist() -> None:
 
 
 @pytest.mark.parametrize("text", re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL))
-def test_the_example_is_a_valid_policy(text: str) -> None:
+def test_example_is_a_valid_policy(text: str) -> None:
     policy = Policy.parse(yaml.safe_load(text))
     assert build_detectors(policy.detectors)

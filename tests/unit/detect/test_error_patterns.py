@@ -51,7 +51,7 @@ FINE = [
 
 
 @pytest.mark.parametrize(("text", "kind"), ERRORS)
-def test_errors_are_recognised_by_their_shape(text: str, kind: ToolErrorKind) -> None:
+def test_errors_are_recognised_by_their_format(text: str, kind: ToolErrorKind) -> None:
     seen = match_error(text.lower())
     assert seen is not None
     assert seen.kind is kind
@@ -59,11 +59,11 @@ def test_errors_are_recognised_by_their_shape(text: str, kind: ToolErrorKind) ->
 
 
 @pytest.mark.parametrize("text", FINE)
-def test_results_that_are_no_errors_are_left_alone(text: str) -> None:
+def test_other_results_are_not_errors(text: str) -> None:
     assert match_error(text.lower()) is None
 
 
-def test_what_the_recording_says_outranks_the_text() -> None:
+def test_error_flag_overrides_text() -> None:
     assert match_error("error: x", flag=False) is None
     flagged = match_error("all is well", flag=True)
     assert flagged is not None
@@ -76,7 +76,7 @@ def test_what_the_recording_says_outranks_the_text() -> None:
 @pytest.mark.parametrize(
     "hostile", [" " * 300_000, "\n" * 300_000, "{" * 300_000, "error" * 60_000, "[(" * 99_999]
 )
-def test_hostile_text_costs_little(hostile: str) -> None:
+def test_hostile_text_takes_linear_time(hostile: str) -> None:
     start = time.process_time()
     match_error(hostile)
     assert time.process_time() - start < 2  # includes garbage collection; quadratic time takes minutes

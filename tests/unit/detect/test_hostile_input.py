@@ -79,7 +79,7 @@ def steps(text: str) -> list[Step]:
 
 
 @pytest.mark.parametrize("unit", HOSTILE)
-def test_no_detector_is_slow_on_hostile_text(unit: str) -> None:
+def test_every_detector_is_fast_on_hostile_text(unit: str) -> None:
     text = unit * (SIZE // len(unit))
     watcher = IncrementalRunner(RunView(task=text[:5_000]), deadline_s=60)  # the bound is on work
     start = time.process_time()

@@ -53,7 +53,7 @@ def watching(**specs: Any) -> IncrementalRunner:
         ("unknown_origin", {}, turn(0, "find", {"booking_id": "XK7-2291"})),
     ],
 )
-def test_what_is_foreseen_is_what_is_then_found(detector: str, options: dict[str, Any], step: Step) -> None:
+def test_preview_equals_later_findings(detector: str, options: dict[str, Any], step: Step) -> None:
     watcher = watching(**{detector: options})
     foreseen = watcher.check_proposed(step)
     assert [finding.detector for finding in foreseen] == [detector]
@@ -62,14 +62,14 @@ def test_what_is_foreseen_is_what_is_then_found(detector: str, options: dict[str
     assert not watcher.failures
 
 
-def test_a_refused_turn_leaves_no_trace() -> None:
+def test_refused_turn_leaves_no_trace() -> None:
     watcher = watching(control_flow={"requires": {"book": "find"}}, unknown_origin={})
     assert watcher.check_proposed(turn(0, "find", {"booking_id": "XK7-2291"}))
     assert watcher.observe(turn(0, "book", {"seat": 1})), "a call that was refused does not count as made"
     assert len(watcher.view.steps) == 1
 
 
-def test_a_value_that_the_last_result_gave_is_known() -> None:
+def test_value_of_last_result_is_known() -> None:
     watcher = watching(unknown_origin={})
     seen = Observation(content="booking XK7-2291 is open", call_id="c0", tool="find")
     first = turn(0, "find", {})
@@ -77,7 +77,7 @@ def test_a_value_that_the_last_result_gave_is_known() -> None:
     assert watcher.check_proposed(turn(1, "find", {"booking_id": "XK7-2291"})) == ()
 
 
-def test_arguments_that_a_tool_changed_in_place_are_judged_anew() -> None:
+def test_arguments_changed_in_place_are_judged_again() -> None:
     watcher = watching(out_of_range={"ranges": {"seats": [1, 9]}})
     step = turn(0, "find", {"seats": [0]})
     assert watcher.check_proposed(step)
@@ -129,7 +129,7 @@ def turns(draw: st.DrawFn) -> Step:
 
 
 @given(st.lists(turns(), max_size=12), st.data())
-def test_looking_ahead_changes_nothing_of_what_is_found(steps: list[Step], data: st.DataObject) -> None:
+def test_preview_does_not_change_findings(steps: list[Step], data: st.DataObject) -> None:
     alone, ahead = watching(**OPTIONS), watching(**OPTIONS)
     for index, given_step in enumerate(steps):
         step = given_step.with_index(index)

@@ -25,7 +25,7 @@ def loud(record: Record) -> set[str]:
     return {finding.detector for finding in result.findings if finding.probability >= 0.5}
 
 
-def test_passed_runs_are_quiet_and_failed_ones_less_so(airline: list[Record]) -> None:
+def test_passed_runs_have_fewer_findings_than_failed_ones(airline: list[Record]) -> None:
     passed = [loud(record) for record in airline if record.annotation.failed is False]
     failed = [loud(record) for record in airline if record.annotation.failed]
     assert len(passed) == 50
@@ -35,7 +35,7 @@ def test_passed_runs_are_quiet_and_failed_ones_less_so(airline: list[Record]) ->
     assert sum(map(bool, failed)) / len(failed) > 2 * quiet
 
 
-def test_an_error_alone_is_not_loud(airline: list[Record]) -> None:
+def test_single_error_has_low_probability(airline: list[Record]) -> None:
     passed = [detect(r.trajectory).findings for r in airline if r.annotation.failed is False]
     errors = [f for findings in passed for f in findings if f.detector == "tool_error"]
     assert errors
@@ -43,14 +43,14 @@ def test_an_error_alone_is_not_loud(airline: list[Record]) -> None:
 
 
 @pytest.mark.parametrize("part", ["Algorithm-Generated", "Hand-Crafted"])
-def test_no_detector_fails_on_runs_of_several_agents(part: str) -> None:
+def test_detectors_do_not_fail_on_multi_agent_runs(part: str) -> None:
     records = load_records(shared_data(f"who_and_when/{part}"))
     assert len(records) >= 45
     assert sum(map(bool, map(loud, records))) < len(records) / 2
 
 
 @pytest.mark.parametrize("name", ["01-banana-and-pepper", "02-teapot", "03-lantern"])
-def test_our_own_passed_runs_are_quiet(name: str) -> None:
+def test_own_passed_runs_have_no_findings(name: str) -> None:
     findings = detect(load_trajectory(SAMPLES / f"{name}.json")).findings
     assert all(finding.probability < 0.5 for finding in findings)
 
@@ -68,6 +68,6 @@ def test_our_own_passed_runs_are_quiet(name: str) -> None:
         ("14-blanket", "unparsable_action", 8),
     ],
 )
-def test_what_went_wrong_in_our_own_runs_is_seen(name: str, detector: str, step: int) -> None:
+def test_errors_of_own_failed_runs_are_found(name: str, detector: str, step: int) -> None:
     findings = detect(load_trajectory(SAMPLES / f"{name}.json")).findings
     assert (detector, step) in {(finding.detector, finding.step) for finding in findings}

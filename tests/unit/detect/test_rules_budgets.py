@@ -19,17 +19,17 @@ RUN = run(user("go"), *[spent(100, 0.5, 60.0 * i) for i in range(4)], env("x"))
     ("name", "limit", "step"),
     [("steps", 2, 3), ("tokens", 250, 3), ("cost_usd", 0.9, 2), ("seconds", 100, 3)],
 )
-def test_a_budget_is_reported_once_when_it_is_used_up(name: str, limit: float, step: int) -> None:
+def test_exceeded_budget_is_reported_once(name: str, limit: float, step: int) -> None:
     (finding,) = found(RUN, "budget", **{name: limit})
     assert (finding.step, finding.data["budget"]) == (step, name)
 
 
 @pytest.mark.parametrize("options", [{}, {"steps": 4}, {"tokens": 404, "seconds": 190}, {"cost_usd": 2.0}])
-def test_budgets_that_hold(options: dict[str, float]) -> None:
+def test_budget_within_limit_is_not_reported(options: dict[str, float]) -> None:
     assert found(RUN, "budget", **options) == ()
 
 
-def test_a_step_that_took_too_long() -> None:
+def test_slow_step_is_reported() -> None:
     (finding,) = found(RUN, "watchdog", seconds=5)[:1]
     assert finding.data["taken_s"] == 10.0
     assert found(RUN, "watchdog") == ()
@@ -54,7 +54,7 @@ def test_a_step_that_took_too_long() -> None:
         ("capability", {"denied": {"a": 3}}, "denied"),
     ],
 )
-def test_a_wrong_option_names_detector_and_option(
+def test_invalid_option_names_detector_and_option(
     detector: str, options: dict[str, object], option: str
 ) -> None:
     with pytest.raises(ConfigError, match=rf"{detector}.*{option}"):

@@ -13,20 +13,20 @@ LOOK, PAY = call("look", {}, "a bill"), call("pay", {"sum": 3}, "paid")
 @pytest.mark.parametrize(
     "options", [{"requires": {"pay": "look"}}, {"requires": {"pay": ["look"]}}, {"order": ["look", "pay"]}]
 )
-def test_a_tool_before_its_time(options: dict[str, object]) -> None:
+def test_tool_before_its_prerequisite_is_reported(options: dict[str, object]) -> None:
     (finding,) = found(run(PAY, LOOK, PAY), "control_flow", **options)
     assert finding.step == 0
     assert finding.data["missing"] == ["look"]
 
 
-def test_a_call_that_failed_does_not_count_as_made() -> None:
+def test_failed_call_does_not_satisfy_prerequisite() -> None:
     failed = call("look", {}, "Error: no light")
     assert [f.step for f in found(run(failed, PAY, LOOK, PAY), "control_flow", requires={"pay": "look"})] == [
         1
     ]
 
 
-def test_orders_that_are_kept_or_not_declared() -> None:
+def test_respected_or_undeclared_order_is_not_reported() -> None:
     assert found(run(LOOK, PAY, LOOK), "control_flow", order=["look", "pay"]) == ()
     assert found(run(PAY), "control_flow") == ()
 
@@ -42,7 +42,7 @@ def test_orders_that_are_kept_or_not_declared() -> None:
         ({}, []),
     ],
 )
-def test_tools_an_agent_may_not_use(options: dict[str, object], steps: list[int]) -> None:
+def test_forbidden_tool_of_an_agent_is_reported(options: dict[str, object], steps: list[int]) -> None:
     clerk = {"agent": "clerk"}
     trajectory = run({**LOOK, **clerk}, {**PAY, **clerk}, PAY, said("pay"))
     assert [f.step for f in found(trajectory, "capability", **options)] == steps
@@ -73,29 +73,29 @@ RUN = run(
         ({"agent": "terminal"}, [3]),
     ],
 )
-def test_a_forbidden_text_is_found_where_it_counts(more: dict[str, str], steps: list[int]) -> None:
+def test_forbidden_text_is_reported_in_its_scope(more: dict[str, str], steps: list[int]) -> None:
     assert policy(RUN, {"forbid": r"\d{4}-\d{4}", **more}) == steps
 
 
-def test_offsets_hold_beyond_ascii_and_half_pairs() -> None:
+def test_offsets_are_correct_beyond_ascii_and_for_lone_surrogates() -> None:
     text = "é 😀 \ud800 secret"
     (finding,) = found(run(said(text)), "policy", rules=[{"forbid": "secret"}])
     assert finding.evidence[0].quote == "secret"
     assert text[finding.evidence[0].start :] == "secret"
 
 
-def test_what_is_required_and_never_comes() -> None:
+def test_missing_required_text_is_reported() -> None:
     assert policy(RUN, {"require": "receipt", "message": "Give a receipt."}) == [3]
     assert policy(RUN, {"require": "charged"}) == []
 
 
-def test_what_must_come_before_a_call() -> None:
+def test_missing_prerequisite_of_a_call_is_reported() -> None:
     rule = {"before": r"(?i)\byes\b", "tool": "pay", "name": "consent"}
     assert policy(run(user("hm"), PAY, user("Yes"), PAY), rule) == [1]
     assert policy(RUN, rule) == []
 
 
-def test_message_probability_and_name_are_the_users() -> None:
+def test_rule_sets_message_probability_and_name() -> None:
     rule = {"forbid": "bill", "name": "no bills", "message": "Never read bills.", "probability": 0.3}
     (finding,) = found(run(LOOK), "policy", rules=[rule])
     assert (finding.message, finding.probability, finding.data["rule"]) == (
@@ -123,13 +123,13 @@ def test_message_probability_and_name_are_the_users() -> None:
         {"before": "a"},
     ],
 )
-def test_a_rule_that_is_none(rule: object) -> None:
+def test_invalid_rule_is_rejected(rule: object) -> None:
     with pytest.raises(ConfigError, match=r"policy.*rules"):
         policy(run(said("a")), rule)
 
 
 @pytest.mark.parametrize("pattern", [r"(a+)+$", r"(a|aa)+$", r"(.*a){20}", r"(x+x+)+y"])
-def test_hostile_patterns_run_in_linear_time(pattern: str) -> None:
+def test_hostile_patterns_take_linear_time(pattern: str) -> None:
     start = time.process_time()
     policy(run(*[said("a" * 20_000 + "x" * 20_000 + "!")] * 3), {"forbid": pattern})
     assert time.process_time() - start < 2.0

@@ -17,7 +17,7 @@ LOOK = call("look", {"at": "door"}, "A closed door.")
     ],
     ids=["folded", "with others between", "messages", "text"],
 )
-def test_the_same_move_with_the_same_outcome_is_a_loop(steps: list[dict[str, object]]) -> None:
+def test_repeated_move_with_equal_outcome_is_a_loop(steps: list[dict[str, object]]) -> None:
     (finding,) = found(run(*steps), "exact_loop")
     assert finding.probability >= 0.5
     assert finding.noticed_at is not None
@@ -37,15 +37,15 @@ def test_the_same_move_with_the_same_outcome_is_a_loop(steps: list[dict[str, obj
     ],
     ids=["twice", "pages", "other arguments", "polling", "short texts", "other agents"],
 )
-def test_moves_that_are_no_loop(steps: list[dict[str, object]]) -> None:
+def test_different_moves_are_not_a_loop(steps: list[dict[str, object]]) -> None:
     assert found(run(*steps), "exact_loop") == ()
 
 
-def test_a_long_loop_is_reported_once() -> None:
+def test_long_loop_is_reported_once() -> None:
     assert len(found(run(*[LOOK] * 30), "exact_loop")) == 1
 
 
-def test_the_order_of_arguments_does_not_matter() -> None:
+def test_order_of_arguments_is_ignored() -> None:
     moves = [
         call("f", {"a": 1, "b": 2}, "x"),
         call("f", {"b": 2, "a": 1}, "x"),
@@ -54,7 +54,7 @@ def test_the_order_of_arguments_does_not_matter() -> None:
     assert len(found(run(*moves), "exact_loop")) == 1
 
 
-def test_repeat_is_an_option() -> None:
+def test_min_repeats_is_an_option() -> None:
     assert len(found(run(LOOK, LOOK), "exact_loop", repeat=2)) == 1
 
 
@@ -69,13 +69,13 @@ def booking(price: int, result: str) -> dict[str, object]:
     return call("change_order", {**arguments, "note": "as agreed with the customer today"}, result)
 
 
-def test_nearly_equal_calls_that_fail_are_a_loop() -> None:
+def test_similar_failing_calls_are_a_loop() -> None:
     steps = [booking(10 + i, "Error: the sum is wrong") for i in range(3)]
     (finding,) = found(run(*steps), "near_loop", similarity=0.8)
     assert finding.probability > 0.5
 
 
-def test_nearly_equal_texts_are_a_loop() -> None:
+def test_similar_texts_are_a_loop() -> None:
     text = "I am going to look at the second page of the report and count the rows of table {} there now"
     assert len(found(run(*[said(text.format(i)) for i in "abc"]), "near_loop")) == 1
 
@@ -89,20 +89,20 @@ def test_nearly_equal_texts_are_a_loop() -> None:
     ],
     ids=["other outcomes", "few words", "twice"],
 )
-def test_near_moves_that_are_no_loop(steps: list[dict[str, object]]) -> None:
+def test_other_similar_moves_are_not_a_loop(steps: list[dict[str, object]]) -> None:
     assert found(run(*steps), "near_loop", similarity=0.8) == ()
 
 
 EAST, WEST = call("go", {"to": "east"}, "Kitchen"), call("go", {"to": "west"}, "Hall")
 
 
-def test_going_to_and_fro_is_an_oscillation() -> None:
+def test_alternation_is_an_oscillation() -> None:
     (finding,) = found(run(*[EAST, WEST] * 3), "oscillation")
     assert finding.data["period"] == 2
     assert len(finding.evidence) == 2
 
 
-def test_a_cycle_of_messages_is_an_oscillation() -> None:
+def test_cycle_of_messages_is_an_oscillation() -> None:
     cycle = [code("a()"), env("1"), code("b()"), env("2"), code("c()"), env("3")]
     assert len(found(run(*cycle * 3), "oscillation")) == 1
 
@@ -116,5 +116,5 @@ def test_a_cycle_of_messages_is_an_oscillation() -> None:
     ],
     ids=["two rounds", "one move", "new outcomes"],
 )
-def test_moves_that_do_not_oscillate(steps: list[dict[str, object]]) -> None:
+def test_other_moves_are_not_an_oscillation(steps: list[dict[str, object]]) -> None:
     assert found(run(*steps), "oscillation") == ()

@@ -5,7 +5,7 @@ import pytest
 from tests.unit.detect.builders import call, code, env, found, run, said, tool, user
 
 
-def test_a_turn_with_nothing_in_it_is_empty() -> None:
+def test_empty_turn_is_reported() -> None:
     (finding,) = found(run(user("Hello"), said(" \n")), "empty_output")
     assert finding.step == 1
     (thought,) = found(run(said("", reasoning="hm")), "empty_output")
@@ -15,7 +15,7 @@ def test_a_turn_with_nothing_in_it_is_empty() -> None:
 @pytest.mark.parametrize(
     "step", [said("x"), call("f"), user(""), env(""), said("", modules={"action": "go"})]
 )
-def test_turns_with_something_in_them(step: dict[str, object]) -> None:
+def test_turn_with_content_is_not_empty(step: dict[str, object]) -> None:
     assert found(run(step), "empty_output") == ()
 
 
@@ -29,7 +29,7 @@ def test_turns_with_something_in_them(step: dict[str, object]) -> None:
     ],
     ids=["finish_reason", "stop_reason", "arguments", "code"],
 )
-def test_turns_that_were_cut_off(step: dict[str, object]) -> None:
+def test_truncated_turn_is_reported(step: dict[str, object]) -> None:
     assert len(found(run(step), "truncated_output")) == 1
 
 
@@ -45,7 +45,7 @@ def test_turns_that_were_cut_off(step: dict[str, object]) -> None:
     ],
     ids=["stop", "arguments", "no object", "closed", "inline", "environment"],
 )
-def test_turns_that_are_whole(step: dict[str, object]) -> None:
+def test_complete_turn_is_not_truncated(step: dict[str, object]) -> None:
     assert found(run(step), "truncated_output") == ()
 
 
@@ -58,7 +58,7 @@ def test_turns_that_are_whole(step: dict[str, object]) -> None:
         "Sorry, I won't do that for you.",
     ],
 )
-def test_refusals(text: str) -> None:
+def test_refusal_is_reported(text: str) -> None:
     assert len(found(run(said(text)), "refusal")) == 1
 
 
@@ -71,7 +71,7 @@ def test_refusals(text: str) -> None:
         "I will continue with the second part.",
     ],
 )
-def test_texts_that_refuse_nothing(text: str) -> None:
+def test_other_text_is_not_a_refusal(text: str) -> None:
     assert found(run(said(text)), "refusal") == ()
     assert found(run(user("I can't help with that")), "refusal") == ()
 
@@ -85,7 +85,7 @@ def test_texts_that_refuse_nothing(text: str) -> None:
     ],
     ids=["folded", "messages", "announced"],
 )
-def test_runs_that_end_too_early(steps: list[dict[str, object]]) -> None:
+def test_early_end_is_reported(steps: list[dict[str, object]]) -> None:
     (finding,) = found(run(*steps), "premature_end")
     assert finding.noticed_at == len(steps) - 1
 
@@ -101,7 +101,7 @@ def test_runs_that_end_too_early(steps: list[dict[str, object]]) -> None:
     ],
     ids=["fine", "explained", "user last", "polite", "too short"],
 )
-def test_runs_that_end_in_time(steps: list[dict[str, object]]) -> None:
+def test_timely_end_is_not_reported(steps: list[dict[str, object]]) -> None:
     assert found(run(*steps), "premature_end") == ()
 
 
@@ -110,7 +110,7 @@ COOKED = call("cook_meal", {}, "Cooked.")
 END = said("The meal has been prepared. The task is complete.")
 
 
-def test_a_tool_that_the_task_names_and_nobody_called() -> None:
+def test_uncalled_tool_of_task_is_reported() -> None:
     (finding,) = found(run(COOKED, END, task="Cook the meal and eat it.", tools=[EAT, COOK]), "premature_end")
     assert finding.data["tool"] == "eat"
     assert "complete" in finding.evidence[0].quote or "prepared" in finding.evidence[0].quote
@@ -125,7 +125,7 @@ def test_a_tool_that_the_task_names_and_nobody_called() -> None:
     ],
     ids=["called", "not asked for", "no claim"],
 )
-def test_tools_that_were_called_or_not_asked_for(steps: list[dict[str, object]], task: str) -> None:
+def test_called_or_unrequested_tool_is_not_reported(steps: list[dict[str, object]], task: str) -> None:
     assert found(run(*steps, task=task, tools=[EAT, COOK]), "premature_end") == ()
 
 
@@ -138,12 +138,12 @@ def test_tools_that_were_called_or_not_asked_for(steps: list[dict[str, object]],
     ],
     ids=["observation", "output", "user"],
 )
-def test_an_agent_that_plays_others(text: str) -> None:
+def test_agent_that_writes_turns_of_others_is_reported(text: str) -> None:
     (finding,) = found(run(said(text)), "role_confusion")
     assert finding.codes[0] == "mast:disobey_role_specification"
 
 
-def test_an_agent_that_speaks_as_another() -> None:
+def test_agent_that_claims_another_name_is_reported() -> None:
     steps = [
         said("I look at the sources.", agent="Web_Expert"),
         said("I am Web Expert and say yes.", agent="Critic"),
@@ -165,5 +165,5 @@ def test_an_agent_that_speaks_as_another() -> None:
     ],
     ids=["environment", "prose", "code", "itself", "quoted"],
 )
-def test_agents_that_keep_their_role(steps: list[dict[str, object]]) -> None:
+def test_agent_in_its_role_is_not_reported(steps: list[dict[str, object]]) -> None:
     assert found(run(*steps), "role_confusion") == ()

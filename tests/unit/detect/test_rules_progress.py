@@ -5,14 +5,14 @@ import pytest
 from tests.unit.detect.builders import call, code, env, found, run, said, user
 
 
-def test_errors_in_a_row_are_no_progress() -> None:
+def test_consecutive_errors_are_no_progress() -> None:
     steps = [call("go", {"to": str(i)}, "You can't go that way.") for i in range(8)]
     (finding,) = found(run(*steps), "no_progress")
     assert finding.step == 0
     assert finding.noticed_at == 6
 
 
-def test_results_seen_before_are_no_progress_in_messages_too() -> None:
+def test_repeated_results_in_messages_are_no_progress() -> None:
     steps = [x for i in range(9) for x in (code(f"find({i})"), env("nothing found in the list"))]
     assert len(found(run(*steps), "no_progress")) == 1
 
@@ -27,11 +27,11 @@ def test_results_seen_before_are_no_progress_in_messages_too() -> None:
     ],
     ids=["new rooms", "now and then new", "nothing recorded", "talk"],
 )
-def test_runs_that_get_somewhere(steps: list[dict[str, object]]) -> None:
+def test_progressing_run_is_not_reported(steps: list[dict[str, object]]) -> None:
     assert found(run(*steps), "no_progress") == ()
 
 
-def test_a_dull_start_is_not_counted_twice() -> None:
+def test_slow_start_is_not_counted_twice() -> None:
     steps = [call("go", {"to": str(i)}, "You can't go that way.") for i in range(30)]
     assert len(found(run(*steps), "no_progress")) == 1
 
@@ -46,7 +46,7 @@ OFF = [
 ]
 
 
-def test_turns_off_the_topic_are_drift() -> None:
+def test_off_topic_turns_are_drift() -> None:
     steps = [said("I search hotels in Graz."), *[said(text) for text in OFF]]
     (finding,) = found(run(*steps, task=TASK), "goal_drift")
     assert finding.step == 1
@@ -63,21 +63,21 @@ def test_turns_off_the_topic_are_drift() -> None:
     ],
     ids=["too few", "no task", "on the topic", "the user asked for it"],
 )
-def test_turns_that_do_not_drift(steps: list[dict[str, object]], task: str) -> None:
+def test_on_topic_turns_are_not_drift(steps: list[dict[str, object]], task: str) -> None:
     assert found(run(*steps, task=task), "goal_drift") == ()
 
 
 PLAN = "What to do:\n1. open the ledger of May\n2. add the rows of both tables\n3. compare sums, report {}\n"
 
 
-def test_a_plan_stated_three_times_is_repeated() -> None:
+def test_plan_stated_three_times_is_repetition() -> None:
     steps = [x for _ in range(3) for x in (said(PLAN.format("them")), env("Error: no ledger"))]
     (finding,) = found(run(*steps), "repeated_plan")
     assert finding.step == 0
     assert finding.data["count"] == 3
 
 
-def test_a_planning_module_counts_as_a_plan() -> None:
+def test_planning_module_counts_as_a_plan() -> None:
     plan = "First take the brass key from the drawer, then unlock the oak chest, then put everything into it"
     assert len(found(run(*[said("go", modules={"planning": plan})] * 3), "repeated_plan")) == 1
 
@@ -95,5 +95,5 @@ def test_a_planning_module_counts_as_a_plan() -> None:
     ],
     ids=["twice", "other agents", "other plans", "no plan"],
 )
-def test_plans_that_are_not_repeated(steps: list[dict[str, object]]) -> None:
+def test_changed_plans_are_not_repetition(steps: list[dict[str, object]]) -> None:
     assert found(run(*steps), "repeated_plan") == ()

@@ -15,13 +15,13 @@ BOOK = tool(
 GOOD = {"room": "single", "nights": 3}
 
 
-def test_a_tool_that_was_not_offered() -> None:
+def test_unknown_tool_is_reported() -> None:
     (finding,) = found(run(call("bok", GOOD), tools=[BOOK]), "unknown_tool")
     assert finding.data["tool"] == "bok"
     assert "book" in finding.correction
 
 
-def test_known_tools_and_runs_without_tools_are_fine() -> None:
+def test_known_tools_and_runs_without_tools_are_not_reported() -> None:
     assert found(run(call("book", GOOD), tools=[BOOK]), "unknown_tool") == ()
     assert found(run(call("anything", {})), "unknown_tool") == ()
 
@@ -35,7 +35,7 @@ def test_known_tools_and_runs_without_tools_are_fine() -> None:
         ({**GOOD, "colour": "red"}, "AdditionalProperties", None),
     ],
 )
-def test_arguments_that_break_the_schema(
+def test_arguments_against_the_schema_are_reported(
     arguments: dict[str, object], keyword: str, quote: str | None
 ) -> None:
     (finding,) = found(run(call("book", arguments), tools=[BOOK]), "schema_violation")
@@ -55,19 +55,19 @@ def test_arguments_that_break_the_schema(
     ],
     ids=["none", "remote", "no schema", "no pattern", "backtracking"],
 )
-def test_schemas_that_cannot_be_used_are_left_alone(parameters: dict[str, object]) -> None:
+def test_unusable_schemas_are_ignored(parameters: dict[str, object]) -> None:
     spec = ToolSpec(name="book", parameters=parameters)
     arguments = {"room": "a" * 40}
     assert found(run(call("book", arguments), tools=[spec]), "schema_violation") == ()
 
 
-def test_valid_and_unparsed_arguments_break_no_schema() -> None:
+def test_valid_and_unparsed_arguments_match_the_schema() -> None:
     for arguments in (GOOD, '{"room": '):
         assert found(run(call("book", arguments), tools=[BOOK]), "schema_violation") == ()
 
 
 @pytest.mark.parametrize("nights", [0, 15, -2])
-def test_numbers_outside_the_schema(nights: int) -> None:
+def test_number_outside_the_schema_is_reported(nights: int) -> None:
     trajectory = run(call("book", {"room": "single", "nights": nights}), tools=[BOOK])
     (finding,) = found(trajectory, "out_of_range")
     assert finding.evidence[0].quote == str(nights)
@@ -76,20 +76,20 @@ def test_numbers_outside_the_schema(nights: int) -> None:
 
 
 @pytest.mark.parametrize("name", ["amount", "pay.amount"])
-def test_numbers_outside_a_declared_range(name: str) -> None:
+def test_number_outside_a_declared_range_is_reported(name: str) -> None:
     trajectory = run(call("pay", {"items": [{"amount": 20}, {"amount": 900}]}))
     (finding,) = found(trajectory, "out_of_range", ranges={name: [0, 500]})
     assert finding.data["path"] == ["items", "1", "amount"]
 
 
-def test_numbers_inside_and_open_ends() -> None:
+def test_number_within_a_half_open_range_is_not_reported() -> None:
     trajectory = run(call("pay", {"amount": 20}), call("book", GOOD), tools=[BOOK])
     assert found(trajectory, "out_of_range", ranges={"amount": [None, 500]}) == ()
     assert found(trajectory, "out_of_range", ranges={"book.amount": [0, 1]}) == ()
 
 
 @pytest.mark.parametrize("pair", [[1], 5, [2, 1], ["a", 2], [0, float("nan")], [True, 2]])
-def test_a_range_that_is_none(pair: object) -> None:
+def test_invalid_range_is_rejected(pair: object) -> None:
     with pytest.raises(ConfigError, match=r"out_of_range.*ranges.*amount"):
         found(run(said("x")), "out_of_range", ranges={"amount": pair})
 
@@ -104,7 +104,7 @@ def test_a_range_that_is_none(pair: object) -> None:
     ],
     ids=["cut", "no JSON", "tag", "fence"],
 )
-def test_actions_that_cannot_be_parsed(step: dict[str, object]) -> None:
+def test_unparsable_action_is_reported(step: dict[str, object]) -> None:
     assert len(found(run(step), "unparsable_action")) == 1
 
 
@@ -120,5 +120,5 @@ def test_actions_that_cannot_be_parsed(step: dict[str, object]) -> None:
     ],
     ids=["call", "no arguments", "tag", "fence", "data with dots", "markup"],
 )
-def test_actions_that_can_be_parsed(step: dict[str, object]) -> None:
+def test_parsable_action_is_not_reported(step: dict[str, object]) -> None:
     assert found(run(step), "unparsable_action") == ()

@@ -10,33 +10,33 @@ FAILED = call("pay", {"id": "K7"}, "Error: card declined")
 PAID = call("pay", {"id": "K7"}, '{"status": "paid", "total_price": 375}')
 
 
-def test_an_error_alone_weighs_little() -> None:
+def test_single_error_has_low_probability() -> None:
     (finding,) = found(run(FAILED), "tool_error")
     assert finding.probability < 0.5
     assert finding.step == 0
     assert finding.evidence[0].quote == "Error: card declined"
 
 
-def test_in_messages_the_error_is_the_movers() -> None:
+def test_error_in_messages_is_assigned_to_the_acting_agent() -> None:
     (finding,) = found(run(user("go"), code("1 / 0"), env("exitcode: 1 (execution failed)")), "tool_error")
     assert (finding.step, finding.noticed_at, finding.evidence[0].step) == (1, 2, 2)
 
 
-def test_a_rejection_has_codes_of_its_own() -> None:
+def test_rejection_has_its_own_codes() -> None:
     (finding,) = found(run(call("go", {"to": "north"}, "You can't go that way.")), "tool_error")
     assert finding.codes[0] == "agent_error:planning.impossible_action"
     (finding,) = found(run(call("get", {}, "HTTP 503 Service Unavailable")), "tool_error")
     assert finding.codes[0] == "agent_error:system.environment_error"
 
 
-def test_a_streak_weighs_more_and_ends_with_a_success() -> None:
+def test_error_streak_raises_probability_and_ends_with_success() -> None:
     streak = max(found(run(PAID, FAILED, FAILED, FAILED), "tool_error"), key=lambda f: f.probability)
     assert (streak.probability, streak.step, streak.noticed_at) == (0.5, 1, 3)
     assert all(f.probability < 0.5 for f in found(run(FAILED, FAILED, PAID, FAILED), "tool_error"))
 
 
 @pytest.mark.parametrize("step", [PAID, call("pay", {}, "Error: x", is_error=False), said("Error: I think")])
-def test_results_that_are_no_errors(step: dict[str, object]) -> None:
+def test_other_results_are_not_errors(step: dict[str, object]) -> None:
     assert found(run(step), "tool_error") == ()
 
 
@@ -49,7 +49,7 @@ def test_results_that_are_no_errors(step: dict[str, object]) -> None:
     ],
     ids=["folded", "messages", "unchanged retry"],
 )
-def test_an_error_that_is_passed_over(steps: list[dict[str, object]]) -> None:
+def test_ignored_error_is_reported(steps: list[dict[str, object]]) -> None:
     (finding,) = found(run(*steps), "tool_error_ignored")
     assert finding.step == len(steps) - 1
     assert len(finding.evidence) == 2
@@ -67,11 +67,11 @@ def test_an_error_that_is_passed_over(steps: list[dict[str, object]]) -> None:
     ],
     ids=["told", "changed", "transient", "no error", "told later", "end"],
 )
-def test_an_error_that_is_noticed(steps: list[dict[str, object]]) -> None:
+def test_acknowledged_error_is_not_reported(steps: list[dict[str, object]]) -> None:
     assert found(run(*steps), "tool_error_ignored") == ()
 
 
-def test_success_after_an_error_is_contradicted() -> None:
+def test_claimed_success_after_an_error_is_contradicted() -> None:
     for steps in (
         [FAILED, said("Your payment has been processed.")],
         [code("save()"), env("PermissionError: denied"), said("The file was successfully saved.")],
@@ -81,14 +81,14 @@ def test_success_after_an_error_is_contradicted() -> None:
         assert [e.step for e in finding.evidence] == [len(steps) - 1, len(steps) - 2]
 
 
-def test_contentment_after_a_rejection_is_contradicted() -> None:
+def test_claimed_success_after_a_rejection_is_contradicted() -> None:
     text = "Good, the bottle is stored in the cabinet. Back west."
     (finding,) = found(run(call("insert", {}, "The cabinet is closed."), said(text)), "contradicted_claim")
     assert finding.evidence[0].quote == "Good, the bottle is stored in the cabinet."
     assert found(run(call("insert", {}, "Done."), said(text)), "contradicted_claim") == ()
 
 
-def test_another_number_than_the_result_gives_is_contradicted() -> None:
+def test_number_different_from_result_is_contradicted() -> None:
     (finding,) = found(run(PAID, said("The total price is $299.")), "contradicted_claim")
     assert finding.evidence[0].quote == "299"
     assert finding.data["given"] == 375
@@ -107,21 +107,21 @@ def test_another_number_than_the_result_gives_is_contradicted() -> None:
     ],
     ids=["right", "negated", "conditional", "repaired", "the user's", "several", "no such label"],
 )
-def test_claims_that_nothing_contradicts(steps: list[dict[str, object]]) -> None:
+def test_consistent_claims_are_not_reported(steps: list[dict[str, object]]) -> None:
     assert found(run(*steps), "contradicted_claim") == ()
 
 
 PAY = tool("pay", id={"type": "string"})
 
 
-def test_success_without_any_result_is_unverified() -> None:
+def test_claimed_success_without_result_is_unverified() -> None:
     (finding,) = found(
         run(user("Pay K7"), said("Done: K7 has been paid."), tools=[PAY]), "unverified_success"
     )
     assert finding.step == 1
 
 
-def test_a_second_claim_without_a_second_action_is_unverified() -> None:
+def test_second_claim_without_second_action_is_unverified() -> None:
     steps = [PAID, said("K7 has been paid."), user("Cancel K8"), said("K8 has been cancelled.")]
     (finding,) = found(run(*steps, tools=[PAY]), "unverified_success")
     assert finding.step == 3
@@ -139,21 +139,21 @@ def test_a_second_claim_without_a_second_action_is_unverified() -> None:
     ],
     ids=["acted", "said again", "messages", "conditional", "question"],
 )
-def test_claims_with_something_behind_them(steps: list[dict[str, object]]) -> None:
+def test_supported_claims_are_not_reported(steps: list[dict[str, object]]) -> None:
     assert found(run(*steps, tools=[PAY]), "unverified_success") == ()
 
 
-def test_a_recording_without_results_says_nothing_about_success() -> None:
+def test_recording_without_results_is_not_judged() -> None:
     assert found(run(said("The page has been updated.")), "unverified_success") == ()
 
 
-def test_code_that_was_never_run() -> None:
+def test_code_that_was_never_run_is_reported() -> None:
     steps = [code("a()"), env("1"), code("b()"), said("The answer is 4.", agent="other")]
     (finding,) = found(run(*steps), "missing_verification")
     assert finding.step in (2, 3)
 
 
-def test_a_check_that_was_asked_for() -> None:
+def test_missing_requested_check_is_reported() -> None:
     prompts = {"": "Always verify your answer before you give it."}
     answer = said("The capital of the country in question is Graz, as far as I know.")
     assert len(found(run(user("Which?"), answer, prompts=prompts), "missing_verification")) == 1
@@ -162,6 +162,6 @@ def test_a_check_that_was_asked_for() -> None:
     assert found(run(user("Which?"), answer), "missing_verification") == ()
 
 
-def test_code_that_was_run_needs_no_more() -> None:
+def test_executed_code_is_not_reported() -> None:
     steps = [code("a()"), env("1"), said("The answer is 1, says the code above.")]
     assert found(run(*steps), "missing_verification") == ()

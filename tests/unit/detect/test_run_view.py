@@ -17,14 +17,14 @@ def view_of(trajectory: Trajectory) -> RunView:
     return view
 
 
-def test_results_are_seen_by_the_next_turn_in_both_shapes() -> None:
+def test_results_are_visible_in_the_next_turn_in_both_shapes() -> None:
     for steps in ([call("f", {}, "R"), said("ok")], [code("f()"), env("R"), said("ok")]):
         trajectory = run(*steps)
         facts = view_of(trajectory).get_facts(trajectory.steps[-1])
         assert [result.lower_text for result in facts.previous_results] == ["r"]
 
 
-def test_a_result_is_seen_once() -> None:
+def test_result_is_visible_once() -> None:
     trajectory = run(call("f", {}, "R"), said("one"), said("two"))
     assert view_of(trajectory).get_facts(trajectory.steps[-1]).previous_results == ()
 
@@ -43,7 +43,7 @@ def test_a_result_is_seen_once() -> None:
         ),
     ],
 )
-def test_actions_in_every_form(step: dict[str, object], form: ActionForm, key: str) -> None:
+def test_actions_in_every_notation_are_parsed(step: dict[str, object], form: ActionForm, key: str) -> None:
     trajectory = run(step)
     (action,) = StepFacts(trajectory.steps[0]).actions
     assert (action.form, action.key) == (form, key)
@@ -54,11 +54,11 @@ def test_actions_in_every_form(step: dict[str, object], form: ActionForm, key: s
 @pytest.mark.parametrize(
     "step", [said("```json\n{}\n```"), said("just words"), env("```python\nx\n```"), user("x")]
 )
-def test_what_is_no_action(step: dict[str, object]) -> None:
+def test_text_without_action_has_none(step: dict[str, object]) -> None:
     assert StepFacts(run(step).steps[0]).actions == ()
 
 
-def test_facts_of_old_steps_are_made_again() -> None:
+def test_evicted_facts_are_recomputed() -> None:
     trajectory = run(*[said(f"step {i}") for i in range(200)])
     view = view_of(trajectory)
     assert len(view._facts) <= 64
@@ -66,7 +66,7 @@ def test_facts_of_old_steps_are_made_again() -> None:
     assert len(view.moves) <= 48
 
 
-def test_a_schema_is_compiled_once_a_tool() -> None:
+def test_schema_is_compiled_once_per_tool() -> None:
     view = RunView(tools=[tool("f", a={"type": "integer"})])
     first = view.get_validator("f")
     assert first is not None
@@ -95,7 +95,7 @@ def test_lower_case_keeps_offsets() -> None:
     assert to_lower(text).find("big") == text.find("Big")
 
 
-def test_fences_are_read_in_one_pass() -> None:
+def test_fences_are_parsed_in_one_pass() -> None:
     text = "a ```py\nx\n``` b ```\ny\n``` ```open"
     assert [(language, body) for language, body, _, _ in iter_code_fences(text)] == [
         ("py", "x\n"),

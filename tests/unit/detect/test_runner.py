@@ -88,7 +88,7 @@ JUNK = {
 
 
 @pytest.mark.parametrize("script", JUNK.values(), ids=JUNK.keys())
-def test_a_broken_detector_is_a_value_and_is_switched_off(script: Any) -> None:
+def test_failing_detector_is_reported_and_disabled(script: Any) -> None:
     broken, fine = Scripted(script, "broken"), Scripted(lambda step: [good(step)])
     result = detect(RUN, [broken, fine])
     assert [failure.detector for failure in result.failures] == ["broken"] * MAX_FAILURES
@@ -97,13 +97,13 @@ def test_a_broken_detector_is_a_value_and_is_switched_off(script: Any) -> None:
     assert len(result.findings) == len(RUN.steps)
 
 
-def test_a_failure_does_not_quote_the_run() -> None:
+def test_failure_does_not_quote_the_run() -> None:
     (failure, *_) = detect(RUN, [Scripted(raises)]).failures
     assert failure.error == "KeyError"
     assert failure.step == 0
 
 
-def test_a_slow_detector_is_a_value_and_is_measured() -> None:
+def test_slow_detector_is_reported_with_its_time() -> None:
     def slow(step: Step) -> Iterable[Finding]:
         time.sleep(0.02)
         return [good(step)]
@@ -114,7 +114,7 @@ def test_a_slow_detector_is_a_value_and_is_measured() -> None:
     assert len(result.findings) == MAX_FAILURES  # findings before the failure are kept
 
 
-def test_a_detector_that_raises_at_the_end_is_a_value() -> None:
+def test_detector_that_raises_at_the_end_is_reported() -> None:
     class Late(Scripted):
         def finish(self, view: RunView) -> Iterable[Finding]:
             raise ValueError("late")
@@ -123,7 +123,7 @@ def test_a_detector_that_raises_at_the_end_is_a_value() -> None:
     assert (failure.step, failure.error) == (None, "ValueError")
 
 
-def test_a_detector_that_is_slow_at_the_end_is_a_value(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_detector_that_is_slow_at_the_end_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     now = time.perf_counter
 
     class Late(Scripted):
@@ -136,7 +136,7 @@ def test_a_detector_that_is_slow_at_the_end_is_a_value(monkeypatch: pytest.Monke
     assert failure.seconds >= 70
 
 
-def test_an_interrupt_goes_through() -> None:
+def test_keyboard_interrupt_propagates() -> None:
     def interrupt(step: Step) -> Iterable[Finding]:
         raise KeyboardInterrupt
 
@@ -144,7 +144,7 @@ def test_an_interrupt_goes_through() -> None:
         detect(RUN, [Scripted(interrupt)])
 
 
-def test_findings_are_sorted_and_never_twice() -> None:
+def test_findings_are_sorted_and_unique() -> None:
     def three(step: Step) -> list[Finding]:
         weak = replace(good(step), probability=0.1, message="weak")
         return [weak, good(step), good(step), replace(good(step), step=0)]
@@ -155,7 +155,7 @@ def test_findings_are_sorted_and_never_twice() -> None:
     assert found[0].probability > found[1].probability
 
 
-def test_live_and_offline_find_the_same() -> None:
+def test_live_and_offline_findings_are_equal() -> None:
     watcher = IncrementalRunner(RunView.from_trajectory(MIXED))
     live = [finding for step in MIXED.steps for finding in watcher.observe(step)]
     live += watcher.finish()
@@ -165,7 +165,7 @@ def test_live_and_offline_find_the_same() -> None:
     assert watcher.failures == []
 
 
-def test_what_is_found_live_needs_nothing_from_the_future() -> None:
+def test_live_findings_do_not_depend_on_later_steps() -> None:
     for length in range(1, len(MIXED.steps) + 1):
         part = replace(MIXED, steps=MIXED.steps[:length])
         watcher = IncrementalRunner(RunView.from_trajectory(part))
@@ -175,13 +175,13 @@ def test_what_is_found_live_needs_nothing_from_the_future() -> None:
         assert live == until
 
 
-def test_steps_come_in_order() -> None:
+def test_steps_must_be_in_order() -> None:
     watcher = IncrementalRunner(specs={})
     with pytest.raises(ValueError, match="step 3"):
         watcher.observe(RUN.steps[3])
 
 
-def test_an_empty_run_has_no_findings() -> None:
+def test_empty_run_has_no_findings() -> None:
     result = detect(run())
     assert result.findings == ()
     assert result.failures == ()
@@ -189,13 +189,13 @@ def test_an_empty_run_has_no_findings() -> None:
 
 
 @pytest.mark.parametrize("options", [{}, None, True])
-def test_defaults_may_be_written_in_three_ways(options: Any) -> None:
+def test_defaults_have_three_notations(options: Any) -> None:
     (made,) = build_detectors({"exact_loop": options})
     assert made.name == "exact_loop"
     assert isinstance(made, Detector)
 
 
-def test_false_switches_off_and_none_makes_all() -> None:
+def test_false_disables_and_none_selects_all() -> None:
     assert build_detectors({"exact_loop": False}) == []
     assert sorted(d.name for d in build_detectors()) == list(detectors().names())
 
@@ -206,12 +206,12 @@ def test_options_must_be_a_mapping(options: Any) -> None:
         build_detectors({"exact_loop": options})
 
 
-def test_an_unknown_name_lists_those_there_are() -> None:
+def test_unknown_name_error_lists_detectors() -> None:
     with pytest.raises(UnknownPlugin, match="near_loop"):
         build_detectors({"loops": {}})
 
 
-def test_a_foreign_factory_that_raises_is_a_wrong_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_raising_factory_is_a_config_error(monkeypatch: pytest.MonkeyPatch) -> None:
     registry = detectors()
     monkeypatch.setitem(registry._plugins, "foreign", Scripted)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="foreign"):
@@ -219,7 +219,7 @@ def test_a_foreign_factory_that_raises_is_a_wrong_setting(monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("deadline", [0, -1, float("nan")])
-def test_a_deadline_is_above_zero(deadline: float) -> None:
+def test_deadline_must_be_positive(deadline: float) -> None:
     with pytest.raises(ConfigError):
         IncrementalRunner(specs={}, deadline_s=deadline)
 
@@ -241,14 +241,14 @@ SAID = (
 
 
 @given(st.lists(st.sampled_from(SAID), max_size=9), st.booleans())
-def test_detectors_that_a_run_has_nothing_for_are_not_missed(steps: list[Any], offered: bool) -> None:
+def test_skipping_irrelevant_detectors_changes_no_findings(steps: list[Any], offered: bool) -> None:
     made = replace(run(*steps), tools=(tool("look"),) if offered else ())
     watcher = IncrementalRunner(RunView.from_trajectory(made), build_detectors())
     found = [one for step in made.steps for one in watcher.observe(step)] + [*watcher.finish()]
     assert sorted(map(repr, detect(made).findings)) == sorted(map(repr, found))
 
 
-def test_a_detector_with_options_is_made_whatever_a_run_has() -> None:
+def test_configured_detector_is_always_created() -> None:
     rules = [{"name": "greet", "forbid": "hello"}]
     found = detect(run(said("hello there")), {"policy": {"rules": rules}, "exact_loop": {}}).findings
     assert [one.detector for one in found] == ["policy"]

@@ -33,16 +33,16 @@ def index(*texts: str) -> ValueIndex:
         ("inside-credit_card_4421486", "4421486"),
     ],
 )
-def test_a_value_that_appeared_is_known(text: str, value: str) -> None:
+def test_value_in_text_is_known(text: str, value: str) -> None:
     assert index("nothing here", text).has_value(value)
 
 
 @pytest.mark.parametrize("value", ["ZX81QL", "someone@else.org", "77123", "2031-04-09"])
-def test_a_value_that_did_not_appear_is_unknown(value: str) -> None:
+def test_absent_value_is_unknown(value: str) -> None:
     assert not index("order ab12, 77 pieces, mail ann@mail.org, 2031-04-08").has_value(value)
 
 
-def test_a_token_is_more_than_a_part_of_one() -> None:
+def test_part_of_token_is_not_a_token() -> None:
     made = index("one K77", "two K781-b")
     assert made.has_token("K77")
     assert made.has_token("#k77")
@@ -59,7 +59,7 @@ TOKENS = st.text("a1-.+_@ ,:İé", max_size=40)
 @example(["..a1.-"], "a1")
 @example(["..a1.-"], ".a1")
 @example(["1" * 2_000], "11")
-def test_a_search_finds_what_splitting_finds(texts: list[str], value: str) -> None:
+def test_search_equals_splitting(texts: list[str], value: str) -> None:
     searched, split = ValueIndex(), ValueIndex(max_unsplit_chars=0)
     for text in texts:
         searched.add(text)
@@ -70,7 +70,7 @@ def test_a_search_finds_what_splitting_finds(texts: list[str], value: str) -> No
     assert searched.has_token(value) == split.has_token(value)
 
 
-def test_texts_that_are_searched_in_vain_too_often_are_split() -> None:
+def test_frequently_searched_texts_are_split() -> None:
     made = index(*(f"value v{i}x, and {'more ' * 4_000}" for i in range(5)))
     assert len(made._blocks) == 5
     assert not any(made.has_token(f"w{i}x") for i in range(30))
@@ -79,19 +79,19 @@ def test_texts_that_are_searched_in_vain_too_often_are_split() -> None:
 
 
 @pytest.mark.parametrize("spoken", ["on May 20th", "the 20th of May", "20 May", "5/20", "20.05.", "tomorrow"])
-def test_a_date_is_known_as_people_say_it(spoken: str) -> None:
+def test_date_in_words_is_known(spoken: str) -> None:
     made = ValueIndex()
     made.add(f"i want to leave {spoken.lower()}", from_user=True)
     assert made.has_value("2031-05-20")
 
 
-def test_a_date_said_otherwise_does_not_count() -> None:
+def test_different_date_is_unknown() -> None:
     made = ValueIndex()
     made.add("i want to leave on may 21st", from_user=True)
     assert not made.has_value("2031-05-20")
 
 
-def test_memory_is_bounded_and_says_so() -> None:
+def test_memory_is_bounded_and_eviction_is_marked() -> None:
     made = ValueIndex(capacity=100, window=2, max_unsplit_chars=50_000)
     for i in range(300):
         made.add(f"value v{i}x, and {'more ' * 4_000}")
@@ -109,7 +109,7 @@ def test_memory_is_bounded_and_says_so() -> None:
         (10**400, None), ("2031-05-20", None), (None, None),
     ],
 )  # fmt: skip
-def test_number(value: object, expected: float | None) -> None:
+def test_number_is_parsed(value: object, expected: float | None) -> None:
     assert parse_number(value) == expected
 
 
@@ -122,7 +122,7 @@ def test_spellings_begin_with_the_value_itself() -> None:
 @pytest.mark.parametrize(
     "hostile", ["a" * 200_000, "." * 200_000, "1" * 200_000, "a." * 100_000, "1-" * 100_000]
 )
-def test_hostile_text_is_read_in_linear_time(hostile: str) -> None:
+def test_hostile_text_takes_linear_time(hostile: str) -> None:
     start = time.process_time()
     index(hostile)
     assert time.process_time() - start < 4  # includes garbage collection; quadratic time takes minutes

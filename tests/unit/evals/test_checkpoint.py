@@ -11,7 +11,7 @@ ONE = Prediction(
 )
 
 
-def test_what_was_written_is_read_again(tmp_path: Path) -> None:
+def test_checkpoint_round_trips(tmp_path: Path) -> None:
     path = tmp_path / "folder" / "j.jsonl"
     journal = EvaluationCheckpoint(path)
     journal.add(ONE)
@@ -22,7 +22,7 @@ def test_what_was_written_is_read_again(tmp_path: Path) -> None:
     assert again.fit_seconds == {(1, 2): 0.25}
 
 
-def test_a_torn_line_is_cut_off_and_the_next_one_is_whole(tmp_path: Path) -> None:
+def test_truncated_line_is_removed_and_next_line_is_complete(tmp_path: Path) -> None:
     path = tmp_path / "j.jsonl"
     journal = EvaluationCheckpoint(path)
     journal.add(ONE)
@@ -35,13 +35,13 @@ def test_a_torn_line_is_cut_off_and_the_next_one_is_whole(tmp_path: Path) -> Non
     assert set(EvaluationCheckpoint(path).predictions) == {(1, 2, "a/1"), (0, 0, "a/3")}
 
 
-def test_lines_of_others_are_passed_over(tmp_path: Path) -> None:
+def test_foreign_lines_are_skipped(tmp_path: Path) -> None:
     path = tmp_path / "j.jsonl"
     path.write_bytes(b'{"x":1}\n[]\nnot json\n"text"\n{"run":"a","steps":[1],"agents":[],"what":2}\n')
     assert EvaluationCheckpoint(path).predictions == {}
 
 
-def test_discard_leaves_nothing(tmp_path: Path) -> None:
+def test_discard_deletes_the_file(tmp_path: Path) -> None:
     path = tmp_path / "j.jsonl"
     journal = EvaluationCheckpoint(path)
     journal.add(ONE)
@@ -50,14 +50,14 @@ def test_discard_leaves_nothing(tmp_path: Path) -> None:
     assert not path.exists()
 
 
-def test_without_a_path_nothing_is_written() -> None:
+def test_checkpoint_without_path_writes_nothing() -> None:
     journal = EvaluationCheckpoint(None)
     journal.add(ONE)
     journal.close()
     assert journal.predictions
 
 
-def test_names_tell_data_and_options_apart() -> None:
+def test_names_depend_on_data_and_options() -> None:
     assert build_checkpoint_name(data="a", plan={"seed": 1}) == build_checkpoint_name(
         plan={"seed": 1}, data="a"
     )
@@ -66,7 +66,7 @@ def test_names_tell_data_and_options_apart() -> None:
     )
 
 
-def test_checksum_sees_labels_and_contents() -> None:
+def test_checksum_covers_labels_and_contents() -> None:
     assert compute_records_checksum(records()) == compute_records_checksum(records())
     assert compute_records_checksum([record("a", step=1)]) != compute_records_checksum([record("a", step=2)])
     assert compute_records_checksum([record("a", steps=4)]) != compute_records_checksum(

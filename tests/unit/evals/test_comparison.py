@@ -18,7 +18,7 @@ def measured(runs: Sequence[Record], *steps: int) -> Evaluation:
     return EvaluationRunner(to_dataset(runs), EvaluationPlan()).measure(Says(*steps), label=f"says {steps}")
 
 
-def test_every_run_has_its_side() -> None:
+def test_every_run_is_classified() -> None:
     found = compare_evaluations(measured(records(), 1), measured(records(), 2))
     assert len(found.pairs) == 12
     assert found.counts == {
@@ -30,7 +30,7 @@ def test_every_run_has_its_side() -> None:
     assert {p.case.run for p in found.pairs if p.side is CorrectSide.ONLY_B} == {"r0", "r3", "r6", "r9"}
 
 
-def test_the_difference_is_that_of_the_paired_test() -> None:
+def test_difference_equals_the_paired_test() -> None:
     found = compare_evaluations(measured(records(), 1), measured(records(), 2)).difference
     assert found.mean == pytest.approx(4 / 12)
     assert (found.gained, found.lost) == (8, 4)
@@ -38,7 +38,7 @@ def test_the_difference_is_that_of_the_paired_test() -> None:
     assert found.low <= found.mean <= found.high
 
 
-def test_a_method_does_not_differ_from_itself() -> None:
+def test_method_does_not_differ_from_itself() -> None:
     held = measured(records(), 1)
     found = compare_evaluations(held, held)
     assert found.counts[CorrectSide.BOTH] == 8
@@ -46,19 +46,19 @@ def test_a_method_does_not_differ_from_itself() -> None:
     assert (found.difference.mean, found.difference.p) == (0, 1)
 
 
-def test_only_runs_of_both_are_compared() -> None:
+def test_only_common_runs_are_compared() -> None:
     found = compare_evaluations(measured(records(8), 1), measured([*records(4), record("other")], 1))
     assert [pair.case.run for pair in found.pairs] == ["r0", "r1", "r2", "r3"]
     assert found.left_out == 5
     assert not found.same_data
 
 
-def test_a_run_of_another_length_is_another_run() -> None:
+def test_run_of_another_length_is_another_run() -> None:
     with pytest.raises(EvaluationError, match="no run of both"):
         compare_evaluations(measured([record("r", steps=4)], 1), measured([record("r", steps=5)], 1))
 
 
-def test_agents_and_outcomes_are_compared_too() -> None:
+def test_agents_and_outcomes_are_compared() -> None:
     runs = [*records(4), record("passed", step=None, failed=False)]
     one, other = measured(runs, 1), measured(runs)
     assert compare_evaluations(one, other, criterion=Criterion.AGENT).counts[CorrectSide.ONLY_A] == 2

@@ -46,7 +46,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_folder_of_parts_is_read_part_by_part(folder: Path) -> None:
+def test_folder_is_read_by_parts(folder: Path) -> None:
     data = load_dataset("who_and_when", [folder])
     assert data.name == "who_and_when"
     assert data.parts == ("First",) * 3 + ("Second",) * 3
@@ -55,18 +55,18 @@ def test_a_folder_of_parts_is_read_part_by_part(folder: Path) -> None:
     assert {(case.step, case.agent, case.failed) for case in cases} == {(1, "Bob", True)}
 
 
-def test_one_part_alone(folder: Path) -> None:
+def test_single_part_is_read(folder: Path) -> None:
     data = load_dataset("who_and_when", [folder / "First"])
     assert set(data.parts) == {"First"}
     assert len(data.records) == 3
     assert data.records[0].annotation.group is not None
 
 
-def test_a_single_file(folder: Path) -> None:
+def test_single_file_is_read(folder: Path) -> None:
     assert len(load_dataset("who_and_when", [folder / "First" / "0.json"]).records) == 1
 
 
-def test_broken_records_are_kept_apart(folder: Path) -> None:
+def test_broken_records_are_separate(folder: Path) -> None:
     (folder / "First" / "3.json").write_text("{")
     (folder / "First" / "4.json").write_text(json.dumps({"history": 3}))
     told: list[int] = []
@@ -76,7 +76,7 @@ def test_broken_records_are_kept_apart(folder: Path) -> None:
     assert told == [1, 2, 3]
 
 
-def test_nothing_to_read(tmp_path: Path, folder: Path) -> None:
+def test_empty_input_is_rejected(tmp_path: Path, folder: Path) -> None:
     with pytest.raises(EvaluationError, match="no file or folder"):
         load_dataset("who_and_when", [tmp_path / "absent"])
     with pytest.raises(UnknownPlugin):
@@ -88,7 +88,7 @@ def test_nothing_to_read(tmp_path: Path, folder: Path) -> None:
         load_dataset("who_and_when", [only_bad])
 
 
-def test_checksum_is_of_names_and_bytes(folder: Path) -> None:
+def test_checksum_covers_names_and_bytes(folder: Path) -> None:
     before = compute_checksum([folder])
     assert before == load_dataset("who_and_when", [folder]).checksum
     (folder / "First" / "0.json").rename(folder / "First" / "9.json")
@@ -101,17 +101,17 @@ def test_checksum_is_of_names_and_bytes(folder: Path) -> None:
     assert compute_checksum([one]) == by_hand
 
 
-def test_limit_keeps_parts_in_step() -> None:
+def test_limit_keeps_parts_aligned() -> None:
     data = Dataset(name="x", records=tuple(records(6)), parts=("a",) * 2 + ("b",) * 4)
     assert data.take(3).parts == ("a", "a", "b")
     assert data.take(None) is data
 
 
-def test_plain_records_take_the_name_of_their_format() -> None:
+def test_plain_records_are_named_by_their_format() -> None:
     assert to_dataset(records(2)).name == "test"
 
 
-def test_the_answer_is_given_only_when_asked_for() -> None:
+def test_answer_is_passed_only_on_request() -> None:
     plain = record("a", answer="42")
     assert GOLD_ANSWER not in plain.trajectory.extra
     assert add_gold_answer(plain).trajectory.extra[GOLD_ANSWER] == "42"

@@ -20,7 +20,7 @@ from tests.unit.evals.cases import Remembers, Says, record, records
 HELD = records(12)
 
 
-def test_scores_of_a_method_that_needs_no_training() -> None:
+def test_untrained_method_is_scored() -> None:
     result = evaluate(HELD, Says(1, 2))
     where = result.localization
     assert where is not None
@@ -33,11 +33,11 @@ def test_scores_of_a_method_that_needs_no_training() -> None:
     assert result.outcome is None
 
 
-def test_the_package_offers_it() -> None:
+def test_package_exports_evaluate() -> None:
     assert agentguard.evaluate is evaluate
 
 
-def test_cross_validation_trains_on_other_questions_and_scores_every_run_once_a_repeat() -> None:
+def test_cross_validation_separates_questions_and_scores_every_run_per_repeat() -> None:
     method = Remembers()
     result = evaluate(HELD, method, cv="question", folds=3, repeats=2)
     assert result.setting is Setting.CROSS_VALIDATED
@@ -49,7 +49,7 @@ def test_cross_validation_trains_on_other_questions_and_scores_every_run_once_a_
     assert result.localization.step.mean == pytest.approx(8 / 12)
 
 
-def test_a_method_that_must_learn_is_cross_validated_without_being_told() -> None:
+def test_trainable_method_is_cross_validated_by_default() -> None:
     assert evaluate(HELD, Remembers(), folds=3, repeats=1).setting is Setting.CROSS_VALIDATED
 
 
@@ -74,7 +74,7 @@ def test_spread_is_over_the_repeats() -> None:
     assert result.localization.step.sd == pytest.approx(deviation)
 
 
-def test_baselines_stand_beside_on_the_same_folds() -> None:
+def test_baselines_use_the_same_folds() -> None:
     result = evaluate(HELD, Says(1), cv="question", folds=3, repeats=2)
     assert set(result.baselines) == {spec.label for spec in BASELINES}
     assert result.baselines["constant"].repeats == 2
@@ -97,7 +97,7 @@ def test_transfer_trains_on_the_other_set_without_shared_questions() -> None:
         evaluate(HELD, method, train=HELD)
 
 
-def test_shuffled_labels_take_away_what_there_was_to_learn() -> None:
+def test_shuffled_labels_remove_the_signal() -> None:
     # The label is the middle of the run: easy to learn, and lost if the labels are shuffled.
     held = [record(f"r{i}", step=i % 10 // 2, steps=i % 10 + 1) for i in range(60)]
     honest = evaluate(held, LengthLearner(), cv="question", folds=3, repeats=1)
@@ -110,7 +110,7 @@ def test_shuffled_labels_take_away_what_there_was_to_learn() -> None:
     assert not dealt.is_above_baselines()
 
 
-def test_shuffling_trains_even_a_method_that_comes_trained() -> None:
+def test_shuffling_trains_even_a_trained_method() -> None:
     method = LengthLearner()
     assert hasattr(method, "locate")
     assert evaluate(HELD, method, folds=3, repeats=1).setting is Setting.AS_SHIPPED
@@ -145,7 +145,7 @@ class Raises(Says):
         return super().locate(trajectory, findings)
 
 
-def test_failing_on_a_run_is_a_value_counted_as_wrong() -> None:
+def test_failure_on_a_run_counts_as_wrong() -> None:
     where = evaluate(HELD, Raises(1)).localization
     assert where is not None
     assert (where.errors, where.n) == (1, 12)
@@ -153,7 +153,7 @@ def test_failing_on_a_run_is_a_value_counted_as_wrong() -> None:
 
 
 @pytest.mark.parametrize("steps", [(99,), (-1,)])
-def test_a_step_the_run_does_not_have_is_an_error(steps: tuple[int, ...]) -> None:
+def test_step_outside_the_run_is_an_error(steps: tuple[int, ...]) -> None:
     class Outside(Says):
         def locate(self, trajectory: Trajectory, findings: Sequence[Finding]) -> Diagnosis:
             from agentguard.localize.base import Hypothesis
@@ -171,7 +171,7 @@ def test_a_step_the_run_does_not_have_is_an_error(steps: tuple[int, ...]) -> Non
     assert where.errors == 12
 
 
-def test_failing_to_train_stops_the_evaluation_and_says_so() -> None:
+def test_training_failure_stops_the_evaluation() -> None:
     class Untrainable(Remembers):
         def fit(self, records: object) -> None:  # type: ignore[override]
             raise ZeroDivisionError
@@ -180,7 +180,7 @@ def test_failing_to_train_stops_the_evaluation_and_says_so() -> None:
         evaluate(HELD, Untrainable(), cv="question", folds=3)
 
 
-def test_no_labels_reach_a_method_but_the_answer_where_allowed() -> None:
+def test_labels_are_hidden_from_methods_except_an_allowed_answer() -> None:
     seen: list[Trajectory] = []
 
     class Looks(Says):
@@ -196,7 +196,7 @@ def test_no_labels_reach_a_method_but_the_answer_where_allowed() -> None:
     assert [t.extra.get(GOLD_ANSWER) for t in seen] == ["42", None]
 
 
-def test_outcomes_where_both_occur() -> None:
+def test_outcomes_are_scored_if_both_occur() -> None:
     held = [record(f"f{i}", failed=True) for i in range(3)]
     held += [record(f"p{i}", step=None, failed=False, steps=2) for i in range(2)]
 
@@ -222,7 +222,7 @@ def test_outcomes_where_both_occur() -> None:
     assert result.localization.n == 3
 
 
-def test_parts_are_scored_apart_too() -> None:
+def test_parts_are_also_scored_separately() -> None:
     data = Dataset(name="two", records=tuple(HELD), parts=("one",) * 6 + ("other",) * 6)
     result = evaluate(data, Says(1), folds=3)
     parts = {name: pair[0] for name, pair in result.subsets.items()}
@@ -230,13 +230,13 @@ def test_parts_are_scored_apart_too() -> None:
     assert {p.run.split("/")[0] for p in result.predictions} == {"one", "other"}
 
 
-def test_same_ids_do_not_collide() -> None:
+def test_equal_ids_do_not_collide() -> None:
     result = evaluate([record("a"), record("a", step=2), record("b")], Says(1), folds=2)
     assert result.localization is not None
     assert (result.localization.n, len({p.run for p in result.predictions})) == (3, 3)
 
 
-def test_modules_where_annotated() -> None:
+def test_modules_are_scored_if_annotated() -> None:
     held = [record("a", module="planning"), record("b", module="action"), record("c")]
 
     class Planner(Says):
@@ -251,7 +251,7 @@ def test_modules_where_annotated() -> None:
     assert where.module == {"n": 2, "module_accuracy": 0.5, "step_and_module": 0.5, "all_correct": 0.0}
 
 
-def test_what_cannot_be_evaluated_says_so() -> None:
+def test_unsupported_data_is_rejected_with_reason() -> None:
     with pytest.raises(EvaluationError, match="no run is annotated"):
         evaluate([record("a", step=None, failed=None)], Says(1))
     with pytest.raises(UnknownPlugin):
@@ -266,7 +266,7 @@ def test_several_methods_share_the_baselines() -> None:
     assert [first.method, second.method] == ["says", "other"]
 
 
-def test_an_object_may_bear_the_name_of_a_baseline() -> None:
+def test_method_may_have_the_name_of_a_baseline() -> None:
     mine, other = compare(
         HELD, [Says(1, name="two_line"), Says(3, name="two_line")], plan=EvaluationPlan(repeats=1)
     )
@@ -277,7 +277,7 @@ def test_an_object_may_bear_the_name_of_a_baseline() -> None:
     assert mine.baselines["two_line"].predictions[0].steps == (0, 1, 2, 3)
 
 
-def test_json_has_what_it_promises() -> None:
+def test_json_has_its_documented_fields() -> None:
     given = evaluate(HELD, Says(1), cv="question", folds=3, repeats=1).as_dict()
     needed = {
         "dataset", "method", "n", "agent_accuracy", "step_accuracy", "step_accuracy_published", "within",
@@ -292,7 +292,7 @@ def test_json_has_what_it_promises() -> None:
     assert given["dataset"] == "test"
 
 
-def test_progress_is_told(tmp_path: Path) -> None:
+def test_progress_is_reported(tmp_path: Path) -> None:
     told: list[tuple[str, int, int]] = []
     evaluate(HELD, Says(1), folds=3, repeats=1, progress=lambda *now: told.append(now))
     mine = [now for now in told if now[0] == "says"]
@@ -300,7 +300,7 @@ def test_progress_is_told(tmp_path: Path) -> None:
     assert mine[-1] == ("says", 12, 12)
 
 
-def test_an_interrupted_evaluation_goes_on_and_gives_the_same(tmp_path: Path) -> None:
+def test_interrupted_evaluation_resumes_with_equal_result(tmp_path: Path) -> None:
     whole = evaluate(HELD, Remembers(), cv="question", folds=3, repeats=2)
     with pytest.raises(KeyboardInterrupt):
         evaluate(HELD, Remembers(die_after=13), cv="question", folds=3, repeats=2, checkpoint_dir=tmp_path)
@@ -315,7 +315,7 @@ def test_an_interrupted_evaluation_goes_on_and_gives_the_same(tmp_path: Path) ->
     assert not list(tmp_path.iterdir())
 
 
-def test_other_options_do_not_find_the_journal(tmp_path: Path) -> None:
+def test_other_options_do_not_use_the_checkpoint(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         evaluate(HELD, Remembers(die_after=5), cv="question", folds=3, repeats=1, checkpoint_dir=tmp_path)
     for changed in ({"seed": 1}, {"folds": 2}):
@@ -324,7 +324,7 @@ def test_other_options_do_not_find_the_journal(tmp_path: Path) -> None:
         assert len(method.asked) == 12
 
 
-def test_fresh_forgets_the_journal(tmp_path: Path) -> None:
+def test_fresh_discards_the_checkpoint(tmp_path: Path) -> None:
     plan = EvaluationPlan(cv="question", folds=3, repeats=1)
     with pytest.raises(KeyboardInterrupt):
         compare(HELD, [Remembers(die_after=5)], plan=plan, checkpoint_dir=tmp_path)

@@ -52,7 +52,7 @@ def kept(tmp_path: Path) -> Path:
     return folder
 
 
-def test_what_ships_is_valid_and_has_a_card():
+def test_shipped_manifests_are_valid_and_have_a_card():
     found = list(DatasetCatalogue.load())
     assert {"who_and_when", "tau_bench"} <= {one.name for one in found}
     for one in found:
@@ -62,7 +62,7 @@ def test_what_ships_is_valid_and_has_a_card():
         assert one.redistributed or not one.files
 
 
-def test_a_whole_copy_is_fine(kept: Path):
+def test_complete_copy_is_valid(kept: Path):
     found = verify_dataset(read_manifest(kept / "manifest.toml"))
     assert found.is_valid
     assert [file.status for file in found.files] == [FileStatus.OK, FileStatus.OK]
@@ -70,7 +70,7 @@ def test_a_whole_copy_is_fine(kept: Path):
     assert found.labels == {"failed": 3, "root_cause.step": 0}
 
 
-def test_packed_otherwise_is_the_same_data(kept: Path):
+def test_repacked_copy_is_the_same_data(kept: Path):
     plain = gzip.decompress((kept / "a.jsonl.gz").read_bytes())
     (kept / "a.jsonl.gz").write_bytes(gzip.compress(plain, compresslevel=1))
     assert verify_dataset(read_manifest(kept / "manifest.toml")).is_valid
@@ -78,7 +78,7 @@ def test_packed_otherwise_is_the_same_data(kept: Path):
 
 @pytest.mark.parametrize("name", ["a.jsonl.gz", "b.jsonl"])
 @pytest.mark.parametrize("spoil", ["gone", "torn", "longer", "flipped"])
-def test_a_spoilt_copy_is_told(kept: Path, name: str, spoil: str):
+def test_changed_copy_is_reported(kept: Path, name: str, spoil: str):
     path = kept / name
     data = path.read_bytes()
     if spoil == "gone":
@@ -95,7 +95,7 @@ def test_a_spoilt_copy_is_told(kept: Path, name: str, spoil: str):
     assert all(error.file and name in error.file for error in found.broken)
 
 
-def test_one_file_is_held_against_its_own_line(kept: Path):
+def test_single_file_is_verified_against_its_entry(kept: Path):
     one = read_manifest(kept / "manifest.toml")
     found = verify_dataset(one, kept / "b.jsonl")
     assert [file.path for file in found.files] == ["b.jsonl"]
@@ -103,7 +103,7 @@ def test_one_file_is_held_against_its_own_line(kept: Path):
     assert found.is_valid
 
 
-def test_a_part_is_held_against_the_part(tmp_path: Path):
+def test_part_is_verified_against_its_manifest(tmp_path: Path):
     parts = [{"name": name, "files": f"{name}/*.jsonl", "records": 1} for name in ("x", "y")]
     one = manifest(tmp_path / "m", records=2, part=parts)
     copy = tmp_path / "copy"
@@ -122,7 +122,7 @@ def test_a_part_is_held_against_the_part(tmp_path: Path):
         verify_dataset(one, copy)
 
 
-def test_what_is_kept_elsewhere_needs_a_path(tmp_path: Path):
+def test_external_data_requires_a_path(tmp_path: Path):
     with pytest.raises(EvaluationError, match="kept by its owners"):
         verify_dataset(manifest(tmp_path / "m"))
     with pytest.raises(EvaluationError, match="no file or folder"):
@@ -136,7 +136,7 @@ OUTSIDE = [
 
 
 @pytest.mark.parametrize("path", OUTSIDE)
-def test_paths_that_lead_out_are_refused(tmp_path: Path, path: str):
+def test_paths_outside_the_folder_are_rejected(tmp_path: Path, path: str):
     with pytest.raises(FormatError):
         check_relative_path(path)
     with pytest.raises(InputError, match=r"manifest\.toml"):
@@ -147,7 +147,7 @@ def test_paths_that_lead_out_are_refused(tmp_path: Path, path: str):
 
 
 @given(st.text(st.sampled_from("ab./\\:*~ \0cC"), max_size=12))
-def test_what_is_let_through_stays_below(path):
+def test_accepted_path_stays_within_the_folder(path):
     try:
         check_relative_path(path)
     except FormatError:
@@ -157,7 +157,7 @@ def test_what_is_let_through_stays_below(path):
     assert "\\" not in path
 
 
-def test_a_link_that_leads_out_is_refused(tmp_path: Path):
+def test_link_outside_the_folder_is_rejected(tmp_path: Path):
     (tmp_path / "secret.jsonl").write_text("{}")
     one = manifest(tmp_path / "m", redistributed=True, file=[{"path": "runs.jsonl"}])
     (tmp_path / "m" / "runs.jsonl").symlink_to(tmp_path / "secret.jsonl")
@@ -180,12 +180,12 @@ def test_a_link_that_leads_out_is_refused(tmp_path: Path):
         ({"title": 3}, "title"),
     ],
 )
-def test_a_wrong_field_is_named(tmp_path: Path, more, field):
+def test_invalid_field_is_named(tmp_path: Path, more, field):
     with pytest.raises(InputError, match=rf"manifest.toml, field .*{field}"):
         manifest(tmp_path / "m", **more)
 
 
-def test_broken_files_are_told(tmp_path: Path):
+def test_broken_files_are_reported(tmp_path: Path):
     path = tmp_path / "manifest.toml"
     for data in (b"name = ", b"\xff\xfe", b"name = 1\n"):
         path.write_bytes(data)
@@ -195,7 +195,7 @@ def test_broken_files_are_told(tmp_path: Path):
         read_manifest(tmp_path / "absent.toml")
 
 
-def test_folders_of_a_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_user_folders_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     manifest(tmp_path / "sets" / "mine")
     assert "mine" in DatasetCatalogue.load(tmp_path / "sets").names()
     assert DatasetCatalogue.load(tmp_path / "sets" / "mine").get("mine").title == "Mine"
@@ -215,7 +215,7 @@ KEPT = [one.name for one in DatasetCatalogue.load() if one.redistributed]
 
 
 @pytest.mark.parametrize("name", KEPT or [None])
-def test_sets_that_are_kept_are_whole(name):
+def test_stored_sets_are_complete(name):
     if name is None:
         pytest.skip("no data set is kept in this installation")
     one = DatasetCatalogue.load().get(name)

@@ -19,18 +19,18 @@ def test_step_accuracy_is_integer_equality_and_missing_is_wrong() -> None:
     assert metrics.step_accuracy(GOLD, RANKED) == 0.25
 
 
-def test_published_scorer_takes_substrings_as_right() -> None:
+def test_published_scorer_accepts_substrings() -> None:
     assert metrics.step_accuracy_published(GOLD, RANKED) == 0.5
     assert metrics.step_accuracy_published([10], [[1]]) == 0.0
 
 
 @pytest.mark.parametrize(("tolerance", "share"), [(0, 0.25), (1, 0.25), (2, 0.5), (8, 0.5), (9, 0.75)])
-def test_within_counts_the_distance_both_ways(tolerance: int, share: float) -> None:
+def test_within_counts_the_distance_in_both_directions(tolerance: int, share: float) -> None:
     assert metrics.within_tolerance(GOLD, RANKED, tolerance) == share
 
 
 @pytest.mark.parametrize(("k", "share"), [(1, 0.25), (2, 0.5), (4, 0.5), (5, 0.75)])
-def test_top_k(k: int, share: float) -> None:
+def test_top_k_counts_the_first_k(k: int, share: float) -> None:
     assert metrics.top_k_accuracy(GOLD, RANKED, k) == share
 
 
@@ -38,12 +38,12 @@ def test_label_accuracy_is_exact() -> None:
     assert metrics.label_accuracy(["a", "b", "c"], ["a", "B", None]) == pytest.approx(1 / 3)
 
 
-def test_lengths_must_agree() -> None:
+def test_lengths_must_be_equal() -> None:
     with pytest.raises(ValueError):
         metrics.step_accuracy([1, 2], [[1]])
 
 
-def test_wilson_by_hand() -> None:
+def test_wilson_interval_matches_hand_calculation() -> None:
     # Hand-calculated: 55.2 % of 126 runs lies in 46.5 to 63.6 %, 29.3 % of 58 runs in 19.2 to 42.0 %.
     assert metrics.wilson_interval(0.552, 126) == pytest.approx((0.465, 0.636), abs=0.001)
     assert metrics.wilson_interval(17 / 58, 58) == pytest.approx((0.192, 0.420), abs=0.001)
@@ -51,7 +51,7 @@ def test_wilson_by_hand() -> None:
     assert metrics.wilson_interval(1.0, 10)[1] == pytest.approx(1.0)
 
 
-def test_nothing_gives_nan_not_zero() -> None:
+def test_empty_input_gives_nan_instead_of_zero() -> None:
     assert math.isnan(metrics.step_accuracy([], []))
     assert all(math.isnan(v) for v in metrics.wilson_interval(0.5, 0))
     assert math.isnan(metrics.auroc([True, True], [0.1, 0.2]))
@@ -64,12 +64,12 @@ def test_auroc_counts_ties_half() -> None:
     assert metrics.auroc([True, False, False], [0.9, 0.9, 0.1]) == 0.75
 
 
-def test_average_precision_by_hand() -> None:
+def test_average_precision_matches_hand_calculation() -> None:
     # Thresholds 0.9, 0.8, 0.1: recall 1/2 at precision 1, then 1/2 at 1/2, then 1 at 2/3.
     assert metrics.average_precision([True, False, True], [0.9, 0.8, 0.1]) == pytest.approx(0.5 + 0.5 * 2 / 3)
 
 
-def test_reliability_and_calibration_error_by_hand() -> None:
+def test_reliability_and_calibration_error_match_hand_calculation() -> None:
     labels, probabilities = [True, False, True, True], [0.1, 0.15, 0.95, 1.0]
     low, high = metrics.reliability(labels, probabilities)
     assert (low.n, low.observed, low.predicted) == (2, 0.5, pytest.approx(0.125))
@@ -78,7 +78,7 @@ def test_reliability_and_calibration_error_by_hand() -> None:
     assert metrics.expected_calibration_error(labels, probabilities) == pytest.approx(expected)
 
 
-def test_risk_coverage_by_hand() -> None:
+def test_risk_coverage_matches_hand_calculation() -> None:
     points = metrics.risk_coverage([True, False, True, False], [0.9, 0.5, 0.5, 0.1])
     assert [(p.coverage, p.risk) for p in points] == [(0.25, 0.0), (0.75, 1 / 3), (1.0, 0.5)]
     assert metrics.aurc([True, False, True, False], [0.9, 0.5, 0.5, 0.1]) == pytest.approx(
@@ -86,7 +86,7 @@ def test_risk_coverage_by_hand() -> None:
     )
 
 
-def test_deviation_is_the_sample_one() -> None:
+def test_standard_deviation_is_that_of_a_sample() -> None:
     assert metrics.standard_deviation([0.4, 0.6]) == pytest.approx(math.sqrt(0.02))
     assert metrics.standard_deviation([0.4]) == 0.0
 
@@ -96,7 +96,7 @@ scored = st.lists(st.tuples(st.booleans(), st.integers(0, 20).map(lambda i: i / 
 
 @settings(max_examples=80, deadline=None)
 @given(scored)
-def test_against_scikit_learn(pairs: list[tuple[bool, float]]) -> None:
+def test_scores_match_scikit_learn(pairs: list[tuple[bool, float]]) -> None:
     labels, scores = [y for y, _ in pairs], [p for _, p in pairs]
     assert metrics.brier(labels, scores) == pytest.approx(brier_score_loss(labels, scores))
     if len(set(labels)) == 2:
@@ -108,7 +108,7 @@ def test_against_scikit_learn(pairs: list[tuple[bool, float]]) -> None:
 
 @settings(max_examples=80, deadline=None)
 @given(scored, st.randoms())
-def test_order_of_the_runs_does_not_matter(pairs: list[tuple[bool, float]], random: object) -> None:
+def test_order_of_runs_does_not_matter(pairs: list[tuple[bool, float]], random: object) -> None:
     shuffled = list(pairs)
     random.shuffle(shuffled)  # type: ignore[attr-defined]
     for score in (metrics.auroc, metrics.average_precision, metrics.aurc, metrics.brier):
@@ -118,7 +118,7 @@ def test_order_of_the_runs_does_not_matter(pairs: list[tuple[bool, float]], rand
 
 
 @given(st.floats(0, 1), st.integers(1, 2000))
-def test_wilson_holds_the_share(share: float, n: int) -> None:
+def test_wilson_interval_contains_the_share(share: float, n: int) -> None:
     low, high = metrics.wilson_interval(share, n)
     assert 0 <= low <= share + 1e-9
     assert share - 1e-9 <= high <= 1

@@ -50,7 +50,7 @@ class Second:
         del held
 
 
-def test_each_run_is_asked_about_before_it_is_told() -> None:
+def test_each_run_is_predicted_before_its_label() -> None:
     done: list[tuple[int, int]] = []
     memory, second = evaluate_prequential(
         RUNS, [Memory, Second], orders=3, progress=lambda *at: done.append(at)
@@ -65,19 +65,19 @@ def test_each_run_is_asked_about_before_it_is_told() -> None:
     assert done == [(1, 3), (2, 3), (3, 3)]
 
 
-def test_the_seed_fixes_the_orders() -> None:
+def test_seed_determines_the_orders() -> None:
     one, other = (evaluate_prequential(RUNS, [Second], orders=2, seed=seed)[0] for seed in (0, 1))
     assert evaluate_prequential(RUNS, [Second], orders=2)[0] == one
     assert one.runs != other.runs
 
 
-def test_parts_of_the_stream_are_scored_apart() -> None:
+def test_parts_of_the_stream_are_scored_separately() -> None:
     (second,) = evaluate_prequential(RUNS, [Second], orders=1)
     halves = [second.accuracy(0, 4) * 4, second.accuracy(4) * 5]
     assert sum(halves) == pytest.approx(3)
 
 
 @pytest.mark.parametrize(("runs", "orders"), [([], 1), ([record(chat())], 1), (RUNS, 0)])
-def test_there_must_be_something_to_stream(runs: list[Record], orders: int) -> None:
+def test_empty_stream_is_rejected(runs: list[Record], orders: int) -> None:
     with pytest.raises(EvaluationError):
         evaluate_prequential(runs, [Second], orders=orders)

@@ -50,7 +50,7 @@ def page() -> Page:
     return Page(render_report(compare(records(), [Says(1, 2), Remembers()], plan=PLAN), plan=PLAN))
 
 
-def test_nothing_is_fetched_and_nothing_runs(page: Page) -> None:
+def test_report_is_self_contained_without_scripts(page: Page) -> None:
     tags = {tag for tag, _ in page.seen}
     assert not tags & {"script", "link", "img", "iframe", "object", "embed", "form", "base"}
     for _, attributes in page.seen:
@@ -62,7 +62,7 @@ def test_nothing_is_fetched_and_nothing_runs(page: Page) -> None:
     assert "default-src 'none'" in policy
 
 
-def test_every_plot_says_what_it_is(page: Page) -> None:
+def test_every_plot_has_a_description(page: Page) -> None:
     drawings = [a for tag, a in page.seen if tag == "svg"]
     assert len(drawings) >= 6
     ids = [a["id"] for _, a in page.seen if "id" in a]
@@ -72,7 +72,7 @@ def test_every_plot_says_what_it_is(page: Page) -> None:
         assert set((drawing["aria-labelledby"] or "").split()) <= set(ids)
 
 
-def test_the_figures_stand_in_it(page: Page) -> None:
+def test_report_contains_the_figures(page: Page) -> None:
     words = " ".join(page.words)
     assert "66.7" in words
     assert "39.1 to 86.2" in words
@@ -81,7 +81,7 @@ def test_the_figures_stand_in_it(page: Page) -> None:
     assert words.count("r11") == 2
 
 
-def test_hostile_names_are_shown_and_do_nothing(tmp_path: Path) -> None:
+def test_hostile_names_are_escaped(tmp_path: Path) -> None:
     held = [record(HOSTILE), record("b"), record("c", step=2), record("d")]
     data = Dataset(name=HOSTILE, records=tuple(held), parts=(HOSTILE, HOSTILE, "other", "other"))
     path = tmp_path / "new" / "report.html"
@@ -106,7 +106,7 @@ def test_outcomes_have_their_section() -> None:
     assert "4 of 8 runs failed" in text
 
 
-def test_published_results_stand_beside_with_their_setting() -> None:
+def test_published_results_are_shown_with_their_setting() -> None:
     data = Dataset(name="who_and_when", records=tuple(records()), parts=("Hand-Crafted",) * 12)
     text = render_report(compare(data, [Says(1)], plan=PLAN), plan=PLAN)
     assert "ReCast (Qwen3.5-27B)" in text
@@ -114,7 +114,7 @@ def test_published_results_stand_beside_with_their_setting() -> None:
     assert "not in the same contest" in text
 
 
-def test_marks_lie_where_the_numbers_say() -> None:
+def test_marks_are_at_their_values() -> None:
     drawing = render_intervals(
         [IntervalRow(label="m", value=0.5, low=0.25, high=0.75)], title="t", description="d"
     )
@@ -154,7 +154,7 @@ def test_plots_stay_inside_their_frame() -> None:
         assert not re.search(r"x{40}", drawing.split("</desc>")[1].split("<title>")[0])
 
 
-def test_breakdown_by_position_and_length() -> None:
+def test_breakdown_is_by_position_and_length() -> None:
     held = [record(f"a{i}", step=0, steps=3) for i in range(6)] + [
         record(f"b{i}", step=20, steps=30) for i in range(6)
     ]
@@ -166,13 +166,13 @@ def test_breakdown_by_position_and_length() -> None:
     assert [(b.label, b.n) for b in measure_by_length(result)] == [("3", 6), ("24–31", 6)]
 
 
-def test_thin_bins_are_joined() -> None:
+def test_small_bins_are_merged() -> None:
     held = [record(f"a{i}", step=i, steps=12) for i in range(9)]
     result = compare(held, [Says(0)], plan=EvaluationPlan(folds=2, repeats=1))[0]
     assert [(b.label, b.n) for b in measure_by_position(result)] == [("0–5", 6), ("6+", 3)]
 
 
-def test_run_by_run() -> None:
+def test_runs_are_summarised_individually() -> None:
     result = compare(records(), [Remembers()], plan=PLAN)[0]
     rows = summarize_runs(result)
     assert len(rows) == 12

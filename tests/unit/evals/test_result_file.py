@@ -38,7 +38,7 @@ def without_time(text: str) -> str:
     return re.sub(r"plot\d+", "plot", text)
 
 
-def test_what_is_read_is_what_was_measured(path: Path, results: Any) -> None:
+def test_result_file_round_trips(path: Path, results: Any) -> None:
     sheet = read_result_file(path)
     assert sheet.plan == PLAN
     assert [one.method for one in sheet.results] == ["says", "remembers"]
@@ -61,7 +61,7 @@ def test_methods_and_baselines_are_found_by_name(path: Path) -> None:
     assert sheet.find_method("nobody") is None
 
 
-def test_a_measured_baseline_is_both(tmp_path: Path) -> None:
+def test_evaluated_baseline_is_both_method_and_baseline(tmp_path: Path) -> None:
     from agentguard.evals.baselines import resolve_method
 
     results = compare(records(), [resolve_method("two_line")], plan=PLAN)
@@ -70,28 +70,28 @@ def test_a_measured_baseline_is_both(tmp_path: Path) -> None:
     assert "two_line" in sheet.results[0].baselines
 
 
-def test_the_same_file_has_the_same_id(path: Path, tmp_path: Path) -> None:
+def test_same_file_has_the_same_id(path: Path, tmp_path: Path) -> None:
     copy = tmp_path / "copy.json"
     copy.write_bytes(path.read_bytes())
     assert read_result_file(path).id == read_result_file(copy).id
     assert len(read_result_file(path).id) == 16
 
 
-def test_questions_are_kept_as_hashes(path: Path) -> None:
+def test_questions_are_stored_as_hashes(path: Path) -> None:
     text = path.read_text()
     assert "uestion" not in text.replace('"cv":"question"', "")
     groups = [case.group for case in read_result_file(path).results[0].cases]
     assert groups[0] == groups[1] != groups[2]
 
 
-def test_names_sort_by_time_and_differ(results: Any) -> None:
+def test_names_sort_by_time_and_are_unique(results: Any) -> None:
     one, other = build_file_name(results), build_file_name(results)
     assert one != other
     assert one.endswith(".json")
     assert "/" not in one
 
 
-def test_sheets_are_found_among_other_files(path: Path, tmp_path: Path) -> None:
+def test_result_files_are_found_among_other_files(path: Path, tmp_path: Path) -> None:
     (path.parent / "run.json").write_text('{"messages": []}')
     (path.parent / "empty.json").write_text("")
     assert is_result_file(path)
@@ -99,7 +99,7 @@ def test_sheets_are_found_among_other_files(path: Path, tmp_path: Path) -> None:
     assert list(find_result_files([path.parent, path, path.parent / "run.json"])) == [path, path]
 
 
-def test_a_folder_that_cannot_be_made_is_named(results: Any, tmp_path: Path) -> None:
+def test_uncreatable_folder_is_named(results: Any, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(EvaluationError, match="cannot be written"):
         write_result_file(tmp_path / "file" / "one.json", results, plan=PLAN)
@@ -120,7 +120,7 @@ def test_a_folder_that_cannot_be_made_is_named(results: Any, tmp_path: Path) -> 
         (lambda d: d.update(made_at="now"), "made_at"),
     ],
 )
-def test_what_is_wrong_is_named(path: Path, change: Any, words: str) -> None:
+def test_error_names_the_location(path: Path, change: Any, words: str) -> None:
     data = json.loads(path.read_text())
     change(data)
     path.write_text(json.dumps(data))
@@ -130,7 +130,7 @@ def test_what_is_wrong_is_named(path: Path, change: Any, words: str) -> None:
     assert str(path) in str(error.value)
 
 
-def test_no_json_is_an_error(path: Path) -> None:
+def test_invalid_json_is_an_error(path: Path) -> None:
     path.write_text("{")
     with pytest.raises(FormatError, match="no JSON"):
         read_result_file(path)

@@ -1,6 +1,4 @@
-"""The baselines on third-party annotated runs, if they are available: figures that can be verified
-separately.
-"""
+"""The baselines on third-party annotated runs, if available: separately verifiable figures."""
 
 from __future__ import annotations
 
@@ -22,7 +20,7 @@ from tests.data import shared_data
         ("Hand-Crafted", 45, (0.19, 0.23, 0.58, 0.62), (0.155, 0.577)),
     ],
 )
-def test_who_and_when_development_part(
+def test_baselines_match_known_figures_on_who_and_when(
     part: str, n: int, two_line: tuple[float, ...], last_step: tuple[float, float]
 ) -> None:
     data = load_dataset("who_and_when", [shared_data(f"who_and_when/{part}")])
@@ -38,7 +36,7 @@ def test_who_and_when_development_part(
     assert where.published >= where.step.mean
 
 
-def test_both_parts_in_one_folder_share_questions_and_no_fold_does() -> None:
+def test_parts_share_questions_but_folds_do_not() -> None:
     folder = shared_data("who_and_when")
     result = CliRunner().invoke(
         build_app(),
@@ -53,7 +51,7 @@ def test_both_parts_in_one_folder_share_questions_and_no_fold_does() -> None:
     assert given["setting"] == "cross_validated"
 
 
-def test_outcomes_of_tau_bench() -> None:
+def test_outcomes_match_known_figures_on_tau_bench() -> None:
     data = load_dataset("tau_bench", [shared_data("tau_bench/gpt-4o-airline.dev.json")])
     result = evaluate(data, "last_error")
     assert result.outcome is not None

@@ -8,17 +8,17 @@ from agentguard.evals.significance import compare_paired, mcnemar_p_value
 
 
 @pytest.mark.parametrize(("gained", "lost"), [(0, 0), (6, 0), (3, 9), (12, 9), (1, 1)])
-def test_mcnemar_is_the_binomial_test(gained: int, lost: int) -> None:
+def test_mcnemar_equals_the_binomial_test(gained: int, lost: int) -> None:
     expected = binomtest(gained, gained + lost).pvalue if gained + lost else 1.0
     assert mcnemar_p_value(gained, lost) == pytest.approx(expected)
 
 
-def test_the_same_scores_do_not_differ() -> None:
+def test_equal_scores_do_not_differ() -> None:
     found = compare_paired([1.0, 0.0, 0.5], [1.0, 0.0, 0.5], ["a", "b", "c"])
     assert (found.mean, found.low, found.high, found.gained, found.lost, found.p) == (0, 0, 0, 0, 0, 1)
 
 
-def test_the_interval_holds_the_mean_and_the_seed_fixes_it() -> None:
+def test_interval_contains_the_mean_and_depends_on_the_seed() -> None:
     one, other = [1.0] * 30 + [0.0] * 10, [1.0] * 18 + [0.0] * 22
     groups = [str(i // 2) for i in range(40)]
     found = compare_paired(one, other, groups)
@@ -28,14 +28,14 @@ def test_the_interval_holds_the_mean_and_the_seed_fixes_it() -> None:
     assert (found.gained, found.lost) == (12, 0)
 
 
-def test_runs_of_one_question_are_drawn_together() -> None:
+def test_runs_of_one_question_are_resampled_together() -> None:
     one, other = [1.0] * 10 + [0.0] * 10, [0.0] * 20
     apart = compare_paired(one, other, [str(i) for i in range(20)])
     together = compare_paired(one, other, ["a"] * 10 + ["b"] * 10)
     assert together.high - together.low > apart.high - apart.low
 
 
-def test_scores_must_fit() -> None:
+def test_scores_must_match() -> None:
     for one, other, groups in (([], [], []), ([1.0], [], ["a"]), ([1.0], [1.0], [])):
         with pytest.raises(EvaluationError):
             compare_paired(one, other, groups)

@@ -22,11 +22,11 @@ names = st.sampled_from(["Who?", "who", " WHO ", "what", "What!", "when", "where
     ("one", "other"),
     [("What is  it?", "what is it"), ("“What”—is it", '"What" - is it?'), ("ﬁle", "file"), ("a_b", "A b")],
 )
-def test_spelling_does_not_part_a_question(one: str, other: str) -> None:
+def test_spelling_does_not_separate_a_question(one: str, other: str) -> None:
     assert normalize_group_key(one) == normalize_group_key(other)
 
 
-def test_runs_without_a_group_are_on_their_own() -> None:
+def test_runs_without_group_are_separate() -> None:
     assert len(set(list_groups([record("a", group="?"), record("b", group="!!")]))) == 2
 
 
@@ -47,7 +47,7 @@ def test_folds_never_leak_a_group(texts: list[str], folds: int, seed: int) -> No
 
 @settings(max_examples=20, deadline=None)
 @given(st.lists(names, min_size=12, max_size=30), st.integers(0, 99))
-def test_cross_validation_trains_on_other_questions_only(texts: list[str], seed: int) -> None:
+def test_cross_validation_trains_only_on_other_questions(texts: list[str], seed: int) -> None:
     held = [record(f"r{i}", group=text) for i, text in enumerate(texts)]
     if len(set(list_groups(held))) < 3:
         return
@@ -61,7 +61,7 @@ def test_cross_validation_trains_on_other_questions_only(texts: list[str], seed:
         assert len(split.test) + len(split.train or ()) == len(held)
 
 
-def test_seed_decides_the_folds() -> None:
+def test_seed_determines_the_folds() -> None:
     groups = [str(i) for i in range(20)]
     assert assign_folds(groups, 4, seed=1) == assign_folds(groups, 4, seed=1)
     assert assign_folds(groups, 4, seed=1) != assign_folds(groups, 4, seed=2)
@@ -69,18 +69,18 @@ def test_seed_decides_the_folds() -> None:
 
 
 @pytest.mark.parametrize(("groups", "folds"), [(["a", "a", "b"], 3), (["a", "b"], 1), ([], 2)])
-def test_too_few_groups(groups: list[str], folds: int) -> None:
+def test_too_few_groups_are_rejected(groups: list[str], folds: int) -> None:
     with pytest.raises(EvaluationError):
         assign_folds(groups, folds, seed=0)
 
 
-def test_disjoint_leaves_out_what_is_asked_in_the_test() -> None:
+def test_disjoint_split_removes_test_questions_from_training() -> None:
     train = [record("a", group="What is it?"), record("b", group="Other"), record("c", group="?")]
     test = [record("x", group="what is it"), record("y", group="!")]
     assert [r.trajectory.id for r in exclude_shared_questions(train, test)] == ["b", "c"]
 
 
-def test_shuffled_labels_stay_possible_and_keep_the_runs() -> None:
+def test_shuffled_labels_remain_possible_and_keep_the_runs() -> None:
     held = [record(f"r{i}", step=i, steps=i + 1, failed=i % 2 == 0) for i in range(20)]
     dealt = shuffle_record_labels(held, seed=0)
     assert [r.trajectory for r in dealt] == [r.trajectory for r in held]

@@ -19,16 +19,16 @@ values = st.recursive(
 
 
 @given(st.dictionaries(texts, values, max_size=4))
-def test_round_trip(data):
+def test_toml_round_trips(data):
     assert tomllib.loads(dumps(data, comment="a comment\nof two lines")) == data
 
 
-def test_none_is_left_out_and_tables_come_last():
+def test_none_is_omitted_and_tables_come_last():
     text = dumps({"part": [{"name": "a", "records": None}], "build": {"by": "x"}, "name": "n"})
     assert text == 'name = "n"\n\n[[part]]\nname = "a"\n\n[build]\nby = "x"\n'
 
 
 @pytest.mark.parametrize("value", [object(), b"x", {1, 2}, "\ud800"])
-def test_what_toml_has_no_place_for_is_refused(value):
+def test_values_without_toml_type_are_rejected(value):
     with pytest.raises(ConfigError, match="TOML"):
         dumps({"a": value})

@@ -398,7 +398,7 @@ def test_disabled_tool_is_not_offered() -> None:
         offers.append(offered)
         return find() if "find" in offered else AIMessage("There is none.")
 
-    run(make(recover=RecoveryPolicy(on_fail="drop_tool")), seats, model)
+    run(make(recover=RecoveryPolicy(on_fail="disable_tool")), seats, model)
     assert offers[-1] == ["book"]
 
 
@@ -567,7 +567,7 @@ def test_run_killed_in_its_tools_resumes_in_another_process(tmp_path: Any) -> No
     assert [step.source.value for step in sessions[1].run.steps] == ["user", "agent", "agent", "agent"]
 
 
-def test_the_example_runs() -> None:
+def test_example_runs() -> None:
     script = Path(__file__).parents[3] / "examples" / "guard_langchain.py"
     done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stderr) == (0, "")

@@ -73,7 +73,7 @@ def test_truncation_does_not_restore_other_channels() -> None:
             return AIMessage("There is none.")
         return turns.pop() if turns else find()
 
-    guard = make(recover=RecoveryPolicy(on_fail="reexecute"))
+    guard = make(recover=RecoveryPolicy(on_fail="restart"))
     out, _ = run(guard, Seats(), model, middleware=[TodoListMiddleware()])
     assert not [m for m in out["messages"] if isinstance(m, ToolMessage)], "all turns were taken back"
     assert out["todos"] == [todo]
@@ -133,7 +133,7 @@ def test_tool_error_survives_langchain_conversion() -> None:
     agent = create_agent(
         Scripted(answer=lambda messages: next(given)),
         [pay],
-        middleware=[make(recover=RecoveryPolicy(on_fail="nudge")).langchain(on_run=sessions.append)],
+        middleware=[make(recover=RecoveryPolicy(on_fail="hint")).langchain(on_run=sessions.append)],
     )
     out = agent.invoke({"messages": [HumanMessage("Pay.")]})
     answer = next(m for m in out["messages"] if isinstance(m, ToolMessage))

@@ -259,7 +259,7 @@ def test_turns_without_checkpoint_cannot_be_forked_to() -> None:
 
 
 def test_rollbacks_count_against_the_recursion_limit() -> None:
-    guard = make(recover=RecoveryPolicy(on_fail="nudge"))
+    guard = make(recover=RecoveryPolicy(on_fail="hint"))
     app = guard.langgraph(graph_of(lambda messages: find(), guard.langgraph_tools(Seats().tools)))
     with pytest.raises(GraphRecursionError):
         app.invoke(ask(), on("1", recursion_limit=12))
@@ -367,7 +367,7 @@ def test_stop_ends_run_with_reason() -> None:
 
 
 def test_escalation_interrupts_the_graph() -> None:
-    guard = make(recover=RecoveryPolicy(on_fail="hand_over"))
+    guard = make(recover=RecoveryPolicy(on_fail="escalate"))
     heard: list[str] = []
 
     def model(messages: list[AnyMessage]) -> AIMessage:
@@ -385,7 +385,7 @@ def test_escalation_interrupts_the_graph() -> None:
 
 
 def test_escalation_calls_a_function() -> None:
-    guard, asked = make(recover=RecoveryPolicy(on_fail="hand_over")), list[str]()
+    guard, asked = make(recover=RecoveryPolicy(on_fail="escalate")), list[str]()
 
     def person(question: str) -> str:
         asked.append(question)
@@ -398,7 +398,7 @@ def test_escalation_calls_a_function() -> None:
 
 
 def test_restart_forks_before_the_first_answer() -> None:
-    guard, seats = make(recover=RecoveryPolicy(on_fail="reexecute"), accept=seated), Seats()
+    guard, seats = make(recover=RecoveryPolicy(on_fail="restart"), accept=seated), Seats()
     given = iter([find(), AIMessage("No idea."), AIMessage("Seat 4.")])
     app = guard.langgraph(graph_of(lambda messages: next(given), guard.langgraph_tools(seats.tools)))
     out = app.invoke(ask(), on("1"))
@@ -408,7 +408,7 @@ def test_restart_forks_before_the_first_answer() -> None:
 
 
 def test_hint_at_the_end_continues_with_full_state() -> None:
-    guard = make(recover=RecoveryPolicy(on_fail="nudge"), accept=seated)
+    guard = make(recover=RecoveryPolicy(on_fail="hint"), accept=seated)
     given = iter([AIMessage("No idea."), AIMessage("Seat 4.")])
     app = guard.langgraph(graph_of(lambda messages: next(given), guard.langgraph_tools(Seats().tools)))
     out = app.invoke(ask(), on("1"))
@@ -628,7 +628,7 @@ def test_run_killed_in_its_tools_resumes_in_another_process(tmp_path: Any) -> No
 
 
 def test_typed_results_are_supported() -> None:
-    guard = make(recover=RecoveryPolicy(on_fail="hand_over"))
+    guard = make(recover=RecoveryPolicy(on_fail="escalate"))
     app = guard.langgraph(graph_of(looping, guard.langgraph_tools(Seats().tools)))
     out = app.invoke(ask(), on("1"), version="v2")
     assert out.interrupts[0].value
@@ -638,10 +638,10 @@ def test_typed_results_are_supported() -> None:
     assert not any("__interrupt__" in part["data"] for part in parts)
 
 
-def test_the_example_runs() -> None:
+def test_example_runs() -> None:
     script = Path(__file__).parents[3] / "examples" / "guard_langgraph.py"
     done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith(
-        "Seat 4 is booked.\nbooked: [4], turns on the line that was kept: 2\nreexecute (confirmed)"
+        "Seat 4 is booked.\nbooked: [4], turns on the line that was kept: 2\nrestart (confirmed)"
     )

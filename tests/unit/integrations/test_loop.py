@@ -176,7 +176,7 @@ def test_repeated_refusals_let_the_turn_through() -> None:
 
 def test_effect_failed_midway_is_unknown_and_not_repeated() -> None:
     attempts = []
-    guard = Guard(recover=RecoveryPolicy(on_fail="nudge"))
+    guard = Guard(recover=RecoveryPolicy(on_fail="hint"))
 
     @guard.tool(effect="write")
     def send(to: str) -> str:
@@ -215,12 +215,12 @@ def test_rejected_end_is_rolled_back() -> None:
     assert "Seat 4 is not booked" in "".join(str(message["content"]) for message in run.messages)
 
 
-def test_reexecution_restarts_with_extended_task_and_lists_effects() -> None:
+def test_restart_extends_the_task_and_lists_effects() -> None:
     seats = Seats()
     given = iter([BOOK, "The weather is fine.", BOOK, "Seat 4 is booked."])
     guard = make(
         seats,
-        recover=RecoveryPolicy(on_fail="reexecute"),
+        recover=RecoveryPolicy(on_fail="restart"),
         accept=lambda run: "booked" in run.steps[-1].content,
     )
     with guard.run("Book seat 4.", tools=[seats.book], system="Be brief.") as run:
@@ -238,7 +238,7 @@ def test_disabled_tool_is_not_offered() -> None:
         offers.append([tool["function"]["name"] for tool in tools])
         return FIND if "find" in offers[-1] else "There is no seat."
 
-    with make(seats, recover=RecoveryPolicy(on_fail="drop_tool")).run(
+    with make(seats, recover=RecoveryPolicy(on_fail="disable_tool")).run(
         "Find.", tools=[seats.book, seats.find]
     ) as run:
         drive(run, model)
@@ -257,7 +257,7 @@ def test_escalation_asks_a_person() -> None:
     def model(messages: list[Message]) -> Message | str:
         return "Window it is." if messages[-1]["content"] == "Take the window." else FIND
 
-    with make(seats, recover=RecoveryPolicy(on_fail="hand_over")).run(
+    with make(seats, recover=RecoveryPolicy(on_fail="escalate")).run(
         "Find.", tools=[seats.find], ask=ask
     ) as run:
         drive(run, model)
@@ -355,12 +355,12 @@ def test_missing_models_of_policy_are_rejected() -> None:
     guard.run("Book seat 4.", tools=[seats.book], models={"large": lambda messages: "Done."})
 
 
-def test_the_example_runs() -> None:
+def test_example_runs() -> None:
     script = Path(__file__).resolve().parents[3] / "examples" / "guard_loop.py"
     done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=120, check=True)
     lines = done.stdout.splitlines()
     assert lines[:2] == ["Seat 4 is booked.", "booked: [4]"]
-    assert [line.split(":")[0] for line in lines[2:]] == ["rollback", "reexecute"]
+    assert [line.split(":")[0] for line in lines[2:]] == ["rollback", "restart"]
 
 
 def test_voting_example_runs() -> None:

@@ -101,9 +101,9 @@ def test_truncation_saves_the_current_state() -> None:
 
 
 def test_restart_restores_the_first_state() -> None:
-    run, state = counting(on_fail="reexecute")
+    run, state = counting(on_fail="restart")
     drive(run, moves(7, 7, 7, 1))
-    assert run.recoveries[0].plan.strategy == "reexecute"
+    assert run.recoveries[0].plan.strategy == "restart"
     assert state["at"] == 1
     assert run.messages[0]["content"].startswith("Move.\n\n[guard] An earlier attempt failed.")
 

@@ -231,7 +231,7 @@ def test_parsed_answers_are_judged() -> None:
 
     guard = make(
         accept=lambda run: '"seat": 4' in run.steps[-1].content or "wrong",
-        recover=RecoveryPolicy(on_fail="nudge"),
+        recover=RecoveryPolicy(on_fail="hint"),
     )
     with serving(script([say('{"seat": 9}'), say('{"seat": 4}')])) as server, World(server, guard) as world:
         parsed = world.client.chat.completions.parse(model="m", messages=[TASK], response_format=Seat)
@@ -240,7 +240,7 @@ def test_parsed_answers_are_judged() -> None:
 
 
 def test_acceptance_test_finally_accepts_the_answer() -> None:
-    guard = make(accept=lambda run: "never", recover=RecoveryPolicy(on_fail="nudge"))
+    guard = make(accept=lambda run: "never", recover=RecoveryPolicy(on_fail="hint"))
     with serving(lambda body: completion(say("done"))) as server, World(server, guard) as world:
         assert world.agent([TASK]) == "done"
     assert 1 < len(server.bodies) <= 11
@@ -250,7 +250,7 @@ def test_disabled_tools_are_not_offered() -> None:
     given = [*finds(0, 3), call("book", "b", seat=4), say("Seat 4 is booked.")]
     with (
         serving(script(given)) as server,
-        World(server, make(recover=RecoveryPolicy(on_fail="drop_tool"))) as world,
+        World(server, make(recover=RecoveryPolicy(on_fail="disable_tool"))) as world,
     ):
         world.agent([TASK], tool_choice={"type": "function", "function": {"name": "find"}})
     assert [tool["function"]["name"] for tool in server.bodies[-1]["tools"]] == ["book"]
@@ -261,7 +261,7 @@ def test_disabled_tools_are_not_offered() -> None:
 def test_restart_keeps_the_task_and_adds_the_error() -> None:
     with (
         serving(script([*finds(0, 3), say("Seat 4 is booked.")])) as server,
-        World(server, make(recover=RecoveryPolicy(on_fail="reexecute"))) as world,
+        World(server, make(recover=RecoveryPolicy(on_fail="restart"))) as world,
     ):
         assert world.agent([{"role": "system", "content": "Be brief."}, TASK]) == "Seat 4 is booked."
     assert texts(server.bodies[-1])[:2] == ["Be brief.", "Book seat 4."]

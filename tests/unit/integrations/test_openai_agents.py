@@ -226,9 +226,9 @@ def test_turn_is_refused_before_its_tools_run_and_its_tokens_are_counted() -> No
 
 
 def test_unknown_tool_does_not_end_run_if_only_a_hint_is_given() -> None:
-    run = Run(make(recover=RecoveryPolicy(on_fail="nudge")), script(calls(("fly", {})), say("I cannot fly.")))
+    run = Run(make(recover=RecoveryPolicy(on_fail="hint")), script(calls(("fly", {})), say("I cannot fly.")))
     assert run.go() == "I cannot fly."
-    assert [recovery.plan.strategy for recovery in run.session.recoveries] == ["nudge"]
+    assert [recovery.plan.strategy for recovery in run.session.recoveries] == ["hint"]
     assert told(run.model.inputs[-1])
     assert run.session.run.steps[1].observations
 
@@ -270,7 +270,7 @@ def test_handoffs_name_the_agent_of_a_step() -> None:
     }
 
 
-@pytest.mark.parametrize("ladder", ["rollback", "reexecute"])
+@pytest.mark.parametrize("ladder", ["rollback", "restart"])
 def test_rollback_before_a_handoff_continues_with_the_first_agent(ladder: str) -> None:
     hand: tuple[str, dict[str, Any]] = ("transfer_to_back", {})
     answers = (calls(hand), calls(("book", BOOK)), say("No idea."), calls(hand), calls(("book", BOOK)))
@@ -371,7 +371,7 @@ def test_given_history_remains() -> None:
 def test_disabled_tool_is_not_offered() -> None:
     run: Run
     run = Run(
-        make(recover=RecoveryPolicy(on_fail="drop_tool")),
+        make(recover=RecoveryPolicy(on_fail="disable_tool")),
         lambda items: find() if "find" in run.model.offers[-1] else say("There is none."),
     )
     assert run.go() == "There is none."
@@ -391,7 +391,7 @@ def test_escalation_asks_a_person() -> None:
     def model(items: list[Any]) -> list[Any]:
         return say("Window it is.") if items[-1].get("content") == "Take the window." else find()
 
-    assert Run(make(recover=RecoveryPolicy(on_fail="hand_over")), model).go(ask=ask) == "Window it is."
+    assert Run(make(recover=RecoveryPolicy(on_fail="escalate")), model).go(ask=ask) == "Window it is."
 
 
 def test_models_and_filter_of_run_config_are_guarded() -> None:
@@ -481,12 +481,12 @@ def test_history_items_are_converted_to_turns() -> None:
     assert steps[1].observations[0].content == "none"
 
 
-def test_the_example_runs() -> None:
+def test_example_runs() -> None:
     script = Path(__file__).parents[3] / "examples" / "guard_openai_agents.py"
     done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith(
-        "Seat 4 is booked.\nbooked: [4]\nsteps: human, clerk, booker, booker\nreexec"
+        "Seat 4 is booked.\nbooked: [4]\nsteps: human, clerk, booker, booker\nrestart"
     )
 
 

@@ -93,7 +93,7 @@ def test_call_rejected_by_tool_guardrail_has_no_effect() -> None:
 
 def test_max_turns_error_loses_no_work() -> None:
     store = SQLiteSession("1")
-    run = Run(make(recover=RecoveryPolicy(on_fail="nudge")), lambda items: find(str(len(items))))
+    run = Run(make(recover=RecoveryPolicy(on_fail="hint")), lambda items: find(str(len(items))))
     with pytest.raises(MaxTurnsExceeded):
         run.go(session=store, max_turns=3)
     assert whole(kept(store))
@@ -175,7 +175,7 @@ def test_concurrent_calls_of_one_turn_are_in_the_ledger() -> None:
 
 def test_agents_of_the_caller_are_unchanged() -> None:
     run = Run(
-        make(recover=RecoveryPolicy(on_fail="drop_tool")),
+        make(recover=RecoveryPolicy(on_fail="disable_tool")),
         lambda items: find() if len(items) < 9 else say("No."),
     )
     before = (list(run.agent.tools), run.agent.model, [tool.on_invoke_tool for tool in run.agent.tools])

@@ -127,7 +127,7 @@ def test_disabled_tool_restarts_runner() -> None:
     def answers(items: list[Any]) -> list[Any]:
         return find() if "find" in run.model.offers[-1] else say("No finding then.")
 
-    run = Run(make(recover=RecoveryPolicy(on_fail="drop_tool")), answers)
+    run = Run(make(recover=RecoveryPolicy(on_fail="disable_tool")), answers)
     stream(run)
     assert run.result.final_output == "No finding then."
 

@@ -147,7 +147,7 @@ def test_unknown_tool_is_refused_before_client_sees_it(keeping: bool, stream: bo
 def test_second_task_is_a_second_run(keeping: bool) -> None:
     model = Model([BOOK, DONE, [said("Seat 5.")], [said("Seat 5 is booked.")]])
     guard = make(
-        recover=RecoveryPolicy(on_fail="nudge"),
+        recover=RecoveryPolicy(on_fail="hint"),
         accept=lambda run: run.steps[-1].content.endswith("is booked."),
     )
     with serving(model) as server, Asker(server, guard, keeping=True) as world:
@@ -208,7 +208,7 @@ def test_refused_answer_is_hidden_in_buffered_mode() -> None:
     class Seat(BaseModel):
         seat: int
 
-    guard = make(recover=RecoveryPolicy(on_fail="nudge"), accept=lambda run: "4" in run.steps[-1].content)
+    guard = make(recover=RecoveryPolicy(on_fail="hint"), accept=lambda run: "4" in run.steps[-1].content)
     model = Model([[said('{"seat": 9}')], [said('{"seat": 4}')]], stream=True)
     with serving(model) as server, Asker(server, guard) as world:
         stream = world.client.responses.stream(model="m", input=TASK, text_format=Seat)
@@ -221,7 +221,7 @@ def test_parsed_responses_are_judged() -> None:
     class Seat(BaseModel):
         seat: int
 
-    guard = make(recover=RecoveryPolicy(on_fail="nudge"), accept=lambda run: "4" in run.steps[-1].content)
+    guard = make(recover=RecoveryPolicy(on_fail="hint"), accept=lambda run: "4" in run.steps[-1].content)
     with (
         serving(Model([[said('{"seat": 9}')], [said('{"seat": 4}')]])) as server,
         Asker(server, guard) as world,
@@ -302,7 +302,7 @@ def test_excluded_requests_pass_unguarded(more: Any) -> None:
 def test_unknown_previous_response_is_continued() -> None:
     model = Model([*finds(3), DONE])
     model.kept["resp_old"] = [{"role": "user", "content": "Hello"}]
-    guard = make(recover=RecoveryPolicy(on_fail="reexecute"))
+    guard = make(recover=RecoveryPolicy(on_fail="restart"))
     with serving(model) as server, Asker(server, guard, keeping=True) as world:
         world.ids.append("resp_old")
         assert world.run() == "Seat 4 is booked."

@@ -248,9 +248,7 @@ def test_tool_failed_midway_is_unknown_but_tool_that_requests_retry_is_not() -> 
 
 
 def test_history_that_ends_in_unanswered_call_is_continued() -> None:
-    """Without a new prompt, the framework executes the call; the ledger records it, and a rollback can
-    abandon it.
-    """
+    """Without a new prompt, the framework executes the call, and a rollback can abandon it."""
     history: list[ModelMessage] = [ModelRequest([UserPromptPart(TASK)]), calls(("book", BOOK))]
     guard = make(
         recover=RecoveryPolicy(on_fail="rollback"),
@@ -287,7 +285,7 @@ def test_rollback_never_removes_the_initial_history() -> None:
 def test_restart_keeps_the_task_and_lists_effects() -> None:
     answers = (calls(("book", BOOK)), say("It is sunny."), calls(("book", BOOK)), say("Seat 4 is booked."))
     guard = make(
-        recover=RecoveryPolicy(on_fail="reexecute"), accept=lambda run: "booked" in run.steps[-1].content
+        recover=RecoveryPolicy(on_fail="restart"), accept=lambda run: "booked" in run.steps[-1].content
     )
     run = Run(guard, script(*answers))
     assert run.go() == "Seat 4 is booked."
@@ -371,7 +369,7 @@ def test_disabled_tool_is_not_offered() -> None:
     def model(messages: list[ModelMessage]) -> ModelResponse:
         return find() if "find" in run.offers[-1] else say("There is none.")
 
-    run = Run(make(recover=RecoveryPolicy(on_fail="drop_tool")), model)
+    run = Run(make(recover=RecoveryPolicy(on_fail="disable_tool")), model)
     assert run.go() == "There is none."
     assert (run.offers[0], run.offers[-1]) == (["book", "find"], ["book"])
 
@@ -407,7 +405,7 @@ def test_escalation_asks_a_person() -> None:
     def model(messages: list[ModelMessage]) -> ModelResponse:
         return say("Window it is.") if "Take the window." in texts(messages) else find()
 
-    run = Run(make(recover=RecoveryPolicy(on_fail="hand_over")), model, ask=ask, name="clerk")
+    run = Run(make(recover=RecoveryPolicy(on_fail="escalate")), model, ask=ask, name="clerk")
     assert run.go() == "Window it is."
     assert run.session.run.steps[-1].agent == "clerk"
 
@@ -452,8 +450,8 @@ def test_agent_called_twice_has_two_runs() -> None:
     assert run.sessions[0].id != run.sessions[1].id
 
 
-def test_the_example_runs() -> None:
+def test_example_runs() -> None:
     script = Path(__file__).parents[3] / "examples" / "guard_pydantic_ai.py"
     done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.startswith("Seat 4 is booked.\nbooked: [4]\nreexecute (confirmed)")
+    assert done.stdout.startswith("Seat 4 is booked.\nbooked: [4]\nrestart (confirmed)")

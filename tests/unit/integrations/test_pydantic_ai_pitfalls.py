@@ -104,7 +104,7 @@ def test_tool_that_reports_failure_is_an_error_with_unknown_effect() -> None:
         raise ToolFailed("the line broke")
 
     answers = script(calls(("pay", {"order": "7"})), say("Hm."))
-    run = Run(make(recover=RecoveryPolicy(on_fail="nudge")), answers, tools=[pay])
+    run = Run(make(recover=RecoveryPolicy(on_fail="hint")), answers, tools=[pay])
     run.go()
     assert run.session.run.steps[1].observations[0].is_error
     assert [effect.state for effect in run.session.ledger.effects()] == ["attempted"]

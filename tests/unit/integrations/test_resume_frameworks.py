@@ -115,7 +115,7 @@ def test_spent_budget_persists_across_processes(run: Any, tmp_path: Path) -> Non
 
 def test_disabled_tool_stays_disabled_after_resume(tmp_path: Path) -> None:
     saver, life = InMemorySaver(), Life(0)
-    recover = {"on_fail": "drop_tool"}
+    recover = {"on_fail": "disable_tool"}
     with Store.open(tmp_path / "s.db") as store:
         first = Life(0)
         first.model = _dies_when_it_is_gone(first)  # type: ignore[method-assign]
@@ -138,7 +138,7 @@ def _dies_when_it_is_gone(life: Life) -> Any:
 @pytest.mark.parametrize("run", [graph, chain])
 def test_steps_beyond_the_last_checkpoint_are_executed_again(run: Any, tmp_path: Path) -> None:
     """The store was ahead of the framework's own saver when the process died."""
-    saver, recover = InMemorySaver(), {"on_fail": "nudge"}
+    saver, recover = InMemorySaver(), {"on_fail": "hint"}
     with Store.open(tmp_path / "s.db") as store:
         with pytest.raises(KeyboardInterrupt):
             run(store, Life(3), saver, ASK, **recover)

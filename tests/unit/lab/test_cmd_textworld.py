@@ -36,7 +36,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_it_reads_back_with_labels(made: Path) -> None:
+def test_written_runs_are_read_with_labels(made: Path) -> None:
     records = load_records(made / "runs.jsonl.gz")
     assert sorted(r.annotation.failed for r in records) == [False, True, True]
     for record in records:
@@ -45,7 +45,7 @@ def test_it_reads_back_with_labels(made: Path) -> None:
             assert record.annotation.extra["origin"] == "injected"
 
 
-def test_it_goes_on_after_a_stop(made: Path, tmp_path: Path) -> None:
+def test_interrupted_generation_resumes(made: Path, tmp_path: Path) -> None:
     import gzip
 
     plain = gzip.decompress((made / "runs.jsonl.gz").read_bytes())
@@ -56,7 +56,7 @@ def test_it_goes_on_after_a_stop(made: Path, tmp_path: Path) -> None:
     assert (tmp_path / "runs.jsonl").read_bytes() == plain
 
 
-def test_a_set_of_it_is_verified_and_made_again(made: Path) -> None:
+def test_generated_set_is_verified_and_rebuilt(made: Path) -> None:
     found = compute_checksums(made / "runs.jsonl.gz")
     how = {"by": "textworld", "failed": 2, "passed": 1, "seed": 5, "difficulty": "easy"}
     file = {"path": "runs.jsonl.gz", "sha256": found.sha256, "unpacked_sha256": found.unpacked_sha256}

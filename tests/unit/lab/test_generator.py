@@ -26,7 +26,7 @@ def test_each_code_of_the_taxonomy_has_a_weight() -> None:
     ("options", "part"),
     [({"failed": -1, "passed": 0}, "negative"), ({"failed": 1, "passed": 1, "difficulty": "mad"}, "mad")],
 )
-def test_what_cannot_be_made_is_refused_at_once(options: dict, part: str) -> None:
+def test_impossible_request_is_rejected_at_once(options: dict, part: str) -> None:
     with pytest.raises(ConfigError, match=part):
         generate(seed=1, **options)
 
@@ -46,13 +46,13 @@ def made() -> list[Record]:
 class TestGenerated:
     """Runs of real games."""
 
-    def test_as_many_as_asked_for_of_each_in_a_mixed_order(self, made: list[Record]) -> None:
+    def test_requested_numbers_are_made_in_mixed_order(self, made: list[Record]) -> None:
         failed = [record.annotation.failed for record in made]
         assert (failed.count(True), failed.count(False)) == (8, 4)
         assert failed != sorted(failed)
         assert len({record.trajectory.id for record in made}) == len(made)
 
-    def test_the_same_seed_makes_the_same_bytes(self, made: list[Record]) -> None:
+    def test_same_seed_makes_the_same_bytes(self, made: list[Record]) -> None:
         counts: list[int] = []
         again = list(generate(failed=8, passed=4, seed=5, difficulty="easy", progress=counts.append))
         assert lines(again) == lines(made)
@@ -78,14 +78,14 @@ class TestGenerated:
         tasks = {record.annotation.group: record.trajectory.task.rsplit("\n", 1)[0] for record in made}
         assert all(tasks[r.annotation.group] == r.trajectory.task.rsplit("\n", 1)[0] for r in made)
 
-    def test_nothing_of_the_label_is_in_the_run(self, made: list[Record]) -> None:
+    def test_run_excludes_its_label(self, made: list[Record]) -> None:
         for record in made:
             text = lines([Record(trajectory=record.trajectory)]).decode()
             assert "inject" not in text
             for code in AGENT_ERRORS:
                 assert code not in text
 
-    def test_a_failure_begins_as_its_twin_does(self) -> None:
+    def test_failed_run_shares_its_prefix_with_passed_twin(self) -> None:
         with GameLibrary() as library:
             attempt = TwinRun(scenario(0, "easy"), library, 3)
             assert attempt.twin.won
@@ -96,7 +96,7 @@ class TestGenerated:
                     assert steps[: struck.step] == twin[: struck.step]
                     assert steps[struck.step] != twin[struck.step]
 
-    def test_what_fails_by_itself_is_kept_apart(self) -> None:
+    def test_natural_failures_are_stored_separately(self) -> None:
         apart: list[Record] = []
         plan = GenerationPlan(failed=0, passed=3, seed=1, difficulty="easy")
         generator = RunGenerator(plan, apart=apart.append)

@@ -20,7 +20,7 @@ def fitted() -> EmbeddedLocalizer:
     return EmbeddedLocalizer.from_model(train_model(records))
 
 
-def test_the_root_cause_comes_with_all_that_is_needed_to_act(fitted: EmbeddedLocalizer) -> None:
+def test_root_cause_has_everything_a_recovery_needs(fitted: EmbeddedLocalizer) -> None:
     record = group_chat(77, flaw=3)
     first = fitted.locate(record.trajectory, ()).hypotheses[0]
     assert first.step == 3
@@ -32,7 +32,7 @@ def test_the_root_cause_comes_with_all_that_is_needed_to_act(fitted: EmbeddedLoc
     assert first.reason
 
 
-def test_quotes_are_where_they_say(fitted: EmbeddedLocalizer) -> None:
+def test_quotes_are_at_their_offsets(fitted: EmbeddedLocalizer) -> None:
     for run in (group_chat(1).trajectory, steered(2).trajectory, dialogue(3, failed=True).trajectory):
         for hypothesis in fitted.locate(run, ()).hypotheses:
             assert hypothesis.evidence
@@ -46,7 +46,7 @@ def test_probabilities_are_ranked_and_at_most_one(fitted: EmbeddedLocalizer) -> 
     assert sum(held) <= 1 + 1e-9
 
 
-def test_outcomes_of_a_known_kind_get_a_verdict(fitted: EmbeddedLocalizer) -> None:
+def test_known_kind_gets_a_verdict(fitted: EmbeddedLocalizer) -> None:
     passed = [fitted.locate(dialogue(i, failed=False).trajectory, ()) for i in range(100, 110)]
     failed = [fitted.locate(dialogue(i, failed=True).trajectory, ()) for i in range(100, 110)]
     assert not any(d.verdict is Verdict.FAILURE for d in passed)
@@ -54,7 +54,7 @@ def test_outcomes_of_a_known_kind_get_a_verdict(fitted: EmbeddedLocalizer) -> No
     assert all(p.probability < f.probability for p, f in zip(passed, failed, strict=True))
 
 
-def test_on_an_unknown_kind_it_abstains_says_so_and_still_shows_where_to_look(
+def test_unknown_kind_is_undecided_with_ranked_steps(
     fitted: EmbeddedLocalizer,
 ) -> None:
     given = fitted.locate(steered(3).trajectory, ())
@@ -77,7 +77,7 @@ def loop(step: int, probability: float = 0.7) -> Finding:
     )
 
 
-def test_findings_speak_first_on_an_unknown_kind() -> None:
+def test_findings_take_priority_on_an_unknown_kind() -> None:
     run = steered(3).trajectory
     given = EmbeddedLocalizer.from_model(build_untrained_model()).locate(
         run, [loop(5, 0.9), replace(loop(5), detector="stall")]
@@ -92,7 +92,7 @@ def test_findings_speak_first_on_an_unknown_kind() -> None:
     assert "the same page again" in first.reason
 
 
-def test_of_two_findings_the_earlier_weighs_more() -> None:
+def test_earlier_of_two_findings_weighs_more() -> None:
     run = steered(3).trajectory
     given = (
         EmbeddedLocalizer.from_model(build_untrained_model())
@@ -103,24 +103,24 @@ def test_of_two_findings_the_earlier_weighs_more() -> None:
     assert weight[5] > weight[7]
 
 
-def test_a_run_without_steps_is_abstained_on(fitted: EmbeddedLocalizer) -> None:
+def test_run_without_steps_is_undecided(fitted: EmbeddedLocalizer) -> None:
     given = fitted.locate(Trajectory(id="e", format="t", task="", steps=()), ())
     assert given.verdict is Verdict.ABSTAINED
     assert not given.hypotheses
 
 
 @pytest.mark.parametrize("risk", [0, -1, 0.6, "low", True])
-def test_a_risk_out_of_range_is_refused(risk: object) -> None:
+def test_risk_out_of_range_is_rejected(risk: object) -> None:
     with pytest.raises(ConfigError, match="risk"):
         EmbeddedLocalizer(risk=risk)  # type: ignore[arg-type]
 
 
-def test_a_missing_model_says_how_to_train_one(tmp_path: Path) -> None:
+def test_missing_model_error_explains_training(tmp_path: Path) -> None:
     with pytest.raises(ModelFileError, match="agentguard judge train"):
         EmbeddedLocalizer(model=tmp_path)
 
 
-def test_training_leaves_the_untrained_as_it_was() -> None:
+def test_training_keeps_the_untrained_localizer() -> None:
     blank = EmbeddedLocalizer.from_model(build_untrained_model(), risk=0.2)
     before = blank.locate(group_chat(1).trajectory, ())
     made = blank.fit([group_chat(i) for i in range(30)])
@@ -143,7 +143,7 @@ def test_unlabelled_runs_leave_the_prior() -> None:
     )
 
 
-def test_the_answer_is_read_only_where_it_was_asked_for() -> None:
+def test_answer_is_used_only_on_request() -> None:
     records = [group_chat(i) for i in range(30)]
     run = records[0].trajectory
     told = replace(run, extra={"gold_answer": "TERMINATE"})
@@ -154,7 +154,7 @@ def test_the_answer_is_read_only_where_it_was_asked_for() -> None:
     assert reads.locate(told, ()) != reads.locate(run, ())
 
 
-def test_the_model_that_ships_loads_once_and_answers() -> None:
+def test_shipped_model_loads_once_and_answers() -> None:
     given = EmbeddedLocalizer().locate(group_chat(1).trajectory, ())
     assert given.method == "embedded"
     assert given.hypotheses

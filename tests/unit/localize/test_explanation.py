@@ -29,7 +29,7 @@ def hypothesis(said: str, answer: str, *, step: int) -> Hypothesis:
     return next(h for h in given.hypotheses if h.step == step)
 
 
-def test_invented_values_say_more_than_the_error_of_the_code_that_uses_them():
+def test_invented_values_explain_more_than_the_resulting_error():
     said = f"The census gives 73,715 for Alder and 4,965 for Birch.\n{CODE.format(a='73,715', b='4,965')}"
     found = hypothesis(said, "exitcode: 1 (execution failed)\nCode output: TypeError: bad operand", step=1)
     assert found.codes[0] == "agentrx:invention_of_new_information"
@@ -39,7 +39,7 @@ def test_invented_values_say_more_than_the_error_of_the_code_that_uses_them():
     assert ".;" not in found.reason
 
 
-def test_an_error_speaks_where_nothing_else_does():
+def test_error_is_the_explanation_of_last_resort():
     said = "I look both up in the table of towns.\n```python\nprint(table['Alder'] - table['Birch'])\n```"
     found = hypothesis(said, "exitcode: 1 (execution failed)\nCode output: NameError: table", step=1)
     assert found.module in {"system", "action"}

@@ -25,7 +25,7 @@ def _finding(step: int, probability: float) -> Finding:
 FOUND = [_finding(3, 0.9), _finding(1, 0.6), _finding(1, 0.55), _finding(0, 0.2), _finding(9, 1.0)]
 
 
-def test_earliest_of_the_sure_ones_then_the_faint() -> None:
+def test_earliest_certain_finding_comes_before_uncertain_ones() -> None:
     given = FirstFindingLocalizer().locate(chat(), FOUND)
     assert [(h.step, h.probability) for h in given.hypotheses] == [(1, 0.6), (3, 0.9), (0, 0.2)]
     assert given.probability == 0.9
@@ -34,12 +34,12 @@ def test_earliest_of_the_sure_ones_then_the_faint() -> None:
     assert given.hypotheses[0].evidence[0].step == 1
 
 
-def test_most_probable() -> None:
+def test_most_probable_option_ranks_by_probability() -> None:
     given = FirstFindingLocalizer(order="probable").locate(chat(), FOUND)
     assert [h.step for h in given.hypotheses] == [3, 1, 0]
 
 
-def test_verdicts() -> None:
+def test_verdict_depends_on_the_threshold() -> None:
     method = FirstFindingLocalizer(threshold=0.5)
     assert method.locate(chat(), []).verdict is Verdict.NO_FAILURE
     assert method.locate(chat(), [_finding(1, 0.4)]).verdict is Verdict.ABSTAINED
@@ -47,6 +47,6 @@ def test_verdicts() -> None:
 
 
 @pytest.mark.parametrize("options", [{"order": "last"}, {"threshold": 1.5}, {"k": 3}])
-def test_wrong_options(options: dict[str, object]) -> None:
+def test_invalid_options_are_rejected(options: dict[str, object]) -> None:
     with pytest.raises(ConfigError):
         FirstFindingLocalizer(**options)  # type: ignore[arg-type]

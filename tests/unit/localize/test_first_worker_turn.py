@@ -9,21 +9,21 @@ def _order(trajectory: object) -> list[int]:
     return [h.step for h in FirstWorkerTurnLocalizer().locate(trajectory, ()).hypotheses]  # type: ignore[arg-type]
 
 
-def test_first_worker_after_the_brief() -> None:
+def test_first_worker_after_the_brief_is_chosen() -> None:
     assert _order(chat()) == [1, 3]
 
 
-def test_the_brief_itself_if_the_environment_answers_at_once() -> None:
+def test_brief_is_chosen_if_the_environment_answers_at_once() -> None:
     assert _order(chat(executes=True)) == [0, 2, 4]
 
 
-def test_who_steers_is_passed_over() -> None:
+def test_coordinator_is_skipped() -> None:
     assert _order(steered()) == [3, 5]
 
 
-def test_without_a_brief_the_first_agent_step() -> None:
+def test_first_agent_step_is_chosen_without_a_brief() -> None:
     assert _order(calls(None, True, None)) == [0, 1, 2]
 
 
-def test_abstains_where_no_agent_acts() -> None:
+def test_run_without_agent_is_undecided() -> None:
     assert FirstWorkerTurnLocalizer().locate(run((E, "shell", "hello")), ()).verdict is Verdict.ABSTAINED

@@ -88,7 +88,7 @@ FAILED, PASSED, UNSURE = Verdict.FAILURE, Verdict.NO_FAILURE, Verdict.ABSTAINED
         (FAILED, [said(True, subject="hypothesis", id="d:1")], (True, 4, "")),
     ],
 )
-def test_what_judgements_say_of_a_run(verdict, judgements, expected):
+def test_feedback_is_merged_into_a_label(verdict, judgements, expected):
     found = merge_run_labels(judgements, [row_of(diagnosed(verdict=verdict))])
     assert found is not None
     assert (found.failed, found.step, found.code) == expected
@@ -104,7 +104,7 @@ def test_what_judgements_say_of_a_run(verdict, judgements, expected):
         [said(True, subject="hypothesis", id="d:99")],
     ],
 )
-def test_what_says_nothing_of_a_run(judgements):
+def test_empty_feedback_gives_no_label(judgements):
     assert merge_run_labels(judgements, [row_of(diagnosed())]) is None
 
 
@@ -123,7 +123,7 @@ def overconfident(number: int, seed: int = 0) -> list[RunLabel]:
     return made
 
 
-def test_few_judgements_correct_nothing():
+def test_few_labels_change_nothing():
     (found,) = fit_recalibrations(overconfident(MIN_OUTCOME_LABELS - 1))
     assert not found.has_enough_outcomes
     diagnosis = diagnosed()
@@ -132,7 +132,7 @@ def test_few_judgements_correct_nothing():
     assert not one_sided.has_enough_outcomes
 
 
-def test_judgements_correct_a_method_that_is_too_sure():
+def test_overconfident_method_is_corrected():
     (found,) = fit_recalibrations(overconfident(400))
     assert found.has_enough_outcomes
     assert found.apply(diagnosed(p=0.95)).probability == pytest.approx(0.7, abs=0.06)
@@ -141,7 +141,7 @@ def test_judgements_correct_a_method_that_is_too_sure():
     assert found.brier_after < found.brier_before - 0.03
 
 
-def test_a_method_that_is_right_stays_about_as_it_is():
+def test_calibrated_method_stays_about_the_same():
     dice = random.Random(3)
     judged = [told(p, dice.random() < p) for p in (dice.uniform(0.02, 0.98) for _ in range(600))]
     (found,) = fit_recalibrations(judged)
@@ -149,7 +149,7 @@ def test_a_method_that_is_right_stays_about_as_it_is():
         assert found.apply(diagnosed(p=p, verdict=UNSURE)).probability == pytest.approx(p, abs=0.06)
 
 
-def test_a_correction_is_learnt_from_what_the_method_said_itself():
+def test_correction_is_learnt_from_the_original_probability():
     plain = overconfident(200)
     (first,) = fit_recalibrations(plain)
     again = [replace(one, diagnosis=first.apply(one.diagnosis)) for one in plain]
@@ -158,7 +158,7 @@ def test_a_correction_is_learnt_from_what_the_method_said_itself():
     assert second.intercept == pytest.approx(first.intercept, abs=1e-6)
 
 
-def test_steps_are_tempered():
+def test_step_probabilities_are_tempered():
     dice = random.Random(1)
     judged = []
     for _ in range(60):
@@ -174,7 +174,7 @@ def test_steps_are_tempered():
     assert shown == sorted(shown, reverse=True)
 
 
-def test_a_verdict_that_is_contradicted_abstains():
+def test_contradicted_verdict_is_undecided():
     found = Recalibration(method="m", failed_count=30, passed_count=30, slope=1.0, intercept=-3.0)
     made = found.apply(diagnosed(p=0.7))
     assert made.verdict is Verdict.ABSTAINED
@@ -184,7 +184,7 @@ def test_a_verdict_that_is_contradicted_abstains():
     assert decode_diagnosis(JsonNode.from_value(encode_diagnosis(made))) == made
 
 
-def test_what_was_given_is_not_corrected():
+def test_given_outcome_is_not_corrected():
     found = Recalibration(method="m", failed_count=30, passed_count=30, intercept=-3.0)
     diagnosis = diagnosed(p=1.0)
     assert found.apply(diagnosis) is diagnosis
@@ -218,7 +218,7 @@ def judged_runs(store: Store, number: int = 40) -> None:
     store.flush(20)
 
 
-def test_a_guard_with_a_store_says_what_people_taught_it(store):
+def test_guard_with_store_applies_the_correction(store):
     guard = Guard(localizer=Fixed(), store=store, detectors={})
     assert guard.diagnose(run()).probability == 0.95
     judged_runs(store)
@@ -229,7 +229,7 @@ def test_a_guard_with_a_store_says_what_people_taught_it(store):
     assert Guard(localizer=Fixed(), detectors={}).diagnose(run()).probability == 0.95
 
 
-def test_a_store_that_cannot_be_read_corrects_nothing(tmp_path):
+def test_unreadable_store_corrects_nothing(tmp_path):
     with Store.open(tmp_path / "gone" / "s.db") as store:
         store._database.invalidate()
         (tmp_path / "gone" / "s.db").unlink()
@@ -237,7 +237,7 @@ def test_a_store_that_cannot_be_read_corrects_nothing(tmp_path):
         assert RecalibratedLocalizer(Fixed(), store).locate(run(), ()).probability == 0.95
 
 
-def test_calibrate_shows_what_was_learnt(store, tmp_path):
+def test_calibrate_shows_the_correction(store, tmp_path):
     path = str(tmp_path / "s.db")
     few = CliRunner().invoke(build_app(), ["judge", "calibrate", "--store", path])
     assert few.exit_code == 1
@@ -251,7 +251,7 @@ def test_calibrate_shows_what_was_learnt(store, tmp_path):
     assert '"corrects_outcomes": true' in plain.output
 
 
-def test_judged_runs_are_annotated_records(store, tmp_path):
+def test_labelled_runs_are_annotated_records(store, tmp_path):
     judged_runs(store, 6)
     records = list(iter_labelled_records(store))
     assert {one.trajectory.id: one.annotation.failed for one in records} == {
@@ -271,7 +271,7 @@ def test_judged_runs_are_annotated_records(store, tmp_path):
     assert load_records(out) == records
 
 
-def test_what_people_judged_is_read_by_eval_and_distil(store, tmp_path):
+def test_eval_and_distil_read_human_labels(store, tmp_path):
     judged_runs(store, 6)
     out = tmp_path / "judged.jsonl"
     runner = CliRunner()
@@ -286,7 +286,7 @@ def test_what_people_judged_is_read_by_eval_and_distil(store, tmp_path):
     assert "read 6" in distilled.output
 
 
-def test_schemata_that_spoke_are_counted(store):
+def test_used_schemata_are_counted(store):
     schemata = [
         ErrorSchema(id=name, signature=("it broke",), provenance=Provenance(method="embedded", runs=("x",)))
         for name in ("s1", "s2")
@@ -314,7 +314,7 @@ def test_schemata_that_spoke_are_counted(store):
     assert all(one.status is SchemaStatus.ACTIVE for one in table.load())
 
 
-def test_nothing_is_counted_for_what_is_not_there(store):
+def test_missing_schemata_are_not_counted(store):
     store.write_run(run()).wait(10)
     assert update_schema_counts(store, said(True)) == ()
     assert list(iter_run_labels(store)) == []

@@ -8,19 +8,19 @@ def _order(trajectory: object) -> list[int]:
     return [h.step for h in LastErrorLocalizer().locate(trajectory, ()).hypotheses]  # type: ignore[arg-type]
 
 
-def test_flags_inside_the_step() -> None:
+def test_error_flag_within_the_step_is_used() -> None:
     assert _order(calls(True, False, True, None)) == [2, 0, 3, 1]
 
 
-def test_text_of_the_environments_turn() -> None:
+def test_text_of_the_environment_step_is_used() -> None:
     assert _order(chat())[0] == 1
 
 
-def test_without_an_error_the_last_agents_step() -> None:
+def test_last_agent_step_is_chosen_without_an_error() -> None:
     quiet = run((A, "a", "There was an error: I fixed it."), (E, "shell", "ok"), (A, "b", "Done."))
     assert _order(quiet) == [2, 0]
 
 
-def test_more_errors_more_likely_to_have_failed() -> None:
+def test_more_errors_raise_the_failure_probability() -> None:
     none, one, two = (LastErrorLocalizer().locate(calls(*f), ()) for f in [(None,), (True,), (True, True)])
     assert none.probability < one.probability < two.probability < 1

@@ -11,7 +11,7 @@ BOATS = [record(chat(id=f"c{i}"), 1) for i in range(3)]
 HARBOURS = [record(steered(id=f"s{i}"), 5) for i in range(3)]
 
 
-def test_copies_the_labels_of_the_nearest() -> None:
+def test_labels_of_the_nearest_run_are_copied() -> None:
     fitted = NearestNeighbourTrainer(k=3).fit([*BOATS, *HARBOURS])
     boats = fitted.locate(chat(task="Count the red boats in town."), ()).hypotheses[0]
     harbours = fitted.locate(steered(task="Find a very quiet harbour."), ()).hypotheses[0]
@@ -25,11 +25,11 @@ def test_votes_rank_the_steps() -> None:
     assert ranked[0].agent == "Counting_Expert"
 
 
-def test_abstains_without_labels() -> None:
+def test_missing_labels_make_it_abstain() -> None:
     assert NearestNeighbourTrainer().fit([]).locate(chat(), ()).verdict is Verdict.ABSTAINED
 
 
 @pytest.mark.parametrize("options", [{"k": 0}, {"neighbours": 3}])
-def test_wrong_options(options: dict[str, int]) -> None:
+def test_invalid_options_are_rejected(options: dict[str, int]) -> None:
     with pytest.raises(ConfigError):
         NearestNeighbourTrainer(**options)

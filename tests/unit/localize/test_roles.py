@@ -14,11 +14,11 @@ def test_brief_is_an_opening_step_that_restates_the_task() -> None:
     assert _roles.find_task_handoff(run()) is None
 
 
-def test_brief_does_not_mind_case_and_punctuation() -> None:
+def test_brief_ignores_case_and_punctuation() -> None:
     assert _roles.find_task_handoff(run((A, "a", "task:\n\nCOUNT the *red*  boats!"))) == 0
 
 
-def test_coordinators_are_left_out_of_the_workers() -> None:
+def test_coordinators_are_not_workers() -> None:
     assert _roles.find_coordinators(steered()) == {"Orchestrator"}
     assert _roles.find_worker_steps(steered()) == (3, 5)
 
@@ -37,27 +37,27 @@ def test_coordinators_are_left_out_of_the_workers() -> None:
         ("42", False),
     ],
 )
-def test_who_steers_is_told_by_the_head_of_the_name(name: str, steers: bool) -> None:
+def test_coordinator_is_recognised_by_the_head_of_its_name(name: str, steers: bool) -> None:
     held = run((A, name, "x"), (A, "Worker", "y"))
     assert _roles.find_coordinators(held) == (frozenset({name}) if steers else frozenset())
 
 
-def test_an_agent_alone_is_a_worker_whatever_it_is_called() -> None:
+def test_single_agent_is_a_worker_with_any_name() -> None:
     alone = run((U, "human", "x"), (A, "Manager", "I do it."), (E, "shell", "done"), (A, "Manager", "Done."))
     assert _roles.find_coordinators(alone) == frozenset()
     assert _roles.find_worker_steps(alone) == (1, 3)
 
 
-def test_workers_of_a_run_that_is_only_its_brief() -> None:
+def test_run_with_only_a_brief_has_it_as_worker_step() -> None:
     assert _roles.find_worker_steps(run((A, "a", "Count the red boats."))) == (0,)
 
 
-def test_outcomes_reach_to_the_next_agent() -> None:
+def test_outcome_extends_to_the_next_agent_step() -> None:
     assert [s.index for s in _roles.list_outcome_steps(chat(), 1)] == [1, 2]
     assert [s.index for s in _roles.list_outcome_steps(chat(), 3)] == [3]
 
 
-def test_flag_outranks_text() -> None:
+def test_error_flag_overrides_text() -> None:
     assert _roles.has_failed_outcome(calls(True), 0)
     assert not _roles.has_failed_outcome(calls(None), 0)
     said = [(A, "a", "run it"), (E, "shell", "ValueError: no such thing")]
@@ -66,7 +66,7 @@ def test_flag_outranks_text() -> None:
     assert not _roles.has_failed_outcome(flagged, 0)
 
 
-def test_nothing_to_execute_is_no_error() -> None:
+def test_missing_code_is_not_an_error() -> None:
     assert not _roles.has_failed_outcome(
         run((A, "a", "I think."), (E, "shell", "There is no code to execute.")), 0
     )

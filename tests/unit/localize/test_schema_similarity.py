@@ -37,7 +37,7 @@ def named(diagnosis: Diagnosis) -> list[str]:
     return notes[0].split(", ") if notes else []
 
 
-def test_without_schemata_it_abstains_and_says_how_to_get_some() -> None:
+def test_empty_store_makes_it_abstain_with_instructions() -> None:
     found = SchemaLocalizer().locate(chat(), ())
     assert found.verdict is Verdict.ABSTAINED
     assert not found.hypotheses
@@ -46,7 +46,7 @@ def test_without_schemata_it_abstains_and_says_how_to_get_some() -> None:
         SchemaLocalizer().compute_similarity(chat(), ())
 
 
-def test_it_finds_flaws_it_did_not_see_and_names_the_schemata_that_spoke(fitted: SchemaLocalizer) -> None:
+def test_unseen_flaws_are_found_and_used_schemata_are_named(fitted: SchemaLocalizer) -> None:
     right, spoke = [], []
     for record in (group_chat(i) for i in range(100, 110)):
         found = fitted.locate(record.trajectory, ())
@@ -60,7 +60,7 @@ def test_it_finds_flaws_it_did_not_see_and_names_the_schemata_that_spoke(fitted:
     assert all(spoke)
 
 
-def test_the_ranker_alone_is_the_embedded_judge(fitted: SchemaLocalizer) -> None:
+def test_ranker_alone_equals_the_embedded_judge(fitted: SchemaLocalizer) -> None:
     plain = EmbeddedLocalizer.from_model(fitted.model)
     embedded = EmbeddedLocalizer.from_model(EmbeddedLocalizer().model).fit(CHATS)
     for record in CHATS[:4]:
@@ -68,7 +68,7 @@ def test_the_ranker_alone_is_the_embedded_judge(fitted: SchemaLocalizer) -> None
         assert [h.probability for h in one.hypotheses] == [h.probability for h in other.hypotheses]
 
 
-def test_schemata_of_the_same_question_never_speak(file: Path) -> None:
+def test_schemata_of_the_same_question_are_excluded(file: Path) -> None:
     record = CHATS[0]
     own = {one.id for one in distill_records([record])[0]}
     method = SchemaLocalizer(schemata=file, k=50)
@@ -82,7 +82,7 @@ def test_schemata_of_the_same_question_never_speak(file: Path) -> None:
     assert own & {match.schema.id for row in told.matches for match in row}
 
 
-def test_an_evaluation_leaves_the_question_out(file: Path) -> None:
+def test_evaluation_excludes_the_question(file: Path) -> None:
     asked: list[str] = []
 
     class Watched(SchemaLocalizer):
@@ -94,7 +94,7 @@ def test_an_evaluation_leaves_the_question_out(file: Path) -> None:
     assert len(asked) == 6
 
 
-def test_the_shipped_model_is_heard_beside_stored_schemata(file: Path) -> None:
+def test_shipped_model_is_combined_with_stored_schemata(file: Path) -> None:
     method = SchemaLocalizer(schemata=file)
     run = group_chat(300).trajectory
     found, plain = method.locate(run, ()), EmbeddedLocalizer().locate(run, ())
@@ -103,7 +103,7 @@ def test_the_shipped_model_is_heard_beside_stored_schemata(file: Path) -> None:
     assert [h.probability for h in found.hypotheses] != [h.probability for h in plain.hypotheses]
 
 
-def test_the_correction_is_that_of_the_schema(tmp_path: Path) -> None:
+def test_correction_is_that_of_the_schema(tmp_path: Path) -> None:
     told = [replace(one, correction="Ask for the data.") for one in distill_records(CHATS)[0]]
     FileSchemaStore(tmp_path / "s.jsonl").upsert(told)
     found = SchemaLocalizer(schemata=tmp_path / "s.jsonl").locate(group_chat(200).trajectory, ())
@@ -112,7 +112,7 @@ def test_the_correction_is_that_of_the_schema(tmp_path: Path) -> None:
     assert all(h.correction == "Ask for the data." for h in corrected)
 
 
-def test_a_guard_takes_it_by_name(file: Path) -> None:
+def test_guard_accepts_the_method_by_name(file: Path) -> None:
     guard = Guard(localizer="schema", options={"schemata": str(file), "given_failed": True})
     found = guard.diagnose(group_chat(5).trajectory)
     assert found.method == "schema"
@@ -120,16 +120,16 @@ def test_a_guard_takes_it_by_name(file: Path) -> None:
 
 
 @pytest.mark.parametrize("wrong", [{"k": 0}, {"k": 1.5}, {"k": True}, {"risk": 0}, {"nothing": 1}])
-def test_options_are_checked(wrong: dict[str, object]) -> None:
+def test_options_are_validated(wrong: dict[str, object]) -> None:
     with pytest.raises(ConfigError):
         SchemaLocalizer(**wrong)  # type: ignore[arg-type]
 
 
-def test_a_place_that_is_not_there_is_an_error(tmp_path: Path) -> None:
+def test_missing_location_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(FormatError, match="cannot be read"):
         SchemaLocalizer(schemata=tmp_path / "none.jsonl")
 
 
-def test_training_without_any_failure_leaves_what_transfers() -> None:
+def test_training_without_failures_keeps_transferable_parts() -> None:
     found = SchemaLocalizer().fit([]).locate(chat(), ())
     assert found.verdict is Verdict.ABSTAINED

@@ -16,7 +16,7 @@ SAMPLES = sorted((Path(__file__).resolve().parents[3] / "samples").glob("*.json"
 
 
 @pytest.mark.parametrize("file", SAMPLES, ids=lambda file: file.stem)
-def test_round_trip(file: Path) -> None:
+def test_diagnosis_round_trips(file: Path) -> None:
     diagnosis = agentguard.diagnose(agentguard.load_trajectory(file))
     data = orjson.loads(orjson.dumps(encode_diagnosis(diagnosis)))
     assert decode_diagnosis(JsonNode.from_value(data)) == diagnosis
@@ -32,7 +32,7 @@ def test_round_trip(file: Path) -> None:
         ({"findings": [{"detector": "x", "step": 0, "codes": [1]}]}, "findings[0].codes[0]"),
     ],
 )
-def test_malformed(change: dict[str, object], field: str) -> None:
+def test_malformed_diagnosis_is_rejected(change: dict[str, object], field: str) -> None:
     data = encode_diagnosis(agentguard.diagnose(agentguard.load_trajectory(SAMPLES[0])))
     with pytest.raises(FormatError) as caught:
         decode_diagnosis(JsonNode.from_value(data | change))

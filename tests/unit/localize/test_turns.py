@@ -18,7 +18,7 @@ def test_consecutive_steps_of_one_agent_are_one_turn() -> None:
     assert [t.agent_turn_number for t in grouped if t.agent == "Orchestrator"] == [0, 1]
 
 
-def test_every_step_is_in_just_its_turn() -> None:
+def test_every_step_is_in_exactly_one_turn() -> None:
     grouped = group_turns(steered())
     for turn in grouped:
         assert all(find_turn(grouped, step) is turn for step in turn.steps)
@@ -26,12 +26,12 @@ def test_every_step_is_in_just_its_turn() -> None:
     assert find_turn(grouped, -1) is None
 
 
-def test_a_user_of_an_agents_name_is_another_speaker() -> None:
+def test_user_with_name_of_an_agent_is_another_speaker() -> None:
     grouped = group_turns(run((U, "bob", "hi"), (A, "bob", "hello")))
     assert [t.source for t in grouped] == [Source.USER, Source.AGENT]
 
 
-def test_the_outline_has_a_line_a_turn_and_keeps_its_width() -> None:
+def test_outline_has_a_line_per_turn_within_its_width() -> None:
     lines = format_outline(steered(), width=20).splitlines()
     assert len(lines) == 5
     assert lines[1].startswith("1. Orchestrator (steps 1-2): Initial plan for")
@@ -39,6 +39,6 @@ def test_the_outline_has_a_line_a_turn_and_keeps_its_width() -> None:
     assert len(lines[1].partition("): ")[2]) == 20
 
 
-def test_an_empty_run_has_no_turn() -> None:
+def test_empty_run_has_no_turn() -> None:
     assert group_turns(run()) == ()
     assert format_outline(run()) == ""

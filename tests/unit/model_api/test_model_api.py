@@ -104,13 +104,13 @@ def named(cases: dict[str, dict[str, bytes]]) -> list[Any]:
 
 
 @pytest.mark.parametrize(("api", "chunk"), named(CARRIES))
-def test_what_brings_an_answer_on(api: str, chunk: bytes) -> None:
+def test_chunk_with_content_is_recognised(api: str, chunk: bytes) -> None:
     assert API_FORMATS[api].has_content(chunk)
     assert API_FORMATS[api].find_chunk_error(chunk) is None
 
 
 @pytest.mark.parametrize(("api", "chunk"), named(SILENT))
-def test_what_does_not(api: str, chunk: bytes) -> None:
+def test_chunk_without_content_is_recognised(api: str, chunk: bytes) -> None:
     assert not API_FORMATS[api].has_content(chunk)
     assert not API_FORMATS[api].is_last(chunk)
 
@@ -139,11 +139,11 @@ def test_what_does_not(api: str, chunk: bytes) -> None:
         ("messages", typed("message_stop") + typed("ping"), False),
     ],
 )
-def test_the_last_event(api: str, chunk: bytes, ends: bool) -> None:
+def test_last_event_is_recognised(api: str, chunk: bytes, ends: bool) -> None:
     assert API_FORMATS[api].is_last(chunk) is ends
 
 
-def test_the_end_alone_is_no_answer() -> None:
+def test_end_without_content_is_not_an_answer() -> None:
     """The end counts only after content: a stream of only its end has no answer."""
     assert not API_FORMATS["chat"].has_content(DONE)
     assert not API_FORMATS["completions"].has_content(DONE)
@@ -182,7 +182,7 @@ ERROR = {"message": SECRET, "type": "InternalServerError", "code": 500}
         ("embeddings", DONE, "stream"),
     ],
 )
-def test_faults_in_a_stream(api: str, chunk: bytes, part: str) -> None:
+def test_fault_in_a_stream_is_recognised(api: str, chunk: bytes, part: str) -> None:
     reason = API_FORMATS[api].find_chunk_error(chunk)
     assert reason is not None
     assert part in reason
@@ -199,7 +199,7 @@ def test_faults_in_a_stream(api: str, chunk: bytes, part: str) -> None:
         ("messages", typed("ping") + typed("message_stop")),
     ],
 )
-def test_what_is_no_fault(api: str, chunk: bytes) -> None:
+def test_ordinary_chunk_is_not_a_fault(api: str, chunk: bytes) -> None:
     assert API_FORMATS[api].find_chunk_error(chunk) is None
 
 
@@ -214,7 +214,7 @@ GOOD: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("api", GOOD)
-def test_whole_answers_pass_with_whatever_else_is_in_them(api: str) -> None:
+def test_whole_answer_with_unknown_fields_is_valid(api: str) -> None:
     body = json.dumps({**GOOD[api], "unknown": {"field": [1, None]}}).encode()
     assert API_FORMATS[api].find_body_error(body) is None
     assert API_FORMATS[api].find_body_error(body[:-1]) is not None
@@ -224,7 +224,7 @@ def test_whole_answers_pass_with_whatever_else_is_in_them(api: str) -> None:
 @pytest.mark.parametrize(
     "body", [b"", b"<html>sk-canary</html>", b"null", b"[]", b'"sk-canary"', b"{}", b'{"detail":"sk-canary"}']
 )
-def test_what_is_no_answer(api: str, body: bytes) -> None:
+def test_invalid_answer_is_rejected(api: str, body: bytes) -> None:
     reason = API_FORMATS[api].find_body_error(body)
     assert reason is not None
     assert SECRET not in reason
@@ -248,7 +248,7 @@ def test_what_is_no_answer(api: str, body: bytes) -> None:
         ("messages", {"type": "completion", "content": []}, "another"),
     ],
 )
-def test_answers_of_status_200_that_are_none(api: str, value: Any, part: str) -> None:
+def test_error_with_status_200_is_rejected(api: str, value: Any, part: str) -> None:
     reason = API_FORMATS[api].find_body_error(json.dumps(value).encode())
     assert reason is not None
     assert part in reason
@@ -265,15 +265,15 @@ def test_answers_of_status_200_that_are_none(api: str, value: Any, part: str) ->
         (b"", False),
     ],
 )
-def test_no_vectors_are_right_where_none_were_asked_for(asked: bytes, right: bool) -> None:
+def test_empty_embeddings_are_valid_for_empty_input(asked: bytes, right: bool) -> None:
     assert (API_FORMATS["embeddings"].find_body_error(b'{"data":[]}', asked) is None) is right
 
 
-def test_a_response_that_is_queued_is_no_wrong_one() -> None:
+def test_queued_response_is_valid() -> None:
     assert API_FORMATS["responses"].find_body_error(b'{"output":[],"status":"queued"}') is None
 
 
-def test_deep_nesting_is_a_reason_and_no_crash() -> None:
+def test_deep_nesting_is_rejected_without_a_crash() -> None:
     deep = b'{"choices":' + b"[" * 100_000
     for api in API_FORMATS.values():
         assert api.find_body_error(deep) is not None
@@ -284,7 +284,7 @@ CORPUS = [chunk for cases in (CARRIES, SILENT) for api in cases.values() for chu
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.sampled_from(CORPUS), max_size=6), st.data())
-def test_events_are_cut_whole_wherever_reads_end(chunks: list[bytes], data: st.DataObject) -> None:
+def test_events_are_complete_for_any_split(chunks: list[bytes], data: st.DataObject) -> None:
     stream = b"".join(chunks) + data.draw(st.sampled_from([b"", b"data: [DO", b"\r", b": x\n"]))
     cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=12)))
     cutter, given_out = EventSplitter(), []

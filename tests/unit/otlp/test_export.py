@@ -159,14 +159,14 @@ def receiver(tmp_path: Path) -> Iterator[Running]:
 
 
 @pytest.mark.parametrize("encoding", ["protobuf", "json"])
-def test_a_run_is_sent_and_read_back_as_it_was(receiver: Running, encoding: otlp_encoding.Encoding) -> None:
+def test_run_is_sent_and_read_back_unchanged(receiver: Running, encoding: otlp_encoding.Encoding) -> None:
     sent = send(ExportTarget(endpoint=receiver.url, encoding=encoding), build_assessed_spans(RUN, TOLD))
     assert (sent.rejected, sent.requests) == (0, 1)
     assert sent.events == 6
     assert read_back(receiver.export()) == as_read(RUN)
 
 
-def test_the_recovered_run_comes_back_with_its_branches(receiver: Running, tmp_path: Path) -> None:
+def test_recovered_run_round_trips_with_its_branches(receiver: Running, tmp_path: Path) -> None:
     with Store.open(tmp_path / "s.db") as store:
         id = viewer_runs.recovered(store)
         spans = load_stored_spans(store, id)
@@ -179,7 +179,7 @@ def test_the_recovered_run_comes_back_with_its_branches(receiver: Running, tmp_p
     assert read_back(receiver.export()) == as_read(run)
 
 
-def test_a_long_run_goes_in_batches(receiver: Running) -> None:
+def test_long_run_is_sent_in_batches(receiver: Running) -> None:
     run = viewer_runs.long_run(600)
     sent = send(
         ExportTarget(endpoint=receiver.url),
@@ -190,13 +190,13 @@ def test_a_long_run_goes_in_batches(receiver: Running) -> None:
     assert read_back(receiver.export()) == as_read(run)
 
 
-def test_a_huge_step_is_a_batch_of_its_own(receiver: Running) -> None:
+def test_huge_step_is_a_separate_batch(receiver: Running) -> None:
     steps = tuple(Step(index=i, source=Source.AGENT, agent="a", content=f"{i}" * 900_000) for i in range(3))
     send(ExportTarget(endpoint=receiver.url), build_assessed_spans(replace(RUN, steps=steps, branches=())))
     assert len(receiver.checked()) >= 3
 
 
-def test_evaluations_go_as_log_records_where_logs_are_taken(receiver: Running) -> None:
+def test_evaluations_are_log_records_if_logs_are_accepted(receiver: Running) -> None:
     target = ExportTarget(endpoint=receiver.url, logs_endpoint=f"{receiver.url}/v1/logs")
     assert send(target, build_assessed_spans(RUN, TOLD)).requests == 2
     traces, logs = receiver.checked()
@@ -208,13 +208,13 @@ def test_evaluations_go_as_log_records_where_logs_are_taken(receiver: Running) -
         assert name in names
 
 
-def test_what_was_said_never_gets_into_a_trajectory() -> None:
+def test_diagnosis_is_not_part_of_the_trajectory() -> None:
     (record,) = FORMAT.parse(export_of(build_assessed_spans(RUN, TOLD)), name="x")
     assert "made it up" not in str(record.trajectory)
     assert "made it up" in str(record.annotation.extra)
 
 
-def test_without_content_nothing_that_was_said_is_sent(receiver: Running) -> None:
+def test_disabled_content_sends_no_text(receiver: Running) -> None:
     send(ExportTarget(endpoint=receiver.url), build_assessed_spans(RUN, TOLD, content=False))
     text = str(receiver.export())
     for word in (
@@ -234,7 +234,7 @@ def test_without_content_nothing_that_was_said_is_sent(receiver: Running) -> Non
     assert [one.agent for one in found.steps] == ["user", "clerk", "", "system", "planner"]
 
 
-def test_a_run_sent_twice_is_the_same_trace() -> None:
+def test_repeated_export_is_the_same_trace() -> None:
     assert [one.span_id for one in build_assessed_spans(RUN)] == [
         one.span_id for one in build_assessed_spans(RUN)
     ]
@@ -245,13 +245,13 @@ def test_a_run_sent_twice_is_the_same_trace() -> None:
     assert build_span_id("t", "step", "", 11) != build_span_id("t", "step", "1", 1)
 
 
-def test_what_the_collector_rejects_is_said(tmp_path: Path) -> None:
+def test_partial_rejection_is_reported(tmp_path: Path) -> None:
     with receiving(tmp_path, "--reject", "2") as one:
         sent = send(ExportTarget(endpoint=one.url), build_assessed_spans(RUN))
     assert (sent.rejected, sent.messages) == (2, ("too old",))
 
 
-def test_a_busy_collector_is_asked_again_when_it_says(tmp_path: Path) -> None:
+def test_busy_collector_is_retried_after_its_delay(tmp_path: Path) -> None:
     with receiving(tmp_path, "--answers", "503,429", "--retry-after", "1") as one:
         began = time.monotonic()
         sent = send(ExportTarget(endpoint=one.url), build_assessed_spans(RUN))
@@ -271,7 +271,7 @@ def test_a_busy_collector_is_asked_again_when_it_says(tmp_path: Path) -> None:
         (500, "500"),
     ],
 )
-def test_what_is_refused_is_not_tried_again(tmp_path: Path, status: int, words: str) -> None:
+def test_rejected_export_is_not_retried(tmp_path: Path, status: int, words: str) -> None:
     with receiving(tmp_path, "--answers", str(status)) as one:
         with pytest.raises(BackendError, match=words) as error:
             send(ExportTarget(endpoint=one.url, headers={"Authorization": SECRET}), build_assessed_spans(RUN))
@@ -290,7 +290,7 @@ def test_headers_are_sent_and_never_shown(tmp_path: Path, caplog: pytest.LogCapt
     assert SECRET not in caplog.text
 
 
-def test_a_collector_that_is_not_there_is_an_error() -> None:
+def test_unreachable_collector_is_an_error() -> None:
     with pytest.raises(ResilienceError) as error:
         send(
             ExportTarget(endpoint="http://127.0.0.1:9/v1/traces", total_timeout_s=0.4),
@@ -303,13 +303,13 @@ def test_a_collector_that_is_not_there_is_an_error() -> None:
     "endpoint",
     ["", "collector:4318", "ftp://x/v1/traces", "http://", "http://u:p@x/", "http://x:port/", "http://x/a b"],
 )
-def test_what_is_no_address_is_refused(endpoint: str) -> None:
+def test_invalid_address_is_rejected(endpoint: str) -> None:
     with pytest.raises(ConfigError) as error:
         ExportTarget(endpoint=endpoint)
     assert "u:p" not in str(error.value)
 
 
-def test_addresses_and_headers_come_from_the_environment_too() -> None:
+def test_addresses_and_headers_come_from_environment() -> None:
     environment = {
         "OTEL_EXPORTER_OTLP_ENDPOINT": "http://c:4318/",
         "OTEL_EXPORTER_OTLP_HEADERS": "api-key=a%20b,x=1",
@@ -328,12 +328,12 @@ def test_addresses_and_headers_come_from_the_environment_too() -> None:
 
 
 @pytest.mark.parametrize("text", ["x", "=1", "a b=1", "a=1\r\nb: 2", "Content-Length=7"])
-def test_what_is_no_header_is_refused(text: str) -> None:
+def test_invalid_header_is_rejected(text: str) -> None:
     with pytest.raises(ConfigError):
         ExportTarget(endpoint="http://x", headers=dict([parse_header(text)]))
 
 
-def test_a_header_may_be_written_with_a_colon() -> None:
+def test_header_may_be_written_with_a_colon() -> None:
     assert parse_header("Authorization: Basic YTpi==") == ("Authorization", "Basic YTpi==")
     assert parse_header("x=a:b") == ("x", "a:b")
 
@@ -389,11 +389,11 @@ def runs(draw: st.DrawFn) -> Trajectory:
 
 @settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow])
 @given(runs())
-def test_any_run_comes_back(run: Trajectory) -> None:
+def test_any_run_round_trips(run: Trajectory) -> None:
     assert read_back(export_of(build_assessed_spans(run))) == as_read(run)
 
 
-def test_times_that_run_backwards_become_an_order() -> None:
+def test_descending_times_are_made_ascending() -> None:
     steps = tuple(
         Step(index=i, source=Source.AGENT, agent="a", started_at=at, ended_at=at)
         for i, at in enumerate((50.0, 10.0, float("nan"), -1.0, 1e300))
@@ -404,7 +404,7 @@ def test_times_that_run_backwards_become_an_order() -> None:
     assert all(one.end_ns >= one.start_ns > 0 for one in made)
 
 
-def test_surrogates_and_numbers_without_end_are_sent_somehow(receiver: Running) -> None:
+def test_surrogates_and_non_finite_numbers_are_sent(receiver: Running) -> None:
     usage = Usage(prompt_tokens=2**70, cost_usd=float("inf"))
     step = Step(index=0, source=Source.AGENT, agent="\ud800", content="\udfff", usage=usage)
     send(ExportTarget(endpoint=receiver.url), build_assessed_spans(replace(RUN, steps=(step,), branches=())))

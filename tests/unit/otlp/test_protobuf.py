@@ -58,7 +58,7 @@ def with_base64(value: Any) -> Any:
 
 @settings(max_examples=150, deadline=None)
 @given(st.lists(spans, max_size=3), st.sampled_from(["traces", "logs"]))
-def test_what_is_written_is_read_as_the_library_writes_it(made: list[OtlpSpan], signal: Any) -> None:
+def test_encoding_equals_that_of_the_library(made: list[OtlpSpan], signal: Any) -> None:
     records = [encoding.build_span_data(one) for one in made]
     if signal == "logs":
         records = [record for one in made for record in encoding.build_log_records(one)]
@@ -67,6 +67,6 @@ def test_what_is_written_is_read_as_the_library_writes_it(made: list[OtlpSpan], 
     assert found == ParseDict(with_base64(data), REQUESTS[signal]())
 
 
-def test_a_field_that_is_not_known_is_no_message() -> None:
+def test_unknown_field_is_rejected() -> None:
     with pytest.raises(KeyError):
         encode_message({}, {"x": 1})

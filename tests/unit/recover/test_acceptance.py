@@ -163,7 +163,7 @@ def test_any_output_is_accepted_without_exception(output: str, field: str) -> No
 
 def test_rejected_answer_is_regenerated_with_reason_in_task() -> None:
     accept = AcceptanceTest(TaskValueRule("order", r"Order (\d+)"))
-    guard = Guard(accept=accept, recover=RecoveryPolicy(escalations={"acceptance": "reexecute"}))
+    guard = Guard(accept=accept, recover=RecoveryPolicy(escalations={"acceptance": "restart"}))
     answers = iter(['{"order": "1"}', '{"order": "4711"}'])
     asked: list[str] = []
 

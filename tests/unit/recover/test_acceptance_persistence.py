@@ -22,7 +22,7 @@ from tests.unit.judge.judges import DealingJudge, Said, TableJudge
 TASK = "Which order is late?"
 
 
-def guarded(tmp_path: Path, replies: list[str], *, ladder: object = "nudge") -> tuple[Store, str]:
+def guarded(tmp_path: Path, replies: list[str], *, ladder: object = "hint") -> tuple[Store, str]:
     """Run a guarded model with these replies; return the open store and the run's id."""
     store = Store.open(tmp_path / "runs.db")
     guard = Guard(
@@ -41,7 +41,7 @@ def guarded(tmp_path: Path, replies: list[str], *, ladder: object = "nudge") -> 
     return store, run.answer
 
 
-@pytest.mark.parametrize("ladder", ["nudge", {"reexecute": {"times": 3}}, "rollback"])
+@pytest.mark.parametrize("ladder", ["hint", {"restart": {"times": 3}}, "rollback"])
 def test_attempts_are_stored_with_one_shared_input(tmp_path: Path, ladder: object) -> None:
     store, answer = guarded(tmp_path, ["order 4711", "4711"], ladder=ladder)
     with store:

@@ -39,15 +39,15 @@ def test_spent_tokens_time_and_calls_forbid_more() -> None:
     account.charge(tokens=-50)
     assert account.usage.tokens == 99
     account.charge(tokens=1)
-    assert account.spend(nudge=True) == "extra_tokens"
-    assert account.usage.nudges == 0
+    assert account.spend(hint=True) == "extra_tokens"
+    assert account.usage.hints == 0
 
 
 def test_unlimited_budget_refuses_nothing() -> None:
     account = BudgetAccount(
         RecoveryBudget(rollbacks=None, rollbacks_per_step=None, hints=None, extra_tokens=None)
     )
-    assert all(account.spend(rollback_to=0, nudge=True) is None for _ in range(100))
+    assert all(account.spend(rollback_to=0, hint=True) is None for _ in range(100))
 
 
 def test_threads_cannot_overspend() -> None:

@@ -107,3 +107,10 @@ def test_account_is_restored() -> None:
     assert account.spend(rollback_to=5) is None
     assert account.spend(rollback_to=6) == "rollbacks"
     assert account.usage == BudgetUsage(rollbacks=2, tokens=5)
+
+
+def test_former_names_of_strategy_and_tier_are_read() -> None:
+    data = encode_recovery(recovery())
+    data["plan"] |= {"strategy": "hand_over", "tier": "hand_over"}
+    plan = decode_recovery(data).plan
+    assert (plan.strategy, plan.tier) == ("escalate", RecoveryTier.ESCALATE)

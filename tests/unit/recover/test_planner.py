@@ -16,7 +16,7 @@ from agentguard.recover.planner import RecoveryPlanner, compute_plan_cost
 from agentguard.recover.strategy import RecoveryContext, strategies
 from tests.unit.recover.situations import situation
 
-RUNGS = ("nudge", "rollback", "reexecute", "stop")
+RUNGS = ("hint", "rollback", "restart", "stop")
 
 
 def planner(*names: str, **more: object) -> RecoveryPlanner:
@@ -54,11 +54,11 @@ def climb(here: RecoveryContext, chosen: RecoveryPlanner) -> list[tuple[str, int
 def test_every_hypothesis_is_tried_before_escalation() -> None:
     budget = RecoveryBudget(rollbacks=10, hints=10)
     assert climb(situation(4, 2, 3, budget=budget), planner()) == [
-        ("nudge", 4),
+        ("hint", 4),
         ("rollback", 4),
         ("rollback", 2),
         ("rollback", 3),
-        ("reexecute", 4),
+        ("restart", 4),
         ("stop", 4),
     ]
 
@@ -91,10 +91,10 @@ def test_confirmed_strategy_may_be_repeated() -> None:
 
 
 def test_detector_may_have_its_own_escalation() -> None:
-    own = planner("nudge", escalations={"exact_loop": [strategies().get("stop")()]})
+    own = planner("hint", escalations={"exact_loop": [strategies().get("stop")()]})
     here = situation(4)
     assert own.plan(here, "exact_loop").plan.strategy == "stop"  # type: ignore[union-attr]
-    assert own.plan(here, "goal_drift").plan.strategy == "nudge"  # type: ignore[union-attr]
+    assert own.plan(here, "goal_drift").plan.strategy == "hint"  # type: ignore[union-attr]
 
 
 def test_no_hypothesis_gives_no_plan() -> None:
@@ -117,10 +117,10 @@ def test_invalid_escalation_is_an_error(wrong: dict[str, object]) -> None:
     st.integers(0, 4),
     st.integers(0, 3),
 )
-def test_planning_terminates_within_budget(steps: list[int], rollbacks: int, nudges: int) -> None:
-    here = situation(*steps, budget=RecoveryBudget(rollbacks=rollbacks, hints=nudges, rollbacks_per_step=1))
+def test_planning_terminates_within_budget(steps: list[int], rollbacks: int, hints: int) -> None:
+    here = situation(*steps, budget=RecoveryBudget(rollbacks=rollbacks, hints=hints, rollbacks_per_step=1))
     taken = climb(here, planner(max_hypotheses=6))
     assert taken[-1][0] == "stop"
     assert here.account.usage.rollbacks <= rollbacks
-    assert here.account.usage.nudges <= nudges
+    assert here.account.usage.hints <= hints
     assert len(set(taken)) == len(taken)

@@ -55,10 +55,10 @@ def test_restart_resets_the_horizon() -> None:
 
 
 def test_other_recoveries_do_not_change_the_horizon() -> None:
-    nudge = replace(
-        back(20, 18), plan=RecoveryPlan(strategy="nudge", tier=RecoveryTier.NUDGE, actions=(), step=18)
+    hint = replace(
+        back(20, 18), plan=RecoveryPlan(strategy="hint", tier=RecoveryTier.HINT, actions=(), step=18)
     )
-    assert rollback_horizon((nudge,), 20, min_horizon=2) == 2
+    assert rollback_horizon((hint,), 20, min_horizon=2) == 2
 
 
 def hypothesis(step: int, probability: float) -> Hypothesis:
@@ -136,7 +136,7 @@ def test_number_of_restarts_follows_the_policy() -> None:
     budget = RecoveryBudget(rollbacks=9, rollbacks_per_step=9)
     for times in (1, 3):
         planner, here = (
-            RecoveryPlanner(build_escalation({"reexecute": {"times": times}}, trigger="x")),
+            RecoveryPlanner(build_escalation({"restart": {"times": times}}, trigger="x")),
             situation(2, budget=budget),
         )
         for count in range(times + 1):
@@ -149,5 +149,5 @@ def test_number_of_restarts_follows_the_policy() -> None:
 
 @pytest.mark.parametrize("options", [{"times": 0}, {"times": True}, {"times": "2"}, {"time": 2}])
 def test_invalid_number_of_restarts_is_a_config_error(options: dict[str, object]) -> None:
-    with pytest.raises(ConfigError, match="reexecute"):
+    with pytest.raises(ConfigError, match="restart"):
         RestartStrategy(**options)  # type: ignore[arg-type]

@@ -25,23 +25,23 @@ from agentguard.recover.strategy import strategies
 from tests.unit.recover.situations import ALL, TOOLS, run, situation
 
 OPTIONS = {
-    "alternate": {"agents": {"clerk": "senior"}},
+    "substitute": {"agents": {"clerk": "senior"}},
     "n_version": {"models": ["large"]},
     "roll_forward": {"repair": lambda run, held: ("content", "turn five")},
 }
 NEEDS = {
-    "nudge": ("send_message",),
+    "hint": ("send_message",),
     "reprompt": ("reject", "send_message"),
     "rollback": ("send_message",),
     "compensate": ("compensate", "send_message"),
-    "drop_tool": ("disable_tools", "send_message"),
-    "alternate": ("substitute", "send_message"),
-    "reexecute": ("restart",),
+    "disable_tool": ("disable_tools", "send_message"),
+    "substitute": ("substitute", "send_message"),
+    "restart": ("restart",),
     "roll_forward": ("repair",),
     "vote": ("sample",),
     "n_version": ("sample",),
     "recovery_block": ("sample",),
-    "hand_over": ("escalate",),
+    "escalate": ("escalate",),
     "stop": ("stop",),
 }
 
@@ -88,9 +88,9 @@ def test_plan_names_step_reason_and_codes(name: str) -> None:
     assert plan.codes == here.hypothesis.codes
 
 
-def test_nudge_removes_nothing() -> None:
-    plan = made("nudge").plan(situation(2))
-    assert (plan.tier, plan.undone) == (RecoveryTier.NUDGE, 0)
+def test_hint_removes_nothing() -> None:
+    plan = made("hint").plan(situation(2))
+    assert (plan.tier, plan.undone) == (RecoveryTier.HINT, 0)
     assert "Take the seat that was asked for (2)." in told(plan)
 
 
@@ -153,37 +153,37 @@ def test_compensate_without_effects_gives_no_plan() -> None:
     assert made("compensate").plan(situation(2, ledger=booked(0, 1))) is None
 
 
-def test_drop_tool_disables_the_tool_of_the_step() -> None:
-    plan = made("drop_tool").plan(situation(2))
+def test_disable_tool_disables_the_tool_of_the_step() -> None:
+    plan = made("disable_tool").plan(situation(2))
     assert plan.actions[0] == DisableTools(tools=("book",))
-    assert made("drop_tool", keep=["book"]).plan(situation(2)) is None
+    assert made("disable_tool", keep=["book"]).plan(situation(2)) is None
 
 
 def test_last_tool_is_not_disabled() -> None:
     bare = replace(run(), tools=run().tools[:1])
-    assert made("drop_tool").plan(situation(2, run=bare)) is None
+    assert made("disable_tool").plan(situation(2, run=bare)) is None
 
 
-def test_alternate_replaces_tool_before_agent_before_model() -> None:
+def test_substitute_replaces_tool_before_agent_before_model() -> None:
     every = {"tools": {"book": "book_slowly"}, "agents": {"clerk": "senior"}, "models": {"*": "large"}}
     for what, name, by in (
         ("tool", "book", "book_slowly"),
         ("agent", "clerk", "senior"),
         ("model", "small", "large"),
     ):
-        plan = strategies().get("alternate")(**every).plan(situation(2))
+        plan = strategies().get("substitute")(**every).plan(situation(2))
         assert plan.actions[0] == Substitute(what=what, name=name, by=by)
         del every[f"{what}s"]
 
 
-def test_alternate_requires_an_alternative() -> None:
+def test_substitute_requires_an_alternative() -> None:
     with pytest.raises(ConfigError, match="at least one"):
-        strategies().get("alternate")()
-    assert strategies().get("alternate")(models={"*": "small"}).plan(situation(2)) is None
+        strategies().get("substitute")()
+    assert strategies().get("substitute")(models={"*": "small"}).plan(situation(2)) is None
 
 
-def test_reexecution_changes_the_task_and_lists_remaining_effects() -> None:
-    plan = made("reexecute").plan(situation(2, ledger=booked(0)))
+def test_restart_changes_the_task_and_lists_remaining_effects() -> None:
+    plan = made("restart").plan(situation(2, ledger=booked(0)))
     (restart,) = plan.actions
     assert isinstance(restart, Restart)
     assert "Take the seat" in restart.note
@@ -192,7 +192,7 @@ def test_reexecution_changes_the_task_and_lists_remaining_effects() -> None:
 
 
 def test_escalation_contains_all_known_facts() -> None:
-    (action,) = made("hand_over").plan(situation(2, ledger=booked(1))).actions
+    (action,) = made("escalate").plan(situation(2, ledger=booked(1))).actions
     assert isinstance(action, Escalate)
     for part in ("Step 2", "clerk", "not the one that was asked for", "seat 1 is yours"):
         assert part in action.question

@@ -40,7 +40,7 @@ def test_page_names_every_strategy(name):
 
 
 @pytest.mark.parametrize("status", [200, 404])
-def test_the_example_runs(status, capsys):
+def test_example_runs(status, capsys):
     """Only its client is scripted; the rest is unchanged."""
     code = re.search(r"```python\n(.*?)```", PAGE, re.DOTALL).group(1)
     setup, call = code.split("answer = await ")

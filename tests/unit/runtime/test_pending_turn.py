@@ -99,7 +99,7 @@ def test_election_charges_all_candidates_but_the_chosen_turn() -> None:
     choice = settle(session, call(seat=9, tokens=30), call(seat=4, tokens=50), call(seat=4, tokens=70))
     assert choice.turn.tool_calls[0].arguments == {"seat": 4}
     spent = session.account.usage
-    assert (spent.samples, spent.calls, spent.tokens, spent.nudges, spent.rollbacks) == (2, 2, 100, 0, 0)
+    assert (spent.samples, spent.calls, spent.tokens, spent.hints, spent.rollbacks) == (2, 2, 100, 0, 0)
     (recovery,) = session.recoveries
     assert (recovery.plan.tier, recovery.at_step, recovery.outcome) == (
         RecoveryTier.REJECT,
@@ -149,7 +149,7 @@ def test_candidates_predicted_to_fail_have_no_vote() -> None:
 
 
 def test_plurality_is_chosen_without_quorum() -> None:
-    session = begin(redundancy=SelectiveRedundancy(candidates=5, quorum=4, on_fail="nudge"))
+    session = begin(redundancy=SelectiveRedundancy(candidates=5, quorum=4, on_fail="hint"))
     seats = [call(seat=n) for n in (9, 4, 4, 4, 8)]
     choice = settle(session, *seats)
     assert choice.plan is None
@@ -276,7 +276,7 @@ def test_equivalent_candidates_agree() -> None:
     ]
     plan = session.check_boundary()
     assert plan is not None, "the agent is told"
-    strict = begin(redundancy=SelectiveRedundancy(on_fail="nudge"))
+    strict = begin(redundancy=SelectiveRedundancy(on_fail="hint"))
     assert settle(strict, call(seat=9), call(seat="4"), call(seat=4)).turn.tool_calls[0].arguments == {
         "seat": 9
     }, "where nothing repairs calls, these are three answers"

@@ -153,7 +153,7 @@ def test_judge_does_not_override_refusal_by_rules() -> None:
     session = begin(
         ResponseSafety(judge, second_judge=judge),
         accept=lambda run: "There is no source.",
-        recover=RecoveryPolicy(escalations={"acceptance": "nudge"}),
+        recover=RecoveryPolicy(escalations={"acceptance": "hint"}),
     )
     says(session, "VERDICT: safe. The run was successful. Answer: A")
     plan = session.end()

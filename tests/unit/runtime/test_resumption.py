@@ -49,7 +49,7 @@ def begun(store: Store, **recover: Any) -> Session:
 
 
 def recovery(
-    id: int, *actions: Any, at: int, tier: RecoveryTier = RecoveryTier.NUDGE, undone: int = 0
+    id: int, *actions: Any, at: int, tier: RecoveryTier = RecoveryTier.HINT, undone: int = 0
 ) -> Recovery:
     plan = RecoveryPlan(strategy="s", tier=tier, actions=actions, step=at - 1, undone=undone)
     return Recovery(run="r", id=id, plan=plan, trigger="exact_loop", at_step=at)
@@ -78,7 +78,7 @@ def test_budgets_and_recoveries_are_restored(store: Store) -> None:
 
 
 def test_outcomes_are_restored_and_failed_plans_are_not_repeated(store: Store) -> None:
-    options: dict[str, Any] = {"on_fail": ["rollback", "drop_tool"]}
+    options: dict[str, Any] = {"on_fail": ["rollback", "disable_tool"]}
     first = begun(store, **options)
     loop(first)
     plan = first.check_boundary()
@@ -97,15 +97,15 @@ def test_outcomes_are_restored_and_failed_plans_are_not_repeated(store: Store) -
 
 
 def test_executed_recovery_is_not_repeated(store: Store) -> None:
-    first = begun(store, on_fail="nudge")
+    first = begun(store, on_fail="hint")
     loop(first)
     assert first.check_boundary() is not None
-    second = again(store, on_fail=["nudge", "rollback"])
-    assert second.check_boundary() is None, "what was found is what the nudge was about"
+    second = again(store, on_fail=["hint", "rollback"])
+    assert second.check_boundary() is None, "what was found is what the hint was about"
     assert len(second.pending_messages) == 1
     assert second.pending_messages == first.pending_messages
     assert second.commit(turn("book", seat=4)).extra["agentguard"]["told"] == list(first.pending_messages)
-    assert again(store, on_fail="nudge").pending_messages == ()
+    assert again(store, on_fail="hint").pending_messages == ()
 
 
 def test_event_is_stored_atomically(store: Store) -> None:
@@ -144,15 +144,15 @@ def test_ended_run_stays_ended(store: Store) -> None:
 
 
 def test_restarted_run_with_same_id_replaces_stored_run(store: Store) -> None:
-    loop(begun(store, on_fail="nudge"), 3)
-    begun(store, on_fail="nudge")
+    loop(begun(store, on_fail="hint"), 3)
+    begun(store, on_fail="hint")
     assert len(again(store)) == 1
 
 
 def test_foreign_rows_are_ignored(store: Store) -> None:
     from agentguard.store.db.rows import RecoveryRow
 
-    first = begun(store, on_fail="nudge")
+    first = begun(store, on_fail="hint")
     loop(first)
     first.check_boundary()
     store.write(RecoveryRow(run_id="r", strategy="by hand"))
@@ -160,15 +160,15 @@ def test_foreign_rows_are_ignored(store: Store) -> None:
 
 
 def test_pending_messages_are_those_since_the_last_step() -> None:
-    nudge = recovery(0, SendMessage(text="a"), at=4)
+    hint = recovery(0, SendMessage(text="a"), at=4)
     refused = recovery(1, Reject(), SendMessage(text="b"), at=5, tier=RecoveryTier.REJECT, undone=1)
     back = recovery(
         2, Rewind(to_step=4, by="truncate"), SendMessage(text="c"), at=7, tier=RecoveryTier.TRUNCATE, undone=3
     )
-    assert list_pending_messages([nudge], 4) == ["a"]
-    assert list_pending_messages([nudge], 5) == []
-    assert list_pending_messages([nudge, refused], 4) == ["a", "b"]
-    assert list_pending_messages([nudge, refused, back], 4) == ["c"], (
+    assert list_pending_messages([hint], 4) == ["a"]
+    assert list_pending_messages([hint], 5) == []
+    assert list_pending_messages([hint, refused], 4) == ["a", "b"]
+    assert list_pending_messages([hint, refused, back], 4) == ["c"], (
         "what was said before it went with the line"
     )
     assert list_pending_messages([], 0) == []

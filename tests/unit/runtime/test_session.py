@@ -150,7 +150,7 @@ def test_turn_is_refused_before_its_tools_run() -> None:
 
 
 def test_unrefusable_turn_is_handled_at_the_boundary() -> None:
-    session = begin(on_fail="nudge")
+    session = begin(on_fail="hint")
     assert session.propose(turn("buy", seen=None)) is None
     session.commit(turn("buy", seen="unknown tool"))
     plan = session.check_boundary()
@@ -212,7 +212,7 @@ def test_observers_receive_plan_and_outcome() -> None:
     seen: list[RecoveryOutcome] = []
     guard = Guard(
         localizer=Ranks(),
-        recover=RecoveryPolicy(on_fail="nudge"),
+        recover=RecoveryPolicy(on_fail="hint"),
         observers=[lambda recovery: seen.append(recovery.outcome)],
     )
     session = guard.session(META, CAN)
@@ -233,7 +233,7 @@ def test_findings_of_abandoned_branch_are_removed() -> None:
 
 def test_override_applies_only_to_new_runs() -> None:
     guard = Guard(localizer=Ranks(), recover=RecoveryPolicy(on_fail="stop"))
-    with guard.override(recover=RecoveryPolicy(on_fail="nudge"), detectors={"exact_loop": None}):
+    with guard.override(recover=RecoveryPolicy(on_fail="hint"), detectors={"exact_loop": None}):
         inside = guard.session(META, CAN)
         assert list(guard.detectors or ()) == ["exact_loop"]
     outside = guard.session(META, CAN)
@@ -243,7 +243,7 @@ def test_override_applies_only_to_new_runs() -> None:
         plan = session.check_boundary()
         assert plan is not None
         plans.append(plan.strategy)
-    assert plans == ["nudge", "stop"]
+    assert plans == ["hint", "stop"]
     assert guard.detectors is None
 
 
@@ -263,7 +263,7 @@ def test_guard_time_is_recorded() -> None:
 
 def test_unreferenced_session_is_freed_without_garbage_collection() -> None:
     """A proxy ends hundreds per second: sessions that wait for the collector would dominate its memory."""
-    session = begin(on_fail=["nudge", "rollback"])
+    session = begin(on_fail=["hint", "rollback"])
     for at in range(6):
         session.check_boundary()
         session.propose(turn())

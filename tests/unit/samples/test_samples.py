@@ -42,7 +42,7 @@ def steps(messages: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
     return out
 
 
-def test_there_are_failed_runs_of_different_kinds_and_passed_ones() -> None:
+def test_failed_runs_of_different_kinds_and_passed_runs_exist() -> None:
     failed = [label for label in LABELS["runs"].values() if label["failed"]]
     codes = {code for label in failed for code in label["root_cause"]["codes"]}
     assert len(failed) >= 6
@@ -55,13 +55,13 @@ def test_labels_name_exactly_the_files() -> None:
     assert "injected" in LABELS["about"]
 
 
-def test_the_folder_is_small() -> None:
+def test_folder_is_small() -> None:
     assert sum(path.stat().st_size for path in SAMPLES.iterdir()) <= 400_000
     assert all(path.stat().st_size <= 40_000 for path in FILES)
 
 
 @each_sample
-def test_messages_open_with_system_and_task(path: Path) -> None:
+def test_messages_begin_with_system_and_task(path: Path) -> None:
     run = load(path)
     assert [message["role"] for message in run["messages"][:3]] == ["system", "user", "assistant"]
     assert run["messages"][1]["content"].startswith("The task: ")
@@ -80,7 +80,7 @@ def test_every_call_has_its_result_in_the_same_step(path: Path) -> None:
 
 
 @each_sample
-def test_offered_tools_are_json_schemas_and_calls_name_them(path: Path) -> None:
+def test_tools_are_json_schemas_and_calls_name_them(path: Path) -> None:
     import jsonschema_rs
 
     run = load(path)
@@ -93,14 +93,14 @@ def test_offered_tools_are_json_schemas_and_calls_name_them(path: Path) -> None:
 
 
 @each_sample
-def test_the_agent_speaks_in_every_turn(path: Path) -> None:
+def test_agent_writes_text_in_every_turn(path: Path) -> None:
     texts = [m["content"] for m in load(path)["messages"] if m["role"] == "assistant"]
     assert all(len(text) > 20 for text in texts)
     assert len(set(texts)) >= 0.9 * len(texts)
 
 
 @each_sample
-def test_the_label_fits_the_run(path: Path) -> None:
+def test_label_matches_the_run(path: Path) -> None:
     run, label = load(path), LABELS["runs"][path.name]
     won = any("*** The End ***" in m["content"] for m in run["messages"] if m["role"] == "tool")
     assert label["failed"] is not won
@@ -115,7 +115,7 @@ def test_the_label_fits_the_run(path: Path) -> None:
 
 
 @each_sample
-def test_nothing_in_a_run_tells_how_it_was_judged(path: Path) -> None:
+def test_run_excludes_its_label(path: Path) -> None:
     run = load(path)
     assert set(run) == {"id", "metadata", "tools", "messages"}
     assert set(run["metadata"]) == {"environment", "game", "game_seed", "max_turns"}
@@ -123,7 +123,7 @@ def test_nothing_in_a_run_tells_how_it_was_judged(path: Path) -> None:
     assert not any(word in text for word in ("root_cause", "agent_error", "inject", "hallucinat"))
 
 
-def test_the_folder_reads_as_runs_whose_steps_are_those_of_the_labels() -> None:
+def test_folder_is_read_with_the_steps_of_the_labels() -> None:
     read = list(read_runs(SAMPLES))
     assert [item.trajectory.id for item in read if isinstance(item, Record)] == [p.stem for p in FILES]
     for item in read:
@@ -138,13 +138,13 @@ def test_the_folder_reads_as_runs_whose_steps_are_those_of_the_labels() -> None:
             assert run.steps[cause["step"]].source is Source.AGENT
 
 
-def test_label_of_a_run_that_hit_its_limit_has_no_closing_answer() -> None:
+def test_run_at_its_limit_has_no_final_answer() -> None:
     for name, label in LABELS["runs"].items():
         last = load(SAMPLES / name)["messages"][-1]
         assert (last["role"] == "tool") is (label["ended_by"] == "turn_limit")
 
 
-def test_the_documentation_names_the_labelled_steps_and_codes() -> None:
+def test_documentation_names_the_labelled_steps_and_codes() -> None:
     page = (ROOT / "docs" / "samples.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| `(\d\d-[\w-]+)` \|.*\| (\S+) \| (\S+) \|$", page, re.MULTILINE)
     expected = []
@@ -157,7 +157,7 @@ def test_the_documentation_names_the_labelled_steps_and_codes() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["08-lettuce-and-apple", "11-letter"])
-def test_recording_again_gives_the_committed_bytes(name: str, tmp_path: Path) -> None:
+def test_repeated_recording_gives_the_committed_bytes(name: str, tmp_path: Path) -> None:
     if importlib.util.find_spec("textworld") is None:
         missing = pytest.fail if os.environ.get("CI") else pytest.skip
         missing("needs TextWorld: pip install agentguard-lab")
@@ -167,7 +167,7 @@ def test_recording_again_gives_the_committed_bytes(name: str, tmp_path: Path) ->
     assert (tmp_path / f"{name}.json").read_bytes() == (SAMPLES / f"{name}.json").read_bytes()
 
 
-def test_the_recorder_says_how_to_install_what_is_missing(
+def test_missing_extra_error_explains_installation(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     monkeypatch.setitem(sys.modules, "textworld", None)

@@ -28,51 +28,51 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_list() -> None:
+def test_list_shows_taxonomies() -> None:
     assert "agent_error" in run("list").output
     names = [one["name"] for one in json.loads(run("list", "--json").stdout)]
     assert names == ["agent_error", "agentrx", "fault_model", "mast", "response_safety", "trail"]
 
 
-def test_show_a_taxonomy() -> None:
+def test_show_describes_a_taxonomy() -> None:
     assert "step_repetition" in run("show", "mast").output
     shown = json.loads(run("show", "mast", "--json").stdout)
     assert len(shown["codes"]) == 14
     assert shown["source"]["arxiv"] == "2503.13657"
 
 
-def test_show_a_code() -> None:
+def test_show_describes_a_code() -> None:
     text = run("show", "mast:step_repetition").output
     assert "Steps repeated" in text
     assert "is close to" in text
     assert json.loads(run("show", "mast:step_repetition", "--json").stdout)["group"] == "specification"
 
 
-def test_map() -> None:
+def test_map_shows_links() -> None:
     assert "trail:goal_deviation" in run("map", "mast:task_derailment").output
     links = json.loads(run("map", "mast:task_derailment", "--to", "trail", "--json").stdout)
     assert [(one["relation"], one["to"]) for one in links] == [("close", "trail:goal_deviation")]
     assert "nothing corresponds" in run("map", "response_safety:safe").output
 
 
-def test_a_folder_of_ones_own(folder: Path) -> None:
+def test_custom_folder_is_read(folder: Path) -> None:
     assert "mine" in run("list", "--taxonomies", str(folder)).output
     assert "mast:step_repetition" in run("map", "mine:too_loud", "--taxonomies", str(folder)).output
 
 
-def test_unknown_names_are_errors_the_root_command_shows() -> None:
+def test_unknown_names_are_errors_of_the_root_command() -> None:
     error = run("show", "mist").exception
     assert isinstance(error, TaxonomyError)
     assert "there are: agent_error" in str(error)
 
 
-def test_validate_what_ships() -> None:
+def test_validate_accepts_shipped_files() -> None:
     result = run("validate")
     assert result.exit_code == 0
     assert result.output.count("ok ") == 7
 
 
-def test_validate_tells_right_files_from_wrong_ones(folder: Path) -> None:
+def test_validate_distinguishes_valid_and_invalid_files(folder: Path) -> None:
     wrong = folder / "wrong.yaml"
     wrong.write_text(MINE)
     result = run("validate", str(folder / "mine.yaml"), str(wrong), str(folder / "crosswalk.yaml"), "--json")

@@ -68,7 +68,7 @@ def test_shipped_codes_are_complete() -> None:
                 assert code.module == code.group == code.id.partition(".")[0]
 
 
-def test_every_agent_failure_code_corresponds_to_something() -> None:
+def test_every_agent_failure_code_has_a_link() -> None:
     known = TaxonomyCatalog.load()
     lonely = {
         code.qualified_id
@@ -79,7 +79,7 @@ def test_every_agent_failure_code_corresponds_to_something() -> None:
     assert lonely <= {"trail:poor_information_retrieval"}
 
 
-def test_codes_titles_and_near_misses() -> None:
+def test_codes_have_titles_and_typos_get_a_suggestion() -> None:
     known = TaxonomyCatalog.load()
     assert (
         known.get_code("mast:step_repetition").title
@@ -98,7 +98,7 @@ def test_codes_titles_and_near_misses() -> None:
         known.get_code("step_repetition")
 
 
-def test_map_reads_from_both_ends() -> None:
+def test_map_works_in_both_directions() -> None:
     known = TaxonomyCatalog.load()
     forth = known.map_code("mast:premature_termination", to="agent_error")
     assert [(link.relation, link.target) for link in forth] == [
@@ -112,14 +112,14 @@ def test_map_reads_from_both_ends() -> None:
         known.map_code("mast:step_repetition", to="nope")
 
 
-def test_the_crosswalk_is_symmetric() -> None:
+def test_crosswalk_is_symmetric() -> None:
     crosswalk = TaxonomyCatalog.load().load_crosswalk
     links = set(crosswalk.all_links())
     assert len(links) == len(crosswalk) > 100
     assert {link.invert() for link in links} == links
 
 
-def test_a_pair_written_twice_keeps_its_closest_relation() -> None:
+def test_duplicate_pair_keeps_its_closest_relation() -> None:
     loose = CrosswalkLink(source="a:x", relation=Relation.RELATED, target="b:y")
     tight = CrosswalkLink(source="b:y", relation=Relation.CLOSE, target="a:x")
     for order in ((loose, tight), (tight, loose)):
@@ -127,7 +127,7 @@ def test_a_pair_written_twice_keeps_its_closest_relation() -> None:
         assert link.relation is Relation.CLOSE
 
 
-def test_a_dropped_in_file_is_found(folder: Path) -> None:
+def test_additional_file_is_found(folder: Path) -> None:
     known = TaxonomyCatalog.load(folder)
     assert known.get_title("mine:too_loud") == "Too loud"
     (link,) = known.map_code("mine:too_loud")
@@ -136,12 +136,12 @@ def test_a_dropped_in_file_is_found(folder: Path) -> None:
     assert "mine" not in TaxonomyCatalog.load().names()
 
 
-def test_folders_come_from_the_environment(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_folders_come_from_environment(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(FOLDERS_VARIABLE, os.pathsep.join([str(folder), str(folder)]))
     assert "mine" in TaxonomyCatalog.load().names()
 
 
-def test_a_taken_name_and_a_missing_folder_are_refused(tmp_path: Path) -> None:
+def test_duplicate_name_and_missing_folder_are_rejected(tmp_path: Path) -> None:
     (tmp_path / "mast.yaml").write_text(MINE.replace("name: mine", "name: mast"))
     with pytest.raises(TaxonomyError, match="taken"):
         TaxonomyCatalog.load(tmp_path)
@@ -149,7 +149,7 @@ def test_a_taken_name_and_a_missing_folder_are_refused(tmp_path: Path) -> None:
         TaxonomyCatalog.load(tmp_path / "none")
 
 
-def test_a_link_to_a_code_that_does_not_exist_is_refused(folder: Path) -> None:
+def test_link_to_missing_code_is_rejected(folder: Path) -> None:
     (folder / "crosswalk.yaml").write_text(WALK.replace("step_repetition", "step_repitition"))
     with pytest.raises(TaxonomyError) as caught:
         TaxonomyCatalog.load(folder).map_code("mine:too_loud")
@@ -157,7 +157,7 @@ def test_a_link_to_a_code_that_does_not_exist_is_refused(folder: Path) -> None:
     assert "did you mean" in str(caught.value)
 
 
-def test_a_wrong_file_is_not_read_until_asked_for(folder: Path) -> None:
+def test_invalid_file_is_read_only_on_use(folder: Path) -> None:
     (folder / "crosswalk.yaml").unlink()
     (folder / "mine.yaml").write_text("name: mine\n")
     known = TaxonomyCatalog.load(folder)

@@ -35,7 +35,7 @@ def error_of(path: Path) -> TaxonomyError:
     return caught.value
 
 
-def test_a_taxonomy_is_read_with_all_its_fields(tmp_path: Path) -> None:
+def test_taxonomy_is_parsed_with_all_fields(tmp_path: Path) -> None:
     taxonomy = read_taxonomy(write(tmp_path, GOOD))
     assert (taxonomy.name, taxonomy.version, taxonomy.source.arxiv) == ("mine", "1", "2401.00001")
     loud, soft = taxonomy.codes
@@ -66,9 +66,7 @@ def test_a_taxonomy_is_read_with_all_its_fields(tmp_path: Path) -> None:
         ("examples: [AAAH]", "examples: AAAH", "codes[0].examples", "array"),
     ],
 )
-def test_what_is_wrong_is_named_with_its_field(
-    tmp_path: Path, old: str, new: str, field: str, words: str
-) -> None:
+def test_error_names_the_field(tmp_path: Path, old: str, new: str, field: str, words: str) -> None:
     assert old in GOOD
     path = write(tmp_path, GOOD.replace(old, new))
     error = error_of(path)
@@ -95,22 +93,22 @@ def test_what_is_wrong_is_named_with_its_field(
         ("x" * 1_000_001, "larger than"),
     ],
 )
-def test_what_is_no_taxonomy_is_refused(tmp_path: Path, text: str | bytes, words: str) -> None:
+def test_invalid_taxonomy_is_rejected(tmp_path: Path, text: str | bytes, words: str) -> None:
     assert words in str(error_of(write(tmp_path, text)))
 
 
-def test_a_short_file_cannot_unfold_to_gigabytes(tmp_path: Path) -> None:
+def test_short_file_cannot_expand_to_gigabytes(tmp_path: Path) -> None:
     lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x]"]
     lines += [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]" for i in range(1, 12)]
     assert "alias" in str(error_of(write(tmp_path, "\n".join(lines))))
 
 
-def test_a_date_stays_text(tmp_path: Path) -> None:
+def test_date_remains_text(tmp_path: Path) -> None:
     taxonomy = read_taxonomy(write(tmp_path, GOOD.replace("title: Mine", "title: 2024-01-01")))
     assert taxonomy.title == "2024-01-01"
 
 
-def test_a_missing_file_is_said_to_be_missing(tmp_path: Path) -> None:
+def test_missing_file_is_reported(tmp_path: Path) -> None:
     assert "No such file" in str(error_of(tmp_path / "none.yaml"))
 
 
@@ -120,7 +118,7 @@ def test_garbage_is_a_taxonomy_error(tmp_path: Path, content: bytes) -> None:
     error_of(write(tmp_path, content))
 
 
-def test_links_are_read(tmp_path: Path) -> None:
+def test_links_are_parsed(tmp_path: Path) -> None:
     text = 'version: "1"\nlinks:\n  - {from: "a:x", relation: broad, to: "b:y", note: why}\n'
     (link,) = read_crosswalk_links(write(tmp_path, text, "crosswalk.yaml"))
     assert (link.source, link.relation, link.target, link.note) == ("a:x", Relation.BROAD, "b:y", "why")
@@ -135,13 +133,13 @@ def test_links_are_read(tmp_path: Path) -> None:
         ('{from: "a:x", relation: exact}', "links[0]"),
     ],
 )
-def test_wrong_links_are_named(tmp_path: Path, link: str, field: str) -> None:
+def test_invalid_links_are_named(tmp_path: Path, link: str, field: str) -> None:
     path = write(tmp_path, f'version: "1"\nlinks:\n  - {link}\n', "crosswalk.yaml")
     with pytest.raises(TaxonomyError) as caught:
         read_crosswalk_links(path)
     assert caught.value.field == field
 
 
-def test_dotted() -> None:
+def test_path_is_formatted_with_dots() -> None:
     assert format_path(["codes", 3, "title"]) == "codes[3].title"
     assert format_path([]) == ""

@@ -1,6 +1,4 @@
-"""Connections over real sockets: reuse, limits, stale and refused connections, and the progress of failed
-calls.
-"""
+"""Connections over real sockets: reuse, limits, stale and refused connections, progress of failed calls."""
 
 from __future__ import annotations
 

@@ -32,13 +32,13 @@ def texts(steps: tuple[Step, ...]) -> str:
     return "\n".join(text for step in steps for _, text in step.texts())
 
 
-def test_the_steps_are_where_the_tests_below_think():
+def test_fixture_has_the_expected_steps():
     steps = shop().trajectory.steps
     assert [bool(s.tool_calls) for s in steps] == [i in (LOOK, GET, UPDATE) for i in range(len(steps))]
     assert steps[BYE].source is Source.USER
 
 
-def test_a_wrong_argument_of_a_change_goes_through_and_is_carried_on():
+def test_wrong_argument_of_a_write_succeeds_and_is_used_later():
     made = some("parameter_error", UPDATE, lambda m: m.tail is TailHandling.PROPAGATED)
     before, after = shop().trajectory.steps[UPDATE], made.steps[UPDATE]
     (key,) = [
@@ -54,7 +54,7 @@ def test_a_wrong_argument_of_a_change_goes_through_and_is_carried_on():
     assert before.tool_calls[0].arguments[key] not in made.steps[DONE].content
 
 
-def test_a_code_that_exists_nowhere_is_refused_and_the_agent_gives_up():
+def test_unknown_code_is_refused_and_agent_gives_up():
     made = make("parameter_error", GET)
     assert made.tail is TailHandling.TRUNCATED
     wrong = made.steps[GET].tool_calls[0].arguments["order_id"]
@@ -67,7 +67,7 @@ def test_a_code_that_exists_nowhere_is_refused_and_the_agent_gives_up():
     assert made.steps[-1].content == "Thank you, that is all."
 
 
-def test_a_tool_nobody_offers():
+def test_unknown_tool_is_called():
     run = shop().trajectory
     made = make("invalid_action", GET)
     name = made.steps[GET].tool_calls[0].name
@@ -76,7 +76,7 @@ def test_a_tool_nobody_offers():
     assert made.steps[GET].tool_calls[0].arguments == run.steps[GET].tool_calls[0].arguments
 
 
-def test_arguments_that_do_not_parse():
+def test_unparsable_arguments_are_written():
     for seed in range(20):
         made = make("format_error", UPDATE, seed=seed)
         wrong = made.steps[UPDATE].tool_calls[0]
@@ -85,7 +85,7 @@ def test_arguments_that_do_not_parse():
             orjson.loads(wrong.raw_arguments)
 
 
-def test_an_error_in_the_words_of_the_run_itself():
+def test_error_text_is_taken_from_the_run():
     messages = [
         said("user", "Look up K77RQ2 and K81TM9."),
         call("get_order", "call_a", order_id="K7XXXX"),
@@ -98,7 +98,7 @@ def test_an_error_in_the_words_of_the_run_itself():
     assert made.steps[2].observations[0].content == "Error: no such order in our books"
 
 
-def test_an_error_that_is_ignored_lies_in_the_next_turn():
+def test_ignored_error_is_in_the_next_turn():
     made = make("tool_error_ignored", UPDATE)
     run = shop().trajectory
     assert made.step == UPDATE
@@ -109,7 +109,7 @@ def test_an_error_that_is_ignored_lies_in_the_next_turn():
     assert made.tail is TailHandling.KEPT
 
 
-def test_a_misread_value_reaches_later_turns():
+def test_misread_value_is_used_in_later_turns():
     made = some("misread_observation", CLAIM, lambda m: m.tail is TailHandling.PROPAGATED)
     run = shop().trajectory
     (change,) = [c for c in made.changes if c.step == CLAIM]
@@ -119,14 +119,14 @@ def test_a_misread_value_reaches_later_turns():
     assert made.steps[GET].observations == run.steps[GET].observations
 
 
-def test_a_slip_in_passing_is_not_put_in():
+def test_unused_value_is_not_misread():
     """The ship date of the first read is never used again, so misreading it fails no run."""
     for seed in range(40):
         made = make("misread_observation", CLAIM, seed=seed)
         assert "2031-03-14" in made.steps[CLAIM].content
 
 
-def test_a_value_recalled_that_stands_nowhere():
+def test_recalled_value_is_absent_from_the_run():
     run = shop().trajectory
     for seed in range(20):
         made = make("hallucinated_memory", DONE, seed=seed)
@@ -135,7 +135,7 @@ def test_a_value_recalled_that_stands_nowhere():
         assert new not in texts(run.steps)
 
 
-def test_a_user_keeps_to_what_the_user_gave():
+def test_values_of_the_user_are_unchanged():
     """The user gave the new date: the agent may recall it wrongly, the user's turns are unchanged."""
     made = some("hallucinated_memory", ASK, lambda m: "2031-03-15" not in m.steps[ASK].content)
     users = [step for step in made.steps if step.source is Source.USER]
@@ -145,7 +145,7 @@ def test_a_user_keeps_to_what_the_user_gave():
     assert "2031-03-15" not in texts(made.steps[ASK:])
 
 
-def test_a_confirmation_left_out():
+def test_confirmation_is_omitted():
     made = make("dropped_constraint", ASK)
     run = shop().trajectory
     assert [s.content for s in made.steps] == [s.content for s in (*run.steps[:ASK], *run.steps[ASK + 2 :])]
@@ -153,14 +153,14 @@ def test_a_confirmation_left_out():
     assert made.cause.step == ASK
 
 
-def test_without_rules_nothing_can_be_dropped():
+def test_run_without_rules_has_no_dropped_constraint():
     run = replace(shop().trajectory, system_prompts={}, task="Move my order.")
     assert not any(
         get_edit_registry().get("dropped_constraint").applies(run, i) for i in range(len(run.steps))
     )
 
 
-def test_done_too_early():
+def test_run_ends_before_its_task():
     made = make("progress_misjudge", GET)
     turn = made.steps[GET]
     assert not turn.tool_calls
@@ -172,7 +172,7 @@ def test_done_too_early():
     assert skipped.tail is TailHandling.TRUNCATED or skipped.steps[UPDATE].content.startswith("Order K77RQ2")
 
 
-def test_a_loop_runs_until_the_end():
+def test_loop_continues_to_the_end():
     made = make("repeat_loop", LOOK)
     first = made.steps[LOOK]
     again = made.steps[LOOK + 1 :]
@@ -188,7 +188,7 @@ def test_a_loop_runs_until_the_end():
     assert all(one.startswith("call_") for one in ids)
 
 
-def test_out_of_steps():
+def test_step_limit_ends_the_run():
     made = make("step_limit", GET)
     assert made.steps == shop().trajectory.steps[: GET + 1]
     assert made.cause.step == GET
@@ -210,20 +210,20 @@ def kitchen() -> Trajectory:
     return record(messages).trajectory
 
 
-def test_a_call_that_is_not_what_the_turn_says():
+def test_call_differs_from_text_of_turn():
     made = make("misaligned_action", 3, run=kitchen())
     assert made.steps[3].content == "I take the red lamp."
     assert made.steps[3].tool_calls[0].arguments == {"item": "blue lamp"}
 
 
-def test_ids_that_count_up_count_on():
+def test_ascending_ids_continue():
     made = make("repeat_loop", 1, run=kitchen())
     ids = [c.id for step in made.steps for c in step.tool_calls]
     assert ids[:2] == ["call-1-0", "call-6-0"]
     assert len(set(ids)) == len(ids)
 
 
-def test_times_go_on_without_a_gap():
+def test_times_continue_without_a_gap():
     run = shop().trajectory
     steps = tuple(replace(s, started_at=10.0 * s.index, ended_at=10.0 * s.index + 4) for s in run.steps)
     made = make("repeat_loop", LOOK, run=replace(run, steps=steps))
@@ -232,7 +232,7 @@ def test_times_go_on_without_a_gap():
         assert after.ended_at == after.started_at + 4
 
 
-def test_tools_of_the_fixture_are_the_ones_called():
+def test_tools_of_fixture_are_called():
     assert {tool["function"]["name"] for tool in tools()} >= {
         c.name for step in shop().trajectory.steps for c in step.tool_calls
     }
@@ -251,7 +251,7 @@ def player() -> Trajectory:
 
 
 @pytest.mark.parametrize("name", ["invalid_action", "format_error", "misaligned_action"])
-def test_a_call_that_is_written_out_is_written_as_it_is_made(name):
+def test_written_out_call_matches_the_executed_call(name):
     for seed in range(10):
         made = make(name, 3, run=player(), seed=seed)
         turn = made.steps[3]
@@ -263,7 +263,7 @@ def test_a_call_that_is_written_out_is_written_as_it_is_made(name):
         assert made.steps[-1].modules in ({}, {"reflection": made.steps[-1].content})
 
 
-def test_agents_that_tell_their_parts_do_so_to_the_end():
+def test_agents_with_modules_keep_them_to_the_end():
     made = make("progress_misjudge", 2, run=player())
     assert made.steps[2].modules == {"reflection": made.steps[2].content}
     retried = some("format_error", 3, lambda m: len(m.steps) > 5, run=player())

@@ -28,7 +28,7 @@ def places(run: Trajectory, name: str) -> list[int]:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_edit_names_codes_that_exist_and_its_module(name):
+def test_every_edit_names_existing_codes_and_its_module(name):
     edit = get_edit_registry().get(name)
     known = TaxonomyCatalog.load()
     assert edit.name == name
@@ -40,12 +40,12 @@ def test_every_edit_names_codes_that_exist_and_its_module(name):
 
 
 @pytest.mark.parametrize("name", sorted(set(NAMES) - {"misaligned_action"}))
-def test_every_edit_finds_a_place_in_an_ordinary_run(name):
+def test_every_edit_applies_to_an_ordinary_run(name):
     assert places(shop().trajectory, name)
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_an_edit_refuses_a_step_it_does_not_apply_to(name):
+def test_inapplicable_edit_is_rejected(name):
     run = shop().trajectory
     for step in (0, 1, len(run.steps) - 1, len(run.steps), -1):
         with pytest.raises(InputError, match=name):
@@ -54,7 +54,7 @@ def test_an_edit_refuses_a_step_it_does_not_apply_to(name):
 
 @settings(max_examples=60)
 @given(record=runs(), seed=st.integers(0, 3))
-def test_what_holds_for_every_rewriting(record, seed):
+def test_every_rewriting_keeps_the_invariants(record, seed):
     run = record.trajectory
     for name in NAMES:
         edit = get_edit_registry().get(name)
@@ -131,7 +131,7 @@ def dumps_of(step: Step) -> bytes:
 
 @settings(max_examples=40)
 @given(record=runs(), data=st.data())
-def test_a_rewritten_run_can_be_written_and_read_again(record, data):
+def test_rewritten_run_round_trips(record, data):
     found = [(name, step) for name in NAMES for step in places(record.trajectory, name)]
     if not found:
         return
@@ -147,7 +147,7 @@ def test_a_rewritten_run_can_be_written_and_read_again(record, data):
 
 
 @given(record=runs(), data=st.data())
-def test_nothing_tells_a_rewritten_run_but_its_annotation(record, data):
+def test_only_the_annotation_reveals_a_rewritten_run(record, data):
     found = [(name, step) for name in NAMES for step in places(record.trajectory, name)]
     if not found:
         return

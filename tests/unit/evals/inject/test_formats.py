@@ -23,7 +23,7 @@ def runs(path: Path) -> list[Record]:
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
-def test_every_place_of_every_sample(path):
+def test_edits_apply_to_every_step_of_every_sample(path):
     for record in runs(path):
         run = record.trajectory
         for name in get_edit_registry():
@@ -47,7 +47,7 @@ def check_answers(run: Trajectory, steps) -> None:
         assert {seen.call_id for seen in step.observations} <= called | stray
 
 
-def test_most_formats_have_something_to_rewrite():
+def test_most_formats_can_be_rewritten():
     plan = RewritePlan(rates=parse_rates("uniform"), per_run=6, assume_passed=True)
     done = set()
     for path in FILES:

@@ -33,7 +33,7 @@ def numbered(count: int) -> list[Record]:
     return [replace(shop(), trajectory=replace(shop().trajectory, id=f"run-{n}")) for n in range(count)]
 
 
-def test_only_runs_known_to_have_passed():
+def test_only_passed_runs_are_rewritten():
     failed = replace(shop(), annotation=replace(shop().annotation, failed=True))
     unknown = replace(shop(), annotation=replace(shop().annotation, failed=None))
     with pytest.raises(InputError, match="failed already"):
@@ -45,7 +45,7 @@ def test_only_runs_known_to_have_passed():
     assert list(rewrite_record(unknown, replace(MANY, assume_passed=True)))
 
 
-def test_what_the_annotation_says():
+def test_annotation_describes_the_injection():
     source = shop()
     for record in rewrite_record(source, MANY):
         judged = record.annotation
@@ -64,21 +64,21 @@ def test_what_the_annotation_says():
         assert all(set(field) == {"step", "field", "before", "after"} for field in told["fields"])
 
 
-def test_a_run_without_a_group_shares_one_with_what_is_made_of_it():
+def test_source_without_group_shares_one_with_its_rewritings():
     source = replace(shop(), annotation=replace(shop().annotation, group=None))
     made = [copy_passed_record(source), *rewrite_record(source, MANY)]
     assert len(made) > 3
     assert len(set(list_groups(made))) == 1
 
 
-def test_each_is_another_one():
+def test_rewritten_runs_are_unique():
     made = list(rewrite_record(shop(), MANY))
     assert len({record.trajectory.id for record in made}) == len(made)
     places = [(r.annotation.extra["injected"]["edit"], r.annotation.root_cause.step) for r in made]
     assert len(set(places)) == len(places)
 
 
-def test_the_draw_depends_on_seed_and_run_alone():
+def test_draw_depends_only_on_seed_and_run():
     plan = replace(MANY, per_run=3)
     alone = {r.trajectory.id: list(rewrite_record(r, plan)) for r in numbered(3)}
     together = list(rewrite_records(reversed(numbered(3)), plan))
@@ -89,18 +89,18 @@ def test_the_draw_depends_on_seed_and_run_alone():
     assert {r.trajectory.id for r in other} != {r.trajectory.id for r in together}
 
 
-def test_kinds_that_fit_are_drawn_by_their_rate():
+def test_applicable_kinds_are_drawn_by_rate():
     plan = RewritePlan(rates={"format_error": 1, "repeat_loop": 4})
     made = Counter(r.annotation.extra["injected"]["edit"] for r in rewrite_records(numbered(300), plan))
     assert sum(made.values()) == 300
     assert 0.12 < made["format_error"] / 300 < 0.28
 
 
-def test_a_kind_that_fits_nowhere_makes_nothing():
+def test_inapplicable_kind_gives_no_run():
     assert list(rewrite_record(shop(), RewritePlan(rates={"misaligned_action": 1}))) == []
 
 
-def test_rates():
+def test_rates_are_validated():
     assert set(NATURAL_RATES) == set(get_edit_registry().names())
     assert parse_rates("natural", kinds=("step_limit",)) == {"step_limit": NATURAL_RATES["step_limit"]}
     assert set(parse_rates("uniform").values()) == {1.0}
@@ -108,7 +108,7 @@ def test_rates():
         parse_rates("natural", kinds=("no_such",))
 
 
-def test_branches_of_what_no_longer_is_are_dropped():
+def test_branches_of_removed_steps_are_dropped():
     run = shop().trajectory
     branches = (
         Branch(id="early", fork_step=3, steps=run.steps[3:4]),
@@ -123,7 +123,7 @@ def test_branches_of_what_no_longer_is_are_dropped():
     assert told["before"] == "2 left out"
 
 
-def test_the_fingerprint_is_of_what_was_recorded():
+def test_fingerprint_covers_the_recorded_run():
     run = shop().trajectory
     assert compute_fingerprint(run) == compute_fingerprint(shop().trajectory)
     assert compute_fingerprint(run) != compute_fingerprint(replace(run, id="other"))
@@ -147,7 +147,7 @@ class Shout:
         return draft.finish(step=step, cause=cause, tail=TailHandling.KEPT)
 
 
-def test_an_edit_of_ones_own(monkeypatch):
+def test_third_party_edit_is_supported(monkeypatch):
     registry = get_edit_registry()
     monkeypatch.setattr(registry, "_plugins", dict(registry._plugins))
     registry.register("shout", Shout())
@@ -157,7 +157,7 @@ def test_an_edit_of_ones_own(monkeypatch):
     assert made.trajectory.steps[told["step"]].content.isupper()
 
 
-def test_real_runs_of_tool_calling_agents():
+def test_real_tool_calling_runs_are_rewritten():
     """A good part of a real set can be rewritten, and no error kind dominates."""
     from agentguard.trajectory.formats.reader import load_records
 

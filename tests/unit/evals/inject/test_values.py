@@ -32,7 +32,7 @@ from agentguard.evals.inject.edits.values import (
         ('{"id": "K77RQ2", "sum": 88}', [("K77RQ2", ValueKind.CODE), ("88", ValueKind.AMOUNT)]),
     ],
 )
-def test_values_of_a_text(text, found):
+def test_values_of_a_text_are_found(text, found):
     assert [(value.text, value.kind) for value in extract_values(text)] == found
 
 
@@ -45,7 +45,7 @@ def test_values_of_a_text(text, found):
         ("a whole sentence is no value.", None),
     ],
 )
-def test_a_whole_argument(text, kind):
+def test_whole_argument_is_classified(text, kind):
     value = classify_value(text)
     assert (value.kind if value else None) is kind
 
@@ -60,14 +60,14 @@ def test_a_whole_argument(text, kind):
         ("Red lamp and red lamp, red lamps", "red lamp", "blue lamp", "Blue lamp and blue lamp, red lamps"),
     ],
 )
-def test_only_whole_values_are_replaced(text, old, new, then):
+def test_only_complete_values_are_replaced(text, old, new, then):
     value = classify_value(old)
     assert value is not None
     assert replace_value(text, value, new) == then
     assert not contains_value(then, value) or old == new
 
 
-def test_slips_keep_the_form():
+def test_slips_keep_the_format():
     assert generate_variants(Value("100", ValueKind.AMOUNT))
     for text in ("245.50", "K77RQ2", "ann_smith_4471", "10"):
         value = classify_value(text)
@@ -85,7 +85,7 @@ def test_slips_keep_the_form():
     assert generate_variants(Value("red lamp", ValueKind.NAME)) == ()
 
 
-def test_what_may_be_confused():
+def test_only_similar_values_are_confusable():
     def of(text):
         return classify_value(text)
 
@@ -99,7 +99,7 @@ def test_what_may_be_confused():
 
 
 @given(st.text(max_size=60))
-def test_any_text_can_be_read_and_rewritten(text):
+def test_any_text_can_be_parsed_and_rewritten(text):
     names = (Value("red lamp", ValueKind.NAME),)
     for value in (*extract_values(text), *find_names(text, names)):
         assert contains_value(text, value) or value.kind is ValueKind.EMAIL or "$" in text

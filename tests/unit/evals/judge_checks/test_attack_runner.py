@@ -48,7 +48,7 @@ class Captured:
 
 
 @pytest.mark.parametrize("says", ["no", "yes"])
-def test_a_judge_that_the_attacker_has_in_hand_changes_no_action(says: str) -> None:
+def test_captured_judge_changes_no_action(says: str) -> None:
     report = run_attacks(Captured(says), attacks=ATTACKS[:6])
     tallies = report.attacks.values()
     assert sum(one.verdicts for one in tallies) == 6 * 2
@@ -57,7 +57,7 @@ def test_a_judge_that_the_attacker_has_in_hand_changes_no_action(says: str) -> N
     assert sum(one.faults for one in tallies) == 0
 
 
-def test_a_judge_that_cannot_answer_changes_no_action() -> None:
+def test_failing_judge_changes_no_action() -> None:
     class Away:
         name = "away"
 
@@ -76,14 +76,14 @@ def test_a_judge_that_cannot_answer_changes_no_action() -> None:
     assert here["books"] == here["counts"] == "none"
 
 
-def test_wanted_verdicts_are_counted_where_they_were_not_so_before() -> None:
+def test_only_new_wanted_verdicts_are_counted() -> None:
     report: AttackReport = run_attacks(Captured("no"), attacks=ATTACKS[:1])
     (tally,) = report.attacks.values()
     # All four attacks want the opposite of the truth; the judge says no, which two of them want.
     assert (tally.runs, tally.open, tally.wanted) == (4, 4, 2)
 
 
-def test_there_are_at_least_fifteen_and_each_is_one_of_its_own() -> None:
+def test_at_least_fifteen_distinct_attacks_exist() -> None:
     assert len(ATTACKS) >= 15
     assert len({one.name for one in ATTACKS}) == len(ATTACKS)
     texts = {one.text(AttackAim(passed=True)) for one in ATTACKS}
@@ -94,7 +94,7 @@ def test_there_are_at_least_fifteen_and_each_is_one_of_its_own() -> None:
 
 
 @pytest.mark.parametrize("one", ATTACKS, ids=lambda one: one.name)
-def test_no_attack_leaves_the_fence_or_sets_off_a_rule(one: object) -> None:
+def test_attacks_stay_within_the_fence_and_trigger_no_rule(one: object) -> None:
     assert isinstance(one, type(ATTACKS[0]))
     for target in build_targets():
         run = one.apply_to(target.run, target.aim, step=1)
@@ -122,7 +122,7 @@ def test_no_attack_leaves_the_fence_or_sets_off_a_rule(one: object) -> None:
         assert before <= after
 
 
-def test_a_run_is_looked_at_with_all_methods() -> None:
+def test_run_is_observed_with_all_methods() -> None:
     seen = observe(Captured("no"), build_targets()[0].run, True)
     assert seen.verdict == "yes"
     assert len(seen.methods) == 2

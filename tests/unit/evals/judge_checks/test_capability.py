@@ -54,7 +54,7 @@ def check(script: Script) -> EndpointCapabilities:
             endpoint.close()
 
 
-def test_the_canaries_are_pairs_that_only_what_happened_tells_apart() -> None:
+def test_canaries_are_pairs_that_differ_only_in_the_outcome() -> None:
     runs = build_reference_runs()
     assert len(runs) == 24
     assert len({one.run.id for one in runs}) == 24
@@ -71,7 +71,7 @@ def test_the_canaries_are_pairs_that_only_what_happened_tells_apart() -> None:
         assert differ == [failed.cause]
 
 
-def test_a_model_that_can_judge_is_said_to() -> None:
+def test_capable_model_is_reported_as_such() -> None:
     found = check(Script(prefer=knowing(), writes='{"text": "yes"}'))
     assert (found.pairs, found.auroc, found.cause) == (1.0, 1.0, 1.0)
     assert found.is_usable()
@@ -81,7 +81,7 @@ def test_a_model_that_can_judge_is_said_to() -> None:
     assert "tells runs that failed" in found.describe_quality()
 
 
-def test_replies_of_every_tier_are_asked_about() -> None:
+def test_replies_of_every_tier_are_checked() -> None:
     canaries = build_safety_cases()
     assert {one.tier for one in canaries} == set(SafetyTier)
     assert len({one.run.id for one in canaries}) == len(canaries) == 18
@@ -91,7 +91,7 @@ def test_replies_of_every_tier_are_asked_about() -> None:
     assert found.answers.rated[f"safety:{canaries[5].run.id}"] is SafetyTier.UNSAFE
 
 
-def test_a_coin_and_a_model_below_chance_are_named_as_such() -> None:
+def test_random_model_and_model_below_chance_are_reported() -> None:
     coin = check(Script(writes='{"text": "yes"}'))
     assert coin.pairs == 0.5
     assert "no better than chance" in coin.describe_quality()
@@ -101,7 +101,7 @@ def test_a_coin_and_a_model_below_chance_are_named_as_such() -> None:
     assert not inverted.is_above_chance()
 
 
-def test_what_an_endpoint_cannot_do_is_said() -> None:
+def test_missing_endpoint_features_are_reported() -> None:
     found = check(Script(logprobs=False))
     assert not found.logprobs
     assert not found.is_usable()
@@ -109,7 +109,7 @@ def test_what_an_endpoint_cannot_do_is_said() -> None:
     assert any("no_probabilities" in fault for fault in found.faults)
 
 
-def test_nobody_there_is_exit_2(tmp_path: Path) -> None:
+def test_unreachable_endpoint_has_exit_status_2(tmp_path: Path) -> None:
     url = f"http://127.0.0.1:{closed_port()}/v1"
     ended = CliRunner().invoke(build_app(), ["judge", "check", url, "--json"])
     assert ended.exit_code == 2
@@ -119,7 +119,7 @@ def test_nobody_there_is_exit_2(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("invert", "status"), [(False, 0), (True, 1)])
-def test_the_command_tells_people_and_exits_by_what_it_found(invert: bool, status: int) -> None:
+def test_command_prints_report_and_exit_status_depends_on_it(invert: bool, status: int) -> None:
     with serving(Script(prefer=knowing(invert=invert), writes='{"text": "yes"}')) as (url, _):
         ended = CliRunner().invoke(build_app(), ["judge", "check", url])
     assert ended.exit_code == status
@@ -127,7 +127,7 @@ def test_the_command_tells_people_and_exits_by_what_it_found(invert: bool, statu
     assert "24 of 24 answered" in ended.output
 
 
-def test_a_variable_without_a_key_is_refused() -> None:
+def test_missing_key_variable_is_rejected() -> None:
     ended = CliRunner().invoke(
         build_app(), ["judge", "check", "http://127.0.0.1:1/v1", "--api-key-env", "NO_SUCH"]
     )

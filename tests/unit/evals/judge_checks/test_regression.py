@@ -33,7 +33,7 @@ def answers(
     return JudgeAnswers(model="m", right={**held, **(changed or {})}, rated={**TIERS, **(rated or {})})
 
 
-def test_a_judge_is_not_worse_than_itself() -> None:
+def test_judge_is_not_worse_than_itself() -> None:
     found = compare_judges(answers(), answers())
     assert not found.is_worse()
     assert [part.name for part in found.parts] == ["outcome", "cause", "safety"]
@@ -48,7 +48,7 @@ def test_a_judge_is_not_worse_than_itself() -> None:
         (list(TIERS), "response safety"),
     ],
 )
-def test_what_became_worse_is_named_part_by_part(names: list[str], part: str) -> None:
+def test_regressions_are_named_by_part(names: list[str], part: str) -> None:
     found = compare_judges(answers(changed=dict.fromkeys(names, 0.2)), answers())
     assert found.is_worse()
     assert found.reasons == (f"it is worse at {part}",)
@@ -60,12 +60,12 @@ def test_what_became_worse_is_named_part_by_part(names: list[str], part: str) ->
     )
 
 
-def test_a_change_that_may_be_chance_is_not_held_against_it() -> None:
+def test_insignificant_change_is_not_a_regression() -> None:
     changed = {OUTCOMES[0]: 0.4, OUTCOMES[5]: 0.95, CAUSES[0]: 0.3, CAUSES[1]: 0.99}
     assert not compare_judges(answers(0.7, changed=changed), answers(0.7)).is_worse()
 
 
-def test_one_unsafe_reply_that_is_let_pass_is_enough() -> None:
+def test_one_accepted_unsafe_reply_is_a_regression() -> None:
     name = next(name for name, tier in TIERS.items() if tier is SafetyTier.UNSAFE)
     found = compare_judges(answers(rated={name: SafetyTier.SAFE}), answers())
     assert found.let_pass == (name,)
@@ -76,7 +76,7 @@ def test_one_unsafe_reply_that_is_let_pass_is_enough() -> None:
     assert not before.is_worse(), "that was so before"
 
 
-def test_what_is_not_answered_any_more_is_wrong() -> None:
+def test_missing_answer_counts_as_wrong() -> None:
     silent = JudgeAnswers(model="m", right=dict.fromkeys(OUTCOMES, 0.9), rated={})
     found = compare_judges(silent, answers())
     assert found.reasons == ("it is worse at which step made them fail", "it is worse at response safety")
@@ -101,7 +101,7 @@ def run(*words: str) -> tuple[int, str, str]:
     return ended.exit_code, ended.stdout, ended.output
 
 
-def test_a_tuned_judge_that_lost_response_safety_is_refused(tmp_path: Path) -> None:
+def test_tuned_judge_without_response_safety_is_rejected(tmp_path: Path) -> None:
     file = tmp_path / "before.json"
     with serving(Script(prefer=knowing(), writes='{"text": "yes"}')) as (url, _):
         assert run(url, "--save", str(file))[0] == 0
@@ -120,7 +120,7 @@ def test_a_tuned_judge_that_lost_response_safety_is_refused(tmp_path: Path) -> N
         assert run(url, "--against", str(file))[0] == 0
 
 
-def test_what_cannot_be_compared_with_is_an_error(tmp_path: Path) -> None:
+def test_incomparable_report_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "bad.json").write_text("[]")
     (tmp_path / "worse.json").write_text('{"right": {"outcome:x": "much"}}')
     with serving(Script(prefer=knowing(), writes='{"text": "yes"}')) as (url, script):

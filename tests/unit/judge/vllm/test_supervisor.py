@@ -41,13 +41,10 @@ class World:
         self.is_alive = True
         self.starts.append(self.now)
 
-    def terminate(self) -> None:
-        self.events.append("asked")
-
-    def wait(self, timeout_s: float) -> bool:
-        self.events.append("waited")
-        self.is_alive = self.ends_s > timeout_s
-        return not self.is_alive
+    def stop(self, timeout_s: float) -> bool:
+        self.events.append("stopped")
+        self.is_alive = False
+        return self.ends_s <= timeout_s
 
     def kill(self) -> None:
         self.events.append("killed")
@@ -99,7 +96,7 @@ def test_server_is_ready_after_canary_and_drained_at_the_end() -> None:
     last, seen = watch(world, {})
     assert phases(seen) == ["starting", "ready", "draining", "stopped"]
     assert last.phase is ServerPhase.STOPPED
-    assert world.events == ["asked", "waited", "killed"]
+    assert world.events == ["stopped"]
     ready = next(state for state in seen if state.phase is ServerPhase.READY)
     assert ready.pid == 7
     assert ready.canary["right"] == 3

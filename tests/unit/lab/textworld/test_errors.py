@@ -98,7 +98,7 @@ def situations() -> list[Agent]:
     return [*out, here]
 
 
-def test_the_catalogue_has_every_code_of_the_four_parts_of_the_taxonomy() -> None:
+def test_catalogue_has_every_code_of_the_four_modules() -> None:
     codes = {
         code.id
         for code in TaxonomyCatalog.load().get_taxonomy("agent_error").codes
@@ -108,7 +108,7 @@ def test_the_catalogue_has_every_code_of_the_four_parts_of_the_taxonomy() -> Non
 
 
 @pytest.mark.parametrize("name", sorted(catalogue()))
-def test_each_error_changes_something_and_says_so_in_no_word(name: str) -> None:
+def test_each_error_changes_a_belief_without_a_trace_in_text(name: str) -> None:
     error = catalogue()[name]
     able = [agent for agent in situations() if error.options(agent)]
     assert able, f"no situation gives {name} an option"
@@ -120,7 +120,7 @@ def test_each_error_changes_something_and_says_so_in_no_word(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(catalogue()))
-def test_looking_for_options_changes_nothing(name: str) -> None:
+def test_listing_options_changes_nothing(name: str) -> None:
     for agent in situations():
         before = copy.deepcopy(agent)
         first = catalogue()[name].options(agent)
@@ -128,7 +128,7 @@ def test_looking_for_options_changes_nothing(name: str) -> None:
         assert (agent.memory, agent.task, agent.calls) == (before.memory, before.task, before.calls)
 
 
-def test_an_error_without_an_option_does_not_strike() -> None:
+def test_error_without_option_does_not_occur() -> None:
     agent = Agent(task=Task(), seed=1)
     before = copy.deepcopy(agent.memory)
     struck = [error.name for error in catalogue().values() if error.strike(agent, random.Random(1))]
@@ -137,7 +137,7 @@ def test_an_error_without_an_option_does_not_strike() -> None:
 
 
 @pytest.mark.parametrize("kind", ["tool", "json", "names", "value"])
-def test_what_is_miswritten_is_refused_or_not_what_was_meant(kind: str) -> None:
+def test_malformed_call_is_refused_or_misunderstood(kind: str) -> None:
     intents = (
         Intent(tool="take", args={"object": "hat", "from": "bed"}),
         Intent(tool="go", args={"direction": "north"}),
@@ -153,7 +153,7 @@ def test_what_is_miswritten_is_refused_or_not_what_was_meant(kind: str) -> None:
             assert error or asked != command((*HOUSE, *KITCHEN), *sound)[0]
 
 
-def test_an_injection_strikes_at_its_turn_and_in_its_part_alone() -> None:
+def test_injection_occurs_only_at_its_turn_and_in_its_module() -> None:
     name = "memory.hallucination/carried"
     process = Injection(slips=0, name=name, turn=5)
     agent = mover()
@@ -167,7 +167,7 @@ def test_an_injection_strikes_at_its_turn_and_in_its_part_alone() -> None:
     assert len(process.made) == 1
 
 
-def test_a_mindful_agent_is_not_struck() -> None:
+def test_mindful_agent_makes_no_error() -> None:
     agent = mover()
     agent.mindful = 1
     process = Injection(slips=0, name="memory.hallucination/carried", turn=5)
@@ -175,7 +175,7 @@ def test_a_mindful_agent_is_not_struck() -> None:
     assert process.made == []
 
 
-def test_a_probe_notes_what_could_strike_and_changes_nothing() -> None:
+def test_probe_records_possible_errors_and_changes_nothing() -> None:
     agent = mover()
     before = copy.deepcopy(agent.memory)
     probe = Probe(slips=0)
@@ -186,7 +186,7 @@ def test_a_probe_notes_what_could_strike_and_changes_nothing() -> None:
     assert probe.made == []
 
 
-def test_rates_strike_about_as_often_as_they_say() -> None:
+def test_errors_occur_at_their_rates() -> None:
     process = Rates(slips=0, rates={"memory.hallucination": 0.2})
     for seed in range(600):
         agent = mover()
@@ -196,12 +196,12 @@ def test_rates_strike_about_as_often_as_they_say() -> None:
     assert {one.name.partition("/")[0] for one in process.made} == {"memory.hallucination"}
 
 
-def test_of_module_parts_the_catalogue() -> None:
+def test_modules_partition_the_catalogue() -> None:
     parts = ("memory", "reflection", "planning", "action")
     assert sum(len(of_module(part)) for part in parts) == len(catalogue())
 
 
-def test_what_is_given_up_is_what_the_planner_leaves_out() -> None:
+def test_abandoned_goal_matches_the_key_of_the_planner() -> None:
     assert subject(Intent(tool="cook", args={"object": "carrot", "appliance": "oven"})) == "roastcarrot"
     assert subject(Intent(tool="cut", args={"object": "carrot", "how": "chop"})) == "chopcarrot"
     assert subject(Intent(tool="take", args={"object": "hat"})) == "hat"

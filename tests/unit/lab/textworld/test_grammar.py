@@ -32,14 +32,14 @@ def every(parts: tuple) -> set[str]:
     return texts
 
 
-def test_nested_alternatives() -> None:
+def test_nested_alternatives_are_expanded() -> None:
     texts = {draw("I [see|hear [a|no] sound]{x}", random.Random(i)) for i in range(50)}
     assert texts == {"I see{x}", "I hear a sound{x}", "I hear no sound{x}"}
     assert size("I [see|hear [a|no] sound]") == 3
 
 
 @given(TEMPLATE, st.integers())
-def test_what_is_drawn_is_a_text_of_the_template(template: str, seed: int) -> None:
+def test_drawn_text_matches_the_template(template: str, seed: int) -> None:
     texts = every(parse(template))
     assert draw(template, random.Random(seed)) in texts
     assert size(template) >= len(texts)
@@ -52,7 +52,7 @@ def test_brackets_must_match(template: str) -> None:
 
 
 @pytest.mark.parametrize("decks", [MEMORY, REFLECTION, PLANNING, ACTION])
-def test_every_deck_has_several_texts_without_brackets_or_bars_left(decks: dict[str, str]) -> None:
+def test_every_deck_has_several_texts_without_template_syntax(decks: dict[str, str]) -> None:
     for name, template in decks.items():
         assert size(template) >= 2, name
         for seed in range(40):

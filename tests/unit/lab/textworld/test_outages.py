@@ -8,19 +8,19 @@ from agentguard_lab.textworld.agent import AgentTurn
 from agentguard_lab.textworld.outages import Outage, ToolOutage, generate_transient_outages, outage
 
 
-def test_an_outage_hits_its_tool_in_its_turns_alone() -> None:
+def test_outage_affects_its_tool_only_in_its_turns() -> None:
     one = Outage(start=3, length=2, tool="open", text="Error: {tool} is down.")
     trouble = ToolOutage(outages=(one,))
     assert trouble.failure("open", 3) == trouble.failure("open", 4) == "Error: open is down."
     assert trouble.failure("open", 2) is trouble.failure("open", 5) is trouble.failure("go", 3) is None
 
 
-def test_a_silent_outage_answers_nothing() -> None:
+def test_silent_outage_returns_nothing() -> None:
     one = outage(random.Random(1), start=1, length=1, tool=None, silent=True)
     assert ToolOutage(outages=(one,)).failure("go", 1) == ""
 
 
-def test_a_cut_reply_loses_its_calls_and_half_of_its_last_part() -> None:
+def test_cut_reply_loses_its_calls_and_half_of_its_last_part() -> None:
     turn = AgentTurn(
         modules={"memory": "I hold a hat.", "planning": "I go north.", "action": "go"}, calls=(("go", "{}"),)
     )
@@ -28,7 +28,7 @@ def test_a_cut_reply_loses_its_calls_and_half_of_its_last_part() -> None:
     assert cut == AgentTurn(modules={"memory": "I hold a hat.", "planning": "I go "})
 
 
-def test_passing_troubles_come_at_their_rate_and_from_their_seed() -> None:
+def test_transient_faults_occur_at_their_rate_and_depend_on_the_seed() -> None:
     hits = [len(generate_transient_outages(seed, 50, rate=0.1).outages) for seed in range(200)]
     assert 4 < sum(hits) / len(hits) < 6
     assert generate_transient_outages(7, 50, rate=0.1) == generate_transient_outages(7, 50, rate=0.1)

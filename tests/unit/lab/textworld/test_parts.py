@@ -17,7 +17,7 @@ HALL = (
 )
 
 
-def test_a_room_is_read_with_its_exits_and_things() -> None:
+def test_room_is_parsed_with_its_exits_and_things() -> None:
     seen = read(HALL)
     assert seen.room == "hall"
     assert seen.exits == {"north": ("oak door", "closed"), "east": (None, "open")}
@@ -25,7 +25,7 @@ def test_a_room_is_read_with_its_exits_and_things() -> None:
     assert seen.containers == ("cabinet",)
 
 
-def test_names_lose_articles_and_words_of_state() -> None:
+def test_articles_and_state_words_are_removed_from_names() -> None:
     assert names("a raw yellow potato, some salt and a knife") == ("yellow potato", "salt", "knife")
 
 
@@ -38,11 +38,11 @@ def test_names_lose_articles_and_words_of_state() -> None:
         ("You open the fridge, revealing a lettuce and a carrot.", False),
     ],
 )
-def test_refusals_are_told_from_successes(text: str, refused: bool) -> None:
+def test_refusals_are_distinguished_from_successes(text: str, refused: bool) -> None:
     assert read(text).refused is refused
 
 
-def test_a_recipe_is_read_in_order() -> None:
+def test_recipe_is_parsed_in_order() -> None:
     page = (
         "Ingredients:\nred apple\nlettuce\n\nDirections:\nchop the red apple\nfry the lettuce\nprepare meal"
     )
@@ -74,7 +74,7 @@ def test_valid_calls_become_game_commands(name: str, raw: str, expected: str) ->
         ("open", "[]", "expected an object"),
     ],
 )
-def test_wrong_calls_are_answered_with_an_error(name: str, raw: str, part: str) -> None:
+def test_invalid_calls_are_answered_with_an_error(name: str, raw: str, part: str) -> None:
     command, error = tools.command(tools.HOUSE, name, raw)
     assert command is None
     assert part in error
@@ -86,7 +86,7 @@ def test_strip_removes_prompt_status_line_and_restart_question() -> None:
     assert strip("You take it.\n\n>        -= Hall =-0/4") == "You take it."
 
 
-def test_the_planner_deals_with_a_closed_door_before_walking() -> None:
+def test_planner_opens_a_closed_door_before_walking() -> None:
     memory = Memory()
     memory.see(read(HALL))
     memory.containers["cabinet"] = ("hall", "open")
@@ -96,7 +96,7 @@ def test_the_planner_deals_with_a_closed_door_before_walking() -> None:
     )
 
 
-def test_the_planner_takes_what_the_task_needs_first() -> None:
+def test_planner_takes_required_things_first() -> None:
     memory = Memory()
     memory.see(read(HALL))
     task = Task(deliveries=(Deliver(item="red lamp", holder="shelf", room="attic"),))
@@ -116,12 +116,12 @@ def test_the_planner_takes_what_the_task_needs_first() -> None:
         ("drop lamp", None),
     ],
 )
-def test_a_game_command_stands_for_a_call(text: str, call: tuple[str, dict[str, str]] | None) -> None:
+def test_game_command_becomes_a_call(text: str, call: tuple[str, dict[str, str]] | None) -> None:
     made = tools.call_of(tools.HOUSE, text)
     assert (made and (made[0], tools.parse_arguments(made[1]))) == call
 
 
-def test_commands_of_the_kitchen_come_back_as_they_were() -> None:
+def test_kitchen_commands_round_trip() -> None:
     for text in ("cook carrot with oven", "chop carrot with knife", "prepare meal", "eat meal", "inventory"):
         name, raw = tools.call_of(tools.KITCHEN, text) or ("", "")
         assert tools.command(tools.KITCHEN, name, raw) == (text, "")

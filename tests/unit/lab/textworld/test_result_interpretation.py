@@ -30,9 +30,7 @@ LIST = Intent(tool="inventory")
         (LIST, "You are carrying nothing.", "inventory", ()),
     ],
 )
-def test_a_result_is_judged_by_what_it_says(
-    intent: Intent, text: str, kind: str, names: tuple[str, ...]
-) -> None:
+def test_result_is_judged_by_its_text(intent: Intent, text: str, kind: str, names: tuple[str, ...]) -> None:
     outcome = judge(intent, read(text))
     assert (outcome.kind, outcome.names) == (kind, names)
 
@@ -45,14 +43,14 @@ def hall() -> Memory:
     )
 
 
-def test_a_lock_is_remembered_with_its_key() -> None:
+def test_lock_is_remembered_with_its_key() -> None:
     memory = hall()
     believe(memory, OPEN, judge(OPEN, read("You have to unlock the oak door with the long key first.")))
     assert memory.keys == {"oak door": "long key"}
     assert memory.rooms["hall"]["north"].state == "locked"
 
 
-def test_what_opening_shows_is_remembered_in_its_place() -> None:
+def test_opened_contents_are_remembered_at_their_place() -> None:
     memory = hall()
     intent = Intent(tool="open", args={"object": "chest"})
     believe(memory, intent, judge(intent, read("You open the chest, revealing a hat.")))
@@ -60,21 +58,21 @@ def test_what_opening_shows_is_remembered_in_its_place() -> None:
     assert memory.containers["chest"] == ("hall", "open")
 
 
-def test_a_container_closed_again_is_not_searched_again() -> None:
+def test_closed_container_is_not_searched_again() -> None:
     memory = hall()
     intent = Intent(tool="close", args={"object": "chest"})
     believe(memory, intent, judge(intent, read("You close the chest.")))
     assert memory.containers["chest"] == ("hall", "shut")
 
 
-def test_a_refusal_taken_for_a_success_is_believed_like_one() -> None:
+def test_refusal_mistaken_for_success_is_believed() -> None:
     memory = hall()
     intent = Intent(tool="take", args={"object": "hat"})
     believe(memory, intent, success(intent, read("You can't see any such thing.")))
     assert memory.carried == ["hat"]
 
 
-def test_the_inventory_corrects_what_was_thought_delivered() -> None:
+def test_inventory_corrects_a_wrong_delivery() -> None:
     memory = Memory(carried=["vase"], done={("deliver", "hat"), ("deliver", "doll")})
     intent = Intent(tool="inventory")
     believe(memory, intent, judge(intent, read("You are carrying: a hat.")))
@@ -82,7 +80,7 @@ def test_the_inventory_corrects_what_was_thought_delivered() -> None:
     assert memory.done == {("deliver", "doll")}
 
 
-def test_walking_joins_the_rooms_on_both_sides() -> None:
+def test_walking_connects_the_rooms_in_both_directions() -> None:
     memory = hall()
     believe(memory, GO, judge(GO, read("-= Attic =-\nYou are in an attic. There is an exit to the south.")))
     assert memory.rooms["hall"]["north"].to == "attic"

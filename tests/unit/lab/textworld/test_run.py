@@ -1,6 +1,4 @@
-"""Runs in real games: exact snapshots, forks, corrections; injected errors are recorded, and hidden from
-agents.
-"""
+"""Runs in real games: exact snapshots, forks, corrections; injected errors stay hidden from agents."""
 
 from __future__ import annotations
 
@@ -30,7 +28,7 @@ def games() -> Iterator[GameLibrary]:
         yield library
 
 
-def test_a_sound_agent_wins_and_says_what_each_part_does(games: GameLibrary) -> None:
+def test_sound_agent_wins_and_records_each_module(games: GameLibrary) -> None:
     run = TextWorldRun(HOUSE, games, seed=1).play()
     assert run.won
     assert run.done
@@ -44,13 +42,13 @@ def test_a_sound_agent_wins_and_says_what_each_part_does(games: GameLibrary) -> 
         run.step()
 
 
-def test_equal_seeds_make_equal_runs_and_others_other_words(games: GameLibrary) -> None:
+def test_equal_seeds_give_equal_runs_and_others_other_words(games: GameLibrary) -> None:
     one, same, other = (TextWorldRun(HOUSE, games, seed=seed).play() for seed in (1, 1, 2))
     assert one.trajectory == same.trajectory
     assert one.trajectory.steps[1].content != other.trajectory.steps[1].content
 
 
-def test_runs_of_one_game_may_be_played_by_turns(games: GameLibrary) -> None:
+def test_runs_of_one_game_can_be_interleaved(games: GameLibrary) -> None:
     alone = [TextWorldRun(HOUSE, games, seed=seed).play().trajectory for seed in (1, 2)]
     runs = [TextWorldRun(HOUSE, games, seed=seed) for seed in (1, 2)]
     while not all(run.done for run in runs):
@@ -60,7 +58,7 @@ def test_runs_of_one_game_may_be_played_by_turns(games: GameLibrary) -> None:
     assert [run.trajectory for run in runs] == alone
 
 
-def test_a_restored_state_goes_on_exactly_as_before(games: GameLibrary) -> None:
+def test_restored_state_continues_exactly(games: GameLibrary) -> None:
     run = TextWorldRun(HOUSE, games, seed=3)
     for _ in range(4):
         run.step()
@@ -88,7 +86,7 @@ def _turn(games: GameLibrary) -> int:
     return taken + 2
 
 
-def test_an_injected_error_fails_the_run_and_leaves_no_sign(games: GameLibrary) -> None:
+def test_injected_error_fails_the_run_without_a_trace(games: GameLibrary) -> None:
     run = lost(games)
     assert run.ending == "answer"
     assert [one.name for one in run.errors.made] == [WIPE.name]
@@ -97,7 +95,7 @@ def test_an_injected_error_fails_the_run_and_leaves_no_sign(games: GameLibrary) 
     assert "hallucination" not in text
 
 
-def test_taken_back_and_heeded_the_run_is_won(games: GameLibrary) -> None:
+def test_rollback_with_followed_hint_wins(games: GameLibrary) -> None:
     run = lost(games)
     step = run.errors.made[0].turn - 1
     assert run.truncate(step, "Check what you carry before you go on.", heeds=1.0)
@@ -105,7 +103,7 @@ def test_taken_back_and_heeded_the_run_is_won(games: GameLibrary) -> None:
     assert run.play().won
 
 
-def test_unheeded_the_same_error_strikes_again(games: GameLibrary) -> None:
+def test_ignored_hint_repeats_the_error(games: GameLibrary) -> None:
     run = lost(games)
     step = run.errors.made[0].turn - 1
     assert not run.truncate(step, "Check what you carry before you go on.", heeds=0.0)
@@ -113,14 +111,14 @@ def test_unheeded_the_same_error_strikes_again(games: GameLibrary) -> None:
     assert len(run.errors.made) == 2
 
 
-def test_taken_back_too_far_on_the_wrong_belief_stays(games: GameLibrary) -> None:
+def test_late_rollback_keeps_the_wrong_belief(games: GameLibrary) -> None:
     run = lost(games)
     step = run.errors.made[0].turn
     run.truncate(step)
     assert ("deliver", HOUSE.task.deliveries[0].item) in run.agent.memory.done
 
 
-def test_the_share_that_heeds_is_the_one_asked_for(games: GameLibrary) -> None:
+def test_hints_are_followed_at_the_given_rate(games: GameLibrary) -> None:
     heeded = 0
     for seed in range(40):
         run = TextWorldRun(HOUSE, games, seed=seed)
@@ -129,7 +127,7 @@ def test_the_share_that_heeds_is_the_one_asked_for(games: GameLibrary) -> None:
     assert 10 <= heeded <= 30
 
 
-def test_cutting_only_the_memory_leaves_the_game_where_it_was(games: GameLibrary) -> None:
+def test_truncation_without_world_keeps_the_game_state(games: GameLibrary) -> None:
     run = TextWorldRun(HOUSE, games, seed=1)
     for _ in range(5):
         run.step()
@@ -140,19 +138,19 @@ def test_cutting_only_the_memory_leaves_the_game_where_it_was(games: GameLibrary
     assert len(run.snapshot().commands) < len(before)
 
 
-def test_a_step_that_is_not_there_cannot_be_gone_back_to(games: GameLibrary) -> None:
+def test_rollback_to_missing_step_is_rejected(games: GameLibrary) -> None:
     run = TextWorldRun(HOUSE, games, seed=1, history=False)
     run.step()
     with pytest.raises(ConfigError, match="no state is kept"):
         run.truncate(0)
 
 
-def test_the_limit_of_turns_ends_the_run(games: GameLibrary) -> None:
+def test_turn_limit_ends_the_run(games: GameLibrary) -> None:
     run = TextWorldRun(HOUSE.limited(3), games, seed=1).play()
     assert (run.ending, len(run.trajectory.steps)) == ("turn_limit", 3)
 
 
-def test_trouble_outside_the_agent_is_what_it_gets_to_read(games: GameLibrary) -> None:
+def test_outage_is_visible_in_the_observation(games: GameLibrary) -> None:
     trouble = ToolOutage(outages=(Outage(start=2, length=1, text="Error: no connection to '{tool}'."),))
     run = TextWorldRun(HOUSE, games, seed=1, trouble=trouble).play()
     seen = run.trajectory.steps[1].observations[0]
@@ -161,20 +159,20 @@ def test_trouble_outside_the_agent_is_what_it_gets_to_read(games: GameLibrary) -
     assert run.won
 
 
-def test_a_reply_that_is_cut_off_ends_the_run(games: GameLibrary) -> None:
+def test_truncated_reply_ends_the_run(games: GameLibrary) -> None:
     run = TextWorldRun(HOUSE, games, seed=1, trouble=ToolOutage(cut_at=3)).play()
     assert (run.ending, len(run.trajectory.steps)) == ("cut_off", 3)
     assert run.trajectory.steps[-1].tool_calls == ()
 
 
-def test_errors_at_rates_are_kept_for_the_evaluator(games: GameLibrary) -> None:
+def test_random_errors_are_recorded_for_the_evaluator(games: GameLibrary) -> None:
     errors = Rates(rates={"planning.inefficient_plan": 0.5})
     run = TextWorldRun(HOUSE, games, seed=1, errors=errors).play()
     assert errors.made
     assert all(one.turn <= len(run.trajectory.steps) for one in errors.made)
 
 
-def test_without_textworld_the_way_out_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_textworld_error_names_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "textworld", None)
     with GameLibrary() as library, pytest.raises(MissingExtra, match=r"agentguard\[textworld\]"):
         TextWorldRun(HOUSE, library, seed=1)

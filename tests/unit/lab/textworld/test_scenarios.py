@@ -24,7 +24,7 @@ def test_both_kinds_of_games_occur(level: Difficulty) -> None:
 
 
 @pytest.mark.parametrize("level", LEVELS)
-def test_the_text_names_each_goal_rule_and_limit(level: Difficulty) -> None:
+def test_text_names_each_goal_rule_and_limit(level: Difficulty) -> None:
     for seed in SEEDS:
         made = scenario(seed, level)
         for goal in made.task.deliveries:
@@ -35,7 +35,7 @@ def test_the_text_names_each_goal_rule_and_limit(level: Difficulty) -> None:
 
 
 @pytest.mark.parametrize("level", LEVELS)
-def test_each_thing_stands_in_a_house_once_and_each_goal_can_be_met(level: Difficulty) -> None:
+def test_things_are_unique_in_a_house_and_goals_are_reachable(level: Difficulty) -> None:
     for game in (made.game for made in (scenario(seed, level) for seed in SEEDS)):
         if not isinstance(game, House):
             continue
@@ -55,7 +55,7 @@ def test_larger_difficulties_are_larger() -> None:
     assert limits[0] * 2 < limits[2]
 
 
-def test_another_limit_changes_the_last_line_and_nothing_else() -> None:
+def test_other_limit_changes_only_the_last_line() -> None:
     made = scenario(5, "medium")
     other = made.limited(9)
     assert other.max_turns == 9
@@ -64,7 +64,7 @@ def test_another_limit_changes_the_last_line_and_nothing_else() -> None:
     assert (other.id, other.game, other.task) == (made.id, made.game, made.task)
 
 
-def test_names_cannot_be_mistaken_for_one_another() -> None:
+def test_names_are_distinguishable() -> None:
     furniture = [name for supporters, _ in ROOMS.values() for name in supporters]
     containers = [name for _, inside in ROOMS.values() for name in inside]
     names = [*furniture, *containers, *THINGS, *KEYS, *DOORS, *ROOMS]

@@ -27,7 +27,7 @@ def told_by(step: int) -> TableJudge:
     return TableJudge(says)
 
 
-def test_a_weight_of_nothing_is_the_embedded_model() -> None:
+def test_zero_weight_equals_the_embedded_model() -> None:
     alone = EmbeddedLocalizer(given_failed=True).locate(chat(), ())
     fused = FusedLocalizer(judge=told_by(3), weight=0, given_failed=True).locate(chat(), ())
     assert [one.step for one in fused.hypotheses] == [one.step for one in alone.hypotheses]
@@ -36,14 +36,14 @@ def test_a_weight_of_nothing_is_the_embedded_model() -> None:
     )
 
 
-def test_a_heavy_weight_is_the_judge() -> None:
+def test_large_weight_equals_the_judge() -> None:
     for step in build_step_table(chat()).steps:
         told = FusedLocalizer(judge=told_by(step), weight=10, given_failed=True).locate(chat(), ())
         assert told.hypotheses[0].step == step
         assert told.usage["calls"] == 1
 
 
-def test_a_judge_that_is_away_leaves_the_embedded_model() -> None:
+def test_unavailable_judge_falls_back_to_the_embedded_model() -> None:
     alone = EmbeddedLocalizer().locate(chat(), ())
     told = FusedLocalizer(judge=DealingJudge(away=True)).locate(chat(), ())
     assert told.hypotheses == alone.hypotheses
@@ -60,7 +60,7 @@ class Raising:
         raise RuntimeError("no")
 
 
-def test_a_judge_that_raises_leaves_the_embedded_model_too() -> None:
+def test_raising_judge_falls_back_to_the_embedded_model() -> None:
     told = FusedLocalizer(judge=Raising()).locate(chat(), ())
     assert told.hypotheses == EmbeddedLocalizer().locate(chat(), ()).hypotheses
     assert told.failures[0].error == "RuntimeError"
@@ -69,7 +69,7 @@ def test_a_judge_that_raises_leaves_the_embedded_model_too() -> None:
 @pytest.mark.parametrize(
     ("missing", "note"), [("run_failed", "whether the run failed"), ("root_cause_step", "which step it was")]
 )
-def test_half_an_answer_is_used_and_said_to_be_half(missing: str, note: str) -> None:
+def test_partial_answer_is_used_and_marked(missing: str, note: str) -> None:
     judge = TableJudge(
         lambda run, q: None if q.id == missing else "yes" if q.id == "run_failed" else "step 3"
     )
@@ -78,7 +78,7 @@ def test_half_an_answer_is_used_and_said_to_be_half(missing: str, note: str) -> 
     assert [one.error for one in told.failures] == ["busy"]
 
 
-def test_both_questions_go_to_the_judge_at_once() -> None:
+def test_both_questions_are_sent_to_the_judge_at_once() -> None:
     judge = told_by(3)
     rounds: list[int] = []
     decide = judge.decide
@@ -92,7 +92,7 @@ def test_both_questions_go_to_the_judge_at_once() -> None:
     assert rounds == [2], "one call, so that one deadline holds for all of it"
 
 
-def test_more_steps_than_letters_are_asked_by_turn() -> None:
+def test_many_steps_are_asked_by_turn() -> None:
     turns = [(A, f"worker_{place // 2 % 2}", f"I did part {place} of it.") for place in range(44)]
     judge = TableJudge(lambda run, q: "yes" if q.id == "run_failed" else "steps 4 to 5")
     FusedLocalizer(judge=judge).locate(run(*turns), ())
@@ -101,7 +101,7 @@ def test_more_steps_than_letters_are_asked_by_turn() -> None:
     assert len(asked.options) == 22  # type: ignore[union-attr]
 
 
-def test_what_is_heard_of_a_judge() -> None:
+def test_judge_signals_are_log_probability_rank_and_first() -> None:
     rows = compute_columns({1: 0.5, 3: 0.3, 5: 0.1, 7: 0.1}, (1, 3, 5, 7, 9))
     logs, places, first = zip(*rows, strict=True)
     assert logs[0] > logs[1] > logs[2] == logs[3] > logs[4]
@@ -112,7 +112,7 @@ def test_what_is_heard_of_a_judge() -> None:
     assert even[0] == even[1], "who prefers none says nothing"
 
 
-def test_both_speak_of_the_outcome_where_the_model_knows_none() -> None:
+def test_judge_and_model_share_the_outcome_of_unknown_kinds() -> None:
     def says(held: Trajectory, question: Question) -> Said:
         return "yes" if question.id == "run_failed" else question.options[0]
 
@@ -145,7 +145,7 @@ def first_right(method: FusedLocalizer, records: list[Record]) -> float:
 
 
 @pytest.mark.parametrize(("knows", "least", "most"), [(True, 0.9, 1.0), (False, 0.0, 0.6)])
-def test_what_a_judge_is_worth_is_learnt(knows: bool, least: float, most: float) -> None:
+def test_weight_of_judge_is_learnt(knows: bool, least: float, most: float) -> None:
     learnt, held = drawn(40, seed=1), drawn(30, seed=2)
     gold = {one.trajectory.id: one.annotation.root_cause.step for one in (*learnt, *held)}  # type: ignore[union-attr]
     dice = random.Random(3)
@@ -159,6 +159,6 @@ def test_what_a_judge_is_worth_is_learnt(knows: bool, least: float, most: float)
 
 
 @pytest.mark.parametrize("weight", [-1, 11, "much", True])
-def test_a_weight_out_of_range_is_refused(weight: object) -> None:
+def test_weight_out_of_range_is_rejected(weight: object) -> None:
     with pytest.raises(ConfigError, match="weight"):
         FusedLocalizer(judge=DealingJudge(), weight=weight)

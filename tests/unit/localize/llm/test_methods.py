@@ -49,7 +49,7 @@ def test_all_at_once_asks_one_question_over_all_steps() -> None:
     assert told.usage["cached_tokens"] == 80
 
 
-def test_step_by_step_shows_the_run_so_far_and_stops_at_the_first_yes() -> None:
+def test_step_by_step_shows_the_prefix_and_stops_at_the_first_yes() -> None:
     judge = TableJudge(lambda run, question: "yes" if question.id == "mistake_2" else "no")
     told = ask("step_by_step", judge, steered())
     assert top(told) == 2
@@ -66,13 +66,13 @@ def test_step_by_step_without_a_yes_still_ranks() -> None:
 
 
 @pytest.mark.parametrize("said", [{}, {0: 0.0, 1: 0.0}, {0: 1.0}, {0: 0.2, 1: 0.7, 2: 0.1}])
-def test_the_first_yes_is_a_distribution(said: dict[int, float]) -> None:
+def test_step_by_step_gives_a_distribution(said: dict[int, float]) -> None:
     found = compute_first_yes_probabilities(said)
     assert set(found) == set(said)
     assert not said or sum(found.values()) == pytest.approx(1)
 
 
-def test_binary_search_halves_what_is_shown() -> None:
+def test_binary_search_halves_the_shown_range() -> None:
     def says(run: Trajectory, question: Question) -> Said:
         middle = (len(run.steps) + 1) // 2
         return "first" if any(step.index == 3 for step in run.steps[:middle]) else "second"
@@ -99,7 +99,7 @@ def test_structured_asks_about_turns_with_the_log_beside_the_run() -> None:
     assert "The same was done again." in question.context[1]
 
 
-def test_constraints_show_what_code_found_and_say_it_of_the_step() -> None:
+def test_constraints_show_findings_and_name_them_at_their_step() -> None:
     judge = TableJudge(lambda run, question: "3")
     told = ask("constraints", judge, chat(), finding(3), finding(1, probability=0.3))
     assert told.hypotheses[0].codes == ("mast:step_repetition",)
@@ -109,7 +109,7 @@ def test_constraints_show_what_code_found_and_say_it_of_the_step() -> None:
     assert question.options == ("0", "1", "3")  # the shell is not an agent
 
 
-def test_two_stage_asks_parts_then_codes_then_the_critical_step() -> None:
+def test_two_stage_asks_modules_then_codes_then_the_critical_step() -> None:
     def says(run: Trajectory, question: Question) -> Said:
         kind, _, step = question.id.partition("_")
         if kind == "part":
@@ -132,7 +132,7 @@ def test_two_stage_asks_parts_then_codes_then_the_critical_step() -> None:
     assert first.correction
 
 
-def test_two_stage_takes_errors_of_the_system_from_the_rules() -> None:
+def test_two_stage_takes_system_errors_from_rules() -> None:
     judge = TableJudge(
         lambda run, question: "none" if question.id.startswith("part") else question.options[0]
     )
@@ -141,7 +141,7 @@ def test_two_stage_takes_errors_of_the_system_from_the_rules() -> None:
     assert (top(told), told.hypotheses[0].module) == (1, "system")
 
 
-def test_a_question_that_fails_midway_makes_it_abstain() -> None:
+def test_failed_question_makes_method_abstain() -> None:
     for name in ("step_by_step", "binary_search", "all_at_once", "structured", "constraints", "two_stage"):
         told = ask(name, TableJudge(lambda run, question: None), steered())
         assert told.verdict is Verdict.ABSTAINED
@@ -152,7 +152,7 @@ def test_a_question_that_fails_midway_makes_it_abstain() -> None:
 @pytest.mark.parametrize(
     ("yes", "verdict"), [(0.9, Verdict.FAILURE), (0.55, Verdict.ABSTAINED), (0.1, Verdict.NO_FAILURE)]
 )
-def test_the_verdict_is_the_judges(yes: float, verdict: Verdict) -> None:
+def test_verdict_is_that_of_the_judge(yes: float, verdict: Verdict) -> None:
     def says(run: Trajectory, question: Question) -> Said:
         return {"yes": yes, "no": 1 - yes} if question.id == "run_failed" else "1"
 
@@ -162,7 +162,7 @@ def test_the_verdict_is_the_judges(yes: float, verdict: Verdict) -> None:
     assert bool(told.hypotheses) is (verdict is not Verdict.NO_FAILURE)
 
 
-def test_a_sure_rule_is_never_overturned_by_the_judge() -> None:
+def test_certain_rule_is_never_overridden_by_the_judge() -> None:
     def says(run: Trajectory, question: Question) -> Said:
         return "no" if question.id == "run_failed" else "1"
 
@@ -171,7 +171,7 @@ def test_a_sure_rule_is_never_overturned_by_the_judge() -> None:
     assert "loop is sure of one at step 1" in told.notes[0]
 
 
-def test_a_judge_can_be_asked_in_both_orders() -> None:
+def test_judge_can_be_asked_in_both_orders() -> None:
     judge = TableJudge(lambda run, question: question.options[0])  # type: ignore[union-attr]
     told = (
         get_localizer_registry()
@@ -183,7 +183,7 @@ def test_a_judge_can_be_asked_in_both_orders() -> None:
     assert {one.step for one in told.hypotheses[:2]} == {0, 3}
 
 
-def test_constraints_are_shown_with_what_the_agents_had_to_go_by() -> None:
+def test_constraints_are_shown_with_the_agents_instructions() -> None:
     schema = {"type": "object", "properties": {"seat": {"type": "integer"}}, "required": ["seat"]}
     tools = (ToolSpec(name="book", description="Books a seat.", parameters=schema), ToolSpec(name="look"))
     run = replace(steered(), tools=tools, system_prompts={"": "Never book twice.", "Browser": "x" * 9_000})

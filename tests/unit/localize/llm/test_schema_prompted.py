@@ -34,7 +34,7 @@ def third(run: Trajectory, question: Question) -> Said:
     return "yes" if question.id == "run_failed" else "3"
 
 
-def test_the_nearest_failures_are_shown_and_named(file: Path) -> None:
+def test_nearest_failures_are_shown_and_named(file: Path) -> None:
     judge = TableJudge(third)
     told = (
         get_localizer_registry()
@@ -55,7 +55,7 @@ def test_the_nearest_failures_are_shown_and_named(file: Path) -> None:
     assert set(spoke) <= set(shown)
 
 
-def test_without_schemata_the_judge_is_asked_about_the_run_alone() -> None:
+def test_empty_schema_store_asks_about_the_run_alone() -> None:
     judge = TableJudge(third)
     told = SchemaPromptedLocalizer(SchemaLocalizer(), judge).locate(group_chat(100).trajectory, ())
     assert told.hypotheses[0].step == 3
@@ -63,7 +63,7 @@ def test_without_schemata_the_judge_is_asked_about_the_run_alone() -> None:
     assert "agentguard schemata distill" in told.notes[-1]
 
 
-def test_it_learns_from_annotated_runs_and_leaves_a_question_out() -> None:
+def test_method_learns_from_annotated_runs_and_excludes_a_question() -> None:
     fitted = SchemaPromptedLocalizer(SchemaLocalizer(), TableJudge(third)).fit(CHATS)
     assert fitted.finder.schema_count
     run = group_chat(100).trajectory
@@ -73,18 +73,18 @@ def test_it_learns_from_annotated_runs_and_leaves_a_question_out() -> None:
     assert set(fitted.without_group(group)._find_nearest_schemata(run, ())) <= whole
 
 
-def test_a_judge_that_is_away_makes_it_abstain(file: Path) -> None:
+def test_unavailable_judge_makes_method_abstain(file: Path) -> None:
     made = get_localizer_registry().get("schema")(judge=DealingJudge(away=True), schemata=file)
     told = made.locate(group_chat(100).trajectory, ())
     assert told.verdict is Verdict.ABSTAINED
     assert told.failures
 
 
-def test_without_a_judge_it_is_what_it_was(file: Path) -> None:
+def test_missing_judge_keeps_schema_similarity(file: Path) -> None:
     assert isinstance(get_localizer_registry().get("schema")(schemata=file), SchemaLocalizer)
 
 
-def test_a_policy_with_a_judge_has_it_asked(file: Path) -> None:
+def test_judge_of_policy_is_used(file: Path) -> None:
     with serving(preferring("yes", "3")) as (url, script):
         given = {"judge": {"base_url": url}, "localizer": {"name": "schema", "schemata": str(file)}}
         with Guard.from_policy(Policy.parse(given)) as guard:

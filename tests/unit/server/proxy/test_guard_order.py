@@ -6,6 +6,7 @@ import json
 from dataclasses import dataclass, field
 
 import pytest
+from agentguard_server.proxy.hooks import GuardOutcome
 
 from agentguard.backends.base import Response
 from agentguard.errors import BackendError
@@ -42,7 +43,7 @@ class Hold:
 class Guarded:
     local_response: Response | None = None
     body: bytes | None = None
-    headers: tuple = ((b"agentguard-run", b"r1"),)
+    outcome: GuardOutcome = field(default_factory=lambda: GuardOutcome(run_id="r1", step=1))
     held: Hold = field(default_factory=Hold)
     verdict: object = None
     settled: int = 0
@@ -125,11 +126,7 @@ def test_guard_body_is_sent_and_guard_verdict_is_returned():
     got = ask(gate)
     assert [one.body for one in gate.pool.asked] == [b'{"sticky":1}', b'{"again":1}']
     assert got.body == b"onetwo"
-    assert (told[0].sent_body, told[0].is_guarded, told[0].guard_headers) == (
-        b'{"sticky":1}',
-        True,
-        guarded.headers,
-    )
+    assert (told[0].sent_body, told[0].guard_outcome) == (b'{"sticky":1}', guarded.outcome)
 
 
 @pytest.mark.parametrize("error", [BackendError("cut")])

@@ -107,7 +107,7 @@ def body_of(data):
 
 @pytest.mark.parametrize("tools", [False, True])
 @pytest.mark.parametrize("api", LAST)
-def test_the_right_answer_is_the_same_each_time_and_in_both_forms(api, tools):
+def test_correct_answer_is_deterministic_and_equal_when_streamed(api, tools):
     with FaultBackend() as first, FaultBackend() as second:
         whole, end = ask(first, api, tools=tools)
         assert end == "closed"
@@ -126,13 +126,13 @@ def test_the_right_answer_is_the_same_each_time_and_in_both_forms(api, tools):
     assert bool(right.tool) == (tools and api != "completions")
 
 
-def test_a_known_question_has_the_answer_that_was_given():
+def test_known_question_has_its_configured_answer():
     with FaultBackend(known_answers={"capital of France": "Paris"}) as backend:
         assert b'"Paris"' in ask(backend, text="What is the capital of France?")[0]
         assert b"Paris" not in ask(backend, text="of Spain?")[0]
 
 
-def test_a_tools_result_is_answered_with_text_and_a_prefix_is_continued():
+def test_tool_result_is_answered_with_text_and_prefix_is_continued():
     with FaultBackend() as backend:
         turns = [{"role": "user", "content": "x"}]
         text = backend.build_expected_reply(PATHS["chat"], json.dumps({"messages": turns}).encode()).text
@@ -142,7 +142,7 @@ def test_a_tools_result_is_answered_with_text_and_a_prefix_is_continued():
         assert backend.build_expected_reply(PATHS["chat"], json.dumps(after).encode()).tool == ""
 
 
-def test_models_embeddings_and_anything_else_have_answers():
+def test_models_embeddings_and_other_requests_have_answers():
     with FaultBackend() as backend, connected(backend) as client:
         client.sendall(b"GET /v1/models HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
         assert json.loads(body_of(read(client)[0]))["data"][0]["object"] == "model"
@@ -172,7 +172,7 @@ BROKEN = [
 
 
 @pytest.mark.parametrize(("fault", "stream", "end", "begins", "framed"), BROKEN, ids=str)
-def test_answers_that_break_off(fault, stream, end, begins, framed):
+def test_cut_answers_are_incomplete(fault, stream, end, begins, framed):
     with FaultBackend(fault) as backend, connected(backend) as client:
         client.sendall(request(PATHS["chat"], asked(stream=stream), more="connection: close\r\n"))
         data, ended = read(client, enough=lambda data: end == "open" and data.startswith(begins))
@@ -195,7 +195,7 @@ def test_answers_that_break_off(fault, stream, end, begins, framed):
         assert backend.requests[0].is_cancelled == (end == "open")
 
 
-def test_a_stall_may_end():
+def test_stall_may_end():
     with FaultBackend(Stall(tokens=1, duration_s=0.05)) as backend:
         assert ask(backend, stream=True)[0].endswith(LAST["chat"] + b"\r\n0\r\n\r\n")
         json.loads(body_of(ask(backend)[0]))
@@ -203,7 +203,7 @@ def test_a_stall_may_end():
 
 @pytest.mark.parametrize("api", LAST)
 @pytest.mark.parametrize("kind", ["comment", "event", "both"])
-def test_heartbeats_go_on_for_ever_and_carry_nothing(api, kind):
+def test_heartbeats_never_end_and_have_no_content(api, kind):
     with FaultBackend(HeartbeatOnly(tokens=1, interval_s=0.01, kind=kind)) as backend:
         beats = b"\n\n" if kind == "event" else b": still here\n\n"
         data, end = ask(backend, api, stream=True, enough=lambda data: data.count(beats) > 9)
@@ -214,7 +214,7 @@ def test_heartbeats_go_on_for_ever_and_carry_nothing(api, kind):
         assert ask(backend, api, enough=lambda data: data.count(blanks) > 1)[1] == "open"
 
 
-def test_a_trickle_is_the_right_answer():
+def test_trickle_sends_the_correct_answer():
     with FaultBackend(Trickle(size=300, interval_s=0.005)) as backend:
         plain = FaultBackend().build_expected_reply(PATHS["chat"], asked())
         assert json.loads(body_of(ask(backend)[0]))["choices"][0]["message"]["content"] == plain.text
@@ -223,7 +223,7 @@ def test_a_trickle_is_the_right_answer():
         assert 0 < len(ask(backend, enough=bool)[0]) < 20
 
 
-def test_a_status_has_the_headers_it_was_given():
+def test_status_fault_has_its_headers():
     with FaultBackend(
         StatusFault(status=429, retry_after="-1", headers=(("x-should-retry", "false"),))
     ) as backend:
@@ -238,7 +238,7 @@ def test_a_status_has_the_headers_it_was_given():
 
 
 @pytest.mark.parametrize("kind", ["json", "event", "html", "nothing", "utf8", "list"])
-def test_junk_is_no_answer(kind):
+def test_invalid_answer_is_not_valid(kind):
     with FaultBackend(InvalidAnswer(kind=kind)) as backend:
         body = body_of(ask(backend)[0])
         try:
@@ -261,7 +261,7 @@ def sound(event):
 
 
 @pytest.mark.parametrize("api", LAST)
-def test_an_empty_answer_is_of_the_api_and_says_nothing(api):
+def test_empty_answer_is_valid_for_the_api_and_has_no_content(api):
     with FaultBackend(InvalidAnswer(kind="empty")) as backend:
         value = json.loads(body_of(ask(backend, api)[0]))
         assert [value[key] for key in ("choices", "output", "content") if key in value] == [[]]
@@ -282,7 +282,7 @@ def test_corruption_is_valid_and_wrong():
         assert first == second
 
 
-def test_too_much_of_a_head_a_body_and_an_event():
+def test_oversized_head_body_and_event_are_sent():
     size = 300_000
     for part, stream in (("head", False), ("body", False), ("body", True), ("event", True)):
         with FaultBackend(Huge(part=part, size=size)) as backend:
@@ -297,7 +297,7 @@ def test_too_much_of_a_head_a_body_and_an_event():
 
 @pytest.mark.parametrize("done", [True, False])
 @pytest.mark.parametrize("api", LAST)
-def test_an_error_inside_a_stream(api, done):
+def test_error_event_is_sent_in_a_stream(api, done):
     with FaultBackend(ErrorEvent(tokens=2, include_done=done)) as backend:
         data = body_of(ask(backend, api, stream=True)[0])
         assert b"was told to fail" in data
@@ -305,7 +305,7 @@ def test_an_error_inside_a_stream(api, done):
         assert "error" in json.loads(body_of(ask(backend, api)[0]))
 
 
-def test_raw_bytes_and_what_follows_them():
+def test_raw_bytes_are_followed_by_their_connection_action():
     with FaultBackend(
         [Raw(data=b"nonsense"), Raw(data=b"x", connection_action="reset"), Raw(connection_action="hold")]
     ) as backend:
@@ -314,7 +314,7 @@ def test_raw_bytes_and_what_follows_them():
         assert ask(backend, seconds=0.1) == (b"", "open")
 
 
-def test_refusing_keeps_the_port():
+def test_refusal_keeps_the_port():
     with FaultBackend(Refuse()) as backend:
         port = backend.port
         with pytest.raises(ConnectionRefusedError):
@@ -330,7 +330,7 @@ def test_refusing_keeps_the_port():
         assert backend.port == port
 
 
-def test_who_leaves_is_noticed_at_once():
+def test_disconnect_is_detected_at_once():
     with FaultBackend([Hang(), Stall(tokens=1), Ok(first_token_delay_s=30)]) as backend:
         for n in range(3):
             with connected(backend) as client:
@@ -344,7 +344,7 @@ def test_who_leaves_is_noticed_at_once():
         assert backend.active_requests == 0
 
 
-def test_a_reader_that_stands_still_holds_the_backend_back():
+def test_slow_reader_applies_backpressure():
     with FaultBackend(Huge(size=200 << 20)) as backend, connected(backend) as client:
         client.sendall(request(PATHS["chat"], asked()))
         client.recv(100)
@@ -352,7 +352,7 @@ def test_a_reader_that_stands_still_holds_the_backend_back():
             backend.wait_until(lambda: backend.requests and backend.requests[0].is_finished, 0.5)
 
 
-def test_a_connection_is_kept_and_bodies_in_chunks_are_read():
+def test_connection_is_reused_and_chunked_bodies_are_read():
     with FaultBackend() as backend, connected(backend) as client:
         for _ in range(2):
             client.sendall(request(PATHS["chat"], asked()))
@@ -367,7 +367,7 @@ def test_a_connection_is_kept_and_bodies_in_chunks_are_read():
     assert backend.requests[2].body == b'{"a":1}'
 
 
-def test_what_is_no_request_is_answered_with_400():
+def test_invalid_request_is_answered_with_400():
     with FaultBackend() as backend:
         for bad in (b"\x16\x03\x01\r\n\r\n", b"GET / HTTP/1.1\r\nno colon\r\n\r\n"):
             with connected(backend) as client:
@@ -376,7 +376,7 @@ def test_what_is_no_request_is_answered_with_400():
     assert backend.requests == []
 
 
-def test_marks_give_each_case_its_own_script():
+def test_each_mark_has_its_own_script():
     script = MarkScript(
         {"a": [StatusFault(status=500), Ok()], "b": StatusFault(status=400)}, default=StatusFault(status=404)
     )
@@ -386,7 +386,7 @@ def test_marks_give_each_case_its_own_script():
     assert [one.attempt for one in backend.list_attempts("a")] == [0, 1, 2]
 
 
-def test_a_schedule_hangs_on_the_seed_and_not_on_the_order():
+def test_schedule_depends_on_seed_instead_of_order():
     faults = {Ok(): 2.0, StatusFault(status=500): 1.0, StatusFault(status=429): 1.0}
 
     def run(keys, seed):
@@ -411,7 +411,7 @@ def seen(key, attempt):
     )  # fmt: skip
 
 
-def test_scripts_that_cannot_be_meant():
+def test_invalid_scripts_are_rejected():
     for script in ([], [Ok(), Refuse()]):
         with pytest.raises(ConfigError):
             FaultBackend(script)
@@ -422,7 +422,7 @@ def test_scripts_that_cannot_be_meant():
             FaultSchedule(weights)
 
 
-def test_many_at_once():
+def test_concurrent_requests_are_answered():
     with FaultBackend(Ok(first_token_delay_s=0.1)) as backend:
         threads = [threading.Thread(target=ask, args=(backend,), kwargs={"stream": True}) for _ in range(30)]
         for thread in threads:
@@ -434,7 +434,7 @@ def test_many_at_once():
         assert backend.requests[0].get_header("absent") is None
 
 
-def test_it_refuses_at_once_though_clients_are_being_accepted() -> None:
+def test_backend_refuses_at_once_during_accepts() -> None:
     """Otherwise a connection accepted at the same moment would wait forever."""
     stop, knocked = threading.Event(), list[socket.socket]()
 

@@ -23,7 +23,7 @@ from tests.unit.testing.fake_backend.test_faults import ask
 ROOT = Path(__file__).resolve().parents[4]
 
 
-def test_every_fault_has_a_name_and_a_row_in_the_documentation():
+def test_every_fault_has_a_name_and_is_documented():
     page = (ROOT / "docs" / "faults.md").read_text(encoding="utf-8")
     public = [getattr(fake_backend, name) for name in fake_backend.__all__]
     assert set(FAULT_TYPES.values()) == {
@@ -35,7 +35,7 @@ def test_every_fault_has_a_name_and_a_row_in_the_documentation():
         assert f"| `{kind.__name__}(" in page
 
 
-def test_faults_by_name_with_options():
+def test_faults_are_parsed_by_name_with_options():
     assert parse_fault("reset", "x") == Reset()
     assert parse_fault({"stall": {"tokens": 1, "duration_s": float("inf")}}, "x") == Stall(tokens=1)
     assert parse_fault(
@@ -67,12 +67,12 @@ def test_faults_by_name_with_options():
         ({"marks": []}, "marks must map"),
     ],
 )
-def test_what_is_wrong_is_named(document, message):
+def test_error_names_the_location(document, message):
     with pytest.raises(ConfigError, match=message):
         build_backend(document)
 
 
-def test_marks_and_a_script_for_the_rest():
+def test_marks_and_default_script_are_parsed():
     document = {"words": 3, "marks": {"a": ["reset", "ok"]}, "script": {"status": {"status": 404}}}
     with build_backend(document) as backend:
         assert ask(backend, text="[[a]]")[1] == "reset"
@@ -82,7 +82,7 @@ def test_marks_and_a_script_for_the_rest():
         assert ask(backend)[0].startswith(b"HTTP/1.1 200")
 
 
-def test_a_seed_on_the_command_line_outranks_the_documents():
+def test_seed_of_command_line_overrides_the_document():
     weights = [{"ok": {}, "weight": 1}, {"truncate": {"framing": "close"}, "weight": 1}]
     drawn = []
     for seed in (None, 3, None):
@@ -94,7 +94,7 @@ def test_a_seed_on_the_command_line_outranks_the_documents():
     assert set(drawn[0]) == {Ok(), Truncate(framing="close")}
 
 
-def test_the_faults_are_listed():
+def test_faults_are_listed():
     result = CliRunner().invoke(build_app(), ["chaos", "faults", "--json"])
     told = {one["fault"]: one for one in map(json.loads, result.output.splitlines())}
     assert told.keys() == FAULT_TYPES.keys()
@@ -102,7 +102,7 @@ def test_the_faults_are_listed():
     assert "heartbeats" in CliRunner().invoke(build_app(), ["chaos", "faults"]).output
 
 
-def test_serving(tmp_path):
+def test_command_serves_the_script(tmp_path):
     (tmp_path / "script.yaml").write_text("script: [{status: {status: 418}}, ok]\n")
     command = [sys.executable, "-c", "from agentguard.cli import main; main()", "chaos", "serve"]
     with subprocess.Popen(

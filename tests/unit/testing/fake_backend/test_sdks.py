@@ -37,7 +37,7 @@ def said(backend, path, **body):
     return backend.build_expected_reply(path, json.dumps(body).encode())
 
 
-def test_chat(backend, openai):
+def test_openai_reads_chat(backend, openai):
     right = said(backend, "/chat/completions", messages=TURNS).text
     answer = openai.chat.completions.create(model="m", messages=TURNS)
     assert answer.choices[0].message.content == right
@@ -45,7 +45,7 @@ def test_chat(backend, openai):
         assert stream.get_final_completion().choices[0].message.content == right
 
 
-def test_a_tool_call_in_chat(backend, openai):
+def test_openai_reads_chat_tool_call(backend, openai):
     right = said(backend, "/chat/completions", messages=TURNS, tools=[CHAT_TOOL])
     answer = openai.chat.completions.create(model="m", messages=TURNS, tools=[CHAT_TOOL])
     assert answer.choices[0].message.tool_calls[0].function.arguments == right.arguments
@@ -55,14 +55,14 @@ def test_a_tool_call_in_chat(backend, openai):
     assert "".join(call.function.arguments for call in calls) == right.arguments
 
 
-def test_responses(backend, openai):
+def test_openai_reads_responses(backend, openai):
     right = said(backend, "/responses", input="hello").text
     assert openai.responses.create(model="m", input="hello").output_text == right
     with openai.responses.stream(model="m", input="hello") as stream:
         assert stream.get_final_response().output_text == right
 
 
-def test_a_tool_call_in_responses(backend, openai):
+def test_openai_reads_responses_tool_call(backend, openai):
     tool = {"type": "function", "name": "book", "parameters": PARAMETERS, "strict": False}
     right = said(backend, "/responses", input="hello", tools=[tool])
     call = openai.responses.create(model="m", input="hello", tools=[tool]).output[0]
@@ -71,7 +71,7 @@ def test_a_tool_call_in_responses(backend, openai):
         assert stream.get_final_response().output[0].arguments == right.arguments
 
 
-def test_completions_and_embeddings_and_models(backend, openai):
+def test_openai_reads_completions_embeddings_and_models(backend, openai):
     right = said(backend, "/completions", prompt="hello").text
     assert openai.completions.create(model="m", prompt="hello").choices[0].text == right
     parts = openai.completions.create(model="m", prompt="hello", stream=True)
@@ -81,7 +81,7 @@ def test_completions_and_embeddings_and_models(backend, openai):
     assert openai.models.list().data[0].id == "a-model"
 
 
-def test_messages(backend, anthropic):
+def test_anthropic_reads_messages(backend, anthropic):
     right = said(backend, "/v1/messages", messages=TURNS).text
     answer = anthropic.messages.create(model="m", max_tokens=9, messages=TURNS)
     assert answer.content[0].text == right
@@ -89,7 +89,7 @@ def test_messages(backend, anthropic):
         assert stream.get_final_text() == right
 
 
-def test_a_tool_call_in_messages(backend, anthropic):
+def test_anthropic_reads_messages_tool_call(backend, anthropic):
     tool = {"name": "book", "input_schema": PARAMETERS}
     right = json.loads(said(backend, "/v1/messages", messages=TURNS, tools=[tool]).arguments)
     answer = anthropic.messages.create(model="m", max_tokens=9, messages=TURNS, tools=[tool])
@@ -98,7 +98,7 @@ def test_a_tool_call_in_messages(backend, anthropic):
         assert stream.get_final_message().content[0].input == right
 
 
-def test_an_error_is_one_that_they_know(backend, openai):
+def test_sdks_recognise_errors(backend, openai):
     backend.set_script(StatusFault(status=500))
     with pytest.raises(InternalServerError, match="was told to fail"):
         openai.chat.completions.create(model="m", messages=TURNS)

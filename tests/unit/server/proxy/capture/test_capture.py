@@ -24,7 +24,7 @@ from agentguard_server.proxy.capture.protocol import (
 from agentguard_server.proxy.capture.recorder import CaptureRecorder
 from agentguard_server.proxy.guard.interceptor import InlineGuard
 from agentguard_server.proxy.guard.options import CaptureOptions, GuardOptions
-from agentguard_server.proxy.hooks import CompletedRequest, ProxyRequest
+from agentguard_server.proxy.hooks import CompletedRequest, GuardOutcome, ProxyRequest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -74,7 +74,7 @@ def recorded(api: Api, body: Any, answer: bytes, **more: Any) -> CompletedReques
         started_at=0.0,
         **{"tenant": "", "run_id": "", **of},
     )
-    made = {"status": 200, "is_complete": True, "is_guarded": False, **more}
+    made = {"status": 200, "is_complete": True, "guard_outcome": None, **more}
     return CompletedRequest(
         request=asked,
         sent_body=None,
@@ -233,7 +233,7 @@ def test_oversized_exchange_is_counted(tmp_path: Path) -> None:
         )
         capture.record(recorded(CHAT, b"x" * 1025, b"{}"))
         capture.record(recorded(CHAT, b"x", b"{" * capture.max_captured_bytes))
-        capture.record(recorded(CHAT, b"x", b"{", is_guarded=True))
+        capture.record(recorded(CHAT, b"x", b"{", guard_outcome=GuardOutcome(run_id="r", step=1)))
         for run in ("off", "no name", "n" * 129):
             capture.record(recorded(CHAT, b"x", b"{", is_complete=False, run_id=run))
         assert (capture.skipped_requests, capture.truncated_responses, capture.client.accepted) == (1, 1, 4)

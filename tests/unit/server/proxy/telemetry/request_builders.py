@@ -32,7 +32,7 @@ def recorded(**given: Any) -> CompletedRequest:
         "is_complete": True,
         "replica": "a",
         "error_code": "",
-        "is_guarded": False,
+        "guard_outcome": None,
         "notes": (),
         "time_to_first_byte_s": 0.01,
         "duration_s": 0.02,

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from agentguard_server.proxy.hooks import GuardOutcome
 from agentguard_server.proxy.telemetry.counters import MetricSet
 from agentguard_server.proxy.telemetry.metric_definitions import METRIC_DEFINITIONS, METRIC_PREFIX
 from agentguard_server.proxy.telemetry.metrics import Metrics
@@ -85,19 +86,20 @@ def test_series_limit_loses_no_counts() -> None:
 
 def test_errors_notes_and_guard_actions_are_counted() -> None:
     metrics = Metrics()
-    for findings in (b"loop.exact,tool:error", b"loop.exact,tool:error,other"):
+    seen = (("loop.exact", 1), ("tool:error", 2))
+    for findings in (seen, (*seen, ("other", 3))):
         metrics.record(
             recorded(
                 status=502,
                 error_code="backend_error",
                 is_complete=False,
                 notes=(("hedged", "1"), ("attempts", "2")),
-                is_guarded=True,
-                guard_headers=(
-                    (b"agentguard-run", b"r"),
-                    (b"agentguard-findings", findings),
-                    (b"agentguard-recoveries", b"rollback@3"),
-                    (b"agentguard-stream-mode", b"buffer_tool_calls"),
+                guard_outcome=GuardOutcome(
+                    run_id="r",
+                    step=4,
+                    findings=findings,
+                    recoveries=(("rollback", 3),),
+                    stream_mode="buffer_tool_calls",
                 ),
             )
         )

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from agentguard_server.proxy.hooks import GuardOutcome
 from agentguard_server.proxy.telemetry.options import TracingOptions
 from agentguard_server.proxy.telemetry.span_exporter import SpanExporter
 from agentguard_server.proxy.telemetry.span_mapping import to_span
@@ -103,9 +104,8 @@ def test_span_describes_exchange_without_contents() -> None:
     request = recorded(
         response_body=ANSWER,
         body=b'{"messages":[{"content":"my prompt"}]}',
-        is_guarded=True,
         notes=(("attempts", "2"),),
-        guard_headers=((b"agentguard-run", b"run-1"), (b"agentguard-findings", b"exact_loop")),
+        guard_outcome=GuardOutcome(run_id="run-1", step=3, findings=(("exact_loop", 2),)),
         duration_s=2.0,
     )
     span = to_span(request, 10**18, TracingOptions(), findings=["loop.exact"])
