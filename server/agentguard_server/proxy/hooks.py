@@ -58,6 +58,27 @@ class ProxyRequest:
     started_at: float
 
 
+@dataclass(slots=True, kw_only=True)
+class GuardOutcome:
+    """Actions of the guard in one request. Treat it as immutable.
+
+    Attributes:
+        run_id: ID of the run.
+        step: number of steps in the run.
+        findings: code and first step of the run's last findings, in order; each code once.
+        recoveries: strategy and target step of the recoveries in this request, in order.
+        stopped: True if the guard stopped the run.
+        stream_mode: ``buffer_tool_calls`` or ``buffer_all``; empty if the client requested no stream.
+    """
+
+    run_id: str
+    step: int
+    findings: tuple[tuple[str, int], ...] = ()
+    recoveries: tuple[tuple[str, int], ...] = ()
+    stopped: bool = False
+    stream_mode: str = ""
+
+
 ModelCaller = Callable[[bytes, bool], Awaitable[Response | StreamingResponse]]
 """Ask the model again, or for another candidate: a body, and whether a stream is wanted."""
 
@@ -99,8 +120,8 @@ class InterceptedRequest(Protocol):
         ...
 
     @property
-    def headers(self) -> Headers:
-        """Response headers that say what was done: run, step, findings, recoveries. Safe to call any time."""
+    def outcome(self) -> GuardOutcome:
+        """Return the actions of the guard so far. Safe to call at any time."""
         ...
 
     async def judge(self, response: Response, call_model: ModelCaller) -> Response:
@@ -141,11 +162,10 @@ class CompletedRequest:
         complete: whether the client got all of it.
         replica: who answered; empty if nobody did.
         error: code of the error; empty if there was none.
-        guarded: whether it was guarded as it passed; if not, it is looked at afterwards.
+        guard_outcome: actions of the guard; None if the request was not guarded.
         notes: what became of it on its way: attempts, hedges, failover, votes.
         first_s: seconds from the head of the request to the first byte of the answer, None if there was none.
         seconds: to its end.
-        did: what the guard did, as the response headers say it; empty if the request was not guarded.
     """
 
     request: ProxyRequest
@@ -155,11 +175,10 @@ class CompletedRequest:
     is_complete: bool
     replica: str
     error_code: str
-    is_guarded: bool
+    guard_outcome: GuardOutcome | None
     notes: tuple[tuple[str, str], ...]
     time_to_first_byte_s: float | None
     duration_s: float
-    guard_headers: Headers = ()
 
 
 class RequestObserver(Protocol):

@@ -74,7 +74,7 @@ class CaptureRecorder:
     def record(self, completed: CompletedRequest) -> None:
         """As `Recorder.record`."""
         asked = completed.request
-        if completed.is_guarded or asked.api not in GUARDED_APIS:
+        if completed.guard_outcome is not None or asked.api not in GUARDED_APIS:
             return  # a guarded run tells of itself
         most, answer = self.options.max_body_bytes, completed.response_body
         if len(asked.body) > most:

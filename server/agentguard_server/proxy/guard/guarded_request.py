@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from agentguard import _sync_async
-from agentguard.backends.base import Headers, Response, StreamingResponse
+from agentguard.backends.base import Response, StreamingResponse
 from agentguard.errors import BackendError, RecoveryError, ResilienceError
 from agentguard.intercept.guarded_request import GuardedRequest
 from agentguard.intercept.interceptor import Interceptor
@@ -17,14 +17,13 @@ from agentguard.intercept.stream_buffer import EventStreamBuffer
 from agentguard.intercept.types import CandidateRequest
 from agentguard_server.proxy.errors import ProxyError, error_body, error_headers
 from agentguard_server.proxy.guard.eligibility import decode_body
-from agentguard_server.proxy.guard.session_registry import list_codes
-from agentguard_server.proxy.hooks import ModelCaller, ProxyRequest
+from agentguard_server.proxy.hooks import GuardOutcome, ModelCaller, ProxyRequest
 from agentguard_server.proxy.routes import ErrorShape
 
 _JSON_CONTENT_TYPE: Final = (b"content-type", b"application/json")
 _EVENT_STREAM_CONTENT_TYPE: Final = (b"content-type", b"text/event-stream; charset=utf-8")
 _BODY_HEADERS: Final = (b"content-length", b"content-encoding", b"transfer-encoding", b"etag", b"content-md5")
-_MAX_CODES: Final = 16
+_MAX_FINDINGS: Final = 16
 _KEEPALIVE_INTERVAL_S: Final = 10.0
 """Seconds without an event after which a client may begin to doubt; a tool call can be long."""
 _KEEPALIVE_COMMENT: Final = b": held\n\n"
@@ -81,26 +80,22 @@ class InlineGuardedRequest:
         return self._body
 
     @property
-    def headers(self) -> Headers:
-        """What was done, by name."""
-        session = self._guarded.session
-        told: list[tuple[bytes, bytes]] = [
-            (b"agentguard-run", session.id.encode("latin-1", "replace")),
-            (b"agentguard-step", str(len(session)).encode()),
-        ]
-        if session.findings:
-            codes = list_codes(session.findings)[-_MAX_CODES:]
-            told.append((b"agentguard-findings", _to_header_text(",".join(codes))))
-        if done := self._guarded.recoveries:
-            said = ",".join(f"{one.plan.strategy}@{one.plan.step}" for one in done)
-            told.append((b"agentguard-recoveries", _to_header_text(said)))
-        if session.stop_reason is not None:
-            told.append((b"agentguard-stopped", b"1"))
+    def outcome(self) -> GuardOutcome:
+        """Return the actions of the guard so far."""
+        session, steps = self._guarded.session, dict[str, int]()
+        for finding in session.findings:
+            steps.setdefault(finding.codes[0] if finding.codes else finding.detector, finding.step)
+        stream_mode = ""
         if self._request.stream:
-            told.append(
-                (b"agentguard-stream-mode", b"buffer_all" if self._buffers_text else b"buffer_tool_calls")
-            )
-        return tuple(told)
+            stream_mode = "buffer_all" if self._buffers_text else "buffer_tool_calls"
+        return GuardOutcome(
+            run_id=session.id,
+            step=len(session),
+            findings=tuple(steps.items())[-_MAX_FINDINGS:],
+            recoveries=tuple((one.plan.strategy, one.plan.step) for one in self._guarded.recoveries),
+            stopped=session.stop_reason is not None,
+            stream_mode=stream_mode,
+        )
 
     async def judge(self, response: Response, call_model: ModelCaller) -> Response:
         """As `Guarded.judge`.
@@ -260,11 +255,6 @@ def _replace_body(response: Response, payload: Mapping[str, Any]) -> Response:
 
 def _is_uncompressed(response: Response) -> bool:
     return not any(n == b"content-encoding" and v.lower() != b"identity" for n, v in response.headers)
-
-
-def _to_header_text(text: str) -> bytes:
-    """Text that may stand in a header."""
-    return "".join(one if "!" <= one <= "~" else "?" for one in text).encode()
 
 
 def _encode_body(body: Mapping[str, Any]) -> bytes:

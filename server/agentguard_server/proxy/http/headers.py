@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from agentguard.backends.base import Headers
+from agentguard_server.proxy.hooks import GuardOutcome
 
 _HOP_BY_HOP: Final = {
     b"connection", b"keep-alive", b"proxy-connection", b"te", b"trailer", b"transfer-encoding", b"upgrade",
@@ -69,6 +70,29 @@ def response_headers(headers: Headers) -> list[tuple[bytes, bytes]]:
     return [
         pair for pair in headers if pair[0] not in _NOT_RETURNED and not pair[0].startswith(b"agentguard-")
     ]
+
+
+def guard_headers(outcome: GuardOutcome) -> list[tuple[bytes, bytes]]:
+    """Return the response headers with the actions of the guard."""
+    headers = [
+        (b"agentguard-run", outcome.run_id.encode("latin-1", "replace")),
+        (b"agentguard-step", b"%d" % outcome.step),
+    ]
+    if outcome.findings:
+        codes = ",".join(code for code, _ in outcome.findings)
+        headers.append((b"agentguard-findings", _to_visible_ascii(codes)))
+    if outcome.recoveries:
+        recoveries = ",".join(f"{strategy}@{step}" for strategy, step in outcome.recoveries)
+        headers.append((b"agentguard-recoveries", _to_visible_ascii(recoveries)))
+    if outcome.stopped:
+        headers.append((b"agentguard-stopped", b"1"))
+    if outcome.stream_mode:
+        headers.append((b"agentguard-stream-mode", outcome.stream_mode.encode()))
+    return headers
+
+
+def _to_visible_ascii(text: str) -> bytes:
+    return "".join(one if "!" <= one <= "~" else "?" for one in text).encode()
 
 
 def extract_api_key(proxy_headers: dict[bytes, bytes]) -> bytes:

@@ -27,7 +27,7 @@ from agentguard.backends.base import Headers, StreamingResponse
 from agentguard.backends.base import Response as BackendResponse
 from agentguard.errors import InputError, ResilienceError
 from agentguard_server.proxy.auth.api_keys import ANONYMOUS, Caller
-from agentguard_server.proxy.hooks import InterceptedRequest, ProxyRequest
+from agentguard_server.proxy.hooks import GuardOutcome, InterceptedRequest, ProxyRequest
 from agentguard_server.proxy.litellm.request import GuardrailRequest, parse_guardrail_request
 from agentguard_server.proxy.state import AppState
 
@@ -194,7 +194,7 @@ async def _judge_response(intercepted: InterceptedRequest, request: GuardrailReq
     try:
         judged = await intercepted.judge(answer, _reject_resend)
     except _ResendRequested:
-        return _blocked_verdict(_block_reason(intercepted.headers))
+        return _blocked_verdict(_block_reason(intercepted.outcome))
     if judged.body == answer.body:
         return {"action": "NONE"}
     message = _extract_message(judged)
@@ -202,7 +202,7 @@ async def _judge_response(intercepted: InterceptedRequest, request: GuardrailReq
     if (
         request.tool_calls
     ):  # a call that is changed or taken back cannot be handed on: the client would run the other
-        return _blocked_verdict(text or _block_reason(intercepted.headers))
+        return _blocked_verdict(text or _block_reason(intercepted.outcome))
     if not request.texts or not text:
         return {"action": "NONE"}
     return {"action": "GUARDRAIL_INTERVENED", "texts": [text, *("" for _ in request.texts[1:])]}
@@ -245,11 +245,10 @@ def _blocked_verdict(reason: str) -> dict[str, Any]:
     return {"action": "BLOCKED", "blocked_reason": reason}
 
 
-def _block_reason(guard_headers: Headers) -> str:
-    """Why an answer is blocked, in the guard's own words, which quote nothing of the run."""
-    told = {name: value.decode("latin-1") for name, value in guard_headers}
-    found = told.get(b"agentguard-findings", "")
-    done = told.get(b"agentguard-recoveries", "")
+def _block_reason(outcome: GuardOutcome) -> str:
+    """Return the reason for a block: codes and strategies, without text of the run."""
+    found = ",".join(code for code, _ in outcome.findings)
+    done = ",".join(f"{strategy}@{step}" for strategy, step in outcome.recoveries)
     parts = ["[guard] This answer was held back"]
     parts += [f": {found}"] if found else []
     parts += [f" ({done})"] if done else []

@@ -46,13 +46,12 @@ def notify_observers(
         is_complete=writer.is_complete,
         replica=writer.replica,
         error_code=writer.error_code,
-        is_guarded=intercepted is not None,
+        guard_outcome=None if intercepted is None else intercepted.outcome,
         notes=writer.notes,
         time_to_first_byte_s=None
         if writer.first_byte_at is None
         else writer.first_byte_at - request.started_at,
         duration_s=app_state.clock.now() - request.started_at,
-        guard_headers=() if intercepted is None else intercepted.headers,
     )
     for recorder in app_state.request_observers:
         recorder.record(recorded)
@@ -215,7 +214,7 @@ class RequestHandler:
             if self._intercepted is None:
                 return await self._writer.send_response(answer)
             answer = await self._intercepted.judge(answer, self._call_model)
-            return await self._writer.send_response(answer, self._intercepted.headers)
+            return await self._writer.send_response(answer, self._intercepted.outcome)
         finally:
             if watch is not None:
                 watch.cancel()
@@ -240,7 +239,7 @@ class RequestHandler:
             final = await self._intercept(gateway.interceptor)
             guarded = self._intercepted
             if final is not None:
-                await self._writer.send_response(final, () if guarded is None else guarded.headers)
+                await self._writer.send_response(final, None if guarded is None else guarded.outcome)
                 return None
             if guarded is not None and (body := guarded.body) is not None:
                 request = replace(request, body=body)
@@ -264,7 +263,7 @@ class RequestHandler:
         out.replica, out.notes = response.replica, response.notes
         try:
             await out.start_response(
-                response.status, response.headers, () if guarded is None else guarded.headers
+                response.status, response.headers, None if guarded is None else guarded.outcome
             )
             if guarded is None:
                 learns = self._route.api == "responses"
@@ -334,7 +333,7 @@ class RequestHandler:
             return await self._send_error(to_proxy_error(error))
         self._writer.error_code = error.code
         return await self._writer.send_response(
-            given, () if self._intercepted is None else self._intercepted.headers
+            given, None if self._intercepted is None else self._intercepted.outcome
         )
 
     async def _handle_cancellation(self) -> None:

@@ -6,7 +6,8 @@ from typing import Final
 
 from agentguard.backends.base import Headers, Response
 from agentguard_server.proxy.errors import ProxyError, error_body, error_event, error_headers
-from agentguard_server.proxy.http.headers import response_headers
+from agentguard_server.proxy.hooks import GuardOutcome
+from agentguard_server.proxy.http.headers import guard_headers, response_headers
 from agentguard_server.proxy.http.request_cycle import RequestCycle
 from agentguard_server.proxy.routes import Route
 from agentguard_server.proxy.state import AppState, Send
@@ -84,9 +85,9 @@ class ResponseWriter:
         """The beginning of what the client got, as much as recorders want to see."""
         return b"".join(self._captured_parts)
 
-    async def send_response(self, response: Response, extra_headers: Headers = ()) -> None:
-        """Hand on a whole answer, with headers of ours."""
-        headers = self._prepare_response(response, extra_headers)
+    async def send_response(self, response: Response, outcome: GuardOutcome | None = None) -> None:
+        """Send a whole response, with the proxy's headers."""
+        headers = self._prepare_response(response, outcome)
         body, line = response.body, self._cycle
         if (
             line is None
@@ -97,23 +98,27 @@ class ResponseWriter:
             await self._send({"type": "http.response.body", "body": body})
         self.is_complete = True
 
-    def _prepare_response(self, response: Response, extra_headers: Headers) -> list[tuple[bytes, bytes]]:
+    def _prepare_response(
+        self, response: Response, outcome: GuardOutcome | None
+    ) -> list[tuple[bytes, bytes]]:
         self.replica, self.notes = response.replica, response.notes
         headers = response_headers(response.headers)
         if response.status not in _BODILESS_STATUSES:
             headers.append((b"content-length", _content_length(response)))
-        self._complete_head(response.status, headers, extra_headers)
+        self._complete_head(response.status, headers, outcome)
         if self._capture_room:
             self._capture(response.body)
         return headers
 
-    async def start_response(self, status: int, headers: Headers, extra_headers: Headers = ()) -> None:
+    async def start_response(
+        self, status: int, headers: Headers, outcome: GuardOutcome | None = None
+    ) -> None:
         """Begin an answer whose body comes in chunks."""
         kept = response_headers(headers)
         self._is_event_stream = any(
             name == b"content-type" and value.startswith(_EVENT_STREAM) for name, value in kept
         )
-        await self._send_head(status, kept, extra_headers)
+        await self._send_head(status, kept, outcome)
 
     async def send_chunk(self, data: bytes) -> None:
         """Hand on a part of the body; waits while the client does not read."""
@@ -149,7 +154,7 @@ class ResponseWriter:
         if not self._is_started:
             body = error_body(error, self._route.error_shape, self._id)
             headers = [*error_headers(error), (b"content-length", b"%d" % len(body))]
-            await self._send_head(error.status, headers, ())
+            await self._send_head(error.status, headers, None)
             self._capture(body)
             await self._send({"type": "http.response.body", "body": body})
         elif self._is_event_stream:
@@ -168,20 +173,23 @@ class ResponseWriter:
         self.error_code, self.status = self.error_code or "client_left", CLIENT_CLOSED_REQUEST
 
     async def _send_head(
-        self, status: int, headers: list[tuple[bytes, bytes]], extra_headers: Headers
+        self, status: int, headers: list[tuple[bytes, bytes]], outcome: GuardOutcome | None
     ) -> None:
-        self._complete_head(status, headers, extra_headers)
+        self._complete_head(status, headers, outcome)
         if self._cycle is None or not self._cycle.start_response(status, headers):
             await self._send({"type": "http.response.start", "status": status, "headers": headers})
 
-    def _complete_head(self, status: int, headers: list[tuple[bytes, bytes]], extra_headers: Headers) -> None:
+    def _complete_head(
+        self, status: int, headers: list[tuple[bytes, bytes]], outcome: GuardOutcome | None
+    ) -> None:
         headers.append((REQUEST_ID_HEADER, self._id.encode()))
         if self.replica:
             headers.append((_REPLICA_HEADER, self.replica.encode("latin-1", "replace")))
         if self.notes:
             told = ", ".join(f"{name}={value}" for name, value in self.notes)
             headers.append((_UPSTREAM_HEADER, told.encode("latin-1", "replace")))
-        headers.extend(extra_headers)
+        if outcome is not None:
+            headers += guard_headers(outcome)
         self.status, self._is_started = status, True
         self.first_byte_at = self._app_state.clock.now()
 

@@ -22,7 +22,6 @@ from agentguard.resilience.events import EventKind, ResilienceEvent
 from agentguard.trajectory.redaction import Redactor
 from agentguard_server.proxy.error_summary import error_location
 from agentguard_server.proxy.hooks import CompletedRequest
-from agentguard_server.proxy.telemetry.guard_headers import parse_run_id
 from agentguard_server.proxy.telemetry.log_writer import BackgroundLogWriter
 from agentguard_server.proxy.telemetry.options import LogLevel, LogsOptions
 
@@ -102,11 +101,11 @@ class StructuredLogger:
         }
         if completed.error_code:
             line["error"] = completed.error_code
-        if asked.run_id or completed.is_guarded:
-            line["run"], line["guarded"] = (
-                sanitize_text(parse_run_id(completed.guard_headers) or asked.run_id),
-                completed.is_guarded,
-            )
+        outcome = completed.guard_outcome
+        if outcome is not None:
+            line["run"], line["guarded"] = sanitize_text(outcome.run_id), True
+        elif asked.run_id:
+            line["run"], line["guarded"] = sanitize_text(asked.run_id), False
         if completed.notes:
             line["notes"] = {sanitize_text(name): sanitize_text(value) for name, value in completed.notes}
         if self.options.include_bodies:

@@ -14,7 +14,7 @@ from typing import Final
 from agentguard.resilience.events import EventKind, ResilienceEvent
 from agentguard_server.proxy.hooks import CompletedRequest
 from agentguard_server.proxy.telemetry.counters import Histogram, Labels, MetricSample, MetricSet
-from agentguard_server.proxy.telemetry.guard_headers import GuardFindings, parse_recoveries
+from agentguard_server.proxy.telemetry.finding_deduplicator import FindingDeduplicator
 from agentguard_server.proxy.telemetry.metric_definitions import OTHER_LABEL
 from agentguard_server.proxy.telemetry.options import MetricsOptions
 from agentguard_server.proxy.telemetry.token_usage import extract_token_usage
@@ -58,7 +58,7 @@ class Metrics:
         self._series_by_labels: dict[tuple[str, str, str, str, str], _Series] = {}
         self._labelled_models: set[str] = set()
         self._sources: list[MetricSource] = []
-        self._guard_findings = GuardFindings()
+        self._finding_deduplicator = FindingDeduplicator()
 
     def record(self, completed: CompletedRequest) -> None:
         """Count a request that is over."""
@@ -77,7 +77,7 @@ class Metrics:
             given, made = extract_token_usage(completed.response_body)
             series.input_tokens += given
             series.output_tokens += made
-        if completed.error_code or completed.notes or completed.is_guarded or not completed.is_complete:
+        if completed.error_code or completed.notes or completed.guard_outcome or not completed.is_complete:
             self._record_exceptional(completed)
 
     def __call__(self, event: ResilienceEvent) -> None:
@@ -124,15 +124,14 @@ class Metrics:
             add("request_errors", (api, completed.error_code[:_MAX_LABEL_CHARS]))
         if not completed.is_complete:
             add("responses_aborted", (api,))
-        if completed.is_guarded:
+        if (outcome := completed.guard_outcome) is not None:
             add("guarded_requests", (api,))
-        for code in self._guard_findings.select_new(completed.request.tenant, completed.guard_headers):
-            add("guard_findings", (code,))
-        for name in parse_recoveries(completed.guard_headers):
-            add("guard_recoveries", (name,))
-        for header, value in completed.guard_headers:
-            if header == b"agentguard-stream-mode":
-                add("guard_buffered_streams", (value.decode("latin-1"),))
+            for code in self._finding_deduplicator.select_new(completed.request.tenant, outcome):
+                add("guard_findings", (code[:_MAX_LABEL_CHARS],))
+            for strategy, _ in outcome.recoveries:
+                add("guard_recoveries", (strategy[:_MAX_LABEL_CHARS],))
+            if outcome.stream_mode:
+                add("guard_buffered_streams", (outcome.stream_mode,))
         for name, _ in completed.notes:
             add("upstream_interventions", (name[:_MAX_LABEL_CHARS],))
 

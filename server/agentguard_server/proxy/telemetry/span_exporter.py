@@ -21,7 +21,7 @@ from agentguard.otlp.exporter import ExportTarget, SpanSender
 from agentguard.otlp.model import OtlpSpan
 from agentguard_server.proxy.hooks import CompletedRequest, ProxyRequest
 from agentguard_server.proxy.telemetry.counters import MetricSample
-from agentguard_server.proxy.telemetry.guard_headers import GuardFindings
+from agentguard_server.proxy.telemetry.finding_deduplicator import FindingDeduplicator
 from agentguard_server.proxy.telemetry.options import TracingOptions
 from agentguard_server.proxy.telemetry.span_mapping import EDGE_BYTES, to_span
 from agentguard_server.proxy.telemetry.trace_context import propagation_headers
@@ -59,7 +59,7 @@ class SpanExporter:
         self._queued_bytes = 0
         self._wake_event = threading.Event()
         self._is_closing = False
-        self._guard_findings = GuardFindings()
+        self._finding_deduplicator = FindingDeduplicator()
         self._thread: threading.Thread | None = None
         self._warned_at = float("-inf")
         self.sent = self.dropped = 0
@@ -145,7 +145,12 @@ class SpanExporter:
             self.dropped += rejected
 
     def _build_span(self, at_ns: int, completed: CompletedRequest) -> OtlpSpan | None:
-        findings = self._guard_findings.select_new(completed.request.tenant, completed.guard_headers)
+        outcome = completed.guard_outcome
+        findings = (
+            []
+            if outcome is None
+            else self._finding_deduplicator.select_new(completed.request.tenant, outcome)
+        )
         return to_span(completed, at_ns, self.options, findings=findings)
 
     def _warn_dropped(self, reason: str) -> None:

@@ -14,7 +14,6 @@ from typing import Final
 from agentguard.otlp.model import EVALUATION_EVENT, AttributeValue, OtlpSpan, SpanEvent
 from agentguard.trajectory.redaction import Redactor
 from agentguard_server.proxy.hooks import CompletedRequest
-from agentguard_server.proxy.telemetry.guard_headers import parse_recoveries, parse_run_id
 from agentguard_server.proxy.telemetry.options import TracingOptions
 from agentguard_server.proxy.telemetry.token_usage import extract_token_usage
 from agentguard_server.proxy.telemetry.trace_context import extract_trace_context
@@ -70,7 +69,8 @@ def to_span(
 def _build_attributes(
     completed: CompletedRequest, operation: str, options: TracingOptions
 ) -> Iterator[tuple[str, AttributeValue]]:
-    asked, run = completed.request, parse_run_id(completed.guard_headers) or completed.request.run_id
+    asked, outcome = completed.request, completed.guard_outcome
+    run = asked.run_id if outcome is None else outcome.run_id
     yield "gen_ai.operation.name", operation
     yield "gen_ai.provider.name", "anthropic" if asked.api == "messages" else "openai"
     yield "openinference.span.kind", "EMBEDDING" if asked.api == "embeddings" else "LLM"
@@ -120,8 +120,9 @@ def _build_evaluation_events(
     """What the guard said of the request: one event for each finding, and each recovery."""
     for code in findings:
         yield _build_event("agentguard.finding", code, at_ns)
-    for name in parse_recoveries(completed.guard_headers):
-        yield _build_event("agentguard.recovery", name, at_ns)
+    if completed.guard_outcome is not None:
+        for strategy, _ in completed.guard_outcome.recoveries:
+            yield _build_event("agentguard.recovery", strategy, at_ns)
 
 
 def _build_event(name: str, label: str, at_ns: int) -> SpanEvent:
