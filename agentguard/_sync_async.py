@@ -1,8 +1,7 @@
-"""One body for a synchronous and an asynchronous function, so that the two cannot drift apart.
+"""Shared body of a synchronous and an asynchronous function, so that the two cannot diverge.
 
-The body is a generator. It yields what is to be done outside, a request to a model for instance, and is sent
-what came of it; what that raised is raised in the body. The function around it says how it is done, at once
-or awaited.
+The body is a generator. It yields requests, for instance to a model, and receives the results; an exception
+of a request is raised in the body. The surrounding function executes the requests, at once or awaited.
 """
 
 from __future__ import annotations
@@ -18,10 +17,9 @@ Effects = Generator[Any, Any, R]
 
 @dataclass(frozen=True, slots=True)
 class Gather:
-    """Several requests that a body yields together: one after the other, or side by side where they are
-    awaited.
+    """Several requests that a body yields together, executed in sequence or, if awaited, concurrently.
 
-    What came of each is sent as a list in their order; what one of them raised stands in its place.
+    The body receives a list of results in the same order; an exception takes the place of its result.
     """
 
     requests: tuple[Any, ...]
@@ -29,14 +27,13 @@ class Gather:
 
 @dataclass(frozen=True, slots=True)
 class RunInThread:
-    """Work of the guard's own that may take long, a judge's for instance: where a body is awaited, a thread
-    does it, so that nobody else waits."""
+    """Work of the guard that may take long, for instance of a judge; an awaited body runs it in a thread."""
 
     work: Callable[[], Any]
 
 
 def run_sync(body: Effects[R], handle_request: Callable[[Any], Any]) -> R:
-    """Run a body whose requests are done at once."""
+    """Run a body with synchronous requests."""
     try:
         asked = next(body)
         while True:
@@ -52,7 +49,7 @@ def run_sync(body: Effects[R], handle_request: Callable[[Any], Any]) -> R:
 
 
 async def run_async(body: Effects[R], handle_request: Callable[[Any], Awaitable[Any]]) -> R:
-    """As `run`, with requests that are awaited; a cancellation is raised in the body, too."""
+    """Like `run_sync`, with awaited requests; a cancellation is raised in the body too."""
     try:
         asked = next(body)
         while True:
@@ -88,7 +85,7 @@ def _handle_all(gather: Gather, handle_request: Callable[[Any], Any]) -> list[An
     for request in gather.requests:
         try:
             made.append(handle_request(request))
-        except Exception as error:  # the body says what that means
+        except Exception as error:  # the body decides how to handle it
             made.append(error)
     return made
 
@@ -103,5 +100,5 @@ async def _ahandle_all(gather: Gather, handle_request: Callable[[Any], Awaitable
 
 
 def call(function: Callable[[], Any]) -> Any:
-    """For bodies that yield what is to be called: what it returns, or gives to be awaited."""
+    """Call the function that a body yields; return its result or its awaitable."""
     return function()

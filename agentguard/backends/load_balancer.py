@@ -2,12 +2,13 @@
 
 Each attempt chooses in this order:
 
-1. Replicas of the lowest priority level that are healthy (neither failed a check, nor ejected, nor corrupt),
-   have capacity (circuit breaker, concurrency limit), and were not tried by this request.
+1. Replicas of the lowest priority level that are healthy, have capacity, and were not tried by this request.
 2. Such replicas of the next levels.
 3. Replicas that this request already tried.
 
-If too few replicas are healthy, all but the corrupt ones are used (panic mode).
+A replica is healthy if it has passed its checks and is neither ejected nor corrupt. It has capacity if its
+circuit breaker and its concurrency limit admit a request. If too few replicas are healthy, all but the
+corrupt ones are used (panic mode).
 """
 
 from __future__ import annotations

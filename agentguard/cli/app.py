@@ -1,7 +1,7 @@
-"""The root command: finds the command modules of this package, and installed ones, and lets each add its own.
+"""Root command: it finds the command modules of this package and of installed packages, which add commands.
 
-What lies above this package, or is somebody else's, brings commands by an entry point of the group
-``agentguard.commands``: a function that takes the Typer application.
+Packages above this one and third-party packages provide commands by an entry point of the group
+``agentguard.commands``: a function that receives the Typer application.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""``agentguard chaos``: a model endpoint on this machine that fails as a script tells it."""
+"""``agentguard chaos``: a local model endpoint that fails according to a script."""
 
 from __future__ import annotations
 

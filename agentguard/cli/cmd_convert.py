@@ -141,7 +141,7 @@ def _check_output(output: Path | None, to: str, *, force: bool, append: bool) ->
 
 @dataclass(frozen=True, slots=True)
 class _ExportIO:
-    """How runs are read and written."""
+    """Input and output settings of an export."""
 
     format: str | None
     output: Path | None

@@ -270,7 +270,7 @@ def _verification_to_dict(found: VerificationReport) -> dict[str, Any]:
 
 @contextmanager
 def _show_progress() -> Iterator[VerificationProgress]:
-    """What is being done, on standard error."""
+    """Show the current activity on standard error."""
     with Console(stderr=True).status("…") as status:
         yield lambda what, count: status.update(f"{what} … {count}")
 

@@ -93,7 +93,7 @@ _MAX_FULL_RUNS = 3  # more runs are shown as a table
 
 @dataclass(slots=True)
 class _RunCounts:
-    """What the exit status is made of."""
+    """Counts that determine the exit status."""
 
     diagnosed: int = 0
     unreadable: int = 0
@@ -240,10 +240,10 @@ def _parse_endpoint(url: str | None, model: str | None) -> dict[str, str]:
 
 
 def _build_guard(policy: Path | None, method: str | None, *, failed: bool, judge: Mapping[str, str]) -> Guard:
-    """The policy's guard; what is named on the command line outranks the policy's.
+    """Return the guard of the policy; the command line takes precedence over the policy.
 
-    A method that is named there has no options. A judge keeps what the policy says of its own beside its
-    address and model: key, deadline, the second one.
+    A method from the command line has no options. A judge keeps the policy's settings except address and
+    model: key, deadline, second judge.
     """
     settings = Policy() if policy is None else Policy.load(policy)
     if judge:

@@ -39,7 +39,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 @dataclass(slots=True)
 class InjectionSummary:
-    """What was made, and what could not be used."""
+    """Numbers of written and rejected runs."""
 
     written: int = 0
     previously_written: int = 0

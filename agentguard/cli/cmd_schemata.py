@@ -237,7 +237,7 @@ def accept(
     place: Place = None,
     json: Json = False,
 ) -> None:
-    """Write proposed codes into a taxonomy file of one's own."""
+    """Write proposed codes into a taxonomy file of your own."""
     from agentguard.schemata.induction.taxonomy_writer import accept_proposals as write
 
     proposals = {one.code: one for one in _propose_codes(place, min_support, min_similarity)}

@@ -126,7 +126,7 @@ def validate(
 
 
 def _find_problem(path: Path, folders: list[Path] | None) -> str | None:
-    """What is wrong with a file, or None. A crosswalk may name codes of the taxonomies beside it."""
+    """Return the problem of a file, or None. A crosswalk may use codes of the taxonomies beside it."""
     try:
         if path.name == CROSSWALK_FILE and path.is_file():
             TaxonomyCatalog.load(*(folders or ()), path.parent).read_checked_links(path)

@@ -38,7 +38,7 @@ _MAX_TIMELINE_STEPS = 400  # a longer strip is unreadable
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiagnosisView:
-    """How much to show: ``top`` further hypotheses; every finding with its evidence if ``full``."""
+    """Amount of output: number of alternative hypotheses; every finding with evidence if ``show_all``."""
 
     max_alternatives: int = 3
     show_all: bool = False
@@ -46,7 +46,7 @@ class DiagnosisView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiagnosisTableRow:
-    """What the table of many runs keeps of one of them."""
+    """Row of one run in the table of many runs."""
 
     name: str
     steps: int

@@ -38,14 +38,14 @@ _YEAR_2024: Final = 1_704_067_200
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckResult:
-    """One thing that was looked at.
+    """Result of one check.
 
     Attributes:
-        area: what it belongs to.
-        what: what it is.
-        condition: ``note``: worth knowing, and nothing is wrong.
-        found: what was found, without secrets.
-        way_out: what to do about it; empty if there is nothing to do.
+        area: area of the check.
+        what: subject of the check.
+        condition: ``note`` is information without a problem.
+        found: result, without secrets.
+        way_out: remedy; empty if none is needed.
     """
 
     area: str
@@ -61,14 +61,14 @@ class CheckResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckContext:
-    """What is to be looked at.
+    """Scope of the checks.
 
     Attributes:
-        config: the proxy's configuration; None if there is none to look at.
-        store: path or URL of a store; None: the usual one, if it is there.
-        network: whether the endpoints that are configured are asked.
-        timeout_s: longest wait for one of them.
-        probe: also measure the accuracy of chat judges on known runs, as ``agentguard judge check`` does.
+        config: the proxy's configuration; None to skip it.
+        store: path or URL of a store; None: the default store, if it exists.
+        network: whether to contact the configured endpoints.
+        timeout_s: maximum wait for one endpoint.
+        canaries: whether to ask chat judges about the canary runs, as ``agentguard judge check`` does.
     """
 
     config: Path | None = None
@@ -119,7 +119,7 @@ def check_python(_: CheckContext) -> Iterator[CheckResult]:
 
 
 def check_extras(_: CheckContext) -> Iterator[CheckResult]:
-    """What is installed beyond the core; that something is not is no fault."""
+    """Report the installed extras; a missing extra is not a problem."""
     for extra, packages in EXTRAS.items():
         missing = [one for one in packages if not _is_installed(one)]
         if not missing:
@@ -186,7 +186,7 @@ def check_store(context: CheckContext) -> Iterator[CheckResult]:
 
 
 def check_store_access(url: str | None) -> CheckResult:
-    """Whether a store can be opened: a line about it. None is made where there is none yet."""
+    """Check that a store can be opened. A missing store is not created."""
     from agentguard.errors import StoreVersion
     from agentguard.store.db.migration import REVISIONS
     from agentguard.store.db.url import resolve_address

@@ -1,4 +1,4 @@
-"""What ``agentguard doctor`` looks at in a policy's judges: that they answer, and in the form asked for."""
+"""Checks of ``agentguard doctor`` for the judges of a policy: they answer, and in the required form."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def _build_result(
 def _check_chat_judge(
     settings: QuestionJudgeSettings, policy_settings: QuestionJudgeSettings, context: CheckContext
 ) -> Iterator[CheckResult]:
-    """Whether a chat model answers and keeps to a JSON schema; how well it judges, if that is asked for."""
+    """Check that a chat model answers and follows a JSON schema; optionally measure its accuracy."""
     from agentguard.judge.base import TEXT_SCHEMA
     from agentguard.judge.factory import build_endpoint
     from agentguard.judge.llm.types import CallError, ErrorKind
@@ -90,7 +90,7 @@ def _check_chat_judge(
 
 
 def _check_judgement_quality(settings: QuestionJudgeSettings) -> CheckResult:
-    """How well a chat model judges the canary runs, within the deadlines of the policy."""
+    """Measure how well a chat model judges the canary runs, within the deadlines of the policy."""
     from agentguard.evals.judge_checks.capability import check_endpoint
     from agentguard.judge.factory import build_endpoint
 
@@ -107,7 +107,7 @@ def _check_judgement_quality(settings: QuestionJudgeSettings) -> CheckResult:
 
 
 def _check_pooling_judge(settings: QuestionJudgeSettings) -> Iterator[CheckResult]:
-    """Whether each classifier answers what it is said to have been trained for."""
+    """Check that each classifier answers the questions that it was trained for."""
     from agentguard.evals.judge_checks.reference_cases import build_reference_runs
     from agentguard.judge.factory import build_pooling_judge
 

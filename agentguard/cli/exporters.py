@@ -1,4 +1,4 @@
-"""What ``agentguard convert`` takes beside files and formats: runs of a store, and documents for people."""
+"""Sources and targets of ``agentguard export`` beside formats: stored runs, and documents for people."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Exporter(Protocol):
-    """Writes a run for people; nobody reads it back."""
+    """Writer of a document for people, which cannot be imported."""
 
     def of_record(self, record: Record) -> bytes:
         """The document of a run that was read from a file."""

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparisonOptions:
-    """What an endpoint is compared with, and where its answers are kept."""
+    """Answers to compare an endpoint with, and the file for its own answers."""
 
     against: str | None = None
     save: Path | None = None
@@ -90,10 +90,12 @@ def _check_endpoint(settings: EndpointSettings) -> EndpointCapabilities:
 
 
 def _load_comparison(against: str | None, settings: EndpointSettings) -> Callable[[], JudgeAnswers] | None:
-    """What gives the answers to compare with: a file that is read at once, or an endpoint that is asked.
+    """Return a function that returns the answers to compare with: from a file, or from an endpoint.
+
+    The function reads a file at once.
 
     Raises:
-        ConfigError: it is neither, or the endpoint cannot be asked.
+        ConfigError: ``against`` is neither, or the endpoint cannot be reached.
     """
     if against is None:
         return None

@@ -1,4 +1,4 @@
-"""What ``agentguard judge train`` writes down about a model: its data, and its measured scores."""
+"""Model card of ``agentguard judge train``: data and measured scores of a model."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ class CardSource:
         return self.data.records
 
     def has_causes(self) -> bool:
-        """Whether any run is annotated with a root cause."""
+        """Return whether any run is annotated with a root cause."""
         return any(r.annotation.root_cause is not None for r in self.records)
 
     def as_dict(self) -> dict[str, Any]:
-        """What the card says of it; no path."""
+        """Return the entry of the card; it contains no path."""
         known = [r.annotation.failed for r in self.records if r.annotation.failed is not None]
         return {
             "name": self.name,
@@ -64,7 +64,7 @@ class CardSource:
 
 
 def read_source(path: Path, *, format: str | None = None) -> CardSource:
-    """Read the annotated runs of a path. Raises EvaluationError if there is none."""
+    """Read the annotated runs of a path. Raises EvaluationError if it contains no run."""
     records: list[Record] = []
     broken: list[InputError] = []
     for item in read(path, format=format):

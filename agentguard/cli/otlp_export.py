@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportOptions:
-    """What the command line says about a collector; headers are ``NAME=VALUE``."""
+    """Options of the command line for a collector; headers are ``NAME=VALUE``."""
 
     endpoint: str | None = None
     logs_endpoint: str | None = None
@@ -29,11 +29,11 @@ class ExportOptions:
     content: bool = True
 
     def is_specified(self) -> bool:
-        """Whether anything was said."""
+        """Return whether any option was given."""
         return self != ExportOptions()
 
     def build_target(self) -> ExportTarget:
-        """Where to send. Raises ConfigError."""
+        """Return the export target. Raises ConfigError."""
         from agentguard.otlp.exporter import ExportTarget, parse_header
 
         if self.encoding not in ("protobuf", "json"):

@@ -34,7 +34,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 @dataclass(slots=True)
 class ReadSummary:
-    """What was read from one path."""
+    """Summary of the runs of one path."""
 
     path: str
     runs: int = 0

@@ -107,7 +107,7 @@ def to_plain_dict(schema: ErrorSchema) -> dict[str, Any]:
 
 
 def count_schemata(schemata: Sequence[ErrorSchema]) -> dict[str, Any]:
-    """What there is, by status, origin, method and code."""
+    """Return the number of schemata by status, origin, method and code."""
 
     def by(values: Iterable[str]) -> dict[str, int]:
         return dict(sorted(Counter(values).items(), key=lambda pair: (-pair[1], pair[0])))

@@ -31,7 +31,7 @@ _MAX_PAIRS: Final = 4
 
 @dataclass
 class ExportCounts:
-    """What became of the record's entries."""
+    """Counts of the entries by their use."""
 
     entries: int = 0
     unusable: int = 0
@@ -62,21 +62,21 @@ class _OutputGroup:
     verdicts: dict[str, set[bool]] = field(default_factory=dict)
 
     def list_outputs(self, accepted: bool) -> list[str]:
-        """What was only ever accepted, or refused."""
+        """Return the outputs whose verdicts are all accepted, or all refused."""
         return [output for output, verdicts in self.verdicts.items() if verdicts == {accepted}]
 
 
 def export_training(
     store: Store, ids: Sequence[str], name: str, *, tenant: str = "", redaction: Redaction | None = None
 ) -> Iterator[bytes]:
-    """Lines of JSON, the earliest input first; counts are said on standard error at the end.
+    """Yield lines of JSON, earliest input first; report the counts on standard error at the end.
 
     Args:
-        store: has the record.
-        ids: runs to take; all if there is none.
-        name: which format.
-        tenant: whose record.
-        redaction: takes secrets out of each example.
+        store: store with the entries.
+        ids: runs to export; all if empty.
+        name: name of the format.
+        tenant: tenant of the entries.
+        redaction: removes secrets from each example.
 
     Raises:
         StoreUnavailable: the store cannot be read now.

@@ -48,9 +48,8 @@ class EgressPolicy:
     """Policy on the addresses of an endpoint.
 
     Attributes:
-        allow_private: whether private and loopback addresses are allowed. By default (None) they are allowed
-            if the URL itself implies it, by an address, a name without dots, or a suffix such as ``.local``,
-            ``.internal`` or ``.svc``.
+        allow_private: whether private and loopback addresses are allowed. None allows them if the host is a
+            literal address, has no dots, or ends in ``.local``, ``.internal``, ``.svc`` or similar.
         allow_metadata: whether link-local addresses and cloud metadata services are allowed.
         ca_file: trusted certificates in place of the system's.
         verify: whether the endpoint's certificate is verified.
