@@ -71,6 +71,11 @@ class LoadBalancingOptions(Protocol):
         """Return the name in the configuration."""
         ...
 
+    @property
+    def needs_prefix_digest(self) -> bool:
+        """Return True if the policy reads the digest of a prompt's prefix, which costs time to compute."""
+        ...
+
     def describe(self) -> str:
         """Return the name and every option in one line."""
         ...

@@ -45,6 +45,7 @@ class SessionAffinity(StrategyOptions):
     """
 
     name: ClassVar[str] = "session_affinity"
+    needs_prefix_digest: ClassVar[bool] = False
 
     max_load_factor: float = 0.0
 
@@ -69,6 +70,7 @@ class PrefixAffinity(StrategyOptions):
     """
 
     name: ClassVar[str] = "prefix_affinity"
+    needs_prefix_digest: ClassVar[bool] = True
 
     max_load_factor: float = 1.25
 

@@ -27,6 +27,7 @@ class LeastRequest(StrategyOptions):
     """
 
     name: ClassVar[str] = "least_request"
+    needs_prefix_digest: ClassVar[bool] = False
 
     choice_count: int = 2
     use_latency: bool = False

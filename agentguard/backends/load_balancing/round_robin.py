@@ -16,6 +16,7 @@ class RoundRobin(StrategyOptions):
     """Round robin."""
 
     name: ClassVar[str] = "round_robin"
+    needs_prefix_digest: ClassVar[bool] = False
 
     def build(self, rng: random.Random) -> RoundRobinBalancer:
         """Create the balancer."""
@@ -44,6 +45,7 @@ class WeightedRoundRobin(StrategyOptions):
     """
 
     name: ClassVar[str] = "weighted"
+    needs_prefix_digest: ClassVar[bool] = False
 
     def build(self, rng: random.Random) -> WeightedRoundRobinBalancer:
         """Create the balancer."""
@@ -80,6 +82,7 @@ class PriorityOptions(StrategyOptions):
     """Always chooses the first available replica in configuration order (active and passive replicas)."""
 
     name: ClassVar[str] = "priority"
+    needs_prefix_digest: ClassVar[bool] = False
 
     def build(self, rng: random.Random) -> PriorityBalancer:  # noqa: ARG002
         """Create the balancer."""

@@ -54,6 +54,7 @@ def check_description(factory: LoadBalancingFactory) -> None:
     """Check that the description begins with the policy's name, and that equal options compare equal."""
     policy = factory()
     assert policy.describe().split()[0] == policy.name
+    assert isinstance(policy.needs_prefix_digest, bool)
     assert policy == factory()
 
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 from asyncio import Future
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from agentguard.backends.base import Headers, Response, StreamingResponse
 
@@ -137,8 +137,53 @@ class InterceptedRequest(Protocol):
         ...
 
 
+@dataclass(slots=True)
+class GuardCounters:
+    """Numbers of requests that the guard has seen.
+
+    Attributes:
+        guarded: requests that the guard judged.
+        too_long: requests that it skipped because of their long bodies.
+        refused: requests that it refused after an internal error.
+    """
+
+    guarded: int = 0
+    too_long: int = 0
+    refused: int = 0
+
+
+class SessionSummaries(Protocol):
+    """Summaries of the guarded runs of one worker, without their texts."""
+
+    def __len__(self) -> int:
+        """Return the number of runs."""
+        ...
+
+    def list_summaries(self, tenant: str | None = None, *, limit: int = 100) -> list[dict[str, Any]]:
+        """Return runs of a tenant, or of all tenants for None; the most recently used first."""
+        ...
+
+    def list_recent(self, *, tenant_limit: int, limit: int) -> list[dict[str, Any]]:
+        """Return the most recently used runs: at most ``tenant_limit`` of each tenant."""
+        ...
+
+    def describe(self, id: str, tenant: str | None = None) -> dict[str, Any] | None:
+        """Return a run with its steps, findings and recoveries; None if the worker does not have it."""
+        ...
+
+
 class RequestInterceptor(Protocol):
     """Who guards; `None` of it makes a pure gateway."""
+
+    @property
+    def counts(self) -> GuardCounters:
+        """Return the numbers of requests."""
+        ...
+
+    @property
+    def sessions(self) -> SessionSummaries:
+        """Return the guarded runs."""
+        ...
 
     def intercept(
         self, request: ProxyRequest

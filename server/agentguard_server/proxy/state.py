@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any, Protocol
 
 from agentguard.backends.base import Backend, Headers
+from agentguard.backends.config import BackendsOptions
 from agentguard.resilience.clock import MONOTONIC, Clock
 from agentguard_server.proxy.auth.api_keys import Keyring
 from agentguard_server.proxy.config.schema import ProxySettings
@@ -16,6 +17,15 @@ Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 AsgiApp = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+
+class BackendPool(Backend, Protocol):
+    """Replicas behind the proxy: `agentguard.backends.pool.Pool`."""
+
+    @property
+    def options(self) -> BackendsOptions:
+        """Return the section ``backends`` with the current replicas."""
+        ...
 
 
 class InFlightRequest(Protocol):
@@ -44,14 +54,14 @@ class AppState:
         live: the requests that are under way.
         worker: number of this process, from 0 on.
         reading: bytes of bodies that are not whole yet.
-        by_prefix: whether a policy wants to know how prompts begin.
+        needs_prefix_digest: True if the load balancing policy reads the digest of a prompt's prefix.
         holders: which replica has which stored response.
     """
 
     def __init__(
         self,
         settings: ProxySettings,
-        pool: Backend,
+        pool: BackendPool,
         *,
         interceptor: RequestInterceptor | None = None,
         request_observers: tuple[RequestObserver, ...] = (),
@@ -73,7 +83,7 @@ class AppState:
         self.in_flight: set[InFlightRequest] = set()
         self.worker = 0
         self.buffered_bytes = 0
-        self.uses_prefix_affinity = _uses_prefix_affinity(settings)
+        self.needs_prefix_digest = settings.backends.load_balancing.needs_prefix_digest
         self.response_affinity = ResponseAffinity()
 
     def apply_settings(
@@ -81,13 +91,9 @@ class AppState:
     ) -> None:
         """Other settings hold from now on, for requests that have not begun."""
         self.settings, self.keyring, self.interceptor = settings, keyring, interceptor
-        self.uses_prefix_affinity = _uses_prefix_affinity(settings)
+        self.needs_prefix_digest = settings.backends.load_balancing.needs_prefix_digest
 
     @property
     def in_flight_count(self) -> int:
         """Requests of model APIs that are under way."""
         return len(self.in_flight)
-
-
-def _uses_prefix_affinity(settings: ProxySettings) -> bool:
-    return getattr(settings.backends.load_balancing, "name", "") == "prefix_affinity"

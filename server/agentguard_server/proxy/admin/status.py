@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict, is_dataclass
+from dataclasses import asdict
 from typing import Any, Final, Protocol
 
 from agentguard.version import __version__
@@ -97,10 +97,8 @@ class ProxyStatus:
         }
         for name, part in self.status_sources.items():
             found[name] = dict(part())
-        counts = getattr(self.app_state.interceptor, "counts", None)
-        if (sessions := self._session_registry()) is not None:
-            told = asdict(counts) if is_dataclass(counts) and not isinstance(counts, type) else {}
-            found["guard"] = {"runs": len(sessions), **told}
+        if (interceptor := self.app_state.interceptor) is not None:
+            found["guard"] = {"runs": len(interceptor.sessions), **asdict(interceptor.counts)}
         return found
 
     def aggregate(self) -> dict[str, Any]:
@@ -134,8 +132,8 @@ class ProxyStatus:
         disk.
         """
         told = self.local()
-        if (held := self._session_registry()) is not None:
-            told[_SESSIONS_KEY] = held.list_recent(
+        if (interceptor := self.app_state.interceptor) is not None:
+            told[_SESSIONS_KEY] = interceptor.sessions.list_recent(
                 tenant_limit=_MAX_TENANT_SESSIONS, limit=_MAX_SNAPSHOT_SESSIONS
             )
         return (MetricSet() if self.metrics is None else self.metrics.collect()), told
@@ -145,24 +143,21 @@ class ProxyStatus:
 
         Those of other workers are as they told last: the latest hundred of a tenant, in each of them.
         """
-        held = self._session_registry()
-        if held is None:
+        interceptor = self.app_state.interceptor
+        if interceptor is None:
             return None
-        found: list[dict[str, Any]] = held.list_summaries(tenant, limit=limit)
+        found = interceptor.sessions.list_summaries(tenant, limit=limit)
         mine = [one | {"worker": self.app_state.worker} for one in found]
         whole = [*mine, *self._iter_remote_sessions(tenant)]
         return sorted(whole, key=lambda one: float(one.get("used_at") or 0), reverse=True)[:limit]
 
     def find_session(self, id: str, tenant: str) -> dict[str, Any] | None:
         """One guarded run: whole if this worker has it, at a glance if another one has."""
-        held = self._session_registry()
-        mine = None if held is None else held.describe(id, tenant)
+        interceptor = self.app_state.interceptor
+        mine = None if interceptor is None else interceptor.sessions.describe(id, tenant)
         if mine is not None:
-            return dict(mine)
+            return mine
         return next((one for one in self._iter_remote_sessions(tenant) if one.get("id") == id), None)
-
-    def _session_registry(self) -> Any:
-        return getattr(self.app_state.interceptor, "sessions", None)
 
     def _iter_remote_sessions(self, tenant: str) -> Iterator[dict[str, Any]]:
         for sheet in self.snapshots.list_live_snapshots():
@@ -185,11 +180,9 @@ class ProxyStatus:
             yield "upstream_requests", (name,), replica["good"] + sum(replica["failed"].values())
             for state in _REPLICA_STATES:
                 yield "replica_state", (name, state), float(replica["state"] == state)
-        guarding = gateway.interceptor
-        if (sessions := self._session_registry()) is not None:
-            yield "guard_active_sessions", (), len(sessions)
-        if (counts := getattr(guarding, "counts", None)) is not None:
-            yield "guard_skipped", ("body_too_large",), counts.skipped_requests
+        if gateway.interceptor is not None:
+            yield "guard_active_sessions", (), len(gateway.interceptor.sessions)
+            yield "guard_skipped", ("body_too_large",), gateway.interceptor.counts.too_long
 
 
 def _to_worker_status(snapshot: WorkerSnapshot) -> dict[str, Any]:

@@ -28,7 +28,7 @@ from agentguard_server.proxy.guard.eligibility import (
 from agentguard_server.proxy.guard.guarded_request import InlineGuardedRequest, build_guard_failure_response
 from agentguard_server.proxy.guard.options import GuardOptions
 from agentguard_server.proxy.guard.session_registry import SessionRegistry
-from agentguard_server.proxy.hooks import InterceptedRequest, ProxyRequest
+from agentguard_server.proxy.hooks import GuardCounters, InterceptedRequest, ProxyRequest
 
 _SWEEPS_PER_TIMEOUT: Final = 4
 """Looks for idle runs in the time after which one counts as idle."""
@@ -87,21 +87,6 @@ class GuardCandidate:
     adapter: ApiAdapter = field(kw_only=False)
     run_id: str
     is_required: bool
-
-
-@dataclass(slots=True)
-class GuardCounters:
-    """What became of requests that a verdict was wanted for.
-
-    Attributes:
-        guarded: requests that were guarded as they passed.
-        too_long: those that passed since their body was too long.
-        refused: those that were refused since the guard failed on them.
-    """
-
-    guarded: int = 0
-    too_long: int = 0
-    refused: int = 0
 
 
 class InlineGuard:

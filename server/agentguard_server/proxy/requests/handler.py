@@ -231,7 +231,7 @@ class RequestHandler:
         """The request as it is sent, once those who have a say were asked; None if it is answered already."""
         gateway = self._app_state
         if self._route.kind == "models":
-            known = model_list.build_model_list_response(gateway, self._scope["raw_path"])
+            known = model_list.build_model_list_response(gateway.pool.options, self._scope["raw_path"])
             if known is not None:
                 await self._writer.send_response(known)
                 return None

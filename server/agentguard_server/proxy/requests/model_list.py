@@ -11,18 +11,17 @@ import orjson
 from agentguard.backends.base import Response
 from agentguard.backends.config import ANY_MODEL, BackendsOptions
 from agentguard_server.proxy.errors import ProxyError
-from agentguard_server.proxy.state import AppState
 
 PATH: Final = b"/v1/models"
 
 
-def build_model_list_response(app_state: AppState, path: bytes) -> Response | None:
+def build_model_list_response(options: BackendsOptions, path: bytes) -> Response | None:
     """The answer to a request for the list, or for one model of it.
 
     One shape serves the clients of OpenAI and of Anthropic: it has the fields of both.
 
     Args:
-        gateway: whose pool is asked for its members as they are now.
+        options: section ``backends`` with the current replicas.
         path: as it came.
 
     Returns:
@@ -31,7 +30,6 @@ def build_model_list_response(app_state: AppState, path: bytes) -> Response | No
     Raises:
         Refusal: 404 if there is no such model.
     """
-    options: BackendsOptions = getattr(app_state.pool, "options", app_state.settings.backends)
     named = [replica.models for replica in options.replicas]
     if not all(named) or any(ANY_MODEL in models for models in named):
         return None

@@ -145,7 +145,7 @@ class ResponseWriter:
         self.is_complete = True
 
     async def send_error(self, error: ProxyError) -> None:
-        """End with an error: as an answer if there is none yet, else as the last event.
+        """End with an error: as an answer if it does not exist yet, else as the last event.
 
         Raises:
             Broken: the body has begun and is no stream of events.

@@ -53,7 +53,7 @@ def build_upstream_request(
             raise ProxyError(
                 415, "unsupported_encoding", "a body must come as it is, without Content-Encoding"
             )
-        if app_state.uses_prefix_affinity:
+        if app_state.needs_prefix_digest:
             found, prefix = inspect_body_with_prefix(body)
         else:
             found = inspect_body(body)

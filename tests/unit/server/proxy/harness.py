@@ -10,6 +10,7 @@ from agentguard_server.proxy.config.schema import ProxySettings
 from agentguard_server.proxy.state import AppState
 
 from agentguard.backends.base import Response
+from agentguard.backends.config import BackendsOptions
 from agentguard.errors import ResilienceError
 
 JSON = ((b"content-type", b"application/json"),)
@@ -52,6 +53,7 @@ class Stream:
 class Pool:
     """Pool that answers in order and repeats the last answer; errors are raised, functions are called."""
 
+    options: BackendsOptions
     answers: list = field(
         default_factory=lambda: [Response(status=200, headers=JSON, body=b"{}", replica="a")]
     )
@@ -95,9 +97,10 @@ class Got:
 
 
 def gateway(*answers: object, recorders=(), guarding=None, **sections: object) -> AppState:
-    pool = Pool(list(answers)) if answers else Pool()
+    parsed = settings(**sections)
+    pool = Pool(parsed.backends, list(answers)) if answers else Pool(parsed.backends)
     return AppState(
-        settings(**sections), pool, request_observers=recorders, interceptor=guarding,
+        parsed, pool, request_observers=recorders, interceptor=guarding,
         max_captured_bytes=1000 if recorders else 0,
     )  # fmt: skip
 

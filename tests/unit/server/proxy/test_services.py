@@ -3,10 +3,15 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+from agentguard_server.proxy.admin.status import ProxyStatus
 from agentguard_server.proxy.capture.protocol import CapturedExchange
 from agentguard_server.proxy.capture.recorder import CaptureRecorder
+from agentguard_server.proxy.guard.interceptor import InlineGuard
 from agentguard_server.proxy.guard.options import CaptureOptions, GuardOptions
 from agentguard_server.proxy.process.services import _capture_metrics
+
+from agentguard.backends.pool import Pool
+from tests.unit.server.proxy.harness import gateway
 
 
 def test_dropped_or_pending_captures_are_not_counted_as_accepted(tmp_path: Path) -> None:
@@ -27,3 +32,14 @@ def test_dropped_or_pending_captures_are_not_counted_as_accepted(tmp_path: Path)
         }
 
     asyncio.run(play())
+
+
+def test_guard_counters_are_reported_as_metrics_and_status() -> None:
+    inline = InlineGuard(GuardOptions())
+    inline.counts.too_long = 2
+    app_state = gateway(guarding=inline)
+    status = ProxyStatus(app_state, Pool(app_state.settings.backends))
+    samples = {(name, labels): value for name, labels, value in status.collect_metrics()}
+    assert samples["guard_skipped", ("body_too_large",)] == 2
+    assert samples["guard_active_sessions", ()] == 0
+    assert status.local()["guard"] == {"runs": 0, "guarded": 0, "too_long": 2, "refused": 0}
