@@ -241,7 +241,7 @@ class LoadBalancer:
         if request.pinned_replica:
             holder = self.replicas.get(request.pinned_replica)
             if is_hedge:
-                raise Overloaded("no other replica has what the request goes on with")
+                raise Overloaded("no other replica has the response that the request continues")
             if holder is not None and available((holder,), context, skipped) and not holder.is_corrupt:
                 return holder
         offer = self._get_candidates(request)

@@ -98,7 +98,7 @@ def check_pipeline(strategies: tuple[ResilienceStrategy, ...], path: str = "pipe
     late = [name for name in names[first:] if name not in at]
     if late:
         raise ConfigError(
-            f"{path}: {', '.join(late)} must stand before {names[first]}, which stands at each replica"
+            f"{path}: {', '.join(late)} must precede {names[first]}, which applies at each replica"
         )
 
 

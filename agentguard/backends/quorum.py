@@ -112,7 +112,7 @@ class QuorumReader:
         finally:
             await _cancel_tasks(waiting)
         if not ballots:
-            raise tasks[0].exception() or BackendError("nobody answered")
+            raise tasks[0].exception() or BackendError("no replica answered")
         most = max(tally.values())
         return add_notes(ballots[0], (("voted", f"{most}/{count}"), ("no_majority", "1")))
 

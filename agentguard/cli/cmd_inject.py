@@ -89,7 +89,7 @@ def runs(
         str, typer.Option(metavar="natural|uniform|FILE", help="How often each kind is drawn.")
     ] = "natural",
     assume_passed: Annotated[
-        bool, typer.Option("--assume-passed", help="Take runs as passed of which nobody knows.")
+        bool, typer.Option("--assume-passed", help="Treat runs without a label as passed.")
     ] = False,
     with_passed: Annotated[
         bool, typer.Option("--with-passed", help="Write the runs themselves, too, as runs that passed.")

@@ -160,7 +160,7 @@ def _open_store(url: str | None, *, new: bool = False) -> Store:
 def _parse_age(text: str) -> int:
     found = _AGE_PATTERN.fullmatch(text.strip())
     if found is None:
-        raise ConfigError(f"--older-than: {text!r} is no age such as 90s, 30m, 12h, 30d or 8w")
+        raise ConfigError(f"--older-than: {text!r} is not an age such as 90s, 30m, 12h, 30d or 8w")
     return int(found[1]) * _UNIT_SECONDS[found[2]]
 
 

@@ -149,7 +149,7 @@ def check_model(_: CheckContext) -> Iterator[CheckResult]:
             what="embedded judge",
             condition="wrong",
             found=str(error),
-            way_out="install agentguard anew, or train one: agentguard judge train",
+            way_out="install agentguard again, or train a model: agentguard judge train",
         )
         return
     made = str(card.get("sha256", ""))[:12]
@@ -222,7 +222,7 @@ def _check_new_store_path(path: Path) -> CheckResult:
         )
     way_out = "it is made when it is first used, or by: agentguard store init"
     return CheckResult(
-        area="store", what=str(path), condition="note", found="there is none yet", way_out=way_out
+        area="store", what=str(path), condition="note", found="it does not exist yet", way_out=way_out
     )
 
 
@@ -237,7 +237,7 @@ def run_checks(context: CheckContext) -> Iterator[CheckResult]:
                 what="check",
                 condition="wrong",
                 found=f"it failed itself: {type(error).__name__}",
-                way_out="say so to whoever wrote it",
+                way_out="report it to its author",
             )
 
 

@@ -158,7 +158,7 @@ def _show_check(console: Console, url: str, found: EndpointCapabilities) -> None
     if found.interval is not None and found.pairs is not None:
         low, high = found.interval
         rows.append(
-            ("pairs told apart", f"{found.pairs:.0%} [{low:.0%}, {high:.0%}], AUROC {found.auroc:.2f}")
+            ("pairs distinguished", f"{found.pairs:.0%} [{low:.0%}, {high:.0%}], AUROC {found.auroc:.2f}")
         )
         rows.append(("steps named", "-" if found.cause is None else f"{found.cause:.0%} (chance 25 %)"))
     if found.safety is not None:

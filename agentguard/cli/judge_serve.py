@@ -64,7 +64,7 @@ def serve(
     from agentguard.judge.vllm.supervisor import WatchOptions
 
     if task not in TASKS:
-        raise ConfigError(f"judge serve: {task!r} is no task; there are: {', '.join(TASKS)}")
+        raise ConfigError(f"judge serve: {task!r} is not a task; there are: {', '.join(TASKS)}")
     key = read_api_key(key_env)
     options = ServeOptions(
         model=model,

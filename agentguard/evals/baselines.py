@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any
 
 from agentguard.errors import EvaluationError
-from agentguard.localize.base import Localizer, Trainable, get_localizer_registry
+from agentguard.localize.adapter import adapt_localizer
+from agentguard.localize.base import Localizer, SimpleLocalizer, Trainable, get_localizer_registry
 
-Method = Localizer | Trainable
+Method = Localizer | SimpleLocalizer | Trainable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,25 +50,25 @@ def resolve_method(method: str, options: Mapping[str, Any] | None = None) -> Met
 
 def is_trainable(method: Method) -> bool:
     """Return whether a method can be trained."""
-    return callable(getattr(method, "fit", None))
+    return isinstance(method, Trainable)
 
 
 def is_localizer(method: Method) -> bool:
     """Return whether a method can locate root causes without training."""
-    return callable(getattr(method, "locate", None))
+    return isinstance(method, SimpleLocalizer)
 
 
 def as_localizer(method: Method) -> Localizer:
     """Return the method as a localizer. Raises EvaluationError if it must be trained first."""
-    if not is_localizer(method):
+    if not isinstance(method, SimpleLocalizer):
         raise EvaluationError(
             f"{method.name} learns from annotated runs: cross-validate it or give runs to train on"
         )
-    return cast(Localizer, method)
+    return adapt_localizer(method)
 
 
 def as_trainable(method: Method) -> Trainable:
     """Return the method as a trainable. Raises EvaluationError if it cannot be trained."""
-    if not is_trainable(method):
+    if not isinstance(method, Trainable):
         raise EvaluationError(f"{method.name} does not learn")
-    return cast(Trainable, method)
+    return method

@@ -152,7 +152,8 @@ def _encode_method(held: Evaluation, *, baseline: bool, is_measured: bool = True
 def _decode_file(node: JsonNode, id: str) -> ResultFile:
     if node.text_or("format") != FORMAT:
         raise FormatError(
-            "is no kept evaluation", hint="agentguard eval --output writes one; its --json holds no predictions"
+            "is not a saved evaluation",
+            hint="agentguard eval --output writes one; its --json holds no predictions",
         )
     if node.integer("version") != _VERSION:
         raise node.build_error("version", f"is {node.integer('version')}, this agentguard reads {_VERSION}")

@@ -31,6 +31,7 @@ from agentguard.evals.splits import (
     shuffle_record_labels,
     split_for_cross_validation,
 )
+from agentguard.localize.adapter import adapt_localizer
 from agentguard.localize.base import Localizer
 from agentguard.trajectory.model import Record
 
@@ -191,7 +192,7 @@ class EvaluationRunner:
         )
         for i in missing:
             record = self.records[i]
-            asked = _without_group(localizer, self.groups[i])
+            asked = localizer.without_group(self.groups[i])
             said = predict(asked, record.trajectory, self.findings[i], run=self.cases[i].run)
             said = replace(said, repeat=split.repeat, fold=split.fold)
             checkpoint.add(said)
@@ -209,7 +210,7 @@ class EvaluationRunner:
                 f"{method.name} could not be trained on {len(train)} runs: {type(error).__name__}"
             ) from error
         checkpoint.add_fit(split.repeat, split.fold, time.perf_counter() - start)
-        return fitted
+        return adapt_localizer(fitted)
 
     def _checkpoint_path(
         self, spec: MethodSpec | Method, label: str, checkpoint_dir: Path | None
@@ -223,9 +224,3 @@ class EvaluationRunner:
         options = dict(spec.options) if isinstance(spec, MethodSpec) else repr(spec)
         name = build_checkpoint_name(data=self._checksum, method=label, options=options, plan=self.plan)
         return checkpoint_dir / f"{name}.jsonl"
-
-
-def _without_group(method: Localizer, group: str) -> Localizer:
-    """Return the method without its memory of one question, if the method supports it."""
-    leave_out = getattr(method, "without_group", None)
-    return method if leave_out is None else cast(Localizer, leave_out(group))

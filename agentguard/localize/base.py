@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from agentguard.detect.base import DetectorFailure, Evidence, Finding
 from agentguard.plugins import Registry
@@ -81,8 +81,9 @@ class Diagnosis:
     recalibrated: Mapping[str, float] = field(default_factory=dict)
 
 
-class Localizer(Protocol):
-    """Ranks steps by how likely they caused the failure."""
+@runtime_checkable
+class SimpleLocalizer(Protocol):
+    """Minimal plug-in localizer; `agentguard.localize.adapter` completes it to a `Localizer`."""
 
     @property
     def name(self) -> str:
@@ -94,6 +95,40 @@ class Localizer(Protocol):
         ...
 
 
+class Localizer(Protocol):
+    """Ranks steps by how likely they caused the failure.
+
+    `agentguard.localize.base_localizer.BaseLocalizer` has defaults for all members but ``name`` and
+    ``locate``.
+    """
+
+    @property
+    def name(self) -> str:
+        """Name the method is registered under."""
+        ...
+
+    @property
+    def immediate_localizer(self) -> Localizer:
+        """Localizer for a run in progress, which asks no judge and does not block; by default this one."""
+        ...
+
+    def locate(self, trajectory: Trajectory, findings: Sequence[Finding]) -> Diagnosis:
+        """Return a diagnosis; an undecided method abstains and does not raise."""
+        ...
+
+    def without_group(self, group: str) -> Localizer:
+        """Return a localizer that ignores what this one learnt from the runs of one question.
+
+        An evaluation asks for it before it scores a run of that question. By default the same localizer.
+        """
+        ...
+
+    def close(self) -> None:
+        """Close the connections of the localizer's judge; a later question opens them again."""
+        ...
+
+
+@runtime_checkable
 class Trainable(Protocol):
     """Localizer that learns from annotated runs; ``fit`` returns a fitted copy."""
 
@@ -102,7 +137,7 @@ class Trainable(Protocol):
         """Name the method is registered under."""
         ...
 
-    def fit(self, records: Sequence[Record]) -> Localizer:
+    def fit(self, records: Sequence[Record]) -> Localizer | SimpleLocalizer:
         """Learn from ``records`` alone; deterministic."""
         ...
 
@@ -110,7 +145,7 @@ class Trainable(Protocol):
 class LocalizerFactory(Protocol):
     """Builds a localizer from its options."""
 
-    def __call__(self, **options: Any) -> Localizer | Trainable:
+    def __call__(self, **options: Any) -> Localizer | SimpleLocalizer | Trainable:
         """Build the localizer; raise ConfigError if an option is unknown or out of range."""
         ...
 

@@ -11,6 +11,7 @@ from agentguard.detect.base import Finding
 from agentguard.errors import ConfigError, JudgeError
 from agentguard.localize._ranking import MAX_HYPOTHESES, reject_unknown_options
 from agentguard.localize.base import Diagnosis, Hypothesis, Verdict
+from agentguard.localize.base_localizer import BaseLocalizer
 from agentguard.trajectory.model import GOLD_ANSWER, Record, Trajectory
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ DEFAULT_RISK = 0.1
 _MIN_PROBABILITY = 0.005  # less probable hypotheses are omitted
 
 
-class EmbeddedLocalizer:
+class EmbeddedLocalizer(BaseLocalizer):
     """Localizer that ranks steps and predicts outcomes by a trained model.
 
     Args:

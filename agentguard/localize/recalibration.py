@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from agentguard.detect.base import Finding
 from agentguard.errors import StoreError
 from agentguard.localize.base import Diagnosis, Localizer, Verdict
+from agentguard.localize.base_localizer import BaseLocalizer
 from agentguard.localize.human_labels import RunLabel, iter_run_labels
 from agentguard.trajectory.model import Trajectory
 
@@ -111,7 +112,7 @@ class Recalibration:
         )
 
 
-class RecalibratedLocalizer:
+class RecalibratedLocalizer(BaseLocalizer):
     """Localizer whose probabilities are corrected by the judgements in a store.
 
     It reads the judgements at the first diagnosis and refreshes them every ten minutes. If the store cannot
@@ -138,20 +139,20 @@ class RecalibratedLocalizer:
             tenant,
             refresh_interval_s,
         )
+        self.name = localizer.name
         self._lock = threading.Lock()
         self._recalibrations: dict[str, Recalibration] = {}
         self._read_at: float | None = None
-
-    @property
-    def name(self) -> str:
-        """Name of the corrected localizer."""
-        return self.localizer.name
 
     def locate(self, trajectory: Trajectory, findings: Sequence[Finding]) -> Diagnosis:
         """Diagnose a run and correct the probabilities if there are enough judgements."""
         diagnosis = self.localizer.locate(trajectory, findings)
         correction = self._load_recalibrations().get(diagnosis.method)
         return diagnosis if correction is None else correction.apply(diagnosis)
+
+    def close(self) -> None:
+        """Close the corrected localizer."""
+        self.localizer.close()
 
     def _load_recalibrations(self) -> dict[str, Recalibration]:
         with self._lock:

@@ -17,6 +17,7 @@ from agentguard.detect.base import Finding
 from agentguard.errors import ConfigError, JudgeError
 from agentguard.localize._ranking import reject_unknown_options
 from agentguard.localize.base import Diagnosis, Hypothesis, Verdict
+from agentguard.localize.base_localizer import BaseLocalizer
 from agentguard.localize.embedded import DEFAULT_RISK, EmbeddedLocalizer
 from agentguard.trajectory.model import Record, Trajectory
 
@@ -36,7 +37,7 @@ _MAX_CITED_SCHEMATA: Final = 3
 _DEFAULT_K: Final = 3
 
 
-class SchemaLocalizer:
+class SchemaLocalizer(BaseLocalizer):
     """Localizer that ranks steps by a trained model and by their similarity to earlier failures.
 
     Without schemata it abstains. `fit` distils those of the training runs.

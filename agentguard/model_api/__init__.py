@@ -1,7 +1,7 @@
-"""How the answers of each API are told apart from those that broke off, and progress from heartbeats.
+"""Recognition of API answers: complete or interrupted, content or heartbeat, valid or wrong.
 
-What is looked at is cheap first: bytes, then one decoding that skips what is not asked about. Nothing here
-changes an answer, and no reason that it gives has anything of an answer's contents in it.
+The checks are cheap: first bytes, then one decoding that skips unused fields. No check changes an answer, and
+no reason that a check returns contains content of the answer.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Final, Protocol
 
 
 class ApiFormat(Protocol):
-    """What is known of one API's answers; see `API_FORMATS` for those there are."""
+    """Answer format of one API; `API_FORMATS` lists the known formats."""
 
     @property
     def name(self) -> str:
@@ -20,23 +20,23 @@ class ApiFormat(Protocol):
         ...
 
     def has_content(self, chunk: bytes) -> bool:
-        """Whether whole events bring the answer on; comments, pings and empty deltas do not."""
+        """Return whether complete events carry content; comments, pings and empty deltas do not."""
         ...
 
     def is_last(self, chunk: bytes) -> bool:
-        """Whether the API's last event is the last of these."""
+        """Return whether the last of the events is the final event of the API."""
         ...
 
     def find_chunk_error(self, chunk: bytes) -> str | None:
-        """What is wrong with events: none of this API, malformed, or an error that stands in a stream."""
+        """Return a reason for an event that is malformed, of another API or an error; otherwise None."""
         ...
 
     def find_body_error(self, body: bytes, request_body: bytes = b"") -> str | None:
-        """What is wrong with a whole answer of status 200, in one clause; None if it can be handed on.
+        """Return, in one clause, the error in a complete answer of status 200; None if it is valid.
 
         Args:
-            body: the answer's.
-            asked: the request's, for an API where it says what is right.
+            body: body of the answer.
+            request_body: body of the request, for APIs in which it determines the valid answers.
         """
         ...
 
@@ -52,4 +52,4 @@ def _load_formats() -> dict[str, ApiFormat]:
 
 
 API_FORMATS: Final[Mapping[str, ApiFormat]] = MappingProxyType(_load_formats())
-"""Name to API: ``chat``, ``completions``, ``embeddings``, ``responses``, ``messages``."""
+"""Formats by name: ``chat``, ``completions``, ``embeddings``, ``responses``, ``messages``."""

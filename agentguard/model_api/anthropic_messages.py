@@ -1,4 +1,4 @@
-"""Anthropic's messages: streams end with ``message_stop``."""
+"""Anthropic's messages API; its streams end with ``message_stop``."""
 
 from __future__ import annotations
 
@@ -33,25 +33,25 @@ _decode_event, _decode_body = StructDecoder(_Event), StructDecoder(_Message)
 
 
 class AnthropicMessagesFormat(TypedEventsFormat):
-    """See `agentguard.model_api.ApiFormat`."""
+    """Format of Anthropic's messages; see `agentguard.model_api.ApiFormat`."""
 
     def __init__(self) -> None:
         super().__init__("messages", prefix=_EVENT_PREFIXES, last_types=frozenset({"message_stop"}))
 
     def has_content(self, chunk: bytes) -> bool:
-        """Whether there is text, a tool's use or its input, a reason to stop, or the end."""
+        """Return whether there is text, a tool use or its input, a stop reason, or the end."""
         return _TEXT_PATTERN.search(chunk) is not None or any(
             _has_content(data) for data in iterate_payloads(chunk)
         )
 
     def find_body_error(self, body: bytes, request_body: bytes = b"") -> str | None:
-        """An error, no content, or not this API's JSON. Content may be empty."""
+        """Return an error, or None for a valid message, which may be empty."""
         del request_body
         found = _decode_body(body)
         if not isinstance(found, str) and found.type == "message":
             return None
         reason = found if isinstance(found, str) else "its type is another"
-        return find_error(body) or f"it is no answer of the messages API: {reason}"
+        return find_error(body) or f"it is not an answer of the messages API: {reason}"
 
 
 def _has_content(data: bytes) -> bool:
@@ -60,7 +60,7 @@ def _has_content(data: bytes) -> bool:
         return False
     if found.type == "content_block_start":
         return found.content_block is not None and found.content_block.type not in ("", "text", "thinking")
-    if found.type == "content_block_delta":  # texts and inputs with anything in them were seen as bytes
+    if found.type == "content_block_delta":  # non-empty texts and inputs were found in the bytes
         return found.delta is not None and found.delta.type == "citations_delta"
     return found.type == "message_stop"
 

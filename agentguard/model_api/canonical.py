@@ -1,7 +1,7 @@
-"""What an answer says, without what differs between two that say the same: ids, times, usage, spacing.
+"""Canonical content of an answer, without ids, times, usage and spacing, which differ between equal answers.
 
-Used to compare answers, not to pass them on. Reads whole answers and streams of the four APIs that generate;
-of any other answer everything but the ids counts.
+The result serves to compare answers, not to forward them. The module supports complete answers and streams of
+the four generating APIs. For other answers, everything except volatile fields counts.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _VOLATILE_FIELDS = ("id", "created", "usage", "model", "system_fingerprint", "se
 
 
 def canonical_response(api: str, body: bytes) -> bytes:
-    """What a whole answer says, as bytes that are equal for answers that say the same."""
+    """Return the content of a complete answer as bytes that are equal for equal content."""
     try:
         answer = orjson.loads(body)
         return orjson.dumps(_CANONICALIZERS.get(api, _canonical_other)(answer), option=orjson.OPT_SORT_KEYS)
@@ -25,7 +25,7 @@ def canonical_response(api: str, body: bytes) -> bytes:
 
 
 def canonical_stream(api: str, chunks: bytes) -> bytes:
-    """What a streamed answer says, in the same form."""
+    """Return the content of a streamed answer, in the same form."""
     try:
         answer = _JOINERS[api](parse_payloads(chunks))
         return orjson.dumps(_CANONICALIZERS[api](answer), option=orjson.OPT_SORT_KEYS)
@@ -34,7 +34,7 @@ def canonical_stream(api: str, chunks: bytes) -> bytes:
 
 
 def parse_payloads(chunks: bytes) -> list[Any]:
-    """The JSON of each event that has any. Raises ValueError for an event whose data is none."""
+    """Return the JSON of each event with data. Raises ValueError if the data of an event is not JSON."""
     found = (extract_data(event) for event in split_events(chunks))
     return [orjson.loads(data) for data in found if data is not None and data != b"[DONE]"]
 
@@ -91,7 +91,7 @@ def _normalize_text(text: Any) -> Any:
 
 
 def _parse_arguments(arguments: Any) -> Any:
-    """A tool call's arguments as a value, so that spacing and the order of keys don't count."""
+    """Return the arguments of a tool call as a value, so that spacing and key order do not count."""
     try:
         return orjson.loads(arguments) if isinstance(arguments, str) else arguments
     except ValueError:
@@ -159,7 +159,7 @@ def _join_messages(chunks: list[Any]) -> Any:
 
 def _join_responses(chunks: list[Any]) -> Any:
     found = [chunk["response"] for chunk in chunks if "response" in chunk]
-    return found[-1]  # the one that is complete; an IndexError if there is none, as for any other field
+    return found[-1]  # the complete one; an IndexError is handled like any missing field
 
 
 _CANONICALIZERS = {

@@ -1,4 +1,4 @@
-"""What the APIs share: events and bodies decoded no further than what is asked about."""
+"""Shared helpers of the formats: decoding of events and bodies that skips unused fields."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ T = TypeVar("T")
 
 
 class AnyObject(msgspec.Struct, gc=False):
-    """Any object; what is in it is skipped."""
+    """Any object; its fields are skipped."""
 
 
 class StructDecoder(Generic[T]):
-    """Decodes JSON into a struct, or says in one clause why it can't be."""
+    """Decoder of JSON into a struct; it returns a clause with the reason if it fails."""
 
     def __init__(self, kind: type[T]) -> None:
         self._decode = msgspec.json.Decoder(kind).decode
 
     def __call__(self, data: bytes) -> T | str:
-        """The struct, or the reason; a reason names fields and positions only."""
+        """Return the struct, or the reason; a reason contains only field names and positions."""
         try:
             if not data.isascii():
-                data.decode()  # what the decoder skips it does not look at
+                data.decode()  # the decoder does not validate the fields that it skips
             return self._decode(data)
         except RecursionError:
             return "it is nested too deeply"
@@ -55,7 +55,7 @@ _decode_error = StructDecoder(_ErrorBody)
 
 
 def format_error(error: Any) -> str:
-    """An error that stands in an answer, by its type or code; its message stays where it is."""
+    """Return a clause for an error in an answer, with its type or code but without its message."""
     for word in (error.get("code"), error.get("type")) if isinstance(error, dict) else ():
         if isinstance(word, int | str) and not isinstance(word, bool) and _SAFE_WORD.fullmatch(str(word)):
             return f"the endpoint answered with an error ({word})"
@@ -63,13 +63,13 @@ def format_error(error: Any) -> str:
 
 
 def find_error(body: bytes) -> str | None:
-    """The error that stands in a body in place of an answer, as `told` tells it; None if there is none."""
+    """Return a clause for the error that a body contains in place of an answer, or None."""
     found = _decode_error(body)
     return None if isinstance(found, str) or found.error is None else format_error(found.error)
 
 
 def iterate_payloads(chunk: bytes) -> Iterator[bytes]:
-    """The data of each event; comments and events without data are left out."""
+    """Yield the data of each event; skip comments and events without data."""
     for event in split_events(chunk):
         data = extract_data(event)
         if data is not None:
@@ -77,7 +77,7 @@ def iterate_payloads(chunk: bytes) -> Iterator[bytes]:
 
 
 def find_last_payload(chunk: bytes, *, skip: bytes = b"") -> bytes | None:
-    """The data of the last event that has any and whose data is not ``skip``."""
+    """Return the data of the last event with data other than ``skip``."""
     found = None
     for data in iterate_payloads(chunk):
         if data != skip:
@@ -86,7 +86,7 @@ def find_last_payload(chunk: bytes, *, skip: bytes = b"") -> bytes | None:
 
 
 def has_invalid_line(event: bytes) -> bool:
-    """Whether a line of an event is no field of server-sent events, and no comment."""
+    """Return whether a line of an event is neither a field of server-sent events nor a comment."""
     return any(line and not line.startswith(_SSE_FIELDS) for line in LINE_END.split(event))
 
 

@@ -1,7 +1,7 @@
-"""Change single fields of a request's JSON body; every other byte of a value stays as it came.
+"""Changes of single fields in a request's JSON body; the bytes of all other values stay the same.
 
-The body is split at its outermost fields and put together again, so that large messages are neither decoded
-nor encoded. Needs msgspec, which the extra ``serve`` brings.
+The module splits the body at its outermost fields and joins them again, so that large messages are neither
+decoded nor encoded. It needs msgspec, which the extra ``serve`` installs.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ else:
 
 
 def parse_fields(body: bytes) -> dict[str, Any]:
-    """The outermost fields of a JSON object, each as the bytes (`msgspec.Raw`) that it came as.
+    """Return the outermost fields of a JSON object, each as its original bytes (`msgspec.Raw`).
 
     Raises:
-        BackendError: the body is no JSON object; nothing was sent.
+        BackendError: the body is not a JSON object; nothing was sent.
         MissingExtra: msgspec is not installed.
     """
     if _FIELDS is None:
@@ -33,30 +33,28 @@ def parse_fields(body: bytes) -> dict[str, Any]:
     try:
         found: dict[str, Any] = _FIELDS.decode(body)
     except (msgspec.DecodeError, RecursionError):
-        raise BackendError("the request's body is no JSON object", status=400, stage="unsent") from None
+        raise BackendError("the request's body is not a JSON object", status=400, stage="unsent") from None
     return found
 
 
 def decode_value(raw: Any) -> Any:
-    """A field's value, decoded; None if it is not there."""
+    """Return the decoded value of a field; None if the field is missing."""
     return None if raw is None else msgspec.json.decode(raw)
 
 
 def append_item(raw: Any, item: bytes) -> Any:
-    """A field that is a list of at least one, with one more JSON value. Raises BackendError if it is none."""
+    """Return a non-empty list field with one more JSON value. Raises BackendError for any other field."""
     try:
         items = msgspec.json.decode(raw, type=list[msgspec.Raw])
     except (msgspec.DecodeError, RecursionError):
         items = []
     if not items:
-        raise BackendError(
-            "a field of the request's body is no list of something", status=400, stage="unsent"
-        )
+        raise BackendError("a field of the request's body is not a list", status=400, stage="unsent")
     return [*items, msgspec.Raw(item)]
 
 
 def replace_fields(body: bytes, changes: Mapping[str, Any], *, removed: tuple[str, ...] = ()) -> bytes:
-    """A body with some outermost fields set anew or left out. Raises as `fields` does."""
+    """Return a body with some outermost fields replaced or removed. Raises the errors of `parse_fields`."""
     found = parse_fields(body)
     for name in removed:
         found.pop(name, None)

@@ -19,7 +19,7 @@ from agentguard.model_api.decoding import (
 )
 from agentguard.model_api.sse import extract_data, split_events
 
-# A name of a field with an unescaped quote never stands inside a JSON string, so bytes are enough for a yes.
+# An unescaped quote cannot occur inside a JSON string, so a match in the bytes is reliable.
 _TEXT_PATTERN: Final = re.compile(
     rb'"(?:content|reasoning_content|reasoning|refusal|arguments|name|text|finish_reason)"\s*:\s*"[^"]'
 )
@@ -59,31 +59,31 @@ _decode_fast: Final = msgspec.json.Decoder(_Chunk).decode
 
 
 class ChoicesFormat:
-    """An API whose answers have choices; see `agentguard.model_api.ApiFormat`."""
+    """Format of an API whose answers have choices; see `agentguard.model_api.ApiFormat`."""
 
     def __init__(self, name: str, kind: type[_Chat] | type[_Completion]) -> None:
         self.name = name
         self._decode_body: StructDecoder[Any] = StructDecoder(kind)
 
     def has_content(self, chunk: bytes) -> bool:
-        """Whether text, a part of a tool call, a reason to finish or usage is among the events."""
+        """Return whether the events contain text, a part of a tool call, a finish reason or usage."""
         return _TEXT_PATTERN.search(chunk) is not None or any(
             _has_content(data) for data in iterate_payloads(chunk)
         )
 
     def is_last(self, chunk: bytes) -> bool:
-        """Whether the last event that is no comment is ``[DONE]``."""
+        """Return whether the last event other than a comment is ``[DONE]``."""
         return chunk.endswith(b"data: [DONE]\n\n") or (DONE in chunk and find_last_payload(chunk) == DONE)
 
     def find_chunk_error(self, chunk: bytes) -> str | None:
-        """The first event that is no chunk of this API, or an error in place of one."""
+        """Return a reason for the first event that is an error or not a chunk of this API, or None."""
         if _is_plain(chunk):
             return None
         for event in split_events(chunk):
             data = extract_data(event)
             if data is None or not event.startswith(b"data:"):
                 if has_invalid_line(event):
-                    return "a line in the stream is no server-sent event"
+                    return "a line in the stream is not a server-sent event"
                 if data is None:
                     continue
             if data != DONE and (reason := self._find_event_error(data)) is not None:
@@ -93,29 +93,29 @@ class ChoicesFormat:
     def _find_event_error(self, data: bytes) -> str | None:
         found = _decode_chunk(data)
         if isinstance(found, str):
-            return f"an event is no {self.name} chunk: {found}"
+            return f"an event is not a {self.name} chunk: {found}"
         if found.error is not None:
             return format_error(found.error)
-        return f"an event is no {self.name} chunk: it has no choices" if found.choices is None else None
+        return f"an event is not a {self.name} chunk: it has no choices" if found.choices is None else None
 
     def find_body_error(self, body: bytes, request_body: bytes = b"") -> str | None:
-        """An error, no choices, or not this API's JSON."""
+        """Return an error, also for an answer without choices, or None for a valid answer."""
         del request_body
         found = self._decode_body(body)
         if not isinstance(found, str):
             return format_error(found.error) if found.error is not None else None
-        return find_error(body) or f"it is no answer of the {self.name} API: {found}"
+        return find_error(body) or f"it is not an answer of the {self.name} API: {found}"
 
 
 def _is_plain(chunk: bytes) -> bool:
-    """Whether all is as it nearly always is, so that nothing need be looked at more closely."""
+    """Return whether all events have the usual form, so that a closer check is unnecessary."""
     if b"\r" in chunk:
         return False
     try:
         if not chunk.isascii():
             chunk.decode()
         if chunk.startswith(b"data: {") and chunk.find(b"\n") == len(chunk) - 2:  # one event
-            found = _decode_fast(chunk[6:])  # what follows it is white space
+            found = _decode_fast(chunk[6:])  # only white space follows it
             return found.error is None and found.choices is not None
         for event in chunk.split(b"\n\n"):
             data = event[6:]
@@ -132,7 +132,7 @@ def _is_plain(chunk: bytes) -> bool:
 
 
 def _has_content(data: bytes) -> bool:
-    if data == DONE:  # the end of an answer is none: a stream that has nothing else says nothing
+    if data == DONE:  # the end marker alone is not content
         return False
     found = _decode_open_chunk(data)
     if isinstance(found, str) or found.choices is None:
@@ -146,7 +146,7 @@ def _has_content(data: bytes) -> bool:
 
 
 def _has_text(value: Any) -> bool:
-    """Whether there is any text in a delta, leaving out who speaks and what names its parts."""
+    """Return whether a delta contains text, ignoring the role and the names of parts."""
     if isinstance(value, dict):
         return any(_has_text(part) for key, part in value.items() if key not in _METADATA_KEYS)
     return any(map(_has_text, value)) if isinstance(value, list) else isinstance(value, str) and bool(value)

@@ -1,4 +1,4 @@
-"""OpenAI's embeddings: whole answers only."""
+"""OpenAI's embeddings API; it has no streams."""
 
 from __future__ import annotations
 
@@ -25,36 +25,41 @@ _decode_body, _decode_empty_input = StructDecoder(_Embeddings), StructDecoder(_E
 
 
 class EmbeddingsFormat:
-    """See `agentguard.model_api.ApiFormat`; a stream of it is a fault, whatever it brings."""
+    """Format of embeddings; see `agentguard.model_api.ApiFormat`. Any stream is an error."""
 
     name: Final = "embeddings"
 
     def has_content(self, chunk: bytes) -> bool:
-        """Whether there is anything."""
+        """Return whether the chunk is not empty."""
         return bool(chunk)
 
     def is_last(self, chunk: bytes) -> bool:
-        """Never."""
+        """Return False."""
         del chunk
         return False
 
     def find_chunk_error(self, chunk: bytes) -> str | None:
-        """That it is a stream."""
+        """Return an error, because embeddings have no streams."""
         del chunk
         return "embeddings do not come as a stream"
 
     def find_body_error(self, body: bytes, request_body: bytes = b"") -> str | None:
-        """An error, no vectors, or not this API's JSON. Vectors are lists of numbers or base64.
+        """Return an error, or None for a valid answer. Vectors are lists of numbers or base64.
 
-        There may be none for a request with none: its client must not make a replica look broken.
+        An answer without vectors is valid for a request without input: otherwise a client could make a
+        replica look broken.
         """
         found = _decode_body(body)
         if not isinstance(found, str):
             if not found.data and isinstance(_decode_empty_input(request_body), str):
-                return find_error(body) or "it is no answer of the embeddings API: there are no vectors"
+                return find_error(body) or "it is not an answer of the embeddings API: there are no vectors"
             odd = any(bytes(one.embedding)[:1] not in (b"[", b'"') for one in found.data)
-            return "it is no answer of the embeddings API: a vector is no vector" if odd else None
-        return find_error(body) or f"it is no answer of the embeddings API: {found}"
+            return (
+                "it is not an answer of the embeddings API: a vector is not a list of numbers"
+                if odd
+                else None
+            )
+        return find_error(body) or f"it is not an answer of the embeddings API: {found}"
 
 
 EMBEDDINGS: Final = EmbeddingsFormat()

@@ -1,4 +1,4 @@
-"""OpenAI's responses: streams end with ``response.completed``, ``.incomplete`` or ``.failed``."""
+"""OpenAI's responses API; its streams end with ``response.completed``, ``.incomplete`` or ``.failed``."""
 
 from __future__ import annotations
 
@@ -43,20 +43,20 @@ _decode_body, _decode_inner = StructDecoder(_Response), StructDecoder(_InnerResp
 
 
 class ResponsesFormat(TypedEventsFormat):
-    """See `agentguard.model_api.ApiFormat`."""
+    """Format of OpenAI's responses; see `agentguard.model_api.ApiFormat`."""
 
     def __init__(self) -> None:
         ends = frozenset({"response.completed", "response.incomplete", "response.failed"})
         super().__init__("responses", prefix=("response.", "keepalive"), last_types=ends)
 
     def has_content(self, chunk: bytes) -> bool:
-        """Whether there is part of the output, or of its end; what only opens a part has none."""
+        """Return whether there is part of the output, or its end; opening a part is not content."""
         return _DELTA_PATTERN.search(chunk) is not None or any(
             _has_content(data) for data in iterate_payloads(chunk)
         )
 
     def find_failure(self, event: EventHead) -> str | None:
-        """A response that failed at the server's end; one that was refused is the caller's to see."""
+        """Return a server-side failure of a response; a refused request is for the caller to handle."""
         if event.type != "response.failed":
             return None
         inner = _decode_inner(bytes(event.response))
@@ -65,17 +65,17 @@ class ResponsesFormat(TypedEventsFormat):
         return f"the endpoint answered with an error ({inner.error.code})"
 
     def find_body_error(self, body: bytes, request_body: bytes = b"") -> str | None:
-        """An error, no output, or not this API's JSON; a response that is still queued has none yet."""
+        """Return an error, or None for a valid response. A queued response may still lack output."""
         del request_body
         found = _decode_body(body)
         if isinstance(found, str):
-            return find_error(body) or f"it is no answer of the responses API: {found}"
+            return find_error(body) or f"it is not an answer of the responses API: {found}"
         if found.status == "failed" and found.error is not None:
             code = found.error.get("code") if isinstance(found.error, dict) else None
             if isinstance(code, str) and code in _SERVER_ERROR_CODES:
                 return format_error(found.error)
         empty = found.status == "completed" and not found.output
-        return "it is no answer of the responses API: its output is empty" if empty else None
+        return "it is not an answer of the responses API: its output is empty" if empty else None
 
 
 def _has_content(data: bytes) -> bool:
@@ -84,7 +84,7 @@ def _has_content(data: bytes) -> bool:
     found = decode_event_head(data)
     if isinstance(found, str) or not found.type.startswith("response."):
         return False
-    if found.type == "response.completed":  # with no output, and after none, it is no answer
+    if found.type == "response.completed":  # without output, also before it, it is not an answer
         inner = _decode_inner(bytes(found.response))
         return isinstance(inner, str) or inner.output != []
     return found.type not in _CONTENTLESS_EVENTS and not found.type.endswith(".delta")

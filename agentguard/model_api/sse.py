@@ -1,7 +1,7 @@
-"""Server-sent events, cut out of a stream of bytes as they came (WHATWG HTML, 9.2).
+"""Splitting of byte streams into server-sent events (WHATWG HTML, 9.2).
 
-Events stay bytes, each with the blank line that ends it: joined again they are what was fed. Lines may end
-in LF, CRLF or CR. What events say is read in `agentguard.model_api`.
+Events stay bytes, each with the blank line that ends it; joined again, they equal the input. Lines may end
+in LF, CRLF or CR. `agentguard.model_api` interprets the events.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from typing import Any
 import orjson
 
 EVENT_END = re.compile(rb"(?:\r\n|\n|\r(?!\n)){2}")
-"""The end of an event: two ends of lines, one after the other."""
+"""End of an event: two consecutive line ends."""
 LINE_END = re.compile(rb"\r\n|\n|\r")
 
 
 class EventSplitter:
-    """Cuts whole events off, as many at once as there are; what is fed is looked at once."""
+    """Splitter that returns all complete events at once; it scans each input byte only once."""
 
     __slots__ = ("_pieces", "_tail", "remainder_size")
 
@@ -30,18 +30,18 @@ class EventSplitter:
 
     @property
     def remainder(self) -> bytes:
-        """What was fed and is no whole event yet; `size` is its length."""
+        """Input that is not a complete event yet; `remainder_size` is its length."""
         return b"".join(self._pieces)
 
     def feed(self, data: bytes) -> bytes:
-        """Take bytes in; returns the events that are whole now, which may be none."""
+        """Add bytes; return the events that are complete now, possibly none."""
         if not self._pieces and data.endswith(b"\n\n"):
-            return data  # nearly all reads: whole events
+            return data  # the common case: complete events
         window = self._tail + data
         end = _find_last_event_end(window)
         if end == 0:
             self._pieces.append(data)
-            self._tail = window[-3:]  # the longest beginning of a blank line is \r\n\r
+            self._tail = window[-3:]  # the longest incomplete event end is \r\n\r
             self.remainder_size += len(data)
             return b""
         whole = b"".join([*self._pieces, data])
@@ -52,7 +52,7 @@ class EventSplitter:
 
 
 def _find_last_event_end(data: bytes) -> int:
-    """Where the last whole event ends; 0 if there is none."""
+    """Return the end of the last complete event, or 0."""
     if b"\r" not in data:
         end = data.rfind(b"\n\n")
         return end + 2 if end >= 0 else 0
@@ -63,8 +63,8 @@ def _find_last_event_end(data: bytes) -> int:
 
 
 def split_events(chunk: bytes) -> Iterator[bytes]:
-    """The events of a chunk of whole ones, each with its blank line; what is left over comes last."""
-    if b"\r" not in chunk:  # many times as fast as the expression
+    """Yield the events of a chunk, each with its blank line; an incomplete event comes last."""
+    if b"\r" not in chunk:  # many times faster than the regular expression
         *whole, rest = chunk.split(b"\n\n")
         for event in whole:
             yield event + b"\n\n"
@@ -79,7 +79,7 @@ def split_events(chunk: bytes) -> Iterator[bytes]:
 
 
 def extract_data(event: bytes) -> bytes | None:
-    """The data of an event; None if it has none, such as a comment."""
+    """Return the data of an event; None if it has no data, such as a comment."""
     if event.startswith(b"data:") and event.find(b"\n") == len(event) - 2 and b"\r" not in event:
         return event[6:-2] if event.startswith(b"data: ") else event[5:-2]
     lines = [line[5:].removeprefix(b" ") for line in LINE_END.split(event) if line.startswith(b"data:")]
@@ -87,26 +87,26 @@ def extract_data(event: bytes) -> bytes | None:
 
 
 class EventReader:
-    """Cuts a stream of bytes into events, each with the blank line that ends it (WHATWG HTML, 9.2)."""
+    """Reader that splits a byte stream into events, each with its blank line (WHATWG HTML, 9.2)."""
 
     def __init__(self) -> None:
         self._splitter = EventSplitter()
 
     @property
     def remainder(self) -> bytes:
-        """What was fed and is no whole event yet."""
+        """Input that is not a complete event yet."""
         return self._splitter.remainder
 
     def feed(self, data: bytes) -> Iterable[bytes]:
-        """The events that are whole now; joined with `rest` they are the bytes that were fed."""
+        """Return the events that are complete now; with `remainder`, they equal the input."""
         whole = self._splitter.feed(data)
         if whole.find(b"\n\n") == len(whole) - 2 and b"\r" not in whole:
-            return (whole,)  # nearly all reads: one event
+            return (whole,)  # the common case: one event
         return split_events(whole)
 
 
 def parse_event(event: bytes) -> dict[str, Any] | None:
-    """The data of an event as an object, None if it is none; its numbers keep all their digits."""
+    """Return the data of an event as an object, or None if it is not an object; numbers keep all digits."""
     try:
         value = json.loads(extract_data(event) or b"null")
     except ValueError:
@@ -115,19 +115,19 @@ def parse_event(event: bytes) -> dict[str, Any] | None:
 
 
 def parse_event_fast(event: bytes) -> dict[str, Any] | None:
-    """As `parsed`, several times as fast: whole numbers beyond 64 bits lose digits.
+    """Like `parse_event`, but several times faster; integers beyond 64 bits lose digits.
 
-    For what is only looked at. What is written again is to be `parsed`.
+    Use it only for events that are inspected. Use `parse_event` for events that are written again.
     """
     try:
         value = orjson.loads(extract_data(event) or b"null")
-    except ValueError:  # NaN, half of a surrogate pair: servers write what is no JSON
+    except ValueError:  # NaN, half of a surrogate pair: some servers write invalid JSON
         return parse_event(event)
     return value if isinstance(value, dict) else None
 
 
 def encode_event(value: Mapping[str, Any], *, include_name: bool = False) -> bytes:
-    """An event of an object; ``named`` puts its type in the event's name."""
+    """Return an event for an object; ``include_name`` adds its type as event name."""
     name = b"event: " + str(value["type"]).encode() + b"\n" if include_name else b""
     return name + b"data: " + json.dumps(value, separators=(",", ":")).encode() + b"\n\n"
 

@@ -1,4 +1,4 @@
-"""Streams whose events name their type: OpenAI's responses and Anthropic's messages."""
+"""Shared base of the formats with typed events: OpenAI's responses and Anthropic's messages."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from agentguard.model_api.sse import extract_data, split_events
 
 
 class EventHead(msgspec.Struct):
-    """What is read of an event."""
+    """Fields of an event that the formats read."""
 
     type: str = ""
     code: Any = None
@@ -29,12 +29,12 @@ decode_event_head: Final = StructDecoder(EventHead)
 
 
 class TypedEventsFormat:
-    """What both have in common.
+    """Base class of formats with typed events.
 
     Args:
-        name: of the API.
-        prefix: how the types of its events begin.
-        last: the types that end a stream.
+        name: name of the API.
+        prefix: prefixes of its event types.
+        last_types: event types that end a stream.
     """
 
     def __init__(self, name: str, *, prefix: tuple[str, ...], last_types: frozenset[str]) -> None:
@@ -43,7 +43,7 @@ class TypedEventsFormat:
         self._last_type_marks = tuple(f'"{kind}"'.encode() for kind in sorted(last_types))
 
     def is_last(self, chunk: bytes) -> bool:
-        """Whether the last event with data, but for a ``[DONE]`` that some servers add, is a last one."""
+        """Return whether the last event with data is a final one; ignore the ``[DONE]`` of some servers."""
         if not any(mark in chunk for mark in self._last_type_marks):
             return False
         data = find_last_payload(chunk, skip=DONE)
@@ -51,10 +51,10 @@ class TypedEventsFormat:
         return not isinstance(found, str) and found.type in self._last_types
 
     def find_chunk_error(self, chunk: bytes) -> str | None:
-        """The first event that is none of this API, or an error in place of one."""
+        """Return a reason for the first event that is an error or not of this API, or None."""
         for event in split_events(chunk):
             if has_invalid_line(event):
-                return "a line in the stream is no server-sent event"
+                return "a line in the stream is not a server-sent event"
             data = extract_data(event)
             if data is not None and data != DONE and (reason := self._find_event_error(data)) is not None:
                 return reason
@@ -71,6 +71,6 @@ class TypedEventsFormat:
         return self.find_failure(found)
 
     def find_failure(self, event: EventHead) -> str | None:
-        """What is wrong with an event of this API; nothing, unless an API says otherwise."""
+        """Return an API-specific failure of an event; None by default."""
         del event
         return None

@@ -160,7 +160,7 @@ def _check_depth(text: str, path: Path) -> None:
     depth = 0
     for event in yaml.parse(text, Loader=_TextDateLoader):
         if isinstance(event, yaml.AliasEvent):
-            hint = "write out what it stands for"
+            hint = "write out its meaning"
             raise TaxonomyError(f"uses the alias *{_shorten(str(event.anchor))}", file=str(path), hint=hint)
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
         if depth > _MAX_DEPTH:

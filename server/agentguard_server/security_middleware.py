@@ -168,7 +168,7 @@ def _require_same_origin(headers: Headers, *, is_bearer: bool) -> None:
     elif site is None and not is_bearer:
         raise _Denied(
             HTTPStatus.FORBIDDEN,
-            "Who sent this cannot be told: a browser says so by Origin, a program by its token as Bearer.",
+            "The sender is unknown: a browser sends Origin, a program sends its token as Bearer.",
         )
     length = headers.get("content-length", "0")
     if not length.isascii() or not length.isdigit() or int(length) > MAX_BODY_BYTES:

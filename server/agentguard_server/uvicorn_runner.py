@@ -37,7 +37,7 @@ def bind_socket(host: str, port: int, *, name: str = "view", backlog: int = _BAC
         )[0]
         made = socket.socket(family, kind, protocol)
     except OSError as error:
-        raise ConfigError(f"{name}: {host} is no address of this machine ({error.strerror})") from None
+        raise ConfigError(f"{name}: {host} is not an address of this machine ({error.strerror})") from None
     try:
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         made.bind(address)
@@ -110,4 +110,4 @@ def _describe_bind_error(error: OSError, host: str, port: int) -> str:
         return f"port {port} is taken: give another with --port, or --port 0 for a free one"
     if error.errno in (errno.EACCES, errno.EPERM):
         return f"port {port} needs rights that this user does not have: give one above 1023 with --port"
-    return f"{host} is no address of this machine ({error.strerror})"
+    return f"{host} is not an address of this machine ({error.strerror})"

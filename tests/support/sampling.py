@@ -1,4 +1,4 @@
-"""Samples of long parameter lists: a few cases for each landing, all of them in ``make test-all``."""
+"""Samples of long parameter lists: a few cases per commit, all of them in ``make test-all``."""
 
 from __future__ import annotations
 

@@ -116,7 +116,7 @@ def find_refusal_reason(address: Address, origin: UpstreamOrigin, egress: Egress
     """Return the reason to refuse an address, in one clause; None if it is allowed."""
     meant = _extract_ipv4(address)
     if meant.is_multicast or meant.is_unspecified or int(meant) == 0xFFFFFFFF:
-        return "it is no address of one machine"
+        return "it is not the address of one machine"
     if meant.is_link_local or meant in _METADATA_ADDRESSES:
         return None if egress.allow_metadata else "it is link-local or a cloud's metadata service"
     allowed = origin.is_internal if egress.allow_private is None else egress.allow_private

@@ -112,7 +112,7 @@ class ResponseParser:
             self._parser.feed_data(data)
         except HttpParserError:
             if not self.is_complete:
-                raise MalformedResponse(self._reason or "it is no HTTP response") from None
+                raise MalformedResponse(self._reason or "it is not an HTTP response") from None
             self.is_reusable = False  # the response is complete; the excess data is unsolicited
         if self._received_bytes > self._limits.max_header_bytes:
             self._check_size()

@@ -117,12 +117,12 @@ def build_resume_request(request: BackendRequest, partial: PartialResponse) -> b
         try:
             changes["messages"] = append_item(found["messages"], message)
         except (KeyError, BackendError):
-            raise NotResumable("its messages are no list") from None
+            raise NotResumable("its messages are not a list") from None
         changes |= {"add_generation_prompt": False, "continue_final_message": True}
     elif partial.resume_text:
         prompt = decode_value(found.get("prompt"))
         if not isinstance(prompt, str):
-            raise NotResumable("its prompt is no text")
+            raise NotResumable("its prompt is not text")
         changes["prompt"] = prompt + partial.resume_text
     return replace_fields(request.body, changes)
 

@@ -166,7 +166,7 @@ class PrematureEnd(BaseDetector):
                 self.build_finding(
                     move,
                     0.5,
-                    "The run ends with an error that nobody reacted to.",
+                    "The run ends with an error to which no agent reacted.",
                     correction="Do not stop here: read the error, repair the action, and finish the task.",
                     evidence=quote_span(last, trouble.field, trouble.error.start, trouble.error.end),
                     noticed_at=last.index,

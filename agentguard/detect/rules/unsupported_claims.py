@@ -211,7 +211,7 @@ class MissingVerification(BaseDetector):
                 self.build_finding(
                     last.step,
                     0.3,
-                    "The last code of the run was never run, so nobody knows whether it works.",
+                    "The last code of the run was never run, so it is not known whether it works.",
                     correction="Run the code, read its output, and answer from that.",
                     evidence=quote_move(last.facts),
                     noticed_at=len(view.steps) - 1,

@@ -112,7 +112,7 @@ class DatasetWriter:
             raise ConfigError(f"{self.path} is already there (--force replaces it)")
         if self.part.exists() and not (resume or force):
             raise ConfigError(
-                f"{self.part} is left of an interruption (--resume goes on, --force starts anew)"
+                f"{self.part} is left of an interruption (--resume continues, --force starts again)"
             )
         if resume and self.part.exists():
             self._resume(plan)
@@ -128,9 +128,9 @@ class DatasetWriter:
 
     def _resume(self, plan: bytes) -> None:
         if self._plan.exists() and self._plan.read_bytes() != plan:
-            raise ConfigError(f"{self.part} was begun by another command (--force starts anew)")
+            raise ConfigError(f"{self.part} was begun by another command (--force starts again)")
         if self.part.is_dir() is not self.is_folder:
-            raise ConfigError(f"{self.part} was begun by another command (--force starts anew)")
+            raise ConfigError(f"{self.part} was begun by another command (--force starts again)")
         if self.is_folder:
             self.written_ids = {file.stem for file in self.part.glob("*.jsonl")}
         else:

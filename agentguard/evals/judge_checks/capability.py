@@ -92,7 +92,7 @@ class EndpointCapabilities:
             return "it judges below chance: do not use it"
         if low <= 0.5:
             return "it judges no better than chance on these runs: do not use it"
-        return "it tells runs that failed from those that passed" if low > 0.7 else "it judges above chance"
+        return "it distinguishes failed runs from passed runs" if low > 0.7 else "it judges above chance"
 
 
 @dataclass

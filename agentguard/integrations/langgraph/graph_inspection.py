@@ -81,7 +81,7 @@ def inspect_graph(graph: Any, turn_nodes: str | Iterable[str] | None = None) -> 
         raise ConfigError(f"langgraph: expected a compiled state graph, found {type(graph).__name__}")
     if not graph.checkpointer or graph.checkpointer is True:
         raise ConfigError(
-            "langgraph: the graph has no checkpointer of its own, so there is nothing to fork; "
+            "langgraph: the graph has no own checkpointer, so there is nothing to fork; "
             "compile it with checkpointer=InMemorySaver() or a saver on disk"
         )
     if "messages" not in graph.channels:

@@ -371,5 +371,5 @@ class LoopRun:
                     pass
         if failed_effects:
             names = ", ".join(effect.tool for effect in failed_effects)
-            self.branch.add_guard_message(f"[guard] Undoing {names} failed: what it did still stands.")
+            self.branch.add_guard_message(f"[guard] Undoing {names} failed: its effect remains.")
         self.done = self.session.stop_reason is not None

@@ -80,7 +80,7 @@ class ToolFunctions:
             known = ", ".join(sorted(self._functions))
             raise ToolNotCallable(f"there is no tool {call.name!r}; there are: {known}")
         if call.arguments is None and (call.raw_arguments or "").strip():
-            raise ToolNotCallable(f"the arguments of {call.name!r} are no JSON object")
+            raise ToolNotCallable(f"the arguments of {call.name!r} are not a JSON object")
         arguments = dict(call.arguments or {})
         try:
             inspect.signature(function).bind(**arguments)

@@ -55,7 +55,7 @@ class GuardedState:
 
     def _resume(self, options: dict[str, Any]) -> AgentsGuardedRun:
         if self.state is None:
-            raise ConfigError("run: this state has been gone on with; a guarded run goes on once")
+            raise ConfigError("run: this state was already continued; a guarded run continues once")
         self._run.resume(self.state, options)
         self.state = None
         return self._run
@@ -202,9 +202,11 @@ class GuardedRunner:
         """Return the run and the function that starts it."""
         for name in _SERVER_HISTORY_OPTIONS:
             if options.get(name):
-                raise ConfigError(f"run: {name} keeps turns that are taken back; give the items as input")
+                raise ConfigError(f"run: {name} keeps turns that are rolled back; pass the items as input")
         if isinstance(options.get("session"), OpenAIConversationsSession):
-            raise ConfigError("run: the server keeps turns that are taken back; give another kind of session")
+            raise ConfigError(
+                "run: the server keeps turns that are rolled back; pass another kind of session"
+            )
         if isinstance(input, GuardedState):
             run = input._resume(options)
             return run, _do_nothing

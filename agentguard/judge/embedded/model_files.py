@@ -40,14 +40,14 @@ def read_verified_model(folder: Path | None = None) -> bytes:
     except OSError:
         raise _build_missing_model_error(place) from None
     if hashlib.sha256(data).hexdigest() != card.get("sha256"):
-        raise ModelFileError(f"{place / MODEL_FILE} does not match its card: restore both, or train anew")
+        raise ModelFileError(f"{place / MODEL_FILE} does not match its card: restore both, or train again")
     features = card.get("features")
     if card.get("format") != MODEL_FORMAT or features != {
         "steps": list(FEATURE_NAMES),
         "runs": list(RUN_FEATURE_NAMES),
     }:
         raise ModelFileError(
-            f"{place / MODEL_FILE} was made for other features: train it anew with {TRAIN_COMMAND}"
+            f"{place / MODEL_FILE} was made for other features: train it again with {TRAIN_COMMAND}"
         )
     return data
 

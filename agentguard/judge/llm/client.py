@@ -313,13 +313,15 @@ def _compute_remaining_time(deadline_s: float | None, started: float) -> float |
 
 def _validate_options(base_url: str, options: EndpointOptions) -> None:
     if not base_url.startswith(("http://", "https://")):
-        raise ConfigError(f"{base_url!r} is no address of an endpoint; it begins with http:// or https://")
+        raise ConfigError(
+            f"{base_url!r} is not the address of an endpoint; an address begins with http:// or https://"
+        )
     if not (options.deadline_s > 0 and 0 <= options.retries <= 10 and options.max_concurrent >= 1):
         raise ConfigError(
             "an endpoint needs deadline_s over 0, retries between 0 and 10, and concurrency of at least 1"
         )
     if options.dialect not in ("auto", "vllm", "openai"):
-        raise ConfigError(f"{options.dialect!r} is no dialect; there are: auto, vllm, openai")
+        raise ConfigError(f"{options.dialect!r} is not a dialect; there are: auto, vllm, openai")
 
 
 def _import_openai() -> Any:

@@ -40,7 +40,7 @@ def to_call_error(error: Exception) -> CallError:
 
 def parse_completion(data: Any, seconds: float) -> JudgeReply | CallError:
     """Parse a chat completion; return `ErrorKind.MALFORMED` if the data is not a valid one."""
-    malformed = CallError(kind=ErrorKind.MALFORMED, message="the endpoint's answer is no chat completion")
+    malformed = CallError(kind=ErrorKind.MALFORMED, message="the endpoint's answer is not a chat completion")
     choices = _get_key(data, "choices")
     if not isinstance(choices, list) or not choices:
         return malformed
@@ -65,7 +65,7 @@ def parse_json_answer(reply: JudgeReply, schema: Mapping[str, Any]) -> Mapping[s
     try:
         value = orjson.loads(reply.text)
     except ValueError:
-        return CallError(kind=ErrorKind.MALFORMED, message="the answer is no JSON")
+        return CallError(kind=ErrorKind.MALFORMED, message="the answer is not JSON")
     if not isinstance(value, dict) or not jsonschema_rs.is_valid(dict(schema), value):
         return CallError(
             kind=ErrorKind.OUT_OF_SET, message="the answer does not fit the schema that was asked for"

@@ -16,6 +16,7 @@ from agentguard.localize._ranking import (
     reject_unknown_options,
 )
 from agentguard.localize.base import Diagnosis, Localizer, Trainable
+from agentguard.localize.base_localizer import BaseLocalizer
 from agentguard.trajectory.model import Record, Trajectory
 
 Position = Literal["commonest", "first", "last"]
@@ -55,7 +56,7 @@ class MostFrequentLabelTrainer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MostFrequentLabelLocalizer:
+class MostFrequentLabelLocalizer(BaseLocalizer):
     """Labels of the training runs, the most frequent first."""
 
     steps: tuple[tuple[int, int], ...]
@@ -76,7 +77,7 @@ class MostFrequentLabelLocalizer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FixedEndLocalizer:
+class FixedEndLocalizer(BaseLocalizer):
     """Ranks the first or the last step of the run highest, then its neighbours."""
 
     is_last: bool

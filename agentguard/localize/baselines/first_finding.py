@@ -9,12 +9,13 @@ from agentguard.detect.base import Finding
 from agentguard.errors import ConfigError
 from agentguard.localize._ranking import MAX_HYPOTHESES, reject_unknown_options
 from agentguard.localize.base import Diagnosis, Hypothesis, Verdict
+from agentguard.localize.base_localizer import BaseLocalizer
 from agentguard.trajectory.model import Trajectory
 
 Order = Literal["earliest", "probable"]
 
 
-class FirstFindingLocalizer:
+class FirstFindingLocalizer(BaseLocalizer):
     """Localizer that turns findings into a diagnosis.
 
     Args:

@@ -8,10 +8,11 @@ from agentguard.detect.base import Finding
 from agentguard.localize._ranking import build_diagnosis, halve_weights, reject_unknown_options
 from agentguard.localize._roles import find_agent_steps, has_failed_outcome
 from agentguard.localize.base import Diagnosis
+from agentguard.localize.base_localizer import BaseLocalizer
 from agentguard.trajectory.model import Trajectory
 
 
-class LastErrorLocalizer:
+class LastErrorLocalizer(BaseLocalizer):
     """Ranks failed outcomes from the last to the first, read from flags or, if unflagged, from text."""
 
     name = "last_error"

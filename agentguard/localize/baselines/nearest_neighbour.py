@@ -11,6 +11,7 @@ from agentguard.detect.base import Finding
 from agentguard.errors import ConfigError
 from agentguard.localize._ranking import build_diagnosis, estimate_failure_rate, reject_unknown_options
 from agentguard.localize.base import Diagnosis, Localizer
+from agentguard.localize.base_localizer import BaseLocalizer
 from agentguard.trajectory.model import Record, RootCause, Trajectory
 
 _MAX_CHARS = 20_000
@@ -52,7 +53,7 @@ class NearestNeighbourTrainer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NearestNeighbourLocalizer:
+class NearestNeighbourLocalizer(BaseLocalizer):
     """Annotated runs as rows of ``vectors`` (runs × terms, L2-normalised), with their labels."""
 
     k: int

@@ -12,6 +12,7 @@ from agentguard.errors import ConfigError
 from agentguard.localize._ranking import build_diagnosis, estimate_failure_rate, reject_unknown_options
 from agentguard.localize._roles import find_agent_steps
 from agentguard.localize.base import Diagnosis, Localizer
+from agentguard.localize.base_localizer import BaseLocalizer
 from agentguard.trajectory.model import Record, Trajectory
 
 PositionCount = Literal["index", "ordinal"]
@@ -53,7 +54,7 @@ class PositionPriorTrainer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PositionPriorLocalizer:
+class PositionPriorLocalizer(BaseLocalizer):
     """Ranks steps by how often their position was at fault."""
 
     counts: Mapping[int, int]

@@ -16,10 +16,11 @@ from agentguard.config.judge import EndpointSettings
 from agentguard.config.policy import format_validation_error
 from agentguard.detect.base import DetectorFailure, Finding
 from agentguard.errors import ConfigError
-from agentguard.judge.base import RUN_FAILED, ChoiceQuestion, Judge, JudgeAnswer, Predicate, Question
+from agentguard.judge.base import RUN_FAILED, ChoiceQuestion, Judge, JudgeAnswer, Predicate, Question, close_judge
 from agentguard.judge.ensemble.panel import ask_judges
 from agentguard.localize._ranking import MAX_HYPOTHESES, reject_unknown_options
 from agentguard.localize.base import Diagnosis, Hypothesis, Verdict
+from agentguard.localize.base_localizer import BaseLocalizer
 from agentguard.trajectory.model import Trajectory
 
 if TYPE_CHECKING:
@@ -166,7 +167,7 @@ QueryFunction = Callable[[QuerySession, Trajectory, Sequence[Finding]], StepRank
 """Asks about a run with at least one step; returns an empty ranking if a question has no answer."""
 
 
-class LlmLocalizer:
+class LlmLocalizer(BaseLocalizer):
     """Localizer that ranks steps by a judge's answers.
 
     Args:
@@ -190,6 +191,10 @@ class LlmLocalizer:
         failed = 1.0 if self.given_failed else asking.ask_yes_no(trajectory, RUN_FAILED)
         ranked = StepRanking() if failed is None else self._query(asking, trajectory, findings)
         return self._build_diagnosis(trajectory, asking, failed, ranked, findings)
+
+    def close(self) -> None:
+        """Close the judge."""
+        close_judge(self.judge)
 
     def _build_diagnosis(
         self,

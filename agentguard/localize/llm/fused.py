@@ -21,10 +21,11 @@ from typing import TYPE_CHECKING, Any, Final
 from agentguard.detect.base import Finding
 from agentguard.detect.runner import detect
 from agentguard.errors import ConfigError, JudgeError
-from agentguard.judge.base import RUN_FAILED, ChoiceQuestion, Judge, Question
+from agentguard.judge.base import RUN_FAILED, ChoiceQuestion, Judge, Question, close_judge
 from agentguard.judge.llm.types import LABELS
 from agentguard.localize._ranking import reject_unknown_options
 from agentguard.localize.base import Diagnosis, Verdict
+from agentguard.localize.base_localizer import BaseLocalizer
 from agentguard.localize.embedded import DEFAULT_RISK, EmbeddedLocalizer
 from agentguard.localize.llm import structured
 from agentguard.localize.llm.base import QuerySession, pop_judge, select_verdict
@@ -45,7 +46,7 @@ _RIDGE: Final = 3.0
 """Ridge penalty of the weights; chosen together with the columns, over all recorded judges at once."""
 
 
-class FusedLocalizer:
+class FusedLocalizer(BaseLocalizer):
     """Localizer that ranks steps by a trained model and a judge.
 
     Args:
@@ -131,6 +132,10 @@ class FusedLocalizer:
     def immediate_localizer(self) -> EmbeddedLocalizer:
         """The embedded model alone, for a run in progress: it never waits for a judge."""
         return self._embedded
+
+    def close(self) -> None:
+        """Close the judge."""
+        close_judge(self.judge)
 
     def compute_signal(
         self, session: QuerySession, run: Trajectory, findings: Sequence[Finding]

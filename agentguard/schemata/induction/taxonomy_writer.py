@@ -30,7 +30,7 @@ def format_taxonomy(proposals: Sequence[CodeProposal], *, name: str = "induced",
     if not proposals:
         raise TaxonomyError("a taxonomy needs at least one code", hint="there is no proposal")
     if not _NAME_PATTERN.match(name):
-        raise TaxonomyError(f"{name!r} is no name of a taxonomy", hint="use a to z, 0 to 9 and _")
+        raise TaxonomyError(f"{name!r} is not the name of a taxonomy", hint="use a to z, 0 to 9 and _")
     head = {
         "name": name,
         "title": "Induced kinds of failure",

@@ -132,7 +132,7 @@ def _parse_host(url: str) -> str:
         parts = urlsplit(url)
         host = f"{parts.hostname}:{parts.port}" if parts.port else str(parts.hostname)
     except ValueError:
-        raise ConfigError("vectoriser 'endpoint': base_url is no URL") from None
+        raise ConfigError("vectoriser 'endpoint': base_url is not a URL") from None
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise ConfigError("vectoriser 'endpoint': base_url must be like http://host:8000/v1")
     if parts.username or parts.password:

@@ -51,7 +51,7 @@ def save_vectoriser(vectoriser: Vectoriser, folder: Path) -> None:
     try:
         written = orjson.dumps(card, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
     except TypeError:
-        raise ConfigError(f"the options of vectoriser {vectoriser.name!r} are no JSON values") from None
+        raise ConfigError(f"the options of vectoriser {vectoriser.name!r} are not JSON values") from None
     folder.mkdir(parents=True, exist_ok=True)
     (folder / ARRAYS_FILE).write_bytes(data)
     (folder / CARD_FILE).write_bytes(written)
@@ -67,7 +67,7 @@ def load_vectoriser(folder: Path) -> Vectoriser:
     card = _read_card(folder)
     data = _read_bounded(folder / ARRAYS_FILE, _MAX_ARRAY_BYTES)
     if hashlib.sha256(data).hexdigest() != card.get("sha256"):
-        raise ModelFileError(f"{folder / ARRAYS_FILE} does not match {CARD_FILE}: restore both, or fit anew")
+        raise ModelFileError(f"{folder / ARRAYS_FILE} does not match {CARD_FILE}: restore both, or fit again")
     name, options = card.get("name"), card.get("options")
     if not isinstance(name, str) or not isinstance(options, dict):
         raise ModelFileError(f"{folder / CARD_FILE} names no vectoriser and options")
@@ -76,7 +76,7 @@ def load_vectoriser(folder: Path) -> Vectoriser:
     )
     if made.version != card.get("version"):
         raise ModelFileError(
-            f"{folder / CARD_FILE}: vectoriser {name!r} is of another version now: fit it anew"
+            f"{folder / CARD_FILE}: vectoriser {name!r} has another version now: fit it again"
         )
     return made
 
@@ -89,7 +89,7 @@ def _read_card(folder: Path) -> Mapping[str, Any]:
     except orjson.JSONDecodeError:
         raise ModelFileError(f"{folder / CARD_FILE} is not JSON") from None
     if not isinstance(card, dict) or card.get("format") != FORMAT_NAME:
-        raise ModelFileError(f"{folder / CARD_FILE} is not of format {FORMAT_NAME}: fit the vectoriser anew")
+        raise ModelFileError(f"{folder / CARD_FILE} is not of format {FORMAT_NAME}: fit the vectoriser again")
     return card
 
 

@@ -161,7 +161,7 @@ def _check_modules(folder: Path) -> None:
         modules = orjson.loads((folder / _MODULES_FILE).read_bytes())
         kinds = [str(module["type"]) for module in modules]
     except (OSError, ValueError, TypeError, KeyError):
-        raise ModelFileError(f"{folder / _MODULES_FILE} is no list of modules") from None
+        raise ModelFileError(f"{folder / _MODULES_FILE} is not a list of modules") from None
     if not all(kind.startswith("sentence_transformers.") for kind in kinds):
         raise ModelFileError(f"{folder / _MODULES_FILE} names code that is not part of sentence-transformers")
 

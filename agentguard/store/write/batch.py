@@ -141,7 +141,7 @@ def _suppress_summary_errors() -> Iterator[None]:
     except (SQLAlchemyError, OSError):
         raise
     except Exception as error:
-        _LOG.warning("an overview was not kept up (%s): Store.rebuild_run_summaries makes it anew", error)
+        _LOG.warning("a run summary is out of date (%s): Store.rebuild_run_summaries rebuilds it", error)
 
 
 def _build_parameters(row: Row) -> dict[str, Any]:

@@ -215,7 +215,7 @@ def check_rejected_call_not_executed(world: World) -> None:
     assert (played.answer.strip(), played.bookings) == (FINAL_ANSWER, {4: 1})
     assert [one.plan.tier.name for one in session.recoveries] == ["REJECT"]
     assert session.run.branches[0].steps[-1].tool_calls[0].name == "fly"
-    assert played.guard_text, "told once, and not at the next turn any more"
+    assert played.guard_text, "sent once, and not at the next turn again"
 
 
 def check_effect_executed_once(world: World) -> None:
@@ -247,7 +247,7 @@ def check_end_requires_acceptance(world: World) -> None:
         ("acceptance", RecoveryOutcome.CONFIRMED)
     ]
     assert session.has_ended
-    assert played.requests[-1].user_texts[0].startswith(TASK), "the task is never taken back"
+    assert played.requests[-1].user_texts[0].startswith(TASK), "the task is never rolled back"
 
 
 def check_stop_reports_reason(world: World) -> None:

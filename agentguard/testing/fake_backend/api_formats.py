@@ -41,14 +41,16 @@ def format_stream(api: ApiName, reply: FakeReply, request: Mapping[str, Any]) ->
     return make(reply) if make else _build_chunk_events(api, reply, request)
 
 
-def format_error_body(api: ApiName, status: int, message: str = "the backend was told to fail") -> bytes:
+def format_error_body(
+    api: ApiName, status: int, message: str = "the backend was configured to fail"
+) -> bytes:
     """Return the body of an error status in the format of the API."""
     if api == "messages":
         return json.dumps({"type": "error", "error": {"type": "api_error", "message": message}}).encode()
     return json.dumps({"error": {"message": message, "type": "server_error", "code": status}}).encode()
 
 
-def format_error_event(api: ApiName, message: str = "the backend was told to fail") -> bytes:
+def format_error_event(api: ApiName, message: str = "the backend was configured to fail") -> bytes:
     """Return an error event of a stream."""
     if api == "messages":
         return format_event({"type": "error", "error": {"type": "overloaded_error", "message": message}})

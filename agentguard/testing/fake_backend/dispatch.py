@@ -196,7 +196,7 @@ async def _apply_partial_fault(fault: InjectedFault, exchange: FakeExchange) -> 
             end = exchange.format_stream().last if done else b""
             await wire.write(format_chunk(api_formats.format_error_event(exchange.api) + end) + b"0\r\n\r\n")
             return True
-    raise TypeError(f"{type(fault).__name__} is no fault of a request")
+    raise TypeError(f"{type(fault).__name__} is not a fault of a request")
 
 
 async def _send_answer(exchange: FakeExchange, reply: FakeReply, timing: Ok) -> bool:

@@ -138,7 +138,7 @@ def _validate_faults(faults: Sequence[InjectedFault]) -> Sequence[InjectedFault]
         raise ConfigError("a script needs at least one fault")
     if any(isinstance(fault, Refuse) for fault in faults):
         raise ConfigError(
-            "Refuse is no fault of one request, as no request is there yet: give it as the whole script, or "
+            "Refuse is not a fault of one request, since there is no request yet: give it as the whole script, or "
             "use FaultBackend.refusing()"
         )
     return faults

@@ -116,7 +116,7 @@ def test_equal_sections_are_equal():
         ({"pipeline": {"circuit_breaker": {"target": "x"}}}, "no option target"),
         ({"pipeline": {"stream_timeout": {"carries": "x"}}}, "no option carries"),
         ({"pipeline": {"retries": {}}}, "there are: timeout, load_shedding, retry"),
-        ({"pipeline": ["circuit_breaker", "retry"]}, "retry must stand before circuit_breaker"),
+        ({"pipeline": ["circuit_breaker", "retry"]}, "retry must precede circuit_breaker"),
         ({"pipeline": ["retry", "retry"]}, "twice"),
         ({"pipeline": ["stream_timeout", "circuit_breaker"]}, "must be the last"),
         ({"pipeline": [{"retry": {}, "hedge": {}}]}, "pipeline[0] must be a name"),

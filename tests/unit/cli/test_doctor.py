@@ -114,7 +114,7 @@ def test_missing_store_is_not_created(tmp_path: Path) -> None:
     path = config(tmp_path, "http://127.0.0.1:1/v1", capture={"store": str(tmp_path / "new" / "runs.db")})
     found = lines(config=path, network=False)
     (line,) = [line for line in found if line.what.startswith("capture.store")]
-    assert (line.condition, line.found) == ("note", "there is none yet")
+    assert (line.condition, line.found) == ("note", "it does not exist yet")
     assert not (tmp_path / "new").exists()
     assert not list(tmp_path.glob("**/*.db"))
 

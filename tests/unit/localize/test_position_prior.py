@@ -13,7 +13,7 @@ TRAIN = [record(chat(), 1), record(chat(id="b"), 1), record(chat(id="c"), 0)]
 def test_environment_step_is_replaced_by_the_next_common_one() -> None:
     fitted = PositionPriorTrainer().fit(TRAIN)
     assert [h.step for h in fitted.locate(chat(), ()).hypotheses] == [1, 0, 3]
-    # Step 1 of the executed chat is the shell's.
+    # Step 1 of the executed chat is a step of the shell.
     assert [h.step for h in fitted.locate(chat(executes=True), ()).hypotheses] == [0, 2, 4]
 
 

@@ -129,7 +129,7 @@ def test_failed_rollback_is_followed_by_a_sufficient_one() -> None:
     )
     assert decision.plan is not None
     assert decision.plan.step == 1
-    assert ("rollback", 1, "going back as far as that was in vain") in decision.rejections
+    assert ("rollback", 1, "a rollback to that step did not help") in decision.rejections
 
 
 def test_number_of_restarts_follows_the_policy() -> None:

@@ -48,8 +48,8 @@ def test_order_is_data_and_can_be_printed_and_compared():
     ("order", "match"),
     [
         ((Retry(), Retry(max_attempts=2)), "retry twice"),
-        ((AttemptTimeout(), CircuitBreakerOptions()), "breaker must stand before attempt_timeout"),
-        ((AttemptTimeout(), Retry(), StreamTimeout()), "retry must stand before"),
+        ((AttemptTimeout(), CircuitBreakerOptions()), "breaker must precede attempt_timeout"),
+        ((AttemptTimeout(), Retry(), StreamTimeout()), "retry must precede"),
         ((StreamTimeout(), Retry()), "stream_timeout must be the last"),
     ],
 )

@@ -44,7 +44,7 @@ def test_date_is_relative_to_server_clock():
     later = "Sun, 06 Nov 1994 08:50:37 GMT"
     assert parse_retry_after(later, date="Sun, 06 Nov 1994 08:50:07 GMT", wall_time=0.0) == 30
     assert parse_retry_after(later, date="rubbish", wall_time=SUNDAY) == 60
-    assert parse_retry_after(later) == 0  # by the real wall clock, long past
+    assert parse_retry_after(later) == 0  # in the past by the real wall clock
 
 
 @pytest.mark.parametrize(

@@ -84,7 +84,7 @@ def test_outcomes_are_restored_and_failed_plans_are_not_repeated(store: Store) -
     plan = first.check_boundary()
     assert plan is not None
     assert plan.strategy == "rollback"
-    while first._pending_trigger is None:
+    while first.pending_trigger is None:
         loop(first, 1)
     assert first.recoveries[0].outcome is RecoveryOutcome.REFUTED
     second = again(store, **options)

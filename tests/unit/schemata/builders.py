@@ -1,4 +1,4 @@
-"""Schemata written for the tests of the cache, the keeps and the signals."""
+"""Schemata written for the tests of the cache, the stores and the signals."""
 
 from __future__ import annotations
 

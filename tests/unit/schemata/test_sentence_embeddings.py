@@ -194,7 +194,7 @@ class TestEndpoint:
             ({"base_url": "http://h/v1"}, "model is not set"),
             ({"model": "m"}, "base_url must be like"),
             ({"model": "m", "base_url": "ftp://h/v1"}, "base_url must be like"),
-            ({"model": "m", "base_url": "http://h:port/v1"}, "base_url is no URL"),
+            ({"model": "m", "base_url": "http://h:port/v1"}, "base_url is not a URL"),
             ({"model": "m", "base_url": "http://me:pw@h/v1"}, "name or password"),
             ({"model": "m", "base_url": "http://h/v1", "timeout_s": 0}, "timeout_s"),
             ({"model": "m", "base_url": "http://h/v1", "batch": 0}, "batch"),

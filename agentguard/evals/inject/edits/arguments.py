@@ -119,7 +119,7 @@ class MisalignedAction(WrongArgument):
     """Edit that makes a call contradict the text of its turn."""
 
     name = "misaligned_action"
-    summary = "a call passes another value than the text of its own turn says"
+    summary = "a call passes another value than the text of the same turn says"
     codes = ("agent_error:action.misalignment", "mast:reasoning_action_mismatch")
     module = "action"
     is_propagated = False

@@ -88,7 +88,7 @@ class FormatErrorEdit(RefusedCallEdit):
     """Edit that makes arguments invalid JSON; the environment cannot parse them, and the agent gives up."""
 
     name = "format_error"
-    summary = "a call's arguments are no JSON object any more"
+    summary = "a call's arguments are not a JSON object any more"
     codes = ("agent_error:action.format_error", "agentrx:invalid_invocation")
     module = "action"
     refusal_reason = RefusalReason.BAD_FORMAT

@@ -175,7 +175,7 @@ def _salvage_run(
     named = {row.id for row in branches}
     lost = [line for line in lines if line and line not in named]
     if lost:
-        problems.append(f"{len(lost)} lines of steps belong to no branch that is stored; they are not shown")
+        problems.append(f"{len(lost)} steps have no stored branch; they are not shown")
     return replace(
         meta,
         steps=tuple(lines.get("", ())),

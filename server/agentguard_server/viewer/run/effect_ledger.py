@@ -31,11 +31,11 @@ class EffectStatus(StrEnum):
 
 
 STATUS_MEANINGS = {
-    EffectStatus.EXECUTED: "It ran once and what it did stands.",
-    EffectStatus.UNDONE: "It ran, and was compensated when the run was taken back.",
+    EffectStatus.EXECUTED: "It ran once, and its effect remains.",
+    EffectStatus.UNDONE: "It ran, and was compensated when the run was rolled back.",
     EffectStatus.REUSED: "It had been done before: the recorded result was given, nothing ran again.",
     EffectStatus.SKIPPED: "It did not run: the turn was refused, or an earlier attempt is in doubt.",
-    EffectStatus.IN_DOUBT: "It was begun, and nobody knows whether it happened.",
+    EffectStatus.IN_DOUBT: "It was started, and it is not known whether it happened.",
     EffectStatus.REFUSED: "The tool refused: nothing happened.",
 }
 

@@ -1,4 +1,4 @@
-"""A supervisor in virtual time: heartbeats, canaries, restarts with backoff, giving up, draining."""
+"""A supervisor in virtual time: heartbeats, canaries, restarts with backoff, failure, drain."""
 
 from __future__ import annotations
 

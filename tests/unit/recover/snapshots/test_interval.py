@@ -99,7 +99,7 @@ def test_outlier_moves_the_mean_by_its_weight() -> None:
     cadence = measured(1.0, 1.0, smoothing=0.25)
     cadence.record_snapshot(9.0)
     assert cadence._cost_s == 1.0 + 0.25 * 8.0
-    cadence.record_turn(-5.0)  # a clock that went back
+    cadence.record_turn(-5.0)  # the clock went back
     assert cadence._turn_s == 0.75
 
 

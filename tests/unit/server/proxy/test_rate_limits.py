@@ -119,8 +119,8 @@ def _takes(folder: Path, worker: int, most: int, ready: Any, let_in: Any) -> Non
 def test_processes_never_exceed_the_limit(tmp_path: Path) -> None:
     """600 per minute are 600 at once and ten per second; the race of processes loses almost nothing.
 
-    A process that is paused while it counts a request misses concurrent grants, but at most one request's
-    worth.
+    A process that is paused while it counts a request misses the grants of the pause. The tolerance is the
+    number of requests that a process can send in that time.
     """
     method = multiprocessing.get_context("spawn")
     queue, ready = method.Queue(), method.Barrier(2)

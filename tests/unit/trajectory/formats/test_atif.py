@@ -102,7 +102,7 @@ class TestWrite:
         # An equal time may have another notation.
         assert dumped["steps"][2].pop("timestamp") == "2026-01-05T10:00:01.250000Z"
         assert original["steps"][2].pop("timestamp") == "2026-01-05T10:00:01.250Z"
-        # A result without text gets an empty one.
+        # A result without text gets an empty text.
         assert dumped["steps"][2]["observation"]["results"][2].pop("content") == ""
         assert dumped == original
 

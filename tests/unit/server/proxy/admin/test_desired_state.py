@@ -69,7 +69,7 @@ def test_late_worker_applies_current_state(tmp_path: Path) -> None:
 def test_writes_within_one_file_timestamp_are_distinguished(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Both writes have the same file time, so the number decides."""
+    """All writes have the same timestamp, and the file system reuses the inode number after two writes."""
     now = time.time_ns() + 10**12
     stamp = "agentguard_server.proxy.admin.desired_state._file_stamp"
     monkeypatch.setattr(stamp, lambda path: (now, 7) if path.exists() else None)

@@ -53,7 +53,7 @@ def verdict(verdict: Verdict, *hypotheses: Hypothesis) -> Diagnosis:
     return Diagnosis(trajectory_id="r", method="m", verdict=verdict, probability=0.5, hypotheses=hypotheses)
 
 
-# -- lines
+# -- branches
 
 
 def test_nested_branch_is_a_path_from_the_start(recovered: RunPageModel) -> None:
@@ -83,7 +83,7 @@ def test_cyclic_branch_parents_terminate() -> None:
     RunPageModel.from_run_data(RunData.from_run(run_of(said(0, "live"), branches=circle)))
 
 
-# -- head
+# -- header
 
 
 def test_head_of_recovered_run_names_failure_and_success(
@@ -154,7 +154,7 @@ def test_effects_are_shown_at_their_calls(recovered: RunPageModel) -> None:
     assert turn.calls[0].result is not None
 
 
-# -- partings
+# -- branch diffs
 
 
 def test_branch_is_compared_with_current_branch(recovered: RunPageModel) -> None:
@@ -188,7 +188,7 @@ def test_rollbacks_are_marked_at_their_steps(recovered: RunPageModel) -> None:
     assert {step: [one.number for one in left] for step, left in inner.items()} == {3: [1], 7: [2]}
 
 
-# -- spread
+# -- propagation
 
 
 def test_root_cause_value_is_traced_along_branch(recovered: RunPageModel) -> None:
@@ -345,7 +345,7 @@ def test_search_covers_every_field_of_every_branch(recovered: RunPageModel) -> N
     assert search_run(recovered.branches, "SEND_MAIL").hits[0].match == "send_mail"
 
 
-# -- bundles
+# -- run data
 
 
 def test_missing_run_is_none(store: Store) -> None:
