@@ -1,72 +1,98 @@
-"""A server as a process group of its own, so that no worker outlives it with the memory of a machine."""
+"""Child process in its own process group, so that no worker outlives it."""
 
 from __future__ import annotations
 
+import asyncio
 import ctypes
 import os
 import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import Final
+from typing import BinaryIO, Final
 
 _PR_SET_PDEATHSIG: Final = 1
 _TAIL_BYTES: Final = 3_000
+_POLL_INTERVAL_S: Final = 0.02
 
 
-class ServerProcess:
-    """One process with its children; started and ended any number of times.
+class ChildProcess:
+    """One process with its children; it can be started and ended repeatedly.
 
     Args:
         command: program and arguments.
-        environment: all of its environment variables.
-        log: file that its output is added to.
+        environment: all environment variables of the process; None for those of this process.
+        log: file to which the output and the errors are appended; None discards the output.
+        stdin: first bytes of its standard input, which then stays open until `terminate`. None for an empty
+            standard input; Linux then sends SIGTERM to the process when this process dies.
     """
 
-    def __init__(self, command: Sequence[str], environment: Mapping[str, str], log: Path) -> None:
+    def __init__(
+        self,
+        command: Sequence[str],
+        *,
+        environment: Mapping[str, str] | None = None,
+        log: Path | None = None,
+        stdin: bytes | None = None,
+    ) -> None:
         self.command, self.log = list(command), log
-        self._environment = dict(environment)
+        self._environment = None if environment is None else dict(environment)
+        self._stdin = stdin
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
     def pid(self) -> int | None:
-        """Process id, which is also that of its group; None while none runs."""
+        """Process id, which is also the group id; None if the process does not run."""
         return self._process.pid if self.is_alive and self._process is not None else None
 
     @property
     def is_alive(self) -> bool:
-        """Whether it runs."""
+        """Return whether the process runs."""
         return self._process is not None and self._process.poll() is None
 
     @property
     def exit_status(self) -> int | None:
-        """Exit status of the last run; None while it runs, or before it has."""
+        """Exit status of the last run; None while it runs, or before the first run."""
         return None if self._process is None else self._process.poll()
 
     def start(self) -> None:
-        """Start it. Raises OSError if the program cannot be run."""
-        self.log.parent.mkdir(parents=True, exist_ok=True)
-        with self.log.open("ab") as log:
-            self._process = subprocess.Popen(  # noqa: S603  (the command is the user's own)
+        """Start the process. Raises OSError if the program cannot be run."""
+        self._close_stdin()
+        with ExitStack() as files:
+            log: int | BinaryIO = subprocess.DEVNULL
+            if self.log is not None:
+                self.log.parent.mkdir(parents=True, exist_ok=True)
+                log = files.enter_context(self.log.open("ab"))
+            self._process = subprocess.Popen(  # noqa: S603  (the caller chooses the command)
                 self.command,
-                stdin=subprocess.DEVNULL,
+                stdin=subprocess.DEVNULL if self._stdin is None else subprocess.PIPE,
                 stdout=log,
-                stderr=subprocess.STDOUT,
+                stderr=None if self.log is None else subprocess.STDOUT,
                 env=self._environment,
                 start_new_session=True,
-                preexec_fn=_die_with_parent if sys.platform == "linux" else None,
+                preexec_fn=_die_with_parent if self._stdin is None and sys.platform == "linux" else None,
             )
+        if self._stdin is not None and self._process.stdin is not None:
+            with suppress(OSError):
+                self._process.stdin.write(self._stdin)
+                self._process.stdin.flush()
 
     def terminate(self) -> None:
-        """SIGTERM to the process alone: it finishes what it has begun, and ends its workers itself."""
-        if self._process is not None and self.is_alive:
+        """Request the exit: close the standard input if it is open, otherwise send SIGTERM.
+
+        Only the process itself gets the signal: it completes its running requests and stops its own workers.
+        """
+        if self._stdin is not None:
+            self._close_stdin()
+        elif self._process is not None and self.is_alive:
             self._process.terminate()
 
     def wait(self, timeout_s: float) -> bool:
-        """Whether it has ended within so many seconds."""
+        """Wait up to ``timeout_s`` seconds; return whether the process has ended."""
         if self._process is None:
             return True
         try:
@@ -75,30 +101,52 @@ class ServerProcess:
             return False
         return True
 
+    async def wait_async(self, timeout_s: float) -> bool:
+        """Do the same as `wait` without blocking the event loop."""
+        end = time.monotonic() + timeout_s
+        while self.is_alive and time.monotonic() < end:
+            await asyncio.sleep(_POLL_INTERVAL_S)
+        return not self.is_alive
+
+    def stop(self, timeout_s: float) -> bool:
+        """Request the exit, wait, then kill the whole group; return whether the process exited in time."""
+        self.terminate()
+        has_exited = self.wait(timeout_s)
+        self.kill()
+        return has_exited
+
     def kill(self) -> None:
-        """SIGKILL to the whole group, those that outlived their parent among it."""
+        """Send SIGKILL to the whole group, including processes whose parent has ended."""
         if self._process is None:
             return
+        self._close_stdin()
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
 
     def read_log_tail(self) -> str:
-        """The end of its log."""
+        """Return the end of the log."""
+        if self.log is None:
+            return ""
         with suppress(OSError), self.log.open("rb") as log:
             log.seek(max(0, log.seek(0, os.SEEK_END) - _TAIL_BYTES))
             return log.read().decode(errors="replace")
         return ""
 
+    def _close_stdin(self) -> None:
+        if self._process is not None and self._process.stdin is not None:
+            with suppress(OSError):
+                self._process.stdin.close()
+
 
 def find_free_port(host: str) -> int:
-    """A port that nothing listens on now."""
+    """Return a port that is free at the moment."""
     with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as held:
         held.bind((host, 0))
         return int(held.getsockname()[1])
 
 
 def _die_with_parent() -> None:
-    """Be sent SIGTERM when whoever watches is killed (prctl(2))."""
+    """Request SIGTERM when the parent process ends (prctl(2))."""
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)

@@ -18,7 +18,7 @@ from agentguard.judge.vllm.command import ServedTask, ServeOptions, build_comman
 from agentguard.judge.vllm.probe import ProbeResult, probe_chat, probe_pooling
 from agentguard.judge.vllm.status_server import ServerStatus, StatusServer
 from agentguard.judge.vllm.supervisor import VllmSupervisor, WatchOptions
-from agentguard.supervision.process import ServerProcess, find_free_port
+from agentguard.supervision.process import ChildProcess, find_free_port
 
 PROBE_TIMEOUT_S: Final = 30.0
 """Deadline of one probe question; the first use of a new set of labels took 15 s on a small machine."""
@@ -52,7 +52,7 @@ def serve_model(
     host = f"[{options.host}]" if ":" in options.host else options.host
     root = f"http://{'127.0.0.1' if host in ('0.0.0.0', '[::]') else host}:{port}"  # noqa: S104
     kept = log or Path(tempfile.mkdtemp(prefix="agentguard-judge-")) / "server.log"
-    process = ServerProcess(build_command(options, port), build_environment(options), kept)
+    process = ChildProcess(build_command(options, port), environment=build_environment(options), log=kept)
     endpoint = JudgeEndpoint(
         f"{root}/v1",
         model=options.served_name,

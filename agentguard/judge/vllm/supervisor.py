@@ -23,10 +23,11 @@ from agentguard.judge.vllm.command import SHUTDOWN_TIMEOUT_S
 from agentguard.judge.vllm.probe import ProbeResult
 from agentguard.judge.vllm.status_server import ServerPhase, ServerStatus
 from agentguard.resilience.retry import Backoff
+from agentguard.supervision.restart_policy import RestartPolicy
 
 
 class ServedProcess(Protocol):
-    """Server process; `agentguard.supervision.process.ServerProcess` is one."""
+    """Server process; `agentguard.supervision.process.ChildProcess` is one."""
 
     @property
     def is_alive(self) -> bool:
@@ -42,12 +43,8 @@ class ServedProcess(Protocol):
         """Start the process. Raises OSError if the program cannot be run."""
         ...
 
-    def terminate(self) -> None:
-        """Ask the process to complete its running requests and exit."""
-        ...
-
-    def wait(self, timeout_s: float) -> bool:
-        """Wait at most ``timeout_s`` seconds for the exit; return whether the process has exited."""
+    def stop(self, timeout_s: float) -> bool:
+        """Request the exit, wait at most ``timeout_s`` seconds, then kill the whole process group."""
         ...
 
     def kill(self) -> None:
@@ -108,11 +105,17 @@ class VllmSupervisor:
         self._status, self._now = status, now
         self._on_status: Callable[[ServerStatus], None] | None = None
         self._heartbeat, self._probe = heartbeat, probe
-        self._rng = random.Random()  # noqa: S311  (jitter, not a secret)
+        rng = random.Random()  # noqa: S311  (jitter, not a secret)
+        self._restart_policy = RestartPolicy(
+            compute_delay=lambda failures: self.options.backoff.sample_delay(failures, rng),
+            healthy_uptime_s=self.options.restart_reset_s,
+            max_restarts=self.options.max_restarts,
+        )
+        self._restart_delay_s = 0.0
         self._stop_requested = threading.Event()
         self._reference: ProbeResult | None = None
-        self._started_at = self._ready_at = self._probed_at = 0.0
-        self._failures = self._restarts = 0
+        self._started_at = self._ready_at = self._healthy_at = self._probed_at = 0.0
+        self._failures = 0
 
     @property
     def status(self) -> ServerStatus:
@@ -147,21 +150,16 @@ class VllmSupervisor:
         return self._status
 
     def _compute_next_delay_s(self) -> float:
-        return (
-            min(self.options.heartbeat_interval_s, 0.5)
-            if self._status.phase is ServerPhase.STARTING
-            else self._interval_s
-        )
-
-    @property
-    def _interval_s(self) -> float:
         if self._status.phase is ServerPhase.WAITING:
-            return self.options.backoff.sample_delay(max(1, self._restarts), self._rng)
+            return self._restart_delay_s
+        if self._status.phase is ServerPhase.STARTING:
+            return min(self.options.heartbeat_interval_s, 0.5)
         return self.options.heartbeat_interval_s
 
     def _start(self) -> None:
         self._set_phase(ServerPhase.STARTING, pid=None)
         self._started_at, self._failures = self._now(), 0
+        self._ready_at = self._healthy_at = self._started_at
         try:
             self.process.start()
         except OSError as error:
@@ -179,9 +177,7 @@ class VllmSupervisor:
             return self._check_start()
         trouble = self._find_problem()
         if trouble is None:
-            self._failures = 0
-            if self._now() - self._ready_at >= self.options.restart_reset_s:
-                self._restarts = 0
+            self._failures, self._healthy_at = 0, self._now()
             if self._status.phase is ServerPhase.SUSPECT:
                 self._set_phase(ServerPhase.READY, reason="")
             return True
@@ -208,7 +204,7 @@ class VllmSupervisor:
         if self._reference is not None and result.has_drifted(self._reference):
             return self._restart("its answers are not those it gave when it was new")
         self._reference = self._reference or result
-        self._ready_at = self._probed_at = self._now()
+        self._ready_at = self._healthy_at = self._probed_at = self._now()
         self._set_phase(ServerPhase.READY, reason=self._status.reason, canary=dict(result.as_dict()))
         return True
 
@@ -228,8 +224,8 @@ class VllmSupervisor:
 
     def _restart(self, reason: str) -> bool:
         self.process.kill()
-        self._restarts += 1
-        if self._restarts > self.options.max_restarts:
+        self._restart_delay_s = self._restart_policy.record_exit(self._healthy_at - self._ready_at)
+        if self._restart_policy.is_exhausted:
             self._set_phase(
                 ServerPhase.GIVEN_UP,
                 pid=None,
@@ -243,9 +239,7 @@ class VllmSupervisor:
         """Send SIGTERM, wait for running requests, then kill the process group."""
         if self.process.is_alive:
             self._set_phase(ServerPhase.DRAINING)
-            self.process.terminate()
-            self.process.wait(SHUTDOWN_TIMEOUT_S + 5)
-        self.process.kill()
+        self.process.stop(SHUTDOWN_TIMEOUT_S + 5)
         if self._status.phase is not ServerPhase.GIVEN_UP:
             self._set_phase(ServerPhase.STOPPED, pid=None)
 

@@ -17,6 +17,8 @@ from collections.abc import Callable
 from typing import Final
 
 from agentguard.errors import AgentGuardError
+from agentguard.resilience.retry import Backoff
+from agentguard.supervision.restart_policy import RestartPolicy
 from agentguard_server.proxy.config.loader import ConfigLoader
 from agentguard_server.proxy.config.schema import ProxySettings
 from agentguard_server.proxy.process.worker import run_worker
@@ -25,10 +27,7 @@ from agentguard_server.proxy.telemetry.worker_snapshots import SnapshotDirectory
 logger = logging.getLogger("agentguard.proxy")
 
 _HANDLED_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD)
-_INITIAL_BACKOFF_S: Final = 0.1
-_MAX_BACKOFF_S: Final = 10.0
-_HEALTHY_UPTIME_S: Final = 10.0
-"""A worker that lived so long did not die of its start."""
+_BACKOFF: Final = Backoff(initial_delay_s=0.1, max_delay_s=10.0, jitter=0.0)
 _READY_BYTE: Final = 0
 CONFIG_ERROR_STATUS: Final = 2
 
@@ -59,7 +58,10 @@ class WorkerSupervisor:
         )
         self._workers: dict[int, tuple[int, float]] = {}
         self._restart_at: dict[int, float] = {}
-        self._backoff: dict[int, float] = {}
+        self._restart_policies = {
+            worker: RestartPolicy(compute_delay=_BACKOFF.compute_max_delay)
+            for worker in range(settings.listen.workers)
+        }
         self._is_stopping = self._is_ready = False
         self._exit_status = 0
         self._folder = SnapshotDirectory.create_folder()
@@ -141,12 +143,7 @@ class WorkerSupervisor:
 
     def _schedule_restart(self, worker: int, code: int, uptime_s: float) -> None:
         """Start a worker anew, the later the more often it died young."""
-        wait = (
-            _INITIAL_BACKOFF_S
-            if uptime_s >= _HEALTHY_UPTIME_S
-            else self._backoff.get(worker, _INITIAL_BACKOFF_S)
-        )
-        self._backoff[worker] = min(wait * 2, _MAX_BACKOFF_S)
+        wait = self._restart_policies[worker].record_exit(uptime_s)
         self._restart_at[worker] = time.monotonic() + wait
         logger.error("worker %d ended with status %d; another follows in %.1f s", worker, code, wait)
 
