@@ -33,11 +33,11 @@ from pydantic import (
 )
 
 from agentguard.backends import pipeline_config
-from agentguard.backends._option_parsing import is_disabled, parse_options
 from agentguard.backends.http.limits import HttpLimits
 from agentguard.backends.load_balancing.base import LoadBalancingOptions, get_policy_factory
 from agentguard.config.policy import format_validation_error
 from agentguard.errors import ConfigError
+from agentguard.options import is_disabled, parse_options
 from agentguard.resilience import OutlierDetection, ResilienceStrategy
 
 T = TypeVar("T")

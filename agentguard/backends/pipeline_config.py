@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from agentguard.backends._option_parsing import is_disabled, parse_options
 from agentguard.errors import ConfigError
+from agentguard.options import Options, is_disabled, parse_options
 from agentguard.resilience import (
     AdaptiveThrottling,
     AttemptTimeout,
@@ -26,11 +26,10 @@ from agentguard.resilience import (
     Timeout,
     build_standard_strategies,
 )
-from agentguard.resilience.options import StrategyOptions
 
-POOL_STRATEGIES: tuple[type[StrategyOptions], ...] = (Timeout, LoadShedding, Retry, Hedge)
+POOL_STRATEGIES: tuple[type[Options], ...] = (Timeout, LoadShedding, Retry, Hedge)
 """Strategies around the load balancer, once per pool: each retry and each hedge chooses a replica again."""
-REPLICA_STRATEGIES: tuple[type[StrategyOptions], ...] = (
+REPLICA_STRATEGIES: tuple[type[Options], ...] = (
     AdaptiveThrottling,
     CircuitBreakerOptions,
     AttemptTimeout,
@@ -39,7 +38,6 @@ REPLICA_STRATEGIES: tuple[type[StrategyOptions], ...] = (
 """Strategies at each replica, with separate state per replica."""
 
 STRATEGY_TYPES = {kind.name: kind for kind in (*POOL_STRATEGIES, *REPLICA_STRATEGIES)}
-_HIDDEN_OPTIONS = ("target",)
 
 ATTEMPT_TIMEOUT_S = 300.0
 """Time limit of an attempt. A complete answer takes minutes; `StreamTimeout` watches streams earlier."""
@@ -121,7 +119,7 @@ def _apply_changes(changes: Mapping[object, object], path: str) -> tuple[Resilie
     for strategy in build_default_strategies():
         change = changes.get(strategy.name)
         if not is_disabled(change):
-            kept.append(parse_options(strategy, change, f"{path}.{strategy.name}", hidden=_HIDDEN_OPTIONS))
+            kept.append(parse_options(strategy, change, f"{path}.{strategy.name}"))
     return tuple(kept)
 
 
@@ -134,10 +132,10 @@ def _parse_item(item: object, path: str) -> ResilienceStrategy:
         name, options = item, None
     kind = _find_strategy_type(name, path)
     usual_one = next(strategy for strategy in build_default_strategies() if strategy.name == kind.name)
-    return parse_options(usual_one, options, f"{path}.{name}", hidden=_HIDDEN_OPTIONS)
+    return parse_options(usual_one, options, f"{path}.{name}")
 
 
-def _find_strategy_type(name: object, path: str) -> type[StrategyOptions]:
+def _find_strategy_type(name: object, path: str) -> type[Options]:
     kind = STRATEGY_TYPES.get(name) if isinstance(name, str) else None
     if kind is None:
         raise ConfigError(f"{path}: no strategy of that name; there are: {', '.join(STRATEGY_TYPES)}")

@@ -9,10 +9,10 @@ from agentguard.backends.base import Backend
 from agentguard.backends.config import ReplicaOptions
 from agentguard.backends.replica import Connect
 from agentguard.errors import ConfigError
-from agentguard.resilience.options import StrategyOptions
+from agentguard.options import Options
 
 
-def http_backend_factory(limits: StrategyOptions | None = None) -> Connect:
+def http_backend_factory(limits: Options | None = None) -> Connect:
     """Return a function that creates HTTP backends of replicas.
 
     Args:

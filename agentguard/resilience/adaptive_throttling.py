@@ -13,16 +13,16 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from agentguard.errors import Overloaded
+from agentguard.options import RATIO, SECONDS, Options, option
 from agentguard.resilience._sliding_window import SlidingWindow
 from agentguard.resilience.base import CallOutcome, Response, Runtime, Send, classify_outcome, is_overload
 from agentguard.resilience.deadline import Deadline
 from agentguard.resilience.events import EventKind
-from agentguard.resilience.options import RATIO, SECONDS, StrategyOptions, check_ranges
 from agentguard.resilience.stream_timeout import MonitoredStream
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AdaptiveThrottling(StrategyOptions):
+class AdaptiveThrottling(Options):
     """Options of adaptive throttling.
 
     Attributes:
@@ -34,15 +34,10 @@ class AdaptiveThrottling(StrategyOptions):
 
     name: ClassVar[str] = "adaptive_throttling"
 
-    k: float = 2.0
-    window_s: float = 30.0
-    min_requests: int = 20
-    max_rejection_probability: float = 0.9
-
-    def __post_init__(self) -> None:
-        check_ranges(
-            self, k=(1.0, 100.0), window_s=SECONDS, min_requests=(1, 100_000), max_rejection_probability=RATIO
-        )
+    k: float = option(2.0, bounds=(1.0, 100.0))
+    window_s: float = option(30.0, bounds=SECONDS)
+    min_requests: int = option(20, bounds=(1, 100_000))
+    max_rejection_probability: float = option(0.9, bounds=RATIO)
 
     def build(self, inner: Send, runtime: Runtime) -> AdaptiveThrottler:
         """Bind the strategy to the ``send`` of the next one."""

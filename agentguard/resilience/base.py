@@ -156,8 +156,8 @@ def is_retryable(
     """Return whether a failed call may be retried, by the class of its error.
 
     - A request that was not sent may always be retried.
-    - A request on which the endpoint may have acted may be retried if it is idempotent, or if the endpoint
-      rejected it before processing (425, 429).
+    - A request on which the endpoint may have acted may be retried if it is idempotent. It may also be
+      retried if the endpoint rejected it before processing (425, 429).
     - A response that the caller has received in part may not be retried.
     - A call that a strategy rejected may not be retried: the retry would add the load that was avoided.
     """

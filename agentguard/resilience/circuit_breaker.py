@@ -12,11 +12,11 @@ from enum import StrEnum
 from typing import Any, ClassVar
 
 from agentguard.errors import CircuitOpen
+from agentguard.options import RATIO, SECONDS, Options, option
 from agentguard.resilience._sliding_window import SlidingWindow
 from agentguard.resilience.base import CallOutcome, Response, Runtime, Send, classify_outcome
 from agentguard.resilience.deadline import Deadline
 from agentguard.resilience.events import EventKind
-from agentguard.resilience.options import RATIO, SECONDS, StrategyOptions, check_ranges
 from agentguard.resilience.stream_timeout import MonitoredStream
 
 
@@ -29,7 +29,7 @@ class CircuitState(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CircuitBreakerOptions(StrategyOptions):
+class CircuitBreakerOptions(Options):
     """Options of the circuit breaker.
 
     Attributes:
@@ -42,20 +42,11 @@ class CircuitBreakerOptions(StrategyOptions):
 
     name: ClassVar[str] = "circuit_breaker"
 
-    failure_ratio: float = 0.1
-    minimum_throughput: int = 20
-    sampling_duration_s: float = 30.0
-    break_duration_s: float = 5.0
-    target: str = ""
-
-    def __post_init__(self) -> None:
-        check_ranges(
-            self,
-            failure_ratio=RATIO,
-            minimum_throughput=(1, 100_000),
-            sampling_duration_s=SECONDS,
-            break_duration_s=SECONDS,
-        )
+    failure_ratio: float = option(0.1, bounds=RATIO)
+    minimum_throughput: int = option(20, bounds=(1, 100_000))
+    sampling_duration_s: float = option(30.0, bounds=SECONDS)
+    break_duration_s: float = option(5.0, bounds=SECONDS)
+    target: str = option("", is_hidden=True)
 
     def build(self, inner: Send, runtime: Runtime) -> CircuitBreaker:
         """Bind the strategy to the ``send`` of the next one."""

@@ -15,11 +15,13 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal, Protocol
 
 from agentguard.errors import ConfigError
-from agentguard.resilience.options import StrategyOptions, check_ranges
+from agentguard.options import Options, option
+
+_LIMIT_RANGE = (1, 100_000)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ConcurrencyOptions(StrategyOptions):
+class ConcurrencyOptions(Options):
     """Options of the concurrency limit.
 
     Attributes:
@@ -34,22 +36,16 @@ class ConcurrencyOptions(StrategyOptions):
 
     name: ClassVar[str] = "concurrency"
 
-    algorithm: Literal["fixed", "aimd", "gradient"] = "aimd"
-    initial_limit: int = 20
-    min_limit: int = 1
-    max_limit: int = 1000
-    backoff_ratio: float = 0.9
-    tolerance: float = 1.5
-    samples: int = 20
+    algorithm: Literal["fixed", "aimd", "gradient"] = option("aimd", choices=("fixed", "aimd", "gradient"))
+    initial_limit: int = option(20, bounds=_LIMIT_RANGE)
+    min_limit: int = option(1, bounds=_LIMIT_RANGE)
+    max_limit: int = option(1000, bounds=_LIMIT_RANGE)
+    backoff_ratio: float = option(0.9, bounds=(0.1, 0.99))
+    tolerance: float = option(1.5, bounds=(1.0, 10.0))
+    samples: int = option(20, bounds=(1, 10_000))
 
-    def __post_init__(self) -> None:
-        sizes = (1, 100_000)
-        check_ranges(self, initial_limit=sizes, min_limit=sizes, max_limit=sizes, samples=(1, 10_000))
-        check_ranges(self, backoff_ratio=(0.1, 0.99), tolerance=(1.0, 10.0))
-        if self.algorithm not in ("fixed", "aimd", "gradient"):
-            raise ConfigError(
-                f"ConcurrencyOptions.algorithm must be fixed, aimd or gradient, not {self.algorithm!r}"
-            )
+    def check_consistency(self) -> None:
+        """Check that the initial limit is in the range of limits."""
         if not self.min_limit <= self.initial_limit <= self.max_limit:
             raise ConfigError("ConcurrencyOptions.initial_limit must be from min_limit to max_limit")
 

@@ -13,11 +13,11 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+from agentguard.options import SECONDS, Options, option
 from agentguard.resilience._timer_heap import get_timer_heap
 from agentguard.resilience.base import Request, Response, Runtime, Send
 from agentguard.resilience.deadline import Deadline
 from agentguard.resilience.events import EventKind
-from agentguard.resilience.options import SECONDS, StrategyOptions, check_ranges
 from agentguard.resilience.retry_budget import RetryBudget, RetryBudgetOptions
 from agentguard.resilience.stream_timeout import CLOSE_TIMEOUT_S, close_response
 
@@ -28,7 +28,7 @@ _UPDATE_INTERVAL = 8  # number of new latencies after which the quantile is comp
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Hedge(StrategyOptions):
+class Hedge(Options):
     """Options of hedging.
 
     Attributes:
@@ -41,16 +41,11 @@ class Hedge(StrategyOptions):
 
     name: ClassVar[str] = "hedge"
 
-    quantile: float = 0.95
-    window: int = 500
-    min_samples: int = 20
-    min_delay_s: float = 0.001
+    quantile: float = option(0.95, bounds=(0.5, 0.999))
+    window: int = option(500, bounds=(20, 10_000))
+    min_samples: int = option(20, bounds=(1, 10_000))
+    min_delay_s: float = option(0.001, bounds=SECONDS)
     budget: RetryBudgetOptions = field(default=_DEFAULT_BUDGET)
-
-    def __post_init__(self) -> None:
-        check_ranges(
-            self, quantile=(0.5, 0.999), window=(20, 10_000), min_samples=(1, 10_000), min_delay_s=SECONDS
-        )
 
     def build(self, inner: Send, runtime: Runtime) -> Hedger:
         """Bind the strategy to the ``send`` of the next one."""

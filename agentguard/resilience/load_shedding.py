@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from agentguard.errors import Overloaded
+from agentguard.options import SECONDS, Options, option
 from agentguard.resilience.base import (
     CallOutcome,
     Request,
@@ -26,12 +27,11 @@ from agentguard.resilience.base import (
 from agentguard.resilience.concurrency_limit import ConcurrencyOptions, DurationEstimator
 from agentguard.resilience.deadline import Deadline
 from agentguard.resilience.events import EventKind
-from agentguard.resilience.options import SECONDS, StrategyOptions, check_ranges
 from agentguard.resilience.stream_timeout import MonitoredStream
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LoadShedding(StrategyOptions):
+class LoadShedding(Options):
     """Options of load shedding.
 
     Attributes:
@@ -42,12 +42,9 @@ class LoadShedding(StrategyOptions):
 
     name: ClassVar[str] = "load_shedding"
 
-    max_queue: int = 100
-    queue_timeout_s: float = 5.0
+    max_queue: int = option(100, bounds=(0, 100_000))
+    queue_timeout_s: float = option(5.0, bounds=SECONDS)
     concurrency: ConcurrencyOptions = field(default_factory=ConcurrencyOptions)
-
-    def __post_init__(self) -> None:
-        check_ranges(self, max_queue=(0, 100_000), queue_timeout_s=SECONDS)
 
     def build(self, inner: Send, runtime: Runtime) -> LoadShedder:
         """Bind the strategy to the ``send`` of the next one."""

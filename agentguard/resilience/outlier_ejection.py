@@ -14,17 +14,17 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from agentguard.errors import ConfigError
+from agentguard.options import SECONDS, Options, option
 from agentguard.resilience.base import CallOutcome, Response, Runtime, Send, classify_outcome
 from agentguard.resilience.deadline import Deadline
 from agentguard.resilience.events import EventKind
-from agentguard.resilience.options import SECONDS, StrategyOptions, check_ranges
 from agentguard.resilience.stream_timeout import add_end_callback
 
 _PERCENT = (0.0, 100.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OutlierDetection(StrategyOptions):
+class OutlierDetection(Options):
     """Options of outlier ejection.
 
     Attributes:
@@ -41,32 +41,18 @@ class OutlierDetection(StrategyOptions):
 
     name: ClassVar[str] = "outlier"
 
-    consecutive_failures: int = 5
-    base_ejection_time_s: float = 30.0
-    max_ejection_time_s: float = 300.0
-    interval_s: float = 10.0
-    max_ejection_percent: float = 10.0
-    panic_threshold: float = 50.0
-    success_rate_minimum_hosts: int = 5
-    success_rate_request_volume: int = 100
-    success_rate_stdev_factor: float = 1.9
+    consecutive_failures: int = option(5, bounds=(1, 1000))
+    base_ejection_time_s: float = option(30.0, bounds=SECONDS)
+    max_ejection_time_s: float = option(300.0, bounds=SECONDS)
+    interval_s: float = option(10.0, bounds=SECONDS)
+    max_ejection_percent: float = option(10.0, bounds=_PERCENT)
+    panic_threshold: float = option(50.0, bounds=_PERCENT)
+    success_rate_minimum_hosts: int = option(5, bounds=(2, 1000))
+    success_rate_request_volume: int = option(100, bounds=(1, 1_000_000))
+    success_rate_stdev_factor: float = option(1.9, bounds=(0.0, 10.0))
 
-    def __post_init__(self) -> None:
-        check_ranges(
-            self,
-            consecutive_failures=(1, 1000),
-            success_rate_minimum_hosts=(2, 1000),
-            success_rate_request_volume=(1, 1_000_000),
-            success_rate_stdev_factor=(0.0, 10.0),
-        )
-        check_ranges(
-            self,
-            base_ejection_time_s=SECONDS,
-            max_ejection_time_s=SECONDS,
-            interval_s=SECONDS,
-            max_ejection_percent=_PERCENT,
-            panic_threshold=_PERCENT,
-        )
+    def check_consistency(self) -> None:
+        """Check that the longest ejection is not below the first one."""
         if self.max_ejection_time_s < self.base_ejection_time_s:
             raise ConfigError(
                 "OutlierDetection.max_ejection_time_s must be at least base_ejection_time_s, "

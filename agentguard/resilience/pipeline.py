@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from agentguard.errors import ConfigError, DeadlineExceeded, Stage
+from agentguard.options import SECONDS, Options, option
 from agentguard.resilience.adaptive_throttling import AdaptiveThrottling
 from agentguard.resilience.base import BoundStrategy, ResilienceStrategy, Response, Runtime, Send
 from agentguard.resilience.circuit_breaker import CircuitBreakerOptions
@@ -25,21 +26,17 @@ from agentguard.resilience.deadline import CLOCK_TOLERANCE_S, Deadline, TaskTime
 from agentguard.resilience.events import EventKind, Observer, Observers
 from agentguard.resilience.hedge import Hedge
 from agentguard.resilience.load_shedding import LoadShedding
-from agentguard.resilience.options import SECONDS, StrategyOptions, check_ranges
 from agentguard.resilience.retry import Retry
 from agentguard.resilience.stream_timeout import StreamTimeout
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Timeout(StrategyOptions):
+class Timeout(Options):
     """Deadline of the whole call: attempts, waits and streams. An earlier deadline of the caller applies."""
 
     name: ClassVar[str] = "timeout"
 
-    total_s: float = 600.0
-
-    def __post_init__(self) -> None:
-        check_ranges(self, total_s=SECONDS)
+    total_s: float = option(600.0, bounds=SECONDS)
 
     def build(self, inner: Send, runtime: Runtime) -> TimeoutEnforcer:
         """Bind the strategy to the ``send`` of the next one."""
@@ -47,15 +44,12 @@ class Timeout(StrategyOptions):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AttemptTimeout(StrategyOptions):
+class AttemptTimeout(Options):
     """Time limit of one attempt up to its head or first chunk; the stream after it has the whole deadline."""
 
     name: ClassVar[str] = "attempt_timeout"
 
-    seconds: float = 60.0
-
-    def __post_init__(self) -> None:
-        check_ranges(self, seconds=SECONDS)
+    seconds: float = option(60.0, bounds=SECONDS)
 
     def build(self, inner: Send, runtime: Runtime) -> TimeoutEnforcer:
         """Bind the strategy to the ``send`` of the next one."""
@@ -186,7 +180,7 @@ def _check_order(names: list[str]) -> None:
         }
         if known.intersection(after):
             raise ConfigError(
-                f"Pipeline.strategies: {', '.join(after)} must stand before {AttemptTimeout.name}, "
+                f"Pipeline.strategies: {', '.join(after)} must precede {AttemptTimeout.name}, "
                 "or it would not see that an attempt ran out of time"
             )
     if StreamTimeout.name in names and names.index(StreamTimeout.name) != len(names) - 1:

@@ -7,15 +7,15 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from agentguard.errors import ConfigError, DeadlineExceeded, ResilienceError, RetriesExhausted
+from agentguard.options import RATIO, SECONDS, Options, option
 from agentguard.resilience.base import RETRYABLE_STATUSES, Response, Runtime, Send, is_retryable
 from agentguard.resilience.deadline import Deadline
 from agentguard.resilience.events import EventKind
-from agentguard.resilience.options import SECONDS, StrategyOptions, check_ranges
 from agentguard.resilience.retry_budget import RetryBudget, RetryBudgetOptions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Backoff(StrategyOptions):
+class Backoff(Options):
     """Delays between attempts: exponential backoff with jitter.
 
     Attributes:
@@ -27,15 +27,13 @@ class Backoff(StrategyOptions):
 
     name: ClassVar[str] = "backoff"
 
-    initial_delay_s: float = 0.2
-    factor: float = 2.0
-    max_delay_s: float = 10.0
-    jitter: float = 1.0
+    initial_delay_s: float = option(0.2, bounds=SECONDS)
+    factor: float = option(2.0, bounds=(1.0, 10.0))
+    max_delay_s: float = option(10.0, bounds=SECONDS)
+    jitter: float = option(1.0, bounds=RATIO)
 
-    def __post_init__(self) -> None:
-        check_ranges(
-            self, initial_delay_s=SECONDS, factor=(1.0, 10.0), max_delay_s=SECONDS, jitter=(0.0, 1.0)
-        )
+    def check_consistency(self) -> None:
+        """Check that the largest delay is not below the first one."""
         if self.max_delay_s < self.initial_delay_s:
             raise ConfigError(
                 "Backoff.max_delay_s must be at least initial_delay_s "
@@ -56,7 +54,7 @@ _BUDGET_EXHAUSTED = "no retry left in the budget"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Retry(StrategyOptions):
+class Retry(Options):
     """Options of retries.
 
     Attributes:
@@ -68,13 +66,13 @@ class Retry(StrategyOptions):
 
     name: ClassVar[str] = "retry"
 
-    max_attempts: int = 3
+    max_attempts: int = option(3, bounds=(1, 10))
     backoff: Backoff = field(default_factory=Backoff)
     budget: RetryBudgetOptions = field(default_factory=RetryBudgetOptions)
     statuses: frozenset[int] = RETRYABLE_STATUSES
 
-    def __post_init__(self) -> None:
-        check_ranges(self, max_attempts=(1, 10))
+    def check_consistency(self) -> None:
+        """Check that all statuses are errors."""
         wrong = sorted(s for s in self.statuses if not 400 <= s <= 599)
         if wrong:
             raise ConfigError(f"Retry.statuses must be from 400 to 599, not {wrong}")

@@ -11,14 +11,14 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from agentguard.errors import ConfigError
+from agentguard.options import RATIO, Options, option
 from agentguard.resilience.clock import Clock
-from agentguard.resilience.options import RATIO, StrategyOptions, check_ranges
 
 _EPSILON = 1e-9  # in floating point, twenty twentieths are slightly less than one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RetryBudgetOptions(StrategyOptions):
+class RetryBudgetOptions(Options):
     """Limits on extra requests.
 
     In any interval at most ``burst + ratio * requests + per_second * seconds`` extra requests are made.
@@ -32,13 +32,13 @@ class RetryBudgetOptions(StrategyOptions):
 
     name: ClassVar[str] = "retry_budget"
 
-    ratio: float = 0.2
-    reserve: float = 3.0
-    per_second: float = 10.0
-    burst: float = 100.0
+    ratio: float = option(0.2, bounds=RATIO)
+    reserve: float = option(3.0, bounds=(0.0, 1e6))
+    per_second: float = option(10.0, bounds=(0.0, 1e6))
+    burst: float = option(100.0, bounds=(0.0, 1e6))
 
-    def __post_init__(self) -> None:
-        check_ranges(self, ratio=RATIO, reserve=(0.0, 1e6), per_second=(0.0, 1e6), burst=(0.0, 1e6))
+    def check_consistency(self) -> None:
+        """Check that the budget holds its reserve."""
         if self.burst < self.reserve:
             raise ConfigError(
                 f"RetryBudgetOptions.burst must be at least reserve ({self.reserve:g}), not {self.burst:g}"

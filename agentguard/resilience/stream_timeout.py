@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, NoReturn, Protocol, Self
 
 from agentguard.errors import BackendError, DeadlineExceeded, ResilienceError, Stalled
+from agentguard.options import SECONDS, Options, option
 from agentguard.resilience.base import Response, Runtime, Send
 from agentguard.resilience.deadline import Deadline, ReusableTimeout
 from agentguard.resilience.events import EventKind
-from agentguard.resilience.options import SECONDS, StrategyOptions, check_ranges
 
 CLOSE_TIMEOUT_S = 0.1
 """Time limit for a cancelled task or stream to end; after that it is abandoned."""
@@ -46,7 +46,7 @@ class ChunkClassifier(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StreamTimeout(StrategyOptions):
+class StreamTimeout(Options):
     """Options of stream timeouts.
 
     Attributes:
@@ -60,16 +60,11 @@ class StreamTimeout(StrategyOptions):
 
     name: ClassVar[str] = "stream_timeout"
 
-    first_chunk_timeout_s: float = 60.0
-    idle_timeout_s: float = 20.0
-    has_content: Callable[[Any], bool] = accept_any_chunk
-    is_last: Callable[[Any], bool] | None = None
-    max_leading_heartbeats: int = 1000
-
-    def __post_init__(self) -> None:
-        check_ranges(
-            self, first_chunk_timeout_s=SECONDS, idle_timeout_s=SECONDS, max_leading_heartbeats=(0, 1_000_000)
-        )
+    first_chunk_timeout_s: float = option(60.0, bounds=SECONDS)
+    idle_timeout_s: float = option(20.0, bounds=SECONDS)
+    has_content: Callable[[Any], bool] = option(accept_any_chunk, is_hidden=True)
+    is_last: Callable[[Any], bool] | None = option(None, is_hidden=True)
+    max_leading_heartbeats: int = option(1000, bounds=(0, 1_000_000))
 
     def build(self, inner: Send, runtime: Runtime) -> StreamMonitor:
         """Bind the strategy to the ``send`` of the next one."""

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from agentguard.resilience.options import SECONDS, StrategyOptions, check_ranges
+from agentguard.options import SECONDS, Options, option
 
 _BYTES_RANGE = (1024, 1 << 40)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HttpLimits(StrategyOptions):
+class HttpLimits(Options):
     """Limits of one endpoint's client.
 
     Attributes:
@@ -33,32 +33,15 @@ class HttpLimits(StrategyOptions):
 
     name: ClassVar[str] = "http"
 
-    max_connections: int = 1000
-    max_idle_connections: int = 256
-    keepalive_timeout_s: float = 4.0
-    max_waiting: int = 1000
-    pool_timeout_s: float = 10.0
-    connect_timeout_s: float = 5.0
-    max_header_bytes: int = 65_536
-    max_headers: int = 200
-    max_body_bytes: int = 64 << 20
-    max_error_bytes: int = 1 << 20
-    max_event_bytes: int = 8 << 20
-    max_buffered_bytes: int = 256 << 10
-
-    def __post_init__(self) -> None:
-        check_ranges(
-            self,
-            max_connections=(1, 100_000),
-            max_idle_connections=(0, 100_000),
-            keepalive_timeout_s=SECONDS,
-            max_waiting=(0, 1_000_000),
-            pool_timeout_s=SECONDS,
-            connect_timeout_s=SECONDS,
-            max_header_bytes=_BYTES_RANGE,
-            max_headers=(1, 10_000),
-            max_body_bytes=_BYTES_RANGE,
-            max_error_bytes=_BYTES_RANGE,
-            max_event_bytes=_BYTES_RANGE,
-            max_buffered_bytes=_BYTES_RANGE,
-        )
+    max_connections: int = option(1000, bounds=(1, 100_000))
+    max_idle_connections: int = option(256, bounds=(0, 100_000))
+    keepalive_timeout_s: float = option(4.0, bounds=SECONDS)
+    max_waiting: int = option(1000, bounds=(0, 1_000_000))
+    pool_timeout_s: float = option(10.0, bounds=SECONDS)
+    connect_timeout_s: float = option(5.0, bounds=SECONDS)
+    max_header_bytes: int = option(65_536, bounds=_BYTES_RANGE)
+    max_headers: int = option(200, bounds=(1, 10_000))
+    max_body_bytes: int = option(64 << 20, bounds=_BYTES_RANGE)
+    max_error_bytes: int = option(1 << 20, bounds=_BYTES_RANGE)
+    max_event_bytes: int = option(8 << 20, bounds=_BYTES_RANGE)
+    max_buffered_bytes: int = option(256 << 10, bounds=_BYTES_RANGE)

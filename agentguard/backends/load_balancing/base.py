@@ -86,7 +86,7 @@ class LoadBalancingOptions(Protocol):
 
 
 PolicyFactory = Callable[..., LoadBalancingOptions]
-"""Immutable dataclass of options; see `agentguard.resilience.options.StrategyOptions`."""
+"""Immutable dataclass of options; see `agentguard.options.Options`."""
 
 
 def _list_builtin() -> dict[str, str]:

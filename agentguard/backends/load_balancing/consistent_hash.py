@@ -18,9 +18,10 @@ from typing import ClassVar
 from agentguard.backends.load_balancing.base import ReplicaT, RoutingRequest
 from agentguard.backends.load_balancing.least_request import LeastRequest, LeastRequestBalancer
 from agentguard.errors import ConfigError
-from agentguard.resilience.options import StrategyOptions, check_ranges
+from agentguard.options import Options, option
 
 _HASH_SPACE = float(1 << 64)
+_LOAD_FACTOR_RANGE = (0.0, 100.0)
 
 
 def compute_score(key: bytes, name: str, weight: float) -> float:
@@ -36,7 +37,7 @@ def rank_by_score(key: bytes, replicas: Sequence[ReplicaT]) -> list[ReplicaT]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SessionAffinity(StrategyOptions):
+class SessionAffinity(Options):
     """Routes a run's requests to one replica, and requests without a run to the least loaded one.
 
     Attributes:
@@ -47,9 +48,10 @@ class SessionAffinity(StrategyOptions):
     name: ClassVar[str] = "session_affinity"
     needs_prefix_digest: ClassVar[bool] = False
 
-    max_load_factor: float = 0.0
+    max_load_factor: float = option(0.0, bounds=_LOAD_FACTOR_RANGE)
 
-    def __post_init__(self) -> None:
+    def check_consistency(self) -> None:
+        """Check that the factor is 0 or at least 1."""
         _check_max_load_factor(self)
 
     def build(self, rng: random.Random) -> ConsistentHashBalancer:
@@ -58,7 +60,7 @@ class SessionAffinity(StrategyOptions):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PrefixAffinity(StrategyOptions):
+class PrefixAffinity(Options):
     """Routes prompts with the same prefix to one replica, whose prefix cache contains it (vLLM, SGLang).
 
     A prefix that all prompts share would overload its replica, so the load is bounded (Mirrokni, Thorup and
@@ -72,9 +74,10 @@ class PrefixAffinity(StrategyOptions):
     name: ClassVar[str] = "prefix_affinity"
     needs_prefix_digest: ClassVar[bool] = True
 
-    max_load_factor: float = 1.25
+    max_load_factor: float = option(1.25, bounds=_LOAD_FACTOR_RANGE)
 
-    def __post_init__(self) -> None:
+    def check_consistency(self) -> None:
+        """Check that the factor is 0 or at least 1."""
         _check_max_load_factor(self)
 
     def build(self, rng: random.Random) -> ConsistentHashBalancer:
@@ -105,6 +108,5 @@ class ConsistentHashBalancer:
 
 
 def _check_max_load_factor(options: SessionAffinity | PrefixAffinity) -> None:
-    check_ranges(options, max_load_factor=(0.0, 100.0))
     if 0 < options.max_load_factor < 1:
         raise ConfigError(f"{type(options).__name__}.max_load_factor must be 0 (none) or from 1 to 100")

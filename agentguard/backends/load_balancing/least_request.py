@@ -14,11 +14,11 @@ from typing import ClassVar
 
 from agentguard.backends.load_balancing.base import ReplicaT, ReplicaView, RoutingRequest
 from agentguard.errors import ConfigError
-from agentguard.resilience.options import StrategyOptions, check_ranges
+from agentguard.options import Options, option
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LeastRequest(StrategyOptions):
+class LeastRequest(Options):
     """Options of the policy.
 
     Attributes:
@@ -29,11 +29,11 @@ class LeastRequest(StrategyOptions):
     name: ClassVar[str] = "least_request"
     needs_prefix_digest: ClassVar[bool] = False
 
-    choice_count: int = 2
+    choice_count: int = option(2, bounds=(0, 1000))
     use_latency: bool = False
 
-    def __post_init__(self) -> None:
-        check_ranges(self, choice_count=(0, 1000))
+    def check_consistency(self) -> None:
+        """Check that one replica is never compared with itself, and that the switch is a bool."""
         if self.choice_count == 1:
             raise ConfigError("LeastRequest.choice_count must be 0 (compare all) or at least 2, not 1")
         if not isinstance(self.use_latency, bool):

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from agentguard.backends.load_balancing.base import ReplicaT, RoutingRequest
-from agentguard.resilience.options import StrategyOptions
+from agentguard.options import Options
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RoundRobin(StrategyOptions):
+class RoundRobin(Options):
     """Round robin."""
 
     name: ClassVar[str] = "round_robin"
@@ -36,7 +36,7 @@ class RoundRobinBalancer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WeightedRoundRobin(StrategyOptions):
+class WeightedRoundRobin(Options):
     """Smooth weighted round robin, as in nginx.
 
     Each choice adds every replica's weight to its credit. The replica with the highest credit is chosen, and
@@ -78,7 +78,7 @@ class WeightedRoundRobinBalancer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PriorityOptions(StrategyOptions):
+class PriorityOptions(Options):
     """Always chooses the first available replica in configuration order (active and passive replicas)."""
 
     name: ClassVar[str] = "priority"
