@@ -91,4 +91,4 @@ class PassiveSession(Session):
         self.has_ended = True
         self._sink.end()
         for told in self.config.run_end_observers:
-            self._run_safely(lambda told=told: told(self.run, ()))  # type: ignore[misc]
+            self.run_safely(told, self.run, ())

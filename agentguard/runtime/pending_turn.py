@@ -64,14 +64,9 @@ class _OpenVote:
 
 
 class PendingTurn:
-    """Uncommitted turn of one session.
+    """Uncommitted turn of one session."""
 
-    Args:
-        state: state of the session's run.
-    """
-
-    def __init__(self, state: RunState) -> None:
-        self._state = state
+    def __init__(self) -> None:
         self._open_vote: _OpenVote | None = None
         self._scheduled_vote: tuple[RecoveryPlan, Finding] | None = None
         self._expected_signature: tuple[Any, ...] = ()
@@ -83,38 +78,42 @@ class PendingTurn:
         self.skipped_votes = 0
         """Number of due votes that were skipped, for example because the budget was exhausted."""
 
-    def evaluate(self, turn: Step) -> RecoveryPlan | None:
+    def evaluate(self, state: RunState, turn: Step) -> RecoveryPlan | None:
         """Implement `Session.propose`; the turn has its step index."""
-        course, self._open_vote = self._state, None
+        self._open_vote = None
         if _compute_signature(turn) != self._expected_signature:
             self._reset_annotations()
-        found = course._run_safely(lambda: course._detector_runner.check_proposed(turn)) or ()
+        found = state.check_proposed(turn)
         due, self._scheduled_vote = self._scheduled_vote, None
-        if due is not None and (plan := self._start_scheduled_vote(turn, *due)) is not None:
+        if due is not None and (plan := self._start_scheduled_vote(state, turn, *due)) is not None:
             return plan
-        trigger = most_severe(found, course.config.finding_threshold)
+        trigger = most_severe(found, state.config.finding_threshold)
         if trigger is not None:
-            return self._plan_response(turn, trigger)
-        return self._repair_below_threshold(turn, found) or self._start_redundancy_vote(turn, found)
+            return self._plan_response(state, turn, trigger)
+        return self._repair_below_threshold(state, turn, found) or self._start_redundancy_vote(
+            state, turn, found
+        )
 
-    def count_votes(self, plan: RecoveryPlan, candidates: Sequence[Step | None]) -> VoteResult:
+    def count_votes(
+        self, state: RunState, plan: RecoveryPlan, candidates: Sequence[Step | None]
+    ) -> VoteResult:
         """Implement `Session.count_votes`."""
         held = self._open_vote
         if held is None or held.plan is not plan:
             raise RecoveryError("elect: this plan has no election that goes on; propose the turn first")
         for one in candidates[len(held.candidates) :]:
-            held.candidates.append(self._evaluate_candidate(one, held.trigger, held.plan))
-        state = count_votes(held.candidates, held.sample)
-        if state.additional_candidates:
+            held.candidates.append(_evaluate_candidate(state, one, held.trigger, held.plan))
+        tally = count_votes(held.candidates, held.sample)
+        if tally.additional_candidates:
             begin = len(held.candidates) - 1
             return VoteResult(
-                variants=held.sample.build_variants()[begin : begin + state.additional_candidates]
+                variants=held.sample.build_variants()[begin : begin + tally.additional_candidates]
             )
         self._open_vote = None
-        self._record_vote(held, state)
-        if state.winner is None:
-            return self._resolve_undecided(held, state, candidates)
-        return self._accept_candidate(held, state, state.winner, candidates[state.winner])
+        _record_vote(state, held, tally)
+        if tally.winner is None:
+            return self._resolve_undecided(state, held, tally, candidates)
+        return self._accept_candidate(held, tally, tally.winner, candidates[tally.winner])
 
     def schedule_vote(self, plan: RecoveryPlan, trigger: Finding) -> None:
         """Schedule a vote on the next turn, which replaces a turn that was rolled back."""
@@ -136,7 +135,7 @@ class PendingTurn:
         """Queue a message to the agent for the next boundary."""
         self._unsent_messages.append(text)
 
-    def attach_messages(self, plan: RecoveryPlan | None) -> RecoveryPlan | None:
+    def attach_messages(self, state: RunState, plan: RecoveryPlan | None) -> RecoveryPlan | None:
         """Return the plan with the queued messages in front; without a plan, return one that only sends them.
 
         Drop the messages if the plan rolls back steps.
@@ -145,11 +144,11 @@ class PendingTurn:
         if not news or (plan is not None and plan.undone):  # the rollback also discards the repaired steps
             return plan
         tells = tuple(SendMessage(text=text) for text in news)
-        self._state._pending_messages += news
+        state.queue_messages(news)
         if plan is not None:
             return replace(plan, actions=(*tells, *plan.actions))
-        step = max(0, len(self._state) - 1)
-        reason = "the agent is told what was repaired"
+        step = max(0, len(state) - 1)
+        reason = "the agent learns what was repaired"
         return RecoveryPlan(
             strategy="roll_forward", tier=RecoveryTier.REPAIR, actions=tells, step=step, reason=reason
         )
@@ -157,92 +156,71 @@ class PendingTurn:
     def _reset_annotations(self) -> None:
         self._expected_signature, self._annotations, self._repair_messages = (), {}, []
 
-    def _repair_below_threshold(self, turn: Step, findings: Sequence[Finding]) -> RecoveryPlan | None:
+    def _repair_below_threshold(
+        self, state: RunState, turn: Step, findings: Sequence[Finding]
+    ) -> RecoveryPlan | None:
         """Plan a response below the policy's threshold, if an escalation level permits that."""
-        planner = self._state.config.planner
+        planner = state.config.planner
         mild = [one for one in findings if planner.get_min_confidence(one.detector) <= one.probability]
         trigger = max(mild, key=lambda one: one.probability, default=None)
         return (
             None
             if trigger is None
-            else self._plan_response(turn, trigger, trigger_probability=trigger.probability)
+            else self._plan_response(state, turn, trigger, trigger_probability=trigger.probability)
         )
 
-    def _start_redundancy_vote(self, turn: Step, findings: Sequence[Finding]) -> RecoveryPlan | None:
+    def _start_redundancy_vote(
+        self, state: RunState, turn: Step, findings: Sequence[Finding]
+    ) -> RecoveryPlan | None:
         """Start a vote if selective redundancy covers the turn, although no finding triggers a recovery."""
-        course, protect = self._state, self._state.config.redundancy
-        if protect is None or not course.capabilities.sample:
+        protect = state.config.redundancy
+        if protect is None or not state.capabilities.sample:
             return None
         doubt = max([self.uncertainty, *(one.probability for one in findings)])
         if protect.ask_localizer:
-            doubt = max(doubt, course._run_safely(lambda: self._estimate_failure(turn)) or 0.0)
-        why = protect.explain(turn, course.ledger, doubt)
+            doubt = max(doubt, state.run_safely(_estimate_failure, state, turn) or 0.0)
+        why = protect.explain(turn, state.ledger, doubt)
         if why is None:
             return None
         trigger = build_redundancy_finding(turn, why)
-        plan = course._run_safely(lambda: self._build_plan(turn, trigger, None))
+        plan = state.run_safely(_build_plan, state, turn, trigger)
         sample = _find_sample(plan)
         if plan is None or sample is None:
             self.skipped_votes += 1
             return None
-        first = self._evaluate_candidate(turn, trigger, plan)
+        first = _evaluate_candidate(state, turn, trigger, plan)
         if count_votes([first], sample).winner == 0:
             return None  # the acceptance test of a recovery block accepted the primary: no vote is needed
-        return self._start_vote(turn, plan, trigger, first)
-
-    def _estimate_failure(self, turn: Step) -> float:
-        course = self._state
-        if course.config.localizer is None:
-            return 0.0
-        run = course.run
-        with_turn = replace(run, steps=(*run.steps, turn))
-        return course.config.localizer.locate(with_turn, course.findings).probability
+        return self._start_vote(state, turn, plan, trigger, first)
 
     def _plan_response(
-        self, turn: Step, trigger: Finding, *, trigger_probability: float | None = None
+        self, state: RunState, turn: Step, trigger: Finding, *, trigger_probability: float | None = None
     ) -> RecoveryPlan | None:
         """Return the plan that answers a finding on a turn; None if it must wait until the tools have run."""
-        course = self._state
-        plan: RecoveryPlan | None = course._run_safely(
-            lambda: self._build_plan(turn, trigger, trigger_probability)
-        )
+        plan = state.run_safely(_build_plan, state, turn, trigger, trigger_probability)
         if plan is None:
             return None
         if any(isinstance(action, Repair) for action in plan.actions):
-            return self._apply_repair(turn, plan, trigger)
+            return self._apply_repair(state, turn, plan, trigger)
         if _find_sample(plan) is not None and not plan.undone:
-            return self._start_vote(turn, plan, trigger)
+            return self._start_vote(state, turn, plan, trigger)
         if not any(isinstance(action, Reject | Escalate | Stop) for action in plan.actions):
             return None  # the next boundary handles the finding, after the tools have run
         self._reset_annotations()
-        course.account.spend(**compute_plan_cost(plan))
-        course._record_recovery(plan, trigger.detector, discarded_steps=(turn,))
-        course.recorder.add(annotate_messages(course, turn))
-        course.recorder.fork(turn.index, reason=plan.reason)
-        course._apply_messages(plan)
+        state.account.spend(**compute_plan_cost(plan))
+        state.record_recovery(plan, trigger.detector, discarded_steps=(turn,))
+        state.recorder.add(annotate_messages(turn, state.take_messages()))
+        state.recorder.fork(turn.index, reason=plan.reason)
+        state.apply_messages(plan)
         return plan
 
-    def _build_plan(
-        self, turn: Step, trigger: Finding, trigger_probability: float | None
-    ) -> RecoveryPlan | None:
-        course = self._state
-        run = course.run
-        with_turn = replace(run, steps=(*run.steps, turn))
-        diagnosis = build_live_diagnosis(run.id, (to_hypothesis(trigger, turn.agent),), course.findings)
-        return course._select_plan(
-            diagnosis,
-            with_turn,
-            trigger.detector,
-            is_committed=False,
-            trigger_probability=trigger_probability,
-        )
-
-    def _apply_repair(self, turn: Step, plan: RecoveryPlan, trigger: Finding) -> RecoveryPlan:
+    def _apply_repair(
+        self, state: RunState, turn: Step, plan: RecoveryPlan, trigger: Finding
+    ) -> RecoveryPlan:
         """Record the repair of a turn; the message to the agent is queued when the turn is committed."""
-        course = self._state
         repairs = [action for action in plan.actions if isinstance(action, Repair)]
-        course.account.spend(**compute_plan_cost(plan))
-        course._record_recovery(plan, trigger.detector, discarded_steps=())
+        state.account.spend(**compute_plan_cost(plan))
+        state.record_recovery(plan, trigger.detector, discarded_steps=())
         new = apply_repairs(turn, repairs)
         self._expected_signature = _compute_signature(new)
         self._annotations.setdefault("repaired", []).extend(describe_repair(turn, one) for one in repairs)
@@ -250,76 +228,42 @@ class PendingTurn:
         return plan
 
     def _start_vote(
-        self, turn: Step, plan: RecoveryPlan, trigger: Finding, first_candidate: VoteCandidate | None = None
+        self,
+        state: RunState,
+        turn: Step,
+        plan: RecoveryPlan,
+        trigger: Finding,
+        first_candidate: VoteCandidate | None = None,
     ) -> RecoveryPlan:
-        course, sample = self._state, _find_sample(plan)
+        sample = _find_sample(plan)
         assert sample is not None
-        course.account.spend(**compute_plan_cost(plan))
-        course._record_recovery(plan, trigger.detector, discarded_steps=())
+        state.account.spend(**compute_plan_cost(plan))
+        state.record_recovery(plan, trigger.detector, discarded_steps=())
         self._open_vote = _OpenVote(
             turn=turn,
             trigger=trigger,
             plan=plan,
             sample=sample,
-            recovery_index=len(course.recoveries) - 1,
+            recovery_index=len(state.recoveries) - 1,
             candidates=[
-                self._evaluate_candidate(turn, trigger, plan) if first_candidate is None else first_candidate
+                _evaluate_candidate(state, turn, trigger, plan)
+                if first_candidate is None
+                else first_candidate
             ],
         )
         return plan
 
-    def _start_scheduled_vote(self, turn: Step, plan: RecoveryPlan, trigger: Finding) -> RecoveryPlan | None:
+    def _start_scheduled_vote(
+        self, state: RunState, turn: Step, plan: RecoveryPlan, trigger: Finding
+    ) -> RecoveryPlan | None:
         """Start the vote on a turn that replaces one that was rolled back."""
         sample = _find_sample(plan)
-        if sample is None or self._state.account.find_exceeded_limit(samples=sample.n - 1) is not None:
+        if sample is None or state.account.find_exceeded_limit(samples=sample.n - 1) is not None:
             self.skipped_votes += 1
             return None
         tier = RecoveryTier.SUBSTITUTE if sample.models else RecoveryTier.REJECT
         anew = replace(plan, tier=tier, actions=(sample,), step=turn.index, undone=0)
-        return self._start_vote(turn, anew, replace(trigger, step=turn.index))
-
-    def _evaluate_candidate(self, turn: Step | None, trigger: Finding, plan: RecoveryPlan) -> VoteCandidate:
-        """Check a candidate with the detectors and with the strategy's acceptance test."""
-        course = self._state
-        if turn is None:
-            return VoteCandidate(turn=None, rejection_reason="the model that was asked failed")
-        turn = self._repair_candidate(replace(turn, index=len(course)))
-        found = course._run_safely(lambda: course._detector_runner.check_proposed(turn)) or ()
-        wrong = most_severe(found, course.config.finding_threshold)
-        if wrong is not None:
-            return VoteCandidate(turn=turn, rejection_reason=wrong.message or wrong.detector)
-        strategy = course.config.planner.find_strategy(trigger.detector, plan.strategy)
-        if strategy is None:
-            return VoteCandidate(turn=turn)
-        run = course.run
-        said = course._run_safely(lambda: strategy.accept(replace(run, steps=(*run.steps, turn))))
-        refused = "the acceptance test refused it" if said in (False, None) else ""
-        return VoteCandidate(turn=turn, rejection_reason=said if isinstance(said, str) else refused)
-
-    def _record_vote(self, vote: _OpenVote, tally: VoteTally) -> None:
-        """Record the cost of the vote, and the rejected candidates as abandoned branches."""
-        course, asked = self._state, vote.candidates[1:]
-        kept = 0 if tally.winner is None else tally.winner
-        left = [(place, one.turn) for place, one in enumerate(vote.candidates) if place != kept and one.turn]
-        used = [turn.usage for _, turn in left if turn.usage is not None]
-        tokens = sum((usage.prompt_tokens or 0) + (usage.completion_tokens or 0) for usage in used)
-        course.account.charge(tokens=tokens, calls=len(asked), samples=len(asked))
-        for place, turn in left:
-            why = vote.candidates[place].rejection_reason or "it was not taken"
-            course.recorder.add(replace(turn, index=vote.turn.index))
-            course.recorder.fork(vote.turn.index, reason=f"{vote.plan.strategy}: {why}")
-        cost = {
-            **course.recoveries[vote.recovery_index].cost,
-            "tokens": float(tokens),
-            "calls": float(len(asked)),
-            "candidates": float(len(vote.candidates)),
-            "votes": float(tally.votes),
-        }
-        outcome = RecoveryOutcome.REFUTED if tally.winner is None else RecoveryOutcome.PENDING
-        spent = course.account.usage
-        known = replace(course.recoveries[vote.recovery_index], cost=cost, outcome=outcome, spent=spent)
-        course.recoveries[vote.recovery_index] = known
-        course._notify_observers(known)
+        return self._start_vote(state, turn, anew, replace(trigger, step=turn.index))
 
     def _accept_candidate(
         self, vote: _OpenVote, tally: VoteTally, candidate_index: int, original: Step | None
@@ -343,7 +287,7 @@ class PendingTurn:
         return VoteResult(turn=turn, candidate_index=candidate_index)
 
     def _resolve_undecided(
-        self, vote: _OpenVote, tally: VoteTally, candidates: Sequence[Step | None]
+        self, state: RunState, vote: _OpenVote, tally: VoteTally, candidates: Sequence[Step | None]
     ) -> VoteResult:
         """Plan the next escalation level for a failed vote; if there is no plan, accept a candidate.
 
@@ -354,7 +298,7 @@ class PendingTurn:
             trigger = replace(
                 trigger, message=f"{trigger.message} {tally.reason}.", correction=_DISAGREEMENT_CORRECTION
             )
-        plan = self._plan_response(vote.turn, trigger)
+        plan = self._plan_response(state, vote.turn, trigger)
         if plan is not None:
             return VoteResult(plan=plan)
         place = (
@@ -362,18 +306,86 @@ class PendingTurn:
         )
         return self._accept_candidate(vote, tally, place, candidates[place])
 
-    def _repair_candidate(self, turn: Step) -> Step:
-        """Repair the unambiguous errors in a candidate's calls, if the policy repairs calls.
 
-        Without the repair, equal calls in different forms would not count as agreement.
-        """
-        course = self._state
-        strategy = course.config.planner.find_strategy(_SCHEMA_DETECTOR, "roll_forward")
-        if not course.capabilities.repair or strategy is None or not strategy.repairs_calls:
-            return turn
-        run = course.run
-        made = course._run_safely(lambda: repair_turn(turn, run))
-        return turn if made is None else apply_repairs(turn, made[0])
+def _estimate_failure(state: RunState, turn: Step) -> float:
+    if state.config.localizer is None:
+        return 0.0
+    run = state.run
+    with_turn = replace(run, steps=(*run.steps, turn))
+    return state.config.localizer.locate(with_turn, state.findings).probability
+
+
+def _build_plan(
+    state: RunState, turn: Step, trigger: Finding, trigger_probability: float | None = None
+) -> RecoveryPlan | None:
+    run = state.run
+    with_turn = replace(run, steps=(*run.steps, turn))
+    diagnosis = build_live_diagnosis(run.id, (to_hypothesis(trigger, turn.agent),), state.findings)
+    return state.select_plan(
+        diagnosis,
+        with_turn,
+        trigger.detector,
+        is_committed=False,
+        trigger_probability=trigger_probability,
+    )
+
+
+def _evaluate_candidate(
+    state: RunState, turn: Step | None, trigger: Finding, plan: RecoveryPlan
+) -> VoteCandidate:
+    """Check a candidate with the detectors and with the strategy's acceptance test."""
+    if turn is None:
+        return VoteCandidate(turn=None, rejection_reason="the model that was asked failed")
+    turn = _repair_candidate(state, replace(turn, index=len(state)))
+    found = state.check_proposed(turn)
+    wrong = most_severe(found, state.config.finding_threshold)
+    if wrong is not None:
+        return VoteCandidate(turn=turn, rejection_reason=wrong.message or wrong.detector)
+    strategy = state.config.planner.find_strategy(trigger.detector, plan.strategy)
+    if strategy is None:
+        return VoteCandidate(turn=turn)
+    run = state.run
+    said = state.run_safely(strategy.accept, replace(run, steps=(*run.steps, turn)))
+    refused = "the acceptance test refused it" if said in (False, None) else ""
+    return VoteCandidate(turn=turn, rejection_reason=said if isinstance(said, str) else refused)
+
+
+def _repair_candidate(state: RunState, turn: Step) -> Step:
+    """Repair the unambiguous errors in a candidate's calls, if the policy repairs calls.
+
+    Without the repair, equal calls in different forms would not count as agreement.
+    """
+    strategy = state.config.planner.find_strategy(_SCHEMA_DETECTOR, "roll_forward")
+    if not state.capabilities.repair or strategy is None or not strategy.repairs_calls:
+        return turn
+    run = state.run
+    made = state.run_safely(repair_turn, turn, run)
+    return turn if made is None else apply_repairs(turn, made[0])
+
+
+def _record_vote(state: RunState, vote: _OpenVote, tally: VoteTally) -> None:
+    """Record the cost of the vote, and the rejected candidates as abandoned branches."""
+    asked = vote.candidates[1:]
+    kept = 0 if tally.winner is None else tally.winner
+    left = [(place, one.turn) for place, one in enumerate(vote.candidates) if place != kept and one.turn]
+    used = [turn.usage for _, turn in left if turn.usage is not None]
+    tokens = sum((usage.prompt_tokens or 0) + (usage.completion_tokens or 0) for usage in used)
+    state.account.charge(tokens=tokens, calls=len(asked), samples=len(asked))
+    for place, turn in left:
+        why = vote.candidates[place].rejection_reason or "it was not taken"
+        state.recorder.add(replace(turn, index=vote.turn.index))
+        state.recorder.fork(vote.turn.index, reason=f"{vote.plan.strategy}: {why}")
+    cost = {
+        **state.recoveries[vote.recovery_index].cost,
+        "tokens": float(tokens),
+        "calls": float(len(asked)),
+        "candidates": float(len(vote.candidates)),
+        "votes": float(tally.votes),
+    }
+    outcome = RecoveryOutcome.REFUTED if tally.winner is None else RecoveryOutcome.PENDING
+    spent = state.account.usage
+    known = replace(state.recoveries[vote.recovery_index], cost=cost, outcome=outcome, spent=spent)
+    state.update_recovery(vote.recovery_index, known)
 
 
 def _find_sample(plan: RecoveryPlan | None) -> Sample | None:

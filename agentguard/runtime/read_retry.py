@@ -82,52 +82,50 @@ class ReadRetry:
     """Retried reads in the current turn of one session.
 
     Args:
-        state: state of the session's run.
         queue_message: function that queues a message to the agent for the next boundary.
     """
 
-    def __init__(self, state: RunState, queue_message: Callable[[str], None]) -> None:
-        self._state, self._queue_message = state, queue_message
+    def __init__(self, queue_message: Callable[[str], None]) -> None:
+        self._queue_message = queue_message
         self._retried_reads: list[_RetriedRead] = []
 
     def reset(self) -> None:
         """Discard the retries of the previous turn if it was not committed."""
         self._retried_reads = []
 
-    def get_retry_reason(self, claim: EffectClaim, text: str, *, has_failed: bool | None = None) -> str:
+    def get_retry_reason(
+        self, state: RunState, claim: EffectClaim, text: str, *, has_failed: bool | None = None
+    ) -> str:
         """Return the reason for a retry of a read in one or two words; empty if the guard does not retry it.
 
         Args:
+            state: state of the session's run.
             claim: the call's claim from `Session.begin_tool`.
             text: result or error text of the tool.
             has_failed: whether the call has failed; None if unknown.
         """
-        course, tool = self._state, claim.effect.tool
-        if (
-            not course.capabilities.repair
-            or course.ledger.get_tool_effect(tool).effect is not EffectClass.READ
-        ):
+        tool = claim.effect.tool
+        if not state.capabilities.repair or state.ledger.get_tool_effect(tool).effect is not EffectClass.READ:
             return ""
-        strategy = course.config.planner.find_strategy(TRIGGER, "roll_forward")
+        strategy = state.config.planner.find_strategy(TRIGGER, "roll_forward")
         if strategy is None or not strategy.retries_reads:
             return ""
         why = find_read_fault(text, has_failed=has_failed)
-        return why if why and course.account.find_exceeded_limit(repair=True) is None else ""
+        return why if why and state.account.find_exceeded_limit(repair=True) is None else ""
 
     def record_retry(
-        self, claim: EffectClaim, before: str, after: str, *, has_failed: bool | None = None
+        self, state: RunState, claim: EffectClaim, before: str, after: str, *, has_failed: bool | None = None
     ) -> bool:
         """Record the result of a retry; return True if it replaces the first result."""
-        course = self._state
         why = find_read_fault(before, has_failed=True)
         mended = not find_read_fault(after, has_failed=has_failed)
-        course.account.spend(repair=True)
+        state.account.spend(repair=True)
         self._retried_reads.append(
             _RetriedRead(tool=claim.effect.tool, reason=why, before=before, after=after, is_repaired=mended)
         )
         return mended
 
-    def build_annotations(self, step: Step) -> list[dict[str, Any]]:
+    def build_annotations(self, state: RunState, step: Step) -> list[dict[str, Any]]:
         """Record the retries of a committed turn as recoveries; return the annotations of its step."""
         made, self._retried_reads = self._retried_reads, []
         marks, used = [], set[int]()
@@ -137,29 +135,28 @@ class ReadRetry:
             if place is None:
                 continue  # something replaced the result, for example a middleware that rewrites results
             used.add(place)
-            self._record_recovery(step, place, one)
+            _record_recovery(state, step, place, one)
             if one.is_repaired:
                 field = f"observations[{place}]"
                 marks.append({"field": field, "original": one.before, "repaired": one.after})
                 self._queue_message(format_repeated_read(one.tool))
         return marks
 
-    def _record_recovery(self, step: Step, observation_index: int, retried: _RetriedRead) -> None:
-        repair = Repair(step=step.index, field=f"observations[{observation_index}]", text=retried.after)
-        plan = RecoveryPlan(
-            strategy="roll_forward",
-            tier=RecoveryTier.REPAIR,
-            actions=(repair, SendMessage(text=format_repeated_read(retried.tool)))
-            if retried.is_repaired
-            else (repair,),
-            step=step.index,
-            codes=_FAILURE_CODES,
-            reason=f"What {retried.tool} returned was {retried.reason or 'broken'}; it was called once more.",
-        )
-        outcome = RecoveryOutcome.CONFIRMED if retried.is_repaired else RecoveryOutcome.REFUTED
-        self._state._record_recovery(
-            plan, TRIGGER, discarded_steps=(), outcome=outcome, cost={"tool_calls": 1.0}
-        )
+
+def _record_recovery(state: RunState, step: Step, observation_index: int, retried: _RetriedRead) -> None:
+    repair = Repair(step=step.index, field=f"observations[{observation_index}]", text=retried.after)
+    plan = RecoveryPlan(
+        strategy="roll_forward",
+        tier=RecoveryTier.REPAIR,
+        actions=(repair, SendMessage(text=format_repeated_read(retried.tool)))
+        if retried.is_repaired
+        else (repair,),
+        step=step.index,
+        codes=_FAILURE_CODES,
+        reason=f"What {retried.tool} returned was {retried.reason or 'broken'}; it was called once more.",
+    )
+    outcome = RecoveryOutcome.CONFIRMED if retried.is_repaired else RecoveryOutcome.REFUTED
+    state.record_recovery(plan, TRIGGER, discarded_steps=(), outcome=outcome, cost={"tool_calls": 1.0})
 
 
 def _find_observations(step: Step, tool: str, text: str) -> list[int]:

@@ -88,17 +88,17 @@ def restore_session(session: Session, recoveries: Sequence[Recovery]) -> None:
     session.account.restore(compute_usage(recoveries), count_rollbacks(recoveries))
     stops = (action for one in recoveries for action in one.plan.actions if isinstance(action, Stop))
     session.stop_reason = next((stop.reason for stop in stops), None)
-    session._pending_messages = list_pending_messages(recoveries, len(session))
-    session._update_outcomes()
+    session.queue_messages(list_pending_messages(recoveries, len(session)))
+    session.update_outcomes()
     _restore_pending_trigger(session)
 
 
 def rewind_to_saved_state(session: Session, step: int) -> None:
     """Roll the run back to ``step``, the last saved state, and queue a message that informs the agent."""
-    with session._acquire_timed():
+    with session.acquire_lock():
         lost, effects = len(session) - step, session.ledger.list_active_since(step)
         _rewind(session, step)
-        session._pending_messages.append(format_interruption(lost, effects))
+        session.queue_messages([format_interruption(lost, effects)])
 
 
 def discard_unknown_steps(session: Session, known: Sequence[Step]) -> None:
@@ -109,7 +109,7 @@ def discard_unknown_steps(session: Session, known: Sequence[Step]) -> None:
         known: the complete turns of the framework's state, as steps. If they are not a prefix of the current
             branch, something else has rewritten them, and the function does nothing.
     """
-    with session._acquire_timed():
+    with session.acquire_lock():
         live = session.run.steps
         if len(known) < len(live) and all(map(_is_same_step, known, live)):
             _rewind(session, len(known))
@@ -118,8 +118,8 @@ def discard_unknown_steps(session: Session, known: Sequence[Step]) -> None:
 def _rewind(session: Session, step: int) -> None:
     session.recorder.fork(step, reason=INTERRUPTION_REASON)
     session.ledger.rewind(step)
-    session._rerun_detectors()
-    session._pending_trigger = None
+    session.replay_detectors()
+    session.clear_trigger()
     _restore_pending_trigger(session)
 
 
@@ -191,4 +191,4 @@ def _restore_pending_trigger(session: Session) -> None:
     if session.recoveries and get_resume_step(session.recoveries[-1]) == steps:
         return
     last = [one for one in session.findings if (one.noticed_at or one.step) == steps - 1]
-    session._queue_trigger(most_severe(last, session.config.finding_threshold))
+    session.queue_trigger(most_severe(last, session.config.finding_threshold))

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 from agentguard.detect.base import DetectorFailure, Finding
-from agentguard.judge.response_safety import TAXONOMY, SafetyAssessment
+from agentguard.judge.response_safety import TAXONOMY
 from agentguard.recover.plan import RecoveryPlan, RecoveryTier
 from agentguard.runtime.live_diagnosis import (
     build_live_diagnosis,
@@ -21,7 +22,7 @@ from agentguard.runtime.run_state import RunState
 def end_run(state: RunState, pending_turn: PendingTurn, *, is_refusable: bool) -> RecoveryPlan | None:
     """Implement `Session.end` for a run that has not ended."""
     accepted = _run_acceptance_test(state)
-    found = state._run_safely(state._detector_runner.finish) or ()
+    found = state.finish_detectors()
     plan = (
         _plan_refusal(state, pending_turn, accepted, found) if is_refusable and accepted is not True else None
     )
@@ -37,7 +38,7 @@ def _assess_safety(state: RunState, pending_turn: PendingTurn, *, is_refusable: 
     safety = state.config.safety_assessor
     if safety is None or state.stop_reason is not None:
         return None
-    held: SafetyAssessment | None = state._run_safely(lambda: safety(state.run))
+    held = state.run_safely(safety, state.run)
     if held is None:
         return None
     state.assessment = held
@@ -47,14 +48,13 @@ def _assess_safety(state: RunState, pending_turn: PendingTurn, *, is_refusable: 
     if trigger is None:
         return None
     state.findings.append(trigger)
-    state._update_outcomes()
+    state.update_outcomes()
     if not is_refusable:
         return None
-    plan: RecoveryPlan | None = state._run_safely(lambda: _build_plan(state, trigger))
+    plan = state.run_safely(_build_plan, state, trigger)
     if plan is not None:
-        state._pending_trigger = None
         apply_plan(state, pending_turn, plan, trigger)
-        state._rerun_detectors()  # they have processed the end of a run that continues
+        state.replay_detectors()  # they have processed the end of a run that continues
         state.findings.append(trigger)
     return plan
 
@@ -64,11 +64,11 @@ def _build_plan(state: RunState, trigger: Finding) -> RecoveryPlan | None:
     run = state.run
     one = to_hypothesis(trigger, run.steps[trigger.step].agent)
     diagnosis = build_live_diagnosis(run.id, (one,), state.findings)
-    return state._select_plan(diagnosis, run, trigger.detector, is_committed=True)
+    return state.select_plan(diagnosis, run, trigger.detector, is_committed=True)
 
 
 def _plan_refusal(
-    state: RunState, pending_turn: PendingTurn, accepted: str | None, findings: tuple[Finding, ...]
+    state: RunState, pending_turn: PendingTurn, accepted: str | None, findings: Sequence[Finding]
 ) -> RecoveryPlan | None:
     trigger = (
         build_refusal_finding(accepted, len(state))
@@ -78,13 +78,12 @@ def _plan_refusal(
     if trigger is None or state.stop_reason is not None:
         return None
     state.findings += findings
-    state._update_outcomes(accepted=False)
-    plan: RecoveryPlan | None = state._run_safely(lambda: state._build_plan(trigger))
+    state.update_outcomes(accepted=False)
+    plan = state.run_safely(state.plan_recovery, trigger)
     if plan is None or plan.tier is RecoveryTier.STOP:  # the run ends anyway
         return None
-    state._pending_trigger = None
     apply_plan(state, pending_turn, plan, trigger)
-    state._rerun_detectors()  # they have processed the end of a run that continues
+    state.replay_detectors()  # they have processed the end of a run that continues
     return plan
 
 
@@ -93,15 +92,15 @@ def _run_acceptance_test(state: RunState) -> Literal[True] | str | None:
     accept = state.config.acceptance_function
     if accept is None or state.stop_reason is not None:
         return None
-    verdict: bool | str | None = state._run_safely(lambda: accept(state.run))
+    verdict = state.run_safely(accept, state.run)
     return "the acceptance test refused the outcome" if verdict is False else verdict or None
 
 
 def _finish(state: RunState, accepted: Literal[True] | str | None) -> None:
     known = None if accepted is None else accepted is True
-    state._update_outcomes(accepted=known, is_final=True)
+    state.update_outcomes(accepted=known, is_final=True)
     state.has_ended = True
     state.recorder.end()
     run = state.run
     for told in state.config.run_end_observers:
-        state._run_safely(lambda told=told: told(run, tuple(state.findings)))  # type: ignore[misc]
+        state.run_safely(told, run, tuple(state.findings))

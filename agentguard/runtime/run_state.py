@@ -1,18 +1,20 @@
 """State of a guarded run: its record, its findings and its recoveries.
 
-`agentguard.runtime.session.Session` adds the events to it. The parts of a session (pending turn, repeated
-reads, end of the run) use this state, so that none of them depends on the session. Only these parts use the
-names that begin with an underscore.
+`agentguard.runtime.session.Session` adds the events to it. The parts of a session (`PendingTurn`,
+`ReadRetry`, `run_end`, `plan_execution`) take this state as a parameter and keep no reference to it: with a
+reference cycle, a finished run would stay in memory until the garbage collector runs.
+
+The caller holds the lock (`RunState.acquire_lock`) around the methods that change the state.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 from agentguard.detect.base import DetectorFailure, Finding
 from agentguard.judge.response_safety import SafetyAssessment
@@ -24,10 +26,13 @@ from agentguard.recover.effect_ledger import EffectLedger
 from agentguard.recover.plan import Recovery, RecoveryOutcome, RecoveryPlan, RecoveryTier
 from agentguard.recover.planner import DIAGNOSIS_TRIGGER
 from agentguard.recover.strategy import RecoveryContext
-from agentguard.runtime.live_diagnosis import build_live_diagnosis, rank_candidates
+from agentguard.runtime.live_diagnosis import build_live_diagnosis, most_severe, rank_candidates
 from agentguard.runtime.session_config import SessionConfig
 from agentguard.trajectory.event_log.recorder import RunRecorder
 from agentguard.trajectory.model import Source, Step, ToolSpec, Trajectory
+
+_Result = TypeVar("_Result")
+_Params = ParamSpec("_Params")
 
 
 class StepTimer:
@@ -102,7 +107,7 @@ class RunState:
         self._detector_runner = config.build_detector_runner(meta)
         self._step_timer = StepTimer()
         if len(self.recorder):
-            self._rerun_detectors()
+            self.replay_detectors()
         self.ledger.replay(self.run.steps)
 
     @property
@@ -119,7 +124,88 @@ class RunState:
         """Messages to the agent since the last step, sent or still to be sent."""
         return tuple(self._pending_messages)
 
-    def _queue_trigger(self, trigger: Finding | None) -> None:
+    @property
+    def pending_trigger(self) -> Finding | None:
+        """Finding that the next boundary handles, if there is one."""
+        return self._pending_trigger
+
+    def acquire_lock(self) -> AbstractContextManager[None]:
+        """Return a context manager that holds the lock and adds the time to `overhead_s`.
+
+        It is one `unit_of_work`.
+        """
+        return _TimedLock(self)
+
+    def run_safely(
+        self, operation: Callable[_Params, _Result], *args: _Params.args, **kwargs: _Params.kwargs
+    ) -> _Result | None:
+        """Call a part of the guard; if it raises, record the failure and return None.
+
+        With ``on_guard_error="fail_closed"`` the failure also stops the run.
+        """
+        try:
+            return operation(*args, **kwargs)
+        except Exception as error:  # detectors, localizers, acceptance tests and observers may raise anything
+            failure = DetectorFailure(detector="guard", step=len(self), error=type(error).__name__)
+            self.failures.append(failure)
+            if self.config.on_guard_error == "fail_closed" and self.stop_reason is None:
+                self.stop_reason = f"a part of the guard failed with {type(error).__name__}"
+            return None
+
+    def declare_tools(self, tools: Iterable[ToolSpec]) -> None:
+        """Declare further tools to the detectors, which then accept their calls."""
+        run = self.run
+        known = {tool.name for tool in (*run.tools, *self._added_tools)}
+        new = tuple(tool for tool in tools if tool.name not in known)
+        if new and run.tools:  # without recorded tools, detectors accept every tool name
+            self._added_tools += new
+            self.replay_detectors()
+
+    def record_step(self, turn: Step) -> tuple[Step, Sequence[Finding]]:
+        """Append a committed turn to the run; return the recorded step and the findings on it.
+
+        Update the outcomes of the recoveries, and queue the most severe finding for the next boundary.
+        """
+        step = self.recorder.add(turn)
+        self._step_timer.record_step(step.index)
+        found = self._observe(step)
+        self.findings += found
+        self.update_outcomes()
+        self.queue_trigger(most_severe(found, self.config.finding_threshold))
+        return step, found
+
+    def check_proposed(self, turn: Step) -> Sequence[Finding]:
+        """Return the findings on a turn whose tools have not run; its index is the number of steps."""
+        return self.run_safely(self._detector_runner.check_proposed, turn) or ()
+
+    def finish_detectors(self) -> Sequence[Finding]:
+        """Report the end of the run to the detectors; return their last findings.
+
+        If the run continues after all, call `replay_detectors`.
+        """
+        return self.run_safely(self._detector_runner.finish) or ()
+
+    def replay_detectors(self) -> None:
+        """Run new detectors over the current branch and replace the findings."""
+        run = self.run
+        tools = (*run.tools, *self._added_tools)
+        self._detector_runner = self.config.build_detector_runner(
+            replace(run, steps=(), branches=(), tools=tools)
+        )
+        self.findings = []
+        for step in run.steps:
+            self.findings += self._observe(step)
+
+    def queue_messages(self, texts: Iterable[str]) -> None:
+        """Append to `pending_messages`."""
+        self._pending_messages += texts
+
+    def take_messages(self) -> list[str]:
+        """Return and clear `pending_messages`, to annotate the next step with them."""
+        texts, self._pending_messages = self._pending_messages, []
+        return texts
+
+    def queue_trigger(self, trigger: Finding | None) -> None:
         """Keep the most probable finding for the next boundary.
 
         A boundary handles one finding only, since its recovery may make the others obsolete.
@@ -129,11 +215,16 @@ class RunState:
         ):
             self._pending_trigger = trigger
 
-    def _build_plan(self, trigger: Finding) -> RecoveryPlan | None:
-        run = self.run
-        return self._select_plan(self._diagnose(run, trigger), run, trigger.detector, is_committed=True)
+    def clear_trigger(self) -> None:
+        """Discard the `pending_trigger`."""
+        self._pending_trigger = None
 
-    def _select_plan(
+    def plan_recovery(self, trigger: Finding) -> RecoveryPlan | None:
+        """Diagnose the run after a finding and return the planner's plan, if there is one."""
+        run = self.run
+        return self.select_plan(self._diagnose(run, trigger), run, trigger.detector, is_committed=True)
+
+    def select_plan(
         self,
         diagnosis: Diagnosis,
         run: Trajectory,
@@ -142,6 +233,15 @@ class RunState:
         is_committed: bool,
         trigger_probability: float | None = None,
     ) -> RecoveryPlan | None:
+        """Return the planner's plan for a diagnosis, if there is one.
+
+        Args:
+            diagnosis: hypotheses, in the order to try them.
+            run: the run that was diagnosed; its last step may be a proposed turn.
+            trigger: name of the detector whose finding triggers the recovery.
+            is_committed: whether the last step of ``run`` is committed.
+            trigger_probability: probability of a finding below the policy's threshold.
+        """
         diagnosis = self._apply_schema_feedback(run, diagnosis, rerank=False)
         situation = RecoveryContext(
             run=run,
@@ -169,22 +269,20 @@ class RunState:
         )
 
     def _apply_schema_feedback(self, run: Trajectory, diagnosis: Diagnosis, *, rerank: bool) -> Diagnosis:
-        credit = self.config.annotate_diagnosis
-        if credit is None:
+        annotate = self.config.annotate_diagnosis
+        if annotate is None:
             return diagnosis
-        said: Diagnosis | None = self._run_safely(
-            lambda: credit(run, diagnosis, self.findings, rerank=rerank)
-        )
-        return said or diagnosis
+        return self.run_safely(annotate, run, diagnosis, self.findings, rerank=rerank) or diagnosis
 
-    def _apply_messages(self, plan: RecoveryPlan) -> None:
+    def apply_messages(self, plan: RecoveryPlan) -> None:
+        """Queue the messages of a plan; set `stop_reason` if the plan stops the run."""
         for action in plan.actions:
             if isinstance(action, Stop):
                 self.stop_reason = action.reason
             elif isinstance(action, SendMessage):
                 self._pending_messages.append(action.text)
 
-    def _record_recovery(
+    def record_recovery(
         self,
         plan: RecoveryPlan,
         trigger: str,
@@ -193,7 +291,15 @@ class RunState:
         outcome: RecoveryOutcome = RecoveryOutcome.PENDING,
         cost: Mapping[str, float] | None = None,
     ) -> None:
-        """Record the recovery and charge the cost of the steps that it discards."""
+        """Record a recovery, charge the cost of the steps that it discards, and notify the observers.
+
+        Args:
+            plan: plan of the recovery.
+            trigger: name of the detector whose finding triggered it; empty for a diagnosis.
+            discarded_steps: steps that the plan discards.
+            outcome: outcome, if it is already known.
+            cost: further entries of `Recovery.cost`.
+        """
         spent = [step.usage for step in discarded_steps if step.usage is not None]
         tokens = sum((usage.prompt_tokens or 0) + (usage.completion_tokens or 0) for usage in spent)
         calls = sum(step.source is Source.AGENT for step in discarded_steps)
@@ -219,7 +325,18 @@ class RunState:
         self.recoveries.append(recovery)
         self._notify_observers(recovery)
 
-    def _update_outcomes(self, *, accepted: bool | None = None, is_final: bool = False) -> None:
+    def update_recovery(self, place: int, recovery: Recovery) -> None:
+        """Replace the recovery at an index of `recoveries` and notify the observers."""
+        self.recoveries[place] = recovery
+        self._notify_observers(recovery)
+
+    def update_outcomes(self, *, accepted: bool | None = None, is_final: bool = False) -> None:
+        """Determine the outcomes of the pending recoveries from the findings.
+
+        Args:
+            accepted: result of the acceptance test; None without a result.
+            is_final: whether the run has ended, so that no further step changes an outcome.
+        """
         for place, recovery in enumerate(self.recoveries):
             if recovery.outcome is not RecoveryOutcome.PENDING:
                 continue
@@ -228,37 +345,14 @@ class RunState:
                 recovery, self.findings, branch_length=steps, is_accepted=accepted
             )
             if outcome is not RecoveryOutcome.PENDING:
-                self.recoveries[place] = replace(recovery, outcome=outcome, spent=self.account.usage)
-                self._notify_observers(self.recoveries[place])
+                self.update_recovery(place, replace(recovery, outcome=outcome, spent=self.account.usage))
 
     def _notify_observers(self, recovery: Recovery) -> None:
         for observer in self.config.observers:
-            self._run_safely(lambda observer=observer: observer(recovery))  # type: ignore[misc]
+            self.run_safely(observer, recovery)
 
-    def _rerun_detectors(self) -> None:
-        """Run new detectors over the current branch and replace the findings."""
-        run = self.run
-        tools = (*run.tools, *self._added_tools)
-        self._detector_runner = self.config.build_detector_runner(
-            replace(run, steps=(), branches=(), tools=tools)
-        )
-        self.findings = []
-        for step in run.steps:
-            self.findings += self._run_safely(lambda step=step: self._detector_runner.observe(step)) or ()  # type: ignore[misc]
-
-    def _run_safely(self, operation: Callable[[], Any]) -> Any:
-        """Run a part of the guard; if it raises, record the failure and, if fail-closed, stop the run."""
-        try:
-            return operation()
-        except Exception as error:  # detectors, localizers, acceptance tests and observers may raise anything
-            failure = DetectorFailure(detector="guard", step=len(self), error=type(error).__name__)
-            self.failures.append(failure)
-            if self.config.on_guard_error == "fail_closed" and self.stop_reason is None:
-                self.stop_reason = f"a part of the guard failed with {type(error).__name__}"
-            return None
-
-    def _acquire_timed(self) -> _TimedLock:
-        return _TimedLock(self)
+    def _observe(self, step: Step) -> Sequence[Finding]:
+        return self.run_safely(self._detector_runner.observe, step) or ()
 
 
 class _TimedLock:

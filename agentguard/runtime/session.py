@@ -22,7 +22,6 @@ An integration maps its framework to these events and calls them in this order f
 from __future__ import annotations
 
 import asyncio
-import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
@@ -32,7 +31,6 @@ from agentguard.detect.base import DetectorFailure
 from agentguard.recover.effect_ledger import EffectClaim, ExecutionDecision
 from agentguard.recover.plan import RecoveryPlan
 from agentguard.runtime import run_end
-from agentguard.runtime.live_diagnosis import most_severe
 from agentguard.runtime.pending_turn import PendingTurn, VoteResult
 from agentguard.runtime.plan_execution import apply_plan
 from agentguard.runtime.read_retry import ReadRetry
@@ -49,35 +47,31 @@ class Session(RunState):
     @cached_property
     def pending_turn(self) -> PendingTurn:
         """Uncommitted turn of the run."""
-        return PendingTurn(weakref.proxy(self))  # a reference cycle would keep the run's memory after its end
+        return PendingTurn()
 
     @cached_property
     def read_retry(self) -> ReadRetry:
         """Retries of failed reads of the current turn."""
-        return ReadRetry(weakref.proxy(self), self.pending_turn.queue_message)
+        return ReadRetry(self.pending_turn.queue_message)
 
     def add_tools(self, tools: Iterable[ToolSpec]) -> None:
         """Declare tools that became available during the run, so that detectors accept their calls."""
-        with self._acquire_timed():
-            run = self.run
-            known = {tool.name for tool in (*run.tools, *self._added_tools)}
-            new = tuple(tool for tool in tools if tool.name not in known)
-            if new and run.tools:  # without recorded tools, detectors accept every tool name
-                self._added_tools += new
-                self._rerun_detectors()
+        with self.acquire_lock():
+            self.declare_tools(tools)
 
     def check_boundary(self) -> RecoveryPlan | None:
         """Return the plan to carry out before the next model call, if there is one."""
-        with self._acquire_timed():
-            trigger, self._pending_trigger = self._pending_trigger, None
+        with self.acquire_lock():
+            trigger = self.pending_trigger
+            self.clear_trigger()
             if self.stop_reason is not None:
                 return None
             plan: RecoveryPlan | None = None
             if trigger is not None:
-                plan = self._run_safely(lambda: self._build_plan(trigger))
+                plan = self.run_safely(self.plan_recovery, trigger)
                 if plan is not None:
                     apply_plan(self, self.pending_turn, plan, trigger)
-            return self.pending_turn.attach_messages(plan)
+            return self.pending_turn.attach_messages(self, plan)
 
     def propose(self, turn: Step) -> RecoveryPlan | None:
         """Evaluate a turn whose tools have not run.
@@ -93,9 +87,9 @@ class Session(RunState):
             - `Repair`: repair the turn and propose it again.
             - `Sample`: request further candidates and pass them to `count_votes`.
         """
-        with self._acquire_timed():
+        with self.acquire_lock():
             self.read_retry.reset()
-            return self.pending_turn.evaluate(turn.with_index(len(self)))
+            return self.pending_turn.evaluate(self, turn.with_index(len(self)))
 
     def count_votes(self, plan: RecoveryPlan, candidates: Sequence[Step | None]) -> VoteResult:
         """Count the votes of candidates for one turn.
@@ -108,12 +102,12 @@ class Session(RunState):
         Raises:
             RecoveryError: the plan has no open vote.
         """
-        with self._acquire_timed():
-            return self.pending_turn.count_votes(plan, candidates)
+        with self.acquire_lock():
+            return self.pending_turn.count_votes(self, plan, candidates)
 
     def record_failure(self, error: Exception) -> None:
         """Record that a request of the guard failed; the run continues."""
-        with self._acquire_timed():
+        with self.acquire_lock():
             failure = DetectorFailure(detector="guard", step=len(self), error=type(error).__name__)
             self.failures.append(failure)
 
@@ -122,7 +116,7 @@ class Session(RunState):
 
         The integration claims all calls of a turn in their order, before it runs any of them.
         """
-        with self._acquire_timed():
+        with self.acquire_lock():
             return self.ledger.claim_call(tool, arguments, step=len(self))
 
     def end_tool(self, claim: EffectClaim, result: str, *, is_refused: bool = False) -> None:
@@ -138,7 +132,7 @@ class Session(RunState):
         """
         if claim.decision is not ExecutionDecision.RUN:
             return
-        with self._acquire_timed():
+        with self.acquire_lock():
             if is_refused:
                 self.ledger.mark_failed(claim.effect)
             else:
@@ -150,14 +144,9 @@ class Session(RunState):
         Returns:
             The recorded step with its index.
         """
-        with self._acquire_timed():
-            step = self.recorder.add(self._annotate(turn))
-            self._step_timer.record_step(step.index)
-            found = self._run_safely(lambda: self._detector_runner.observe(step)) or ()
-            self.findings += found
-            self._update_outcomes()
+        with self.acquire_lock():
+            step, found = self.record_step(self._annotate(turn))
             self.pending_turn.uncertainty = max((one.probability for one in found), default=0.0)
-            self._queue_trigger(most_severe(found, self.config.finding_threshold))
             return step
 
     def end(self, *, is_refusable: bool = True) -> RecoveryPlan | None:
@@ -171,16 +160,16 @@ class Session(RunState):
             A plan if the end is refused: the integration executes its actions and continues the run. None if
             the run has ended (a second call does nothing).
         """
-        with self._acquire_timed():
+        with self.acquire_lock():
             if self.has_ended:
                 return None
             return run_end.end_run(self, self.pending_turn, is_refusable=is_refusable)
 
     def _annotate(self, turn: Step) -> Step:
         """Return the step with its index and all annotations."""
-        numbered = annotate_messages(self, turn).with_index(len(self))
+        numbered = annotate_messages(turn, self.take_messages()).with_index(len(self))
         marks = self.pending_turn.take_annotations(numbered)
-        if reads := self.read_retry.build_annotations(numbered) if turn.source is Source.AGENT else []:
+        if reads := self.read_retry.build_annotations(self, numbered) if turn.source is Source.AGENT else []:
             marks["repaired"] = [*marks.get("repaired", []), *reads]
         return annotate_step(numbered, marks)
 

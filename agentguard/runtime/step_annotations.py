@@ -5,36 +5,17 @@ This is a part of `agentguard.runtime.session.Session`. The annotations are in `
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from agentguard.recover.actions import Repair
-from agentguard.recover.call_repair import apply_repairs
-from agentguard.recover.plan import RecoveryPlan
-from agentguard.runtime.run_state import RunState
 from agentguard.trajectory.model import Step
 
 
-def annotate_messages(state: RunState, turn: Step) -> Step:
+def annotate_messages(turn: Step, messages: Sequence[str]) -> Step:
     """Return the step annotated with the guard's messages before it, so that the record explains the step."""
-    told, state._pending_messages = state._pending_messages, []
-    return annotate_step(turn, {"told": told} if told else {})
-
-
-def apply_committed_repairs(state: RunState, plan: RecoveryPlan) -> None:
-    """Apply a plan's repairs of committed steps: fork before the first one and record the steps again."""
-    repairs = [action for action in plan.actions if isinstance(action, Repair)]
-    if not repairs:
-        return
-    first = min(repair.step for repair in repairs)
-    steps = state.run.steps[first:]
-    state.recorder.fork(first, reason=plan.reason)
-    for step in steps:
-        own = [repair for repair in repairs if repair.step == step.index]
-        marks = {"repaired": [describe_repair(step, repair) for repair in own]} if own else {}
-        state.recorder.add(annotate_step(apply_repairs(step, own), marks))
-    state._rerun_detectors()
+    return annotate_step(turn, {"told": messages} if messages else {})
 
 
 def describe_repair(step: Step, repair: Repair) -> dict[str, str]:

@@ -14,7 +14,7 @@ from agentguard.recover.plan import RecoveryPlan
 from agentguard.runtime.session import Session
 
 UNKNOWN_OUTCOME_MESSAGE = (
-    "[guard] This call was started before and nobody knows whether it took effect. It was not repeated. "
+    "[guard] This call was started before, and it is not known whether it took effect. It was not repeated. "
     "Find out what happened before you go on."
 )
 
@@ -114,14 +114,14 @@ def run_with_read_retry(
         raise
     except Exception as error:  # a tool may raise anything
         failed, before, bad = error, f"{type(error).__name__}: {error}", True
-    if session.read_retry.get_retry_reason(claim, before, has_failed=bad):
+    if session.read_retry.get_retry_reason(session, claim, before, has_failed=bad):
         try:
             again = yield tool_request
         except Exception:  # the retry failed, too: the agent gets the first failure
-            session.read_retry.record_retry(claim, before, "", has_failed=True)
+            session.read_retry.record_retry(session, claim, before, "", has_failed=True)
         else:
             after, bad = parse_result(again)
-            if session.read_retry.record_retry(claim, before, after, has_failed=bad):
+            if session.read_retry.record_retry(session, claim, before, after, has_failed=bad):
                 return again
     if failed is not None:
         raise failed
@@ -192,7 +192,7 @@ def _collect_messages(
                 pass
     if failed_effects:
         names = ", ".join(effect.tool for effect in failed_effects)
-        texts.append(f"[guard] Undoing {names} failed: what it did still stands.")
+        texts.append(f"[guard] Undoing {names} failed: its effect remains.")
     return texts
 
 
