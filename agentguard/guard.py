@@ -1,7 +1,8 @@
-"""The one place that composes the rooms: what happened, did it fail, which step, what now.
+"""Guard: composition of detectors, localizer and recovery.
 
-Over a recorded run a guard detects and localizes (`Guard.diagnose`). Inside a running agent it also recovers:
-each integration asks it for a `Session` of its run. A part that fails is noted; it never aborts a diagnosis.
+`Guard.diagnose` detects and localizes failures of a recorded run. The guard also recovers a running agent:
+the integration requests a `Session` for the run. If a part of the guard fails, the failure is recorded and
+the diagnosis continues.
 """
 
 from __future__ import annotations
@@ -19,8 +20,10 @@ from agentguard.detect.base import DetectorFailure, Finding
 from agentguard.detect.runner import detect
 from agentguard.errors import ConfigError
 from agentguard.judge.response_safety import ResponseSafety
-from agentguard.localize.base import Diagnosis, Localizer, Verdict
+from agentguard.localize.adapter import adapt_localizer
+from agentguard.localize.base import Diagnosis, Localizer, SimpleLocalizer, Verdict
 from agentguard.localize.llm.safety_findings import add_safety_findings
+from agentguard.recover.acceptance.base import AcceptanceFunction
 from agentguard.recover.capabilities import Capabilities
 from agentguard.recover.effect_ledger import EffectLedger, EffectStore
 from agentguard.recover.effect_store import SqlEffectStore
@@ -50,7 +53,7 @@ from agentguard.runtime.resumption import (
 )
 from agentguard.runtime.schema_feedback import SchemaFeedback, build_schema_feedback
 from agentguard.runtime.session import Session
-from agentguard.runtime.session_config import AcceptanceFunction, RecoveryObserver, SessionConfig
+from agentguard.runtime.session_config import RecoveryObserver, SessionConfig
 from agentguard.trajectory.event_log.recorder import RunRecorder
 from agentguard.trajectory.model import Trajectory
 
@@ -61,38 +64,39 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Guard:
-    """Diagnoses runs, and guards them while they go on, with one set of detectors and one localizer.
+    """Guard that diagnoses recorded runs and recovers live ones, with one set of detectors and one localizer.
 
     Args:
-        detectors: detector name to its options (None for the defaults); None runs all with their defaults.
-        localizer: name of a registered localizer, or an object that has ``locate``. A localizer that must be
-            trained first is given fitted.
-        options: options of the localizer, where it is named.
-        detector_deadline_s: seconds a detector may take over one step before it counts as failed.
-        recover: what is done about failures of a running agent.
-        tools: what the tools of an agent do to the world; `tool` declares them where they are defined.
-        accept: acceptance test of a run that wants to end: True accepts, False or a reason refuses.
-        safety: assesses what an agent says in the end, in four tiers with an action each
-            (`agentguard.judge.response_safety.ResponseSafety`); of recorded runs, what users saw.
-        observers: called when a recovery begins and when its outcome is known.
-        store: where guarded runs, their findings, recoveries and effects are kept, as they happen.
-        repair: what ``roll_forward`` asks for a repair: given the run and what is held to be wrong, it
-            returns the field of that step and the text to put there, or None.
-        schemata: let schemata of earlier failures speak where a running agent is recovered, and learn from
-            what comes of it: a file or a database of schemata, True for the guard's store (or memory, if it
-            has none), or a `agentguard.runtime.schema_feedback.SchemaFeedback`.
+        detectors: options of each detector by name (None for the defaults); None runs all detectors.
+        localizer: name of a registered localizer, or an object with a ``locate`` method. A localizer that
+            needs training must be passed as a fitted object.
+        options: options of a localizer that is given by name.
+        detector_deadline_s: seconds a detector may use for one step before it counts as failed.
+        recover: recovery policy for failures of a running agent.
+        tools: declared effects of the agent's tools; the decorator `tool` declares them at their definition.
+        accept: acceptance test of a run that is about to end: True accepts, False or a reason refuses.
+        safety: assessment of the agent's final message in four tiers, each with an action
+            (`agentguard.judge.response_safety.ResponseSafety`); in recorded runs, of the messages that users
+            saw.
+        observers: callbacks for recoveries, called when one begins and when its outcome is known.
+        store: store to which guarded runs, findings, recoveries and effects are written as they happen.
+        repair: custom repair for ``roll_forward``. It receives the run and the hypothesis, and returns the
+            field of the step and its new text, or None.
+        schemata: schemata of earlier failures, which support recoveries and are updated by their outcomes: a
+            schema file or database, True for the guard's store (memory if there is no store), or a
+            `agentguard.runtime.schema_feedback.SchemaFeedback`.
 
     Raises:
-        ConfigError: an option of a detector or a strategy is wrong, or the localizer must be fitted first.
-        UnknownPlugin: there is no detector, localizer or strategy of that name.
-        ModelFileError: the embedded judge's model file is missing or was changed.
+        ConfigError: an option of a detector or a strategy is wrong, or the localizer is not fitted.
+        UnknownPlugin: there is no detector, localizer or strategy with that name.
+        ModelFileError: the model file of the embedded judge is missing or was changed.
     """
 
     def __init__(
         self,
         *,
         detectors: DetectorOptions | None = None,
-        localizer: str | Localizer = "embedded",
+        localizer: str | Localizer | SimpleLocalizer = "embedded",
         options: Mapping[str, Any] | None = None,
         detector_deadline_s: float = 0.5,
         recover: RecoveryPolicy | None = None,
@@ -104,7 +108,11 @@ class Guard:
         repair: RepairFunction | None = None,
         schemata: str | Path | bool | SchemaFeedback = False,
     ) -> None:
-        chosen = build_localizer(localizer, options or {}) if isinstance(localizer, str) else localizer
+        chosen = (
+            build_localizer(localizer, options or {})
+            if isinstance(localizer, str)
+            else adapt_localizer(localizer)
+        )
         self._override: ContextVar[GuardComponents | None] = ContextVar("agentguard_override", default=None)
         self._tools = dict(tools or {})
         self._components = attach_session_config(
@@ -124,18 +132,22 @@ class Guard:
 
     @classmethod
     def from_policy(
-        cls, policy: str | Path | Policy, *, localizer: str | Localizer | None = None, **more: Any
+        cls,
+        policy: str | Path | Policy,
+        *,
+        localizer: str | Localizer | SimpleLocalizer | None = None,
+        **more: Any,
     ) -> Guard:
-        """Make a guard from a policy or the YAML file of one.
+        """Build a guard from a policy or from its YAML file.
 
         Args:
             policy: the policy, or the path of its file.
-            localizer: outranks the policy's.
-            more: ``accept``, ``observers``, ``tools``, ``store`` and ``repair``, which no file can hold, and
-                ``safety`` and ``schemata``, which outrank the policy's; as for the class itself.
+            localizer: localizer that replaces the policy's.
+            more: further arguments of the class. ``accept``, ``observers``, ``tools``, ``store`` and
+                ``repair`` cannot be set in a file; ``safety`` and ``schemata`` replace the policy's.
 
         Raises:
-            ConfigError: also where the policy's safety would act on one judge's word alone.
+            ConfigError: as for the class; also if response safety would act on a single judge.
             MissingExtra: the policy has a judge, and the openai package is not installed.
         """
         settings = policy if isinstance(policy, Policy) else Policy.load(policy)
@@ -152,11 +164,10 @@ class Guard:
         )
 
     def close(self) -> None:
-        """Close the connections of the judges that localizer and safety ask; a later question opens them."""
-        from agentguard.judge.factory import close_judge
-
-        for part in (self.components.localizer, self.components.safety):
-            close_judge(getattr(part, "judge", None))
+        """Close the judge connections of localizer and safety; a later question opens them again."""
+        self.components.localizer.close()
+        if self.components.safety is not None:
+            self.components.safety.close()
 
     def __enter__(self) -> Self:
         return self
@@ -166,12 +177,12 @@ class Guard:
 
     @property
     def components(self) -> GuardComponents:
-        """Components in effect: those of the override inside an override."""
+        """Components in effect; inside an override, those of the override."""
         return self._override.get() or self._components
 
     @property
     def detectors(self) -> Mapping[str, Mapping[str, Any]] | None:
-        """Detector name to its options; None is all with their defaults."""
+        """Options of each detector by name; None means all detectors with their defaults."""
         return self.components.detectors
 
     @property
@@ -186,23 +197,27 @@ class Guard:
 
     @contextmanager
     def override(self, **changes: Any) -> Iterator[Guard]:
-        """Use other parts inside the ``with`` block, in this thread or task alone.
+        """Use other components inside the ``with`` block, in this thread or task only.
+
+        A live run keeps the components with which it began.
 
         Args:
             changes: any of ``detectors``, ``localizer``, ``detector_deadline_s``, ``recover``, ``accept``,
-                ``safety``, ``observers``, ``store``, ``repair``, ``schemata``, as for the class itself; a run
-                that is going on keeps what it began with.
+                ``safety``, ``observers``, ``store``, ``repair`` and ``schemata``, as for the class.
 
         Raises:
-            ConfigError: there is no such part, or it is wrong.
+            ConfigError: a component is unknown or its value is wrong.
         """
         unknown = set(changes) - REPLACEABLE_COMPONENTS
         if unknown:
             raise ConfigError(f"override: no part is called {', '.join(sorted(unknown))}")
         if "detectors" in changes:
             changes["detectors"] = validate_detectors(changes["detectors"])
-        if isinstance(changes.get("localizer"), str):
-            changes["localizer"] = build_localizer(changes["localizer"], {})
+        if "localizer" in changes:
+            localizer = changes["localizer"]
+            changes["localizer"] = (
+                build_localizer(localizer, {}) if isinstance(localizer, str) else adapt_localizer(localizer)
+            )
         if "schemata" in changes:
             changes["schemata"] = build_schema_feedback(
                 changes["schemata"], changes.get("store", self.components.store)
@@ -222,17 +237,17 @@ class Guard:
         idempotent: bool = False,
         name: str | None = None,
     ) -> Callable[[F], F]:
-        """Declare what a tool does, where it is defined; the function itself is returned unchanged.
+        """Declare the effect of a tool with a decorator, which returns the function unchanged.
 
         Args:
-            effect: read, write or destructive.
-            undo: called with the arguments of the call as keywords, to undo it.
-            idempotency_key: the argument, or arguments, that tell one effect from another; all if none.
-            idempotent: calling it again with the same arguments changes nothing more.
-            name: of the tool, where it is not the function's.
+            effect: ``read``, ``write`` or ``destructive``.
+            undo: function that undoes a call; it receives the arguments of the call as keywords.
+            idempotency_key: name or names of the arguments that identify an effect; by default all arguments.
+            idempotent: whether a repeated call with the same arguments changes nothing more.
+            name: name of the tool; by default that of the function.
 
         Raises:
-            ConfigError: there is no such effect.
+            ConfigError: the effect is unknown.
         """
         key = (idempotency_key,) if isinstance(idempotency_key, str) else tuple(idempotency_key)
         known = build_tool_effect(effect=effect, idempotent=idempotent, key=key, undo=undo)
@@ -269,15 +284,15 @@ class Guard:
         recorder: RunRecorder | None = None,
         resume: bool = False,
     ) -> Session:
-        """Begin to guard a run; integrations call this.
+        """Return a new session for a run; integrations call this method.
 
         Args:
             meta: the run without its steps: id, task, tools, system prompts.
-            can: what the integration can do.
-            book: where effects are kept; the guard's store if absent, memory if it has none.
-            recorder: keeps the steps; the guard's store if absent, memory if it has none.
-            resume: continue the run with that id, if the store has it: with its steps, its effects, what its
-                recoveries have cost and how they ended.
+            capabilities: abilities of the integration.
+            effect_store: storage of the effects; by default the guard's store, or memory without a store.
+            recorder: recorder of the steps; by default one for the guard's store, or memory without a store.
+            resume: continue the run with this id, if it is in the store, with its steps, effects and
+                recoveries.
 
         Raises:
             ConfigError: ``resume`` without a store.
@@ -307,7 +322,7 @@ class Guard:
         return self.integrate("loop", task, **options)
 
     def langchain(self, **options: Any) -> Any:
-        """Middleware for ``create_agent``.
+        """Return a middleware for ``create_agent``.
 
         See `agentguard.integrations.langchain.middleware.GuardMiddleware`.
         """
@@ -318,31 +333,31 @@ class Guard:
         return self.integrate("langgraph", graph, **options)
 
     def langgraph_tools(self, tools: Sequence[Any], **options: Any) -> Any:
-        """A tool node in which each effect happens once; see `agentguard.integrations.langgraph.graph`."""
+        """Return a tool node that runs each effect once; see `agentguard.integrations.langgraph.graph`."""
         return self.integrate("langgraph_tools", tools, **options)
 
     def transport(self, **options: Any) -> Any:
-        """A transport for OpenAI's client; see `agentguard.integrations.openai.transport.GuardTransport`."""
+        """Return a client transport; see `agentguard.integrations.openai.transport.GuardTransport`."""
         return self.integrate("openai", **options)
 
     def atransport(self, **options: Any) -> Any:
-        """As `transport`, for the asynchronous client."""
+        """Return a transport like `transport`, for the asynchronous client."""
         return self.integrate("openai_async", **options)
 
     def pydantic_ai(self, **options: Any) -> Any:
-        """Capability for ``Agent``; see `agentguard.integrations.pydantic_ai.capability.GuardCapability`."""
+        """Return a capability; see `agentguard.integrations.pydantic_ai.capability.GuardCapability`."""
         return self.integrate("pydantic_ai", **options)
 
     @property
     def openai_agents(self) -> Any:
-        """A runner of agents; see `agentguard.integrations.openai_agents.runner.GuardedRunner`."""
+        """Guarded runner of agents; see `agentguard.integrations.openai_agents.runner.GuardedRunner`."""
         return self.integrate("openai_agents")
 
     def integrate(self, framework: str, *args: Any, **options: Any) -> Any:
-        """Make a framework's integration around this guard.
+        """Build the integration of a framework for this guard.
 
         Raises:
-            UnknownPlugin: there is no integration of that name.
+            UnknownPlugin: there is no integration with that name.
             MissingExtra: the framework is not installed.
         """
         return integration_registry().get(framework)(self, *args, **options)
@@ -366,13 +381,13 @@ def diagnose(trajectory: Trajectory, *, method: str = "embedded") -> Diagnosis:
 
 
 _GUARDS: dict[str, Guard] = {}
-"""One guard a method, so that the model file is loaded once."""
+"""One guard per method, so that the model file is loaded once."""
 
 
 def _locate(localizer: Localizer, trajectory: Trajectory, findings: Sequence[Finding]) -> Diagnosis:
     try:
         return localizer.locate(trajectory, findings)
-    except Exception as error:  # a plug-in may raise anything; the findings are still worth having
+    except Exception as error:  # a plug-in may raise anything; the caller still gets the findings
         failure = DetectorFailure(detector=localizer.name, step=None, error=type(error).__name__)
         return Diagnosis(
             trajectory_id=trajectory.id,

@@ -59,13 +59,40 @@ class JudgeAnswer:
 
 
 class Judge(Protocol):
-    """Answers typed questions about a run; errors are values, not exceptions."""
+    """Answers typed questions about a run; errors are values, not exceptions.
+
+    Optional members are protocols of their own: `VersionedJudge`, `ClosableJudge` and `TextGenerator`.
+    """
 
     name: str
 
     def decide(self, transcript: Trajectory, questions: Sequence[Question]) -> tuple[JudgeAnswer, ...]:
         """Return one answer for each question, in order."""
         ...
+
+
+@runtime_checkable
+class VersionedJudge(Protocol):
+    """Judge that reports the dependencies of its answers."""
+
+    def version(self, transcript: Trajectory) -> str:
+        """Return everything besides run and question that an answer depends on."""
+        ...
+
+
+@runtime_checkable
+class ClosableJudge(Protocol):
+    """Judge that has connections, or that contains other judges."""
+
+    def close(self) -> None:
+        """Close the connections; a later question opens them again."""
+        ...
+
+
+def close_judge(judge: Judge) -> None:
+    """Close a judge and the judges inside of it; a later question opens them again."""
+    if isinstance(judge, ClosableJudge):
+        judge.close()
 
 
 RUN_FAILED = Predicate(id="run_failed", text="Did the run fail to do what was asked?")

@@ -12,23 +12,22 @@ import threading
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
 from agentguard.errors import AgentGuardError, ConfigError
-from agentguard.judge.base import GeneratedText, Judge, JudgeAnswer, Question, TextGenerator
+from agentguard.judge.base import (
+    GeneratedText,
+    Judge,
+    JudgeAnswer,
+    Question,
+    TextGenerator,
+    VersionedJudge,
+    close_judge,
+)
 from agentguard.judge.content_hash import hash_content, hash_question
 from agentguard.judge.llm.multiple_choice import list_options
 from agentguard.store.db.rows import Row, VerdictRow, compute_verdict_key
 from agentguard.trajectory.model import Trajectory
-
-
-@runtime_checkable
-class VersionedJudge(Protocol):
-    """Judge that reports the dependencies of its answers."""
-
-    def version(self, transcript: Trajectory) -> str:
-        """Return everything besides run and question that an answer depends on."""
-        ...
 
 
 class VerdictStore(Protocol):
@@ -78,7 +77,7 @@ class CachedJudge:
         max_entries: int = 4_096,
     ) -> None:
         if version is None and not isinstance(judge, VersionedJudge):
-            raise ConfigError(f"judge {judge.name!r} has no version of its own: give CachedJudge one")
+            raise ConfigError(f"judge {judge.name!r} has no version: pass one to CachedJudge")
         if max_entries < 0:
             raise ConfigError("memory is a number of answers, 0 or more")
         self.judge = judge
@@ -118,6 +117,10 @@ class CachedJudge:
         if self._version is not None or not isinstance(self.judge, VersionedJudge):
             return self._version or ""
         return self.judge.version(transcript)
+
+    def close(self) -> None:
+        """Close the judge; the cache stays."""
+        close_judge(self.judge)
 
     def build_key(self, transcript: Trajectory, question: Question) -> str:
         """Return the cache key of an answer."""

@@ -52,18 +52,6 @@ def build_pooling_judge(settings: QuestionJudgeSettings) -> PoolingJudge:
     return PoolingJudge(build_endpoint(settings), classifiers, options=options)
 
 
-def close_judge(judge: object) -> None:
-    """Close a judge and the judges inside of it; a later question opens them again."""
-    if judge is None:
-        return
-    close = getattr(judge, "close", None)
-    if callable(close):
-        close()
-        return
-    for inner in (getattr(judge, "judge", None), *getattr(judge, "judges", ())):
-        close_judge(inner)
-
-
 def _build_classifier(settings: ClassifierSettings) -> ClassifierSpec:
     from agentguard.judge.classifier.linear_head import LinearHead
     from agentguard.judge.classifier.spec import ClassifierSpec

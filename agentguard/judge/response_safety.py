@@ -197,6 +197,10 @@ class ResponseSafety:
             )
         self.judge = UnanimousJudge([judge] if second_judge is None else [judge, second_judge])
 
+    def close(self) -> None:
+        """Close the judges; a later question opens them again."""
+        self.judge.close()
+
     def __call__(self, run: Trajectory) -> SafetyAssessment | None:
         """Rate the agent's last message; return None if the agent wrote no message."""
         steps = [step for step in run.steps if step.source is Source.AGENT and step.content.strip()]

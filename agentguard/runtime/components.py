@@ -19,7 +19,10 @@ from agentguard.judge.response_safety import (
     SafetyRules,
     format_trigger,
 )
-from agentguard.localize.base import Localizer, get_localizer_registry
+from agentguard.localize.adapter import adapt_localizer
+from agentguard.localize.base import Localizer, SimpleLocalizer, get_localizer_registry
+from agentguard.recover.acceptance.adapter import AcceptanceFunctionAdapter
+from agentguard.recover.acceptance.base import AcceptanceEvaluator, AcceptanceFunction
 from agentguard.recover.budget import RecoveryBudget
 from agentguard.recover.outcome_verification import OutcomeVerification
 from agentguard.recover.persistence import to_recovery_row
@@ -28,7 +31,6 @@ from agentguard.recover.selective_redundancy import SelectiveRedundancy
 from agentguard.recover.strategy import RepairFunction
 from agentguard.recover.tool_effects import EffectClass, ToolEffect, Undo
 from agentguard.runtime.session_config import (
-    AcceptanceFunction,
     RecoveryObserver,
     RunEndObserver,
     SafetyAssessor,
@@ -87,16 +89,18 @@ def attach_session_config(components: GuardComponents) -> GuardComponents:
     if learning is not None:
         observers, at_end = (*observers, learning.record_recovery), (*at_end, learning.record_run_end)
     afterwards = _correct_localizer(components, components.localizer)
-    at_once = getattr(components.localizer, "immediate_localizer", None)
+    immediate = components.localizer.immediate_localizer
     rules = SessionConfig(
         planner=recover.build_planner(),
         build_detector_runner=watcher,
-        localizer=afterwards if at_once is None else _correct_localizer(components, at_once),
+        localizer=afterwards
+        if immediate is components.localizer
+        else _correct_localizer(components, immediate),
         offline_localizer=afterwards,
         recovery_budget=recover.budget,
         verification=recover.verification,
         finding_threshold=recover.threshold,
-        acceptance_function=_record_acceptance(components),
+        acceptance_function=_build_acceptance(components),
         safety_assessor=components.safety,
         on_guard_error=recover.on_guard_error,
         redundancy=recover.redundancy,
@@ -111,14 +115,14 @@ def attach_session_config(components: GuardComponents) -> GuardComponents:
 _NO_OBSERVERS: tuple[RunEndObserver, ...] = ()
 
 
-def _record_acceptance(components: GuardComponents) -> AcceptanceFunction | None:
-    """Return the acceptance test; with a store, wrap it to write its record there."""
-    if components.accept is None or components.store is None:
-        return components.accept
-    from agentguard.recover.acceptance.persistence import record_acceptance
+def _build_acceptance(components: GuardComponents) -> AcceptanceEvaluator | None:
+    """Build the session's acceptance test; with a store, its verdicts are recorded there."""
+    function = components.accept
+    if function is not None and components.store is not None:
+        from agentguard.recover.acceptance.persistence import record_acceptance
 
-    kept: AcceptanceFunction = record_acceptance(components.accept, components.store)
-    return kept
+        function = record_acceptance(function, components.store)
+    return None if function is None else AcceptanceFunctionAdapter(function)
 
 
 def _correct_localizer(components: GuardComponents, localizer: Localizer) -> Localizer:
@@ -140,9 +144,9 @@ DetectorOptions = Mapping[str, Mapping[str, Any] | None]
 def build_localizer(name: str, options: Mapping[str, Any]) -> Localizer:
     """Build a localizer that needs no training. Raises ConfigError or UnknownPlugin."""
     made = get_localizer_registry().get(name)(**options)
-    if not hasattr(made, "locate"):
+    if not isinstance(made, SimpleLocalizer):
         raise ConfigError(f"localizer {name!r} learns from annotated runs: fit it first, or name another")
-    return cast(Localizer, made)
+    return adapt_localizer(made)
 
 
 def build_policy_localizer(policy: Policy, judge: Judge | None) -> Localizer:

@@ -10,6 +10,7 @@ from agentguard.detect.base import Finding
 from agentguard.detect.runner import IncrementalRunner
 from agentguard.judge.response_safety import SafetyAssessment
 from agentguard.localize.base import Diagnosis, Localizer
+from agentguard.recover.acceptance.base import AcceptanceEvaluator
 from agentguard.recover.budget import RecoveryBudget
 from agentguard.recover.outcome_verification import OutcomeVerification
 from agentguard.recover.plan import Recovery
@@ -21,12 +22,17 @@ from agentguard.trajectory.model import Trajectory
 ACCEPTANCE_TRIGGER = "acceptance"
 """Trigger name of a refusal by the acceptance test; an escalation policy may be configured under it."""
 
-AcceptanceFunction = Callable[[Trajectory], bool | str]
-"""Acceptance test: True accepts the run, False or a reason refuses it."""
 
+class SafetyAssessor(Protocol):
+    """Assessment of a run's final message, for example `agentguard.judge.response_safety.ResponseSafety`."""
 
-SafetyAssessor = Callable[[Trajectory], SafetyAssessment | None]
-"""Assessment of a run's final message, for example `agentguard.judge.response_safety.ResponseSafety`."""
+    def __call__(self, run: Trajectory) -> SafetyAssessment | None:
+        """Rate the agent's last message; return None if the agent wrote no message."""
+        ...
+
+    def close(self) -> None:
+        """Close the judges; a later question opens them again."""
+        ...
 
 
 class DiagnosisAnnotator(Protocol):
@@ -76,7 +82,7 @@ class SessionConfig:
     verification: OutcomeVerification = field(default_factory=OutcomeVerification)
     finding_threshold: float = 0.5
     offline_localizer: Localizer | None = None
-    acceptance_function: AcceptanceFunction | None = None
+    acceptance_function: AcceptanceEvaluator | None = None
     safety_assessor: SafetyAssessor | None = None
     on_guard_error: Literal["fail_open", "fail_closed"] = "fail_open"
     observers: tuple[RecoveryObserver, ...] = ()
@@ -88,4 +94,6 @@ class SessionConfig:
     @property
     def may_block(self) -> bool:
         """Return whether the end of a run may block, for example on a judge."""
-        return self.safety_assessor is not None or bool(getattr(self.acceptance_function, "may_block", False))
+        return self.safety_assessor is not None or (
+            self.acceptance_function is not None and self.acceptance_function.may_block
+        )

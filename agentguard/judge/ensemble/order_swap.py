@@ -10,7 +10,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from agentguard.judge.base import ChoiceQuestion, GeneratedText, Judge, JudgeAnswer, Question, TextGenerator
+from agentguard.judge.base import (
+    ChoiceQuestion,
+    GeneratedText,
+    Judge,
+    JudgeAnswer,
+    Question,
+    TextGenerator,
+    VersionedJudge,
+    close_judge,
+)
 from agentguard.judge.ensemble.panel import merge_answers
 from agentguard.judge.llm.multiple_choice import list_options
 from agentguard.trajectory.model import Trajectory
@@ -30,6 +39,10 @@ class OptionSwapJudge:
     def version(self, transcript: Trajectory) -> str:
         """Return the judge's version with a mark for reversed options."""
         return f"{_get_version(self.judge, transcript)}; options swapped"
+
+    def close(self) -> None:
+        """Close the judge."""
+        close_judge(self.judge)
 
 
 class BothOrdersJudge:
@@ -57,6 +70,10 @@ class BothOrdersJudge:
     def version(self, transcript: Trajectory) -> str:
         """Return the judge's version with a mark for both orders."""
         return f"{_get_version(self.judge, transcript)}; both orders"
+
+    def close(self) -> None:
+        """Close the judge."""
+        close_judge(self.judge)
 
 
 def ask_in_both_orders(
@@ -92,6 +109,10 @@ class ParaphraseJudge:
         """Return the judge's version with that of the paraphrases."""
         return f"{_get_version(self.judge, transcript)}; worded {self._version}"
 
+    def close(self) -> None:
+        """Close the judge."""
+        close_judge(self.judge)
+
 
 def _reverse_options(question: Question) -> ChoiceQuestion:
     options = list_options(question)[::-1]
@@ -106,4 +127,4 @@ def _restore_order(question: Question, answer: JudgeAnswer) -> JudgeAnswer:
 
 
 def _get_version(judge: Judge, transcript: Trajectory) -> str:
-    return str(judge.version(transcript)) if hasattr(judge, "version") else judge.name
+    return judge.version(transcript) if isinstance(judge, VersionedJudge) else judge.name

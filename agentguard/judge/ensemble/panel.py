@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
 from agentguard.errors import ConfigError
-from agentguard.judge.base import Judge, JudgeAnswer, Question
+from agentguard.judge.base import Judge, JudgeAnswer, Question, VersionedJudge, close_judge
 from agentguard.judge.llm.multiple_choice import list_options
 from agentguard.trajectory.model import Trajectory
 
@@ -63,10 +63,15 @@ class PanelJudge:
     def version(self, transcript: Trajectory) -> str:
         """Return the members' versions, so that a panel can be cached."""
         told = [
-            f"{judge.name}: {judge.version(transcript) if hasattr(judge, 'version') else ''}"
+            f"{judge.name}: {judge.version(transcript) if isinstance(judge, VersionedJudge) else ''}"
             for judge in self.judges
         ]
         return f"quorum {self.quorum} of " + " | ".join(told)
+
+    def close(self) -> None:
+        """Close the members."""
+        for judge in self.judges:
+            close_judge(judge)
 
 
 def ask_judges(

@@ -17,7 +17,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from agentguard.errors import ConfigError
-from agentguard.judge.base import Judge, JudgeAnswer, Question
+from agentguard.judge.base import Judge, JudgeAnswer, Question, VersionedJudge, close_judge
 from agentguard.judge.ensemble.order_swap import ask_in_both_orders
 from agentguard.judge.ensemble.panel import ask_judges, merge_answers
 from agentguard.judge.llm.multiple_choice import list_options
@@ -61,9 +61,14 @@ class UnanimousJudge:
     def version(self, transcript: Trajectory) -> str:
         """Return the members' versions with a mark for unanimity."""
         told = (
-            str(getattr(one, "version", lambda _, name=one.name: name)(transcript)) for one in self.judges
+            one.version(transcript) if isinstance(one, VersionedJudge) else one.name for one in self.judges
         )
         return f"agreed{' in both orders' if self.swap else ''}: " + " | ".join(told)
+
+    def close(self) -> None:
+        """Close the members."""
+        for judge in self.judges:
+            close_judge(judge)
 
 
 class _BothOrdersMember:

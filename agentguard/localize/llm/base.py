@@ -16,7 +16,15 @@ from agentguard.config.judge import EndpointSettings
 from agentguard.config.policy import format_validation_error
 from agentguard.detect.base import DetectorFailure, Finding
 from agentguard.errors import ConfigError
-from agentguard.judge.base import RUN_FAILED, ChoiceQuestion, Judge, JudgeAnswer, Predicate, Question, close_judge
+from agentguard.judge.base import (
+    RUN_FAILED,
+    ChoiceQuestion,
+    Judge,
+    JudgeAnswer,
+    Predicate,
+    Question,
+    close_judge,
+)
 from agentguard.judge.ensemble.panel import ask_judges
 from agentguard.localize._ranking import MAX_HYPOTHESES, reject_unknown_options
 from agentguard.localize.base import Diagnosis, Hypothesis, Verdict

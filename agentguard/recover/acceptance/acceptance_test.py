@@ -1,16 +1,15 @@
-"""Acceptance tests from declared rules: is an output as it must be, and why not; the record of both is kept.
+"""Acceptance tests from declared rules, with a record of their verdicts.
 
-In an acceptance-test loop (Wang, IFIP WG 10.4, 2024) an output that a test refuses is made again with another
-input. What is delivered is then as good as the test is. `AcceptanceTest` is such a test for
-`Guard(accept=...)`:
-several rules over the last text of a run, each of which can be checked without a model. ::
+In an acceptance-test loop (Wang, IFIP WG 10.4, 2024), an output that the test refuses is generated again with
+another input. The delivered output is then as good as the test. `AcceptanceTest` is such a test for
+`Guard(accept=...)`. It applies rules to the last text of a run; the rules in this example need no model::
 
-    accept = Acceptance(
-        Schema({"type": "object", "required": ["order"]}),
-        FromTask("order", r"order (\\d+)"),
-        Matches(r"^\\d{4}-\\d\\d-\\d\\d$", field="date"),
+    accept = AcceptanceTest(
+        SchemaRule({"type": "object", "required": ["order"]}),
+        TaskValueRule("order", r"order (\\d+)"),
+        PatternRule(r"^\\d{4}-\\d\\d-\\d\\d$", field="date"),
     )
-    guard = Guard(accept=accept, recover=Recover(ladders={"acceptance": "restart"}))
+    guard = Guard(accept=accept, recover=RecoveryPolicy(escalations={"acceptance": "restart"}))
 """
 
 from __future__ import annotations
@@ -18,14 +17,15 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from agentguard.errors import ConfigError
+from agentguard.recover.acceptance.adapter import adapt_rule
+from agentguard.recover.acceptance.base import AcceptanceRule, SimpleRule
 from agentguard.recover.acceptance.rules import FunctionRule, PatternRule, SchemaRule, TaskValueRule
 from agentguard.trajectory.model import Source, Trajectory
 
 __all__ = [
-    "AcceptanceRule",
     "AcceptanceTest",
     "AcceptanceVerdict",
     "FunctionRule",
@@ -37,19 +37,6 @@ __all__ = [
 
 MAX_VERDICTS = 1000
 """Number of latest verdicts that an acceptance test keeps by default."""
-
-
-class AcceptanceRule(Protocol):
-    """Rule that an output must satisfy."""
-
-    @property
-    def name(self) -> str:
-        """Name of the rule in the record."""
-        ...
-
-    def find_violation(self, output: str, run: Trajectory) -> str:
-        """Return why the output is refused, as a message to the agent; empty if it is accepted."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,18 +98,18 @@ class AcceptanceTest:
 
     def __init__(
         self,
-        *rules: AcceptanceRule,
+        *rules: AcceptanceRule | SimpleRule,
         extract_output: Callable[[Trajectory], str] | None = None,
         observers: Sequence[Callable[[AcceptanceVerdict], None]] = (),
         max_verdicts: int = MAX_VERDICTS,
     ) -> None:
         names = [rule.name for rule in rules]
         if not rules or len(set(names)) < len(names):
-            raise ConfigError("acceptance: give at least one rule, and each a name of its own")
+            raise ConfigError("acceptance: give at least one rule, each with a unique name")
         if max_verdicts < 1:
             raise ConfigError(f"acceptance: keep is {max_verdicts}, expected 1 or more")
         self.rules, self._extract_output, self._observers = (
-            rules,
+            tuple(map(adapt_rule, rules)),
             extract_output or get_last_agent_text,
             tuple(observers),
         )
@@ -132,8 +119,8 @@ class AcceptanceTest:
     def from_data(cls, rules: Sequence[Mapping[str, Any]], **options: Any) -> AcceptanceTest:
         """Build the test from data, for example ``[{schema: {...}}, {matches: PATTERN, field: date}]``.
 
-        The key ``schema``, ``matches`` or ``from_task`` selects the rule; its value is the first argument. The
-        other keys are options of the rule.
+        The key ``schema``, ``matches`` or ``from_task`` selects the rule; its value is the first argument.
+        The other keys are options of the rule.
 
         Raises:
             ConfigError: a rule is unknown, or one of its options is wrong.
@@ -153,7 +140,7 @@ class AcceptanceTest:
     @property
     def may_block(self) -> bool:
         """Return whether a rule may block, for example on a judge; a session then ends in a thread."""
-        return any(getattr(rule, "may_block", False) for rule in self.rules)
+        return any(rule.may_block for rule in self.rules)
 
     def evaluate_run(self, run: Trajectory) -> AcceptanceVerdict:
         """Apply the rules to a run's output and record the verdict."""

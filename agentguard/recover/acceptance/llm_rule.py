@@ -8,12 +8,13 @@ from typing import Final
 from agentguard.errors import ConfigError, JudgeError
 from agentguard.judge.base import Judge, Predicate
 from agentguard.judge.ensemble.unanimous import UnanimousJudge
+from agentguard.recover.acceptance.base import BaseRule
 from agentguard.trajectory.model import Trajectory
 
 _MAX_OUTPUT_CHARS: Final = 8_000
 
 
-class LlmRule:
+class LlmRule(BaseRule):
     """Rule that a judge must answer a yes-or-no question about the output with yes.
 
     - The rule asks each judge with the answers in both orders, and all answers must agree.

@@ -10,10 +10,11 @@ import orjson
 import re2
 
 from agentguard.errors import ConfigError
+from agentguard.recover.acceptance.base import BaseRule
 from agentguard.trajectory.model import Trajectory
 
 
-class SchemaRule:
+class SchemaRule(BaseRule):
     """Rule that the output is JSON and satisfies a JSON Schema.
 
     Raises:
@@ -27,7 +28,7 @@ class SchemaRule:
                 schema if isinstance(schema, bool) else dict(schema)
             )
         except (jsonschema_rs.ValidationError, ValueError, TypeError) as error:
-            raise ConfigError(f"acceptance rule {name!r}: it is no JSON Schema: {error}") from None
+            raise ConfigError(f"acceptance rule {name!r}: it is not a JSON Schema: {error}") from None
 
     def find_violation(self, output: str, run: Trajectory) -> str:  # noqa: ARG002
         """Return the first violation of the schema."""
@@ -42,7 +43,7 @@ class SchemaRule:
         return f"The answer does not fit its schema{f' at {place}' if place else ''}: {error.message}."
 
 
-class PatternRule:
+class PatternRule(BaseRule):
     """Rule that the output, or one of its fields, matches an RE2 pattern (linear time for every pattern).
 
     Args:
@@ -70,7 +71,7 @@ class PatternRule:
         return f"{what} {'contains what it must not' if found else 'has not the form it must have'}."
 
 
-class TaskValueRule:
+class TaskValueRule(BaseRule):
     """Rule that a field of the output has a value of the task and is not invented.
 
     The comparison ignores case and white space. If the pattern does not match the task, the field must be
@@ -100,7 +101,7 @@ class TaskValueRule:
         return "" if given == wanted else f"The field {self._field} does not say what the task says."
 
 
-class FunctionRule:
+class FunctionRule(BaseRule):
     """Rule that calls a user's function.
 
     Args:
@@ -164,4 +165,4 @@ def _compile_pattern(pattern: str, name: str) -> Any:
     try:
         return re2.compile(pattern, settings)
     except (re2.error, UnicodeEncodeError, TypeError):
-        raise ConfigError(f"acceptance rule {name!r}: {pattern!r} is no pattern of RE2") from None
+        raise ConfigError(f"acceptance rule {name!r}: {pattern!r} is not a pattern of RE2") from None

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from agentguard.config.policy import Policy
 from agentguard.errors import ConfigError, ModelFileError
 from agentguard.guard import Guard
-from agentguard.judge.base import RUN_FAILED, ChoiceQuestion
+from agentguard.judge.base import RUN_FAILED, ChoiceQuestion, close_judge
 from agentguard.judge.cache import CachedJudge
 from agentguard.judge.classifier.linear_head import LinearHead
 from agentguard.judge.classifier.pooling_judge import PoolingJudge
 from agentguard.judge.classifier.spec import ClassifierSpec, build_text_pairs, parse_steps
-from agentguard.judge.factory import build_judge, close_judge
+from agentguard.judge.factory import build_judge
 from agentguard.judge.response_safety import SafetyAction, SafetyTier, build_safety_question
 from agentguard.runtime.components import build_policy_judge, build_response_safety
 from agentguard.trajectory.model import Source, Step, Trajectory
