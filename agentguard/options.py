@@ -15,7 +15,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, field, fields, replace
+from dataclasses import MISSING, dataclass, field, fields, replace
+from functools import cache
 from types import NoneType, UnionType
 from typing import Any, ClassVar, TypeVar, Union, get_args, get_origin, get_type_hints, overload
 
@@ -68,36 +69,33 @@ def option(
     return field(default=default, metadata=metadata)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
     """Base of options: it validates the declared fields and describes them in one line."""
 
-    __slots__ = ()
     name: ClassVar[str] = ""
 
     def __post_init__(self) -> None:
-        for one in fields(self):  # type: ignore[arg-type]
+        for one in fields(self):
             value = getattr(self, one.name)
             if value is None and one.default is None:
                 continue
+            path = f"{type(self).__name__}.{one.name}"
             choices = one.metadata.get("choices")
             if choices is not None and value not in choices:
-                raise self.build_error(one.name, f"must be one of {', '.join(choices)}, not {value!r}")
+                raise ConfigError(f"{path} must be one of {', '.join(choices)}, not {value!r}")
             bounds = one.metadata.get("bounds")
             if bounds is not None and (problem := _find_range_problem(value, *bounds)):
-                raise self.build_error(one.name, problem)
+                raise ConfigError(f"{path} {problem}")
         self.check_consistency()
 
     def check_consistency(self) -> None:
         """Raise ConfigError if values contradict each other; called after the range checks."""
 
-    def build_error(self, name: str, problem: str) -> ConfigError:
-        """Return the error for an invalid value of a field; the text names class and field."""
-        return ConfigError(f"{type(self).__name__}.{name} {problem}")
-
     def describe(self) -> str:
         """Return the name and all options in order, for example ``adaptive_throttling k=2 window_s=30``."""
         return " ".join(
-            [self.name, *(f"{f.name}={_format_value(getattr(self, f.name))}" for f in fields(self))]  # type: ignore[arg-type]
+            [self.name, *(f"{f.name}={_format_value(getattr(self, f.name))}" for f in fields(self))]
         )
 
 
@@ -127,7 +125,8 @@ def parse_options(defaults: T, document: object, path: str) -> T:
         raise ConfigError(
             f"{path} has no option {', '.join(unknown)}; there are: {', '.join(known) or 'none'}"
         )
-    hints = get_type_hints(type(defaults)) if document else {}
+    kind: type = type(defaults)
+    hints = _read_type_hints(kind)
     values = {
         key: _parse_value(hints[key], getattr(defaults, key), value, f"{path}.{key}")
         for key, value in document.items()
@@ -136,6 +135,12 @@ def parse_options(defaults: T, document: object, path: str) -> T:
         return replace(defaults, **values)  # type: ignore[type-var]
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from None
+
+
+@cache
+def _read_type_hints(kind: type) -> Mapping[str, Any]:
+    """Return the types of the fields; cached, because a guard builds its detectors for every run."""
+    return get_type_hints(kind)
 
 
 def _parse_value(hint: Any, default: object, document: object, path: str) -> object:

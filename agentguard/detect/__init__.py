@@ -32,7 +32,6 @@ if TYPE_CHECKING:
         detectors as detectors,
     )
     from agentguard.detect.base_detector import BaseDetector as BaseDetector
-    from agentguard.detect.options import DetectorOption as DetectorOption
     from agentguard.detect.run_view import RunView as RunView
     from agentguard.detect.runner import (
         DetectionResult as DetectionResult,
@@ -53,7 +52,6 @@ _EXPORTS = {
     "Detector": "agentguard.detect.base",
     "DetectorFactory": "agentguard.detect.base",
     "DetectorFailure": "agentguard.detect.base",
-    "DetectorOption": "agentguard.detect.options",
     "Evidence": "agentguard.detect.base",
     "Finding": "agentguard.detect.base",
     "IncrementalRunner": "agentguard.detect.runner",

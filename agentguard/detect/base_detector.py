@@ -6,8 +6,9 @@ from collections.abc import Collection, Iterable
 from typing import Any, ClassVar
 
 from agentguard.detect.base import NO_REQUIREMENTS, Evidence, Finding, RunRequirements
-from agentguard.detect.options import DetectorOption, DetectorOptions
 from agentguard.detect.run_view import RunView
+from agentguard.errors import ConfigError
+from agentguard.options import Options, parse_options
 from agentguard.trajectory.model import Source, Step
 
 NO_FINDINGS: tuple[Finding, ...] = ()
@@ -20,7 +21,8 @@ class BaseDetector:
         name: name of the detector.
         summary: faults that it finds, in one sentence; a test compares the table in the docs with it.
         codes: qualified taxonomy codes of its findings, the most specific first.
-        declared_options: its options.
+        default_options: its options with their defaults.
+        options: the options of this detector.
         is_stateless: see `Detector.is_stateless`.
         requirements: see `Detector.requirements`; `agentguard.detect.runner.build_detectors` omits a detector
             with default options if a recorded run does not have that data.
@@ -31,21 +33,20 @@ class BaseDetector:
     name: ClassVar[str] = ""
     summary: ClassVar[str] = ""
     codes: ClassVar[tuple[str, ...]] = ()
-    declared_options: ClassVar[tuple[DetectorOption, ...]] = ()
+    default_options: ClassVar[Options] = Options()
     is_stateless: ClassVar[bool] = False
     requirements: ClassVar[RunRequirements] = NO_REQUIREMENTS
     observed_sources: Collection[Source] = (Source.AGENT,)
     checks_proposed: ClassVar[bool] = False
+    options: Options
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         cls.checks_proposed = cls.check_proposed is not BaseDetector.check_proposed
 
     def __init__(self, **options: Any) -> None:
-        kind = type(self)
-        self.options = (
-            DetectorOptions(kind.name, kind.declared_options, options) if options else _default_options(kind)
-        )
+        defaults = self.default_options
+        self.options = parse_options(defaults, options, f"detector {self.name}") if options else defaults
 
     def observe(self, step: Step, view: RunView) -> Iterable[Finding]:
         """Return no findings; see `Detector.observe`."""
@@ -61,6 +62,10 @@ class BaseDetector:
         """Return no findings; see `Detector.finish`."""
         del view
         return NO_FINDINGS
+
+    def build_option_error(self, option: str, problem: str) -> ConfigError:
+        """Return the error for an invalid value inside an option; the text names detector and option."""
+        return ConfigError(f"detector {self.name}.{option}: {problem}")
 
     def build_finding(
         self,
@@ -87,14 +92,3 @@ class BaseDetector:
             noticed_at=details.pop("noticed_at", step.index),
             data=details,
         )
-
-
-def _default_options(kind: type[BaseDetector]) -> DetectorOptions:
-    """Return the default options of a detector class; they are immutable, so all its instances share them."""
-    known = _DEFAULT_OPTIONS.get(kind)
-    if known is None:
-        known = _DEFAULT_OPTIONS[kind] = DetectorOptions(kind.name, kind.declared_options, {})
-    return known
-
-
-_DEFAULT_OPTIONS: dict[type[BaseDetector], DetectorOptions] = {}

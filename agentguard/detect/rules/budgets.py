@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from agentguard.detect.base import NEVER_BY_DEFAULT, Finding
 from agentguard.detect.base_detector import NO_FINDINGS, BaseDetector
 from agentguard.detect.evidence import quote_move
-from agentguard.detect.options import DetectorOption
 from agentguard.detect.run_view import RunView
+from agentguard.options import Options, option
 from agentguard.trajectory.model import Source, Step
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BudgetOptions(Options):
+    """Options of `BudgetDetector`."""
+
+    steps: int | None = option(None, bounds=(1, 1_000_000), description="agent steps; null for no limit")
+    tokens: int | None = option(None, bounds=(1, 10**12), description="prompt and completion tokens")
+    cost_usd: float | None = option(None, bounds=(0.0, 1e9), description="US dollars")
+    seconds: float | None = option(None, bounds=(0.0, 1e9), description="from the first start to now")
 
 
 class BudgetDetector(BaseDetector):
@@ -22,45 +33,13 @@ class BudgetDetector(BaseDetector):
         "more agent steps, tokens, US dollars or seconds than the run was given; silent where none is set"
     )
     codes = ("agent_error:system.step_limit", "agent_error:system.llm_limit", "fault_model:timing")
-    declared_options = (
-        DetectorOption(
-            name="steps",
-            value_type="int",
-            default=None,
-            minimum=1,
-            maximum=1_000_000,
-            description="agent steps; null for no limit",
-        ),
-        DetectorOption(
-            name="tokens",
-            value_type="int",
-            default=None,
-            minimum=1,
-            maximum=10**12,
-            description="prompt and completion tokens",
-        ),
-        DetectorOption(
-            name="cost_usd",
-            value_type="number",
-            default=None,
-            minimum=0,
-            maximum=1e9,
-            description="US dollars",
-        ),
-        DetectorOption(
-            name="seconds",
-            value_type="number",
-            default=None,
-            minimum=0,
-            maximum=1e9,
-            description="from the first start to now",
-        ),
-    )
+    default_options = BudgetOptions()
+    options: BudgetOptions
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         self.limits = {
-            option.name: self.options.optional_number(option.name) for option in self.declared_options
+            name: None if value is None else float(value) for name, value in asdict(self.options).items()
         }
         self._unreported_limits = {name for name, limit in self.limits.items() if limit is not None}
         self.observed_sources = tuple(Source) if self._unreported_limits else ()
@@ -105,6 +84,13 @@ class BudgetDetector(BaseDetector):
         )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepDurationWatchdogOptions(Options):
+    """Options of `StepDurationWatchdog`."""
+
+    seconds: float = option(600.0, bounds=(0.001, 1e7), description="longest duration of a step")
+
+
 class StepDurationWatchdog(BaseDetector):
     """Detector of steps that take too long."""
 
@@ -112,20 +98,12 @@ class StepDurationWatchdog(BaseDetector):
     summary = "a step whose recorded duration is above the limit"
     codes = ("fault_model:timing", "agentrx:system_failure")
     observed_sources = tuple(Source)
-    declared_options = (
-        DetectorOption(
-            name="seconds",
-            value_type="number",
-            default=600.0,
-            minimum=0.001,
-            maximum=1e7,
-            description="longest duration of a step",
-        ),
-    )
+    default_options = StepDurationWatchdogOptions()
+    options: StepDurationWatchdogOptions
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
-        self.max_seconds = self.options.number("seconds")
+        self.max_seconds = self.options.seconds
 
     def observe(self, step: Step, view: RunView) -> Iterable[Finding]:
         """Compare the duration of the step with the limit; find nothing if times are not recorded."""

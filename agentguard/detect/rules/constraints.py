@@ -14,8 +14,8 @@ import re2
 from agentguard.detect.base import NEVER_BY_DEFAULT, Finding
 from agentguard.detect.base_detector import NO_FINDINGS, BaseDetector
 from agentguard.detect.evidence import quote_span
-from agentguard.detect.options import DetectorOption
 from agentguard.detect.run_view import RunView
+from agentguard.options import Options, option
 from agentguard.trajectory.model import Source, Step
 
 _CONSTRAINT_SCHEMA = ("agent_error:planning.constraint_ignorance", "agentrx:instruction_adherence_failure")
@@ -39,6 +39,15 @@ class _Constraint:
     probability: float
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConstraintOptions(Options):
+    """Options of `ConstraintDetector`."""
+
+    rules: tuple[Any, ...] = option(
+        (), description="constraints, each with exactly one of `forbid`, `require`, `before`; see below"
+    )
+
+
 class ConstraintDetector(BaseDetector):
     """Detector of violations of constraints that the user declares as patterns."""
 
@@ -48,20 +57,14 @@ class ConstraintDetector(BaseDetector):
         "a text that a declared pattern forbids, a required one that never comes, or a call made before it"
     )
     codes = (*_CONSTRAINT_SCHEMA, "mast:disobey_task_specification")
-    declared_options = (
-        DetectorOption(
-            name="rules",
-            value_type="list",
-            default=(),
-            description="constraints, each with exactly one of `forbid`, `require`, `before`; see below",
-        ),
-    )
+    default_options = ConstraintOptions()
+    options: ConstraintOptions
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
-        given = self.options.items("rules")
+        given = self.options.rules
         if len(given) > _MAX_CONSTRAINTS:
-            raise self.options.build_error("rules", f"at most {_MAX_CONSTRAINTS} rules")
+            raise self.build_option_error("rules", f"at most {_MAX_CONSTRAINTS} rules")
         self.constraints = tuple(self._parse_constraint(i, rule) for i, rule in enumerate(given))
         self._satisfied: set[int] = set()
         self.observed_sources = tuple(Source) if self.constraints else ()
@@ -132,25 +135,23 @@ class ConstraintDetector(BaseDetector):
 
     def _parse_constraint(self, index: int, rule: Any) -> _Constraint:
         if not isinstance(rule, Mapping):
-            raise self.options.build_error("rules", f"rule {index} must be a mapping")
+            raise self.build_option_error("rules", f"rule {index} must be a mapping")
         kinds = [kind for kind in ("forbid", "require", "before") if kind in rule]
         unknown = set(map(str, rule)) - {*kinds, "name", "where", "tool", "agent", "message", "probability"}
         if len(kinds) != 1 or unknown:
             extra = f"; it does not know {', '.join(sorted(unknown))}" if unknown else ""
-            raise self.options.build_error(
+            raise self.build_option_error(
                 "rules", f"rule {index} needs exactly one of forbid, require, before{extra}"
             )
         kind = kinds[0]
         where = rule.get("where", "user" if kind == "before" else "any")
         if where not in _PLACES:
-            raise self.options.build_error(
-                "rules", f"rule {index}: where must be one of {', '.join(_PLACES)}"
-            )
+            raise self.build_option_error("rules", f"rule {index}: where must be one of {', '.join(_PLACES)}")
         if kind == "before" and not rule.get("tool"):
-            raise self.options.build_error("rules", f"rule {index}: before needs the tool it is about")
+            raise self.build_option_error("rules", f"rule {index}: before needs the tool it is about")
         weight = rule.get("probability", 0.85)
         if isinstance(weight, bool) or not isinstance(weight, (int, float)) or not 0 <= weight <= 1:
-            raise self.options.build_error("rules", f"rule {index}: probability must lie between 0 and 1")
+            raise self.build_option_error("rules", f"rule {index}: probability must lie between 0 and 1")
         text = {
             key: str(rule[key]) for key in ("name", "tool", "agent", "message") if rule.get(key) is not None
         }
@@ -167,7 +168,7 @@ class ConstraintDetector(BaseDetector):
 
     def _compile_pattern(self, index: int, pattern: Any) -> Any:
         if not isinstance(pattern, str) or not 0 < len(pattern) <= _MAX_PATTERN_CHARS:
-            raise self.options.build_error(
+            raise self.build_option_error(
                 "rules", f"rule {index}: a pattern is a text of 1 to {_MAX_PATTERN_CHARS} characters"
             )
         settings = re2.Options()
@@ -176,7 +177,7 @@ class ConstraintDetector(BaseDetector):
         try:
             return re2.compile(pattern, settings)
         except (re2.error, UnicodeEncodeError):
-            raise self.options.build_error("rules", f"rule {index}: not a pattern that RE2 takes") from None
+            raise self.build_option_error("rules", f"rule {index}: not a pattern that RE2 takes") from None
 
 
 def _iter_matches(step: Step, rule: _Constraint) -> Iterator[tuple[str, int, int]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
@@ -10,9 +11,9 @@ from agentguard.detect._text import jaccard_similarity
 from agentguard.detect.base import Finding, RunRequirements
 from agentguard.detect.base_detector import NO_FINDINGS, BaseDetector
 from agentguard.detect.evidence import quote_move
-from agentguard.detect.options import DetectorOption
 from agentguard.detect.run_view import Move, RunView
 from agentguard.detect.step_facts import StepFacts
+from agentguard.options import Options, option
 from agentguard.trajectory.model import Step
 
 _REPETITION = ("mast:step_repetition", "agent_error:planning.inefficient_plan")
@@ -34,6 +35,14 @@ class _RecentReports:
         return last is not None and step - last <= self._window
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExactLoopOptions(Options):
+    """Options of `ExactLoop`."""
+
+    repeat: int = option(3, bounds=(2, 40), description="times that make a loop")
+    window: int = option(12, bounds=(2, 48), description="latest moves that are compared")
+
+
 class ExactLoop(BaseDetector):
     """Detector of a move that is repeated although its outcome does not change."""
 
@@ -41,28 +50,12 @@ class ExactLoop(BaseDetector):
     requirements = RunRequirements(turns=3)
     summary = "the same call, code or text of an agent repeated although its outcome did not change"
     codes = _REPETITION
-    declared_options = (
-        DetectorOption(
-            name="repeat",
-            value_type="int",
-            default=3,
-            minimum=2,
-            maximum=40,
-            description="times that make a loop",
-        ),
-        DetectorOption(
-            name="window",
-            value_type="int",
-            default=12,
-            minimum=2,
-            maximum=48,
-            description="latest moves that are compared",
-        ),
-    )
+    default_options = ExactLoopOptions()
+    options: ExactLoopOptions
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
-        self.repeat, self.window = self.options.int("repeat"), self.options.int("window")
+        self.repeat, self.window = self.options.repeat, self.options.window
         self._recent_reports = _RecentReports(4 * self.window)
 
     def observe(self, step: Step, view: RunView) -> Iterable[Finding]:
@@ -98,6 +91,15 @@ class ExactLoop(BaseDetector):
         )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NearLoopOptions(Options):
+    """Options of `NearLoop`."""
+
+    repeat: int = option(3, bounds=(2, 40), description="near-equal moves that make a loop")
+    window: int = option(8, bounds=(2, 24), description="latest moves that are compared")
+    similarity: float = option(0.88, bounds=(0.5, 1.0), description="shared words, as Jaccard index")
+
+
 class NearLoop(BaseDetector):
     """Detector of moves that differ in one or two words and have no new outcome."""
 
@@ -105,37 +107,13 @@ class NearLoop(BaseDetector):
     requirements = RunRequirements(turns=3)
     summary = "moves of one agent that differ in hardly a word and have the same or no outcome"
     codes = _REPETITION
-    declared_options = (
-        DetectorOption(
-            name="repeat",
-            value_type="int",
-            default=3,
-            minimum=2,
-            maximum=40,
-            description="near-equal moves that make a loop",
-        ),
-        DetectorOption(
-            name="window",
-            value_type="int",
-            default=8,
-            minimum=2,
-            maximum=24,
-            description="latest moves that are compared",
-        ),
-        DetectorOption(
-            name="similarity",
-            value_type="number",
-            default=0.88,
-            minimum=0.5,
-            maximum=1.0,
-            description="shared words, as Jaccard index",
-        ),
-    )
+    default_options = NearLoopOptions()
+    options: NearLoopOptions
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
-        self.repeat, self.window = self.options.int("repeat"), self.options.int("window")
-        self.similarity = self.options.number("similarity")
+        self.repeat, self.window = self.options.repeat, self.options.window
+        self.similarity = self.options.similarity
         self._recent_reports = _RecentReports(4 * self.window)
 
     def observe(self, step: Step, view: RunView) -> Iterable[Finding]:
@@ -184,6 +162,14 @@ class NearLoop(BaseDetector):
         return jaccard_similarity(other.words, this.words) >= self.similarity
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OscillationOptions(Options):
+    """Options of `Oscillation`."""
+
+    cycles: int = option(3, bounds=(2, 10), description="rounds that make an oscillation")
+    period: int = option(3, bounds=(2, 4), description="longest cycle looked for")
+
+
 class Oscillation(BaseDetector):
     """Detector of a repeated cycle of two or more different moves."""
 
@@ -191,28 +177,12 @@ class Oscillation(BaseDetector):
     requirements = RunRequirements(turns=6)
     summary = "two to four different moves taken in turns, with outcomes that repeat as well"
     codes = _REPETITION
-    declared_options = (
-        DetectorOption(
-            name="cycles",
-            value_type="int",
-            default=3,
-            minimum=2,
-            maximum=10,
-            description="rounds that make an oscillation",
-        ),
-        DetectorOption(
-            name="period",
-            value_type="int",
-            default=3,
-            minimum=2,
-            maximum=4,
-            description="longest cycle looked for",
-        ),
-    )
+    default_options = OscillationOptions()
+    options: OscillationOptions
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
-        self.cycles, self.period = self.options.int("cycles"), self.options.int("period")
+        self.cycles, self.period = self.options.cycles, self.options.period
         self._recent_reports = _RecentReports(12 * self.period)
 
     def observe(self, step: Step, view: RunView) -> Iterable[Finding]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 from agentguard.detect._text import find_sentence, to_lower
@@ -11,10 +12,10 @@ from agentguard.detect.base import Finding
 from agentguard.detect.base_detector import NO_FINDINGS, BaseDetector
 from agentguard.detect.error_patterns import ToolErrorKind
 from agentguard.detect.evidence import quote_move, quote_span
-from agentguard.detect.options import DetectorOption
 from agentguard.detect.run_view import RunView
 from agentguard.detect.step_facts import StepFacts
 from agentguard.detect.text_patterns import find_last_intent, find_refusal, find_success_claim
+from agentguard.options import Options, option
 from agentguard.trajectory.model import Source, Step
 
 _LENGTH_REASONS = frozenset({"length", "max_tokens", "max_output_tokens", "incomplete", "model_length"})
@@ -120,6 +121,13 @@ class RefusalDetector(BaseDetector):
         )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrematureEndOptions(Options):
+    """Options of `PrematureEnd`."""
+
+    min_steps: int = option(2, bounds=(1, 1_000), description="shorter runs are not judged")
+
+
 class PrematureEnd(BaseDetector):
     """Detector of a run that ends while something is open."""
 
@@ -128,20 +136,12 @@ class PrematureEnd(BaseDetector):
         "at the end: an open error, an announced action that never came, or a tool the task names not called"
     )
     codes = ("mast:premature_termination", "fault_model:omission", "agent_error:reflection.progress_misjudge")
-    declared_options = (
-        DetectorOption(
-            name="min_steps",
-            value_type="int",
-            default=2,
-            minimum=1,
-            maximum=1_000,
-            description="shorter runs are not judged",
-        ),
-    )
+    default_options = PrematureEndOptions()
+    options: PrematureEndOptions
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
-        self.min_steps = self.options.int("min_steps")
+        self.min_steps = self.options.min_steps
         self._called_tools: set[str] = set()
 
     def observe(self, step: Step, view: RunView) -> Iterable[Finding]:

@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from agentguard.detect.base import NEVER_BY_DEFAULT, Finding
 from agentguard.detect.base_detector import NO_FINDINGS, BaseDetector
 from agentguard.detect.evidence import quote_span
-from agentguard.detect.options import DetectorOption
 from agentguard.detect.run_view import RunView
+from agentguard.options import Options, option
 from agentguard.trajectory.model import Source, Step
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControlFlowOptions(Options):
+    """Options of `ControlFlow`."""
+
+    requires: Mapping[str, Any] = option(
+        default_factory=dict, description="tool to the tool or tools that come before it"
+    )
+    order: tuple[Any, ...] = option((), description="tools in the order in which they may be called first")
 
 
 class ControlFlow(BaseDetector):
@@ -24,27 +35,15 @@ class ControlFlow(BaseDetector):
         "agentrx:instruction_adherence_failure",
         "mast:disobey_task_specification",
     )
-    declared_options = (
-        DetectorOption(
-            name="requires",
-            value_type="mapping",
-            default={},
-            description="tool to the tool or tools that come before it",
-        ),
-        DetectorOption(
-            name="order",
-            value_type="list",
-            default=(),
-            description="tools in the order in which they may be called first",
-        ),
-    )
+    default_options = ControlFlowOptions()
+    options: ControlFlowOptions
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         self.prerequisites: dict[str, set[str]] = {}
-        for tool, needed in self.options.mapping("requires").items():
+        for tool, needed in self.options.requires.items():
             self.prerequisites.setdefault(tool, set()).update(_parse_names(self, "requires", needed))
-        order = _parse_names(self, "order", self.options.items("order"))
+        order = _parse_names(self, "order", self.options.order)
         for i, tool in enumerate(order):
             self.prerequisites.setdefault(tool, set()).update(order[:i])
         self._succeeded_tools: set[str] = set()
@@ -82,6 +81,18 @@ class ControlFlow(BaseDetector):
         )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolPermissionOptions(Options):
+    """Options of `ToolPermission`."""
+
+    allowed: Mapping[str, Any] = option(
+        default_factory=dict, description='agent, or "*", to the only tools it may use'
+    )
+    denied: Mapping[str, Any] = option(
+        default_factory=dict, description='agent, or "*", to tools it may not use'
+    )
+
+
 class ToolPermission(BaseDetector):
     """Detector of a tool call that the agent is not allowed to make."""
 
@@ -89,29 +100,13 @@ class ToolPermission(BaseDetector):
     requirements = NEVER_BY_DEFAULT
     summary = "a tool call by an agent that may not use that tool; silent where nothing is declared"
     codes = ("mast:disobey_role_specification", "agentrx:instruction_adherence_failure")
-    declared_options = (
-        DetectorOption(
-            name="allowed",
-            value_type="mapping",
-            default={},
-            description='agent, or "*", to the only tools it may use',
-        ),
-        DetectorOption(
-            name="denied",
-            value_type="mapping",
-            default={},
-            description='agent, or "*", to tools it may not use',
-        ),
-    )
+    default_options = ToolPermissionOptions()
+    options: ToolPermissionOptions
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
-        self.allowed = {
-            k: set(_parse_names(self, "allowed", v)) for k, v in self.options.mapping("allowed").items()
-        }
-        self.denied = {
-            k: set(_parse_names(self, "denied", v)) for k, v in self.options.mapping("denied").items()
-        }
+        self.allowed = {k: set(_parse_names(self, "allowed", v)) for k, v in self.options.allowed.items()}
+        self.denied = {k: set(_parse_names(self, "denied", v)) for k, v in self.options.denied.items()}
         self.observed_sources = tuple(Source) if self.allowed or self.denied else ()
 
     def observe(self, step: Step, view: RunView) -> Iterable[Finding]:
@@ -144,5 +139,5 @@ class ToolPermission(BaseDetector):
 def _parse_names(rule: BaseDetector, option: str, value: Any) -> list[str]:
     names = [value] if isinstance(value, str) else value
     if not isinstance(names, (list, tuple)) or not all(isinstance(name, str) for name in names):
-        raise rule.options.build_error(option, "must name tools: a text or a list of texts")
+        raise rule.build_option_error(option, "must name tools: a text or a list of texts")
     return list(names)

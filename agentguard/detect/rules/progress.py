@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
@@ -12,9 +13,9 @@ from agentguard.detect._text import extract_words, jaccard_similarity, to_lower
 from agentguard.detect.base import Finding, RunRequirements
 from agentguard.detect.base_detector import NO_FINDINGS, BaseDetector
 from agentguard.detect.evidence import quote_move, quote_span
-from agentguard.detect.options import DetectorOption
 from agentguard.detect.run_view import Move, RunView
 from agentguard.detect.step_facts import StepFacts
+from agentguard.options import Options, option
 from agentguard.trajectory.model import Source, Step
 
 _MAX_OUTCOMES = 10_000
@@ -30,6 +31,13 @@ _COMMON_STEMS = frozenset((
 ))  # fmt: skip
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoProgressOptions(Options):
+    """Options of `NoProgress`."""
+
+    moves: int = option(6, bounds=(3, 100), description="moves in a row without anything new")
+
+
 class NoProgress(BaseDetector):
     """Detector of consecutive moves without new results."""
 
@@ -37,20 +45,12 @@ class NoProgress(BaseDetector):
     requirements = RunRequirements(turns=7)
     summary = "a row of moves whose outcomes were all seen before, empty or errors"
     codes = ("mast:unaware_of_termination", "agent_error:reflection.progress_misjudge")
-    declared_options = (
-        DetectorOption(
-            name="moves",
-            value_type="int",
-            default=6,
-            minimum=3,
-            maximum=100,
-            description="moves in a row without anything new",
-        ),
-    )
+    default_options = NoProgressOptions()
+    options: NoProgressOptions
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
-        self.limit = self.options.int("moves")
+        self.limit = self.options.moves
         self._known_outcomes: dict[int, None] = {}
         self._stale_moves: list[StepFacts] = []
         self._last_move: Move | None = None
@@ -88,6 +88,14 @@ class NoProgress(BaseDetector):
         )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GoalDriftOptions(Options):
+    """Options of `GoalDrift`."""
+
+    turns: int = option(5, bounds=(2, 50), description="turns in a row off the topic")
+    memory: int = option(6, bounds=(1, 32), description="latest steps whose replies count")
+
+
 class GoalDrift(BaseDetector):
     """Detector of turns that share no word with the task, the plan or the results."""
 
@@ -95,28 +103,12 @@ class GoalDrift(BaseDetector):
     requirements = RunRequirements(turns=5)
     summary = "a row of turns that share no word with the task, the first turns or recent replies"
     codes = ("mast:task_derailment", "agent_error:action.misalignment")
-    declared_options = (
-        DetectorOption(
-            name="turns",
-            value_type="int",
-            default=5,
-            minimum=2,
-            maximum=50,
-            description="turns in a row off the topic",
-        ),
-        DetectorOption(
-            name="memory",
-            value_type="int",
-            default=6,
-            minimum=1,
-            maximum=32,
-            description="latest steps whose replies count",
-        ),
-    )
+    default_options = GoalDriftOptions()
+    options: GoalDriftOptions
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
-        self.turns, self.memory = self.options.int("turns"), self.options.int("memory")
+        self.turns, self.memory = self.options.turns, self.options.memory
         self._topic_stems: frozenset[str] | None = None
         self._plans: list[str] = []
         self._plan_stems: frozenset[str] | None = None
@@ -184,6 +176,14 @@ class GoalDrift(BaseDetector):
         )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RepeatedPlanOptions(Options):
+    """Options of `RepeatedPlan`."""
+
+    repeat: int = option(3, bounds=(2, 20), description="statements of one plan that count")
+    similarity: float = option(0.85, bounds=(0.5, 1.0), description="shared words, as Jaccard")
+
+
 class RepeatedPlan(BaseDetector):
     """Detector of a plan that the agent states again and again."""
 
@@ -191,28 +191,12 @@ class RepeatedPlan(BaseDetector):
     requirements = RunRequirements(turns=3)
     summary = "a plan (planning module, or three list items or more) that one agent restates nearly unchanged"
     codes = ("agent_error:planning.inefficient_plan", "mast:step_repetition")
-    declared_options = (
-        DetectorOption(
-            name="repeat",
-            value_type="int",
-            default=3,
-            minimum=2,
-            maximum=20,
-            description="statements of one plan that count",
-        ),
-        DetectorOption(
-            name="similarity",
-            value_type="number",
-            default=0.85,
-            minimum=0.5,
-            maximum=1,
-            description="shared words, as Jaccard",
-        ),
-    )
+    default_options = RepeatedPlanOptions()
+    options: RepeatedPlanOptions
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
-        self.repeat, self.similarity = self.options.int("repeat"), self.options.number("similarity")
+        self.repeat, self.similarity = self.options.repeat, self.options.similarity
         self._plans: list[_StatedPlan] = []
 
     def observe(self, step: Step, view: RunView) -> Iterable[Finding]:

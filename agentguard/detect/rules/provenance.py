@@ -8,17 +8,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
 from agentguard.detect.base import Finding
 from agentguard.detect.base_detector import NO_FINDINGS, BaseDetector
 from agentguard.detect.evidence import quote_span, quote_value
-from agentguard.detect.options import DetectorOption
 from agentguard.detect.run_view import RunView
 from agentguard.detect.step_facts import Action, ActionForm, StepFacts
 from agentguard.detect.text_patterns import find_fabrication
 from agentguard.detect.value_tracking import parse_number
+from agentguard.options import Options, option
 from agentguard.trajectory.model import Step
 
 _EMAIL_PATTERN = re.compile(r"[\w.+-]{1,64}@[\w-]{1,63}(?:\.[\w-]{1,63})+\Z")
@@ -40,6 +41,15 @@ _MAX_VALUES = 60
 _MAX_REPORTED_VALUES = 5_000
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnknownProvenanceOptions(Options):
+    """Options of `UnknownProvenance`."""
+
+    numbers: bool = option(True, description="check numbers from 100 on as well")
+    dates: bool = option(True, description="check dates as well")
+    ignore: tuple[Any, ...] = option((), description="names of arguments that are not checked")
+
+
 class UnknownProvenance(BaseDetector):
     """Detector of an argument whose value has no source, or of data that the agent admits to be invented."""
 
@@ -53,23 +63,13 @@ class UnknownProvenance(BaseDetector):
         "agent_error:memory.hallucination",
         "agent_error:action.parameter_error",
     )
-    declared_options = (
-        DetectorOption(
-            name="numbers", value_type="flag", default=True, description="check numbers from 100 on as well"
-        ),
-        DetectorOption(name="dates", value_type="flag", default=True, description="check dates as well"),
-        DetectorOption(
-            name="ignore",
-            value_type="list",
-            default=(),
-            description="names of arguments that are not checked",
-        ),
-    )
+    default_options = UnknownProvenanceOptions()
+    options: UnknownProvenanceOptions
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
-        self.numbers, self.dates = self.options.boolean("numbers"), self.options.boolean("dates")
-        self.ignore = frozenset(str(name) for name in self.options.items("ignore"))
+        self.numbers, self.dates = self.options.numbers, self.options.dates
+        self.ignore = frozenset(str(name) for name in self.options.ignore)
         self._reported_values: dict[str, None] = {}
         self._reported_fabrication = 0
         self._proposed_findings: list[Finding] | None = None

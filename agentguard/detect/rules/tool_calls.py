@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from math import isfinite
 from typing import Any
 
@@ -12,9 +13,9 @@ import orjson
 from agentguard.detect.base import Finding, RunRequirements
 from agentguard.detect.base_detector import NO_FINDINGS, BaseDetector
 from agentguard.detect.evidence import quote_span, quote_value
-from agentguard.detect.options import DetectorOption
 from agentguard.detect.run_view import RunView
 from agentguard.detect.step_facts import Action, iter_code_fences
+from agentguard.options import Options, option
 from agentguard.trajectory.model import Step
 
 _RANGE_KEYWORDS = frozenset({"Minimum", "Maximum", "ExclusiveMinimum", "ExclusiveMaximum", "MultipleOf"})
@@ -95,6 +96,16 @@ class SchemaViolation(BaseDetector):
         )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutOfRangeOptions(Options):
+    """Options of `OutOfRange`."""
+
+    ranges: Mapping[str, Any] = option(
+        default_factory=dict,
+        description='argument to [low, high], null for no bound; "tool.argument" or "argument" of any tool',
+    )
+
+
 class OutOfRange(BaseDetector):
     """Detector of a number outside its declared range."""
 
@@ -102,31 +113,21 @@ class OutOfRange(BaseDetector):
     requirements = RunRequirements(calls=True)
     summary = "a number outside the range of the tool's JSON Schema or of the option `ranges`"
     codes = ("agent_error:action.parameter_error", "agent_error:planning.constraint_ignorance")
-    declared_options = (
-        DetectorOption(
-            name="ranges",
-            value_type="mapping",
-            default={},
-            description=(
-                'argument to [low, high], null for no bound; "tool.argument" or "argument" of any tool'
-            ),
-        ),
-    )
+    default_options = OutOfRangeOptions()
+    options: OutOfRangeOptions
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
-        self.ranges = {
-            name: self._parse_range(name, pair) for name, pair in self.options.mapping("ranges").items()
-        }
+        self.ranges = {name: self._parse_range(name, pair) for name, pair in self.options.ranges.items()}
 
     def _parse_range(self, name: str, pair: Any) -> tuple[float, float]:
         good = isinstance(pair, (list, tuple)) and len(pair) == 2 and all(_parse_bound(end) for end in pair)
         if not good:
-            raise self.options.build_error("ranges", f"{name!r} must be [low, high], each a number or null")
+            raise self.build_option_error("ranges", f"{name!r} must be [low, high], each a number or null")
         low = float("-inf") if pair[0] is None else float(pair[0])
         high = float("inf") if pair[1] is None else float(pair[1])
         if low > high:
-            raise self.options.build_error("ranges", f"{name!r} has its low end above its high end")
+            raise self.build_option_error("ranges", f"{name!r} has its low end above its high end")
         return low, high
 
     def observe(self, step: Step, view: RunView) -> Iterable[Finding]:

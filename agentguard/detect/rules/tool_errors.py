@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 from agentguard.detect.base import Finding, RunRequirements
 from agentguard.detect.base_detector import NO_FINDINGS, BaseDetector
 from agentguard.detect.error_patterns import ToolErrorKind
 from agentguard.detect.evidence import quote_move, quote_span
-from agentguard.detect.options import DetectorOption
 from agentguard.detect.run_view import RunView
 from agentguard.detect.step_facts import ActionForm, StepFacts, ToolResult
 from agentguard.detect.text_patterns import acknowledges_error
+from agentguard.options import Options, option
 from agentguard.trajectory.model import Source, Step
 
 _EXECUTION_CODES = ("agent_error:system.tool_execution_error", "fault_model:response")
@@ -36,6 +37,13 @@ _PROBABILITY = {
 _TRANSIENT_KINDS = frozenset({ToolErrorKind.HTTP, ToolErrorKind.TIMEOUT})
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolErrorOptions(Options):
+    """Options of `ToolError`."""
+
+    streak: int = option(3, bounds=(2, 50), description="errors in a row that weigh more")
+
+
 class ToolError(BaseDetector):
     """Detector of an error of a tool or the environment, or of a rejected action."""
 
@@ -44,20 +52,12 @@ class ToolError(BaseDetector):
     summary = "a result that is flagged as, or has the shape of, an error or a rejection"
     codes = (*_EXECUTION_CODES, *_ENVIRONMENT_CODES, *_REJECTED_CODES, *_NO_ACTION_CODES)
     observed_sources = tuple(Source)
-    declared_options = (
-        DetectorOption(
-            name="streak",
-            value_type="int",
-            default=3,
-            minimum=2,
-            maximum=50,
-            description="errors in a row that weigh more",
-        ),
-    )
+    default_options = ToolErrorOptions()
+    options: ToolErrorOptions
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
-        self.streak = self.options.int("streak")
+        self.streak = self.options.streak
         self._consecutive_errors = 0
         self._streak_start: Step | None = None
 

@@ -89,7 +89,7 @@ def test_tenant_length_is_limited():
     ],
 )
 def test_options_are_validated(wrong):
-    with pytest.raises(ConfigError, match="store: "):
+    with pytest.raises(ConfigError, match=r"StoreOptions\."):
         StoreOptions(**wrong)
 
 
