@@ -14,6 +14,7 @@ from agentguard.testing.fake_backend.script import RecordedRequest
 
 JSON_TYPE: Final = "application/json"
 EVENT_STREAM_TYPE: Final = "text/event-stream; charset=utf-8"
+_PHRASES: Final = {status.value: status.phrase for status in HTTPStatus}
 FLUSH_DELAY_S: Final = 0.05
 """Seconds between tokens and an interruption, so that the client reads the tokens separately."""
 
@@ -84,7 +85,7 @@ async def send_partial(exchange: FakeExchange, tokens: int, *, framing: str = "c
 
 def format_head(status: int, content_type: str, *extra_headers: str) -> bytes:
     """Return the head of an answer."""
-    phrase = HTTPStatus(status).phrase if status in HTTPStatus._value2member_map_ else "Unknown"
+    phrase = _PHRASES.get(status, "Unknown")
     lines = (
         f"HTTP/1.1 {status} {phrase}",
         f"content-type: {content_type}",
