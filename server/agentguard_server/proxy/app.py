@@ -47,7 +47,14 @@ class ProxyApp:
         try:
             _, ours = split_request_headers(scope["headers"], forward_api_key=False)
             if matched_route.kind != "open":
-                scope["agentguard.caller"] = authorize(gateway, scope, matched_route, ours)
+                scope["agentguard.caller"] = authorize(
+                    gateway.keyring,
+                    matched_route,
+                    scope["method"],
+                    scope["headers"],
+                    ours,
+                    allow_unauthenticated=gateway.settings.listen.allow_unauthenticated,
+                )
             if gateway.admin_app is None:
                 raise ProxyError(404, "not_found", "there is nothing at this path")
             body = buffered_body(gateway, scope.get(CYCLE_KEY), ours.get(b"content-length"))

@@ -40,7 +40,7 @@ class AdminApp:
     def __init__(self, proxy_status: ProxyStatus) -> None:
         self.proxy_status = proxy_status
         self.endpoints = _build_endpoints(self)
-        self._guardrail = LiteLLMGuardrail(proxy_status.app_state)
+        self._guardrail = LiteLLMGuardrail(lambda: proxy_status.app_state.interceptor)
         self._viewer_mount = build_viewer_mount(proxy_status)
         self._app = self._build_app()
 
@@ -133,7 +133,7 @@ class AdminApp:
         try:
             state.desired_replicas.set(name, desired)
         except OSError as error:
-            return _error_response(503, "unavailable", f"the workers cannot be told: {error.strerror}")
+            return _error_response(503, "unavailable", f"the workers cannot be notified: {error.strerror}")
         await state.desired_replicas.reconcile(state.pool)
         _LOG.warning("replica %s: %s, as was asked for", name, desired or "undrain")
         found = [one for one in state.pool.status()["replicas"] if one["name"] == name]

@@ -11,6 +11,7 @@ import hashlib
 import hmac
 import secrets
 import time
+from collections.abc import Callable
 from http.cookies import CookieError, SimpleCookie
 from typing import TYPE_CHECKING, Final
 from urllib.parse import parse_qsl, urlencode
@@ -19,10 +20,9 @@ from starlette.applications import Starlette
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import Receive, Scope, Send
 
-from agentguard_server.proxy.auth.api_keys import ANONYMOUS, Caller
+from agentguard_server.proxy.auth.api_keys import ANONYMOUS, Caller, Keyring
 from agentguard_server.proxy.config.schema import UiOptions
 from agentguard_server.proxy.http.headers import extract_api_key, split_request_headers
-from agentguard_server.proxy.state import AppState
 
 if TYPE_CHECKING:
     from agentguard.store.store import Store
@@ -37,16 +37,24 @@ class ViewerMount:
     """An ASGI application before the viewer, one viewer a tenant.
 
     Args:
-        gateway: whose keys open it.
+        get_keyring: returns the current keys; None if the proxy has no keys.
         options: what it shows.
+        host: address on which the proxy listens.
         url: of the store; that of the environment, or the usual one, if absent.
         secret: that seals cookies; the same for all workers.
     """
 
     def __init__(
-        self, app_state: AppState, options: UiOptions, *, store_url: str | None, secret: bytes
+        self,
+        get_keyring: Callable[[], Keyring | None],
+        options: UiOptions,
+        *,
+        host: str,
+        store_url: str | None,
+        secret: bytes,
     ) -> None:
-        self._app_state, self._options, self._store_url, self._secret = app_state, options, store_url, secret
+        self._get_keyring, self._options, self._host = get_keyring, options, host
+        self._store_url, self._secret = store_url, secret
         self._store: Store | None = None
         self._token = secrets.token_urlsafe(24)
         self._viewers: dict[str, Starlette] = {}
@@ -74,7 +82,7 @@ class ViewerMount:
 
     def _authenticate(self, scope: Scope) -> tuple[Caller | None, bool]:
         """Who asks, and whether a key was shown in the address."""
-        keys = self._app_state.keyring
+        keys = self._get_keyring()
         if keys is None:
             return ANONYMOUS, False
         _, ours = split_request_headers(scope["headers"], forward_api_key=False)
@@ -92,7 +100,8 @@ class ViewerMount:
         except CookieError:
             return None
         name, _, rest = ("" if found is None else found.value).rpartition(".")[0].partition("~")
-        held = None if self._app_state.keyring is None else self._app_state.keyring.find_by_name(name)
+        keys = self._get_keyring()
+        held = None if keys is None else keys.find_by_name(name)
         if found is None or held is None or not rest.isascii() or not rest.isdigit() or len(rest) > 12:
             return None
         sealed = hmac.compare_digest(
@@ -107,7 +116,8 @@ class ViewerMount:
 
     def _sign_in(self, scope: Scope, caller: Caller) -> Response:
         """Keep the key's name in a cookie, and take the key out of the address."""
-        held = None if self._app_state.keyring is None else self._app_state.keyring.find_by_name(caller.name)
+        keys = self._get_keyring()
+        held = None if keys is None else keys.find_by_name(caller.name)
         rest = [(k, v) for k, v in parse_qsl(_query_string(scope), keep_blank_values=True) if k != "token"]
         # Only what stands below the prefix: two slashes at the beginning would name another host.
         path = PREFIX + "/" + scope["path"].removeprefix(PREFIX).lstrip("/")
@@ -128,7 +138,7 @@ class ViewerMount:
         from agentguard_server.viewer.settings import ViewerSettings
 
         settings = ViewerSettings(
-            host=self._app_state.settings.listen.host,
+            host=self._host,
             token=self._token,
             tenant=tenant,
             evals=self._options.evals,
@@ -157,7 +167,11 @@ def build_viewer_mount(proxy_status: ProxyStatus) -> ViewerMount | None:
     if not options.enabled or url is None:
         return None
     return ViewerMount(
-        proxy_status.app_state, options, store_url=url or None, secret=proxy_status.snapshots.load_secret()
+        lambda: proxy_status.app_state.keyring,
+        options,
+        host=settings.listen.host,
+        store_url=url or None,
+        secret=proxy_status.snapshots.load_secret(),
     )
 
 

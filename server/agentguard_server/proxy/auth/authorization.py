@@ -6,12 +6,11 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from agentguard_server.net import is_loopback
-from agentguard_server.proxy.auth.api_keys import ANONYMOUS, Caller
-from agentguard_server.proxy.config.schema import Scope as Permission
+from agentguard_server.proxy.auth.api_keys import ANONYMOUS, Caller, Keyring
+from agentguard_server.proxy.config.schema import Scope
 from agentguard_server.proxy.errors import ProxyError
-from agentguard_server.proxy.http.headers import extract_api_key
+from agentguard_server.proxy.http.headers import HeaderPairs, extract_api_key
 from agentguard_server.proxy.routes import Route
-from agentguard_server.proxy.state import AppState, Scope
 
 _READ_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 _SITE_HEADERS: Final = frozenset({b"host", b"origin", b"sec-fetch-site"})
@@ -19,39 +18,46 @@ _trusted_values: dict[bytes, bool] = {}
 _MAX_CACHED_VALUES: Final = 256
 
 
-def authorize(app_state: AppState, scope: Scope, route: Route, proxy_headers: dict[bytes, bytes]) -> Caller:
+def authorize(
+    keyring: Keyring | None,
+    route: Route,
+    method: str,
+    headers: HeaderPairs,
+    proxy_headers: dict[bytes, bytes],
+    *,
+    allow_unauthenticated: bool,
+) -> Caller:
     """Whose request it is, if it may do what it asks for.
 
     Raises:
         Refusal: 401 without a key that is known, 403 for one that may not do this, 403 where there are no
             keys and a web site is behind it.
     """
-    keys = app_state.keyring
-    if keys is None:
-        if not app_state.settings.listen.allow_unauthenticated:
-            _require_local_site(scope)
+    if keyring is None:
+        if not allow_unauthenticated:
+            _require_local_site(headers)
         return ANONYMOUS
-    caller = keys.find(extract_api_key(proxy_headers))
+    caller = keyring.find(extract_api_key(proxy_headers))
     if caller is None:
         raise ProxyError(401, "invalid_api_key", "a key of this proxy is needed: Authorization: Bearer ag-…")
-    needed = _required_scope(scope["method"], route)
+    needed = _required_scope(method, route)
     if needed not in caller.scopes and not (needed == "read" and "admin" in caller.scopes):
         raise ProxyError(403, "insufficient_scope", f"this key lacks the scope {needed}")
     return caller
 
 
-def _required_scope(method: str, route: Route) -> Permission:
+def _required_scope(method: str, route: Route) -> Scope:
     if route.kind != "admin" or route.api == "guardrail":
         return "call"
     return "read" if method in _READ_METHODS else "admin"
 
 
-def _require_local_site(scope: Scope) -> None:
+def _require_local_site(headers: HeaderPairs) -> None:
     """Without keys only this machine is let in, and no web site that a browser on it has open.
 
     A site can point a name of its own at 127.0.0.1 (DNS rebinding), and can send forms anywhere.
     """
-    for name, value in scope["headers"]:
+    for name, value in headers:
         if name not in _SITE_HEADERS:
             continue
         if name == b"sec-fetch-site":

@@ -15,7 +15,7 @@ import asyncio
 import logging
 import time
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -26,10 +26,15 @@ from starlette.responses import Response
 from agentguard.backends.base import Headers, StreamingResponse
 from agentguard.backends.base import Response as BackendResponse
 from agentguard.errors import InputError, ResilienceError
+from agentguard.resilience.clock import MONOTONIC, Clock
 from agentguard_server.proxy.auth.api_keys import ANONYMOUS, Caller
-from agentguard_server.proxy.hooks import GuardOutcome, InterceptedRequest, ProxyRequest
+from agentguard_server.proxy.hooks import (
+    GuardOutcome,
+    InterceptedRequest,
+    ProxyRequest,
+    RequestInterceptor,
+)
 from agentguard_server.proxy.litellm.request import GuardrailRequest, parse_guardrail_request
-from agentguard_server.proxy.state import AppState
 
 _LOG = logging.getLogger("agentguard.proxy")
 
@@ -57,14 +62,17 @@ class LiteLLMGuardrail:
     """The endpoint.
 
     Args:
-        gateway: whose guard judges.
+        get_interceptor: returns the current interceptor; None if there is no guard.
+        clock: source of time.
 
     Attributes:
         counts: verdicts by action.
     """
 
-    def __init__(self, app_state: AppState) -> None:
-        self._app_state = app_state
+    def __init__(
+        self, get_interceptor: Callable[[], RequestInterceptor | None], *, clock: Clock = MONOTONIC
+    ) -> None:
+        self._get_interceptor, self._clock = get_interceptor, clock
         self._calls: OrderedDict[tuple[str, str], _PendingCall] = OrderedDict()
         self.counts: dict[str, int] = {}
 
@@ -72,7 +80,7 @@ class LiteLLMGuardrail:
         """Answer a request of LiteLLM's."""
         found = request.scope.get("agentguard.caller")
         caller = found if isinstance(found, Caller) else ANONYMOUS
-        after = caller.acquire(self._app_state.clock.now())
+        after = caller.acquire(self._clock.now())
         if after is not None:
             return _json_response({"error": "this key has used up its limit"}, 429)
         try:
@@ -131,7 +139,7 @@ class LiteLLMGuardrail:
             tenant=tenant,
             run_id=request.run_id,
             request_id=request.call_id[:64],
-            started_at=self._app_state.clock.now(),
+            started_at=self._clock.now(),
         )
 
     # -- before the client gets the answer
@@ -162,7 +170,7 @@ class LiteLLMGuardrail:
         )
 
     async def _intercept(self, request: ProxyRequest) -> InterceptedRequest | BackendResponse | None:
-        guarding = self._app_state.interceptor
+        guarding = self._get_interceptor()
         opened = None if guarding is None else guarding.intercept(request)
         return await opened if isinstance(opened, asyncio.Future) else opened
 
@@ -252,7 +260,7 @@ def _block_reason(outcome: GuardOutcome) -> str:
     parts = ["[guard] This answer was held back"]
     parts += [f": {found}"] if found else []
     parts += [f" ({done})"] if done else []
-    return "".join(parts) + ". Send the request again: the model is told what to do instead."
+    return "".join(parts) + ". Send the request again: the model gets a hint what to do instead."
 
 
 def _extract_message(response: BackendResponse) -> Mapping[str, Any]:

@@ -124,7 +124,14 @@ class RequestHandler:
         self._app_state.in_flight.add(self)
         entered = False
         try:
-            self._caller = authorize(self._app_state, self._scope, self._route, self._proxy_headers)
+            self._caller = authorize(
+                self._app_state.keyring,
+                self._route,
+                self._scope["method"],
+                self._scope["headers"],
+                self._proxy_headers,
+                allow_unauthenticated=self._app_state.settings.listen.allow_unauthenticated,
+            )
             self._admit()
             entered = True
             await self._process(receive)

@@ -9,7 +9,6 @@ import subprocess
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -27,7 +26,6 @@ from starlette.routing import Route
 
 from agentguard.config.policy import Policy
 from agentguard.errors import InputError
-from agentguard.resilience.clock import MONOTONIC
 from tests.unit.server.proxy.guard.scripted_model import CHAT, Turn, calls
 
 TASK: Any = {"role": "user", "content": "Book seat 4."}
@@ -44,8 +42,7 @@ def endpoint(policy: dict[str, Any] | None) -> LiteLLMGuardrail:
                 policy=Policy.parse({"localizer": {"name": "first_finding"}, "tools": tools, **policy})
             )
         )
-    gateway: Any = SimpleNamespace(interceptor=guarding, clock=MONOTONIC)
-    return LiteLLMGuardrail(gateway)
+    return LiteLLMGuardrail(lambda: guarding)
 
 
 @dataclass(kw_only=True)
