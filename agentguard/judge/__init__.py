@@ -1,1 +1,82 @@
 """Judges: answer typed questions about a run with probabilities."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from agentguard._lazy import lazy_exports
+
+if TYPE_CHECKING:
+    from agentguard.judge.base import RUN_FAILED as RUN_FAILED
+    from agentguard.judge.base import ChoiceQuestion as ChoiceQuestion
+    from agentguard.judge.base import ClosableJudge as ClosableJudge
+    from agentguard.judge.base import GeneratedText as GeneratedText
+    from agentguard.judge.base import Judge as Judge
+    from agentguard.judge.base import JudgeAnswer as JudgeAnswer
+    from agentguard.judge.base import Predicate as Predicate
+    from agentguard.judge.base import Question as Question
+    from agentguard.judge.base import ScoreQuestion as ScoreQuestion
+    from agentguard.judge.base import TextGenerator as TextGenerator
+    from agentguard.judge.base import VersionedJudge as VersionedJudge
+    from agentguard.judge.base import build_root_cause_question as build_root_cause_question
+    from agentguard.judge.base import close_judge as close_judge
+    from agentguard.judge.cache import CachedJudge as CachedJudge
+    from agentguard.judge.classifier.pooling_judge import PoolingJudge as PoolingJudge
+    from agentguard.judge.classifier.pooling_judge import PoolingOptions as PoolingOptions
+    from agentguard.judge.classifier.spec import ClassifierSpec as ClassifierSpec
+    from agentguard.judge.embedded.judge import EmbeddedJudge as EmbeddedJudge
+    from agentguard.judge.ensemble.order_swap import BothOrdersJudge as BothOrdersJudge
+    from agentguard.judge.ensemble.order_swap import OptionSwapJudge as OptionSwapJudge
+    from agentguard.judge.ensemble.order_swap import ParaphraseJudge as ParaphraseJudge
+    from agentguard.judge.ensemble.panel import PanelJudge as PanelJudge
+    from agentguard.judge.ensemble.unanimous import UnanimousJudge as UnanimousJudge
+    from agentguard.judge.factory import build_judge as build_judge
+    from agentguard.judge.llm.chat_judge import ChatJudge as ChatJudge
+    from agentguard.judge.llm.chat_judge import ChatOptions as ChatOptions
+    from agentguard.judge.llm.client import JudgeEndpoint as JudgeEndpoint
+    from agentguard.judge.llm.pool_transport import build_replicated_endpoint as build_replicated_endpoint
+    from agentguard.judge.llm.types import EndpointOptions as EndpointOptions
+    from agentguard.judge.response_safety import ResponseSafety as ResponseSafety
+    from agentguard.judge.response_safety import SafetyAction as SafetyAction
+    from agentguard.judge.response_safety import SafetyAssessment as SafetyAssessment
+    from agentguard.judge.response_safety import SafetyRules as SafetyRules
+    from agentguard.judge.response_safety import SafetyTier as SafetyTier
+
+_EXPORTS = {
+    "BothOrdersJudge": "agentguard.judge.ensemble.order_swap",
+    "CachedJudge": "agentguard.judge.cache",
+    "ChatJudge": "agentguard.judge.llm.chat_judge",
+    "ChatOptions": "agentguard.judge.llm.chat_judge",
+    "ChoiceQuestion": "agentguard.judge.base",
+    "ClassifierSpec": "agentguard.judge.classifier.spec",
+    "ClosableJudge": "agentguard.judge.base",
+    "EmbeddedJudge": "agentguard.judge.embedded.judge",
+    "EndpointOptions": "agentguard.judge.llm.types",
+    "GeneratedText": "agentguard.judge.base",
+    "Judge": "agentguard.judge.base",
+    "JudgeAnswer": "agentguard.judge.base",
+    "JudgeEndpoint": "agentguard.judge.llm.client",
+    "OptionSwapJudge": "agentguard.judge.ensemble.order_swap",
+    "PanelJudge": "agentguard.judge.ensemble.panel",
+    "ParaphraseJudge": "agentguard.judge.ensemble.order_swap",
+    "PoolingJudge": "agentguard.judge.classifier.pooling_judge",
+    "PoolingOptions": "agentguard.judge.classifier.pooling_judge",
+    "Predicate": "agentguard.judge.base",
+    "Question": "agentguard.judge.base",
+    "RUN_FAILED": "agentguard.judge.base",
+    "ResponseSafety": "agentguard.judge.response_safety",
+    "SafetyAction": "agentguard.judge.response_safety",
+    "SafetyAssessment": "agentguard.judge.response_safety",
+    "SafetyRules": "agentguard.judge.response_safety",
+    "SafetyTier": "agentguard.judge.response_safety",
+    "ScoreQuestion": "agentguard.judge.base",
+    "TextGenerator": "agentguard.judge.base",
+    "UnanimousJudge": "agentguard.judge.ensemble.unanimous",
+    "VersionedJudge": "agentguard.judge.base",
+    "build_judge": "agentguard.judge.factory",
+    "build_replicated_endpoint": "agentguard.judge.llm.pool_transport",
+    "build_root_cause_question": "agentguard.judge.base",
+    "close_judge": "agentguard.judge.base",
+}
+
+__getattr__, __dir__ = lazy_exports(__name__, _EXPORTS)

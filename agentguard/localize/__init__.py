@@ -1,1 +1,40 @@
 """Localizers, which name the step that caused the failure; one file per method."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from agentguard._lazy import lazy_exports
+
+if TYPE_CHECKING:
+    from agentguard.localize.base import Diagnosis as Diagnosis
+    from agentguard.localize.base import Hypothesis as Hypothesis
+    from agentguard.localize.base import Localizer as Localizer
+    from agentguard.localize.base import LocalizerFactory as LocalizerFactory
+    from agentguard.localize.base import SimpleLocalizer as SimpleLocalizer
+    from agentguard.localize.base import Trainable as Trainable
+    from agentguard.localize.base import Verdict as Verdict
+    from agentguard.localize.base import get_localizer_registry as get_localizer_registry
+    from agentguard.localize.base_localizer import BaseLocalizer as BaseLocalizer
+    from agentguard.localize.embedded import EmbeddedLocalizer as EmbeddedLocalizer
+    from agentguard.localize.llm.fused import FusedLocalizer as FusedLocalizer
+    from agentguard.localize.recalibration import RecalibratedLocalizer as RecalibratedLocalizer
+    from agentguard.localize.schema_similarity import SchemaLocalizer as SchemaLocalizer
+
+_EXPORTS = {
+    "BaseLocalizer": "agentguard.localize.base_localizer",
+    "Diagnosis": "agentguard.localize.base",
+    "EmbeddedLocalizer": "agentguard.localize.embedded",
+    "FusedLocalizer": "agentguard.localize.llm.fused",
+    "Hypothesis": "agentguard.localize.base",
+    "Localizer": "agentguard.localize.base",
+    "LocalizerFactory": "agentguard.localize.base",
+    "RecalibratedLocalizer": "agentguard.localize.recalibration",
+    "SchemaLocalizer": "agentguard.localize.schema_similarity",
+    "SimpleLocalizer": "agentguard.localize.base",
+    "Trainable": "agentguard.localize.base",
+    "Verdict": "agentguard.localize.base",
+    "get_localizer_registry": "agentguard.localize.base",
+}
+
+__getattr__, __dir__ = lazy_exports(__name__, _EXPORTS)

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from importlib import import_module
 
 import pytest
 
@@ -27,3 +28,22 @@ def test_lazy_names_equal_listed_names():
 def test_unknown_name_is_an_attribute_error():
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         _ = agentguard.nothing
+
+
+PACKAGES = ("backends", "detect", "evals", "judge", "localize", "recover")
+
+
+@pytest.mark.parametrize("name", [*(f"agentguard.{one}" for one in PACKAGES), "agentguard_server.viewer"])
+def test_every_exported_name_of_a_package_exists(name):
+    package = import_module(name)
+    assert dir(package)
+    for exported in dir(package):
+        assert getattr(package, exported) is not None
+
+
+def test_exports_do_not_load_modules():
+    names = ", ".join(f"agentguard.{one}" for one in PACKAGES)
+    code = f"import sys, {names}; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = [name for name in done.stdout.split() if name.startswith("agentguard.")]
+    assert [name for name in loaded if name.count(".") > 1] == []

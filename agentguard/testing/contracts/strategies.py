@@ -8,15 +8,16 @@ from dataclasses import fields
 from agentguard.errors import AgentGuardError
 from agentguard.localize.base import Diagnosis, Hypothesis, Verdict
 from agentguard.recover import actions
+from agentguard.recover.adapter import adapt_strategy
 from agentguard.recover.budget import BudgetAccount
 from agentguard.recover.capabilities import Capabilities
 from agentguard.recover.effect_ledger import EffectLedger
 from agentguard.recover.plan import RecoveryPlan
-from agentguard.recover.strategy import RecoveryContext, RecoveryStrategy
+from agentguard.recover.strategy import RecoveryContext, RecoveryStrategy, SimpleStrategy
 from agentguard.recover.tool_effects import EffectClass, ToolEffect
 from agentguard.trajectory.model import Observation, Source, Step, ToolCall, ToolSpec, Trajectory
 
-StrategyFactory = Callable[..., RecoveryStrategy]
+StrategyFactory = Callable[..., RecoveryStrategy | SimpleStrategy]
 
 REQUIRED_CAPABILITIES: dict[type, tuple[str, ...]] = {
     actions.SendMessage: ("send_message",),
@@ -136,6 +137,17 @@ def check_unknown_options_rejected(factory: StrategyFactory) -> None:
     assert "no_such_option" in said, "an option that does not exist was taken, or not named"
 
 
+def check_optional_members(factory: StrategyFactory) -> None:
+    """Check that the optional members of `RecoveryStrategy` have values of their types and ranges."""
+    strategy = adapt_strategy(factory())
+    assert 0 < strategy.min_confidence <= 1, "min_confidence is not in (0, 1]"
+    assert strategy.max_attempts >= 1, "max_attempts is less than 1"
+    assert strategy.sample is None or isinstance(strategy.sample, actions.Sample)
+    assert isinstance(strategy.repairs_calls, bool)
+    assert isinstance(strategy.retries_reads, bool)
+    assert isinstance(strategy.accept(_build_run(committed=False)), bool | str)
+
+
 CHECKS: tuple[Callable[[StrategyFactory], None], ...] = (
     check_actions_supported,
     check_plan_complete,
@@ -143,6 +155,7 @@ CHECKS: tuple[Callable[[StrategyFactory], None], ...] = (
     check_no_side_effects,
     check_rollback_targets,
     check_unknown_options_rejected,
+    check_optional_members,
 )
 """All checks of the contract."""
 
