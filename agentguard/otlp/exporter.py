@@ -1,8 +1,8 @@
 """Export of spans to a collector over OTLP/HTTP: in batches, with retries that respect Retry-After.
 
-What may be tried again is what the OpenTelemetry Protocol says: 429, 502, 503 and 504, and what never
-arrived. A redirect is not followed: headers hold secrets, and go to the endpoint that was named and nowhere
-else. Nothing of a header or an answer's text gets into an error or a log.
+The exporter retries as the OpenTelemetry Protocol specifies: status 429, 502, 503 and 504, and requests that
+did not arrive. It does not follow redirects, because headers contain secrets and must only reach the
+configured endpoint. Errors and logs contain neither headers nor text of a response.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote, urlsplit, urlunsplit
 
 import orjson
 
@@ -49,18 +49,18 @@ _RESERVED_HEADERS: Final = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportTarget:
-    """Where spans go, and how.
+    """Collector, and the way of sending spans to it.
 
     Attributes:
-        endpoint: address of the collector's traces; one without a path gets ``/v1/traces``.
+        endpoint: URL for traces; without a path, ``/v1/traces`` is appended.
         headers: sent with every request, e.g. ``Authorization``; never shown.
-        logs_endpoint: where evaluations go as log records; None sends them as events of their spans.
-        encoding: ``protobuf``, which every collector takes, or ``json``.
-        service: name of the service that the spans are of.
-        attempt_s, total_s: time for one request, and for all attempts of it with the waits between.
+        logs_endpoint: URL for evaluations as log records; None sends them as events of their spans.
+        encoding: ``protobuf``, which every collector accepts, or ``json``.
+        service_name: name of the service of the spans.
+        attempt_timeout_s, total_timeout_s: time for one attempt, and for all attempts with their waits.
 
     Raises:
-        ConfigError: no http or https address, or no header.
+        ConfigError: a URL is not http or https, or a header is invalid.
     """
 
     endpoint: str
@@ -83,7 +83,7 @@ class ExportTarget:
 
     @property
     def host(self) -> str:
-        """The collector's name, to be shown."""
+        """Name of the collector, for display."""
         return urlsplit(self.endpoint).netloc
 
     @classmethod
@@ -94,13 +94,13 @@ class ExportTarget:
         environment: Mapping[str, str],
         **more: Any,
     ) -> ExportTarget:
-        """A target from what was given, and where that is silent from OpenTelemetry's own variables.
+        """Return a target from the arguments, with OpenTelemetry's environment variables as defaults.
 
-        Read are ``OTEL_EXPORTER_OTLP_TRACES_ENDPOINT``, ``OTEL_EXPORTER_OTLP_ENDPOINT`` (to which
+        The variables are ``OTEL_EXPORTER_OTLP_TRACES_ENDPOINT``, ``OTEL_EXPORTER_OTLP_ENDPOINT`` (to which
         ``/v1/traces`` is added), ``OTEL_EXPORTER_OTLP_HEADERS`` and ``OTEL_EXPORTER_OTLP_TRACES_HEADERS``.
 
         Raises:
-            ConfigError: there is no endpoint, or something is wrong with it.
+            ConfigError: the endpoint is missing or invalid.
         """
         base = environment.get("OTEL_EXPORTER_OTLP_ENDPOINT", "").rstrip("/")
         found = (
@@ -121,13 +121,13 @@ class ExportTarget:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportResult:
-    """What became of what was sent.
+    """Result of an export.
 
     Attributes:
-        spans, events: sent.
-        requests: that it took, without those tried again.
-        rejected: spans and events that the collector took no notice of, by its own account.
-        messages: what it said about that.
+        spans, events: number sent.
+        requests: number of requests, without retries.
+        rejected: number of spans and events that the collector reported as rejected.
+        messages: explanations of the collector.
     """
 
     spans: int = 0
@@ -138,7 +138,7 @@ class ExportResult:
 
 
 def parse_header(text: str) -> tuple[str, str]:
-    """``NAME=VALUE`` or ``NAME: VALUE`` as a header. Raises ConfigError, without the text."""
+    """Parse ``NAME=VALUE`` or ``NAME: VALUE`` as a header. Raises ConfigError, without the text."""
     name, sign, value = text.partition("=")
     if ":" in name or not sign:
         name, sign, value = text.partition(":")
@@ -148,7 +148,7 @@ def parse_header(text: str) -> tuple[str, str]:
 
 
 def send(target: ExportTarget, spans: Iterable[OtlpSpan]) -> ExportResult:
-    """Send spans and wait. See `send_async`; not to be called where an event loop runs."""
+    """Send spans and wait. See `send_async`; do not call it in a running event loop."""
     return asyncio.run(send_async(target, spans))
 
 
@@ -156,8 +156,8 @@ async def send_async(target: ExportTarget, spans: Iterable[OtlpSpan]) -> ExportR
     """Send spans in batches, one after the other.
 
     Raises:
-        BackendError: the collector refused a batch; what was sent before it has arrived.
-        DeadlineExceeded, RetriesExhausted: it could not be reached, or not in time.
+        BackendError: the collector refused a batch; earlier batches have arrived.
+        DeadlineExceeded, RetriesExhausted: the collector did not answer, or not in time.
         MissingExtra: the extra ``otel`` is not installed.
     """
     async with SpanSender(target) as sender:
@@ -198,7 +198,7 @@ class SpanSender:
 
 
 class _BatchSender:
-    """Sends one batch, as often as it takes and may."""
+    """Sender of one batch, with retries."""
 
     def __init__(self, client: httpx2.AsyncClient, target: ExportTarget) -> None:
         self._client, self._target = client, target
@@ -216,7 +216,7 @@ class _BatchSender:
     async def send(
         self, signal: otlp_encoding.Signal, url: str, batch: Sequence[otlp_encoding.JsonData]
     ) -> otlp_encoding.CollectorResponse:
-        """Send a batch. Ids make it harmless to send it twice."""
+        """Send a batch. Sending it twice is harmless, because the ids are stable."""
         target = self._target
         data = otlp_encoding.build_request_data(signal, batch, service=target.service_name)
         body, headers = _compress(otlp_encoding.encode_request(signal, data, target.encoding))
@@ -260,7 +260,7 @@ def _create_client(target: ExportTarget) -> httpx2.AsyncClient:
 
 
 async def _read_body(response: httpx2.Response) -> bytes:
-    """The body of an answer, no more of it than an answer of the protocol may need."""
+    """Return the body of a response, or nothing if it is larger than the protocol requires."""
     body = b""
     async for chunk in response.aiter_raw():
         body += chunk
@@ -288,14 +288,14 @@ def _to_error(response: httpx2.Response) -> BackendError:
 
 
 def _compress(body: bytes) -> tuple[bytes, dict[str, str]]:
-    """The body, compressed where that pays."""
+    """Return the body, compressed if it is large enough."""
     if len(body) < _MIN_COMPRESSED_BYTES:
         return body, {}
     return gzip.compress(body, 6, mtime=0), {"content-encoding": "gzip"}
 
 
 def _split_batches(records: Iterable[otlp_encoding.JsonData]) -> Iterator[list[otlp_encoding.JsonData]]:
-    """Records in groups that collectors take: not too many, and not too large."""
+    """Yield records in batches of limited count and size."""
     held: list[otlp_encoding.JsonData] = []
     size = 0
     for record in records:
@@ -321,7 +321,7 @@ def _add_response(found: ExportResult, answer: otlp_encoding.CollectorResponse) 
 
 
 def _normalize_endpoint(url: str) -> str:
-    """An address of a collector, whole. Raises ConfigError, with nothing of a password in it."""
+    """Return the complete URL of a collector. Raises ConfigError, without any password."""
     try:
         parts = urlsplit(url)
         host, _ = parts.hostname, parts.port
@@ -331,10 +331,12 @@ def _normalize_endpoint(url: str) -> str:
         raise ConfigError("the collector's address is none; write http://HOST:PORT/v1/traces")
     if parts.username is not None or parts.password is not None:
         raise ConfigError("the collector's address holds a user or password; give them with --header")
-    return parts._replace(path=_TRACES_PATH).geturl() if parts.path in ("", "/") else url
+    if parts.path not in ("", "/"):
+        return url
+    return urlunsplit((parts.scheme, parts.netloc, _TRACES_PATH, parts.query, parts.fragment))
 
 
 def parse_header_list(text: str) -> dict[str, str]:
-    """Headers as OpenTelemetry's variables list them: ``k1=v1,k2=v2``, values percent-encoded."""
+    """Parse headers of OpenTelemetry's variables: ``k1=v1,k2=v2``, values percent-encoded."""
     pairs = (one.partition("=") for one in text.split(",") if one.strip())
     return {unquote(name.strip()): unquote(value.strip()) for name, sign, value in pairs if sign}
