@@ -18,10 +18,10 @@ class NoReplica(BackendError):
 
     def __init__(self, *, is_drained: bool = False) -> None:
         self.is_drained = is_drained
-        why = "every replica that serves this is drained"
+        reason = "every replica that serves this is drained"
         if not is_drained:
-            why = "no replica serves this model over this API"
-        super().__init__(why, status=404, stage="unsent")
+            reason = "no replica serves this model over this API"
+        super().__init__(reason, status=404, stage="unsent")
 
 
 class AttemptContext:

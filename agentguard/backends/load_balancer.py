@@ -137,15 +137,15 @@ class LoadBalancer:
 
     def set_replicas(self, replicas: Iterable[Replica]) -> None:
         """Replace the replicas, in this order; remaining replicas keep their records."""
-        new = {replica.name: replica for replica in replicas}
+        new_replicas = {replica.name: replica for replica in replicas}
         for name in [*self.replicas]:
-            if new.get(name) is not self.replicas[name]:
+            if new_replicas.get(name) is not self.replicas[name]:
                 self.outlier_detector.remove(name)
-        for name in new:
+        for name in new_replicas:
             self.outlier_detector.add(name)
-        self.replicas = new
-        self._known_models = frozenset(model for one in new.values() for model in one.options.models)
-        self.has_resumable_replica = any(one.options.resumable for one in new.values())
+        self.replicas = new_replicas
+        self._known_models = frozenset(model for one in new_replicas.values() for model in one.options.models)
+        self.has_resumable_replica = any(one.options.resumable for one in new_replicas.values())
         self.invalidate()
 
     def invalidate(self) -> None:
@@ -171,11 +171,11 @@ class LoadBalancer:
         """Send a request to the chosen replica; choose again if the replica rejects it locally."""
         request, hedge, now = context.request, context.running_count > 0, self._runtime.clock.now
         skipped: Tier = ()
-        refused: ResilienceError | None = None
+        rejection: ResilienceError | None = None
         context.running_count += 1
         try:
             while True:
-                replica = self._select_replica(context, skipped, refused, is_hedge=hedge)
+                replica = self._select_replica(context, skipped, rejection, is_hedge=hedge)
                 request.tried_replicas.append(replica.name)
                 context.attempts += 1
                 context.is_hedged = context.is_hedged or hedge
@@ -189,7 +189,7 @@ class LoadBalancer:
                         if isinstance(error, BackendError):
                             self._apply_retry_after(replica, context, error)
                         raise
-                    refused, skipped = (
+                    rejection, skipped = (
                         error,
                         (*skipped, replica),
                     )  # rejected by the replica's strategies: nothing was sent
@@ -227,9 +227,9 @@ class LoadBalancer:
 
         The request need not wait if another replica is available.
         """
-        asked = error.retry_after_s
-        if error.status in OVERLOAD_STATUSES and asked is not None and asked > 0:
-            replica.cooldown_until = self._runtime.clock.now() + min(asked, MAX_COOLDOWN_S)
+        retry_after_s = error.retry_after_s
+        if error.status in OVERLOAD_STATUSES and retry_after_s is not None and retry_after_s > 0:
+            replica.cooldown_until = self._runtime.clock.now() + min(retry_after_s, MAX_COOLDOWN_S)
             self.invalidate()
             if self._find_untried(self._get_candidates(context.request), context, ()):
                 error.retry_after_s = None
@@ -244,37 +244,39 @@ class LoadBalancer:
                 raise Overloaded("no other replica has the response that the request continues")
             if holder is not None and available((holder,), context, skipped) and not holder.is_corrupt:
                 return holder
-        offer = self._get_candidates(request)
-        if offer.is_panic:
+        candidate_set = self._get_candidates(request)
+        if candidate_set.is_panic:
             context.is_panic = True
         if not request.tried_replicas and not skipped and not context.is_resumption:
-            replica = self.policy.choose(request, offer.tiers[0])
+            replica = self.policy.choose(request, candidate_set.tiers[0])
             if replica.is_ready:
                 return replica
-        found = self._find_untried(offer, context, skipped)
-        if not found and not is_hedge:
-            found = self._find_any(offer, context, skipped)
-        if found:
-            return self.policy.choose(request, found)
-        raise rejection or unavailable_error(offer, is_hedge=is_hedge)
+        candidates = self._find_untried(candidate_set, context, skipped)
+        if not candidates and not is_hedge:
+            candidates = self._find_any(candidate_set, context, skipped)
+        if candidates:
+            return self.policy.choose(request, candidates)
+        raise rejection or unavailable_error(candidate_set, is_hedge=is_hedge)
 
     def _find_untried(
         self, candidates: CandidateSet, context: AttemptContext, skipped: Tier
     ) -> list[Replica]:
         """Return the available, untried replicas of the lowest tier that has one."""
-        tried = context.request.tried_replicas
+        tried_names = context.request.tried_replicas
         for tier in candidates.tiers:
-            found = [one for one in available(tier, context, skipped) if one.name not in tried]
-            if found:
-                return found
+            untried = [
+                replica for replica in available(tier, context, skipped) if replica.name not in tried_names
+            ]
+            if untried:
+                return untried
         return []
 
     def _find_any(self, candidates: CandidateSet, context: AttemptContext, skipped: Tier) -> list[Replica]:
         """Return the available replicas of the lowest tier that has one; replicas in cooldown come last."""
         for tier in (*candidates.tiers, candidates.cooling_down):
-            found = available(tier, context, skipped)
-            if found:
-                return found
+            usable = available(tier, context, skipped)
+            if usable:
+                return usable
         return []
 
     def _get_candidates(self, request: BackendRequest) -> CandidateSet:
@@ -295,10 +297,13 @@ class LoadBalancer:
         now = self._runtime.clock.now()
         self.outlier_detector.list_healthy_hosts()
         self._seen_change_count = self.outlier_detector.change_count
-        later = [
-            at for one in self.replicas.values() for at in (one.cooldown_until, one.hinted_until) if at > now
+        pending_changes = [
+            at
+            for replica in self.replicas.values()
+            for at in (replica.cooldown_until, replica.hinted_until)
+            if at > now
         ]
-        self._refresh_at = min([self.outlier_detector.next_change_at, *later])
+        self._refresh_at = min([self.outlier_detector.next_change_at, *pending_changes])
         self._candidates = {}
 
     def _build_candidates(self, key: tuple[str, str]) -> CandidateSet:

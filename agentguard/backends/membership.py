@@ -50,23 +50,27 @@ class PoolMembership:
         Raises:
             ConfigError: a replica cannot be created; nothing has changed.
         """
-        before, old = self._options, dict(self._load_balancer.replicas)
-        made = {
+        old_options, old_replicas = self._options, dict(self._load_balancer.replicas)
+        replicas = {
             one.name: self._find_reusable(one) or self._build_replica(one, options)
             for one in options.replicas
         }
         self._options = options
         strategies = pipeline_config.select_replica_strategies(options.pipeline)
-        afresh = strategies != pipeline_config.select_replica_strategies(before.pipeline)
+        has_new_strategies = strategies != pipeline_config.select_replica_strategies(old_options.pipeline)
         for one in options.replicas:
-            replica = made[one.name]
+            replica = replicas[one.name]
             replica.update_options(one)
-            if afresh and old.get(one.name) is replica:
+            if has_new_strategies and old_replicas.get(one.name) is replica:
                 replica.set_strategies(strategies)
-        self._load_balancer.set_replicas(made.values())
-        gone = [replica for name, replica in old.items() if made.get(name) is not replica]
-        new = [replica for name, replica in made.items() if old.get(name) is not replica]
-        await self._update_health_checks(options, before, new, gone)
+        self._load_balancer.set_replicas(replicas.values())
+        removed_replicas = [
+            replica for name, replica in old_replicas.items() if replicas.get(name) is not replica
+        ]
+        new_replicas = [
+            replica for name, replica in replicas.items() if old_replicas.get(name) is not replica
+        ]
+        await self._update_health_checks(options, old_options, new_replicas, removed_replicas)
 
     async def add(self, options: ReplicaOptions) -> None:
         """Add a replica. Raises ConfigError if its name is taken or it cannot be created."""

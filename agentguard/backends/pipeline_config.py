@@ -91,36 +91,36 @@ def check_pipeline(strategies: tuple[ResilienceStrategy, ...], path: str = "pipe
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from None
     names = [strategy.name for strategy in strategies]
-    at = {kind.name for kind in REPLICA_STRATEGIES}
-    first = next((n for n, name in enumerate(names) if name in at), len(names))
-    late = [name for name in names[first:] if name not in at]
-    if late:
+    replica_strategies = {kind.name for kind in REPLICA_STRATEGIES}
+    first = next((n for n, name in enumerate(names) if name in replica_strategies), len(names))
+    misplaced_names = [name for name in names[first:] if name not in replica_strategies]
+    if misplaced_names:
         raise ConfigError(
-            f"{path}: {', '.join(late)} must precede {names[first]}, which applies at each replica"
+            f"{path}: {', '.join(misplaced_names)} must precede {names[first]}, which applies at each replica"
         )
 
 
 def select_pool_strategies(strategies: Iterable[ResilienceStrategy]) -> tuple[ResilienceStrategy, ...]:
     """Return the strategies around the load balancer."""
-    at = {kind.name for kind in REPLICA_STRATEGIES}
-    return tuple(strategy for strategy in strategies if strategy.name not in at)
+    replica_strategies = {kind.name for kind in REPLICA_STRATEGIES}
+    return tuple(strategy for strategy in strategies if strategy.name not in replica_strategies)
 
 
 def select_replica_strategies(strategies: Iterable[ResilienceStrategy]) -> tuple[ResilienceStrategy, ...]:
     """Return the strategies at each replica."""
-    at = {kind.name for kind in REPLICA_STRATEGIES}
-    return tuple(strategy for strategy in strategies if strategy.name in at)
+    replica_strategies = {kind.name for kind in REPLICA_STRATEGIES}
+    return tuple(strategy for strategy in strategies if strategy.name in replica_strategies)
 
 
 def _apply_changes(changes: Mapping[object, object], path: str) -> tuple[ResilienceStrategy, ...]:
     for name in changes:
         _find_strategy_type(name, path)
-    kept: list[ResilienceStrategy] = []
+    strategies: list[ResilienceStrategy] = []
     for strategy in build_default_strategies():
         change = changes.get(strategy.name)
         if not is_disabled(change):
-            kept.append(parse_options(strategy, change, f"{path}.{strategy.name}"))
-    return tuple(kept)
+            strategies.append(parse_options(strategy, change, f"{path}.{strategy.name}"))
+    return tuple(strategies)
 
 
 def _parse_item(item: object, path: str) -> ResilienceStrategy:

@@ -73,14 +73,14 @@ class Pool:
     ) -> None:
         self.options = options
         self._rng = rng or random.Random()  # noqa: S311
-        hinting = None if hints is None else HintBridge(hints)
-        told = observers if hinting is None else (*observers, hinting.observe)
-        self._runtime = Runtime(clock=clock, rng=self._rng, observers=Observers(told))
+        hint_bridge = None if hints is None else HintBridge(hints)
+        all_observers = observers if hint_bridge is None else (*observers, hint_bridge.observe)
+        self._runtime = Runtime(clock=clock, rng=self._rng, observers=Observers(all_observers))
         self._load_balancer = LoadBalancer(
             options.load_balancing.build(self._rng), options.outlier, self._runtime
         )
-        if hinting is not None:
-            hinting.subscribe(self._load_balancer, clock)
+        if hint_bridge is not None:
+            hint_bridge.subscribe(self._load_balancer, clock)
         self._membership = PoolMembership(
             options, self._load_balancer, self._runtime, connect or http_backend_factory(options.http)
         )

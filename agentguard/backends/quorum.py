@@ -85,8 +85,8 @@ class QuorumReader:
         single = replace(request, quorum_size=1)
         count = 1 if options is None else min(request.quorum_size, options.max_replicas, replicas)
         if options is None or count < 2 or self.running_count >= options.max_concurrent:
-            why = "off" if options is None else "one replica" if count < 2 else "busy"
-            return add_notes(await self._send_single(single, deadline), (("not_voted", why),))
+            reason = "off" if options is None else "one replica" if count < 2 else "busy"
+            return add_notes(await self._send_single(single, deadline), (("not_voted", reason),))
         self.running_count += 1
         try:
             return await self._run_vote(single, deadline, count)
@@ -96,25 +96,31 @@ class QuorumReader:
     async def _run_vote(self, request: BackendRequest, deadline: Deadline, count: int) -> Ballot:
         # The tasks share the list of tried replicas, so that each asks another replica.
         tasks = [asyncio.create_task(self._collect_ballot(request, deadline)) for _ in range(count)]
-        waiting = set(tasks)
+        pending_tasks = set(tasks)
         ballots: list[Ballot] = []
         tally: Counter[bytes] = Counter()
         try:
-            while waiting:
-                done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-                for task in (one for one in tasks if one in done and one.exception() is None):
+            while pending_tasks:
+                finished_tasks, pending_tasks = await asyncio.wait(
+                    pending_tasks, return_when=asyncio.FIRST_COMPLETED
+                )
+                for task in (
+                    finished_task
+                    for finished_task in tasks
+                    if finished_task in finished_tasks and finished_task.exception() is None
+                ):
                     ballot = task.result()
                     ballots.append(ballot)
-                    what = _canonicalize(request, ballot)
-                    tally[what] += 1
-                    if tally[what] * 2 > count:
-                        return add_notes(ballot, (("voted", f"{tally[what]}/{count}"),))
+                    canonical_answer = _canonicalize(request, ballot)
+                    tally[canonical_answer] += 1
+                    if tally[canonical_answer] * 2 > count:
+                        return add_notes(ballot, (("voted", f"{tally[canonical_answer]}/{count}"),))
         finally:
-            await _cancel_tasks(waiting)
+            await _cancel_tasks(pending_tasks)
         if not ballots:
             raise tasks[0].exception() or BackendError("no replica answered")
-        most = max(tally.values())
-        return add_notes(ballots[0], (("voted", f"{most}/{count}"), ("no_majority", "1")))
+        max_votes = max(tally.values())
+        return add_notes(ballots[0], (("voted", f"{max_votes}/{count}"), ("no_majority", "1")))
 
     async def _collect_ballot(self, request: BackendRequest, deadline: Deadline) -> Ballot:
         """Return one replica's complete answer. Raises the errors of ``send_single``."""

@@ -75,14 +75,14 @@ class Replica:
 
     def set_strategies(self, strategies: Iterable[ResilienceStrategy]) -> None:
         """Replace the strategies, with a fresh state; running calls keep their strategies."""
-        own = tuple(
+        own_strategies = tuple(
             replace(s, target=self.name) if isinstance(s, CircuitBreakerOptions) else s for s in strategies
         )
         runtime = self._runtime
-        pipeline = Pipeline.from_runtime(own, runtime)
-        bound = pipeline.bind(self._send_to_backend)
-        self.send = bound.send
-        breaker = bound.bound_strategies.get(CircuitBreakerOptions.name)
+        pipeline = Pipeline.from_runtime(own_strategies, runtime)
+        bound_pipeline = pipeline.bind(self._send_to_backend)
+        self.send = bound_pipeline.send
+        breaker = bound_pipeline.bound_strategies.get(CircuitBreakerOptions.name)
         self.breaker = breaker if isinstance(breaker, CircuitBreaker) else None
 
     def update_options(self, options: ReplicaOptions) -> None:
@@ -92,8 +92,8 @@ class Replica:
     @property
     def is_ready(self) -> bool:
         """Return whether circuit breaker and concurrency limit admit one more request now."""
-        most = self.options.max_concurrent
-        if most is not None and self.inflight >= most:
+        max_concurrent = self.options.max_concurrent
+        if max_concurrent is not None and self.inflight >= max_concurrent:
             return False
         breaker = self.breaker
         return breaker is None or breaker.state is CircuitState.CLOSED or breaker.is_ready
@@ -138,12 +138,14 @@ class Replica:
         """Send the request with this endpoint's model name. Raises BackendError for a malformed answer."""
         models = self.options.models
         if models and request.model:
-            served = models.get(request.model) or models.get(ANY_MODEL) or ANY_MODEL
-            if served not in (ANY_MODEL, request.model):
-                request = replace(request, body=replace_fields(request.body, {"model": served}), model=served)
+            served_model = models.get(request.model) or models.get(ANY_MODEL) or ANY_MODEL
+            if served_model not in (ANY_MODEL, request.model):
+                request = replace(
+                    request, body=replace_fields(request.body, {"model": served_model}), model=served_model
+                )
         answer = await self.backend.send(request, deadline)
         if type(answer) is Response and answer.status == 200 and request.api is not None:
-            wrong = request.api.find_body_error(answer.body, request.body)
-            if wrong is not None:
-                raise BackendError(f"the answer is not what it should be: {wrong}", stage="sent")
+            body_error = request.api.find_body_error(answer.body, request.body)
+            if body_error is not None:
+                raise BackendError(f"the answer is not what it should be: {body_error}", stage="sent")
         return answer

@@ -19,14 +19,16 @@ from agentguard.resilience.retry import Retrier
 def describe_backends(options: BackendsOptions) -> list[str]:
     """Describe the path of a request, outermost first: one line per strategy and per replica."""
     replicas = options.replicas
-    over, at = (
+    pool_strategies, replica_strategies = (
         pipeline_config.select_pool_strategies(options.pipeline),
         pipeline_config.select_replica_strategies(options.pipeline),
     )
-    lines = [strategy.describe() for strategy in over]
+    lines = [strategy.describe() for strategy in pool_strategies]
     lines.append(f"choice of {len(replicas)} replicas: {options.load_balancing.describe()}")
-    numbered = [f"{n}. {line}" for n, line in enumerate([*lines, *(one.describe() for one in at)], 1)]
-    numbered.insert(len(lines), "   at each replica:") if at else None
+    numbered = [
+        f"{n}. {line}" for n, line in enumerate([*lines, *(one.describe() for one in replica_strategies)], 1)
+    ]
+    numbered.insert(len(lines), "   at each replica:") if replica_strategies else None
     return [*numbered, *_describe_services(options), *(_describe_replica(one) for one in replicas)]
 
 
@@ -43,7 +45,10 @@ def _describe_services(options: BackendsOptions) -> list[str]:
 
 
 def _describe_replica(replica: ReplicaOptions) -> str:
-    models = ",".join(asked if asked == name else f"{asked}={name}" for asked, name in replica.models.items())
+    models = ",".join(
+        requested_model if requested_model == served_model else f"{requested_model}={served_model}"
+        for requested_model, served_model in replica.models.items()
+    )
     facts = {
         "priority": replica.priority,
         "weight": f"{replica.weight:g}",
@@ -53,7 +58,7 @@ def _describe_replica(replica: ReplicaOptions) -> str:
         "max_concurrent": replica.max_concurrent or "unlimited",
     }
     return f"replica {replica.name} {replica.url} " + " ".join(
-        f"{name}={fact}" for name, fact in facts.items()
+        f"{served_model}={fact}" for served_model, fact in facts.items()
     )
 
 
@@ -89,23 +94,23 @@ def build_replica_status(replica: Replica, host: HostState | None, now: float) -
 
 def build_strategy_status(bound_strategies: dict[str, BoundStrategy]) -> dict[str, Any]:
     """Return the state of the pool strategies: budgets, limit, queue."""
-    found: dict[str, Any] = {}
+    status: dict[str, Any] = {}
     retrier, hedger, shedder = (
         bound_strategies.get(Retry.name),
         bound_strategies.get(Hedge.name),
         bound_strategies.get(LoadShedding.name),
     )
     if isinstance(retrier, Retrier):
-        found["retry"] = {"tokens": round(retrier.budget.tokens, 3)}
+        status["retry"] = {"tokens": round(retrier.budget.tokens, 3)}
     if isinstance(hedger, Hedger):
-        found["hedge"] = {"tokens": round(hedger.budget.tokens, 3), "delay_s": hedger.delay}
+        status["hedge"] = {"tokens": round(hedger.budget.tokens, 3), "delay_s": hedger.delay}
     if isinstance(shedder, LoadShedder):
-        found["load_shedding"] = {
+        status["load_shedding"] = {
             "limit": int(shedder.limit.value),
             "running": shedder.inflight,
             "waiting": shedder.queue_length,
         }
-    return found
+    return status
 
 
 def build_replica_statuses(

@@ -47,8 +47,8 @@ def _load_formats() -> dict[str, ApiFormat]:
     from agentguard.model_api.openai_embeddings import EMBEDDINGS
     from agentguard.model_api.openai_responses import RESPONSES
 
-    found: tuple[ApiFormat, ...] = (CHAT, COMPLETIONS, EMBEDDINGS, RESPONSES, MESSAGES)
-    return {api.name: api for api in found}
+    formats: tuple[ApiFormat, ...] = (CHAT, COMPLETIONS, EMBEDDINGS, RESPONSES, MESSAGES)
+    return {api.name: api for api in formats}
 
 
 API_FORMATS: Final[Mapping[str, ApiFormat]] = MappingProxyType(_load_formats())

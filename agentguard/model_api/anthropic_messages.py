@@ -47,22 +47,22 @@ class AnthropicMessagesFormat(TypedEventsFormat):
     def find_body_error(self, body: bytes, request_body: bytes = b"") -> str | None:
         """Return an error, or None for a valid message, which may be empty."""
         del request_body
-        found = _decode_body(body)
-        if not isinstance(found, str) and found.type == "message":
+        message = _decode_body(body)
+        if not isinstance(message, str) and message.type == "message":
             return None
-        reason = found if isinstance(found, str) else "its type is another"
+        reason = message if isinstance(message, str) else "its type is another"
         return find_error(body) or f"it is not an answer of the messages API: {reason}"
 
 
 def _has_content(data: bytes) -> bool:
-    found = _decode_event(data)
-    if isinstance(found, str):
+    event = _decode_event(data)
+    if isinstance(event, str):
         return False
-    if found.type == "content_block_start":
-        return found.content_block is not None and found.content_block.type not in ("", "text", "thinking")
-    if found.type == "content_block_delta":  # non-empty texts and inputs were found in the bytes
-        return found.delta is not None and found.delta.type == "citations_delta"
-    return found.type == "message_stop"
+    if event.type == "content_block_start":
+        return event.content_block is not None and event.content_block.type not in ("", "text", "thinking")
+    if event.type == "content_block_delta":  # non-empty texts and inputs were found in the bytes
+        return event.delta is not None and event.delta.type == "citations_delta"
+    return event.type == "message_stop"
 
 
 MESSAGES: Final = AnthropicMessagesFormat()

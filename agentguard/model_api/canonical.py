@@ -35,8 +35,8 @@ def canonical_stream(api: str, chunks: bytes) -> bytes:
 
 def parse_payloads(chunks: bytes) -> list[Any]:
     """Return the JSON of each event with data. Raises ValueError if the data of an event is not JSON."""
-    found = (extract_data(event) for event in split_events(chunks))
-    return [orjson.loads(data) for data in found if data is not None and data != b"[DONE]"]
+    payloads = (extract_data(event) for event in split_events(chunks))
+    return [orjson.loads(data) for data in payloads if data is not None and data != b"[DONE]"]
 
 
 def _canonical_chat(answer: Any) -> Any:
@@ -57,27 +57,27 @@ def _canonical_completions(answer: Any) -> Any:
 
 
 def _canonical_messages(answer: Any) -> Any:
-    found: list[Any] = []
+    parts: list[Any] = []
     for block in answer["content"]:
         if block["type"] == "text":
-            found.append(["text", _normalize_text(block["text"])])
+            parts.append(["text", _normalize_text(block["text"])])
         elif block["type"] == "tool_use":
-            found.append(["tool", block["name"], block["input"]])
-    return found
+            parts.append(["tool", block["name"], block["input"]])
+    return parts
 
 
 def _canonical_responses(answer: Any) -> Any:
-    found: list[Any] = []
+    parts: list[Any] = []
     for item in answer["output"]:
         if item["type"] == "message":
-            found += [
+            parts += [
                 ["text", _normalize_text(part.get("text") or part.get("refusal"))] for part in item["content"]
             ]
         elif item["type"].endswith("_call"):
-            found.append(
+            parts.append(
                 ["tool", item.get("name"), _parse_arguments(item.get("arguments", item.get("input")))]
             )
-    return found
+    return parts
 
 
 def _canonical_other(answer: Any) -> Any:
@@ -99,8 +99,8 @@ def _parse_arguments(arguments: Any) -> Any:
 
 
 def _choice_index(choice: Any) -> int:
-    found: int = choice.get("index", 0)
-    return found
+    index: int = choice.get("index", 0)
+    return index
 
 
 def _join_chat(chunks: list[Any]) -> Any:
@@ -158,8 +158,8 @@ def _join_messages(chunks: list[Any]) -> Any:
 
 
 def _join_responses(chunks: list[Any]) -> Any:
-    found = [chunk["response"] for chunk in chunks if "response" in chunk]
-    return found[-1]  # the complete one; an IndexError is handled like any missing field
+    responses = [chunk["response"] for chunk in chunks if "response" in chunk]
+    return responses[-1]  # the complete one; an IndexError is handled like any missing field
 
 
 _CANONICALIZERS = {

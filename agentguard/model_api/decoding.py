@@ -64,8 +64,8 @@ def format_error(error: Any) -> str:
 
 def find_error(body: bytes) -> str | None:
     """Return a clause for the error that a body contains in place of an answer, or None."""
-    found = _decode_error(body)
-    return None if isinstance(found, str) or found.error is None else format_error(found.error)
+    envelope = _decode_error(body)
+    return None if isinstance(envelope, str) or envelope.error is None else format_error(envelope.error)
 
 
 def iterate_payloads(chunk: bytes) -> Iterator[bytes]:
@@ -78,11 +78,11 @@ def iterate_payloads(chunk: bytes) -> Iterator[bytes]:
 
 def find_last_payload(chunk: bytes, *, skip: bytes = b"") -> bytes | None:
     """Return the data of the last event with data other than ``skip``."""
-    found = None
+    payload = None
     for data in iterate_payloads(chunk):
         if data != skip:
-            found = data
-    return found
+            payload = data
+    return payload
 
 
 def has_invalid_line(event: bytes) -> bool:

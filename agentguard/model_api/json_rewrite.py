@@ -31,10 +31,10 @@ def parse_fields(body: bytes) -> dict[str, Any]:
     if _FIELDS is None:
         raise MissingExtra("msgspec", "serve")
     try:
-        found: dict[str, Any] = _FIELDS.decode(body)
+        fields: dict[str, Any] = _FIELDS.decode(body)
     except (msgspec.DecodeError, RecursionError):
         raise BackendError("the request's body is not a JSON object", status=400, stage="unsent") from None
-    return found
+    return fields
 
 
 def decode_value(raw: Any) -> Any:
@@ -55,9 +55,9 @@ def append_item(raw: Any, item: bytes) -> Any:
 
 def replace_fields(body: bytes, changes: Mapping[str, Any], *, removed: tuple[str, ...] = ()) -> bytes:
     """Return a body with some outermost fields replaced or removed. Raises the errors of `parse_fields`."""
-    found = parse_fields(body)
+    fields = parse_fields(body)
     for name in removed:
-        found.pop(name, None)
-    found.update(changes)
-    encoded: bytes = _ENCODER.encode(found)
+        fields.pop(name, None)
+    fields.update(changes)
+    encoded: bytes = _ENCODER.encode(fields)
     return encoded

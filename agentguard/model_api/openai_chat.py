@@ -91,20 +91,20 @@ class ChoicesFormat:
         return None
 
     def _find_event_error(self, data: bytes) -> str | None:
-        found = _decode_chunk(data)
-        if isinstance(found, str):
-            return f"an event is not a {self.name} chunk: {found}"
-        if found.error is not None:
-            return format_error(found.error)
-        return f"an event is not a {self.name} chunk: it has no choices" if found.choices is None else None
+        chunk = _decode_chunk(data)
+        if isinstance(chunk, str):
+            return f"an event is not a {self.name} chunk: {chunk}"
+        if chunk.error is not None:
+            return format_error(chunk.error)
+        return f"an event is not a {self.name} chunk: it has no choices" if chunk.choices is None else None
 
     def find_body_error(self, body: bytes, request_body: bytes = b"") -> str | None:
         """Return an error, also for an answer without choices, or None for a valid answer."""
         del request_body
-        found = self._decode_body(body)
-        if not isinstance(found, str):
-            return format_error(found.error) if found.error is not None else None
-        return find_error(body) or f"it is not an answer of the {self.name} API: {found}"
+        answer = self._decode_body(body)
+        if not isinstance(answer, str):
+            return format_error(answer.error) if answer.error is not None else None
+        return find_error(body) or f"it is not an answer of the {self.name} API: {answer}"
 
 
 def _is_plain(chunk: bytes) -> bool:
@@ -115,16 +115,16 @@ def _is_plain(chunk: bytes) -> bool:
         if not chunk.isascii():
             chunk.decode()
         if chunk.startswith(b"data: {") and chunk.find(b"\n") == len(chunk) - 2:  # one event
-            found = _decode_fast(chunk[6:])  # only white space follows it
-            return found.error is None and found.choices is not None
+            payload = _decode_fast(chunk[6:])  # only white space follows it
+            return payload.error is None and payload.choices is not None
         for event in chunk.split(b"\n\n"):
             data = event[6:]
             if event[:6] != b"data: " or b"\n" in data:
                 if event:
                     return False
             elif data != DONE:
-                found = _decode_fast(data)
-                if found.error is not None or found.choices is None:
+                payload = _decode_fast(data)
+                if payload.error is not None or payload.choices is None:
                     return False
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return False
@@ -134,14 +134,14 @@ def _is_plain(chunk: bytes) -> bool:
 def _has_content(data: bytes) -> bool:
     if data == DONE:  # the end marker alone is not content
         return False
-    found = _decode_open_chunk(data)
-    if isinstance(found, str) or found.choices is None:
+    chunk = _decode_open_chunk(data)
+    if isinstance(chunk, str) or chunk.choices is None:
         return False
-    if not found.choices:
-        return bool(found.usage)
+    if not chunk.choices:
+        return bool(chunk.usage)
     return any(
         bool(choice.get("finish_reason")) or _has_text(choice.get("delta")) or bool(choice.get("text"))
-        for choice in found.choices
+        for choice in chunk.choices
     )
 
 

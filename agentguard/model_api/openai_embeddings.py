@@ -49,17 +49,17 @@ class EmbeddingsFormat:
         An answer without vectors is valid for a request without input: otherwise a client could make a
         replica look broken.
         """
-        found = _decode_body(body)
-        if not isinstance(found, str):
-            if not found.data and isinstance(_decode_empty_input(request_body), str):
+        answer = _decode_body(body)
+        if not isinstance(answer, str):
+            if not answer.data and isinstance(_decode_empty_input(request_body), str):
                 return find_error(body) or "it is not an answer of the embeddings API: there are no vectors"
-            odd = any(bytes(one.embedding)[:1] not in (b"[", b'"') for one in found.data)
+            has_invalid_vector = any(bytes(item.embedding)[:1] not in (b"[", b'"') for item in answer.data)
             return (
                 "it is not an answer of the embeddings API: a vector is not a list of numbers"
-                if odd
+                if has_invalid_vector
                 else None
             )
-        return find_error(body) or f"it is not an answer of the embeddings API: {found}"
+        return find_error(body) or f"it is not an answer of the embeddings API: {answer}"
 
 
 EMBEDDINGS: Final = EmbeddingsFormat()

@@ -67,27 +67,27 @@ class ResponsesFormat(TypedEventsFormat):
     def find_body_error(self, body: bytes, request_body: bytes = b"") -> str | None:
         """Return an error, or None for a valid response. A queued response may still lack output."""
         del request_body
-        found = _decode_body(body)
-        if isinstance(found, str):
-            return find_error(body) or f"it is not an answer of the responses API: {found}"
-        if found.status == "failed" and found.error is not None:
-            code = found.error.get("code") if isinstance(found.error, dict) else None
+        answer = _decode_body(body)
+        if isinstance(answer, str):
+            return find_error(body) or f"it is not an answer of the responses API: {answer}"
+        if answer.status == "failed" and answer.error is not None:
+            code = answer.error.get("code") if isinstance(answer.error, dict) else None
             if isinstance(code, str) and code in _SERVER_ERROR_CODES:
-                return format_error(found.error)
-        empty = found.status == "completed" and not found.output
-        return "it is not an answer of the responses API: its output is empty" if empty else None
+                return format_error(answer.error)
+        is_empty = answer.status == "completed" and not answer.output
+        return "it is not an answer of the responses API: its output is empty" if is_empty else None
 
 
 def _has_content(data: bytes) -> bool:
     if data == DONE:
         return False
-    found = decode_event_head(data)
-    if isinstance(found, str) or not found.type.startswith("response."):
+    event = decode_event_head(data)
+    if isinstance(event, str) or not event.type.startswith("response."):
         return False
-    if found.type == "response.completed":  # without output, also before it, it is not an answer
-        inner = _decode_inner(bytes(found.response))
-        return isinstance(inner, str) or inner.output != []
-    return found.type not in _CONTENTLESS_EVENTS and not found.type.endswith(".delta")
+    if event.type == "response.completed":  # without output, also before it, it is not an answer
+        response = _decode_inner(bytes(event.response))
+        return isinstance(response, str) or response.output != []
+    return event.type not in _CONTENTLESS_EVENTS and not event.type.endswith(".delta")
 
 
 RESPONSES: Final = ResponsesFormat()

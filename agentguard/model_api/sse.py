@@ -44,11 +44,11 @@ class EventSplitter:
             self._tail = window[-3:]  # the longest incomplete event end is \r\n\r
             self.remainder_size += len(data)
             return b""
-        whole = b"".join([*self._pieces, data])
-        cut = len(whole) - len(window) + end
-        rest = whole[cut:]
+        buffered_data = b"".join([*self._pieces, data])
+        split_at = len(buffered_data) - len(window) + end
+        rest = buffered_data[split_at:]
         self._pieces, self._tail, self.remainder_size = [rest] if rest else [], rest[-3:], len(rest)
-        return whole[:cut]
+        return buffered_data[:split_at]
 
 
 def _find_last_event_end(data: bytes) -> int:
@@ -56,23 +56,23 @@ def _find_last_event_end(data: bytes) -> int:
     if b"\r" not in data:
         end = data.rfind(b"\n\n")
         return end + 2 if end >= 0 else 0
-    last = 0
-    for found in EVENT_END.finditer(data):
-        last = found.end()
-    return last
+    last_end = 0
+    for match in EVENT_END.finditer(data):
+        last_end = match.end()
+    return last_end
 
 
 def split_events(chunk: bytes) -> Iterator[bytes]:
     """Yield the events of a chunk, each with its blank line; an incomplete event comes last."""
     if b"\r" not in chunk:  # many times faster than the regular expression
-        *whole, rest = chunk.split(b"\n\n")
-        for event in whole:
+        *events, rest = chunk.split(b"\n\n")
+        for event in events:
             yield event + b"\n\n"
     else:
         begin = 0
-        for found in EVENT_END.finditer(chunk):
-            yield chunk[begin : found.end()]
-            begin = found.end()
+        for match in EVENT_END.finditer(chunk):
+            yield chunk[begin : match.end()]
+            begin = match.end()
         rest = chunk[begin:]
     if rest:
         yield rest
@@ -99,10 +99,10 @@ class EventReader:
 
     def feed(self, data: bytes) -> Iterable[bytes]:
         """Return the events that are complete now; with `remainder`, they equal the input."""
-        whole = self._splitter.feed(data)
-        if whole.find(b"\n\n") == len(whole) - 2 and b"\r" not in whole:
-            return (whole,)  # the common case: one event
-        return split_events(whole)
+        events = self._splitter.feed(data)
+        if events.find(b"\n\n") == len(events) - 2 and b"\r" not in events:
+            return (events,)  # the common case: one event
+        return split_events(events)
 
 
 def parse_event(event: bytes) -> dict[str, Any] | None:

@@ -47,8 +47,8 @@ class TypedEventsFormat:
         if not any(mark in chunk for mark in self._last_type_marks):
             return False
         data = find_last_payload(chunk, skip=DONE)
-        found = decode_event_head(data) if data is not None else ""
-        return not isinstance(found, str) and found.type in self._last_types
+        event = decode_event_head(data) if data is not None else ""
+        return not isinstance(event, str) and event.type in self._last_types
 
     def find_chunk_error(self, chunk: bytes) -> str | None:
         """Return a reason for the first event that is an error or not of this API, or None."""
@@ -61,14 +61,14 @@ class TypedEventsFormat:
         return None
 
     def _find_event_error(self, data: bytes) -> str | None:
-        found = decode_event_head(data)
-        if isinstance(found, str):
-            return f"an event is none of the {self.name} API: {found}"
-        if found.type == "error" or (not found.type and found.error is not None):
-            return format_error(found.error if found.error is not None else {"code": found.code})
-        if not found.type.startswith(self._prefix):
+        event = decode_event_head(data)
+        if isinstance(event, str):
+            return f"an event is none of the {self.name} API: {event}"
+        if event.type == "error" or (not event.type and event.error is not None):
+            return format_error(event.error if event.error is not None else {"code": event.code})
+        if not event.type.startswith(self._prefix):
             return f"an event is none of the {self.name} API: its type is unknown"
-        return self.find_failure(found)
+        return self.find_failure(event)
 
     def find_failure(self, event: EventHead) -> str | None:
         """Return an API-specific failure of an event; None by default."""

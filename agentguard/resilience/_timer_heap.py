@@ -41,11 +41,11 @@ class TimerHeap:
         self, loop: asyncio.AbstractEventLoop, seconds: float, callback: Callable[[], None]
     ) -> TimerEntry:
         """Call back after ``seconds``; ``loop`` must be the loop of this heap."""
-        when = loop.time() + seconds
-        timer: TimerEntry = [when, next(self._sequence), callback]
+        fires_at = loop.time() + seconds
+        timer: TimerEntry = [fires_at, next(self._sequence), callback]
         heappush(self._heap, timer)
-        if when < self._next_at:
-            self._arm(loop, when)
+        if fires_at < self._next_at:
+            self._arm(loop, fires_at)
         return timer
 
     def cancel(self, timer: TimerEntry) -> None:
@@ -93,11 +93,11 @@ _last_heap: tuple[Callable[[], asyncio.AbstractEventLoop | None], TimerHeap] | N
 def get_timer_heap(loop: asyncio.AbstractEventLoop) -> TimerHeap:
     """Return the heap of a loop; the last result is cached, since the loop rarely changes."""
     global _last_heap
-    last = _last_heap
-    if last is not None and last[0]() is loop:
-        return last[1]
-    found = _HEAPS.get(loop)
-    if found is None:
-        found = _HEAPS[loop] = TimerHeap(loop)
-    _last_heap = (weakref.ref(loop), found)
-    return found
+    last_heap = _last_heap
+    if last_heap is not None and last_heap[0]() is loop:
+        return last_heap[1]
+    heap = _HEAPS.get(loop)
+    if heap is None:
+        heap = _HEAPS[loop] = TimerHeap(loop)
+    _last_heap = (weakref.ref(loop), heap)
+    return heap

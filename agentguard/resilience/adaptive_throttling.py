@@ -53,12 +53,13 @@ class AdaptiveThrottler:
 
     def compute_rejection_probability(self) -> float:
         """Return the probability with which a request is rejected now."""
-        accepted, requests = self._window.get_counts()
+        accepted_count, request_count = self._window.get_counts()
         options = self._options
-        if requests < options.min_requests:
+        if request_count < options.min_requests:
             return 0.0
         return min(
-            options.max_rejection_probability, max(0.0, (requests - options.k * accepted) / (requests + 1))
+            options.max_rejection_probability,
+            max(0.0, (request_count - options.k * accepted_count) / (request_count + 1)),
         )
 
     async def send(self, request: Any, deadline: Deadline) -> Response:
@@ -83,6 +84,6 @@ class AdaptiveThrottler:
         return response
 
     def _record_result(self, error: BaseException | None, deadline: Deadline) -> None:
-        refused = is_overload(error, deadline)
-        if refused or classify_outcome(error, deadline) is not CallOutcome.IGNORED:
-            self._window.add(not refused)
+        is_refusal = is_overload(error, deadline)
+        if is_refusal or classify_outcome(error, deadline) is not CallOutcome.IGNORED:
+            self._window.add(not is_refusal)

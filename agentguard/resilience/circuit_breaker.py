@@ -105,11 +105,11 @@ class CircuitBreaker:
         """Return a permit for a call. Raises CircuitOpen with the seconds until a probe if it is rejected."""
         if self._state is CircuitState.CLOSED:
             return CallPermit(self, self._generation, is_probe=False)
-        left = self.remaining_break_s
-        if self._state is CircuitState.OPEN and left <= 0:
+        remaining_s = self.remaining_break_s
+        if self._state is CircuitState.OPEN and remaining_s <= 0:
             self._transition(CircuitState.HALF_OPEN)
         if self._state is CircuitState.OPEN or self._has_probe_in_flight:
-            raise CircuitOpen("the endpoint failed too often just now", retry_after_s=max(0.0, left))
+            raise CircuitOpen("the endpoint failed too often just now", retry_after_s=max(0.0, remaining_s))
         self._has_probe_in_flight = True
         return CallPermit(self, self._generation, is_probe=True)
 
@@ -126,11 +126,11 @@ class CircuitBreaker:
 
     def _record_result(self, is_success: bool) -> None:
         """Record a call of the closed state."""
-        fine, total = self._window.add(is_success)
-        if fine == total:
+        successes, total = self._window.add(is_success)
+        if successes == total:
             return
-        options, failed = self._options, total - fine
-        if total >= options.minimum_throughput and failed >= options.failure_ratio * total:
+        options, failures = self._options, total - successes
+        if total >= options.minimum_throughput and failures >= options.failure_ratio * total:
             self._transition(CircuitState.OPEN)
 
     def _transition(self, state: CircuitState) -> None:

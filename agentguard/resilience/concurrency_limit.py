@@ -133,9 +133,9 @@ class GradientLimit(_DecreasingLimit):
             self._count += 1
             self._is_saturated = self._is_saturated or inflight * 2 >= self.value
             if self._count >= self._options.samples:
-                average, used = self._sum / self._count, self._is_saturated
+                average, is_saturated = self._sum / self._count, self._is_saturated
                 self._sum, self._count, self._is_saturated = 0.0, 0, False
-                self._update_from_batch(average, used, ended)
+                self._update_from_batch(average, is_saturated, ended)
 
     def _update_from_batch(self, mean_latency: float, is_saturated: bool, now: float) -> None:
         options = self._options
@@ -153,8 +153,8 @@ class GradientLimit(_DecreasingLimit):
             self.value = max(options.min_limit, self.value / 2)
         elif is_saturated and mean_latency > 0:
             gradient = min(1.0, max(0.5, options.tolerance * self._min_latency / mean_latency))
-            wanted = self.value * gradient + math.sqrt(self.value)
-            self.value = min(options.max_limit, max(options.min_limit, 0.8 * self.value + 0.2 * wanted))
+            target = self.value * gradient + math.sqrt(self.value)
+            self.value = min(options.max_limit, max(options.min_limit, 0.8 * self.value + 0.2 * target))
 
 
 class DurationEstimator:

@@ -52,8 +52,8 @@ class Deadline:
 
     def with_timeout(self, seconds: float) -> Deadline:
         """Return the earlier of this deadline and one ``seconds`` from now."""
-        at = self.clock.now() + seconds
-        return self if self.at <= at else Deadline(at, self.clock)
+        expires_at = self.clock.now() + seconds
+        return self if self.at <= expires_at else Deadline(expires_at, self.clock)
 
     def minimum(self, other: Deadline) -> Deadline:
         """Return the earlier of two deadlines of the same clock."""
@@ -164,8 +164,8 @@ class ReusableTimeout:
         task = asyncio.current_task(loop)
         assert task is not None
         self._task, self._cancelling, self._caused_cancellation = task, task.cancelling(), False
-        self._expires_at = at = loop.time() + seconds
-        if self._timer is None or at < self._fires_at:
+        self._expires_at = expires_at = loop.time() + seconds
+        if self._timer is None or expires_at < self._fires_at:
             self._schedule(seconds)
 
     def stop(self) -> bool:
@@ -192,9 +192,9 @@ class ReusableTimeout:
         self._timer = None
         if self._task is None:
             return
-        left = self._expires_at - self._loop.time()
-        if left > CLOCK_TOLERANCE_S:
-            self._schedule(left)
+        remaining_s = self._expires_at - self._loop.time()
+        if remaining_s > CLOCK_TOLERANCE_S:
+            self._schedule(remaining_s)
         else:
             self._has_fired = True
             self._task.cancel()
@@ -213,10 +213,10 @@ class DeadlineLimit:
         """Start the limit; without ``async with``, `stop` must always follow."""
         if self._deadline.at == math.inf:
             return
-        left = self._deadline.remaining()
-        if left <= CLOCK_TOLERANCE_S:
+        remaining_s = self._deadline.remaining()
+        if remaining_s <= CLOCK_TOLERANCE_S:
             raise DeadlineExceeded(f"no time was left for {self._operation}", stage="unsent")
-        self._timeout = TaskTimeout(left)
+        self._timeout = TaskTimeout(remaining_s)
 
     def stop(self, error_type: type[BaseException] | None) -> None:
         """Stop the limit, given the type of the block's error. Raises DeadlineExceeded if it expired."""

@@ -194,22 +194,24 @@ class _HedgedCall:
         There is no await in between, so a finished request is never interrupted.
         """
         self._timers.cancel(self._timer)
-        first, self._first = self._first, None
-        if not self._is_first_cancelled or first is None:
+        first_task, self._first = self._first, None
+        if not self._is_first_cancelled or first_task is None:
             return error
-        ours = isinstance(error, asyncio.CancelledError) and first.cancelling() - 1 <= self._cancel_count
-        first.uncancel()
-        return _FirstCancelled() if ours else error
+        is_own_cancellation = (
+            isinstance(error, asyncio.CancelledError) and first_task.cancelling() - 1 <= self._cancel_count
+        )
+        first_task.uncancel()
+        return _FirstCancelled() if is_own_cancellation else error
 
     async def await_fallback(self, error: BaseException | None) -> Response:
         """Return the second response if the first failed or was interrupted for it, else raise the error."""
         assert error is not None
-        second, self.second = self.second, None
-        if second is None:
+        second_task, self.second = self.second, None
+        if second_task is None:
             raise error
         if isinstance(error, Exception):
-            return await self._await_second(second, error)
-        await self._hedger.cancel_task(second)
+            return await self._await_second(second_task, error)
+        await self._hedger.cancel_task(second_task)
         raise error
 
     async def cancel_second(self, response: Response) -> None:

@@ -136,10 +136,10 @@ class LoadShedder:
         Counted as overload, or as a short call, it would reduce the limit and cause even longer waits.
         """
         overload = is_overload(error, deadline)
-        said = overload or classify_outcome(error, deadline) is not CallOutcome.IGNORED
+        is_sample = overload or classify_outcome(error, deadline) is not CallOutcome.IGNORED
         if overload and deadline.is_expired:
-            said = self._runtime.clock.now() - started >= self._duration.upper_bound
-        self.release(started, overload=overload, is_sample=said)
+            is_sample = self._runtime.clock.now() - started >= self._duration.upper_bound
+        self.release(started, overload=overload, is_sample=is_sample)
 
     def _misses_deadline(self, deadline: Deadline, wait_s: float = 0.0) -> bool:
         return wait_s + self._duration.upper_bound > deadline.remaining()

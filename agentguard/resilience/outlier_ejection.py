@@ -100,8 +100,8 @@ class OutlierDetector:
 
     def remove(self, host: str) -> None:
         """Remove a host; results of its pending calls are ignored."""
-        gone = self._hosts.pop(host, None)
-        self._ejected_count -= gone is not None and gone.is_ejected
+        removed_host = self._hosts.pop(host, None)
+        self._ejected_count -= removed_host is not None and removed_host.is_ejected
         self.change_count += 1
 
     def snapshot(self) -> dict[str, HostState]:
@@ -172,24 +172,24 @@ class OutlierDetector:
     def _eject_by_success_rate(self) -> None:
         """Eject the hosts whose success rate is far below the mean (A50's success-rate algorithm)."""
         options = self._options
-        shares = {
+        success_shares = {
             host: state.successes / state.total
             for host, state in self._hosts.items()
             if not state.is_ejected and state.total >= options.success_rate_request_volume
         }
-        if len(shares) < options.success_rate_minimum_hosts:
+        if len(success_shares) < options.success_rate_minimum_hosts:
             return
-        spread = statistics.pstdev(shares.values())
-        least = statistics.fmean(shares.values()) - options.success_rate_stdev_factor * spread
-        for host, share in shares.items():
-            if share < least:
-                self._eject(host, self._hosts[host], f"{share:.0%} good where {least:.0%} is the least")
+        spread = statistics.pstdev(success_shares.values())
+        min_share = statistics.fmean(success_shares.values()) - options.success_rate_stdev_factor * spread
+        for host, share in success_shares.items():
+            if share < min_share:
+                self._eject(host, self._hosts[host], f"{share:.0%} good where {min_share:.0%} is the least")
 
     def _eject(self, host: str, state: HostState, reason: str) -> None:
         """Eject a host unless the limit is reached; its failure count stays, so it may be ejected later."""
         options = self._options
-        most = max(1, math.floor(options.max_ejection_percent / 100 * len(self._hosts)))
-        if self._ejected_count >= most:
+        max_ejected = max(1, math.floor(options.max_ejection_percent / 100 * len(self._hosts)))
+        if self._ejected_count >= max_ejected:
             return
         now = self._runtime.clock.now()
         forgiven = 0 if state.ejection_count == 0 else int((now - state.ejected_until) / options.interval_s)

@@ -67,26 +67,28 @@ class TimeoutEnforcer:
         """Send the request on. Raises DeadlineExceeded when the time is up."""
         # Same as `Deadline.limit` without its objects, because every attempt passes here twice.
         now = deadline.clock.now()
-        at = now + self._seconds
-        if deadline.at <= at:
-            at = deadline.at
+        expires_at = now + self._seconds
+        if deadline.at <= expires_at:
+            expires_at = deadline.at
         elif self._propagates:
-            deadline = Deadline(at, deadline.clock)
-        if at - now <= CLOCK_TOLERANCE_S:
+            deadline = Deadline(expires_at, deadline.clock)
+        if expires_at - now <= CLOCK_TOLERANCE_S:
             raise self._build_error("no time was left for", "unsent")
-        alarm = TaskTimeout(at - now)
+        timer = TaskTimeout(expires_at - now)
         try:
             return await self._inner(request, deadline)
         except asyncio.CancelledError:
-            if alarm.stop():
+            if timer.stop():
                 raise self._build_error("too much time went into", "sent") from None
             raise
         except DeadlineExceeded:
-            if self._runtime.clock.now() >= at - CLOCK_TOLERANCE_S:  # otherwise an inner timer expired
+            if (
+                self._runtime.clock.now() >= expires_at - CLOCK_TOLERANCE_S
+            ):  # otherwise an inner timer expired
                 self._emit_timeout()
             raise
         finally:
-            alarm.stop()
+            timer.stop()
 
     def _build_error(self, reason: str, stage: Stage) -> DeadlineExceeded:
         """Report the timeout, and build its error."""
@@ -165,12 +167,12 @@ _INNERMOST = (StreamTimeout.name,)
 
 def _check_order(names: list[str]) -> None:
     """Check the order of the strategies. Raises ConfigError if it is invalid."""
-    twice = [name for name, count in Counter(names).items() if count > 1]
-    if twice:
-        raise ConfigError(f"Pipeline.strategies has {', '.join(twice)} twice: attempts would multiply")
+    duplicates = [name for name, count in Counter(names).items() if count > 1]
+    if duplicates:
+        raise ConfigError(f"Pipeline.strategies has {', '.join(duplicates)} twice: attempts would multiply")
     if AttemptTimeout.name in names:
-        after = [n for n in names[names.index(AttemptTimeout.name) + 1 :] if n not in _INNERMOST]
-        known = {
+        later_names = [n for n in names[names.index(AttemptTimeout.name) + 1 :] if n not in _INNERMOST]
+        outer_names = {
             CircuitBreakerOptions.name,
             Hedge.name,
             Retry.name,
@@ -178,9 +180,9 @@ def _check_order(names: list[str]) -> None:
             AdaptiveThrottling.name,
             Timeout.name,
         }
-        if known.intersection(after):
+        if outer_names.intersection(later_names):
             raise ConfigError(
-                f"Pipeline.strategies: {', '.join(after)} must precede {AttemptTimeout.name}, "
+                f"Pipeline.strategies: {', '.join(later_names)} must precede {AttemptTimeout.name}, "
                 "or it would not see that an attempt ran out of time"
             )
     if StreamTimeout.name in names and names.index(StreamTimeout.name) != len(names) - 1:

@@ -46,8 +46,8 @@ class Backoff(Options):
 
     def sample_delay(self, failed_attempts: int, rng: random.Random) -> float:
         """Return a random delay after ``failed_attempts`` attempts (from 1), in seconds."""
-        bound = self.compute_max_delay(failed_attempts)
-        return bound - self.jitter * bound * rng.random()
+        max_delay = self.compute_max_delay(failed_attempts)
+        return max_delay - self.jitter * max_delay * rng.random()
 
 
 _BUDGET_EXHAUSTED = "no retry left in the budget"
@@ -73,9 +73,9 @@ class Retry(Options):
 
     def check_consistency(self) -> None:
         """Check that all statuses are errors."""
-        wrong = sorted(s for s in self.statuses if not 400 <= s <= 599)
-        if wrong:
-            raise ConfigError(f"Retry.statuses must be from 400 to 599, not {wrong}")
+        invalid_statuses = sorted(s for s in self.statuses if not 400 <= s <= 599)
+        if invalid_statuses:
+            raise ConfigError(f"Retry.statuses must be from 400 to 599, not {invalid_statuses}")
 
     def build(self, inner: Send, runtime: Runtime) -> Retrier:
         """Bind the strategy to the ``send`` of the next one."""
@@ -117,10 +117,10 @@ class Retrier:
 
     def _compute_delay(self, error: ResilienceError, attempt: int) -> float:
         """Return the seconds until the next attempt: the server's delay with some jitter, or the backoff."""
-        own = self._options.backoff.sample_delay(attempt, self._runtime.rng)
-        asked = error.retry_after_s
+        backoff_s = self._options.backoff.sample_delay(attempt, self._runtime.rng)
+        retry_after_s = error.retry_after_s
         # Never retry before the server's delay; the jitter keeps clients from retrying at the same instant.
-        return own if asked is None else asked + min(own, 0.1 * asked)
+        return backoff_s if retry_after_s is None else retry_after_s + min(backoff_s, 0.1 * retry_after_s)
 
     def _find_stop_reason(
         self, error: ResilienceError, attempt: int, delay_s: float, deadline: Deadline

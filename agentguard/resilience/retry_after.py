@@ -40,13 +40,13 @@ def parse_retry_after(
         return None
     if _NUMBER.fullmatch(text) or _INFINITY.fullmatch(text):
         return _normalize_seconds(float(text))
-    then = _parse_http_date(text)
-    if then is None:
+    retry_at = _parse_http_date(text)
+    if retry_at is None:
         return None
-    sent = _parse_http_date(date) if date else None
-    if sent is None:
-        sent = time.time() if wall_time is None else wall_time
-    return max(0.0, then - sent)
+    sent_at = _parse_http_date(date) if date else None
+    if sent_at is None:
+        sent_at = time.time() if wall_time is None else wall_time
+    return max(0.0, retry_at - sent_at)
 
 
 def parse_pushback(headers: Mapping[str, str], *, wall_time: float | None = None) -> float | None:

@@ -176,9 +176,9 @@ class MonitoredStream:
                 chunk = await self._source.__anext__()
             finally:
                 ours = watch.stop()
-            wrong = None if self._find_chunk_error is None else self._find_chunk_error(chunk)
-            if wrong is not None:
-                raise BackendError(f"the stream is not what it should be: {wrong}", stage=self._stage)
+            chunk_error = None if self._find_chunk_error is None else self._find_chunk_error(chunk)
+            if chunk_error is not None:
+                raise BackendError(f"the stream is not what it should be: {chunk_error}", stage=self._stage)
             if self._has_content(chunk):
                 self._has_started, self._remaining_s = True, self._options.idle_timeout_s
             else:

@@ -159,13 +159,15 @@ class KnownAnswerCheck:
         """Probe once; return whether the outcome equals the known state. If not, the next probe is sooner."""
         options = self._options
         outcome = self._replica.probe_outcome = await KnownAnswerProbe(options, self._replica).run(runtime)
-        times = self._streak.add(outcome)
-        if outcome == "right" and times >= options.success_threshold:
+        repetitions = self._streak.add(outcome)
+        if outcome == "right" and repetitions >= options.success_threshold:
             self._report(self._replica, EventKind.UP, PROBE)
-        elif outcome == "wrong" and times >= options.failure_threshold:
+        elif outcome == "wrong" and repetitions >= options.failure_threshold:
             self._report(self._replica, EventKind.CORRUPT, PROBE)
-        elif outcome == "silent" and times >= options.unresponsive_threshold:
+        elif outcome == "silent" and repetitions >= options.unresponsive_threshold:
             self._report(self._replica, EventKind.DOWN, PROBE)
         replica = self._replica
-        known = "wrong" if replica.is_corrupt else "silent" if PROBE in replica.failed_checks else "right"
-        return outcome in (known, "unclear")
+        expected_outcome = (
+            "wrong" if replica.is_corrupt else "silent" if PROBE in replica.failed_checks else "right"
+        )
+        return outcome in (expected_outcome, "unclear")

@@ -74,9 +74,9 @@ class KnownAnswerProbe:
     def _select_model(self) -> str:
         """Return the model's name at this replica."""
         models = self._replica.options.models
-        asked = self._options.model or next((name for name in models if name != ANY_MODEL), "")
-        served = models.get(asked) or models.get(ANY_MODEL) or asked
-        return asked if served == ANY_MODEL else served
+        model = self._options.model or next((name for name in models if name != ANY_MODEL), "")
+        served_model = models.get(model) or models.get(ANY_MODEL) or model
+        return model if served_model == ANY_MODEL else served_model
 
     def _is_expected(self, body: bytes) -> bool:
         """Return whether the answer's text contains the expected text; IDs and names are ignored."""

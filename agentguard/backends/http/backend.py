@@ -118,16 +118,16 @@ class HttpBackend:
             DeadlineExceeded: the deadline has passed.
         """
         head = self._head_builder.build(request)
-        left = deadline.at - deadline.clock.now()
-        if left <= _CLOCK_TOLERANCE_S:
+        remaining_s = deadline.at - deadline.clock.now()
+        if remaining_s <= _CLOCK_TOLERANCE_S:
             raise DeadlineExceeded("no time was left for the call", stage="unsent")
-        kept = request.idempotent or not self._connection_pool.has_capacity
-        connection, now = self._connection_pool.acquire_idle() if kept else None, time.monotonic()
+        may_reuse = request.idempotent or not self._connection_pool.has_capacity
+        connection, now = self._connection_pool.acquire_idle() if may_reuse else None, time.monotonic()
         if connection is None:
             connection = await self._connection_pool.acquire(deadline)
-            left, now = deadline.remaining(), time.monotonic()
+            remaining_s, now = deadline.remaining(), time.monotonic()
         try:
-            self._connection_pool.start_request(connection, now + left)
+            self._connection_pool.start_request(connection, now + remaining_s)
             raw = request.stream and request.api is None
             await connection.send_request(head, request.body, bodiless=request.method == "HEAD", raw=raw)
         except BaseException:
@@ -161,10 +161,10 @@ class HttpBackend:
         if until_close and not is_complete_json(body):
             raise BackendError("the endpoint's answer has no length, and may be cut off", stage="sent")
         if encoding and request.api is not None:
-            plain = decompress(body, encoding, max_bytes=self._limits.max_body_bytes)
-            if plain is None:
+            decoded_body = decompress(body, encoding, max_bytes=self._limits.max_body_bytes)
+            if decoded_body is None:
                 raise BackendError("the endpoint's answer is encoded, which was not asked for", stage="sent")
-            headers, body = remove_header(headers, b"content-encoding"), plain
+            headers, body = remove_header(headers, b"content-encoding"), decoded_body
         return Response(status=status, headers=headers, body=body, replica=self.name)
 
     def _raise_for_status(self, status: int, headers: Headers, body: bytes) -> None:
@@ -182,5 +182,7 @@ class HttpBackend:
                 stage="sent",
             )
         answer = Response(status=status, headers=headers, body=body, replica=self.name)
-        told = {name.decode(): value.decode("latin-1") for name, value in headers if name in _RETRY_FIELDS}
-        raise UpstreamError(answer, retry_after_s=parse_pushback(told) if told else None)
+        retry_fields = {
+            name.decode(): value.decode("latin-1") for name, value in headers if name in _RETRY_FIELDS
+        }
+        raise UpstreamError(answer, retry_after_s=parse_pushback(retry_fields) if retry_fields else None)

@@ -170,10 +170,10 @@ class HttpConnection(asyncio.Protocol):
         """Set TCP_NODELAY, because Nagle's algorithm delays small writes by up to 40 ms; notify the owner."""
         transport = cast(asyncio.Transport, transport)  # uvloop's transports are not subclasses
         self._transport = transport
-        made = transport.get_extra_info("socket")
-        if made is not None:
-            self._fd = made.fileno()
-            made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        tcp_socket = transport.get_extra_info("socket")
+        if tcp_socket is not None:
+            self._fd = tcp_socket.fileno()
+            tcp_socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.idle_since = time.monotonic()
         self._owner.on_open(self)
 
@@ -186,13 +186,13 @@ class HttpConnection(asyncio.Protocol):
                 self.abort()
             return
         try:
-            whole = reader.feed(data)
+            is_whole = reader.feed(data)
         except MalformedResponse as error:
             self._fail_malformed(error)
             return
         if self._sink is not None:
             self._push_body(self._sink)
-        if whole:
+        if is_whole:
             self._finish_response()
         elif self._waiter is not None and reader.is_streaming:
             self._resolve_waiter()

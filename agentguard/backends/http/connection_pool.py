@@ -221,22 +221,25 @@ class ConnectionPool:
 
     async def _connect(self) -> HttpConnection:
         """Connect to the first of the permitted addresses that accepts."""
-        found = await resolve_addresses(self._origin, self._egress)
-        loop, more = asyncio.get_running_loop(), {} if self._tls is None else self._tls.to_arguments()
-        for index, address in enumerate(found):
-            opening = _PendingConnection(self)
+        addresses = await resolve_addresses(self._origin, self._egress)
+        loop, tls_arguments = (
+            asyncio.get_running_loop(),
+            {} if self._tls is None else self._tls.to_arguments(),
+        )
+        for index, address in enumerate(addresses):
+            pending_connection = _PendingConnection(self)
             try:
-                made = functools.partial(opening.build_connection, self._limits)
-                await loop.create_connection(made, address, self._origin.port, **more)
+                factory = functools.partial(pending_connection.build_connection, self._limits)
+                await loop.create_connection(factory, address, self._origin.port, **tls_arguments)
             except OSError:
-                opening.abandon()
-                if index == len(found) - 1:
+                pending_connection.abandon()
+                if index == len(addresses) - 1:
                     raise
             except BaseException:
-                opening.abandon()
+                pending_connection.abandon()
                 raise
             else:
-                return opening.adopt()
+                return pending_connection.adopt()
         raise OSError("no address")
 
     def _build_timeout_error(self, reason: str, deadline: Deadline) -> BackendError | DeadlineExceeded:
@@ -267,18 +270,18 @@ class ConnectionPool:
         """Close connections that were idle too long."""
         now = time.monotonic()
         self._reaper = None
-        kept = []
+        open_connections = []
         for connection in self._idle:
             if now - connection.idle_since < min(
                 connection.parser.keepalive_s, self._limits.keepalive_timeout_s
             ):
-                kept.append(connection)
+                open_connections.append(connection)
             else:
                 connection.abort()
-        self._idle = kept
-        if kept:
-            left = self._limits.keepalive_timeout_s - (now - kept[0].idle_since)
-            self._reaper = asyncio.get_running_loop().call_later(max(0.01, left), self._close_idle)
+        self._idle = open_connections
+        if open_connections:
+            idle_left_s = self._limits.keepalive_timeout_s - (now - open_connections[0].idle_since)
+            self._reaper = asyncio.get_running_loop().call_later(max(0.01, idle_left_s), self._close_idle)
 
 
 class _PendingConnection:
@@ -304,12 +307,12 @@ class _PendingConnection:
 
     def adopt(self) -> HttpConnection:
         """Hand the connection to the pool. Raises OSError if it was closed meanwhile."""
-        made = self._connection
-        if made is None or not made.is_open:
+        connection = self._connection
+        if connection is None or not connection.is_open:
             raise ConnectionResetError("closed as it was opened")
         self._is_adopted = True
-        self._pool.on_open(made)
-        return made
+        self._pool.on_open(connection)
+        return connection
 
     def abandon(self) -> None:
         """Close the connection if it was opened."""

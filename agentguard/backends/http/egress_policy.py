@@ -94,19 +94,19 @@ class UpstreamOrigin:
 
 def parse_origin(url: str) -> UpstreamOrigin:
     """Parse a base URL. Raises ConfigError if the URL is invalid; the message does not contain it."""
-    found = _URL.fullmatch(url)
-    if found is None:
+    match = _URL.fullmatch(url)
+    if match is None:
         raise ConfigError(
             "a backend's url must look like http://host:port/path, without user, query, fragment or escapes"
         )
-    scheme, host = found["scheme"].lower(), found["host"].lower().strip("[]").removesuffix(".")
-    port = int(found["port"]) if found["port"] else _PORTS[scheme]
-    origin = UpstreamOrigin(scheme, host, port, found["path"].rstrip("/"))
+    scheme, host = match["scheme"].lower(), match["host"].lower().strip("[]").removesuffix(".")
+    port = int(match["port"]) if match["port"] else _PORTS[scheme]
+    origin = UpstreamOrigin(scheme, host, port, match["path"].rstrip("/"))
     if not 0 < port < 65536:
         raise ConfigError(f"a backend's port must lie between 1 and 65535, not {port}")
     if {".", ".."} & set(origin.path.split("/")):
         raise ConfigError("a backend's url has a segment . or .. in its path")
-    numeric = host.rsplit(".", 1)[-1][:1].isdigit() or found["host"].startswith("[")
+    numeric = host.rsplit(".", 1)[-1][:1].isdigit() or match["host"].startswith("[")
     if numeric and origin.literal_address is None:  # 0x7f.1, 2130706433: resolvers accept them as addresses
         raise ConfigError("a backend's host is neither a name nor an address in its usual form")
     return origin
@@ -114,14 +114,18 @@ def parse_origin(url: str) -> UpstreamOrigin:
 
 def find_refusal_reason(address: Address, origin: UpstreamOrigin, egress: EgressPolicy) -> str | None:
     """Return the reason to refuse an address, in one clause; None if it is allowed."""
-    meant = _extract_ipv4(address)
-    if meant.is_multicast or meant.is_unspecified or int(meant) == 0xFFFFFFFF:
+    target_address = _extract_ipv4(address)
+    if target_address.is_multicast or target_address.is_unspecified or int(target_address) == 0xFFFFFFFF:
         return "it is not the address of one machine"
-    if meant.is_link_local or meant in _METADATA_ADDRESSES:
+    if target_address.is_link_local or target_address in _METADATA_ADDRESSES:
         return None if egress.allow_metadata else "it is link-local or a cloud's metadata service"
-    allowed = origin.is_internal if egress.allow_private is None else egress.allow_private
-    inside = meant.is_private or meant.is_loopback
-    return "it is a private address, and the url does not say so" if inside and not allowed else None
+    is_private_allowed = origin.is_internal if egress.allow_private is None else egress.allow_private
+    is_internal = target_address.is_private or target_address.is_loopback
+    return (
+        "it is a private address, and the url does not say so"
+        if is_internal and not is_private_allowed
+        else None
+    )
 
 
 def check_origin(origin: UpstreamOrigin, egress: EgressPolicy) -> UpstreamOrigin:
@@ -143,10 +147,10 @@ async def resolve_addresses(origin: UpstreamOrigin, egress: EgressPolicy) -> lis
         return [origin.host]
     loop = asyncio.get_running_loop()
     try:
-        found = await loop.getaddrinfo(origin.host, origin.port, type=socket.SOCK_STREAM)
+        entries = await loop.getaddrinfo(origin.host, origin.port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):
         raise BackendError("the endpoint's name has no address", stage="unsent") from None
-    hosts = list(dict.fromkeys(str(entry[4][0]) for entry in found))
+    hosts = list(dict.fromkeys(str(entry[4][0]) for entry in entries))
     for host in hosts:
         reason = find_refusal_reason(ipaddress.ip_address(host.split("%")[0]), origin, egress)
         if reason is not None:

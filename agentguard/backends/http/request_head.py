@@ -57,12 +57,12 @@ class RequestHeadBuilder:
             if not (_TOKEN.fullmatch(name) and _VALUE.fullmatch(value)):
                 raise ConfigError("a backend's key, or one of its headers, has characters that none may have")
         self._path = origin.path
-        own = frozenset(name.lower() for name, _ in fixed) | (
+        own_fields = frozenset(name.lower() for name, _ in fixed) | (
             _API_KEY_FIELDS if key is not None else frozenset()
         )
         self._fixed_fields = b"".join(b"%s: %s\r\n" % field for field in fixed)
         self._starts: dict[tuple[str, str], bytes] = {}
-        self._header_filter = _HeaderFilter(own)
+        self._header_filter = _HeaderFilter(own_fields)
 
     def build(self, request: BackendRequest) -> bytes:
         """Return the head with its blank line. Raises BackendError (400, unsent) for an invalid request."""
@@ -104,13 +104,15 @@ class _HeaderFilter(dict[bytes, bool]):
     def __missing__(self, name: bytes) -> bool:
         if not _TOKEN.fullmatch(name):
             raise _build_error("a header has a name that none may have")
-        low = name.lower()
-        passed = (
-            low not in _RESERVED_FIELDS and low not in self._own_fields and not low.startswith(b"agentguard-")
+        lower_name = name.lower()
+        is_forwarded = (
+            lower_name not in _RESERVED_FIELDS
+            and lower_name not in self._own_fields
+            and not lower_name.startswith(b"agentguard-")
         )
         if len(self) < _MAX_CACHED and len(name) < 128:
-            self[name] = passed
-        return passed
+            self[name] = is_forwarded
+        return is_forwarded
 
 
 def _escapes_base_path(target: str) -> bool:

@@ -120,10 +120,10 @@ class ResponseParser:
 
     def _check_size(self) -> None:
         """Check the size of head and framing. Raises MalformedResponse."""
-        most = self._limits.max_header_bytes
+        max_bytes = self._limits.max_header_bytes
         if not self.has_head:
             raise MalformedResponse("its head is too large")
-        if self._received_bytes - self.size > 2 * most + _MAX_FRAMING_RATIO * self.size:
+        if self._received_bytes - self.size > 2 * max_bytes + _MAX_FRAMING_RATIO * self.size:
             raise MalformedResponse("its chunks are mostly framing")
 
     def feed_eof(self) -> None:
@@ -200,7 +200,7 @@ class ResponseParser:
 
     def _parse_framing(self, fields: list[tuple[bytes, bytes]]) -> None:
         """Parse the fields that determine the end of the response; drop connection headers."""
-        kept: list[tuple[bytes, bytes]] = []
+        forwarded_fields: list[tuple[bytes, bytes]] = []
         special: dict[bytes, bytes] = {}
         for field in fields:
             name = field[0]
@@ -210,7 +210,7 @@ class ResponseParser:
                     self._bodiless and name == b"content-length"
                 ):
                     continue
-            kept.append(field)
+            forwarded_fields.append(field)
         if b"content-type" in special:
             self.is_event_stream = special[b"content-type"][:17].lower() == b"text/event-stream"
         if b"content-encoding" in special:
@@ -220,11 +220,11 @@ class ResponseParser:
         if b"keep-alive" in special:
             self._parse_keepalive(special[b"keep-alive"])
         if b"connection" in special:
-            named = special[b"connection"].lower()
-            if named not in (b"", b"keep-alive", b"close"):
-                drop = {word.strip() for word in named.split(b",")}
-                kept = [field for field in kept if field[0] not in drop]
-        self.headers = tuple(kept)
+            connection_options = special[b"connection"].lower()
+            if connection_options not in (b"", b"keep-alive", b"close"):
+                dropped_names = {word.strip() for word in connection_options.split(b",")}
+                forwarded_fields = [field for field in forwarded_fields if field[0] not in dropped_names]
+        self.headers = tuple(forwarded_fields)
 
     def _determine_end(self, length: bytes, codings: bytes) -> None:
         """Determine how the body ends (RFC 9112, 6.3)."""
@@ -245,9 +245,9 @@ class ResponseParser:
         self.is_reusable = not self.ends_at_close and self._parser.should_keep_alive()
 
     def _parse_keepalive(self, value: bytes) -> None:
-        found = _TIMEOUT.search(value)
-        if found:  # one second less, since the server's clock runs while the request is in transit
-            self.keepalive_s = min(self._limits.keepalive_timeout_s, max(0.0, int(found[1]) - 1.0))
+        match = _TIMEOUT.search(value)
+        if match:  # one second less, since the server's clock runs while the request is in transit
+            self.keepalive_s = min(self._limits.keepalive_timeout_s, max(0.0, int(match[1]) - 1.0))
 
     def _reject(self, reason: str) -> None:
         self._reason = reason

@@ -108,9 +108,9 @@ class HttpStream:
         """Handle the end of the body."""
         connection, self._connection = self._connection, None
         if error is None:
-            rest = self._splitter.remainder if self._splitter is not None else b""
-            if rest:
-                self._chunks.append(rest)
+            remainder = self._splitter.remainder if self._splitter is not None else b""
+            if remainder:
+                self._chunks.append(remainder)
             error = self._find_truncation() if self._ends_at_close else None
             if connection is not None:
                 connection.resume()  # the next request must be able to read
@@ -120,8 +120,8 @@ class HttpStream:
 
     def _find_truncation(self) -> BackendError | None:
         """Return an error if a body that ends with the connection may be truncated."""
-        last = self._chunks[-1] if self._chunks else self._last_chunk
-        if self._api is not None and self._api.is_last(last):
+        last_chunk = self._chunks[-1] if self._chunks else self._last_chunk
+        if self._api is not None and self._api.is_last(last_chunk):
             return None
         return BackendError("the stream ended with the connection, before its last event", stage="sent")
 

@@ -99,10 +99,10 @@ class ConsistentHashBalancer:
             return self._fallback.choose(request, replicas)
         if not self._max_load_factor:
             return max(replicas, key=lambda one: compute_score(key, one.name, one.weight))
-        running = sum(one.inflight for one in replicas) + 1
+        running_count = sum(one.inflight for one in replicas) + 1
         weights = sum(one.weight for one in replicas)
         for one in rank_by_score(key, replicas):
-            if one.inflight < math.ceil(self._max_load_factor * running * one.weight / weights):
+            if one.inflight < math.ceil(self._max_load_factor * running_count * one.weight / weights):
                 return one
         return self._fallback.choose(request, replicas)  # rounding can leave every replica at its bound
 

@@ -67,11 +67,11 @@ class LeastRequestBalancer:
     def _choose_of_two(self, replicas: Sequence[ReplicaT], start: int) -> ReplicaT:
         """Return the less loaded of two random replicas."""
         count = len(replicas)
-        one = replicas[start]
-        other = replicas[(start + 1 + int(self._rng.random() * (count - 1))) % count]
-        if not self._use_latency and one.weight == other.weight:
-            return one if one.inflight <= other.inflight else other
-        return one if self._compute_load(one) <= self._compute_load(other) else other
+        first = replicas[start]
+        second = replicas[(start + 1 + int(self._rng.random() * (count - 1))) % count]
+        if not self._use_latency and first.weight == second.weight:
+            return first if first.inflight <= second.inflight else second
+        return first if self._compute_load(first) <= self._compute_load(second) else second
 
     def _compute_load(self, replica: ReplicaView) -> float:
         load = (replica.inflight + 1) / replica.weight

@@ -62,18 +62,18 @@ class WeightedRoundRobinBalancer:
     def choose(self, request: RoutingRequest, replicas: Sequence[ReplicaT]) -> ReplicaT:  # noqa: ARG002
         """Return the replica with the highest credit."""
         credit, total = self._credit, 0.0
-        best, most = replicas[0], float("-inf")
-        for one in replicas:
-            total += one.weight
+        best, max_credit = replicas[0], float("-inf")
+        for replica in replicas:
+            total += replica.weight
             # The first credit is random, so that workers that start together do not choose in lockstep.
-            now = credit.get(one.name, -self._rng.random() * one.weight) + one.weight
-            credit[one.name] = now
-            if now > most:
-                best, most = one, now
-        credit[best.name] = most - total
+            replica_credit = credit.get(replica.name, -self._rng.random() * replica.weight) + replica.weight
+            credit[replica.name] = replica_credit
+            if replica_credit > max_credit:
+                best, max_credit = replica, replica_credit
+        credit[best.name] = max_credit - total
         if len(credit) > 2 * len(replicas) + 100:  # drop removed replicas
-            kept = {one.name for one in replicas}
-            self._credit = {name: value for name, value in credit.items() if name in kept}
+            names = {replica.name for replica in replicas}
+            self._credit = {name: value for name, value in credit.items() if name in names}
         return best
 
 

@@ -87,9 +87,9 @@ def _extract_text(api: str, choice: Any) -> str:
     if api == "completions":
         return str(choice.get("text") or "")
     delta = choice.get("delta") or {}
-    other = sorted(key for key, part in delta.items() if part and key not in ("role", "content"))
-    if other:
-        raise NotResumable(f"it has more than text: {', '.join(other)}")
+    other_fields = sorted(key for key, part in delta.items() if part and key not in ("role", "content"))
+    if other_fields:
+        raise NotResumable(f"it has more than text: {', '.join(other_fields)}")
     return str(delta.get("content") or "")
 
 
@@ -100,27 +100,27 @@ def build_resume_request(request: BackendRequest, partial: PartialResponse) -> b
         NotResumable: the request cannot be resumed.
         BackendError: the body is not a JSON object.
     """
-    found = parse_fields(request.body)
-    given = {
-        key: decode_value(raw) for key, raw in found.items() if key not in ("messages", "prompt", "tools")
+    fields = parse_fields(request.body)
+    options = {
+        key: decode_value(raw) for key, raw in fields.items() if key not in ("messages", "prompt", "tools")
     }
-    _check_resumable(given)
+    _check_resumable(options)
     changes: dict[str, Any] = {
-        name: max(1, given[name] - partial.token_count)
+        name: max(1, options[name] - partial.token_count)
         for name in _TOKEN_LIMIT_FIELDS
-        if isinstance(given.get(name), int)
+        if isinstance(options.get(name), int)
     }
-    if isinstance(given.get(_MIN_TOKENS_FIELD), int):
-        changes[_MIN_TOKENS_FIELD] = max(0, given[_MIN_TOKENS_FIELD] - partial.token_count)
+    if isinstance(options.get(_MIN_TOKENS_FIELD), int):
+        changes[_MIN_TOKENS_FIELD] = max(0, options[_MIN_TOKENS_FIELD] - partial.token_count)
     if partial.resume_text and partial.api == "chat":
         message = orjson.dumps({"role": "assistant", "content": partial.resume_text})
         try:
-            changes["messages"] = append_item(found["messages"], message)
+            changes["messages"] = append_item(fields["messages"], message)
         except (KeyError, BackendError):
             raise NotResumable("its messages are not a list") from None
         changes |= {"add_generation_prompt": False, "continue_final_message": True}
     elif partial.resume_text:
-        prompt = decode_value(found.get("prompt"))
+        prompt = decode_value(fields.get("prompt"))
         if not isinstance(prompt, str):
             raise NotResumable("its prompt is not text")
         changes["prompt"] = prompt + partial.resume_text
@@ -131,11 +131,11 @@ def _check_resumable(body: dict[str, Any]) -> None:
     """Check that a second answer can be appended to the first. Raises NotResumable."""
     if body.get("n") not in (None, 1) or body.get("best_of") not in (None, 1):
         raise NotResumable("it asks for several choices")
-    bound = [
+    unsupported_fields = [
         name for name in (*_FORMAT_FIELDS, *_TOKEN_DETAIL_FIELDS) if body.get(name) not in (None, False, 0)
     ]
-    if bound:
-        raise NotResumable(f"it asks for {', '.join(bound)}")
+    if unsupported_fields:
+        raise NotResumable(f"it asks for {', '.join(unsupported_fields)}")
     kind = body.get("response_format")
     if kind is not None and not (isinstance(kind, dict) and kind.get("type") == "text"):
         raise NotResumable("its answer must have a form")

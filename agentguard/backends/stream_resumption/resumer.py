@@ -55,13 +55,13 @@ class StreamSplicer:
             return event
         chunk = orjson.loads(data)
         chunk.update(self._partial.common_fields)
-        kept = [choice for choice in chunk.get("choices") or () if self._rewrite_choice(choice)]
+        choices = [choice for choice in chunk.get("choices") or () if self._rewrite_choice(choice)]
         usage = chunk.get("usage")
         if isinstance(usage, dict):
             self._merge_usage(usage)
-        if chunk.get("choices") and not kept and not usage:
+        if chunk.get("choices") and not choices and not usage:
             return b""
-        chunk["choices"] = kept
+        chunk["choices"] = choices
         return b"data: " + orjson.dumps(chunk) + b"\n\n"
 
     def _rewrite_choice(self, choice: dict[str, Any]) -> bool:
@@ -81,19 +81,22 @@ class StreamSplicer:
 
     def _strip_known_whitespace(self, text: str) -> str:
         """Remove leading spaces that the client has already received."""
-        at = 0
-        while self._known_whitespace and at < len(text):
-            if text[at] != self._known_whitespace[0]:
+        position = 0
+        while self._known_whitespace and position < len(text):
+            if text[position] != self._known_whitespace[0]:
                 self._known_whitespace = ""
                 break
-            self._known_whitespace, at = self._known_whitespace[1:], at + 1
-        return text[at:]
+            self._known_whitespace, position = self._known_whitespace[1:], position + 1
+        return text[position:]
 
     def _merge_usage(self, usage: dict[str, Any]) -> None:
         prompt, completion = usage.get("prompt_tokens"), usage.get("completion_tokens")
         if isinstance(prompt, int) and isinstance(completion, int) and self._partial.resume_text:
-            moved = min(self._partial.token_count, prompt)
-            usage["prompt_tokens"], usage["completion_tokens"] = prompt - moved, completion + moved
+            moved_tokens = min(self._partial.token_count, prompt)
+            usage["prompt_tokens"], usage["completion_tokens"] = (
+                prompt - moved_tokens,
+                completion + moved_tokens,
+            )
 
 
 RESUMABLE_APIS = frozenset({"chat", "completions"})
