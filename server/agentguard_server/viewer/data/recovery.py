@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from agentguard.detect.base import Evidence
-from agentguard.detect.serialization import decode_evidence, decode_texts
 from agentguard.errors import FormatError
 from agentguard.store.db.rows import RecoveryRow
 from agentguard.trajectory._json_node import JsonNode
+from agentguard.trajectory.json_codec import decode_dataclass, decode_texts
 from agentguard_server.viewer.escaping import to_single_line
 
 
@@ -54,8 +54,8 @@ class StoredRecovery:
     @property
     def agent_message(self) -> str:
         """Return the texts that the recovery sent to the agent."""
-        given = (action.get("text") or action.get("note") for action in self.actions)
-        return "\n".join(text for text in given if isinstance(text, str))
+        texts = (action.get("text") or action.get("note") for action in self.actions)
+        return "\n".join(text for text in texts if isinstance(text, str))
 
     @property
     def action_descriptions(self) -> tuple[str, ...]:
@@ -89,7 +89,7 @@ def read_recovery(row: RecoveryRow, order: int) -> StoredRecovery:
         outcome=row.outcome,
         codes=decode_texts(plan, "codes"),
         reason=plan.text_or("reason"),
-        evidence=tuple(decode_evidence(one) for one in plan.nodes_or("evidence")),
+        evidence=tuple(decode_dataclass(Evidence, one) for one in plan.nodes_or("evidence")),
         actions=actions,
         cost=_parse_cost(node.node_or("cost")),
         schemata=decode_texts(node, "schemata"),
