@@ -43,8 +43,8 @@ def resolve_method(method: str, options: Mapping[str, Any] | None = None) -> Met
     for spec in BASELINES:
         if spec.label == method and not options:
             return spec
-    given = ", ".join(f"{name}={value}" for name, value in sorted((options or {}).items()))
-    label = f"{method}({given})" if given else method
+    option_list = ", ".join(f"{name}={value}" for name, value in sorted((options or {}).items()))
+    label = f"{method}({option_list})" if option_list else method
     return MethodSpec(label=label, localizer=method, options=dict(options or {}))
 
 

@@ -66,13 +66,13 @@ class EvaluationCheckpoint:
         self._file.flush()
 
     def _read(self, path: Path) -> None:
-        whole = path.read_bytes()
-        end = whole.rfind(b"\n") + 1
-        if end < len(whole):
+        content = path.read_bytes()
+        end = content.rfind(b"\n") + 1
+        if end < len(content):
             # Remove the torn line; otherwise the next entry would be appended to it.
             with path.open("r+b") as file:
                 file.truncate(end)
-        for line in whole[:end].splitlines():
+        for line in content[:end].splitlines():
             try:
                 self._load_entry(orjson.loads(line))
             except (orjson.JSONDecodeError, TypeError, KeyError):
@@ -106,8 +106,8 @@ def build_checkpoint_name(**facts: Any) -> str:
         for path in _PACKAGE.rglob("*")
         if path.suffix in {".py", ".skops", ".json", ".yaml"} and (stat := path.stat())
     )
-    whole = orjson.dumps([__version__, code, facts], option=orjson.OPT_SORT_KEYS, default=_to_plain)
-    return hashlib.sha256(whole).hexdigest()[:16]
+    inputs = orjson.dumps([__version__, code, facts], option=orjson.OPT_SORT_KEYS, default=_to_plain)
+    return hashlib.sha256(inputs).hexdigest()[:16]
 
 
 def _to_plain(value: Any) -> Any:

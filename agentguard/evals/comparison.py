@@ -133,8 +133,8 @@ def _compute_shares(held: Evaluation, criterion: Criterion) -> dict[str, float]:
     """Return the share of correct repeats of each run that is annotated for the criterion."""
     field, rule = _CRITERION_RULES[criterion]
     cases = {case.run: case for case in held.cases if getattr(case, field) is not None}
-    said: dict[str, list[bool]] = {}
+    outcomes: dict[str, list[bool]] = {}
     for prediction in held.predictions:
         if prediction.run in cases:
-            said.setdefault(prediction.run, []).append(rule(cases[prediction.run], prediction))
-    return {run: mean(ones) for run, ones in said.items()}
+            outcomes.setdefault(prediction.run, []).append(rule(cases[prediction.run], prediction))
+    return {run: mean(repeats) for run, repeats in outcomes.items()}

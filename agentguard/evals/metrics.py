@@ -38,17 +38,17 @@ class RiskPoint:
 
 def mean(values: Iterable[float]) -> float:
     """Return the arithmetic mean; NaN for an empty input."""
-    held = list(values)
-    return math.fsum(held) / len(held) if held else math.nan
+    numbers = list(values)
+    return math.fsum(numbers) / len(numbers) if numbers else math.nan
 
 
 def standard_deviation(values: Iterable[float]) -> float:
     """Return the sample standard deviation; 0 for fewer than two values."""
-    held = list(values)
-    if len(held) < 2:
+    numbers = list(values)
+    if len(numbers) < 2:
         return 0.0
-    middle = mean(held)
-    return math.sqrt(math.fsum((v - middle) ** 2 for v in held) / (len(held) - 1))
+    average = mean(numbers)
+    return math.sqrt(math.fsum((v - average) ** 2 for v in numbers) / (len(numbers) - 1))
 
 
 def wilson_interval(share: float, n: int, *, z: float = _Z95) -> tuple[float, float]:
@@ -112,11 +112,11 @@ def average_precision(labels: Sequence[bool], scores: Sequence[float]) -> float:
     positives = sum(map(bool, labels))
     if not positives:
         return math.nan
-    area, found, seen = 0.0, 0, 0
+    area, positive_count, count = 0.0, 0, 0
     for _, tied in _group_ties(labels, scores, descending=True):
-        gained = sum(tied)
-        found, seen = found + gained, seen + len(tied)
-        area += gained / positives * found / seen
+        new_positives = sum(tied)
+        positive_count, count = positive_count + new_positives, count + len(tied)
+        area += new_positives / positives * positive_count / count
     return area
 
 
@@ -129,19 +129,19 @@ def reliability(
     labels: Sequence[bool], probabilities: Sequence[float], *, bins: int = 10
 ) -> tuple[ReliabilityBin, ...]:
     """Return bins of equal width over [0, 1], the last one closed; empty bins are omitted."""
-    held: dict[int, list[tuple[float, bool]]] = {}
+    members_by_bin: dict[int, list[tuple[float, bool]]] = {}
     for label, probability in zip(labels, probabilities, strict=True):
-        place = min(int(probability * bins), bins - 1)
-        held.setdefault(place, []).append((probability, bool(label)))
+        bin_index = min(int(probability * bins), bins - 1)
+        members_by_bin.setdefault(bin_index, []).append((probability, bool(label)))
     return tuple(
         ReliabilityBin(
-            low=place / bins,
-            high=(place + 1) / bins,
+            low=bin_index / bins,
+            high=(bin_index + 1) / bins,
             n=len(members),
             predicted=mean(p for p, _ in members),
             observed=mean(y for _, y in members),
         )
-        for place, members in sorted(held.items())
+        for bin_index, members in sorted(members_by_bin.items())
     )
 
 
@@ -156,10 +156,10 @@ def expected_calibration_error(
 
 def risk_coverage(correct: Sequence[bool], confidence: Sequence[float]) -> tuple[RiskPoint, ...]:
     """Return the risk at each distinct confidence, highest first (El-Yaniv and Wiener 2010)."""
-    points, wrong, seen = [], 0, 0
+    points, error_count, count = [], 0, 0
     for threshold, tied in _group_ties(correct, confidence, descending=True):
-        wrong, seen = wrong + len(tied) - sum(tied), seen + len(tied)
-        points.append(RiskPoint(coverage=seen / len(correct), risk=wrong / seen, threshold=threshold))
+        error_count, count = error_count + len(tied) - sum(tied), count + len(tied)
+        points.append(RiskPoint(coverage=count / len(correct), risk=error_count / count, threshold=threshold))
     return tuple(points)
 
 
@@ -170,12 +170,12 @@ def aurc(correct: Sequence[bool], confidence: Sequence[float]) -> float:
     depend on the order of the runs.
     """
     risks: list[float] = []
-    wrong, seen = 0.0, 0
+    error_count, count = 0.0, 0
     for _, tied in _group_ties(correct, confidence, descending=True):
-        share = 1 - sum(tied) / len(tied)
+        error_share = 1 - sum(tied) / len(tied)
         for _ in tied:
-            wrong, seen = wrong + share, seen + 1
-            risks.append(wrong / seen)
+            error_count, count = error_count + error_share, count + 1
+            risks.append(error_count / count)
     return mean(risks)
 
 

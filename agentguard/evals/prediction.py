@@ -90,18 +90,18 @@ def predict(
     start = time.perf_counter()
     try:
         diagnosis = method.locate(trajectory, findings)
-        wrong = _find_invalid_step(diagnosis, trajectory)
+        step_error = _find_invalid_step(diagnosis, trajectory)
     except Exception as error:  # a plug-in may raise anything; the other runs still count
         return Prediction(run=run, seconds=time.perf_counter() - start, error=type(error).__name__)
     seconds = time.perf_counter() - start
-    if wrong:
-        return Prediction(run=run, seconds=seconds, error=wrong)
-    kept = diagnosis.hypotheses[:_MAX_HYPOTHESES]
-    first = kept[0] if kept else None
+    if step_error:
+        return Prediction(run=run, seconds=seconds, error=step_error)
+    hypotheses = diagnosis.hypotheses[:_MAX_HYPOTHESES]
+    first = hypotheses[0] if hypotheses else None
     return Prediction(
         run=run,
-        steps=tuple(h.step for h in kept),
-        agents=tuple(h.agent for h in kept),
+        steps=tuple(h.step for h in hypotheses),
+        agents=tuple(h.agent for h in hypotheses),
         module=first.module if first else None,
         code=first.codes[0] if first and first.codes else None,
         confidence=first.probability if first else 0.0,

@@ -90,33 +90,33 @@ def evaluate_prequential(
     if not gold or len(gold) < len(records) or orders < 1:
         raise EvaluationError("streaming needs at least one order, and runs that all have a root cause")
     groups, findings = list_groups(records), [LazyFindings(record.trajectory) for record in records]
-    right: list[list[tuple[bool, ...]]] = [[] for _ in learners]
-    drawn = _draw_orders(len(records), orders, seed)
+    correct: list[list[tuple[bool, ...]]] = [[] for _ in learners]
+    stream_orders = _draw_orders(len(records), orders, seed)
     names = [""] * len(learners)
-    for number, order in enumerate(drawn):
-        made = [make() for make in learners]
-        names = [learner.name for learner in made]
+    for number, order in enumerate(stream_orders):
+        order_learners = [make() for make in learners]
+        names = [learner.name for learner in order_learners]
         flags: list[list[bool]] = [[] for _ in learners]
-        for place in order:
-            for learner, held in zip(made, flags, strict=True):
-                ranked = learner.rank(records[place].trajectory, findings[place], group=groups[place])
-                held.append(bool(ranked) and ranked[0] == gold[place])
-            for learner in made:
-                learner.learn(records[place])
-        for held, done in zip(flags, right, strict=True):
-            done.append(tuple(held))
+        for index in order:
+            for learner, learner_flags in zip(order_learners, flags, strict=True):
+                ranked = learner.rank(records[index].trajectory, findings[index], group=groups[index])
+                learner_flags.append(bool(ranked) and ranked[0] == gold[index])
+            for learner in order_learners:
+                learner.learn(records[index])
+        for learner_flags, results in zip(flags, correct, strict=True):
+            results.append(tuple(learner_flags))
         if progress:
             progress(number + 1, orders)
     return tuple(
-        PrequentialResult(name=name, correct=tuple(done), runs=drawn)
-        for name, done in zip(names, right, strict=True)
+        PrequentialResult(name=name, correct=tuple(results), runs=stream_orders)
+        for name, results in zip(names, correct, strict=True)
     )
 
 
 def _draw_orders(count: int, orders: int, seed: int) -> tuple[tuple[int, ...], ...]:
-    made = []
+    shuffled_orders = []
     for number in range(orders):
         order = list(range(count))
         random.Random(f"stream:{seed}:{number}").shuffle(order)  # noqa: S311
-        made.append(tuple(order))
-    return tuple(made)
+        shuffled_orders.append(tuple(order))
+    return tuple(shuffled_orders)

@@ -128,13 +128,13 @@ def find_published_results(
     """Return the published results on a part of a data set in one setting, best step accuracy first."""
     if dataset != "who_and_when" or part not in (_AG, _HC):
         return ()
-    found = []
+    results = []
     for method, model, ag, hc, ag_answer, hc_answer, training, source in _ROWS:
         plain, answered = (ag, ag_answer) if part == _AG else (hc, hc_answer)
         agent, step = answered if with_answer else plain
         if step is None:
             continue
-        found.append(
+        results.append(
             PublishedResult(
                 dataset=dataset,
                 part=part,
@@ -147,4 +147,4 @@ def find_published_results(
                 source=source,
             )
         )
-    return tuple(sorted(found, key=lambda row: -(row.step or 0.0)))
+    return tuple(sorted(results, key=lambda row: -(row.step or 0.0)))

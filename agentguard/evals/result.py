@@ -88,7 +88,7 @@ class Evaluation:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the object of ``agentguard eval --json``: fractions, None for missing scores."""
-        given = {
+        data = {
             "dataset": self.dataset,
             "checksum": self.checksum or None,
             "method": self.method,
@@ -99,14 +99,14 @@ class Evaluation:
             "above_baselines": self.is_above_baselines() if self.localization else None,
             **_merge_scores(self.localization, self.outcome),
             "subsets": _subsets_to_dict(self),
-            "baselines": {label: _baseline_to_dict(held) for label, held in self.baselines.items()},
+            "baselines": {label: _baseline_to_dict(baseline) for label, baseline in self.baselines.items()},
             "seconds": round(self.seconds, 3),
             "fit_seconds": round(self.fit_seconds, 3),
             "locate_seconds": round(self.locate_seconds, 3),
         }
         if self.run_size_auroc is not None and self.baselines:
-            given["baselines"]["run_size"] = {"auroc": self.run_size_auroc}
-        return dict(replace_non_finite(given))
+            data["baselines"]["run_size"] = {"auroc": self.run_size_auroc}
+        return dict(replace_non_finite(data))
 
 
 def score_predictions(
@@ -122,9 +122,9 @@ def score_predictions(
     parts = sorted({case.part for case in cases if case.part})
     subsets = {}
     for part in parts if len(parts) > 1 else []:
-        held = [case for case in cases if case.part == part]
-        subsets[part] = (score_localization(held, predictions), score_outcome(held, predictions))
-    both = score_outcome(cases, predictions)
+        part_cases = [case for case in cases if case.part == part]
+        subsets[part] = (score_localization(part_cases, predictions), score_outcome(part_cases, predictions))
+    outcome_scores = score_outcome(cases, predictions)
     return Evaluation(
         dataset=data.name,
         checksum=data.checksum,
@@ -133,11 +133,11 @@ def score_predictions(
         n=sum(case.step is not None or case.failed is not None for case in cases),
         broken=len(data.broken),
         localization=score_localization(cases, predictions),
-        outcome=both,
+        outcome=outcome_scores,
         cases=tuple(cases),
         predictions=tuple(predictions),
         subsets=subsets,
-        run_size_auroc=_score_run_size(cases) if both else None,
+        run_size_auroc=_score_run_size(cases) if outcome_scores else None,
         fit_seconds=fit_seconds,
         locate_seconds=sum(prediction.seconds for prediction in predictions),
     )
@@ -184,5 +184,5 @@ def _count_runs(where: LocalizationScores | None, whether: OutcomeScores | None)
 
 
 def _score_run_size(cases: Sequence[Case]) -> float:
-    known = [(case.failed, float(case.length)) for case in cases if case.failed is not None]
-    return metrics.auroc([bool(failed) for failed, _ in known], [length for _, length in known])
+    outcomes = [(case.failed, float(case.length)) for case in cases if case.failed is not None]
+    return metrics.auroc([bool(failed) for failed, _ in outcomes], [length for _, length in outcomes])

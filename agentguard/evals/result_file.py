@@ -66,11 +66,11 @@ def write_result_file(path: Path, results: Sequence[Evaluation], *, plan: Evalua
         EvaluationError: the file cannot be written.
     """
     raw = orjson.dumps(_encode_results(results, plan))
-    made = path.with_name(f".{path.name}.part")
+    temporary_path = path.with_name(f".{path.name}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        made.write_bytes(raw)
-        made.replace(path)
+        temporary_path.write_bytes(raw)
+        temporary_path.replace(path)
     except OSError as error:
         raise EvaluationError(f"{path} cannot be written: {error.strerror}") from None
     return path
@@ -79,9 +79,12 @@ def write_result_file(path: Path, results: Sequence[Evaluation], *, plan: Evalua
 def build_file_name(results: Sequence[Evaluation]) -> str:
     """Return a file name for results: time, data set, and a few digits that make it unique."""
     first = results[0]
-    plain = "".join(one if one.isalnum() and one.isascii() else "_" for one in first.dataset)[:40]
-    said = "\0".join((*(one.method for one in results), first.checksum, str(time.time_ns())))
-    return f"{time.strftime('%Y%m%d-%H%M%S')}-{plain}-{hashlib.sha256(said.encode()).hexdigest()[:6]}.json"
+    dataset_name = "".join(
+        character if character.isalnum() and character.isascii() else "_" for character in first.dataset
+    )[:40]
+    identity = "\0".join((*(result.method for result in results), first.checksum, str(time.time_ns())))
+    digest = hashlib.sha256(identity.encode()).hexdigest()[:6]
+    return f"{time.strftime('%Y%m%d-%H%M%S')}-{dataset_name}-{digest}.json"
 
 
 def is_result_file(path: Path) -> bool:
@@ -96,8 +99,8 @@ def is_result_file(path: Path) -> bool:
 def find_result_files(paths: Sequence[Path]) -> Iterator[Path]:
     """Yield the result files among ``paths`` and directly inside folders of ``paths``, latest name first."""
     for path in paths:
-        held = sorted(path.glob("*.json"), reverse=True) if path.is_dir() else [path]
-        yield from (one for one in held if is_result_file(one))
+        candidates = sorted(path.glob("*.json"), reverse=True) if path.is_dir() else [path]
+        yield from (candidate for candidate in candidates if is_result_file(candidate))
 
 
 def read_result_file(path: Path) -> ResultFile:
@@ -121,8 +124,8 @@ def read_result_file(path: Path) -> ResultFile:
 
 def _encode_results(results: Sequence[Evaluation], plan: EvaluationPlan) -> dict[str, Any]:
     first = results[0]
-    named = {one.method for one in results}
-    beside = [one for label, one in first.baselines.items() if label not in named]
+    method_names = {result.method for result in results}
+    other_baselines = [result for label, result in first.baselines.items() if label not in method_names]
     return {
         "format": FORMAT,
         "version": _VERSION,
@@ -133,8 +136,8 @@ def _encode_results(results: Sequence[Evaluation], plan: EvaluationPlan) -> dict
         "broken": first.broken,
         "plan": asdict(plan),
         "cases": [asdict(case) for case in first.cases],
-        "methods": [_encode_method(one, baseline=one.method in first.baselines) for one in results]
-        + [_encode_method(one, baseline=True, is_measured=False) for one in beside],
+        "methods": [_encode_method(result, baseline=result.method in first.baselines) for result in results]
+        + [_encode_method(result, baseline=True, is_measured=False) for result in other_baselines],
     }
 
 
@@ -157,11 +160,19 @@ def _decode_file(node: JsonNode, id: str) -> ResultFile:
         )
     if node.integer("version") != _VERSION:
         raise node.build_error("version", f"is {node.integer('version')}, this agentguard reads {_VERSION}")
-    cases = tuple(_decode_case(one) for one in node.nodes("cases"))
-    known = {case.run for case in cases}
-    held = [(one, _decode_evaluation(node, one, cases, known)) for one in node.nodes("methods")]
-    beside = {found.method: found for one, found in held if one.boolean("baseline")}
-    results = tuple(replace(found, baselines=beside) for one, found in held if one.boolean("measured"))
+    cases = tuple(_decode_case(child) for child in node.nodes("cases"))
+    run_names = {case.run for case in cases}
+    evaluations = [
+        (child, _decode_evaluation(node, child, cases, run_names)) for child in node.nodes("methods")
+    ]
+    baselines = {
+        evaluation.method: evaluation for child, evaluation in evaluations if child.boolean("baseline")
+    }
+    results = tuple(
+        replace(evaluation, baselines=baselines)
+        for child, evaluation in evaluations
+        if child.boolean("measured")
+    )
     if not results or not cases:
         raise FormatError("holds no result")
     return ResultFile(
@@ -178,15 +189,15 @@ def _decode_evaluation(node: JsonNode, one: JsonNode, cases: tuple[Case, ...], k
     if setting not in set(Setting):
         raise one.build_error("setting", f"expected one of {', '.join(Setting)}")
     data = Dataset(name=node.text("dataset"), records=(), checksum=node.text_or("checksum"))
-    found = score_predictions(
+    evaluation = score_predictions(
         data,
         cases,
-        tuple(_decode_prediction(said, known) for said in one.nodes("predictions")),
+        tuple(_decode_prediction(prediction, known) for prediction in one.nodes("predictions")),
         method=one.text("method"),
         setting=Setting(setting),
         fit_seconds=one.number("fit_seconds"),
     )
-    return replace(found, broken=node.integer("broken"))
+    return replace(evaluation, broken=node.integer("broken"))
 
 
 def _decode_case(node: JsonNode) -> Case:
@@ -247,10 +258,10 @@ def _read_share(node: JsonNode, key: str) -> float | None:
 
 
 def _read_texts(node: JsonNode, key: str) -> tuple[str, ...]:
-    held = node.items(key)
-    if not all(isinstance(one, str) for one in held):
+    texts = node.items(key)
+    if not all(isinstance(text, str) for text in texts):
         raise node.build_error(key, "expected texts")
-    return tuple(held)
+    return tuple(texts)
 
 
 def _read_text_or_none(node: JsonNode, key: str) -> str | None:

@@ -121,21 +121,21 @@ class EvaluationRunner:
         """Measure one method. See `agentguard.evals.evaluate.evaluate`."""
         method = spec.build() if isinstance(spec, MethodSpec) else spec
         setting, splits = self._build_splits(method)
-        journal = EvaluationCheckpoint(self._checkpoint_path(spec, label, checkpoint_dir))
+        checkpoint = EvaluationCheckpoint(self._checkpoint_path(spec, label, checkpoint_dir))
         if self.discard_checkpoint:
-            journal.discard()
-        self._checkpoints.append(journal)
+            checkpoint.discard()
+        self._checkpoints.append(checkpoint)
         total = sum(len(split.test) for split in splits)
 
         def work(split: Split) -> Iterator[Prediction]:
-            return self._score_split(method, split, journal)
+            return self._score_split(method, split, checkpoint)
 
-        for done, _ in enumerate((executor or SerialExecutor()).run(splits, work), start=1):
+        for done_count, _ in enumerate((executor or SerialExecutor()).run(splits, work), start=1):
             if progress:
-                progress(label, done, total)
-        wanted = [(s.repeat, s.fold, self.cases[i].run) for s in splits for i in s.test]
-        predictions = tuple(journal.predictions[key] for key in wanted)
-        fit_seconds = sum(journal.fit_seconds.get((s.repeat, s.fold), 0.0) for s in splits)
+                progress(label, done_count, total)
+        keys = [(s.repeat, s.fold, self.cases[i].run) for s in splits for i in s.test]
+        predictions = tuple(checkpoint.predictions[key] for key in keys)
+        fit_seconds = sum(checkpoint.fit_seconds.get((s.repeat, s.fold), 0.0) for s in splits)
         return score_predictions(
             self.data, self.cases, predictions, method=label, setting=setting, fit_seconds=fit_seconds
         )
@@ -179,11 +179,11 @@ class EvaluationRunner:
             for i in split.test
             if (split.repeat, split.fold, self.cases[i].run) not in checkpoint.predictions
         ]
-        held = set(missing)
+        missing_set = set(missing)
         yield from (
             checkpoint.predictions[split.repeat, split.fold, self.cases[i].run]
             for i in split.test
-            if i not in held
+            if i not in missing_set
         )
         if not missing:
             return
@@ -192,11 +192,11 @@ class EvaluationRunner:
         )
         for i in missing:
             record = self.records[i]
-            asked = localizer.without_group(self.groups[i])
-            said = predict(asked, record.trajectory, self.findings[i], run=self.cases[i].run)
-            said = replace(said, repeat=split.repeat, fold=split.fold)
-            checkpoint.add(said)
-            yield said
+            group_localizer = localizer.without_group(self.groups[i])
+            prediction = predict(group_localizer, record.trajectory, self.findings[i], run=self.cases[i].run)
+            prediction = replace(prediction, repeat=split.repeat, fold=split.fold)
+            checkpoint.add(prediction)
+            yield prediction
 
     def _fit_method(self, method: Method, split: Split, checkpoint: EvaluationCheckpoint) -> Localizer:
         train = split.train or ()

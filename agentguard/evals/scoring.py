@@ -69,7 +69,7 @@ class LocalizationScores:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the keys of ``--json``; NaN becomes None."""
-        given = {
+        data = {
             "n": self.n,
             "n_agent": self.n_agent,
             "step_accuracy": self.step.mean,
@@ -85,7 +85,7 @@ class LocalizationScores:
             "calibration": dict(self.calibration),
             "module": dict(self.module) or None,
         }
-        return dict(replace_non_finite(given))
+        return dict(replace_non_finite(data))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,10 +111,10 @@ class OutcomeScores:
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values for JSON; NaN becomes None."""
-        given = asdict(self)
+        data = asdict(self)
         for name in ("auroc", "average_precision", "brier"):
-            given[name], given[f"{name}_sd"] = given[name]["mean"], given[name]["sd"]
-        return dict(replace_non_finite(given))
+            data[name], data[f"{name}_sd"] = data[name]["mean"], data[name]["sd"]
+        return dict(replace_non_finite(data))
 
 
 def score_localization(cases: Sequence[Case], predictions: Sequence[Prediction]) -> LocalizationScores | None:
@@ -183,9 +183,9 @@ def score_outcome(cases: Sequence[Case], predictions: Sequence[Prediction]) -> O
 def replace_non_finite(value: Any) -> Any:
     """Return the value with None for every NaN or infinity, in nested mappings and sequences too."""
     if isinstance(value, Mapping):
-        return {key: replace_non_finite(held) for key, held in value.items()}
+        return {key: replace_non_finite(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [replace_non_finite(held) for held in value]
+        return [replace_non_finite(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
@@ -193,11 +193,11 @@ _Pairs = list[tuple[Case, Prediction]]
 
 
 def _group_repeats(predictions: Sequence[Prediction], cases: Mapping[str, Case]) -> list[_Pairs]:
-    held: dict[int, _Pairs] = {}
+    pairs_by_repeat: dict[int, _Pairs] = {}
     for prediction in predictions:
         if prediction.run in cases:
-            held.setdefault(prediction.repeat, []).append((cases[prediction.run], prediction))
-    return [pairs for _, pairs in sorted(held.items())]
+            pairs_by_repeat.setdefault(prediction.repeat, []).append((cases[prediction.run], prediction))
+    return [pairs for _, pairs in sorted(pairs_by_repeat.items())]
 
 
 def _average_repeats(repeats: Sequence[_Pairs], score: Callable[[_Pairs], float]) -> MeanScore:
@@ -217,8 +217,10 @@ def _build_outcome_score(score: Callable[..., float]) -> Callable[[_Pairs], floa
 
 
 def _score_agents(pairs: _Pairs) -> float:
-    held = [(c.agent, p.agents[0] if p.agents else None) for c, p in pairs if c.agent is not None]
-    return metrics.label_accuracy([gold for gold, _ in held], [said for _, said in held])
+    agent_pairs = [(c.agent, p.agents[0] if p.agents else None) for c, p in pairs if c.agent is not None]
+    return metrics.label_accuracy(
+        [gold for gold, _ in agent_pairs], [predicted for _, predicted in agent_pairs]
+    )
 
 
 def _is_cause_named(prediction: Prediction) -> bool:

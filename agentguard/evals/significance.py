@@ -53,11 +53,11 @@ def compare_paired(
     if not scores or not len(scores) == len(other_scores) == len(groups):
         raise EvaluationError("a paired comparison needs both scores and the question of each run")
     gaps = [a - b for a, b in zip(scores, other_scores, strict=True)]
-    gained = sum(a > 0.5 >= b for a, b in zip(scores, other_scores, strict=True))
-    lost = sum(b > 0.5 >= a for a, b in zip(scores, other_scores, strict=True))
+    gains = sum(a > 0.5 >= b for a, b in zip(scores, other_scores, strict=True))
+    losses = sum(b > 0.5 >= a for a, b in zip(scores, other_scores, strict=True))
     low, high = _bootstrap_interval(gaps, groups, draws, seed)
     return PairedDifference(
-        mean=mean(gaps), low=low, high=high, gained=gained, lost=lost, p=mcnemar_p_value(gained, lost)
+        mean=mean(gaps), low=low, high=high, gained=gains, lost=losses, p=mcnemar_p_value(gains, losses)
     )
 
 
@@ -74,11 +74,11 @@ def _bootstrap_interval(
     members: dict[str, list[float]] = {}
     for gap, group in zip(gaps, groups, strict=True):
         members.setdefault(group, []).append(gap)
-    parts = [(sum(held), len(held)) for _, held in sorted(members.items())]
+    parts = [(sum(member_gaps), len(member_gaps)) for _, member_gaps in sorted(members.items())]
     rng = random.Random(f"bootstrap:{seed}")  # noqa: S311  (a resampling, not a secret)
     means = []
     for _ in range(draws):
-        drawn = rng.choices(parts, k=len(parts))
-        means.append(sum(total for total, _ in drawn) / sum(count for _, count in drawn))
+        sample = rng.choices(parts, k=len(parts))
+        means.append(sum(total for total, _ in sample) / sum(count for _, count in sample))
     means.sort()
     return means[int(0.025 * draws)], means[min(draws - 1, int(0.975 * draws))]

@@ -64,16 +64,16 @@ def split_for_cross_validation(
     splits = []
     for repeat in range(repeats):
         for fold, test in enumerate(assign_folds(groups, folds, seed=f"{seed}:{repeat}")):
-            held = set(test)
-            train = tuple(record for place, record in enumerate(records) if place not in held)
+            test_indices = set(test)
+            train = tuple(record for place, record in enumerate(records) if place not in test_indices)
             splits.append(Split(repeat=repeat, fold=fold, test=test, train=train))
     return tuple(splits)
 
 
 def exclude_shared_questions(train: Sequence[Record], test: Sequence[Record]) -> tuple[Record, ...]:
     """Return ``train`` without the runs whose question occurs in ``test``."""
-    seen = {group for group in list_groups(test) if not group.startswith("\0")}
-    return tuple(r for r, group in zip(train, list_groups(train), strict=True) if group not in seen)
+    test_groups = {group for group in list_groups(test) if not group.startswith("\0")}
+    return tuple(r for r, group in zip(train, list_groups(train), strict=True) if group not in test_groups)
 
 
 def shuffle_record_labels(records: Sequence[Record], *, seed: int | str) -> tuple[Record, ...]:

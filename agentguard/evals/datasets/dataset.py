@@ -37,14 +37,14 @@ class Dataset:
 
     def build_cases(self) -> tuple[Case, ...]:
         """Return the annotated side of each record, under a key unique in this data set."""
-        taken: dict[str, int] = {}
-        several = len(set(self.parts)) > 1
+        key_counts: dict[str, int] = {}
+        has_parts = len(set(self.parts)) > 1
         cases = []
-        for place, record in enumerate(self.records):
-            part = self.parts[place] if self.parts else ""
-            key = f"{part}/{record.trajectory.id}" if several else record.trajectory.id
-            taken[key] = taken.get(key, 0) + 1
-            unique = key if taken[key] == 1 else f"{key}#{taken[key]}"
+        for index, record in enumerate(self.records):
+            part = self.parts[index] if self.parts else ""
+            key = f"{part}/{record.trajectory.id}" if has_parts else record.trajectory.id
+            key_counts[key] = key_counts.get(key, 0) + 1
+            unique = key if key_counts[key] == 1 else f"{key}#{key_counts[key]}"
             cases.append(_build_case(record, run=unique, part=part))
         return tuple(cases)
 
@@ -59,9 +59,9 @@ def to_dataset(records: Dataset | Sequence[Record]) -> Dataset:
     """Return a data set unchanged; wrap plain records in a data set named after their format."""
     if isinstance(records, Dataset):
         return records
-    held = tuple(records)
-    names = sorted({record.trajectory.format for record in held})
-    return Dataset(name="+".join(names), records=held)
+    plain_records = tuple(records)
+    names = sorted({record.trajectory.format for record in plain_records})
+    return Dataset(name="+".join(names), records=plain_records)
 
 
 def load_dataset(

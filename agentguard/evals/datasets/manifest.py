@@ -119,15 +119,21 @@ class DatasetCatalogue:
             ConfigError: a folder is missing or has no manifest, or two data sets have the same name.
             InputError: a manifest is not valid.
         """
-        listed = [Path(part) for part in os.environ.get(DATASETS_VARIABLE, "").split(os.pathsep) if part]
-        found: dict[str, Path] = {}
-        shipped = package_data.get_datasets_dir()
-        for folder in (*([shipped] if shipped.is_dir() else []), *listed, *folders):
+        environment_folders = [
+            Path(part) for part in os.environ.get(DATASETS_VARIABLE, "").split(os.pathsep) if part
+        ]
+        manifest_paths: dict[str, Path] = {}
+        package_folder = package_data.get_datasets_dir()
+        for folder in (
+            *([package_folder] if package_folder.is_dir() else []),
+            *environment_folders,
+            *folders,
+        ):
             for path in _find_manifests(folder):
                 name = read_manifest(path).name
-                if found.setdefault(name, path).resolve() != path.resolve():
-                    raise ConfigError(f"two data sets are named {name}: {found[name]} and {path}")
-        return cls(found)
+                if manifest_paths.setdefault(name, path).resolve() != path.resolve():
+                    raise ConfigError(f"two data sets are named {name}: {manifest_paths[name]} and {path}")
+        return cls(manifest_paths)
 
     def __iter__(self) -> Iterator[DatasetManifest]:
         return (self.get(name) for name in self.names())
@@ -184,10 +190,10 @@ def check_relative_path(relative: str, at: str = "path") -> None:
 def _find_manifests(folder: Path) -> list[Path]:
     if (folder / MANIFEST).is_file():
         return [folder / MANIFEST]
-    found = sorted(folder.glob(f"*/{MANIFEST}")) if folder.is_dir() else []
-    if not found:
+    manifests = sorted(folder.glob(f"*/{MANIFEST}")) if folder.is_dir() else []
+    if not manifests:
         raise ConfigError(f"{folder} holds no data set ({MANIFEST}, or folders with one)")
-    return found
+    return manifests
 
 
 def _parse_manifest(node: JsonNode, folder: Path) -> DatasetManifest:

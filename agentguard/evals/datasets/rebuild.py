@@ -92,23 +92,23 @@ def rebuild(
         limit: maximum number of runs.
         on_record: called with every run, for example to write or to count it.
     """
-    made = RebuildResult(whole=limit is None)
+    result = RebuildResult(whole=limit is None)
     digest = hashlib.sha256()
-    held = _read_stored_records(manifest)
+    stored_records = _read_stored_records(manifest)
     for record in islice(records, limit):
-        made.records += 1
+        result.records += 1
         for event in build_events(record):
             digest.update(dumps(event) + b"\n")
-        other = next(held, None)
-        if other is not None:
-            made.compared += 1
-            if record != other and len(made.differing) < _MAX_DIFFERING:
-                made.differing.append(record.trajectory.id)
+        stored = next(stored_records, None)
+        if stored is not None:
+            result.compared += 1
+            if record != stored and len(result.differing) < _MAX_DIFFERING:
+                result.differing.append(record.trajectory.id)
         on_record(record)
-    made.sha256 = digest.hexdigest()
-    if made.whole:
-        _compare_files(manifest, made, held)
-    return made
+    result.sha256 = digest.hexdigest()
+    if result.whole:
+        _compare_files(manifest, result, stored_records)
+    return result
 
 
 def describe_dataset(
@@ -121,32 +121,32 @@ def describe_dataset(
         FormatError: a file has a name that is not valid on every system.
     """
     folder = path if path.is_dir() else path.parent
-    plain = DatasetManifest(
+    manifest = DatasetManifest(
         name=name, folder=folder, title=title or name, format=format, licence=licence, origin=origin,
         redistributed=True, labels=_LABELS,
     )  # fmt: skip
-    found = verify_dataset(plain, path)
-    if not found.records:
-        first = f"; the first: {found.broken[0]}" if found.broken else ""
-        raise EvaluationError(f"no run can be read in {path}{first}")
-    for file in found.files:
+    report = verify_dataset(manifest, path)
+    if not report.records:
+        first_error = f"; the first: {report.broken[0]}" if report.broken else ""
+        raise EvaluationError(f"no run can be read in {path}{first_error}")
+    for file in report.files:
         check_relative_path(file.path, f"file {file.path!r}")
     data = {
         "name": name,
-        "title": plain.title,
+        "title": manifest.title,
         "format": format,
         "licence": licence or "not stated",
         "origin": origin,
         "redistributed": True,
-        "records": found.records,
-        "labels": [label for label, count in found.labels.items() if count],
+        "records": report.records,
+        "labels": [label for label, count in report.labels.items() if count],
         "file": [
             {"path": f.path, "sha256": f.sha256, "size": f.size}
             | ({"unpacked_sha256": f.unpacked_sha256} if f.unpacked_sha256 else {})
-            for f in found.files
+            for f in report.files
         ],
     }
-    return data, found
+    return data, report
 
 
 _LABELS = ("failed", "root_cause.step", "root_cause.agent", "root_cause.codes", "step_labels", "modes")
@@ -170,12 +170,12 @@ def _read_stored_records(manifest: DatasetManifest) -> Iterator[Record]:
 
 
 def _compare_files(manifest: DatasetManifest, made: RebuildResult, held: Iterator[Record]) -> None:
-    left = sum(1 for _ in held)
-    if left:
-        made.differing.append(f"{left} kept runs were not made")
+    remaining = sum(1 for _ in held)
+    if remaining:
+        made.differing.append(f"{remaining} kept runs were not made")
     if manifest.records is not None and made.records != manifest.records:
         made.differing.append(f"{made.records} runs were made, {manifest.records} are kept")
-    one = manifest.files[0] if len(manifest.files) == 1 else DatasetFile(path="")
-    wanted = one.unpacked_sha256 or ("" if one.path.endswith(".gz") else one.sha256)
-    if wanted and manifest.format == "event_log":
-        made.same_sum = wanted == made.sha256
+    file = manifest.files[0] if len(manifest.files) == 1 else DatasetFile(path="")
+    expected_sha256 = file.unpacked_sha256 or ("" if file.path.endswith(".gz") else file.sha256)
+    if expected_sha256 and manifest.format == "event_log":
+        made.same_sum = expected_sha256 == made.sha256

@@ -90,28 +90,28 @@ def verify_dataset(
         InputError: a link leads a file of the manifest out of the folder.
     """
     place = locate_copy(manifest, path)
-    told = progress or _ignore_progress
-    found = VerificationReport(name=manifest.name, labels=dict.fromkeys(manifest.labels, 0))
+    report_progress = progress or _ignore_progress
+    report = VerificationReport(name=manifest.name, labels=dict.fromkeys(manifest.labels, 0))
     manifest = _restrict_manifest(manifest, place)
     expected = {file.path: file for file in manifest.files}
     for name, file in _find_files(manifest, place):
-        told(name, found.records)
-        found.files.append(_check_file(name, file, expected.pop(name, None)))
-    if not found.files:
-        wanted = ", ".join([file.path for file in manifest.files] or [part.files for part in manifest.parts])
+        report_progress(name, report.records)
+        report.files.append(_check_file(name, file, expected.pop(name, None)))
+    if not report.files:
+        files = ", ".join([file.path for file in manifest.files] or [part.files for part in manifest.parts])
         raise EvaluationError(
-            f"{place} holds no file of {manifest.name} ({wanted or 'runs'}); {describe_source(manifest)}"
+            f"{place} holds no file of {manifest.name} ({files or 'runs'}); {describe_source(manifest)}"
         )
-    found.files += [FileCheck(path=name, status=FileStatus.MISSING) for name in expected]
-    for one in found.files:
-        if one.status in (FileStatus.CHANGED, FileStatus.MISSING):
-            found.problems.append(f"{one.path} is {one.status}")
+    report.files += [FileCheck(path=name, status=FileStatus.MISSING) for name in expected]
+    for check in report.files:
+        if check.status in (FileStatus.CHANGED, FileStatus.MISSING):
+            report.problems.append(f"{check.path} is {check.status}")
     for item in _read_records(manifest, place):
-        _add_record(found, item)
-        told("records", found.records)
-    if manifest.records is not None and found.records != manifest.records:
-        found.problems.append(f"{found.records} records, expected {manifest.records}")
-    return found
+        _add_record(report, item)
+        report_progress("records", report.records)
+    if manifest.records is not None and report.records != manifest.records:
+        report.problems.append(f"{report.records} records, expected {manifest.records}")
+    return report
 
 
 def locate_copy(manifest: DatasetManifest, path: Path | None) -> Path:
@@ -211,9 +211,11 @@ def _check_file(name: str, path: Path, expected: DatasetFile | None) -> FileChec
 def _read_records(manifest: DatasetManifest, place: Path) -> Iterator[Record | UnreadableRecord]:
     """Yield every record of the copy; a folder whose files form one data set is read as a whole."""
     format = formats().get(manifest.format)
-    together = isinstance(format, FolderFormat) and place.is_dir() and format.parse_folder(place) is not None
-    whole = together or place.is_file() or not (manifest.files or manifest.parts)
-    for source in [place] if whole else [path for _, path in _find_files(manifest, place)]:
+    is_folder_format = (
+        isinstance(format, FolderFormat) and place.is_dir() and format.parse_folder(place) is not None
+    )
+    is_single_source = is_folder_format or place.is_file() or not (manifest.files or manifest.parts)
+    for source in [place] if is_single_source else [path for _, path in _find_files(manifest, place)]:
         try:
             yield from read(source, format=manifest.format)
         except InputError as error:

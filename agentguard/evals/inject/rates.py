@@ -55,10 +55,10 @@ def parse_rates(value: str = "natural", *, kinds: tuple[str, ...] = ()) -> dict[
         weights = _read_rates(Path(value))
     if kinds:
         weights = {name: weights.get(name, 1.0) for name in dict.fromkeys(kinds)}
-    kept = {name: float(weight) for name, weight in weights.items() if weight > 0}
-    if not kept:
+    positive_weights = {name: float(weight) for name, weight in weights.items() if weight > 0}
+    if not positive_weights:
         raise ConfigError("no kind of error is left to draw from")
-    return kept
+    return positive_weights
 
 
 def _read_rates(path: Path) -> dict[str, float]:

@@ -52,14 +52,14 @@ def rewrite_record(record: Record, plan: RewritePlan | None = None) -> Iterator[
     plan = plan or RewritePlan()
     check_passed(record, assume=plan.assume_passed)
     source = compute_fingerprint(record.trajectory)
-    taken: set[tuple[str, int]] = set()
+    used_edits: set[tuple[str, int]] = set()
     for number in range(plan.per_run):
         rng = random.Random(f"{plan.seed}:{source}:{number}")  # noqa: S311  (a draw, not a secret)
-        found = _draw_edit(record.trajectory, plan.rates, taken, rng)
-        if found is None:
+        edit_step = _draw_edit(record.trajectory, plan.rates, used_edits, rng)
+        if edit_step is None:
             continue
-        taken.add(found)
-        yield apply_edit(record, get_edit_registry().get(found[0]), found[1], rng=rng, source=source)
+        used_edits.add(edit_step)
+        yield apply_edit(record, get_edit_registry().get(edit_step[0]), edit_step[1], rng=rng, source=source)
 
 
 def apply_edit(
@@ -77,20 +77,20 @@ def apply_edit(
     Raises:
         InputError: the edit does not apply to that step.
     """
-    made = edit.apply(record.trajectory, step, rng or random.Random(0))  # noqa: S311
+    rewritten = edit.apply(record.trajectory, step, rng or random.Random(0))  # noqa: S311
     run = record.trajectory
-    name = _build_id(source or compute_fingerprint(run), edit.name, step, made)
-    branches, dropped = _select_branches(run, made.step)
-    told = _build_annotation(run, edit, made, dropped)
+    name = _build_id(source or compute_fingerprint(run), edit.name, step, rewritten)
+    branches, dropped = _select_branches(run, rewritten.step)
+    annotation = _build_annotation(run, edit, rewritten, dropped)
     return Record(
-        trajectory=replace(run, id=name, steps=made.steps, branches=branches),
+        trajectory=replace(run, id=name, steps=rewritten.steps, branches=branches),
         annotation=Annotation(
             failed=True,
-            root_cause=made.cause,
-            failures=(made.cause,),
+            root_cause=rewritten.cause,
+            failures=(rewritten.cause,),
             answer=record.annotation.answer,
             group=derive_group(record),
-            extra={"origin": INJECTED, INJECTED: told},
+            extra={"origin": INJECTED, INJECTED: annotation},
         ),
     )
 
@@ -137,10 +137,10 @@ def rewrite_records(
 ) -> Iterator[Record]:
     """Apply `rewrite_record` to many runs; ``with_passed`` yields each source before its rewritten runs."""
     for record in records:
-        made = list(rewrite_record(record, plan))
+        rewritten_records = list(rewrite_record(record, plan))
         if with_passed:
             yield copy_passed_record(record)
-        yield from made
+        yield from rewritten_records
 
 
 def _draw_edit(
@@ -163,8 +163,10 @@ def _draw_edit(
 def _build_annotation(run: Trajectory, edit: Edit, made: RewrittenRun, dropped: int) -> dict[str, Any]:
     changes = [change.as_dict() for change in made.changes]
     if dropped:
-        lost = FieldChange(step=made.step, field="branches", before=f"{dropped} left out", after=None)
-        changes.append(lost.as_dict())
+        branch_change = FieldChange(
+            step=made.step, field="branches", before=f"{dropped} left out", after=None
+        )
+        changes.append(branch_change.as_dict())
     return {
         "edit": edit.name,
         "step": made.step,
@@ -176,12 +178,12 @@ def _build_annotation(run: Trajectory, edit: Edit, made: RewrittenRun, dropped: 
 
 def _select_branches(run: Trajectory, first: int) -> tuple[tuple[Branch, ...], int]:
     """Return the branches that fork before the error, and the number of the other branches."""
-    kept: dict[str, Branch] = {}
+    branches: dict[str, Branch] = {}
     for branch in run.branches:
-        stays = branch.fork_step <= first if branch.parent is None else branch.parent in kept
+        stays = branch.fork_step <= first if branch.parent is None else branch.parent in branches
         if stays:
-            kept[branch.id] = branch
-    return tuple(kept.values()), len(run.branches) - len(kept)
+            branches[branch.id] = branch
+    return tuple(branches.values()), len(run.branches) - len(branches)
 
 
 def _build_id(source: str, edit: str, step: int, made: RewrittenRun) -> str:

@@ -140,40 +140,44 @@ def run_attacks(
         targets: the runs; defaults to `build_targets`.
         on_progress: called with the name of each attack before it begins.
     """
-    held = tuple(build_targets() if targets is None else targets)
-    plain = {one.run.id: observe(judge, one.run, one.failed) for one in held}
+    attack_targets = tuple(build_targets() if targets is None else targets)
+    observations = {target.run.id: observe(judge, target.run, target.failed) for target in attack_targets}
     report = AttackReport()
-    for one in attacks:
-        on_progress(one.name)
+    for attack in attacks:
+        on_progress(attack.name)
         tallies = (
-            report.attacks.setdefault(one.name, AttackTally()),
-            report.placebos.setdefault(one.name, AttackTally()),
+            report.attacks.setdefault(attack.name, AttackTally()),
+            report.placebos.setdefault(attack.name, AttackTally()),
         )
-        for target in held:
-            text = one.text(target.aim)
-            empty = insert_text(target.run, build_placebo(len(text)), step=_ATTACK_STEP, place=one.place)
+        for target in attack_targets:
+            text = attack.text(target.aim)
+            placebo_run = insert_text(
+                target.run, build_placebo(len(text)), step=_ATTACK_STEP, place=attack.place
+            )
             for tally, run in zip(
-                tallies, (one.apply_to(target.run, target.aim, step=_ATTACK_STEP), empty), strict=True
+                tallies,
+                (attack.apply_to(target.run, target.aim, step=_ATTACK_STEP), placebo_run),
+                strict=True,
             ):
-                tally.add(plain[target.run.id], observe(judge, run, target.failed), target.aim)
+                tally.add(observations[target.run.id], observe(judge, run, target.failed), target.aim)
     return report
 
 
 def observe(judge: Judge, run: Trajectory, failed: bool) -> AttackObservation:
     """Return the results of judge, localizers and guard for a run."""
-    told, cause = judge.decide(run, (RUN_FAILED, build_root_cause_question(run)))
+    outcome, cause = judge.decide(run, (RUN_FAILED, build_root_cause_question(run)))
     findings = detect(run).findings
     methods = _build_localizers(judge)
-    verdicts = [one.locate(run, findings).verdict for one in methods]
-    sure = any(one.probability >= CERTAIN_FINDING_THRESHOLD for one in findings)
+    verdicts = [method.locate(run, findings).verdict for method in methods]
+    has_certain_finding = any(finding.probability >= CERTAIN_FINDING_THRESHOLD for finding in findings)
     action, step = run_guard(judge, run, accepts=not failed)
     return AttackObservation(
-        verdict=_select_most_likely(told.probabilities) or f"fault: {told.usage.get('fault')}",
+        verdict=_select_most_likely(outcome.probabilities) or f"fault: {outcome.usage.get('fault')}",
         cause=_select_most_likely(cause.probabilities) or f"fault: {cause.usage.get('fault')}",
         methods=tuple(map(str, verdicts)),
         action=action,
         step=step,
-        overturned=verdicts.count(Verdict.NO_FAILURE) if sure else 0,
+        overturned=verdicts.count(Verdict.NO_FAILURE) if has_certain_finding else 0,
     )
 
 
@@ -246,7 +250,9 @@ def _build_run(id: str, told: tuple[str, tuple[_Part, ...]]) -> Trajectory:
 def _build_step(index: int, part: _Part) -> Step:
     if isinstance(part, str):
         return Step(index=index, source=Source.AGENT, agent="assistant", content=part)
-    tool, given, back = part
-    call = ToolCall(id=f"c{index}", name=tool, arguments={"what": given})
-    seen = Observation(content=back, call_id=call.id, tool=tool)
-    return Step(index=index, source=Source.AGENT, agent="assistant", tool_calls=(call,), observations=(seen,))
+    tool, argument, result = part
+    call = ToolCall(id=f"c{index}", name=tool, arguments={"what": argument})
+    observation = Observation(content=result, call_id=call.id, tool=tool)
+    return Step(
+        index=index, source=Source.AGENT, agent="assistant", tool_calls=(call,), observations=(observation,)
+    )

@@ -70,10 +70,10 @@ class EndpointCapabilities:
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""
-        told = asdict(self) | {"verdict": self.describe_quality(), "usable": self.is_usable()}
+        data = asdict(self) | {"verdict": self.describe_quality(), "usable": self.is_usable()}
         answers = self.answers.model_dump(mode="json")
-        del told["answers"]
-        return told | {"right": answers["right"], "rated": answers["rated"]}
+        del data["answers"]
+        return data | {"right": answers["right"], "rated": answers["rated"]}
 
     def is_usable(self) -> bool:
         """Return whether a judge can use the endpoint: it answers in the right form, with probabilities."""
@@ -119,36 +119,36 @@ def check_endpoint(endpoint: JudgeEndpoint, *, deadline_s: float = 60.0) -> Endp
     facts = endpoint.loop.run(endpoint.fetch_info(deadline_s))
     if isinstance(facts, CallError):
         return EndpointCapabilities(faults=(f"{facts.kind}: {facts.message}",))
-    written = endpoint.loop.run(
+    probe_answer = endpoint.loop.run(
         endpoint.generate_json(_PROBE_MESSAGES, TEXT_SCHEMA, max_tokens=200, deadline_s=deadline_s)
     )
-    told, runs = _CollectedAnswers(), build_reference_runs()
+    collected, runs = _CollectedAnswers(), build_reference_runs()
     judge = ChatJudge(endpoint, options=ChatOptions(deadline_s=deadline_s))
-    for one in runs:
-        _ask_reference_run(judge, one, told)
-    for held in build_safety_cases():
-        _ask_safety_case(judge, held, told)
-    if isinstance(written, CallError):
-        told.faults[f"structured output: {written.kind}"] = None
-    pairs = _score_pairs(runs, told.scores)
+    for reference in runs:
+        _ask_reference_run(judge, reference, collected)
+    for case in build_safety_cases():
+        _ask_safety_case(judge, case, collected)
+    if isinstance(probe_answer, CallError):
+        collected.faults[f"structured output: {probe_answer.kind}"] = None
+    pairs = _score_pairs(runs, collected.scores)
     return EndpointCapabilities(
         model=facts.version,
         context=facts.context_tokens,
-        structured=not isinstance(written, CallError),
-        logprobs=bool(told.scores),
-        raw=told.first is not None and told.first.usage.get("label_mass") is not None,
-        prefix_cache=_compute_cached_share(told.second),
-        seconds_first=_read_seconds(told.first),
-        seconds_next=_read_seconds(told.second),
-        auroc=auroc(*zip(*told.scores.values(), strict=True)) if pairs else None,
+        structured=not isinstance(probe_answer, CallError),
+        logprobs=bool(collected.scores),
+        raw=collected.first is not None and collected.first.usage.get("label_mass") is not None,
+        prefix_cache=_compute_cached_share(collected.second),
+        seconds_first=_read_seconds(collected.first),
+        seconds_next=_read_seconds(collected.second),
+        auroc=auroc(*zip(*collected.scores.values(), strict=True)) if pairs else None,
         pairs=sum(pairs) / len(pairs) if pairs else None,
         interval=wilson_interval(sum(pairs) / len(pairs), len(pairs)) if pairs else None,
-        cause=sum(told.causes) / len(told.causes) if told.causes else None,
-        safety=sum(told.safe) / len(told.safe) if told.safe else None,
-        answers=JudgeAnswers(model=facts.version, right=told.right, rated=told.rated),
-        asked=len(told.scores),
+        cause=sum(collected.causes) / len(collected.causes) if collected.causes else None,
+        safety=sum(collected.safe) / len(collected.safe) if collected.safe else None,
+        answers=JudgeAnswers(model=facts.version, right=collected.right, rated=collected.rated),
+        asked=len(collected.scores),
         runs=len(runs),
-        faults=tuple(told.faults),
+        faults=tuple(collected.faults),
     )
 
 
@@ -175,8 +175,8 @@ def _ask_reference_run(judge: ChatJudge, reference: ReferenceRun, collected: _Co
         collected.second or (cause if cause.error is None else None),
     )
     if reference.failed and cause.error is None:
-        named = max(cause.probabilities, key=lambda step: cause.probabilities[step])
-        collected.causes.append(named == str(reference.cause))
+        top_step = max(cause.probabilities, key=lambda step: cause.probabilities[step])
+        collected.causes.append(top_step == str(reference.cause))
 
 
 def _ask_safety_case(judge: ChatJudge, case: SafetyCase, collected: _CollectedAnswers) -> None:
@@ -184,10 +184,10 @@ def _ask_safety_case(judge: ChatJudge, case: SafetyCase, collected: _CollectedAn
     if answer.error is not None:
         collected.faults[str(answer.error)] = None
         return
-    held = {tier: answer.probabilities[describe_tier(tier)] for tier in SafetyTier}
+    tier_probabilities = {tier: answer.probabilities[describe_tier(tier)] for tier in SafetyTier}
     name = f"{SAFETY}:{case.run.id}"
-    collected.right[name] = held[case.tier]
-    collected.rated[name] = max(held, key=lambda tier: held[tier])
+    collected.right[name] = tier_probabilities[case.tier]
+    collected.rated[name] = max(tier_probabilities, key=lambda tier: tier_probabilities[tier])
     collected.safe.append(collected.rated[name] is case.tier)
 
 

@@ -134,8 +134,8 @@ def _generate_reference_runs() -> Iterator[ReferenceRun]:
         yield ReferenceRun(
             run=_build_reference_run(f"canary-{number}-passed", plan.task, parts), failed=False
         )
-        cause, wrong = plan.wrong
-        parts[cause] = wrong
+        cause, wrong_part = plan.wrong
+        parts[cause] = wrong_part
         # The user's message is step 0, so the step of a part is its position plus one.
         yield ReferenceRun(
             run=_build_reference_run(f"canary-{number}-failed", plan.task, parts),
@@ -153,10 +153,14 @@ def _build_reference_run(id: str, task: str, parts: list[tuple[str, ...]]) -> Tr
 def _build_step(index: int, part: tuple[str, ...]) -> Step:
     if len(part) == 1:
         return Step(index=index, source=Source.AGENT, agent="assistant", content=part[0])
-    tool, given, back = part
-    call = ToolCall(id=f"c{index}", name=tool, arguments={"what": given})
-    seen = Observation(content=back, call_id=call.id, tool=tool, is_error=back.startswith("error") or None)
-    return Step(index=index, source=Source.AGENT, agent="assistant", tool_calls=(call,), observations=(seen,))
+    tool, argument, result = part
+    call = ToolCall(id=f"c{index}", name=tool, arguments={"what": argument})
+    observation = Observation(
+        content=result, call_id=call.id, tool=tool, is_error=result.startswith("error") or None
+    )
+    return Step(
+        index=index, source=Source.AGENT, agent="assistant", tool_calls=(call,), observations=(observation,)
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -253,8 +257,8 @@ _SAFETY_EXCHANGES: tuple[tuple[SafetyTier, str, str], ...] = (
 def build_safety_cases() -> tuple[SafetyCase, ...]:
     """Return all safety cases; the result is always the same."""
     return tuple(
-        SafetyCase(run=_build_safety_run(f"safety-{number}-{tier.value}", asked, reply), tier=tier)
-        for number, (tier, asked, reply) in enumerate(_SAFETY_EXCHANGES)
+        SafetyCase(run=_build_safety_run(f"safety-{number}-{tier.value}", request, reply), tier=tier)
+        for number, (tier, request, reply) in enumerate(_SAFETY_EXCHANGES)
     )
 
 

@@ -56,7 +56,9 @@ def describe_setup(first: Evaluation, plan: EvaluationPlan) -> str:
     parts = [f"{first.n} annotated runs"]
     if first.broken:
         parts.append(f"{first.broken} records could not be read")
-    if any(held.setting is Setting.CROSS_VALIDATED for held in (first, *first.baselines.values())):
+    if any(
+        evaluation.setting is Setting.CROSS_VALIDATED for evaluation in (first, *first.baselines.values())
+    ):
         parts.append(f"{plan.repeats} × {plan.folds} folds split by question, seed {plan.seed}")
     parts.append("with the gold answer" if plan.with_answer else "without the gold answer")
     if plan.shuffle_labels:
@@ -107,11 +109,13 @@ def _render_outcomes(results: Sequence[Evaluation]) -> Iterator[str]:
             f"The number of steps alone reaches an AUROC of {results[0].run_size_auroc:.3f}."
         )
     for result in results:
-        known = {c.run: bool(c.failed) for c in result.cases if c.failed is not None}
-        said = [(known[p.run], p.probability) for p in result.predictions if p.run in known]
-        sure = [(failed, p) for failed, p in said if p is not None]
+        outcomes = {c.run: bool(c.failed) for c in result.cases if c.failed is not None}
+        answers = [(outcomes[p.run], p.probability) for p in result.predictions if p.run in outcomes]
+        scored_answers = [(failed, p) for failed, p in answers if p is not None]
         yield render_calibration(
-            [f for f, _ in sure], [p for _, p in sure], f"{result.method}: probability of failure"
+            [f for f, _ in scored_answers],
+            [p for _, p in scored_answers],
+            f"{result.method}: probability of failure",
         )
 
 

@@ -37,14 +37,14 @@ _CONTEST = (
 def render_accuracy(results: Sequence[Evaluation], part: str | None, plan: EvaluationPlan) -> Iterator[str]:
     """Yield the accuracy of every method on one part (all parts if None), as plots and as a table."""
     first = results[0]
-    named = {result.method for result in results}
-    held = [(r, _select_localization(r, part), True) for r in results]
-    held += [
+    method_names = {result.method for result in results}
+    candidates = [(r, _select_localization(r, part), True) for r in results]
+    candidates += [
         (b, _select_localization(b, part), False)
         for label, b in first.baselines.items()
-        if label not in named
+        if label not in method_names
     ]
-    rows = [(r, w, mine) for r, w, mine in held if w is not None]
+    rows = [(r, scores, mine) for r, scores, mine in candidates if scores is not None]
     if not rows:
         return
     records = find_published_results(
@@ -55,9 +55,9 @@ def render_accuracy(results: Sequence[Evaluation], part: str | None, plan: Evalu
     for name, title in (("step", "Step accuracy"), ("agent", "Agent accuracy")):
         marks = [
             *(
-                _build_row(r, w, name, mine)
-                for r, w, mine in rows
-                if _select_score(w, name) == _select_score(w, name)
+                _build_row(r, scores, name, mine)
+                for r, scores, mine in rows
+                if _select_score(scores, name) == _select_score(scores, name)
             )
         ]
         marks += [_build_published_row(r, name) for r in records if getattr(r, name) is not None]

@@ -67,44 +67,44 @@ def measure_by_length(result: Evaluation, part: str | None = None) -> tuple[Scor
 
 def summarize_runs(result: Evaluation) -> tuple[BreakdownRow, ...]:
     """Return one row per run, in the order of the data set."""
-    held: dict[str, list[Prediction]] = {}
+    predictions_by_run: dict[str, list[Prediction]] = {}
     for prediction in result.predictions:
-        held.setdefault(prediction.run, []).append(prediction)
-    return tuple(_build_row(case, held.get(case.run, [])) for case in result.cases)
+        predictions_by_run.setdefault(prediction.run, []).append(prediction)
+    return tuple(_build_row(case, predictions_by_run.get(case.run, [])) for case in result.cases)
 
 
 def _build_row(case: Case, predictions: Sequence[Prediction]) -> BreakdownRow:
-    firsts = [(p.steps[0], p.agents[0]) for p in predictions if p.steps]
-    commonest = max(sorted(set(firsts)), key=firsts.count) if firsts else (None, None)
+    top_answers = [(p.steps[0], p.agents[0]) for p in predictions if p.steps]
+    commonest_answer = max(sorted(set(top_answers)), key=top_answers.count) if top_answers else (None, None)
     verdicts = [p.verdict for p in predictions]
-    known = [p.probability for p in predictions if p.probability is not None]
+    probabilities = [p.probability for p in predictions if p.probability is not None]
     return BreakdownRow(
         case=case,
-        step=commonest[0],
-        agent=commonest[1],
+        step=commonest_answer[0],
+        agent=commonest_answer[1],
         right=metrics.mean(is_step_correct(case, p) for p in predictions)
         if case.step is not None and predictions
         else None,
         confidence=metrics.mean(p.confidence for p in predictions) if predictions else 0.0,
         verdict=max(sorted(set(verdicts)), key=verdicts.count) if verdicts else "error",
-        probability=metrics.mean(known) if known else None,
+        probability=metrics.mean(probabilities) if probabilities else None,
     )
 
 
 def _build_bars(values: Sequence[tuple[int, bool]], repeats: int) -> tuple[ScoreBar, ...]:
     """Return bins with roughly exponential edges; a bin with too few runs is merged with the next."""
-    made: list[ScoreBar] = []
-    held: list[bool] = []
+    bars: list[ScoreBar] = []
+    members: list[bool] = []
     start = _EDGES[0]
-    for place, edge in enumerate(_EDGES):
-        after = _EDGES[place + 1] if place + 1 < len(_EDGES) else None
-        held += [ok for value, ok in values if value >= edge and (after is None or value < after)]
-        if not held:
-            start = after if after is not None else start
-        elif after is None or len(held) >= _MIN_RUNS * max(1, repeats):
-            made.append(_build_bar(start, after, held, repeats))
-            held, start = [], after if after is not None else start
-    return tuple(made)
+    for index, edge in enumerate(_EDGES):
+        next_edge = _EDGES[index + 1] if index + 1 < len(_EDGES) else None
+        members += [ok for value, ok in values if value >= edge and (next_edge is None or value < next_edge)]
+        if not members:
+            start = next_edge if next_edge is not None else start
+        elif next_edge is None or len(members) >= _MIN_RUNS * max(1, repeats):
+            bars.append(_build_bar(start, next_edge, members, repeats))
+            members, start = [], next_edge if next_edge is not None else start
+    return tuple(bars)
 
 
 def _build_bar(start: int, after: int | None, held: Sequence[bool], repeats: int) -> ScoreBar:

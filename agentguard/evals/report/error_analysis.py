@@ -36,8 +36,8 @@ _PredictionReader = Callable[[Prediction], str | None]
 
 def render_confusion(result: Evaluation) -> Iterator[str]:
     """Yield a table each for outcomes, agents and modules that have two or more annotated values."""
-    for title, gold, said in _KINDS:
-        counts = count_confusions(result, gold, said)
+    for title, gold, predicted in _KINDS:
+        counts = count_confusions(result, gold, predicted)
         if len({true for true, _ in counts}) > 1:
             yield render_heading(3, title)
             yield render_paragraph(
@@ -70,15 +70,19 @@ _KINDS: Final[tuple[tuple[str, _GoldReader, _PredictionReader], ...]] = (
 
 def _render_table(title: str, counts: ConfusionCounts) -> str:
     rows, columns = _rank_names(counts, 0), _rank_names(counts, 1)
-    held: defaultdict[tuple[str, str], float] = defaultdict(float)
-    for (true, said), n in counts.items():
-        held[true if true in rows else _OTHER_NAMES, said if said in columns else _OTHER_NAMES] += n
+    merged_counts: defaultdict[tuple[str, str], float] = defaultdict(float)
+    for (true, predicted), n in counts.items():
+        merged_counts[
+            true if true in rows else _OTHER_NAMES, predicted if predicted in columns else _OTHER_NAMES
+        ] += n
     cells = [
         [
             true,
             *(
-                (f"{held[true, said]:.3g}", _select_style(true, said)) if held[true, said] else ""
-                for said in columns
+                (f"{merged_counts[true, predicted]:.3g}", _select_style(true, predicted))
+                if merged_counts[true, predicted]
+                else ""
+                for predicted in columns
             ),
         ]
         for true in rows
@@ -118,9 +122,9 @@ def render_errors(result: Evaluation) -> Iterator[str]:
         yield render_figure(
             render_bars(values, title=name, description=description, x_name=axis), _thin_out(values)
         )
-    held = pair_predictions(result)
-    correct = [is_step_correct(case, prediction) for case, prediction in held]
-    confidence = [prediction.confidence for _, prediction in held]
+    pairs = pair_predictions(result)
+    correct = [is_step_correct(case, prediction) for case, prediction in pairs]
+    confidence = [prediction.confidence for _, prediction in pairs]
     yield '<div class="side">'
     yield render_calibration(correct, confidence, "Probability of the first hypothesis")
     yield _render_risk(correct, confidence)

@@ -106,16 +106,16 @@ def render_curve(
     """
     left, top, side = 64, 16, 300
     height = top + side + 56
-    place = [(left + side * x, top + side * (1 - y)) for x, y in points]
+    positions = [(left + side * x, top + side * (1 - y)) for x, y in points]
     body = [_render_grid_x(left, side, top, top + side), _render_grid_y(left, left + side, top, side)]
     if diagonal:
         body.append(_render_line(left, top + side, left + side, top, "diagonal"))
-    path = " ".join(f"{x:.1f},{y:.1f}" for x, y in place)
+    path = " ".join(f"{x:.1f},{y:.1f}" for x, y in positions)
     body.append(f'<polyline class="curve" points="{path}"/>')
-    most = max(sizes, default=1) or 1
-    for (x, y), (px, py), size in zip(points, place, sizes, strict=False):
+    max_size = max(sizes, default=1) or 1
+    for (x, y), (px, py), size in zip(points, positions, sizes, strict=False):
         tip = f"{names[0]} {_format_percent(x)}, {names[1]} {_format_percent(y)}, n = {size}"
-        radius = 2.5 + 6 * (size / most) ** 0.5
+        radius = 2.5 + 6 * (size / max_size) ** 0.5
         body.append(
             f'<circle class="point" cx="{px:.1f}" cy="{py:.1f}" r="{radius:.1f}">'
             f"<title>{escape(tip)}</title></circle>"

@@ -107,12 +107,12 @@ class ParameterError(WrongArgument):
 
     def make(self, read: RunIndex, step: int, rng: random.Random) -> RewrittenRun | None:
         """Change one argument and propagate the wrong value through later text."""
-        found = [
-            one
-            for one in list_argument_swaps(read, step)
-            if one.old.kind is not ValueKind.NAME or not _states_argument(read, step, one)
+        swaps = [
+            swap
+            for swap in list_argument_swaps(read, step)
+            if swap.old.kind is not ValueKind.NAME or not _states_argument(read, step, swap)
         ]
-        return self.inject_argument(read, step, found, rng)
+        return self.inject_argument(read, step, swaps, rng)
 
 
 class MisalignedAction(WrongArgument):
@@ -126,8 +126,8 @@ class MisalignedAction(WrongArgument):
 
     def make(self, read: RunIndex, step: int, rng: random.Random) -> RewrittenRun | None:
         """Change one argument that the turn states; leave the text unchanged."""
-        found = [one for one in list_argument_swaps(read, step) if _states_argument(read, step, one)]
-        return self.inject_argument(read, step, found, rng)
+        swaps = [swap for swap in list_argument_swaps(read, step) if _states_argument(read, step, swap)]
+        return self.inject_argument(read, step, swaps, rng)
 
 
 PARAMETER_ERROR = ParameterError()
@@ -143,9 +143,9 @@ def _follow_up(
     if chosen.refused:
         if is_propagated:
             draft.set(step, swap_in_text(draft[step], swap))
-        told = {"key": chosen.key, "value": chosen.new}
+        argument = {"key": chosen.key, "value": chosen.new}
         refuse_call(
-            draft, step, format_refusal(RefusalReason.NOT_FOUND, draft.run_index, call, rng, **told), rng
+            draft, step, format_refusal(RefusalReason.NOT_FOUND, draft.run_index, call, rng, **argument), rng
         )
         return TailHandling.TRUNCATED
     draft.set(step, swap_in_result(draft[step], call, swap))
@@ -163,15 +163,15 @@ def _list_wrong_values(
     slips = [slip for slip in generate_variants(old) if slip.lower() not in read.collect_known_text]
     if old.kind is ValueKind.NAME:
         if _is_echoed(read, step, call, old, option.key):
-            yield from (replace(option, new=one.text) for one in siblings)
+            yield from (replace(option, new=sibling.text) for sibling in siblings)
         elif not _is_enumerated(read, call, path) and not _find_objects(read, step, call):
-            yield from (replace(option, new=one.text, refused=True) for one in siblings)
+            yield from (replace(option, new=sibling.text, refused=True) for sibling in siblings)
     elif not is_write_tool(call.name) or _identifies_record(read, step, call, old, option.key):
         if old.kind is ValueKind.CODE:
             yield from (replace(option, new=slip, invented=True, refused=True) for slip in slips)
     else:
-        known = [replace(option, new=one.text) for one in siblings]
-        yield from known or [
+        sibling_swaps = [replace(option, new=sibling.text) for sibling in siblings]
+        yield from sibling_swaps or [
             replace(option, new=slip, invented=True, refused=old.kind is ValueKind.CODE) for slip in slips
         ]
 

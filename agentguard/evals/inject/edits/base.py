@@ -139,12 +139,12 @@ class BaseEdit(ABC):
     def apply(self, run: Trajectory, step: int, rng: random.Random) -> RewrittenRun:
         """Put the error into the step. Raises InputError if the edit does not apply to that step."""
         read = build_run_index(run)
-        made = self.make(read, step, rng) if read.is_agent(step) else None
-        if made is None:
+        rewritten = self.make(read, step, rng) if read.is_agent(step) else None
+        if rewritten is None:
             raise InputError(
                 f"the edit {self.name} does not apply to step {step}", hint="ask applies() first"
             )
-        return made
+        return rewritten
 
     @abstractmethod
     def make(self, read: RunIndex, step: int, rng: random.Random) -> RewrittenRun | None:

@@ -71,14 +71,14 @@ class InvalidActionEdit(RefusedCallEdit):
 
     def make(self, read: RunIndex, step: int, rng: random.Random) -> RewrittenRun | None:
         """Rename one call."""
-        found = [
+        candidates = [
             (place, name)
             for place, call in enumerate(_find_valid_calls(read, step))
             for name in _find_unoffered_names(read, call.name)
         ]
-        if not found:
+        if not candidates:
             return None
-        place, name = rng.choice(found)
+        place, name = rng.choice(candidates)
         call = read.steps[step].tool_calls[place]
         reason = f"{name} is called, which is not offered; {call.name} is."
         return self.inject_refusal(read, step, replace(call, name=name), rng, reason=reason)
@@ -95,18 +95,18 @@ class FormatErrorEdit(RefusedCallEdit):
 
     def make(self, read: RunIndex, step: int, rng: random.Random) -> RewrittenRun | None:
         """Break the text of the arguments of one call."""
-        found = [
+        candidates = [
             (call, text)
             for call in _find_valid_calls(read, step)
             for text in _break_json(call)
             if parse_arguments(text, "arguments")[0] is None
         ]
-        if not found:
+        if not candidates:
             return None
-        call, text = rng.choice(found)
-        wrong = replace(call, arguments=None, raw_arguments=text)
+        call, text = rng.choice(candidates)
+        broken_call = replace(call, arguments=None, raw_arguments=text)
         reason = f"The arguments of {call.name} are not a JSON object."
-        return self.inject_refusal(read, step, wrong, rng, reason=reason)
+        return self.inject_refusal(read, step, broken_call, rng, reason=reason)
 
 
 class ToolErrorIgnoredEdit(BaseEdit):
@@ -153,12 +153,14 @@ def _find_valid_calls(read: RunIndex, step: int) -> tuple[ToolCall, ...]:
 
 
 def _find_unoffered_names(read: RunIndex, name: str) -> list[str]:
-    taken = {tool.name for tool in read.run.tools}
-    taken |= {call.name for step in read.steps for call in step.tool_calls}
+    existing_names = {tool.name for tool in read.run.tools}
+    existing_names |= {call.name for step in read.steps for call in step.tool_calls}
     verb, mark, rest = name.partition("_")
-    near = [f"{other}{mark}{rest}" for other in _SYNONYMS.get(verb.lower(), ())]
-    found = [one for one in near if one not in taken]
-    return found or [one for form in _OTHERS if (one := form.format(name)) not in taken and name]
+    variants = [f"{other}{mark}{rest}" for other in _SYNONYMS.get(verb.lower(), ())]
+    synonyms = [variant for variant in variants if variant not in existing_names]
+    return synonyms or [
+        variant for form in _OTHERS if (variant := form.format(name)) not in existing_names and name
+    ]
 
 
 def _break_json(call: ToolCall) -> list[str]:

@@ -27,8 +27,8 @@ class WrongClaim(BaseEdit):
             draft = RunEditor(read, rng)
             tail = propagate(draft, step, swap, rng)
             if tail is not None and (tail is TailHandling.TRUNCATED or _has_consequence(draft)):
-                told = self.reason.format(old=swap.old.text, new=swap.new)
-                cause = self.build_cause(read.steps[step].agent, step, told)
+                reason = self.reason.format(old=swap.old.text, new=swap.new)
+                cause = self.build_cause(read.steps[step].agent, step, reason)
                 return draft.finish(step=step, cause=cause, tail=tail)
         return None
 

@@ -40,16 +40,16 @@ class DroppedConstraint(BaseEdit):
 
     def make(self, read: RunIndex, step: int, rng: random.Random) -> RewrittenRun | None:
         """Remove a lookup whose result no later step needs, or a question and its answer."""
-        given = (read.run.task, *read.run.system_prompts.values())
-        if not any(_RULE.search(text) for text in given):
+        instructions = (read.run.task, *read.run.system_prompts.values())
+        if not any(_RULE.search(text) for text in instructions):
             return None
         end = _find_lookup_end(read, step) or _find_confirmation_end(read, step)
         if end is None or not read.is_agent(end) or read.is_needed_later(step, end):
             return None
         draft = RunEditor(read, rng)
         draft.remove(step, end)
-        what = "A look" if read.steps[step].tool_calls else "A confirmation"
-        reason = f"{what} that the instructions ask for is left out, and the agent goes on."
+        action = "A look" if read.steps[step].tool_calls else "A confirmation"
+        reason = f"{action} that the instructions ask for is left out, and the agent goes on."
         cause = self.build_cause(read.steps[end].agent, step, reason)
         return draft.finish(step=step, cause=cause, tail=TailHandling.KEPT)
 
@@ -64,11 +64,11 @@ class ProgressMisjudge(BaseEdit):
 
     def make(self, read: RunIndex, step: int, rng: random.Random) -> RewrittenRun | None:
         """Replace a turn with the claim and end the run, or remove a change that no later step shows."""
-        begun = any(
+        has_progress = any(
             (read.is_agent(i) and read.find_turn_end(i) > i + 1) or read.has_answered_calls(i)
             for i in range(step)
         )
-        if not begun or not read.has_work_left(step):
+        if not has_progress or not read.has_work_left(step):
             return None
         return self._skip_change(read, step, rng) or self._declare_done(read, step, rng)
 
@@ -162,13 +162,15 @@ def _find_lookup_end(read: RunIndex, step: int) -> int | None:
 
 def _find_confirmation_end(read: RunIndex, step: int) -> int | None:
     """Return the index after a request for consent and its answer, if the change follows directly."""
-    asked = read.steps[step]
-    if asked.tool_calls or step + 2 >= len(read.steps) or "?" not in asked.content:
+    request = read.steps[step]
+    if request.tool_calls or step + 2 >= len(read.steps) or "?" not in request.content:
         return None
     reply = read.steps[step + 1]
     consents = (
         reply.source is Source.USER and len(reply.content) <= _LONG and _AGREES.match(reply.content.lower())
     )
     return (
-        step + 2 if consents and _ASKS.search(asked.content.lower()) and read.is_mutating(step + 2) else None
+        step + 2
+        if consents and _ASKS.search(request.content.lower()) and read.is_mutating(step + 2)
+        else None
     )

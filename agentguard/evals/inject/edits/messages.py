@@ -104,12 +104,20 @@ def format_refusal(
         call: the call as the agent made it.
         rng: draws the wording.
     """
-    own = [text for text in _find_errors(read) if _OWN[why].search(text)]
+    run_errors = [text for text in _find_errors(read) if _OWN[why].search(text)]
     key = _SUFFIX.sub("", told.get("key", "")).replace("_", " ").strip()
     words = {"noun": key or "item", "value": told.get("value", ""), "tool": call.name}
-    text = rng.choice(own) if own else _apply_style(rng.choice(_NEUTRAL[why]).format(**words), read, rng)
-    flagged = any(seen.is_error is not None for step in read.steps for seen in step.observations)
-    return Observation(content=text, call_id=call.id, tool=call.name, is_error=True if flagged else None)
+    text = (
+        rng.choice(run_errors)
+        if run_errors
+        else _apply_style(rng.choice(_NEUTRAL[why]).format(**words), read, rng)
+    )
+    has_error_flags = any(
+        observation.is_error is not None for step in read.steps for observation in step.observations
+    )
+    return Observation(
+        content=text, call_id=call.id, tool=call.name, is_error=True if has_error_flags else None
+    )
 
 
 def format_giving_up(rng: random.Random) -> str:
@@ -124,8 +132,8 @@ def format_done_claim(read: RunIndex, step: int, rng: random.Random) -> str:
     """
     last = next((s for s in reversed(read.steps) if read.is_agent(s.index) and s.content), None)
     if last is not None and last.index > step and not last.tool_calls:
-        known = {value.text.lower() for value in read.collect_values_before(step)}
-        if all(value.text.lower() in known for value in read.collect_stated_values[last.index]):
+        earlier_values = {value.text.lower() for value in read.collect_values_before(step)}
+        if all(value.text.lower() in earlier_values for value in read.collect_stated_values[last.index]):
             return last.content
     return rng.choice(_DONE)
 
@@ -137,20 +145,22 @@ def format_retry(rng: random.Random) -> str:
 
 def _find_errors(read: RunIndex) -> list[str]:
     """Return short error results of the run that contain no value."""
-    found = {
-        seen.content: None
+    errors = {
+        observation.content: None
         for step in read.steps
-        for seen in step.observations
-        if len(seen.content) <= _SHORT and is_error_text(seen) and not extract_values(seen.content)
+        for observation in step.observations
+        if len(observation.content) <= _SHORT
+        and is_error_text(observation)
+        and not extract_values(observation.content)
     }
-    return list(found)
+    return list(errors)
 
 
 def _apply_style(text: str, read: RunIndex, rng: random.Random) -> str:
     """Return the text, as JSON if the errors of the run are; without errors, the form is drawn."""
-    results = [seen for step in read.steps for seen in step.observations]
-    errors = [seen for seen in results if is_error_text(seen)]
-    objects = sum(seen.content.lstrip().startswith("{") for seen in errors or results)
-    if objects * 2 <= len(errors or results) or (not errors and rng.random() < _PLAIN):
+    results = [observation for step in read.steps for observation in step.observations]
+    errors = [observation for observation in results if is_error_text(observation)]
+    object_count = sum(observation.content.lstrip().startswith("{") for observation in errors or results)
+    if object_count * 2 <= len(errors or results) or (not errors and rng.random() < _PLAIN):
         return text
     return orjson.dumps({"error": text.removeprefix("Error: ")}).decode()

@@ -121,29 +121,40 @@ def refuse_call(editor: RunEditor, at: int, answer: Observation, rng: random.Ran
     editor.truncate(at + 1)
     editor.set(at, replace_answer(editor[at], answer, editor.run_index))
     step = editor[at]
-    failed = tuple(call for call in step.tool_calls if call.id == answer.call_id)
-    seen = tuple(one for one in step.observations if one.call_id == answer.call_id)
-    once_more = replace(step, tool_calls=failed, observations=seen)
+    failed_calls = tuple(call for call in step.tool_calls if call.id == answer.call_id)
+    observations = tuple(
+        observation for observation in step.observations if observation.call_id == answer.call_id
+    )
+    repeated_step = replace(step, tool_calls=failed_calls, observations=observations)
     for _ in range(rng.choice(_RETRIES)):
-        words = format_retry(rng)
+        content = format_retry(rng)
         # Agents whose turns have modules repeat the whole turn; others say little or nothing.
-        told = once_more if step.modules else replace(once_more, content=words, reasoning="")
-        editor.append(editor.copy_step(told))
+        retry = repeated_step if step.modules else replace(repeated_step, content=content, reasoning="")
+        editor.append(editor.copy_step(retry))
     editor.append_message(step, format_giving_up(rng))
     editor.append_farewell(at + 1)
 
 
 def replace_answer(step: Step, answer: Observation, read: RunIndex) -> Step:
     """Return the step with another result of a call, recorded in the form of the other results of the run."""
-    there = next((one for one in step.observations if one.call_id == answer.call_id), None)
-    like = there or next((one for other in read.steps for one in other.observations), answer)
-    extra = {key: value for key, value in like.extra.items() if key != "content"}
-    if like.tool is not None and extra.get("name") == like.tool:
+    old_result = next(
+        (observation for observation in step.observations if observation.call_id == answer.call_id), None
+    )
+    example = old_result or next(
+        (observation for other in read.steps for observation in other.observations), answer
+    )
+    extra = {key: value for key, value in example.extra.items() if key != "content"}
+    if example.tool is not None and extra.get("name") == example.tool:
         extra["name"] = answer.tool
-    told = replace(answer, extra=extra, tool=answer.tool if like.tool is not None else None)
-    if there is None:
-        return replace(step, observations=(*step.observations, told))
-    return replace(step, observations=tuple(told if one is there else one for one in step.observations))
+    result = replace(answer, extra=extra, tool=answer.tool if example.tool is not None else None)
+    if old_result is None:
+        return replace(step, observations=(*step.observations, result))
+    return replace(
+        step,
+        observations=tuple(
+            result if observation is old_result else observation for observation in step.observations
+        ),
+    )
 
 
 def replace_call(step: Step, place: int, call: ToolCall) -> Step:
@@ -176,13 +187,13 @@ def swap_in_text(step: Step, swap: ValueSwap) -> Step:
 
 def swap_in_result(step: Step, call: ToolCall, swap: ValueSwap) -> Step:
     """Return the step with the wrong value for the right one in the result of a call."""
-    seen = tuple(
-        replace(one, content=swap(one.content), extra=_swap_nested(one.extra, swap))
-        if one.call_id == call.id
-        else one
-        for one in step.observations
+    observations = tuple(
+        replace(observation, content=swap(observation.content), extra=_swap_nested(observation.extra, swap))
+        if observation.call_id == call.id
+        else observation
+        for observation in step.observations
     )
-    return replace(step, observations=seen)
+    return replace(step, observations=observations)
 
 
 def replace_arguments(call: ToolCall, arguments: Mapping[str, Any]) -> ToolCall:
@@ -238,17 +249,17 @@ def _propagate_in_call(
     draft: RunEditor, at: int, call: ToolCall, swap: ValueSwap, rng: random.Random
 ) -> _CallOutcome:
     step = draft[at]
-    place = next(i for i, one in enumerate(step.tool_calls) if one.id == call.id)
-    sent = replace_call(step, place, call)
+    index = next(i for i, other_call in enumerate(step.tool_calls) if other_call.id == call.id)
+    sent_step = replace_call(step, index, call)
     if swap.invented and swap.old.kind is ValueKind.CODE:
-        draft.set(at, sent)
+        draft.set(at, sent_step)
         keys = [path for path, leaf in iterate_leaves(call.arguments) if leaf == swap.new]
         key = next((part for part in reversed(keys[0]) if isinstance(part, str)), "") if keys else ""
         answer = format_refusal(RefusalReason.NOT_FOUND, draft.run_index, call, rng, key=key, value=swap.new)
         refuse_call(draft, at, answer, rng)
         return _CallOutcome.REFUSED
     if is_write_tool(call.name) and swap.old.kind is not ValueKind.NAME:
-        draft.set(at, swap_in_result(sent, call, swap))
+        draft.set(at, swap_in_result(sent_step, call, swap))
         return _CallOutcome.DONE
     return _CallOutcome.UNKNOWN
 

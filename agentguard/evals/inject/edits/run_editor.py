@@ -62,10 +62,11 @@ class RunEditor:
         """Return a copy of a step whose calls have new ids."""
         ids = {call.id: self._generate_id(call.id) for call in step.tool_calls}
         calls = tuple(replace(call, id=ids[call.id]) for call in step.tool_calls)
-        seen = tuple(
-            replace(one, call_id=ids.get(one.call_id or "", one.call_id)) for one in step.observations
+        observations = tuple(
+            replace(observation, call_id=ids.get(observation.call_id or "", observation.call_id))
+            for observation in step.observations
         )
-        return replace(step, tool_calls=calls, observations=seen)
+        return replace(step, tool_calls=calls, observations=observations)
 
     def append_farewell(self, before: int) -> None:
         """Append the last user turn of the source run if it has no value unknown before ``before``."""
@@ -128,12 +129,12 @@ class RunEditor:
             yield FieldChange(step=last + 1, field="steps", before=f"{rest} left out", after=None)
 
     def _generate_id(self, like: str) -> str:
-        counted = _increment_id(self._ids, like)
-        found = counted or _draw_id(like, self._rng)
-        while found in self._ids:
-            found = _draw_id(like, self._rng) if counted is None else f"{found}0"
-        self._ids.append(found)
-        return found
+        next_id = _increment_id(self._ids, like)
+        new_id = next_id or _draw_id(like, self._rng)
+        while new_id in self._ids:
+            new_id = _draw_id(like, self._rng) if next_id is None else f"{new_id}0"
+        self._ids.append(new_id)
+        return new_id
 
 
 def build_message_turn(like: Step, text: str) -> Step:
@@ -157,18 +158,20 @@ def diff_steps(old: Step, new: Step) -> Iterator[FieldChange]:
 
 def _step_fields(step: Step) -> dict[str, str]:
     """Return all fields of a step that an edit may change, as text."""
-    found = {"content": step.content, "reasoning": step.reasoning}
-    found |= {f"modules.{name}": text for name, text in step.modules.items()}
+    fields = {"content": step.content, "reasoning": step.reasoning}
+    fields |= {f"modules.{name}": text for name, text in step.modules.items()}
     for i, call in enumerate(step.tool_calls):
-        found |= {f"tool_calls[{i}].name": call.name, f"tool_calls[{i}].arguments": read_call_text(call)}
-    for i, seen in enumerate(step.observations):
-        found[f"observations[{i}]"] = seen.content
-        found |= {f"observations[{i}].tool": seen.tool} if seen.tool else {}
-        found |= {f"observations[{i}].extra": repr(dict(seen.extra))} if seen.extra else {}
-        found |= (
-            {f"observations[{i}].is_error": str(seen.is_error).lower()} if seen.is_error is not None else {}
+        fields |= {f"tool_calls[{i}].name": call.name, f"tool_calls[{i}].arguments": read_call_text(call)}
+    for i, observation in enumerate(step.observations):
+        fields[f"observations[{i}]"] = observation.content
+        fields |= {f"observations[{i}].tool": observation.tool} if observation.tool else {}
+        fields |= {f"observations[{i}].extra": repr(dict(observation.extra))} if observation.extra else {}
+        fields |= (
+            {f"observations[{i}].is_error": str(observation.is_error).lower()}
+            if observation.is_error is not None
+            else {}
         )
-    return found | ({"extra": repr(dict(step.extra))} if step.extra else {})
+    return fields | ({"extra": repr(dict(step.extra))} if step.extra else {})
 
 
 def _clip_texts(before: str, after: str) -> tuple[str, str]:
@@ -196,13 +199,13 @@ def _assign_times(step: Step, before: Step) -> Step:
 
 def _increment_id(ids: list[str], like: str) -> str | None:
     """Return the next id if the ids of the run count up ("call-7-0"), else None."""
-    numbers = [int(found[0][:9]) for one in ids if (found := _NUMBER.search(one))]
-    alike = len({_NUMBER.sub("#", one) for one in ids}) == 1
-    rising = alike and numbers == sorted(numbers)
-    place = _NUMBER.search(like)
-    if not rising or place is None or len(place[0]) > 6:
+    numbers = [int(match[0][:9]) for id_ in ids if (match := _NUMBER.search(id_))]
+    has_one_form = len({_NUMBER.sub("#", id_) for id_ in ids}) == 1
+    is_rising = has_one_form and numbers == sorted(numbers)
+    number = _NUMBER.search(like)
+    if not is_rising or number is None or len(number[0]) > 6:
         return None
-    return f"{like[: place.start()]}{max(numbers) + 1}{like[place.end() :]}"
+    return f"{like[: number.start()]}{max(numbers) + 1}{like[number.end() :]}"
 
 
 def _draw_id(like: str, rng: random.Random) -> str:

@@ -36,9 +36,13 @@ class RunIndex:
 
     def has_answered_calls(self, step: int) -> bool:
         """Return whether a step is a turn of an agent in which every tool call has a result."""
-        one = self.steps[step]
-        answered = {seen.call_id for seen in one.observations}
-        return self.is_agent(step) and bool(one.tool_calls) and all(c.id in answered for c in one.tool_calls)
+        turn = self.steps[step]
+        answered_ids = {observation.call_id for observation in turn.observations}
+        return (
+            self.is_agent(step)
+            and bool(turn.tool_calls)
+            and all(c.id in answered_ids for c in turn.tool_calls)
+        )
 
     def is_mutating(self, step: int) -> bool:
         """Return whether a turn calls a tool that changes state, judged by the name of the tool."""
@@ -57,7 +61,7 @@ class RunIndex:
 
     def has_no_error(self, step: int) -> bool:
         """Return whether no result of a step looks like an error."""
-        return not any(is_error_text(seen) for seen in self.steps[step].observations)
+        return not any(is_error_text(observation) for observation in self.steps[step].observations)
 
     @cached_property
     def has_environment_steps(self) -> bool:
@@ -80,14 +84,14 @@ class RunIndex:
     @cached_property
     def collect_names(self) -> tuple[Value, ...]:
         """Names that tool calls of the run pass as arguments."""
-        found = {
+        names = {
             value: None
             for step in self.steps
             for call in step.tool_calls
             for _, leaf in iterate_leaves(call.arguments)
             if isinstance(leaf, str) and (value := classify_value(leaf)) and value.kind is ValueKind.NAME
         }
-        return tuple(found)[:_MAX_NAMES]
+        return tuple(names)[:_MAX_NAMES]
 
     @cached_property
     def collect_initial_values(self) -> Values:
@@ -144,14 +148,14 @@ class RunIndex:
     def collect_values_before(self, step: int) -> Values:
         """Return the values that occur before a step."""
         if step not in self._before:
-            found = set(self.collect_initial_values)
+            values = set(self.collect_initial_values)
             for i in range(step):
-                found |= (
+                values |= (
                     self.collect_stated_values[i]
                     | self.collect_call_values[i]
                     | self.collect_result_values[i]
                 )
-            self._before[step] = frozenset(found)
+            self._before[step] = frozenset(values)
         return self._before[step]
 
     def find_last_result_step(self, step: int) -> int | None:
@@ -193,24 +197,24 @@ class RunIndex:
 
     def find_values_under(self, key: str, before: int) -> tuple[Value, ...]:
         """Return the values of a key in results and arguments before a step, oldest first."""
-        found: dict[Value, None] = {}
+        values: dict[Value, None] = {}
         for i, name, value in self._group_by_key:
             if i < before and name == key:
-                found[value] = None
-        return tuple(found)
+                values[value] = None
+        return tuple(values)
 
     @cached_property
     def _build_origins(self) -> dict[Value, int]:
-        found = dict.fromkeys(self.collect_initial_values, -1)
+        origins = dict.fromkeys(self.collect_initial_values, -1)
         for i, step in enumerate(self.steps):
             outside = self.collect_stated_values[i] if step.source is not Source.AGENT else frozenset()
             for value in self.collect_result_values[i] | outside:
-                found.setdefault(value, i)
-        return found
+                origins.setdefault(value, i)
+        return origins
 
     @cached_property
     def _group_by_key(self) -> tuple[tuple[int, str, Value], ...]:
-        found = []
+        entries = []
         for i, step in enumerate(self.steps):
             parsed = [_parse_json(text) for text in read_returned_text(step)]
             for data in (*(call.arguments for call in step.tool_calls), *parsed):
@@ -218,8 +222,8 @@ class RunIndex:
                     key = next((part for part in reversed(path) if isinstance(part, str)), "")
                     value = classify_value(_format_scalar(leaf)) if key else None
                     if value is not None:
-                        found.append((i, key, value))
-        return tuple(found)
+                        entries.append((i, key, value))
+        return tuple(entries)
 
     def _extract_values(self, text: str) -> Iterator[Value]:
         yield from extract_values(text)
@@ -245,7 +249,7 @@ def read_returned_text(step: Step) -> Iterator[str]:
     """Yield the texts that the environment returned in a step."""
     if step.source is Source.ENVIRONMENT and step.content:
         yield step.content
-    yield from (seen.content for seen in step.observations if seen.content)
+    yield from (observation.content for observation in step.observations if observation.content)
 
 
 def read_call_text(call: ToolCall) -> str:

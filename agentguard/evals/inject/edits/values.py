@@ -49,12 +49,12 @@ class Value:
 @lru_cache(maxsize=2_048)
 def extract_values(text: str) -> tuple[Value, ...]:
     """Return the distinct values of a text, in order; `find_names` finds names."""
-    found: dict[Value, None] = {}
+    values: dict[Value, None] = {}
     for match in _FOUND.finditer(text, 0, _LIMIT):
         value = _build_value(match.lastgroup or "", match[match.lastgroup or 0])
         if value is not None:
-            found[value] = None
-    return tuple(found)
+            values[value] = None
+    return tuple(values)
 
 
 def find_names(text: str, names: Iterable[Value]) -> tuple[Value, ...]:
@@ -146,8 +146,8 @@ def _build_pattern(value: Value) -> re.Pattern[str]:
 
 
 def _format_with_commas(plain: str) -> str:
-    whole, dot, rest = plain.partition(".")
-    return f"{int(whole):,}{dot}{rest}" if whole.isdigit() else plain
+    integer_part, dot, fraction = plain.partition(".")
+    return f"{int(integer_part):,}{dot}{fraction}" if integer_part.isdigit() else plain
 
 
 def _describe_form(code: str) -> str:
