@@ -93,14 +93,14 @@ class CachedJudge:
         version = self.version(transcript)
         keys = self._build_keys(transcript, questions, version)
         answers = {
-            key: found for key, q in zip(keys, questions, strict=True) if (found := self._look_up(key, q))
+            key: cached for key, q in zip(keys, questions, strict=True) if (cached := self._look_up(key, q))
         }
         missing = {key: q for key, q in zip(keys, questions, strict=True) if key not in answers}
         self._update_stats(hits=len(answers), misses=len(missing))
         if missing:
             new = self.judge.decide(transcript, tuple(missing.values()))
             # If the endpoint was unavailable at first, its version has changed with the answer: do not cache.
-            if any(one.error is None for one in new) and self.version(transcript) == version:
+            if any(new_answer.error is None for new_answer in new) and self.version(transcript) == version:
                 for (key, question), answer in zip(missing.items(), new, strict=True):
                     self._save(key, question, answer, version, transcript.id)
             answers |= dict(zip(missing, new, strict=True))
@@ -150,8 +150,8 @@ class CachedJudge:
     def _save(self, key: str, question: Question, answer: JudgeAnswer, version: str, run_id: str) -> None:
         if answer.error is not None or not answer.probabilities:
             return
-        told = replace(answer, usage={"cached": True, "calls": 0})
-        self._cache_answer(key, told)
+        cached_answer = replace(answer, usage={"cached": True, "calls": 0})
+        self._cache_answer(key, cached_answer)
         if self._store is not None:
             row = VerdictRow(
                 key=key,
@@ -180,11 +180,13 @@ class CachedJudge:
 
 def _decode_answer(data: Mapping[str, Any], question: Question) -> JudgeAnswer | None:
     """Decode an answer from a row; return None unless it holds exactly this closed set of options."""
-    held = data.get("probabilities")
-    if not isinstance(held, Mapping) or set(held) != set(list_options(question)):
+    probabilities = data.get("probabilities")
+    if not isinstance(probabilities, Mapping) or set(probabilities) != set(list_options(question)):
         return None
-    if not all(isinstance(p, (int, float)) and 0 <= p <= 1 + 1e-9 for p in held.values()):
+    if not all(isinstance(p, (int, float)) and 0 <= p <= 1 + 1e-9 for p in probabilities.values()):
         return None
-    if not math.isclose(math.fsum(held.values()), 1.0, abs_tol=1e-6):
+    if not math.isclose(math.fsum(probabilities.values()), 1.0, abs_tol=1e-6):
         return None
-    return JudgeAnswer(question=question.id, probabilities=dict(held), usage={"cached": True, "calls": 0})
+    return JudgeAnswer(
+        question=question.id, probabilities=dict(probabilities), usage={"cached": True, "calls": 0}
+    )

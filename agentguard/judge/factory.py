@@ -79,12 +79,12 @@ def _resolve_options(settings: ClassifierSettings, options: tuple[str, ...]) -> 
 
     if settings.question != TAXONOMY or not (options or settings.task == "classify"):
         return options
-    known = {tier.value: describe_tier(tier) for tier in SafetyTier}
-    if settings.task != "score" and set(options) != set(known):
+    tier_texts = {tier.value: describe_tier(tier) for tier in SafetyTier}
+    if settings.task != "score" and set(options) != set(tier_texts):
         raise ConfigError(
-            f"judge: a classifier of {TAXONOMY} has the classes {', '.join(known)}, and no other"
+            f"judge: a classifier of {TAXONOMY} has the classes {', '.join(tier_texts)}, and no other"
         )
-    return tuple(known[option] for option in options)
+    return tuple(tier_texts[option] for option in options)
 
 
 def build_endpoint(settings: EndpointSettings) -> JudgeEndpoint:

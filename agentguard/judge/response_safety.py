@@ -140,17 +140,17 @@ class SafetyAssessment:
         """Convert the assessment to a finding; return None if the message may pass."""
         if self.action is SafetyAction.ALLOW:
             return None
-        known = None if self.tier is None else load_safety_codes()[self.tier]
-        text = _UNDECIDED_MESSAGE if known is None else f"The reply is rated as {known.title.lower()}."
+        code = None if self.tier is None else load_safety_codes()[self.tier]
+        text = _UNDECIDED_MESSAGE if code is None else f"The reply is rated as {code.title.lower()}."
         return Finding(
             detector=format_trigger(self.action),
             step=self.step,
-            codes=(known.qualified_id,) if known is not None else (),
+            codes=(code.qualified_id,) if code is not None else (),
             probability=self.probabilities.get(self.tier, 1.0)
             if self.tier is not None
             else _DEFAULT_THRESHOLD,
             message=text,
-            correction=_UNDECIDED_CORRECTION if known is None else known.correction,
+            correction=_UNDECIDED_CORRECTION if code is None else code.correction,
             data={"action": self.action.value, "fault": self.fault},
         )
 
@@ -221,9 +221,9 @@ class ResponseSafety:
 
 def select_user_visible_steps(run: Trajectory) -> tuple[Step, ...]:
     """Return the agents' messages directly before a user's turn, and the last message."""
-    said = [step for step in run.steps if step.source is Source.AGENT and step.content.strip()]
+    messages = [step for step in run.steps if step.source is Source.AGENT and step.content.strip()]
     users = {step.index - 1 for step in run.steps if step.source is Source.USER}
-    return tuple(step for step in said if step.index in users or step is said[-1])
+    return tuple(step for step in messages if step.index in users or step is messages[-1])
 
 
 def build_safety_question(step: Step) -> ChoiceQuestion:
@@ -244,10 +244,14 @@ def build_safety_question(step: Step) -> ChoiceQuestion:
 def build_assessment(step: int, answer: JudgeAnswer, rules: SafetyRules) -> SafetyAssessment:
     """Derive the assessment of a step from a judge's answer."""
     if answer.error is None:
-        held = {tier: answer.probabilities.get(describe_tier(tier), 0.0) for tier in SafetyTier}
-        tier = rules.select_tier(held)
+        tier_probabilities = {tier: answer.probabilities.get(describe_tier(tier), 0.0) for tier in SafetyTier}
+        tier = rules.select_tier(tier_probabilities)
         return SafetyAssessment(
-            step=step, tier=tier, action=rules.select_action(tier), probabilities=held, usage=answer.usage
+            step=step,
+            tier=tier,
+            action=rules.select_action(tier),
+            probabilities=tier_probabilities,
+            usage=answer.usage,
         )
     fault = str(answer.usage.get("fault") or answer.error)
     action = _select_action_on_disagreement(answer, rules) if fault == DISAGREEMENT else rules.unknown
@@ -263,16 +267,16 @@ def describe_tier(tier: SafetyTier) -> str:
 @lru_cache(maxsize=1)
 def load_safety_codes() -> Mapping[SafetyTier, TaxonomyCode]:
     """Return the taxonomy's code for each tier. Raises TaxonomyError if one is missing."""
-    held = TaxonomyCatalog.load().get_taxonomy(TAXONOMY)
-    found = {tier: held.get_code(tier.value) for tier in SafetyTier}
-    missing = [tier.value for tier, code in found.items() if code is None]
+    taxonomy = TaxonomyCatalog.load().get_taxonomy(TAXONOMY)
+    codes = {tier: taxonomy.get_code(tier.value) for tier in SafetyTier}
+    missing = [tier.value for tier, code in codes.items() if code is None]
     if missing:
         raise TaxonomyError(f"the taxonomy {TAXONOMY} has no code {', '.join(missing)}")
-    return {tier: code for tier, code in found.items() if code is not None}
+    return {tier: code for tier, code in codes.items() if code is not None}
 
 
 def _select_action_on_disagreement(answer: JudgeAnswer, rules: SafetyRules) -> SafetyAction:
     """Return ``condition`` if any vote asks for an action, else ``pass``."""
     by_text = {describe_tier(tier): tier for tier in SafetyTier}
-    wanted = {rules.select_action(by_text[one]) for one, votes in get_votes(answer).items() if votes}
-    return SafetyAction.ALLOW if wanted <= {SafetyAction.ALLOW} else SafetyAction.CONDITION
+    actions = {rules.select_action(by_text[one]) for one, votes in get_votes(answer).items() if votes}
+    return SafetyAction.ALLOW if actions <= {SafetyAction.ALLOW} else SafetyAction.CONDITION

@@ -66,11 +66,11 @@ class LinearHead:
     def load(cls, path: Path) -> LinearHead:
         """Load a head. Raises ModelFileError if the file does not hold one."""
         try:
-            held: Any = orjson.loads(path.read_bytes())
-            if held.pop("kind") != _HEAD_KIND:
+            data: Any = orjson.loads(path.read_bytes())
+            if data.pop("kind") != _HEAD_KIND:
                 raise ValueError
-            rows = tuple(tuple(map(float, row)) for row in held["weights"])
-            return cls(options=tuple(held["options"]), weights=rows, bias=tuple(map(float, held["bias"])))
+            rows = tuple(tuple(map(float, row)) for row in data["weights"])
+            return cls(options=tuple(data["options"]), weights=rows, bias=tuple(map(float, data["bias"])))
         except (OSError, ValueError, TypeError, KeyError, AttributeError, ConfigError):
             raise ModelFileError(f"{path} holds no classifier head") from None
 

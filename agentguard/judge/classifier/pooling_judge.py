@@ -56,21 +56,21 @@ def parse_vector_rows(data: Any, count: int, length: int | None) -> tuple[ScoreV
 def _parse_items(
     data: Any, count: int, parse_item: Callable[[dict[str, Any]], ScoreVector | None]
 ) -> tuple[ScoreVector, ...] | CallError:
-    listed = data.get("data") if isinstance(data, dict) else None
-    if not isinstance(listed, list) or len(listed) != count:
+    items = data.get("data") if isinstance(data, dict) else None
+    if not isinstance(items, list) or len(items) != count:
         return CallError(kind=ErrorKind.MALFORMED, message="the endpoint did not answer for each text")
-    held: dict[int, ScoreVector] = {}
-    for place, one in enumerate(listed):
-        row = parse_item(one) if isinstance(one, dict) else None
-        index = one.get("index", place) if isinstance(one, dict) else place
+    rows: dict[int, ScoreVector] = {}
+    for position, item in enumerate(items):
+        row = parse_item(item) if isinstance(item, dict) else None
+        index = item.get("index", position) if isinstance(item, dict) else position
         if row is None or not isinstance(index, int):
             return CallError(
                 kind=ErrorKind.OUT_OF_SET, message="the endpoint's numbers are not those of the classifier"
             )
-        held[index] = row
-    if set(held) != set(range(count)):
+        rows[index] = row
+    if set(rows) != set(range(count)):
         return CallError(kind=ErrorKind.MALFORMED, message="the endpoint did not answer for each text")
-    return tuple(held[place] for place in range(count))
+    return tuple(rows[position] for position in range(count))
 
 
 def _parse_probabilities(value: Any, classes: int | None) -> ScoreVector | None:
@@ -186,8 +186,8 @@ class PoolingJudge:
         """Return the dependencies of an answer: the served model and the classifiers."""
         del transcript
         model = self.endpoint.get_served_model(self.options.deadline_s)
-        made = hashlib.sha256(repr(self.classifiers).encode()).hexdigest()[:16]
-        return f"{model}; classifiers {made}"
+        digest = hashlib.sha256(repr(self.classifiers).encode()).hexdigest()[:16]
+        return f"{model}; classifiers {digest}"
 
     def close(self) -> None:
         """Close the endpoint."""
@@ -243,18 +243,18 @@ class PoolingJudge:
         pairs = build_text_pairs(pending.run, pending.question, pending.classifier, max_characters=limit)
         rows: list[ScoreVector] = []
         for start in range(0, len(pairs), self.options.batch_size):
-            part = pairs[start : start + self.options.batch_size]
+            batch = pairs[start : start + self.options.batch_size]
             started = get_loop_time()
-            path, body = build_pooling_request(pending.classifier.task, info.model, part)
-            said = await self.endpoint.post(path, body, deadline_s=pending.deadline - started)
-            if isinstance(said, CallError):
-                return said
-            usage = said.get("usage") if isinstance(said, dict) else None
+            path, body = build_pooling_request(pending.classifier.task, info.model, batch)
+            response = await self.endpoint.post(path, body, deadline_s=pending.deadline - started)
+            if isinstance(response, CallError):
+                return response
+            usage = response.get("usage") if isinstance(response, dict) else None
             pending.usage += parse_usage(usage, get_loop_time() - started)
-            read = _parse_rows(pending.classifier, said, len(part))
-            if isinstance(read, CallError):
-                return read
-            rows += read
+            batch_rows = _parse_rows(pending.classifier, response, len(batch))
+            if isinstance(batch_rows, CallError):
+                return batch_rows
+            rows += batch_rows
         return tuple(rows)
 
 
@@ -264,7 +264,7 @@ def build_pooling_request(
     """Build the path and body of a request; only a scorer receives the queries."""
     texts = [text for _, text in pairs]
     if task == "score":
-        return "/score", {"model": model, "text_1": [asked for asked, _ in pairs], "text_2": texts}
+        return "/score", {"model": model, "text_1": [query for query, _ in pairs], "text_2": texts}
     if task == "embed":
         return "/v1/embeddings", {"model": model, "input": texts, "encoding_format": "float"}
     return "/classify", {"model": model, "input": texts}
@@ -281,18 +281,20 @@ def _parse_rows(classifier: ClassifierSpec, data: Any, count: int) -> tuple[Scor
 
 def _compute_probabilities(pending: _PendingQuestion, rows: Sequence[ScoreVector]) -> dict[str, float] | None:
     """Compute the probability of each option of a question; return None if all are 0."""
-    options, by = list_options(pending.question), pending.classifier
-    if by.by == "step":
-        place = 0 if by.task == "score" else by.classes.index(by.chosen)
-        left = iter(rows)
-        masses = {option: max(next(left)[place] for _ in parse_steps(option)) for option in options}
-    elif by.task == "score" and isinstance(pending.question, Predicate):
+    options, classifier = list_options(pending.question), pending.classifier
+    if classifier.by == "step":
+        column = 0 if classifier.task == "score" else classifier.classes.index(classifier.chosen)
+        remaining_rows = iter(rows)
+        masses = {
+            option: max(next(remaining_rows)[column] for _ in parse_steps(option)) for option in options
+        }
+    elif classifier.task == "score" and isinstance(pending.question, Predicate):
         return {"yes": rows[0][0], "no": 1.0 - rows[0][0]}
-    elif by.task == "score":
+    elif classifier.task == "score":
         masses = {option: row[0] for option, row in zip(options, rows, strict=True)}
     else:
-        held = dict(zip(by.classes, rows[0], strict=True))
-        masses = {option: held[option] for option in options}
+        class_scores = dict(zip(classifier.classes, rows[0], strict=True))
+        masses = {option: class_scores[option] for option in options}
     total = math.fsum(masses.values())
     return {option: mass / total for option, mass in masses.items()} if total > 0 else None
 

@@ -77,10 +77,10 @@ class ClassifierSpec:
             return False
         options = list_options(question)
         if self.by == "step":
-            here = {step.index for step in run.steps}
-            named = [parse_steps(option) for option in options]
-            found = bool(named) and all(held and here >= set(held) for held in named)
-            return isinstance(question, ChoiceQuestion) and found
+            run_steps = {step.index for step in run.steps}
+            step_groups = [parse_steps(option) for option in options]
+            has_steps = bool(step_groups) and all(steps and run_steps >= set(steps) for steps in step_groups)
+            return isinstance(question, ChoiceQuestion) and has_steps
         if self.by == "shown" and not question.context:
             return False
         return bool(options) and (self.task == "score" or set(options) <= set(self.classes))
@@ -88,10 +88,10 @@ class ClassifierSpec:
 
 def parse_steps(option: str) -> tuple[int, ...]:
     """Return the steps that an option names; empty if it names none."""
-    named = _STEP_RANGE_PATTERN.fullmatch(option)
-    if named is None:
+    match = _STEP_RANGE_PATTERN.fullmatch(option)
+    if match is None:
         return ()
-    first, last = int(named[1]), int(named[2] or named[1])
+    first, last = int(match[1]), int(match[2] or match[1])
     return tuple(range(first, last + 1)) if last - first < 10_000 else ()
 
 
@@ -109,20 +109,23 @@ def build_text_pairs(
     Raises:
         ConfigError: a single step does not fit into the limit.
     """
-    asked = to_one_line(question.text, max_characters // 2)
+    question_text = to_one_line(question.text, max_characters // 2)
     head = f"task: {to_one_line(run.task, min(_MAX_TASK_CHARS, max_characters // 4))}\n"
-    left = max(_MIN_CHARS, max_characters - len(head) - (len(asked) if classifier.task == "score" else 0))
+    available = max(
+        _MIN_CHARS, max_characters - len(head) - (len(question_text) if classifier.task == "score" else 0)
+    )
     if classifier.by == "step":
         steps = [run.steps[step] for option in list_options(question) for step in parse_steps(option)]
-        return tuple((asked, head + render_step(step, left)[:left]) for step in steps)
+        return tuple((question_text, head + render_step(step, available)[:available]) for step in steps)
     if classifier.by == "shown":
-        shown = head + neutralize("\n".join(question.context))[:left]
+        run_text = head + neutralize("\n".join(question.context))[:available]
     else:
-        shown = render_run(
-            run, nonce=_FIXED_NONCE, limit=max(0, max_characters - len(asked) - _MIN_CHARS)
+        run_text = render_run(
+            run, nonce=_FIXED_NONCE, limit=max(0, max_characters - len(question_text) - _MIN_CHARS)
         ).text
     if classifier.task == "score" and not isinstance(question, Predicate):
         return tuple(
-            (f"{asked} {to_one_line(option, _MIN_CHARS)}", shown) for option in list_options(question)
+            (f"{question_text} {to_one_line(option, _MIN_CHARS)}", run_text)
+            for option in list_options(question)
         )
-    return ((asked, shown),)
+    return ((question_text, run_text),)

@@ -111,23 +111,25 @@ def fit_linear(
 ) -> LinearScorer:
     """Fit the linear form; runs without a chosen row are ignored."""
     scaler = FeatureScaler.fit(values, weight)
-    kept, renumbered = _drop_unlabelled_runs(chosen, runs)
-    return LinearScorer(scaler, fit_weights(scaler(values)[kept], chosen[kept], renumbered, ridge=ridge))
+    is_labelled, renumbered = _drop_unlabelled_runs(chosen, runs)
+    return LinearScorer(
+        scaler, fit_weights(scaler(values)[is_labelled], chosen[is_labelled], renumbered, ridge=ridge)
+    )
 
 
 def fit_kernel(values: Array, chosen: Array, runs: Runs, *, ridge: float, width: float) -> KernelScorer:
     """Fit the kernel form; runs without a chosen row are ignored."""
     scaler = FeatureScaler.fit(values)
-    kept, renumbered = _drop_unlabelled_runs(chosen, runs)
+    is_labelled, renumbered = _drop_unlabelled_runs(chosen, runs)
     # Points are stored in single precision; round them before the fit, so that fit and file agree.
-    points = scaler(values)[kept].astype(np.float32).astype(np.float64)
-    gram, picked = _compute_gaussian_kernel(points, width), chosen[kept]
+    points = scaler(values)[is_labelled].astype(np.float32).astype(np.float64)
+    gram, labels = _compute_gaussian_kernel(points, width), chosen[is_labelled]
 
     def loss(weights: Array) -> tuple[float, Array]:
         scores = gram @ weights
         p = softmax_by_run(scores, renumbered)
-        value = -np.log(p[picked > 0] + 1e-12).sum() + 0.5 * ridge * (weights @ scores)
-        return float(value), ridge * scores - gram @ (picked - p)
+        value = -np.log(p[labels > 0] + 1e-12).sum() + 0.5 * ridge * (weights @ scores)
+        return float(value), ridge * scores - gram @ (labels - p)
 
     return KernelScorer(scaler, points, _minimize(loss, len(points)), width)
 
@@ -143,16 +145,16 @@ def _apply_gaussian(squares: Array, width: float, columns: int) -> Array:
 
 
 def _drop_unlabelled_runs(chosen: Array, runs: Runs) -> tuple[NDArray[np.bool_], Runs]:
-    has = np.zeros(int(runs.max()) + 1, dtype=bool)
-    has[runs[chosen > 0]] = True
-    kept = has[runs]
-    return kept, np.unique(runs[kept], return_inverse=True)[1].astype(np.intp)
+    has_label = np.zeros(int(runs.max()) + 1, dtype=bool)
+    has_label[runs[chosen > 0]] = True
+    is_labelled = has_label[runs]
+    return is_labelled, np.unique(runs[is_labelled], return_inverse=True)[1].astype(np.intp)
 
 
 def _minimize(loss: Callable[[Array], tuple[float, Array]], size: int) -> Array:
     from scipy.optimize import minimize
 
-    found: Any = minimize(
+    optimum: Any = minimize(
         loss, np.zeros(size), jac=True, method="L-BFGS-B", options={"maxiter": _MAX_ITERATIONS}
     )
-    return np.asarray(found.x, dtype=np.float64)
+    return np.asarray(optimum.x, dtype=np.float64)

@@ -74,11 +74,13 @@ def _build_choice_answer(question: ChoiceQuestion, judgement: EmbeddedJudgement)
         str(step): float(p)
         for step, p in zip(judgement.table.steps, judgement.step_probabilities, strict=True)
     }
-    held = {option: by_step.get(option, 0.0) for option in question.options}
-    total = math.fsum(held.values())
+    masses = {option: by_step.get(option, 0.0) for option in question.options}
+    total = math.fsum(masses.values())
     if total <= 0:
         return JudgeAnswer(question=question.id, error="no option is a step that can be at fault")
-    return JudgeAnswer(question=question.id, probabilities={option: p / total for option, p in held.items()})
+    return JudgeAnswer(
+        question=question.id, probabilities={option: p / total for option, p in masses.items()}
+    )
 
 
 def verify_model(folder: Path | None = None) -> dict[str, Any]:
@@ -90,27 +92,30 @@ def verify_model(folder: Path | None = None) -> dict[str, Any]:
     """
     import skops.io
 
-    place = folder or get_default_folder()
-    model = load_model(place)
-    data = (place / MODEL_FILE).read_bytes()
-    strange = skops.io.get_untrusted_types(data=data)
-    if strange:
+    model_folder = folder or get_default_folder()
+    model = load_model(model_folder)
+    data = (model_folder / MODEL_FILE).read_bytes()
+    types = skops.io.get_untrusted_types(data=data)
+    if types:
         raise ModelFileError(
-            f"{place / MODEL_FILE} holds types that are not trusted: {', '.join(sorted(strange))}"
+            f"{model_folder / MODEL_FILE} holds types that are not trusted: {', '.join(sorted(types))}"
         )
-    held = skops.io.loads(data, trusted=[])
-    structure = orjson.loads(held.pop(STRUCTURE_KEY).tobytes())
-    if encode_model(decode_model(structure, held))[0] != encode_model(model)[0] or dump_model(model) != data:
-        raise ModelFileError(f"{place / MODEL_FILE} is not what training writes")
+    arrays = skops.io.loads(data, trusted=[])
+    structure = orjson.loads(arrays.pop(STRUCTURE_KEY).tobytes())
+    if (
+        encode_model(decode_model(structure, arrays))[0] != encode_model(model)[0]
+        or dump_model(model) != data
+    ):
+        raise ModelFileError(f"{model_folder / MODEL_FILE} is not what training writes")
     run = _build_probe_run()
     answers = EmbeddedJudge(model).decide(run, [RUN_FAILED, build_root_cause_question(run)])
     if any(answer.error for answer in answers):
-        raise ModelFileError(f"{place / MODEL_FILE} does not answer")
+        raise ModelFileError(f"{model_folder / MODEL_FILE} does not answer")
     return {
-        "file": str(place / MODEL_FILE),
+        "file": str(model_folder / MODEL_FILE),
         "sha256": hashlib.sha256(data).hexdigest(),
         "bytes": len(data),
-        "arrays": len(held),
+        "arrays": len(arrays),
         "untrusted_types": 0,
         "answers": True,
     }
@@ -118,9 +123,9 @@ def verify_model(folder: Path | None = None) -> dict[str, Any]:
 
 def _build_probe_run() -> Trajectory:
     """Build a run of two turns to test that a model answers."""
-    said = ("Add the two numbers 12 and 30.", "The sum of 12 and 30 is 41.")
+    texts = ("Add the two numbers 12 and 30.", "The sum of 12 and 30 is 41.")
     steps = tuple(
         Step(index=i, source=source, agent=source.value, content=text)
-        for i, (source, text) in enumerate(zip((Source.USER, Source.AGENT), said, strict=True))
+        for i, (source, text) in enumerate(zip((Source.USER, Source.AGENT), texts, strict=True))
     )
-    return Trajectory(id="probe", format="probe", task=said[0], steps=steps)
+    return Trajectory(id="probe", format="probe", task=texts[0], steps=steps)

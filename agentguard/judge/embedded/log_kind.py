@@ -74,7 +74,7 @@ class LogKind:
 
 def build_log_kind(layouts: Sequence[RunLayout]) -> LogKind:
     """Build the kind of runs that share a key."""
-    shapes = np.vstack([measure_shape(held) for held in layouts])
+    shapes = np.vstack([measure_shape(layout) for layout in layouts])
     return LogKind(
         build_structure_key(layouts[0]), shapes.mean(axis=0), np.maximum(shapes.std(axis=0), _MIN_DEVIATIONS)
     )

@@ -93,15 +93,19 @@ class EmbeddedModel:
         them."""
         table = build_step_table(run)
         values = append_answer_columns(table, answer) if self.with_answer else table.values
-        held = table.layout
-        known = [one for one in self.specialists if one.kind.matches(held)]
-        ranker = next((one.ranker for one in known if one.ranker is not None), None)
-        outcome = next((one.outcome for one in known if one.outcome is not None), None)
+        layout = table.layout
+        specialists = [specialist for specialist in self.specialists if specialist.kind.matches(layout)]
+        ranker = next(
+            (specialist.ranker for specialist in specialists if specialist.ranker is not None), None
+        )
+        outcome = next(
+            (specialist.outcome for specialist in specialists if specialist.outcome is not None), None
+        )
         if ranker is not None:
             steps = ranker.predict_probabilities(values, signals)
         else:
             steps = _weight_by_findings(self.portable.predict_probabilities(values, signals), table, findings)
-        failed, low, high = _predict_outcome(held, outcome, findings, risk)
+        failed, low, high = _predict_outcome(layout, outcome, findings, risk)
         return EmbeddedJudgement(table, steps, failed, low, high, ranker is not None, outcome is not None)
 
     def with_signal_weights(self, weights: Sequence[float]) -> EmbeddedModel:

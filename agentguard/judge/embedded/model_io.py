@@ -72,34 +72,34 @@ def _encode_value(value: object, arrays: Arrays) -> Any:
         return value
     if isinstance(value, np.ndarray):
         name = f"a{len(arrays):03d}"
-        small = value.astype(np.float32)
+        single = value.astype(np.float32)
         # Store as float32 if that is exact: half the size.
-        exact = value.dtype == np.float64 and bool(np.array_equal(small.astype(np.float64), value))
-        arrays[name] = small if exact else value
+        is_exact = value.dtype == np.float64 and bool(np.array_equal(single.astype(np.float64), value))
+        arrays[name] = single if is_exact else value
         return {"array": name, "dtype": str(value.dtype)}
     if isinstance(value, tuple):
         return {"tuple": [_encode_value(item, arrays) for item in value]}
     tag = _TAGS.get(type(value))
     if tag is not None and is_dataclass(value):
         # Omit fields that are None by default: older models keep their bytes when a field is added.
-        held = {
+        encoded_fields = {
             f.name: _encode_value(getattr(value, f.name), arrays)
             for f in fields(value)
             if f.init and not (f.default is None and getattr(value, f.name) is None)
         }
-        return {"class": tag, "fields": held}
+        return {"class": tag, "fields": encoded_fields}
     raise TypeError(f"{type(value).__name__} is not a part of a model")
 
 
 def decode_model(structure: Any, arrays: Arrays) -> EmbeddedModel:
     """Decode a model. Raises ModelFileError on any part that training does not write."""
     try:
-        made = _decode_value(structure, arrays, 0)
+        model = _decode_value(structure, arrays, 0)
     except (KeyError, TypeError, ValueError) as error:
         raise ModelFileError(f"the model file has a part that does not fit: {type(error).__name__}") from None
-    if not isinstance(made, EmbeddedModel):
+    if not isinstance(model, EmbeddedModel):
         raise ModelFileError("the model file holds no model")
-    return made
+    return model
 
 
 def _decode_value(value: Any, arrays: Arrays, depth: int) -> Any:
@@ -116,7 +116,7 @@ def _decode_value(value: Any, arrays: Arrays, depth: int) -> Any:
     kind = TRUSTED_TYPES.get(value["class"])
     if kind is None:
         raise ModelFileError("the model file has a class that is not trusted")
-    return kind(**{name: _decode_value(held, arrays, depth + 1) for name, held in value["fields"].items()})
+    return kind(**{name: _decode_value(field, arrays, depth + 1) for name, field in value["fields"].items()})
 
 
 STRUCTURE_KEY: Final = "structure"
@@ -168,10 +168,10 @@ def dump_model(model: EmbeddedModel) -> bytes:
 def parse_model(data: bytes) -> EmbeddedModel:
     """Decode a skops file of arrays. Raises ModelFileError on any other content."""
     try:
-        with zipfile.ZipFile(io.BytesIO(data)) as held:
-            if sum(info.file_size for info in held.infolist()) > MAX_MODEL_BYTES:
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            if sum(info.file_size for info in archive.infolist()) > MAX_MODEL_BYTES:
                 raise ModelFileError("the model file unpacks to more than any model")
-            arrays = _read_arrays(held)
+            arrays = _read_arrays(archive)
         structure = orjson.loads(arrays.pop(STRUCTURE_KEY).tobytes())
     except ModelFileError:
         raise
@@ -182,12 +182,12 @@ def parse_model(data: bytes) -> EmbeddedModel:
 
 def _read_arrays(held: zipfile.ZipFile) -> Arrays:
     schema = orjson.loads(held.read("schema.json"))
-    found: Arrays = {}
+    arrays: Arrays = {}
     for name, node in schema["content"].items():
         if node["__loader__"] != "NdArrayNode" or node["type"] != "numpy":
             raise ModelFileError("the model file holds more than arrays")
-        found[name] = np.lib.format.read_array(io.BytesIO(held.read(node["file"])), allow_pickle=False)
-    return found
+        arrays[name] = np.lib.format.read_array(io.BytesIO(held.read(node["file"])), allow_pickle=False)
+    return arrays
 
 
 def _normalize_archive(data: bytes) -> bytes:
@@ -198,20 +198,20 @@ def _normalize_archive(data: bytes) -> bytes:
 
     def renamed(value: Any) -> Any:
         if isinstance(value, dict):
-            made = {name: renamed(item) for name, item in value.items()}
-            if isinstance(made.get("__id__"), int):
-                made["__id__"] = numbers.setdefault(made["__id__"], len(numbers))
-            if isinstance(made.get("file"), str):
-                made["file"] = files.setdefault(made["file"], f"{len(files):03d}.npy")
-            return made
+            renamed_items = {name: renamed(item) for name, item in value.items()}
+            if isinstance(renamed_items.get("__id__"), int):
+                renamed_items["__id__"] = numbers.setdefault(renamed_items["__id__"], len(numbers))
+            if isinstance(renamed_items.get("file"), str):
+                renamed_items["file"] = files.setdefault(renamed_items["file"], f"{len(files):03d}.npy")
+            return renamed_items
         return [renamed(item) for item in value] if isinstance(value, list) else value
 
     schema = orjson.dumps(renamed(orjson.loads(source.read("schema.json"))))
     out = io.BytesIO()
-    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as made:
+    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
         for old, new in files.items():
-            made.writestr(zipfile.ZipInfo(new, _ZIP_EPOCH), source.read(old), zipfile.ZIP_DEFLATED)
-        made.writestr(zipfile.ZipInfo("schema.json", _ZIP_EPOCH), schema, zipfile.ZIP_DEFLATED)
+            archive.writestr(zipfile.ZipInfo(new, _ZIP_EPOCH), source.read(old), zipfile.ZIP_DEFLATED)
+        archive.writestr(zipfile.ZipInfo("schema.json", _ZIP_EPOCH), schema, zipfile.ZIP_DEFLATED)
     return out.getvalue()
 
 

@@ -91,8 +91,8 @@ def apply_platt_scaling(log_odds: Array, slope: float, intercept: float) -> Arra
 
 def build_run_vector(layout: RunLayout) -> Array:
     """Return the features of one run, shape ``(1, features)``."""
-    found = compute_run_features(layout)
-    return np.array([[float(found[name]) for name in RUN_FEATURE_NAMES]])
+    features = compute_run_features(layout)
+    return np.array([[float(features[name]) for name in RUN_FEATURE_NAMES]])
 
 
 def fit_outcome_model(values: Array, failed: NDArray[np.bool_], *, seed: int = 0) -> OutcomeModel:

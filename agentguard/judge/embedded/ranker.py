@@ -87,8 +87,13 @@ class Ranker:
 
 def build_signal_model(weights: Sequence[float]) -> LinearScorer:
     """Build a linear model over unscaled signals, which are in units of their own spread within a run."""
-    made = np.asarray(weights, dtype=np.float64)
-    return LinearScorer(FeatureScaler(np.zeros_like(made), np.ones_like(made), np.ones_like(made)), made)
+    signal_weights = np.asarray(weights, dtype=np.float64)
+    return LinearScorer(
+        FeatureScaler(
+            np.zeros_like(signal_weights), np.ones_like(signal_weights), np.ones_like(signal_weights)
+        ),
+        signal_weights,
+    )
 
 
 def softmax(scores: Array) -> Array:

@@ -67,28 +67,32 @@ def train_model(
     Raises:
         JudgeError: no run is annotated.
     """
-    useful = [
+    annotated = [
         r
         for r in records
         if r.trajectory.steps and (_get_root_cause_step(r) is not None or _get_failed_label(r) is not None)
     ]
-    if not useful:
+    if not annotated:
         raise JudgeError("there is nothing to learn from: no run has a root cause or an outcome")
-    tables = [_build_table(record, with_answer) for record in useful]
-    heard = None if signals is None else _SignalData([signals(record) for record in useful], ridge)
+    tables = [_build_table(record, with_answer) for record in annotated]
+    signal_data = None if signals is None else _SignalData([signals(record) for record in annotated], ridge)
     by_kind: dict[str, list[int]] = {}
-    for place, table in enumerate(tables):
-        by_kind.setdefault(build_structure_key(table.layout), []).append(place)
+    for index, table in enumerate(tables):
+        by_kind.setdefault(build_structure_key(table.layout), []).append(index)
     specialists = []
     for name in sorted(by_kind):
-        places = by_kind[name]
-        beside = None if heard is None else heard.select(places)
+        indices = by_kind[name]
+        kind_signals = None if signal_data is None else signal_data.select(indices)
         specialists.append(
-            _fit_specialist([useful[i] for i in places], [tables[i] for i in places], beside, seed)
+            _fit_specialist([annotated[i] for i in indices], [tables[i] for i in indices], kind_signals, seed)
         )
     return EmbeddedModel(
-        specialists=tuple(one for one in specialists if one.ranker is not None or one.outcome is not None),
-        portable=_fit_portable(useful, tables, heard),
+        specialists=tuple(
+            specialist
+            for specialist in specialists
+            if specialist.ranker is not None or specialist.outcome is not None
+        ),
+        portable=_fit_portable(annotated, tables, signal_data),
         with_answer=with_answer,
     )
 
@@ -159,10 +163,10 @@ def _calibrate_ranker(
 
 def _fit_signal_weights(offsets: Sequence[Array], chosen: Sequence[Array], data: _SignalData) -> LinearScorer:
     """Fit the weights of the signals; they are at least 0, since a signal can only support a step."""
-    held = [i for i, labels in enumerate(chosen) if labels.sum() > 0]
-    runs = np.concatenate([np.full(len(chosen[i]), n) for n, i in enumerate(held)]).astype(np.intp)
-    signals = np.vstack([data.signals[i] for i in held])
-    labels, offset = (np.concatenate([many[i] for i in held]) for many in (chosen, offsets))
+    labelled = [i for i, labels in enumerate(chosen) if labels.sum() > 0]
+    runs = np.concatenate([np.full(len(chosen[i]), n) for n, i in enumerate(labelled)]).astype(np.intp)
+    signals = np.vstack([data.signals[i] for i in labelled])
+    labels, offset = (np.concatenate([arrays[i] for i in labelled]) for arrays in (chosen, offsets))
     weights = fit_weights(signals, labels, runs, ridge=data.ridge, offset=offset)
     return build_signal_model(np.maximum(weights, 0.0).tolist())
 
@@ -183,11 +187,11 @@ def _fit_portable(
 
 def _fit_temperature(scores: Sequence[Array], chosen: Sequence[Array]) -> float:
     """Select the temperature with minimal log-loss (Guo et al. 2017) from a grid."""
-    held = [(s, c) for s, c in zip(scores, chosen, strict=True) if c.sum() > 0]
+    labelled = [(s, c) for s, c in zip(scores, chosen, strict=True) if c.sum() > 0]
 
     def loss(temperature: float) -> float:
         total = 0.0
-        for score, labels in held:
+        for score, labels in labelled:
             z = temperature * score
             total -= float(z[labels > 0][0] - z.max() - np.log(np.exp(z - z.max()).sum()))
         return total
@@ -196,12 +200,12 @@ def _fit_temperature(scores: Sequence[Array], chosen: Sequence[Array]) -> float:
 
 
 def _fit_outcome(records: Sequence[Record], tables: Sequence[StepTable], seed: int) -> OutcomeModel | None:
-    known = [(r, t) for r, t in zip(records, tables, strict=True) if _get_failed_label(r) is not None]
-    failed = np.array([bool(_get_failed_label(r)) for r, _ in known], dtype=bool)
+    labelled = [(r, t) for r, t in zip(records, tables, strict=True) if _get_failed_label(r) is not None]
+    failed = np.array([bool(_get_failed_label(r)) for r, _ in labelled], dtype=bool)
     if min(failed.sum(), (~failed).sum()) < MIN_OUTCOMES:
         return None
-    values = np.vstack([build_run_vector(t.layout) for _, t in known])
-    groups = [_build_group_key(r, n) for n, (r, _) in enumerate(known)]
+    values = np.vstack([build_run_vector(t.layout) for _, t in labelled])
+    groups = [_build_group_key(r, n) for n, (r, _) in enumerate(labelled)]
     odds = [_predict_out_of_fold(values, failed, groups, seed + repeat) for repeat in range(_OUTCOME_REPEATS)]
     return calibrate(fit_outcome_model(values, failed, seed=seed), np.mean(odds, axis=0), failed)
 
@@ -209,10 +213,10 @@ def _fit_outcome(records: Sequence[Record], tables: Sequence[StepTable], seed: i
 def _predict_out_of_fold(values: Array, failed: NDArray[np.bool_], groups: Sequence[str], seed: int) -> Array:
     folds, odds = assign_folds(groups, _FOLD_COUNT, seed), np.zeros(len(failed))
     for fold in range(_FOLD_COUNT):
-        rest, held = folds != fold, folds == fold
-        if held.any() and 0 < failed[rest].sum() < rest.sum():
-            odds[held] = fit_outcome_model(values[rest], failed[rest], seed=seed).predict_log_odds(
-                values[held]
+        train, test = folds != fold, folds == fold
+        if test.any() and 0 < failed[train].sum() < train.sum():
+            odds[test] = fit_outcome_model(values[train], failed[train], seed=seed).predict_log_odds(
+                values[test]
             )
     return odds
 

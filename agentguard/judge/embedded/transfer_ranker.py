@@ -94,13 +94,13 @@ def _compute_single_agent_prior(values: Array, turn: Array) -> Array:
 
 def standardize_behaviours(values: Array) -> Array:
     """Standardize the behaviours of one run relative to its worker turns; 0 for all other rows."""
-    working = values[:, _EARLY] > 0
-    held = values[:, _COLUMNS]
-    among = held[working] if working.any() else held
-    mean, deviation = among.mean(axis=0), among.std(axis=0)
+    is_worker = values[:, _EARLY] > 0
+    behaviours = values[:, _COLUMNS]
+    reference = behaviours[is_worker] if is_worker.any() else behaviours
+    mean, deviation = reference.mean(axis=0), reference.std(axis=0)
     # The floor keeps a behaviour that hardly varies in this run from deciding it.
-    scaled = (held - mean) / (deviation + 0.15 * np.abs(mean) + 0.1)
-    return np.asarray(np.clip(scaled, -_MAX_Z_SCORE, _MAX_Z_SCORE) * working[:, None])
+    scaled = (behaviours - mean) / (deviation + 0.15 * np.abs(mean) + 0.1)
+    return np.asarray(np.clip(scaled, -_MAX_Z_SCORE, _MAX_Z_SCORE) * is_worker[:, None])
 
 
 def build_untrained_ranker() -> TransferRanker:
@@ -110,11 +110,11 @@ def build_untrained_ranker() -> TransferRanker:
 
 def fit_transfer_ranker(tables: list[Array], chosen: list[Array]) -> TransferRanker:
     """Fit the weights to runs, given as one array of values and one of 0/1 labels each."""
-    kept = [i for i, labels in enumerate(chosen) if labels.sum() > 0]
-    if not kept:
+    labelled = [i for i, labels in enumerate(chosen) if labels.sum() > 0]
+    if not labelled:
         return build_untrained_ranker()
-    runs: Runs = np.concatenate([np.full(len(tables[i]), n) for n, i in enumerate(kept)]).astype(np.intp)
-    offset: NDArray[np.float64] = np.concatenate([compute_structural_prior(tables[i]) for i in kept])
-    scaled = np.vstack([standardize_behaviours(tables[i]) for i in kept])
-    picked = np.concatenate([chosen[i] for i in kept])
-    return TransferRanker(fit_weights(scaled, picked, runs, ridge=RIDGE, offset=offset))
+    runs: Runs = np.concatenate([np.full(len(tables[i]), n) for n, i in enumerate(labelled)]).astype(np.intp)
+    offset: NDArray[np.float64] = np.concatenate([compute_structural_prior(tables[i]) for i in labelled])
+    scaled = np.vstack([standardize_behaviours(tables[i]) for i in labelled])
+    labelled_choices = np.concatenate([chosen[i] for i in labelled])
+    return TransferRanker(fit_weights(scaled, labelled_choices, runs, ridge=RIDGE, offset=offset))

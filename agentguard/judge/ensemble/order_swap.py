@@ -56,9 +56,10 @@ class BothOrdersJudge:
 
     def decide(self, transcript: Trajectory, questions: Sequence[Question]) -> tuple[JudgeAnswer, ...]:
         """Answer the questions, in order."""
-        plain, turned = ask_in_both_orders(self.judge, transcript, questions)
+        plain, reversed_answers = ask_in_both_orders(self.judge, transcript, questions)
         return tuple(
-            merge_answers(q, told, quorum=1) for q, *told in zip(questions, plain, turned, strict=True)
+            merge_answers(q, pair, quorum=1)
+            for q, *pair in zip(questions, plain, reversed_answers, strict=True)
         )
 
     def generate_text(self, transcript: Trajectory, prompt: str) -> GeneratedText:
@@ -80,10 +81,13 @@ def ask_in_both_orders(
     judge: Judge, run: Trajectory, questions: Sequence[Question]
 ) -> tuple[tuple[JudgeAnswer, ...], tuple[JudgeAnswer, ...]]:
     """Return a judge's answers to the questions as they are, and with reversed options."""
-    asked = tuple(questions)
-    told = judge.decide(run, (*asked, *(_reverse_options(one) for one in asked)))
-    turned = (_restore_order(q, answer) for q, answer in zip(asked, told[len(asked) :], strict=True))
-    return tuple(told[: len(asked)]), tuple(turned)
+    question_list = tuple(questions)
+    answers = judge.decide(run, (*question_list, *(_reverse_options(question) for question in question_list)))
+    restored = (
+        _restore_order(q, answer)
+        for q, answer in zip(question_list, answers[len(question_list) :], strict=True)
+    )
+    return tuple(answers[: len(question_list)]), tuple(restored)
 
 
 class ParaphraseJudge:

@@ -53,20 +53,20 @@ class PanelJudge:
 
     def decide(self, transcript: Trajectory, questions: Sequence[Question]) -> tuple[JudgeAnswer, ...]:
         """Answer the questions, in order; a member that raises counts as one without an answer."""
-        asked = tuple(questions)
-        told = ask_judges(self.judges, transcript, asked)
+        question_list = tuple(questions)
+        member_answers = ask_judges(self.judges, transcript, question_list)
         return tuple(
-            merge_answers(question, [answers[place] for answers in told], quorum=self.quorum)
-            for place, question in enumerate(asked)
+            merge_answers(question, [answers[index] for answers in member_answers], quorum=self.quorum)
+            for index, question in enumerate(question_list)
         )
 
     def version(self, transcript: Trajectory) -> str:
         """Return the members' versions, so that a panel can be cached."""
-        told = [
+        versions = [
             f"{judge.name}: {judge.version(transcript) if isinstance(judge, VersionedJudge) else ''}"
             for judge in self.judges
         ]
-        return f"quorum {self.quorum} of " + " | ".join(told)
+        return f"quorum {self.quorum} of " + " | ".join(versions)
 
     def close(self) -> None:
         """Close the members."""
@@ -81,12 +81,12 @@ def ask_judges(
 
     def ask(judge: Judge) -> tuple[JudgeAnswer, ...]:
         try:
-            told = tuple(judge.decide(run, questions))
-            fault = "" if len(told) == len(questions) else "malformed"
+            answers = tuple(judge.decide(run, questions))
+            fault = "" if len(answers) == len(questions) else "malformed"
         except Exception as error:  # a plug-in may raise any exception; the others can still answer
             fault = type(error).__name__
         if not fault:
-            return told
+            return answers
         return tuple(JudgeAnswer(question=q.id, error=fault, usage={"fault": fault}) for q in questions)
 
     if len(judges) == 1:
@@ -97,16 +97,18 @@ def ask_judges(
 
 def merge_answers(question: Question, answers: Sequence[JudgeAnswer], *, quorum: int) -> JudgeAnswer:
     """Merge answers to a question: their mean with the votes, or an error below the quorum."""
-    held = [one for one in answers if one.error is None and one.probabilities]
+    valid_answers = [one for one in answers if one.error is None and one.probabilities]
     usage = _sum_usage(answers)
-    if len(held) < quorum:
+    if len(valid_answers) < quorum:
         faults = ", ".join(dict.fromkeys(str(one.error) for one in answers if one.error is not None))
-        error = f"{NO_QUORUM}: {len(held)} of {len(answers)} judges answered ({faults})"
+        error = f"{NO_QUORUM}: {len(valid_answers)} of {len(answers)} judges answered ({faults})"
         return JudgeAnswer(question=question.id, error=error, usage=usage | {"fault": NO_QUORUM})
     options = list_options(question)
-    shares = {one: sum(a.probabilities.get(one, 0.0) for a in held) / len(held) for one in options}
-    votes = Counter(max(options, key=lambda one: a.probabilities.get(one, 0.0)) for a in held)
-    agreement = max(votes.values()) / len(held)
+    shares = {
+        one: sum(a.probabilities.get(one, 0.0) for a in valid_answers) / len(valid_answers) for one in options
+    }
+    votes = Counter(max(options, key=lambda one: a.probabilities.get(one, 0.0)) for a in valid_answers)
+    agreement = max(votes.values()) / len(valid_answers)
     return JudgeAnswer(
         question=question.id,
         probabilities=shares,

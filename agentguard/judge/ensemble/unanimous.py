@@ -50,20 +50,25 @@ class UnanimousJudge:
 
     def decide(self, transcript: Trajectory, questions: Sequence[Question]) -> tuple[JudgeAnswer, ...]:
         """Answer the questions, in order."""
-        asked = tuple(questions)
-        voices = tuple(_BothOrdersMember(one) for one in self.judges) if self.swap else self.judges
-        told = ask_judges(voices, transcript, asked if not self.swap else (*asked, *asked))
+        question_list = tuple(questions)
+        members = tuple(_BothOrdersMember(judge) for judge in self.judges) if self.swap else self.judges
+        member_answers = ask_judges(
+            members, transcript, question_list if not self.swap else (*question_list, *question_list)
+        )
         return tuple(
-            _combine_unanimous(q, [said for answers in told for said in answers[place :: len(asked)]])
-            for place, q in enumerate(asked)
+            _combine_unanimous(
+                q, [answer for answers in member_answers for answer in answers[index :: len(question_list)]]
+            )
+            for index, q in enumerate(question_list)
         )
 
     def version(self, transcript: Trajectory) -> str:
         """Return the members' versions with a mark for unanimity."""
-        told = (
-            one.version(transcript) if isinstance(one, VersionedJudge) else one.name for one in self.judges
+        versions = (
+            judge.version(transcript) if isinstance(judge, VersionedJudge) else judge.name
+            for judge in self.judges
         )
-        return f"agreed{' in both orders' if self.swap else ''}: " + " | ".join(told)
+        return f"agreed{' in both orders' if self.swap else ''}: " + " | ".join(versions)
 
     def close(self) -> None:
         """Close the members."""
@@ -84,8 +89,8 @@ class _BothOrdersMember:
 
 def get_votes(answer: JudgeAnswer) -> Mapping[str, int]:
     """Return the number of votes for each option; empty without votes."""
-    held: Any = answer.usage.get("votes")
-    return held if isinstance(held, Mapping) else {}
+    votes: Any = answer.usage.get("votes")
+    return votes if isinstance(votes, Mapping) else {}
 
 
 def _combine_unanimous(question: Question, answers: Sequence[JudgeAnswer]) -> JudgeAnswer:
@@ -93,11 +98,13 @@ def _combine_unanimous(question: Question, answers: Sequence[JudgeAnswer]) -> Ju
     votes = Counter(get_votes(answer))
     if answer.error is not None or len(votes) == 1:
         return answer
-    said = ", ".join(
-        f"{votes[one]} for option {place}" for place, one in _number_options(question) if votes[one]
+    vote_list = ", ".join(
+        f"{votes[option]} for option {number}"
+        for number, option in _number_options(question)
+        if votes[option]
     )
     usage = {**answer.usage, "fault": DISAGREEMENT}
-    return replace(answer, probabilities={}, error=f"{DISAGREEMENT}: {said}", usage=usage)
+    return replace(answer, probabilities={}, error=f"{DISAGREEMENT}: {vote_list}", usage=usage)
 
 
 def _number_options(question: Question) -> list[tuple[int, str]]:

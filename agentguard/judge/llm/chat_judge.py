@@ -151,18 +151,18 @@ class ChatJudge:
         is used.
         """
         model = self.endpoint.get_served_model(self.options.deadline_s)
-        shown = hashlib.sha256(
+        digest = hashlib.sha256(
             "\0".join(self._select_schemata(transcript)).encode("utf-8", "replace")
         ).hexdigest()[:16]
-        return f"{model}; prompts {PROMPT_VERSION}; schemata {shown}"
+        return f"{model}; prompts {PROMPT_VERSION}; schemata {digest}"
 
     def close(self) -> None:
         """Close the endpoint."""
         self.endpoint.close()
 
     def _select_schemata(self, run: Trajectory) -> tuple[str, ...]:
-        found = self._schemata(run) if callable(self._schemata) else self._schemata
-        return tuple(found)[: self.options.max_schemata]
+        schemata = self._schemata(run) if callable(self._schemata) else self._schemata
+        return tuple(schemata)[: self.options.max_schemata]
 
     def _build_context(self, run: Trajectory) -> _PromptContext:
         return _PromptContext(
@@ -174,50 +174,52 @@ class ChatJudge:
     ) -> tuple[JudgeAnswer, ...]:
         if not context.run.steps:
             return tuple(JudgeAnswer(question=q.id, error="the run has no step") for q in questions)
-        end = get_loop_time() + self.options.deadline_s
+        deadline = get_loop_time() + self.options.deadline_s
         facts = await self.endpoint.fetch_info(self.options.deadline_s)
         if isinstance(facts, CallError):
             return tuple(_to_error_answer(q, facts) for q in questions)
-        wrong = {i: text for i, q in enumerate(questions) if (text := _find_question_error(q))}
-        answers = {i: JudgeAnswer(question=questions[i].id, error=text) for i, text in wrong.items()}
-        first, *rest = [i for i in range(len(questions)) if i not in wrong] or [-1]
+        question_errors = {i: text for i, q in enumerate(questions) if (text := _find_question_error(q))}
+        answers = {
+            i: JudgeAnswer(question=questions[i].id, error=text) for i, text in question_errors.items()
+        }
+        first, *rest = [i for i in range(len(questions)) if i not in question_errors] or [-1]
         if first < 0:
             return tuple(answers[i] for i in range(len(questions)))
-        room = self._compute_available_characters(facts, context, questions)
-        answers[first], shown = await self._answer_with_retries(context, questions[first], room, end)
+        limit = self._compute_available_characters(facts, context, questions)
+        answers[first], rendered = await self._answer_with_retries(context, questions[first], limit, deadline)
         fault = answers[first].usage.get("fault")
-        if shown is None or fault in PERSISTENT_ERRORS:
+        if rendered is None or fault in PERSISTENT_ERRORS:
             answers |= {i: replace(answers[first], question=questions[i].id) for i in rest}
         else:
-            asked = [self._answer(context, shown, questions[i], end) for i in rest]
-            answers |= dict(zip(rest, await asyncio.gather(*asked), strict=True))
+            requests = [self._answer(context, rendered, questions[i], deadline) for i in rest]
+            answers |= dict(zip(rest, await asyncio.gather(*requests), strict=True))
         return tuple(answers[i] for i in range(len(questions)))
 
     async def _generate_text(self, context: _PromptContext, prompt: str) -> GeneratedText:
-        most = self.options.max_line_characters
+        max_length = self.options.max_line_characters
         facts = await self.endpoint.fetch_info(self.options.deadline_s)
         if isinstance(facts, CallError):
             return GeneratedText(error=str(facts.kind))
         try:
-            room = (
+            limit = (
                 self._compute_available_characters(facts, context, (Predicate(id="", text=prompt),))
-                - 2 * most
+                - 2 * max_length
             )
-            shown = self._rendered_runs.get(context.content_hash) or render_run(
-                context.run, nonce=context.nonce, limit=room
+            rendered = self._rendered_runs.get(context.content_hash) or render_run(
+                context.run, nonce=context.nonce, limit=limit
             )
         except ConfigError as error:
             return GeneratedText(error=str(error))
-        written = await self.endpoint.generate_json(
-            build_messages(shown, context.schemata, prompt),
-            build_text_schema(most),
-            max_tokens=_JSON_OVERHEAD_TOKENS + most,
+        reply = await self.endpoint.generate_json(
+            build_messages(rendered, context.schemata, prompt),
+            build_text_schema(max_length),
+            max_tokens=_JSON_OVERHEAD_TOKENS + max_length,
             deadline_s=self.options.deadline_s,
         )
-        if isinstance(written, CallError):
-            return GeneratedText(error=str(written.kind))
-        value, spent = written
-        return GeneratedText(text=to_one_line(neutralize(value["text"]), most), usage=spent.as_dict())
+        if isinstance(reply, CallError):
+            return GeneratedText(error=str(reply.kind))
+        value, usage = reply
+        return GeneratedText(text=to_one_line(neutralize(value["text"]), max_length), usage=usage.as_dict())
 
     def _compute_available_characters(
         self, endpoint_info: EndpointInfo, context: _PromptContext, questions: Sequence[Question]
@@ -234,18 +236,18 @@ class ChatJudge:
         self, context: _PromptContext, question: Question, limit: int, deadline: float
     ) -> tuple[JudgeAnswer, RenderedRun | None]:
         """Ask one question; while the endpoint rejects the prompt as too long, shorten the run and retry."""
-        held = self._rendered_runs.get(context.content_hash)
+        cached = self._rendered_runs.get(context.content_hash)
         answer = JudgeAnswer(question=question.id, error="the run was not shown")
         for _ in range(_MAX_ATTEMPTS):
             try:
-                shown = held or render_run(context.run, nonce=context.nonce, limit=limit)
+                rendered = cached or render_run(context.run, nonce=context.nonce, limit=limit)
             except ConfigError as error:
                 return JudgeAnswer(question=question.id, error=str(error)), None
-            answer = await self._answer(context, shown, question, deadline)
+            answer = await self._answer(context, rendered, question, deadline)
             if answer.usage.get("fault") != ErrorKind.TOO_LONG:
-                self._cache_rendered(context.content_hash, shown)
-                return answer, shown
-            held, limit = None, int(min(limit, len(shown.text)) * _SHRINK_FACTOR)
+                self._cache_rendered(context.content_hash, rendered)
+                return answer, rendered
+            cached, limit = None, int(min(limit, len(rendered.text)) * _SHRINK_FACTOR)
         return answer, None
 
     async def _answer(
@@ -279,8 +281,8 @@ class ChatJudge:
             f"{label}: {to_one_line(option, _MAX_OPTION_CHARS)}"
             for label, option in zip(labels, options, strict=True)
         ]
-        asked = "\n".join([f"Question: {neutralize(question.text)}", *lines, _ANSWER_INSTRUCTION])
-        messages = build_messages(rendered, context.schemata, asked, notes=question.context)
+        question_block = "\n".join([f"Question: {neutralize(question.text)}", *lines, _ANSWER_INSTRUCTION])
+        messages = build_messages(rendered, context.schemata, question_block, notes=question.context)
         return await self.endpoint.select_label(
             messages, tuple(labels), deadline_s=deadline - get_loop_time()
         )

@@ -98,8 +98,8 @@ class JudgeEndpoint:
 
         The first call asks the endpoint and waits for at most 5 seconds.
         """
-        known = self._info or self.loop.run(self.fetch_info(min(_MODEL_LOOKUP_TIMEOUT_S, deadline_s)))
-        return known.version if isinstance(known, EndpointInfo) else self.model or "unknown"
+        info = self._info or self.loop.run(self.fetch_info(min(_MODEL_LOOKUP_TIMEOUT_S, deadline_s)))
+        return info.version if isinstance(info, EndpointInfo) else self.model or "unknown"
 
     # The coroutines below run only on ``self.loop``.
 
@@ -107,15 +107,15 @@ class JudgeEndpoint:
         """Ask the endpoint for its model; the answer is cached, an error is not."""
         if self._info is not None:
             return self._info
-        listed = await self._call("list", {}, deadline_s)
-        if isinstance(listed, CallError) and (self.model is None or listed.kind is not ErrorKind.NO_MODEL):
-            return listed
-        found = _parse_endpoint_info(
-            [] if isinstance(listed, CallError) else listed["data"], self.model, self.options
+        listing = await self._call("list", {}, deadline_s)
+        if isinstance(listing, CallError) and (self.model is None or listing.kind is not ErrorKind.NO_MODEL):
+            return listing
+        info = _parse_endpoint_info(
+            [] if isinstance(listing, CallError) else listing["data"], self.model, self.options
         )
-        if isinstance(found, EndpointInfo) and found.is_listed:
-            self._info = found
-        return found
+        if isinstance(info, EndpointInfo) and info.is_listed:
+            self._info = info
+        return info
 
     async def select_label(
         self, messages: Sequence[Message], labels: Sequence[str], *, deadline_s: float | None = None
@@ -137,8 +137,8 @@ class JudgeEndpoint:
             "top_logprobs": _TOP_LOGPROBS,
         }
         if ids:
-            given = [ids[label] for label in labels]
-            body |= {"allowed_token_ids": given, "logprob_token_ids": given, "top_logprobs": 0}
+            label_ids = [ids[label] for label in labels]
+            body |= {"allowed_token_ids": label_ids, "logprob_token_ids": label_ids, "top_logprobs": 0}
         elif facts.is_vllm:
             body["structured_outputs"] = {"choice": list(labels)}
         reply = await self._request_completion(
@@ -196,19 +196,25 @@ class JudgeEndpoint:
     async def _fetch_token_ids(self, labels: Sequence[str], deadline_s: float | None) -> Mapping[str, int]:
         """Fetch the token id of each label; empty if one is unknown or a label is more than one token."""
         self._label_token_ids = {} if self._label_token_ids is None else self._label_token_ids
-        wanted = (
+        missing = (
             [label for label in labels if label not in self._label_token_ids] if self._has_tokenize else []
         )
-        told = {"add_special_tokens": False}
-        asked = [self.post("/tokenize", {**told, "prompt": label}, deadline_s=deadline_s) for label in wanted]
-        for label, said in zip(wanted, await asyncio.gather(*asked), strict=True):
-            if isinstance(said, CallError) and said.kind is ErrorKind.NO_MODEL:  # the server has no such path
+        options = {"add_special_tokens": False}
+        requests = [
+            self.post("/tokenize", {**options, "prompt": label}, deadline_s=deadline_s) for label in missing
+        ]
+        for label, response in zip(missing, await asyncio.gather(*requests), strict=True):
+            if (
+                isinstance(response, CallError) and response.kind is ErrorKind.NO_MODEL
+            ):  # the server has no such path
                 self._has_tokenize = False
-            tokens = None if isinstance(said, CallError) else said.get("tokens")
+            tokens = None if isinstance(response, CallError) else response.get("tokens")
             if isinstance(tokens, list) and len(tokens) == 1 and isinstance(tokens[0], int):
                 self._label_token_ids[label] = tokens[0]
-        known = {label: self._label_token_ids[label] for label in labels if label in self._label_token_ids}
-        return known if len(known) == len(set(known.values())) == len(labels) else {}
+        token_ids = {
+            label: self._label_token_ids[label] for label in labels if label in self._label_token_ids
+        }
+        return token_ids if len(token_ids) == len(set(token_ids.values())) == len(labels) else {}
 
     async def _call(self, operation: str, body: Mapping[str, Any], deadline_s: float | None) -> Any:
         """Make one call with its retries within one deadline; return JSON data or `CallError`."""
@@ -227,12 +233,12 @@ class JudgeEndpoint:
                 async with gate:
                     return await _send(client, operation, body, self.base_url)
             except Exception as error:  # every exception of the client becomes a value
-                failed = to_call_error(error)
-            pause = failed.retry_after_s
+                call_error = to_call_error(error)
+            pause = call_error.retry_after_s
             pause = _BACKOFF_S * 2**attempt if pause is None else pause
-            spent = attempt == self.options.retries or get_loop_time() + pause >= deadline
-            if spent or failed.kind not in TRANSIENT_ERRORS:
-                return failed
+            is_exhausted = attempt == self.options.retries or get_loop_time() + pause >= deadline
+            if is_exhausted or call_error.kind not in TRANSIENT_ERRORS:
+                return call_error
             await asyncio.sleep(pause)
         raise AssertionError("unreachable")
 
@@ -257,30 +263,36 @@ async def _send(client: AsyncOpenAI, operation: str, body: Mapping[str, Any], ba
     if operation.startswith("/"):
         root = base_url.removesuffix("/v1")
         return await client.post(f"{root}{operation}", cast_to=dict[str, Any], body=body)
-    known = {key: body[key] for key in ("model", "messages")}
-    more = {key: value for key, value in body.items() if key not in known}
-    said = await client.chat.completions.with_raw_response.create(**known, extra_body=more)
-    return said.http_response.json()
+    arguments = {key: body[key] for key in ("model", "messages")}
+    extra_body = {key: value for key, value in body.items() if key not in arguments}
+    response = await client.chat.completions.with_raw_response.create(**arguments, extra_body=extra_body)
+    return response.http_response.json()
 
 
 def _parse_endpoint_info(
     models: Any, model: str | None, options: EndpointOptions
 ) -> EndpointInfo | CallError:
-    held = [one for one in models if isinstance(one, dict) and isinstance(one.get("id"), str)]
-    found = next((one for one in held if model in (None, one["id"])), None)
-    if found is None and model is None:
+    entries = [item for item in models if isinstance(item, dict) and isinstance(item.get("id"), str)]
+    entry = next((item for item in entries if model in (None, item["id"])), None)
+    if entry is None and model is None:
         return CallError(kind=ErrorKind.NO_MODEL, message="the endpoint lists no model, and none was named")
-    told = found or {"id": model}
-    served = f"{told['id']} ({told['root']})" if told.get("root") not in (None, told["id"]) else told["id"]
-    longest = told.get("max_model_len")
-    vllm = options.dialect == "vllm" or (options.dialect == "auto" and told.get("owned_by") == "vllm")
-    context = options.context_tokens or (longest if isinstance(longest, int) else None)
+    model_entry = entry or {"id": model}
+    version = (
+        f"{model_entry['id']} ({model_entry['root']})"
+        if model_entry.get("root") not in (None, model_entry["id"])
+        else model_entry["id"]
+    )
+    model_context = model_entry.get("max_model_len")
+    is_vllm = options.dialect == "vllm" or (
+        options.dialect == "auto" and model_entry.get("owned_by") == "vllm"
+    )
+    context = options.context_tokens or (model_context if isinstance(model_context, int) else None)
     return EndpointInfo(
-        model=told["id"],
-        version=served,
-        is_vllm=vllm,
+        model=model_entry["id"],
+        version=version,
+        is_vllm=is_vllm,
         context_tokens=context,
-        is_listed=not held or bool(found),
+        is_listed=not entries or bool(entry),
     )
 
 

@@ -47,16 +47,16 @@ async def pick_option(options: Sequence[str], ask: AskLabels) -> LabelProbabilit
     if isinstance(outer, CallError):
         return outer
     shares = list(outer.probabilities.values())
-    opened = _select_groups(shares)
-    inner = await asyncio.gather(*(pick_option(groups[i], ask) for i in opened))
-    spent = outer.usage
-    held = {option: shares[i] / len(group) for i, group in enumerate(groups) for option in group}
-    for i, picked in zip(opened, inner, strict=True):
+    open_groups = _select_groups(shares)
+    inner = await asyncio.gather(*(pick_option(groups[i], ask) for i in open_groups))
+    usage = outer.usage
+    probabilities = {option: shares[i] / len(group) for i, group in enumerate(groups) for option in group}
+    for i, picked in zip(open_groups, inner, strict=True):
         if isinstance(picked, CallError):
             return picked
-        spent += picked.usage
-        held |= {option: shares[i] * p for option, p in picked.probabilities.items()}
-    return LabelProbabilities(probabilities=held, label_mass=outer.label_mass, usage=spent)
+        usage += picked.usage
+        probabilities |= {option: shares[i] * p for option, p in picked.probabilities.items()}
+    return LabelProbabilities(probabilities=probabilities, label_mass=outer.label_mass, usage=usage)
 
 
 def split_options(options: Sequence[str]) -> tuple[tuple[str, ...], ...]:
@@ -84,5 +84,5 @@ def _describe_group(group: Sequence[str]) -> str:
 
 
 def _rekey(picked: LabelProbabilities, options: Sequence[str]) -> LabelProbabilities:
-    named = dict(zip(options, picked.probabilities.values(), strict=True))
-    return LabelProbabilities(probabilities=named, label_mass=picked.label_mass, usage=picked.usage)
+    probabilities = dict(zip(options, picked.probabilities.values(), strict=True))
+    return LabelProbabilities(probabilities=probabilities, label_mass=picked.label_mass, usage=picked.usage)

@@ -67,10 +67,15 @@ def build_replicated_endpoint(
         ConfigError: there is no replica, a URL or option is invalid, or a key is missing.
         MissingExtra: the openai package, or a requirement of the pool's client, is not installed.
     """
-    chosen = options or EndpointOptions()
-    made = build_pool_options(replicas, key_env=key_env, deadline_s=chosen.deadline_s, overrides=pool or {})
+    endpoint_options = options or EndpointOptions()
+    pool_options = build_pool_options(
+        replicas, key_env=key_env, deadline_s=endpoint_options.deadline_s, overrides=pool or {}
+    )
     return JudgeEndpoint(
-        PLACEHOLDER_URL, model=model, options=chosen, transport=lambda: build_transport(made)
+        PLACEHOLDER_URL,
+        model=model,
+        options=endpoint_options,
+        transport=lambda: build_transport(pool_options),
     )
 
 
@@ -86,17 +91,17 @@ def build_pool_options(
     Raises:
         ConfigError: as for `build_replicated_endpoint`.
     """
-    told = [_parse_replica(place, one, key_env) for place, one in enumerate(replicas)]
-    usual = {
+    entries = [_parse_replica(index, replica, key_env) for index, replica in enumerate(replicas)]
+    defaults = {
         "load_balancing": "prefix_affinity",
         "health": {"path": "/v1/models", "interval_s": 5.0, "unhealthy_threshold": 2, "healthy_threshold": 1},
         # A second copy of a long prompt costs a second prefill, so nothing is hedged.
         "pipeline": {"hedge": "off", "attempt_timeout": {"seconds": deadline_s / 2}},
     }
-    found = BackendsOptions.parse({**usual, **overrides, "replicas": told}, source="judge")
-    for one in found.replicas:
-        read_api_key(one)
-    return found
+    pool_options = BackendsOptions.parse({**defaults, **overrides, "replicas": entries}, source="judge")
+    for replica in pool_options.replicas:
+        read_api_key(replica)
+    return pool_options
 
 
 def build_transport(options: BackendsOptions) -> httpx2.AsyncBaseTransport:
@@ -145,17 +150,17 @@ def build_transport(options: BackendsOptions) -> httpx2.AsyncBaseTransport:
 
 def to_backend_request(method: str, path: str, body: bytes) -> BackendRequest:
     """Convert a client's request to a request of the pool; the prompt's beginning identifies the run."""
-    told = _parse_json_object(body)
-    begins = _compute_prompt_digest(told)
+    data = _parse_json_object(body)
+    prompt_digest = _compute_prompt_digest(data)
     return BackendRequest(
         target=path,
         method=method,
         headers=((b"content-type", b"application/json"),) if body else (),
         body=body,
         api=_API_BY_PATH.get(path),
-        model=told["model"] if isinstance(told.get("model"), str) else "",
-        session_id=begins,
-        prefix_digest=begins.encode(),
+        model=data["model"] if isinstance(data.get("model"), str) else "",
+        session_id=prompt_digest,
+        prefix_digest=prompt_digest.encode(),
     )
 
 
@@ -172,37 +177,37 @@ def _to_response(sdk: Any, request: httpx2.Request, error: ResilienceError) -> h
 
 
 def _build_response(sdk: Any, answer: Response) -> httpx2.Response:
-    kept = [pair for pair in answer.headers if pair[0] not in (b"content-length", b"content-encoding")]
-    made: httpx2.Response = sdk.Response(answer.status, headers=kept, content=answer.body)
-    return made
+    headers = [pair for pair in answer.headers if pair[0] not in (b"content-length", b"content-encoding")]
+    response: httpx2.Response = sdk.Response(answer.status, headers=headers, content=answer.body)
+    return response
 
 
 def _parse_replica(index: int, replica: str | Mapping[str, Any], key_env: str | None) -> dict[str, Any]:
-    told: dict[str, Any] = {"url": replica} if isinstance(replica, str) else dict(replica)
-    url = told.get("url")
+    entry: dict[str, Any] = {"url": replica} if isinstance(replica, str) else dict(replica)
+    url = entry.get("url")
     if not isinstance(url, str) or not url.rstrip("/").endswith("/v1"):
         raise ConfigError(f"judge: replicas[{index}]: url must be an address up to and with /v1")
-    told["url"] = url.rstrip("/").removesuffix("/v1")
-    told.setdefault("name", f"judge-{index + 1}")
+    entry["url"] = url.rstrip("/").removesuffix("/v1")
+    entry.setdefault("name", f"judge-{index + 1}")
     if key_env is not None:
-        told.setdefault("api_key_env", key_env)
-    return told
+        entry.setdefault("api_key_env", key_env)
+    return entry
 
 
 def _parse_json_object(body: bytes) -> dict[str, Any]:
     try:
-        told = orjson.loads(body) if body else {}
+        data = orjson.loads(body) if body else {}
     except orjson.JSONDecodeError:
         return {}
-    return told if isinstance(told, dict) else {}
+    return data if isinstance(data, dict) else {}
 
 
 def _compute_prompt_digest(body: Mapping[str, Any]) -> str:
     """Compute a digest of the first line that shows the run; that line holds the run's fence number."""
-    shown = ""
+    first_line = ""
     messages, texts = body.get("messages"), body.get("input") or body.get("text_2")
     if isinstance(messages, list) and messages and isinstance(messages[-1], dict):
-        shown = str(messages[-1].get("content", "")).split("\n", 1)[0]
+        first_line = str(messages[-1].get("content", "")).split("\n", 1)[0]
     elif isinstance(texts, list) and texts:
-        shown = str(texts[0])[:200]
-    return hashlib.sha256(shown.encode("utf-8", "replace")).hexdigest()[:32] if shown else ""
+        first_line = str(texts[0])[:200]
+    return hashlib.sha256(first_line.encode("utf-8", "replace")).hexdigest()[:32] if first_line else ""

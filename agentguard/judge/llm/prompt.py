@@ -63,8 +63,8 @@ class RenderedRun:
 
     def find_step(self, offset: int) -> int | None:
         """Return the index of the step at an offset of ``text``; None outside of all steps."""
-        held = zip(self.steps, self.spans, strict=True)
-        return next((step for step, (start, end) in held if start <= offset < end), None)
+        step_spans = zip(self.steps, self.spans, strict=True)
+        return next((step for step, (start, end) in step_spans if start <= offset < end), None)
 
 
 def compute_nonce(run: Trajectory, secret: bytes) -> str:
@@ -72,8 +72,8 @@ def compute_nonce(run: Trajectory, secret: bytes) -> str:
 
     It depends only on the run's id and task, so it is equal for all questions and constant as the run grows.
     """
-    said = f"{len(run.id)}:{run.id}{run.task}".encode("utf-8", "surrogatepass")
-    return hmac.new(secret, said, hashlib.sha256).hexdigest()[:16]
+    identity = f"{len(run.id)}:{run.id}{run.task}".encode("utf-8", "surrogatepass")
+    return hmac.new(secret, identity, hashlib.sha256).hexdigest()[:16]
 
 
 def render_run(run: Trajectory, *, nonce: str, limit: int) -> RenderedRun:
@@ -134,10 +134,10 @@ def _render_parts(step: Step, max_characters: int) -> Iterator[tuple[str, str]]:
     yield "", shorten(step.content, max_characters)
     for call in step.tool_calls:
         yield f"called {_format_name(call.name)}", _render_arguments(call, max_characters)
-    for seen in step.observations:
-        failed = " as an error" if seen.is_error else ""
-        tool = f" from {_format_name(seen.tool)}" if seen.tool else ""
-        yield f"came back{tool}{failed}", shorten(seen.content, max_characters) or "(nothing)"
+    for observation in step.observations:
+        error_note = " as an error" if observation.is_error else ""
+        tool = f" from {_format_name(observation.tool)}" if observation.tool else ""
+        yield f"came back{tool}{error_note}", shorten(observation.content, max_characters) or "(nothing)"
 
 
 def _render_arguments(call: ToolCall, max_characters: int) -> str:
@@ -189,24 +189,24 @@ def _omit_middle_steps(run: Trajectory, head: str, tail: str, nonce: str, limit:
     """Keep as many steps as fit, alternately from the end and the beginning; the last step first."""
     note = "[steps {} to {} are left out here]\n"
     limit -= len(note) + 20
-    shown = partial(render_step, max_characters=_TEXT_LIMITS[-1])
+    render = partial(render_step, max_characters=_TEXT_LIMITS[-1])
     first, last = 0, len(run.steps)
     blocks: dict[int, str] = {}
     while first < last:
-        at = last - 1 if len(blocks) % 2 == 0 else first
-        text = shown(run.steps[at])
+        index = last - 1 if len(blocks) % 2 == 0 else first
+        text = render(run.steps[index])
         if len(text) > limit:
             break
         limit -= len(text)
-        blocks[at] = text
-        first, last = (first, last - 1) if at == last - 1 else (first + 1, last)
+        blocks[index] = text
+        first, last = (first, last - 1) if index == last - 1 else (first + 1, last)
     if not blocks:
         raise ConfigError(
             "a judge's context has no room for a single step; serve the model with a longer context, "
             "or raise context_tokens"
         )
-    kept: list[tuple[Step | None, str]] = [(run.steps[i], blocks[i]) for i in range(first)]
+    shown_blocks: list[tuple[Step | None, str]] = [(run.steps[i], blocks[i]) for i in range(first)]
     if first < last:
-        kept.append((None, note.format(run.steps[first].index, run.steps[last - 1].index)))
-    kept += [(run.steps[i], blocks[i]) for i in range(last, len(run.steps))]
-    return _join_blocks(head, kept, tail, nonce, 0)
+        shown_blocks.append((None, note.format(run.steps[first].index, run.steps[last - 1].index)))
+    shown_blocks += [(run.steps[i], blocks[i]) for i in range(last, len(run.steps))]
+    return _join_blocks(head, shown_blocks, tail, nonce, 0)

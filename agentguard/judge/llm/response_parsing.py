@@ -102,13 +102,17 @@ def _parse_retry_after(text: str | None) -> float | None:
 def _parse_logprobs(content: Any) -> dict[str, float]:
     """Map token text to log probability at the first position; tokens with equal text are summed."""
     first = content[0] if isinstance(content, list) and content else None
-    listed = _get_key(first, "top_logprobs")
+    entries = _get_key(first, "top_logprobs")
     masses: dict[str, list[float]] = {}
-    for one in [*(listed if isinstance(listed, list) else []), *([] if listed else [first])]:
-        token, value = _get_key(one, "token"), _get_key(one, "logprob")
+    for entry in [*(entries if isinstance(entries, list) else []), *([] if entries else [first])]:
+        token, value = _get_key(entry, "token"), _get_key(entry, "logprob")
         if isinstance(token, str) and isinstance(value, (int, float)) and math.isfinite(value):
             masses.setdefault(token.strip(), []).append(math.exp(min(0.0, float(value))))
-    return {token: math.log(total) for token, held in masses.items() if (total := math.fsum(held)) > 0}
+    return {
+        token: math.log(total)
+        for token, token_masses in masses.items()
+        if (total := math.fsum(token_masses)) > 0
+    }
 
 
 def parse_usage(usage: Any, seconds: float) -> CallUsage:

@@ -224,54 +224,56 @@ def _compute_similarity_features(
     index: int,
 ) -> dict[str, float]:
     place, candidates = layout.candidate_ordinals[index], layout.candidates
-    mine, said = layout.step_scans[index].vocabulary, layout.step_scans
+    vocabulary, scans = layout.step_scans[index].vocabulary, layout.step_scans
     after = candidates[place + 1 : place + 1 + _NEAR]
-    turns, own = progress.turns.get(layout.run.steps[index].agent, (0, frozenset()))
+    turns, agent_vocabulary = progress.turns.get(layout.run.steps[index].agent, (0, frozenset()))
     return {
-        "similar.task": compute_coverage(layout.task_words, mine),
-        "similar.previous": compute_jaccard_overlap(mine, said[candidates[place - 1]].vocabulary)
+        "similar.task": compute_coverage(layout.task_words, vocabulary),
+        "similar.previous": compute_jaccard_overlap(vocabulary, scans[candidates[place - 1]].vocabulary)
         if place
         else 0.0,
-        "similar.next": compute_jaccard_overlap(mine, said[after[0]].vocabulary) if after else 0.0,
-        "similar.own_previous": compute_jaccard_overlap(mine, own) if turns else 0.0,
+        "similar.next": compute_jaccard_overlap(vocabulary, scans[after[0]].vocabulary) if after else 0.0,
+        "similar.own_previous": compute_jaccard_overlap(vocabulary, agent_vocabulary) if turns else 0.0,
         "similar.any_before": max(
             (
-                compute_jaccard_overlap(mine, said[i].vocabulary)
+                compute_jaccard_overlap(vocabulary, scans[i].vocabulary)
                 for i in iter_previous_items(candidates, place, _NEAR)
             ),
             default=0.0,
         ),
         "similar.any_after": max(
-            (compute_jaccard_overlap(mine, said[i].vocabulary) for i in after), default=0.0
+            (compute_jaccard_overlap(vocabulary, scans[i].vocabulary) for i in after), default=0.0
         ),
-        "similar.last": compute_jaccard_overlap(mine, said[candidates[-1]].vocabulary) if after else 0.0,
-        "similar.from_previous": compute_coverage(mine, said[index - 1].vocabulary) if index else 0.0,
+        "similar.last": compute_jaccard_overlap(vocabulary, scans[candidates[-1]].vocabulary)
+        if after
+        else 0.0,
+        "similar.from_previous": compute_coverage(vocabulary, scans[index - 1].vocabulary) if index else 0.0,
     }
 
 
 def _compute_correction_features(layout: RunLayout, progress: RunProgress, index: int) -> dict[str, float]:
-    place, candidates, said, steps = (
+    place, candidates, scans, steps = (
         layout.candidate_ordinals[index],
         layout.candidates,
         layout.step_scans,
         layout.run.steps,
     )
     after = candidates[place + 1 : place + 3]
-    mine = said[index].class_counts[_CORRECT] > 0
+    is_correction = scans[index].class_counts[_CORRECT] > 0
     agent = steps[index].agent
-    low = agent.lower()
-    named = any(
-        said[i].class_counts[_CORRECT] > 0 and steps[i].agent != agent and low in said[i].lower_text
+    agent_name = agent.lower()
+    has_mention = any(
+        scans[i].class_counts[_CORRECT] > 0 and steps[i].agent != agent and agent_name in scans[i].lower_text
         for i in candidates[place + 1 : place + 1 + 3 * _NEAR]
     )
-    first_after = bool(after) and said[after[0]].class_counts[_CORRECT] > 0
+    first_after = bool(after) and scans[after[0]].class_counts[_CORRECT] > 0
     return {
-        "correction.next": max((said[i].class_counts[_CORRECT] for i in after), default=0),
-        "correction.next_failure": max((said[i].class_counts[_FAILURE] for i in after), default=0),
+        "correction.next": max((scans[i].class_counts[_CORRECT] for i in after), default=0),
+        "correction.next_failure": max((scans[i].class_counts[_FAILURE] for i in after), default=0),
         "correction.before": progress.correction_count,
-        "correction.first": mine and progress.correction_count == 0,
-        "correction.first_corrected": first_after and not mine and progress.correction_count == 0,
-        "correction.named": named,
+        "correction.first": is_correction and progress.correction_count == 0,
+        "correction.first_corrected": first_after and not is_correction and progress.correction_count == 0,
+        "correction.named": has_mention,
     }
 
 
@@ -280,14 +282,14 @@ _ASKED = (("stalls", "progress", False), ("loops", "loop", True), ("satisfied", 
 
 def _compute_ledger_features(layout: RunLayout, progress: RunProgress, index: int) -> dict[str, float]:
     """Compute features of progress, loop and completion flags before, in and after the step."""
-    said = layout.step_scans
-    nearby: Sequence[TextScan] = said[index + 1 : index + 3]
-    after: Mapping[str, bool] = next((one.flags for one in nearby if one.flags), {})
-    out: dict[str, float] = {"ledger.own": bool(said[index].flags)}
-    for where, flags in (("after", after), ("before", progress.flags), ("here", said[index].flags)):
-        for name, key, wanted in _ASKED:
-            out[f"ledger.{where}_{name}"] = _encode_flag(flags, key, wanted)
-    out["ledger.to_stall"] = _count_ledgers_until_stall(said, index)
+    scans = layout.step_scans
+    nearby: Sequence[TextScan] = scans[index + 1 : index + 3]
+    after: Mapping[str, bool] = next((scan.flags for scan in nearby if scan.flags), {})
+    out: dict[str, float] = {"ledger.own": bool(scans[index].flags)}
+    for where, flags in (("after", after), ("before", progress.flags), ("here", scans[index].flags)):
+        for name, key, expected in _ASKED:
+            out[f"ledger.{where}_{name}"] = _encode_flag(flags, key, expected)
+    out["ledger.to_stall"] = _count_ledgers_until_stall(scans, index)
     return out
 
 

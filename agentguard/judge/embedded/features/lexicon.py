@@ -132,13 +132,13 @@ _MAX_CACHED_WORDS: Final = 65_536
 
 def classify_word(word: str) -> tuple[int, ...]:
     """Return the positions in `CLASS_NAMES` of a lower-case word's classes; most words have no class."""
-    found = _CLASS_CACHE.get(word)
-    if found is None:
+    classes = _CLASS_CACHE.get(word)
+    if classes is None:
         if len(_CLASS_CACHE) >= _MAX_CACHED_WORDS:  # the number of distinct words in runs is unbounded
             _CLASS_CACHE.clear()
-        found = tuple(place for place, pattern in enumerate(_PATTERNS) if pattern.match(word))
-        _CLASS_CACHE[word] = found
-    return found
+        classes = tuple(place for place, pattern in enumerate(_PATTERNS) if pattern.match(word))
+        _CLASS_CACHE[word] = classes
+    return classes
 
 
 _WRITE_VERBS = re.compile(

@@ -92,8 +92,8 @@ def _compute_neighbour_features(layout: RunLayout, index: int) -> dict[str, floa
     out["structure.same_after"] = after is not None and steps[index + 1].agent == agent
     out["structure.at_end"] = after is None
     out["structure.answered"] = layout.has_final_answer
-    named = after is not None and steps[index + 1].agent.lower() in layout.step_scans[index].lower_text
-    out["structure.names_next"] = named
+    has_name = after is not None and steps[index + 1].agent.lower() in layout.step_scans[index].lower_text
+    out["structure.names_next"] = has_name
     return out
 
 

@@ -87,24 +87,24 @@ class RunLayout:
 def analyze_layout(run: Trajectory) -> RunLayout:
     """Assign roles and find the candidate steps of a run."""
     roles = _assign_roles(run)
-    said = tuple(scan_text(_collect_step_text(step)) for step in run.steps)
-    seen = tuple(_scan_observations(step) for step in run.steps)
-    candidates = _find_candidates(run, roles, said)
+    scans = tuple(scan_text(_collect_step_text(step)) for step in run.steps)
+    observation_scans = tuple(_scan_observations(step) for step in run.steps)
+    candidates = _find_candidates(run, roles, scans)
     task = frozenset(word for word in extract_words(run.task.lower()) if len(word) > 3)
-    brief = frozenset(i for i in range(min(2, len(roles))) if _is_task_handoff(i, roles, said, task))
-    workers = tuple(i for i in candidates if _is_worker_step(i, roles, said, brief))
+    task_handoffs = frozenset(i for i in range(min(2, len(roles))) if _is_task_handoff(i, roles, scans, task))
+    workers = tuple(i for i in candidates if _is_worker_step(i, roles, scans, task_handoffs))
     return RunLayout(
         run=run,
         roles=roles,
-        step_scans=said,
-        observation_scans=seen,
+        step_scans=scans,
+        observation_scans=observation_scans,
         candidates=candidates,
         candidate_ordinals={index: place for place, index in enumerate(candidates)},
-        task_handoffs=brief,
+        task_handoffs=task_handoffs,
         worker_steps=workers,
         turn_ordinals={index: turn for turn, index in enumerate(workers)},
         task_words=task,
-        has_final_answer=any(scanned.is_ending for scanned in said[-3:]),
+        has_final_answer=any(scanned.is_ending for scanned in scans[-3:]),
     )
 
 
@@ -148,34 +148,34 @@ def _find_orchestrator(steps: Sequence[Step]) -> str | None:
     turns = Counter(speakers)
     if len(turns) < 2:
         return None
-    given = _count_handoffs(steps)
-    best = max(turns, key=lambda name: (given[name], turns[name]))
-    others = sum(given.values()) - given[best]
-    back = sum(1 for a, b in pairwise(speakers) if a != best and b == best)
-    apart = sum(1 for a, b in pairwise(speakers) if a != best and b != best)
-    executed = any(b.source is Source.ENVIRONMENT and a.agent == best for a, b in pairwise(steps))
-    steers = (
-        given[best] >= max(2, others, 0.3 * turns[best])
-        and turns[best] >= 0.4 * len(speakers)
-        and back >= 2 * apart
-        and not executed
+    handoffs = _count_handoffs(steps)
+    candidate = max(turns, key=lambda name: (handoffs[name], turns[name]))
+    others = sum(handoffs.values()) - handoffs[candidate]
+    returns = sum(1 for a, b in pairwise(speakers) if a != candidate and b == candidate)
+    detours = sum(1 for a, b in pairwise(speakers) if a != candidate and b != candidate)
+    has_execution = any(b.source is Source.ENVIRONMENT and a.agent == candidate for a, b in pairwise(steps))
+    is_orchestrator = (
+        handoffs[candidate] >= max(2, others, 0.3 * turns[candidate])
+        and turns[candidate] >= 0.4 * len(speakers)
+        and returns >= 2 * detours
+        and not has_execution
     )
-    return best if steers else None
+    return candidate if is_orchestrator else None
 
 
 def _count_handoffs(steps: Sequence[Step]) -> Counter[str]:
     """Count how often each agent names the agent that speaks next."""
-    given: Counter[str] = Counter()
-    low = [step.content[:_MAX_OBSERVATION_CHARS].lower() for step in steps]
-    for at, step in enumerate(steps):
+    counts: Counter[str] = Counter()
+    contents = [step.content[:_MAX_OBSERVATION_CHARS].lower() for step in steps]
+    for index, step in enumerate(steps):
         if step.source is not Source.AGENT:
             continue
-        for after in steps[at + 1 : at + 4]:
-            if after.source is Source.AGENT and after.agent != step.agent:
-                addressed = after.agent.lower() in str(step.extra.get("role", "")).lower()
-                given[step.agent] += addressed or after.agent.lower() in low[at]
+        for next_step in steps[index + 1 : index + 4]:
+            if next_step.source is Source.AGENT and next_step.agent != step.agent:
+                is_addressed = next_step.agent.lower() in str(step.extra.get("role", "")).lower()
+                counts[step.agent] += is_addressed or next_step.agent.lower() in contents[index]
                 break
-    return given
+    return counts
 
 
 def _find_candidates(
@@ -183,12 +183,12 @@ def _find_candidates(
 ) -> tuple[int, ...]:
     names = {step.agent.lower() for step in run.steps if step.source is Source.AGENT}
     working = [i for i, role in enumerate(roles) if role in (SpeakerRole.ORCHESTRATOR, SpeakerRole.WORKER)]
-    held = [i for i in working if not _is_relay(i, roles, scans, names) and _has_content(run.steps[i])]
-    if len(held) > 1 and _is_closing(held[-1], roles, scans):
-        last = held[-1]
-        held = [i for i in held if i < last - 1 or not _is_closing(i, roles, scans)] or held
-    full = [i for i in held if _is_substantial(scans[i]) or run.steps[i].tool_calls]
-    return tuple((full if len(held) > 1 else held) or held or working or range(len(roles)))
+    steps = [i for i in working if not _is_relay(i, roles, scans, names) and _has_content(run.steps[i])]
+    if len(steps) > 1 and _is_closing(steps[-1], roles, scans):
+        last = steps[-1]
+        steps = [i for i in steps if i < last - 1 or not _is_closing(i, roles, scans)] or steps
+    substantial = [i for i in steps if _is_substantial(scans[i]) or run.steps[i].tool_calls]
+    return tuple((substantial if len(steps) > 1 else steps) or steps or working or range(len(roles)))
 
 
 def _has_content(step: Step) -> bool:

@@ -133,59 +133,59 @@ def _is_error(seen: Observation) -> bool:
 
 
 def _list_calls(layout: RunLayout) -> list[_Call]:
-    found = []
+    calls = []
     for step in layout.run.steps:
         texts = dict(step.texts()) if step.tool_calls else {}
-        by_id = {seen.call_id: seen for seen in step.observations if seen.call_id}
+        by_id = {observation.call_id: observation for observation in step.observations if observation.call_id}
         for place, call in enumerate(step.tool_calls):
-            follows = step.observations[place] if place < len(step.observations) else None
+            same_position = step.observations[place] if place < len(step.observations) else None
             text = texts.get(f"tool_calls[{place}]", "")
-            found.append(_Call(step.index, call, by_id.get(call.id, follows), text))
-    return found
+            calls.append(_Call(step.index, call, by_id.get(call.id, same_position), text))
+    return calls
 
 
 def _compute_size_features(
     layout: RunLayout, calls: Sequence[_Call], mine: Sequence[TextScan], theirs: Sequence[TextScan]
 ) -> dict[str, float]:
-    said, asked = sum(one.length for one in mine), sum(one.length for one in theirs)
-    seen = sum(len(one.content) for step in layout.run.steps for one in step.observations)
+    agent_length, user_length = sum(one.length for one in mine), sum(one.length for one in theirs)
+    observation_length = sum(len(one.content) for step in layout.run.steps for one in step.observations)
     return {
         "size.steps": math.log1p(len(layout.roles)),
         "size.agent_turns": math.log1p(len(mine)),
         "size.user_turns": math.log1p(len(theirs)),
         "size.calls": math.log1p(len(calls)),
-        "size.agent_text": math.log1p(said),
-        "size.user_text": math.log1p(asked),
-        "size.seen_text": math.log1p(seen),
-        "size.agent_mean": math.log1p(said / (1 + len(mine))),
+        "size.agent_text": math.log1p(agent_length),
+        "size.user_text": math.log1p(user_length),
+        "size.seen_text": math.log1p(observation_length),
+        "size.agent_mean": math.log1p(agent_length / (1 + len(mine))),
         "size.agent_longest": math.log1p(max((one.length for one in mine), default=0)),
-        "size.user_mean": math.log1p(asked / (1 + len(theirs))),
+        "size.user_mean": math.log1p(user_length / (1 + len(theirs))),
     }
 
 
 def _compute_tool_features(layout: RunLayout, calls: Sequence[_Call]) -> dict[str, float]:
-    made = [one for one in calls if one.is_write]
-    failed = sum(one.is_failed for one in made)
-    length, count = sum(len(one.text) for one in made), max(1, len(layout.roles))
-    same = Counter((one.call.name, one.text) for one in calls)
+    changes = [one for one in calls if one.is_write]
+    failures = sum(one.is_failed for one in changes)
+    length, count = sum(len(one.text) for one in changes), max(1, len(layout.roles))
+    call_counts = Counter((one.call.name, one.text) for one in calls)
     unsourced, values = _count_unsourced_values(layout, calls)
     return {
-        "tools.changes": math.log1p(len(made)),
+        "tools.changes": math.log1p(len(changes)),
         "tools.looks": math.log1p(sum(one.is_read for one in calls)),
         "tools.others": sum(not one.is_read and not one.is_write for one in calls),
-        "tools.change_share": len(made) / (1 + len(calls)),
-        "tools.no_change": not made,
-        "tools.changes_worked": math.log1p(len(made) - failed),
-        "tools.changes_failed": failed,
+        "tools.change_share": len(changes) / (1 + len(calls)),
+        "tools.no_change": not changes,
+        "tools.changes_worked": math.log1p(len(changes) - failures),
+        "tools.changes_failed": failures,
         "tools.distinct": len({one.call.name for one in calls}),
-        "tools.distinct_changing": len({one.call.name for one in made}),
-        "tools.unlike_share": len(same) / (1 + len(calls)),
-        "tools.most_of_one_change": _count_most_common(one.call.name for one in made),
-        "tools.most_of_one_call": max(same.values(), default=0),
-        "tools.last_change": made[-1].step / count if made else 0.0,
-        "tools.first_change": made[0].step / count if made else 1.0,
+        "tools.distinct_changing": len({one.call.name for one in changes}),
+        "tools.unlike_share": len(call_counts) / (1 + len(calls)),
+        "tools.most_of_one_change": _count_most_common(one.call.name for one in changes),
+        "tools.most_of_one_call": max(call_counts.values(), default=0),
+        "tools.last_change": changes[-1].step / count if changes else 0.0,
+        "tools.first_change": changes[0].step / count if changes else 1.0,
         "tools.change_arguments": math.log1p(length),
-        "tools.change_mean": math.log1p(length / (1 + len(made))),
+        "tools.change_mean": math.log1p(length / (1 + len(changes))),
         "tools.at_once": max((len(step.tool_calls) for step in layout.run.steps), default=0),
         "tools.unsourced": math.log1p(unsourced),
         "tools.unsourced_share": unsourced / (1 + values),
@@ -198,22 +198,22 @@ def _count_most_common(names: Iterable[str]) -> int:
 
 def _count_unsourced_values(layout: RunLayout, calls: Sequence[_Call]) -> tuple[int, int]:
     """Count the argument values that occur in no earlier text, and all argument values."""
-    known: set[str] = set()
-    waiting, missing, total = list(calls), 0, 0
+    words: set[str] = set()
+    pending_calls, missing, total = list(calls), 0, 0
     for step in layout.run.steps:
-        while waiting and waiting[0].step == step.index:
-            for quoted, number in _VALUE.findall(waiting.pop(0).text[:4_000]):
+        while pending_calls and pending_calls[0].step == step.index:
+            for quoted, number in _VALUE.findall(pending_calls.pop(0).text[:4_000]):
                 total += 1
-                missing += not known.issuperset(_WORD.findall((quoted or number).lower()))
+                missing += not words.issuperset(_WORD.findall((quoted or number).lower()))
         for text in (step.content, *(one.content for one in step.observations)):
-            known.update(_WORD.findall(text[:_MAX_KNOWN_CHARS].lower()))
+            words.update(_WORD.findall(text[:_MAX_KNOWN_CHARS].lower()))
     return missing, total
 
 
 def _compute_error_features(
     layout: RunLayout, mine: Sequence[TextScan], theirs: Sequence[TextScan]
 ) -> dict[str, float]:
-    results = [seen for step in layout.run.steps for seen in step.observations]
+    results = [observation for step in layout.run.steps for observation in step.observations]
     errors = sum(map(_is_error, results))
     return {
         "trouble.errors": math.log1p(errors),

@@ -111,34 +111,36 @@ class RunContext:
 
 def build_run_context(layout: RunLayout) -> RunContext:
     """Compute the context of a run in one pass."""
-    said, task = layout.step_scans, layout.run.task
-    bad = tuple(_has_error(layout, i) for i in range(len(said)))
-    final = tuple(i for i in layout.candidates if said[i].word_count > 12)[-2:] or layout.candidates[-2:]
+    scans, task = layout.step_scans, layout.run.task
+    error_flags = tuple(_has_error(layout, i) for i in range(len(scans)))
+    final_steps = (
+        tuple(i for i in layout.candidates if scans[i].word_count > 12)[-2:] or layout.candidates[-2:]
+    )
     ending = [
-        said[i]
-        for i in range(max(0, len(said) - 3), len(said))
+        scans[i]
+        for i in range(max(0, len(scans) - 3), len(scans))
         if layout.roles[i] not in (SpeakerRole.EXECUTOR, SpeakerRole.USER)
     ]
     task_numbers = extract_numbers(task)
-    given = _union(layout.task_words, task_numbers, *(said[i].vocabulary for i in layout.task_handoffs))
-    final_words = _union(*(_tokens(said[i]) for i in final)) - given
-    first = _compute_first_mentions(layout, final_words)
+    task_words = _union(layout.task_words, task_numbers, *(scans[i].vocabulary for i in layout.task_handoffs))
+    final_words = _union(*(_tokens(scans[i]) for i in final_steps)) - task_words
+    first_weights = _compute_first_mentions(layout, final_words)
     repeats = {i: _compute_handoff_repetition(layout, i) for i in layout.task_handoffs}
-    lengths = [said[i].length for i in layout.candidates] or [0]
+    lengths = [scans[i].length for i in layout.candidates] or [0]
     return RunContext(
-        error_flags=bad,
-        error_steps=tuple(i for i, value in enumerate(bad) if value),
+        error_flags=error_flags,
+        error_steps=tuple(i for i, value in enumerate(error_flags) if value),
         task_numbers=task_numbers,
         task_names=extract_names(task),
-        final_steps=final,
+        final_steps=final_steps,
         final_words=final_words,
         final_numbers=_union(*(one.numbers for one in ending)) - task_numbers,
         final_names=_union(*(one.names for one in ending)),
-        first_mention_weight=first,
-        first_mention_total=sum(first.values()) + 1,
+        first_mention_weight=first_weights,
+        first_mention_total=sum(first_weights.values()) + 1,
         handoff_repetition=repeats,
-        mention_weight_before=_accumulate_weights(layout, first),
-        max_first_mention=max((w for i, w in first.items() if _is_authored(layout, i)), default=0.0),
+        mention_weight_before=_accumulate_weights(layout, first_weights),
+        max_first_mention=max((w for i, w in first_weights.items() if _is_authored(layout, i)), default=0.0),
         handoff_alignment=min((twice for twice, _ in repeats.values()), default=1.0),
         last_step_of_number={number: i for i in layout.candidates for number in layout.step_scans[i].numbers},
         remaining_actions=_count_remaining(layout),
@@ -172,20 +174,24 @@ def is_idle(layout: RunLayout, context: RunContext, index: int) -> bool:
 
 def update_progress(progress: RunProgress, layout: RunLayout, context: RunContext, index: int) -> None:
     """Update the state with one more step."""
-    one, seen, role = layout.step_scans[index], layout.observation_scans[index], layout.roles[index]
-    progress.numbers |= one.numbers
-    progress.words |= one.vocabulary
-    progress.names |= one.names
+    scan, observation_scan, role = (
+        layout.step_scans[index],
+        layout.observation_scans[index],
+        layout.roles[index],
+    )
+    progress.numbers |= scan.numbers
+    progress.words |= scan.vocabulary
+    progress.names |= scan.names
     if role in (SpeakerRole.EXECUTOR, SpeakerRole.USER):
-        progress.env_numbers |= one.numbers
+        progress.env_numbers |= scan.numbers
     if role is SpeakerRole.EXECUTOR:
-        _add_outcome(progress, one, context.error_flags[index])
+        _add_outcome(progress, scan, context.error_flags[index])
     elif role in (SpeakerRole.ORCHESTRATOR, SpeakerRole.WORKER):
         _add_turn(progress, layout, context, index)
-    if seen is not None:
-        progress.numbers |= seen.numbers
-        progress.env_numbers |= seen.numbers
-        _add_outcome(progress, seen, context.error_flags[index])
+    if observation_scan is not None:
+        progress.numbers |= observation_scan.numbers
+        progress.env_numbers |= observation_scan.numbers
+        _add_outcome(progress, observation_scan, context.error_flags[index])
     if context.error_flags[index]:
         progress.error_count += 1
         progress.last_error = index
@@ -227,13 +233,17 @@ def _add_turn(progress: RunProgress, layout: RunLayout, context: RunContext, ind
 
 
 def _has_error(layout: RunLayout, index: int) -> bool:
-    one, seen, role = layout.step_scans[index], layout.observation_scans[index], layout.roles[index]
+    scan, observation_scan, role = (
+        layout.step_scans[index],
+        layout.observation_scans[index],
+        layout.roles[index],
+    )
     if role is SpeakerRole.EXECUTOR:
-        return one.error_count > 0
-    if seen is not None:
-        flagged = [o.is_error for o in layout.run.steps[index].observations if o.is_error is not None]
-        return any(flagged) or (not flagged and seen.error_count > 0)
-    return role is SpeakerRole.WORKER and layout.has_orchestrator and one.error_count >= _MIN_REPORT_ERRORS
+        return scan.error_count > 0
+    if observation_scan is not None:
+        flags = [o.is_error for o in layout.run.steps[index].observations if o.is_error is not None]
+        return any(flags) or (not flags and observation_scan.error_count > 0)
+    return role is SpeakerRole.WORKER and layout.has_orchestrator and scan.error_count >= _MIN_REPORT_ERRORS
 
 
 def _tokens(scan: TextScan) -> frozenset[str]:
@@ -246,18 +256,19 @@ def _union(*sets: frozenset[str]) -> frozenset[str]:
 
 def _compute_first_mentions(layout: RunLayout, wanted: frozenset[str]) -> dict[int, float]:
     """Map each step to the weight of the wanted words that it, or its observations, contain first."""
-    left, first = set(wanted), {}
+    remaining, weights = set(wanted), {}
     for index, role in enumerate(layout.roles):
-        if role in (SpeakerRole.USER, SpeakerRole.SYSTEM) or not left:
+        if role in (SpeakerRole.USER, SpeakerRole.SYSTEM) or not remaining:
             continue
-        seen = layout.observation_scans[index]
-        found = left & (
-            _tokens(layout.step_scans[index]) | (_tokens(seen) if seen is not None else frozenset())
+        observation_scan = layout.observation_scans[index]
+        mentions = remaining & (
+            _tokens(layout.step_scans[index])
+            | (_tokens(observation_scan) if observation_scan is not None else frozenset())
         )
-        if found:
-            first[index] = sum(map(_weight, sorted(found)))
-            left -= found
-    return first
+        if mentions:
+            weights[index] = sum(map(_weight, sorted(mentions)))
+            remaining -= mentions
+    return weights
 
 
 def _weight(word: str) -> float:

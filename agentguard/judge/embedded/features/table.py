@@ -42,18 +42,18 @@ class StepTable:
 
 def compute_step_features(run: Trajectory) -> tuple[RunLayout, list[dict[str, float]]]:
     """Compute the features of each candidate by name, in one pass over the run."""
-    held = analyze_layout(run)
-    facts = build_run_context(held)
-    walk = start_progress(held, facts)
+    layout = analyze_layout(run)
+    context = build_run_context(layout)
+    progress = start_progress(layout, context)
     rows = []
     for index in range(len(run.steps)):
-        if index in held.candidate_ordinals:
-            row = compute_position_features(held, facts, walk, index)
-            row |= compute_text_features(held, facts, walk, index)
-            row |= compute_data_flow_features(held, facts, walk, index)
+        if index in layout.candidate_ordinals:
+            row = compute_position_features(layout, context, progress, index)
+            row |= compute_text_features(layout, context, progress, index)
+            row |= compute_data_flow_features(layout, context, progress, index)
             rows.append(row)
-        update_progress(walk, held, facts, index)
-    return held, rows
+        update_progress(progress, layout, context, index)
+    return layout, rows
 
 
 def build_step_table(run: Trajectory) -> StepTable:
@@ -61,15 +61,15 @@ def build_step_table(run: Trajectory) -> StepTable:
     import numpy as np
 
     key = id(run)
-    kept = _TABLE_CACHE.get(key)
-    if kept is not None and kept.layout.run is run:
-        return kept
-    held, rows = compute_step_features(run)
+    cached_table = _TABLE_CACHE.get(key)
+    if cached_table is not None and cached_table.layout.run is run:
+        return cached_table
+    layout, rows = compute_step_features(run)
     values = np.array([[float(row[name]) for name in FEATURE_NAMES] for row in rows], dtype=np.float64)
     table = StepTable(
-        layout=held,
-        steps=held.candidates,
-        agents=tuple(run.steps[i].agent for i in held.candidates),
+        layout=layout,
+        steps=layout.candidates,
+        agents=tuple(run.steps[i].agent for i in layout.candidates),
         values=values.reshape(len(rows), len(FEATURE_NAMES)),
     )
     _TABLE_CACHE[key] = table
@@ -100,16 +100,16 @@ def compute_answer_columns(table: StepTable, answer: str | None) -> NDArray[np.f
     import numpy as np
 
     columns = np.zeros((len(table.steps), len(ANSWER_FEATURES)))
-    wanted = _normalize_text(answer or "")
-    if not wanted:
+    answer_text = _normalize_text(answer or "")
+    if not answer_text:
         return columns
-    words, had = wanted.split(), False
+    words, was_stated = answer_text.split(), False
     for row, index in enumerate(table.steps):
         text = f" {_normalize_text(table.layout.step_scans[index].lower_text)} "
-        holds = f" {wanted} " in text
+        is_stated = f" {answer_text} " in text
         share = sum(f" {word} " in text for word in words) / len(words)
-        columns[row] = holds, share, had and not holds
-        had = had or holds
+        columns[row] = is_stated, share, was_stated and not is_stated
+        was_stated = was_stated or is_stated
     return columns
 
 

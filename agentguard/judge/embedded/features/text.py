@@ -73,23 +73,28 @@ def _compute_form_features(
 
 
 def _compute_code_features(layout: RunLayout, progress: RunProgress, index: int) -> dict[str, float]:
-    one = layout.step_scans[index]
-    code, place = one.code, layout.candidate_ordinals[index]
-    again = later = fresh = 0.0
-    if one.has_code:
+    scan = layout.step_scans[index]
+    code, place = scan.code, layout.candidate_ordinals[index]
+    earlier_overlap = later_overlap = unsourced_numbers = 0.0
+    if scan.has_code:
         nearby = layout.candidates[place + 1 : place + 9]
-        again = max(
-            (compute_jaccard_overlap(code.identifiers, seen) for seen in progress.code_words[-8:]),
+        earlier_overlap = max(
+            (
+                compute_jaccard_overlap(code.identifiers, identifiers)
+                for identifiers in progress.code_words[-8:]
+            ),
             default=0.0,
         )
-        later = max(
+        later_overlap = max(
             (
                 compute_jaccard_overlap(code.identifiers, layout.step_scans[i].code.identifiers)
                 for i in nearby
             ),
             default=0.0,
         )
-        fresh = math.log1p(len(one.numbers - one.prose_numbers - progress.env_numbers - progress.numbers))
+        unsourced_numbers = math.log1p(
+            len(scan.numbers - scan.prose_numbers - progress.env_numbers - progress.numbers)
+        )
     return {
         "code.length": math.log1p(code.length),
         "code.stand_ins": code.placeholders,
@@ -102,9 +107,11 @@ def _compute_code_features(layout: RunLayout, progress: RunProgress, index: int)
         "code.reads": code.has_file_read,
         "code.searches": code.has_search,
         "code.imports": code.imports,
-        "code.share": code.length / (1 + one.length),
-        "code.like_earlier": again,
-        "code.like_later": later,
-        "code.unsourced_numbers": fresh,
-        "code.not_run": one.has_code and index not in layout.task_handoffs and not layout.was_executed(index),
+        "code.share": code.length / (1 + scan.length),
+        "code.like_earlier": earlier_overlap,
+        "code.like_later": later_overlap,
+        "code.unsourced_numbers": unsourced_numbers,
+        "code.not_run": scan.has_code
+        and index not in layout.task_handoffs
+        and not layout.was_executed(index),
     }

@@ -107,8 +107,8 @@ def extract_words(lower_text: str) -> list[str]:
 
 def extract_numbers(text: str) -> frozenset[str]:
     """Return the numbers of two digits or more, without thousands separators."""
-    found = (number.replace(",", "").rstrip(".") for number in _NUMBER.findall(text))
-    return frozenset(number for number in found if len(number) > 1)
+    numbers = (number.replace(",", "").rstrip(".") for number in _NUMBER.findall(text))
+    return frozenset(number for number in numbers if len(number) > 1)
 
 
 def extract_names(text: str) -> frozenset[str]:
@@ -169,8 +169,8 @@ def _has_code(text: str) -> bool:
 
 def _count_errors(text: str) -> int:
     """Count error patterns; plain substrings cost a twentieth of one regular expression of alternatives."""
-    found = sum(map(text.count, _ERROR_PHRASES)) + (len(_EXIT_CODE.findall(text)) if "exit" in text else 0)
-    return found + (len(_HTTP_STATUS.findall(text)) if "40" in text or "50" in text else 0)
+    count = sum(map(text.count, _ERROR_PHRASES)) + (len(_EXIT_CODE.findall(text)) if "exit" in text else 0)
+    return count + (len(_HTTP_STATUS.findall(text)) if "40" in text or "50" in text else 0)
 
 
 def _extract_flags(text: str) -> dict[str, bool]:
