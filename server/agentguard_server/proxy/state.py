@@ -1,4 +1,4 @@
-"""What the application works with: the pool, the keys, who guards and who is told; exchanged on a reload."""
+"""State of one worker: settings, pool, keyring, inline guard and request observers."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from agentguard.resilience.clock import MONOTONIC, Clock
 from agentguard_server.proxy.auth.api_keys import Keyring
 from agentguard_server.proxy.config.schema import ProxySettings
 from agentguard_server.proxy.hooks import ProxyRequest, RequestInterceptor, RequestObserver
+from agentguard_server.proxy.requests.body import BodyMemory
 from agentguard_server.proxy.requests.response_affinity import ResponseAffinity
 
 Scope = MutableMapping[str, Any]
@@ -29,33 +30,34 @@ class BackendPool(Backend, Protocol):
 
 
 class InFlightRequest(Protocol):
-    """A request that is under way."""
+    """Request in flight."""
 
     def cancel(self, reason: str = "ending") -> None:
-        """End it early, with an error of its API."""
+        """Cancel the request with an error of its API."""
         ...
 
 
 class AppState:
-    """One worker's state; everything in it lives in one event loop.
+    """State of one worker; use it in one event loop.
 
     Args:
         settings: the configuration.
-        pool: who answers requests.
-        guarding: who guards runs; None makes a pure gateway.
-        recorders: who is told of each request.
-        admin: answers what is no model API: health, metrics, state; None answers 404 there.
-        capture_bytes: of an answer that recorders want to see; 0 if none of them does.
-        upstream: gives the headers that tell a request's trace to the endpoint; None if nobody traces.
-        clock: of deadlines and figures.
+        pool: replicas that serve requests.
+        interceptor: inline guard; None makes a pure gateway.
+        request_observers: observers of completed requests.
+        admin_app: application for health, metrics and status; without one, these paths answer 404.
+        max_captured_bytes: number of bytes of a response that the observers need; 0 if they need none.
+        build_trace_headers: function that returns the trace headers for the endpoint; None without tracing.
+        clock: clock for deadlines and measurements.
 
     Attributes:
-        draining: whether it is about to end: nothing new is begun.
-        live: the requests that are under way.
-        worker: number of this process, from 0 on.
-        reading: bytes of bodies that are not whole yet.
+        keyring: configured API keys; None if no keys are configured.
+        is_draining: True while the worker drains: it rejects new requests.
+        in_flight: requests in flight.
+        worker: number of this process, from 0.
+        body_memory: memory of incomplete bodies.
         needs_prefix_digest: True if the load balancing policy reads the digest of a prompt's prefix.
-        holders: which replica has which stored response.
+        response_affinity: map from stored responses to their replicas.
     """
 
     def __init__(
@@ -82,18 +84,18 @@ class AppState:
         self.is_draining = False
         self.in_flight: set[InFlightRequest] = set()
         self.worker = 0
-        self.buffered_bytes = 0
+        self.body_memory = BodyMemory()
         self.needs_prefix_digest = settings.backends.load_balancing.needs_prefix_digest
         self.response_affinity = ResponseAffinity()
 
     def apply_settings(
         self, settings: ProxySettings, *, keyring: Keyring | None, interceptor: RequestInterceptor | None
     ) -> None:
-        """Other settings hold from now on, for requests that have not begun."""
+        """Replace the settings for requests that begin from now on."""
         self.settings, self.keyring, self.interceptor = settings, keyring, interceptor
         self.needs_prefix_digest = settings.backends.load_balancing.needs_prefix_digest
 
     @property
     def in_flight_count(self) -> int:
-        """Requests of model APIs that are under way."""
+        """Return the number of requests in flight."""
         return len(self.in_flight)

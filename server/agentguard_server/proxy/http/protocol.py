@@ -1,13 +1,14 @@
-"""An HTTP/1.1 connection on httptools, with limits on what a client may use up.
+"""HTTP/1.1 connection on httptools, with limits on clients.
 
-A head must be whole in time and within its size; a client must read what it is sent; nothing of a connection
-waits for ever. A request that is refused before its body was read is read on for a moment, so that the client
-gets to see why, and then cut off (RFC 9112, 9.6). Requests that come before the answer to an earlier one
-wait, and reading does until then.
+* The head of a request must arrive in time and within its size limit.
+* A client must read its responses; every wait has a timeout.
+* If a request is rejected before its body is read, the server reads on for a moment, so that the client
+  receives the error. Then it closes the connection (RFC 9112, 9.6).
+* Pipelined requests wait for the response to the earlier one; meanwhile the server stops reading.
+* The parser, llhttp, is strict: it rejects two lengths, a length beside chunks, a bare LF and a folded line.
 
-The parser, llhttp, is strict: two lengths, a length beside chunks, a bare LF or a folded line are refused.
-uvicorn accepts the connections, and ends them; its own protocol has none of these limits, makes several
-objects and timers for each request, and costs twice as much.
+uvicorn accepts and closes the connections. Its own protocol has none of these limits, creates several
+objects and timers for each request, and takes twice the time.
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from typing import Any, Final, Literal
-from urllib.parse import unquote
 
 import httptools
 import uvicorn
@@ -25,11 +25,11 @@ from uvicorn.server import ServerState
 from agentguard_server.proxy.config.schema import LimitsOptions
 from agentguard_server.proxy.errors import ProxyError, error_body, error_headers
 from agentguard_server.proxy.http.connection_timer import ConnectionTimer
-from agentguard_server.proxy.http.request_cycle import CYCLE_KEY, RequestCycle
+from agentguard_server.proxy.http.request_cycle import RequestCycle
 
 _LINGER_TIMEOUT_S: Final = 1.0
 _HIGH_WATER_BYTES: Final = 65_536
-"""Bytes of a body that nobody has taken beyond which no more is read."""
+"""Size of unconsumed body data above which the connection stops reading."""
 _ASGI_VERSION: Final = {"version": "3.0", "spec_version": "2.3"}
 _IGNORED_UPGRADES: Final = frozenset({b"connection", b"upgrade", b"http2-settings"})
 _REASON_PHRASES: Final = {
@@ -39,14 +39,15 @@ _REASON_PHRASES: Final = {
 
 
 class HttpServerProtocol(asyncio.Protocol):
-    """One connection; uvicorn's server makes it.
+    """Connection of a client; uvicorn's server creates it.
 
     Attributes:
-        transport: of asyncio.
-        line: the newest request; None before the first.
-        lost: the request that wants to know if the client leaves.
-        unread: set once the client has read enough of what it was sent; None if it has.
-        tasks: of all connections, while they answer.
+        transport: asyncio transport.
+        base_scope: part of the ASGI scope that all requests of the connection share.
+        cycle: the latest request; None before the first.
+        disconnect_listener: request to notify when the client disconnects.
+        drained: event that is set when the client has read enough output; None while output is not blocked.
+        tasks: tasks of all connections that serve requests.
     """
 
     def __init__(
@@ -61,26 +62,26 @@ class HttpServerProtocol(asyncio.Protocol):
         self._loop = _loop or asyncio.get_running_loop()
         self._connections, self.tasks = server_state.connections, server_state.tasks
         self._parser: Any = httptools.HttpRequestParser(self)
-        self._parser.set_dangerous_leniencies(lenient_data_after_close=True)  # what follows is left unread
+        self._parser.set_dangerous_leniencies(lenient_data_after_close=True)  # ignore data after the close
         self.transport: asyncio.Transport = None  # type: ignore[assignment]
         self._limits: LimitsOptions = self._app.app_state.settings.limits
-        self._base_scope: dict[str, Any] = {}
+        self.base_scope: dict[str, Any] = {}
         self._url, self._headers = b"", list[tuple[bytes, bytes]]()
         self.cycle: RequestCycle | None = None
         self.disconnect_listener: RequestCycle | None = None
         self.drained: asyncio.Event | None = None
-        self._pipeline: deque[tuple[RequestCycle, dict[str, Any]]] = deque()
+        self._pipeline: deque[RequestCycle] = deque()
         self._phase: Literal["idle", "head", "body"] = "idle"
-        self._unparsed_bytes = 0  # bytes since something whole came of them: a head, or part of a body
+        self._unparsed_bytes = 0  # bytes since the last complete head or part of a body
         self._is_discarding = self._is_upgrading = self._is_paused = False
         self._timer = ConnectionTimer(self._loop)
         self._write_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Begin; a head must come in time."""
+        """Open the connection and start the timeout for the first head."""
         self._connections.add(self)  # type: ignore[arg-type]
         self.transport = transport
-        self._base_scope = {
+        self.base_scope = {
             "type": "http",
             "asgi": _ASGI_VERSION,
             "server": get_local_addr(transport),
@@ -94,7 +95,7 @@ class HttpServerProtocol(asyncio.Protocol):
         return None
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """End; a request that is under way is told."""
+        """Close the connection and notify the requests in flight."""
         del exc
         self._connections.discard(self)
         self._timer.cancel()
@@ -114,10 +115,10 @@ class HttpServerProtocol(asyncio.Protocol):
             callback()
 
     def eof_received(self) -> None:
-        """The client has closed its side: so much for this connection."""
+        """Let asyncio close the connection, since the client has closed its side."""
 
     def data_received(self, data: bytes) -> None:
-        """Take bytes in."""
+        """Parse received bytes."""
         if self._is_discarding:
             return
         if self._timer.callback == self._on_keepalive_timeout:
@@ -128,19 +129,19 @@ class HttpServerProtocol(asyncio.Protocol):
         except httptools.HttpParserUpgrade as upgrade:
             self._ignore_upgrade(data[upgrade.args[0] :])
         except httptools.HttpParserError:
-            self._reject(400, "invalid_request", "this is no valid HTTP request")
+            self._reject(400, "invalid_request", "this is not a valid HTTP request")
         else:
             if not self._is_discarding:
                 self._arm_timer()
 
     def _arm_timer(self) -> None:
-        """What is waited for next, and for how long."""
+        """Start the timeout for the next part of a request, and check the size of the head."""
         phase, line = self._phase, self.cycle
         if phase == "idle" and line is not None and not line.is_complete:
             self._timer.callback, self._unparsed_bytes = (
                 None,
                 0,
-            )  # it is whole, and being answered: so are nearly all
+            )  # the common case: the request is complete and being served
         elif phase != "idle" and self._unparsed_bytes > self._limits.max_header_bytes:
             self._reject(431, "head_too_large", "the head of a request has a limit")
         elif phase == "body":
@@ -148,23 +149,23 @@ class HttpServerProtocol(asyncio.Protocol):
         elif self._timer.callback is None:
             self._timer.arm(self._limits.header_timeout_s, self._on_header_timeout)
 
-    # What the parser calls
+    # Callbacks of the parser
 
     def on_message_begin(self) -> None:
-        """A request begins."""
+        """Begin a request."""
         self._phase, self._url, self._headers = "head", b"", []
 
     def on_url(self, url: bytes) -> None:
-        """A part of its target."""
+        """Add a part of the request target."""
         self._url += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """A header; what comes after a body is none, whoever puts keys or names there."""
+        """Add a header; trailers after a body are ignored, so that they cannot set keys or names."""
         if self._phase == "head":
             self._headers.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
-        """The head is whole; the application begins."""
+        """Check the head and start the application, or queue a pipelined request."""
         if self._is_discarding:
             return None
         parser, headers = self._parser, self._headers
@@ -185,31 +186,26 @@ class HttpServerProtocol(asyncio.Protocol):
         method = parser.get_method().decode("ascii")
         keep_alive = version != "1.0" and parser.should_keep_alive()
         asks = b"expect" in names and (b"expect", b"100-continue") in [(n, v.lower()) for n, v in headers]
-        before, line = (
-            self.cycle,
-            RequestCycle(self, method, version, keep_alive=keep_alive, expects_continue=asks),
+        before = self.cycle
+        self.cycle = cycle = RequestCycle(
+            self,
+            method,
+            version,
+            raw_path=path,
+            query_string=query,
+            headers=headers,
+            keep_alive=keep_alive,
+            expects_continue=asks,
         )
-        self.cycle = line
-        text = path.decode("ascii")
-        scope = {
-            **self._base_scope,
-            "http_version": version,
-            "method": method,
-            "path": unquote(text) if "%" in text else text,
-            "raw_path": path,
-            "query_string": query,
-            "headers": headers,
-            CYCLE_KEY: line,
-        }
         if before is None or before.is_complete:
-            self._start_request(line, scope)
+            self._start_request(cycle)
         else:
             self.pause_reading()
-            self._pipeline.append((line, scope))
+            self._pipeline.append(cycle)
         return None
 
     def on_body(self, body: bytes) -> None:
-        """Part of a body."""
+        """Add a part of the body."""
         self._unparsed_bytes, line = 0, self.cycle
         if line is not None and not (self._is_discarding or line.is_complete):
             line.feed_body(body)
@@ -217,7 +213,7 @@ class HttpServerProtocol(asyncio.Protocol):
                 self.pause_reading()
 
     def on_message_complete(self) -> None:
-        """The request is whole."""
+        """Complete the request."""
         if self._is_discarding or self._is_upgrading:
             return
         self._phase, line = "idle", self.cycle
@@ -228,44 +224,44 @@ class HttpServerProtocol(asyncio.Protocol):
     # Reading and writing
 
     def pause_reading(self) -> None:
-        """Read no more for now."""
+        """Pause reading."""
         if not self._is_paused:
             self._is_paused = True
             self.transport.pause_reading()
 
     def resume_reading(self) -> None:
-        """Read on."""
+        """Resume reading."""
         if self._is_paused:
             self._is_paused = False
             self.transport.resume_reading()
 
     def on_response_complete(self, cycle: RequestCycle) -> None:
-        """An answer is written; the client has a while to read the rest of it."""
+        """Start the next pipelined request, the keepalive timeout, or the timeout for unread output."""
         self.disconnect_listener = None
         if self.transport.is_closing():
             return self._timer.arm(self._limits.write_timeout_s, self._abort)
         self.resume_reading()
         if self._pipeline:
-            self._start_request(*self._pipeline.popleft())
+            self._start_request(self._pipeline.popleft())
         elif cycle.more_body and not self._is_discarding:
             self.start_lingering()
         elif not self._is_discarding:
             self._timer.arm(max(1, int(self._limits.keepalive_timeout_s)), self._on_keepalive_timeout)
         return None
 
-    def _start_request(self, cycle: RequestCycle, scope: dict[str, Any]) -> None:
-        task = self._loop.create_task(self._app(scope, cycle.receive, cycle.send))
+    def _start_request(self, cycle: RequestCycle) -> None:
+        task = self._loop.create_task(self._app(cycle))
         self.tasks.add(task)
         task.add_done_callback(cycle.finalize)
 
     def pause_writing(self) -> None:
-        """The client does not read."""
+        """Start the write timeout, since the client does not read."""
         self.drained = self.drained or asyncio.Event()
         if self._write_timer is None:
             self._write_timer = self._loop.call_later(self._limits.write_timeout_s, self._abort)
 
     def resume_writing(self) -> None:
-        """It does again."""
+        """Cancel the write timeout, since the client reads again."""
         if self.drained is not None:
             self.drained.set()
             self.drained = None
@@ -274,7 +270,7 @@ class HttpServerProtocol(asyncio.Protocol):
             self._write_timer = None
 
     def start_lingering(self) -> None:
-        """Say nothing more, and hear for a moment, so that what was said is not lost to a reset."""
+        """Close the write side and discard input for a moment, so that a reset does not lose the response."""
         self._is_discarding = True
         if self.transport.can_write_eof():
             self.resume_reading()
@@ -286,21 +282,21 @@ class HttpServerProtocol(asyncio.Protocol):
     # Ends
 
     def shutdown(self) -> None:
-        """No more requests: end now, or after the answer that is being written."""
+        """Close the connection now, or after the current response."""
         if self.cycle is None or self.cycle.is_complete:
             self.transport.close()
         else:
             self.cycle.keep_alive = False
 
     def _reject(self, status: int, code: str, reason: str) -> None:
-        """Answer what never became a request, unless an answer is being written: then just hear no more."""
+        """Send an error for an invalid request, unless a response is being written, and discard all input."""
         self._is_discarding = True
         line = self.cycle
         if line is not None and not line.is_complete:
             line.keep_alive = False
             if line.is_response_started or self._pipeline or self._phase != "body":
                 return
-            line.is_disconnected = True  # its body can't be read: the application gets no more of it
+            line.is_disconnected = True  # the rest of its body is unreadable
             line.notify()
         refusal = ProxyError(status, code, reason, closes_connection=True)
         body = error_body(refusal, "openai", "")
@@ -316,7 +312,7 @@ class HttpServerProtocol(asyncio.Protocol):
             self.transport.close()
 
     def _on_keepalive_timeout(self) -> None:
-        """Nothing came for long: the connection ends, once what is left of an answer is read."""
+        """Close an idle connection after the client has read the rest of the output."""
         if not self.transport.is_closing():
             self.transport.close()
         self._timer.arm(self._limits.write_timeout_s, self._abort)
@@ -331,11 +327,11 @@ class HttpServerProtocol(asyncio.Protocol):
         return len(self._url) + sum(len(name) + len(value) + 4 for name, value in self._headers)
 
     def _ignore_upgrade(self, rest: bytes) -> None:
-        """Go on in HTTP/1.1 where the client would also speak h2c, as the JDK's does (RFC 9110, 7.8)."""
+        """Continue in HTTP/1.1 if the client offers an upgrade to h2c, as the JDK's does (RFC 9110, 7.8)."""
         self._is_upgrading = False
         method = self._parser.get_method()
         if method == b"CONNECT":
-            return self._reject(501, "invalid_request", "this is no forward proxy")
+            return self._reject(501, "invalid_request", "this is not a forward proxy")
         lines = [method + b" " + self._url + b" HTTP/1.1"]
         lines += [name + b": " + value for name, value in self._headers if name not in _IGNORED_UPGRADES]
         self._parser = httptools.HttpRequestParser(self)
@@ -343,7 +339,7 @@ class HttpServerProtocol(asyncio.Protocol):
 
 
 def _split_target(url: bytes) -> tuple[bytes, bytes]:
-    """Path and query of a target. Raises HttpParserInvalidURLError."""
+    """Split a request target into path and query. Raises HttpParserInvalidURLError."""
     if url.startswith(b"/") and b"#" not in url:
         path, _, query = url.partition(b"?")
         return path, query

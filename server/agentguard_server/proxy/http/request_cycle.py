@@ -1,4 +1,4 @@
-"""One request on a connection, and its answer: as ASGI has them, and in plain calls, which cost less."""
+"""Request cycle of a connection: request and response as direct calls, which are fast, and as ASGI."""
 
 from __future__ import annotations
 
@@ -7,13 +7,11 @@ import logging
 from collections.abc import Callable, Iterable, MutableMapping
 from http import HTTPStatus
 from typing import Any, Final, Protocol
+from urllib.parse import unquote
 
 from agentguard_server.proxy import error_summary
 
 logger = logging.getLogger("agentguard.proxy")
-
-CYCLE_KEY: Final = "agentguard.connection"
-"""Where in a request's scope our own server puts its `Line`."""
 
 _STATUS_LINES: Final = {one.value: b"HTTP/1.1 %d %b" % (one.value, one.phrase.encode()) for one in HTTPStatus}
 _BODILESS_STATUSES: Final = frozenset({204, 304})
@@ -24,80 +22,94 @@ HeaderPairs = Iterable[tuple[bytes, bytes]]
 
 
 class ServerTransport(Protocol):
-    """What a request needs of the connection it came on.
+    """Interface of the connection for its requests.
 
     Attributes:
-        transport: of asyncio.
-        lost: the request that wants to know if the client leaves.
-        unread: set once the client has read enough of what it was sent; None if it has.
-        tasks: of all connections, while they answer.
+        transport: asyncio transport.
+        base_scope: part of the ASGI scope that all requests of the connection share.
+        disconnect_listener: request to notify when the client disconnects.
+        drained: event that is set when the client has read enough output; None while output is not blocked.
+        tasks: tasks of all connections that serve requests.
     """
 
     transport: asyncio.Transport
+    base_scope: dict[str, Any]
     disconnect_listener: RequestCycle | None
     drained: asyncio.Event | None
     tasks: set[asyncio.Task[None]]
 
     def resume_reading(self) -> None:
-        """Read on."""
+        """Resume reading."""
 
     def on_response_complete(self, cycle: RequestCycle) -> None:
-        """An answer is written."""
+        """Process the end of a response."""
 
     def start_lingering(self) -> None:
-        """Say nothing more, and hear for a moment."""
+        """Close the write side and discard input for a moment."""
 
 
 class RequestCycle:
-    """Stands in the request's scope under `CYCLE_KEY`; its `receive` and `send` are those of ASGI.
+    """One request and its response; `receive` and `send` are those of ASGI.
 
     Args:
-        protocol: the connection.
-        method: of HTTP.
-        version: of HTTP that the client speaks; no transfer coding goes to one that speaks 1.0, and a body
-            whose length is not known beforehand ends with the connection then (RFC 9112, 6.1 and 6.3).
-        keep_alive: whether the connection can be used after this request.
-        asks: whether the client waits to be asked for the body (``Expect: 100-continue``).
+        transport: the connection.
+        method: HTTP method.
+        http_version: version of the client. A client with 1.0 gets no transfer coding, so a body of unknown
+            length ends with the connection (RFC 9112, 6.1 and 6.3).
+        raw_path: path as the client sent it.
+        query_string: query as the client sent it.
+        headers: headers in order, with names in lower case.
+        keep_alive: True if the client can reuse the connection.
+        expects_continue: True if the client waits for a status 100 before the body
+            (``Expect: 100-continue``).
 
     Attributes:
-        more_body: whether there is more of the request to come.
-        disconnected: whether the client has left.
-        begun: whether the answer's head was written.
-        complete: whether all of the answer was.
-        keep_alive: as given, until the answer says otherwise.
+        more_body: True while the body is incomplete.
+        is_disconnected: True if the client has disconnected.
+        is_response_started: True if the head of the response is written.
+        is_complete: True if the whole response is written.
+        keep_alive: as the argument, until the response closes the connection.
     """
 
     __slots__ = (
         "_body_parts",
         "_expects_continue",
         "_has_news",
+        "_http_version",
         "_is_bodiless",
         "_is_chunked",
-        "_is_http_1_0",
         "_lingers_on_close",
         "_receive_event",
         "_remaining_bytes",
         "_transport",
         "body_size",
         "disconnect_callback",
+        "headers",
         "is_complete",
         "is_disconnected",
         "is_response_started",
         "keep_alive",
+        "method",
         "more_body",
+        "query_string",
+        "raw_path",
     )  # fmt: skip
 
     def __init__(
         self,
         transport: ServerTransport,
         method: str,
-        version: str,
+        http_version: str,
         *,
+        raw_path: bytes,
+        query_string: bytes,
+        headers: list[tuple[bytes, bytes]],
         keep_alive: bool,
         expects_continue: bool,
     ) -> None:
         self._transport, self.keep_alive, self._expects_continue = transport, keep_alive, expects_continue
-        self._is_http_1_0, self._is_bodiless = version == "1.0", method == "HEAD"
+        self.method, self.raw_path, self.query_string, self.headers = method, raw_path, query_string, headers
+        self._http_version, self._is_bodiless = http_version, method == "HEAD"
         self._body_parts: list[bytes] = []
         self._receive_event: asyncio.Event | None = None
         self._remaining_bytes: int | None = 0
@@ -110,42 +122,42 @@ class RequestCycle:
     # The request
 
     def feed_body(self, data: bytes) -> None:
-        """More of the body has come."""
+        """Add a part of the body."""
         self._body_parts.append(data)
         self.body_size += len(data)
         self.notify()
 
     def notify(self) -> None:
-        """There is something to receive."""
+        """Wake the receiver."""
         self._has_news = True
         if self._receive_event is not None:
             self._receive_event.set()
 
     def complete_body(self) -> bytes | None:
-        """The body, if it is there; None if there is more to come, or the client waits to be asked for it."""
+        """Return the body; None if it is incomplete or the client waits for a status 100."""
         if self.more_body or self._expects_continue:
             return None
         parts = self._body_parts
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def resume_reading(self) -> None:
-        """Read on, so that the client's leaving is noticed: reading may be paused at the body's end."""
+        """Resume reading to notice a disconnect, since reading may be paused at the end of the body."""
         self._transport.resume_reading()
 
     def on_disconnect(self, callback: Callable[[], None]) -> None:
-        """Call back when the client leaves, at once if it has; a request has one callback."""
+        """Set the callback for a disconnect; call it at once if the client has already disconnected."""
         if self.is_disconnected:
             callback()
         else:
             self.disconnect_callback, self._transport.disconnect_listener = callback, self
 
     def body_pending(self) -> bool:
-        """Whether there is more of the body to come; the connection then ends gently after the answer."""
+        """Return whether the body is incomplete; if so, the connection lingers after the response."""
         self._lingers_on_close = self._lingers_on_close or self.more_body
         return self.more_body
 
-    async def receive(self) -> MutableMapping[str, Any]:
-        """As ASGI has it."""
+    async def receive_part(self) -> bytes | None:
+        """Wait for a part of the body; `more_body` is False after the last. None after a disconnect."""
         if self._expects_continue and not self._transport.transport.is_closing():
             self._transport.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
             self._expects_continue = False
@@ -158,18 +170,18 @@ class RequestCycle:
             if self._receive_event is not None:
                 self._receive_event.clear()
         if self.is_disconnected or self.is_complete:
-            return {"type": "http.disconnect"}
+            return None
         body, self._body_parts, self.body_size = b"".join(self._body_parts), [], 0
-        return {"type": "http.request", "body": body, "more_body": self.more_body}
+        return body
 
-    # The answer
+    # The response
 
     def write_response(self, status: int, headers: list[tuple[bytes, bytes]], body: bytes) -> bool:
-        """Write a whole answer at once; its length is among the headers.
+        """Write a whole response at once; the headers must have its length.
 
         Returns:
-            Whether it was written; if not, `send` does it: to a client that does not read, or that asked for
-            no body.
+            True if the response was written. False if the client does not read or sent a HEAD request;
+            then use `send_head` and `send_body`.
         """
         if self._transport.drained is not None or self.is_disconnected or self._is_bodiless:
             return False
@@ -180,14 +192,14 @@ class RequestCycle:
         return True
 
     def start_response(self, status: int, headers: list[tuple[bytes, bytes]]) -> bool:
-        """Write the head of an answer whose body follows; False if the client must be waited for."""
+        """Write the head of a response whose body follows; return False if a wait is necessary."""
         if self._transport.drained is not None or self.is_disconnected:
             return False
         self._write_head(status, headers)
         return True
 
     def write_chunk(self, data: bytes) -> bool:
-        """Write a chunk of a body that comes in chunks; False if the client must be waited for."""
+        """Write a chunk of a chunked body; return False if a wait is necessary."""
         if self._transport.drained is not None or not self._is_chunked or self._is_bodiless:
             return False
         if not self.is_disconnected:
@@ -195,29 +207,67 @@ class RequestCycle:
         return True
 
     def abort(self) -> None:
-        """Cut the connection, so that an answer that is not whole does not look as if it were."""
+        """Abort the connection, so that an incomplete response does not look complete."""
         self.is_disconnected = True
         self._transport.transport.abort()
 
-    async def send(self, message: MutableMapping[str, Any]) -> None:
-        """As ASGI has it; waits while the client does not read."""
-        if self._transport.drained is not None and not self.is_disconnected:
-            await self._transport.drained.wait()
+    async def send_head(self, status: int, headers: HeaderPairs) -> None:
+        """Write the head of a response; wait while the client does not read."""
+        await self._wait_until_drained()
         if self.is_disconnected:
             return
-        if not self.is_response_started:
-            self._write_head(message["status"], message.get("headers", ()))
-        elif not self.is_complete:
-            self._write_body(message.get("body", b""))
-            if not message.get("more_body", False):
-                if self._remaining_bytes:
-                    raise RuntimeError("an answer is shorter than it says")
-                self._complete_response()
+        if self.is_response_started:
+            raise RuntimeError("a request has one response")
+        self._write_head(status, headers)
+
+    async def send_body(self, data: bytes, *, more_body: bool = False) -> None:
+        """Write a part of the body, or the last one; wait while the client does not read."""
+        await self._wait_until_drained()
+        if self.is_disconnected:
+            return
+        if self.is_complete or not self.is_response_started:
+            raise RuntimeError("a body follows the head of a response, and ends it")
+        self._write_body(data)
+        if not more_body:
+            if self._remaining_bytes:
+                raise RuntimeError("an answer is shorter than it says")
+            self._complete_response()
+
+    async def _wait_until_drained(self) -> None:
+        if self._transport.drained is not None and not self.is_disconnected:
+            await self._transport.drained.wait()
+
+    # The ASGI interface of applications behind the proxy: administration and viewer
+
+    def build_scope(self) -> dict[str, Any]:
+        """Return the scope of the request."""
+        path = self.raw_path.decode("ascii")
+        return {
+            **self._transport.base_scope,
+            "http_version": self._http_version,
+            "method": self.method,
+            "path": unquote(path) if "%" in path else path,
+            "raw_path": self.raw_path,
+            "query_string": self.query_string,
+            "headers": self.headers,
+        }
+
+    async def receive(self) -> MutableMapping[str, Any]:
+        """Wait for the next event of the request."""
+        part = await self.receive_part()
+        if part is None:
+            return {"type": "http.disconnect"}
+        return {"type": "http.request", "body": part, "more_body": self.more_body}
+
+    async def send(self, message: MutableMapping[str, Any]) -> None:
+        """Send an event of the response; wait while the client does not read."""
+        if message["type"] == "http.response.start":
+            await self.send_head(message["status"], message.get("headers", ()))
         else:
-            raise RuntimeError("a request is answered once")
+            await self.send_body(message.get("body", b""), more_body=message.get("more_body", False))
 
     def finalize(self, task: asyncio.Task[None]) -> None:
-        """The application is done with the request; one that it did not answer gets an error."""
+        """Process the end of the application; send an error if it sent no response."""
         self._transport.tasks.discard(task)
         error = None if task.cancelled() else task.exception()
         if error is not None:
@@ -234,12 +284,12 @@ class RequestCycle:
         self._complete_response()
 
     def _write_head(self, status: int, headers: HeaderPairs) -> None:
-        """Write the head, and settle how the body ends."""
+        """Write the head and determine the framing of the body."""
         kept, length = [], None
         for name, value in headers:
             name = name.lower()
             if name == b"transfer-encoding":
-                continue  # what frames the body is decided here
+                continue  # this method determines the framing
             if name == b"content-length":
                 length = int(value)
             elif name == b"connection":
@@ -248,7 +298,7 @@ class RequestCycle:
             kept.append((name, value))
         self._remaining_bytes = length or 0
         if length is None and not self._is_bodiless and status not in _BODILESS_STATUSES:
-            self._is_chunked, self._remaining_bytes = not self._is_http_1_0, None
+            self._is_chunked, self._remaining_bytes = self._http_version != "1.0", None
             if self._is_chunked:
                 kept.append((b"transfer-encoding", b"chunked"))
         head = _build_head(status, kept, close=not self.keep_alive)
@@ -271,14 +321,14 @@ class RequestCycle:
                 self._transport.transport.write(data)
 
     def end_response(self) -> bool:
-        """Write the end of a body that comes in chunks; False if the client must be waited for."""
+        """Write the end of a chunked body; return False if a wait is necessary."""
         if self._transport.drained is not None or not self._is_chunked or self.is_disconnected:
             return False
         self._complete_response()
         return True
 
     def _complete_response(self) -> None:
-        """The answer is written."""
+        """Complete the response; close the connection or prepare it for the next request."""
         protocol = self._transport
         if self._is_chunked:
             protocol.transport.write(b"0\r\n\r\n")
@@ -294,7 +344,7 @@ class RequestCycle:
 
 
 def _build_head(status: int, headers: list[tuple[bytes, bytes]], *, close: bool) -> bytes:
-    """The head but for its blank line. Raises RuntimeError for a header that would break out of its line."""
+    """Build the head without its blank line. Raises RuntimeError if a header contains a line break or NUL."""
     lines = [_STATUS_LINES.get(status) or b"HTTP/1.1 %d " % status]
     lines += [name + b": " + value for name, value in headers]
     if close:

@@ -1,84 +1,82 @@
-"""A request read whole, within the limits of its size and of its time."""
+"""Reader of request bodies, with limits on their size, their time and their memory."""
 
 from __future__ import annotations
 
 import asyncio
 
+from agentguard_server.proxy.config.schema import LimitsOptions
 from agentguard_server.proxy.errors import ProxyError
 from agentguard_server.proxy.http.request_cycle import RequestCycle
-from agentguard_server.proxy.state import AppState, Receive
 
 
 class ClientDisconnected(Exception):
-    """The client has left before its request was whole."""
+    """Disconnect of the client before the end of its request."""
 
 
-def buffered_body(
-    app_state: AppState, cycle: RequestCycle | None, content_length: bytes | None
-) -> bytes | None:
-    """The body, if all of it is there; None if it must be waited for.
+class BodyMemory:
+    """Memory that the incomplete bodies of one worker use.
 
-    Args:
-        gateway: has the limits.
-        line: the connection, where the server is our own.
-        declared: what the request says of its body's length.
+    Attributes:
+        buffered_bytes: bytes of all incomplete bodies.
+    """
+
+    __slots__ = ("buffered_bytes",)
+
+    def __init__(self) -> None:
+        self.buffered_bytes = 0
+
+
+def buffered_body(cycle: RequestCycle, limits: LimitsOptions, content_length: bytes | None) -> bytes | None:
+    """Return the body if it is complete; None if the rest is still to be read.
 
     Raises:
-        Refusal: 413 where it is too long, before it is read where that is said.
+        ProxyError: 413 if the body, or the length that its header declares, exceeds the limit.
     """
-    limits = app_state.settings.limits
     if (
         content_length is not None
         and len(content_length) < 20
         and int(content_length) > limits.max_body_bytes
     ):
         raise _body_too_large(limits.max_body_bytes)
-    whole = None if cycle is None else cycle.complete_body()
-    if whole is not None and len(whole) > limits.max_body_bytes:
+    body = cycle.complete_body()
+    if body is not None and len(body) > limits.max_body_bytes:
         raise _body_too_large(limits.max_body_bytes)
-    return whole
+    return body
 
 
-async def read_body(app_state: AppState, cycle: RequestCycle | None, receive: Receive) -> bytes:
-    """The body, waited for.
-
-    Args:
-        gateway: has the limits.
-        line: the connection, where the server is our own.
-        receive: of ASGI.
+async def read_body(cycle: RequestCycle, limits: LimitsOptions, memory: BodyMemory) -> bytes:
+    """Wait for the body, and return it.
 
     Raises:
-        Refusal: 413 where it is too long; 408 where it takes too long; 503 where too many bodies are being
-            read.
-        Left: the client has left.
+        ProxyError: 413 if the body is too long; 408 if it takes too long; 503 if the incomplete bodies of all
+            requests use too much memory.
+        ClientDisconnected: the client has disconnected.
     """
     try:
-        async with asyncio.timeout(app_state.settings.limits.body_timeout_s):
-            return await _receive_body(app_state, receive)
+        async with asyncio.timeout(limits.body_timeout_s):
+            return await _receive_body(cycle, limits, memory)
     except TimeoutError:
         raise ProxyError(
             408, "request_timeout", "the body did not come in time", closes_connection=True
         ) from None
     finally:
-        if cycle is not None:
-            cycle.resume_reading()
+        cycle.resume_reading()
 
 
-async def _receive_body(app_state: AppState, receive: Receive) -> bytes:
-    limits, parts, size = app_state.settings.limits, [], 0
+async def _receive_body(cycle: RequestCycle, limits: LimitsOptions, memory: BodyMemory) -> bytes:
+    parts, size = [], 0
     try:
         while True:
-            message = await receive()
-            if message["type"] == "http.disconnect":
+            part = await cycle.receive_part()
+            if part is None:
                 raise ClientDisconnected
-            part = message.get("body", b"")
             if part:
                 parts.append(part)
                 size += len(part)
-                app_state.buffered_bytes += len(part)
+                memory.buffered_bytes += len(part)
                 if size > limits.max_body_bytes:
                     raise _body_too_large(limits.max_body_bytes)
-                if app_state.buffered_bytes > limits.max_buffered_bytes:
+                if memory.buffered_bytes > limits.max_buffered_bytes:
                     raise ProxyError(
                         503,
                         "overloaded",
@@ -86,10 +84,10 @@ async def _receive_body(app_state: AppState, receive: Receive) -> bytes:
                         retry_after_s=1,
                         closes_connection=True,
                     )
-            if not message.get("more_body", False):
+            if not cycle.more_body:
                 return parts[0] if len(parts) == 1 else b"".join(parts)
     finally:
-        app_state.buffered_bytes -= size
+        memory.buffered_bytes -= size
 
 
 def _body_too_large(limit: int) -> ProxyError:

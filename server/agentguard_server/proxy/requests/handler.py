@@ -1,7 +1,7 @@
-"""One request from its head to its end: let in, read, guarded, sent on, handed back, recorded.
+"""Handler of one proxy request: admission, guard, upstream call, response and observers.
 
-The order is that of `agentguard_server.proxy.hooks`. Whatever happens, the client gets a whole answer, or one
-error in the shape of its API, or, if it has left, nothing; what was begun for it ends then at once.
+`agentguard_server.proxy.hooks` describes the order. The client gets a complete response or one error in the
+format of its API. If the client disconnects, the handler cancels the upstream call at once.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from agentguard_server.proxy.hooks import (
     StreamBuffer,
 )
 from agentguard_server.proxy.http.headers import split_request_headers
-from agentguard_server.proxy.http.request_cycle import CYCLE_KEY, RequestCycle
+from agentguard_server.proxy.http.request_cycle import RequestCycle
 from agentguard_server.proxy.requests import model_list, upstream_request
 from agentguard_server.proxy.requests.body import ClientDisconnected, buffered_body, read_body
 from agentguard_server.proxy.requests.response_writer import ResponseAborted, ResponseWriter
 from agentguard_server.proxy.routes import Route
-from agentguard_server.proxy.state import AppState, Receive, Scope, Send
+from agentguard_server.proxy.state import AppState
 
 
 def notify_observers(
     app_state: AppState, request: ProxyRequest, writer: ResponseWriter, intercepted: InterceptedRequest | None
 ) -> None:
-    """Tell all recorders what became of a request."""
+    """Report a completed request to all observers."""
     recorded = CompletedRequest(
         request=request,
         sent_body=None if intercepted is None else intercepted.body,
@@ -66,14 +66,13 @@ _SHUTTING_DOWN: Final = ProxyError(
 
 
 class RequestHandler:
-    """One request of a model API, or of what passes through.
+    """Handler of one request, of a model API or passed through.
 
     Args:
-        gateway: what it works with.
-        scope: of ASGI.
-        send: of ASGI.
-        route: what its path is.
-        request_id: its name in headers, logs and spans.
+        app_state: the worker's state.
+        cycle: the request and its connection.
+        route: API of its path.
+        request_id: ID in headers, logs and spans.
     """
 
     __slots__ = (
@@ -88,20 +87,17 @@ class RequestHandler:
         "_proxy_headers",
         "_proxy_request",
         "_route",
-        "_scope",
         "_started",
         "_task",
         "_upstream_request",
         "_writer",
     )  # fmt: skip
 
-    def __init__(
-        self, app_state: AppState, scope: Scope, send: Send, *, route: Route, request_id: str
-    ) -> None:
-        self._app_state, self._scope, self._route, self._id = app_state, scope, route, request_id
+    def __init__(self, app_state: AppState, cycle: RequestCycle, *, route: Route, request_id: str) -> None:
+        self._app_state, self._cycle, self._route, self._id = app_state, cycle, route, request_id
         self._started = app_state.clock.now()
         self._forwarded_headers, self._proxy_headers = split_request_headers(
-            scope["headers"], forward_api_key=app_state.keyring is None
+            cycle.headers, forward_api_key=app_state.keyring is None
         )
         self._caller: Caller = ANONYMOUS
         self._body = b""
@@ -110,15 +106,15 @@ class RequestHandler:
         self._upstream_request: BackendRequest | None = None
         self._task: asyncio.Task[Any] | None = None
         self._end_reason = ""
-        self._cycle: RequestCycle | None = scope.get(CYCLE_KEY)
-        self._writer = ResponseWriter(app_state, send, request_id, route, cycle=self._cycle)
+        self._writer = ResponseWriter(
+            cycle, route, request_id, clock=app_state.clock, max_captured_bytes=app_state.max_captured_bytes
+        )
 
-    async def handle(self, receive: Receive) -> None:
-        """Carry it out.
+    async def handle(self) -> None:
+        """Serve the request to its end.
 
         Raises:
-            Broken: the answer broke off, and the connection must be cut to say so; our own server's is.
-            CancelledError: somebody other than the client or `end` cancelled it.
+            CancelledError: the task was cancelled, but neither by a disconnect nor by `cancel`.
         """
         self._task = asyncio.current_task()
         self._app_state.in_flight.add(self)
@@ -127,16 +123,16 @@ class RequestHandler:
             self._caller = authorize(
                 self._app_state.keyring,
                 self._route,
-                self._scope["method"],
-                self._scope["headers"],
+                self._cycle.method,
+                self._cycle.headers,
                 self._proxy_headers,
                 allow_unauthenticated=self._app_state.settings.listen.allow_unauthenticated,
             )
             self._admit()
             entered = True
-            await self._process(receive)
+            await self._process()
         except ProxyError as refusal:
-            if self._cycle is not None and self._cycle.body_pending():
+            if self._cycle.body_pending():
                 refusal.closes_connection = True
             await self._send_error(refusal)
         except ResilienceError as error:
@@ -163,12 +159,10 @@ class RequestHandler:
         try:
             await self._writer.send_error(error)
         except ResponseAborted:
-            if self._cycle is None:
-                raise
             self._cycle.abort()
 
     def cancel(self, reason: str = "ending") -> None:
-        """End it early: because the client has ``left``, or because the proxy is ``ending``."""
+        """Cancel the request. Reasons: ``left`` (the client disconnected), ``ending`` (the proxy stops)."""
         if not self._end_reason and self._task is not None:
             self._end_reason = reason
             self._task.cancel()
@@ -189,56 +183,44 @@ class RequestHandler:
                 429, "rate_limit_exceeded", "this key has used up its limit", retry_after_s=after
             )
 
-    async def _process(self, receive: Receive) -> None:
-        gateway, scope, ours, line = self._app_state, self._scope, self._proxy_headers, self._cycle
-        body = buffered_body(gateway, line, ours.get(b"content-length"))
+    async def _process(self) -> None:
+        gateway, ours, cycle = self._app_state, self._proxy_headers, self._cycle
+        limits = gateway.settings.limits
+        body = buffered_body(cycle, limits, ours.get(b"content-length"))
         if body is None:
-            body = await read_body(gateway, line, receive)
+            body = await read_body(cycle, limits, gateway.body_memory)
         self._body = body
-        watch = None
-        if line is None:  # from now on the client's leaving ends the request; other servers must be asked
-            watch = asyncio.create_task(self._watch_disconnect(receive))
-        else:
-            line.on_disconnect(self._on_disconnect)
-        try:
-            self._upstream_request = request = upstream_request.build_upstream_request(
-                gateway, scope, self._route, self._forwarded_headers, ours, body
-            )
-            if (
-                gateway.interceptor is not None
-                or gateway.build_trace_headers is not None
-                or self._route.kind == "models"
-            ):
-                found = await self._prepare(request)
-                if found is None:
-                    return None
-                request = found
-            answer = await gateway.pool.send(request, _NO_DEADLINE)
-            if type(answer) is not Response:
-                return await self._stream_response(cast(StreamingResponse, answer))
-            if self._route.api == "responses":
-                gateway.response_affinity.record(answer.body, answer.replica)
-            if self._intercepted is None:
-                return await self._writer.send_response(answer)
-            answer = await self._intercepted.judge(answer, self._call_model)
-            return await self._writer.send_response(answer, self._intercepted.outcome)
-        finally:
-            if watch is not None:
-                watch.cancel()
+        cycle.on_disconnect(self._on_disconnect)
+        self._upstream_request = request = upstream_request.build_upstream_request(
+            gateway, cycle, self._route, self._forwarded_headers, ours, body
+        )
+        if (
+            gateway.interceptor is not None
+            or gateway.build_trace_headers is not None
+            or self._route.kind == "models"
+        ):
+            found = await self._prepare(request)
+            if found is None:
+                return None
+            request = found
+        answer = await gateway.pool.send(request, _NO_DEADLINE)
+        if type(answer) is not Response:
+            return await self._stream_response(cast(StreamingResponse, answer))
+        if self._route.api == "responses":
+            gateway.response_affinity.record(answer.body, answer.replica)
+        if self._intercepted is None:
+            return await self._writer.send_response(answer)
+        answer = await self._intercepted.judge(answer, self._call_model)
+        return await self._writer.send_response(answer, self._intercepted.outcome)
 
     def _on_disconnect(self) -> None:
         self.cancel("left")
 
-    async def _watch_disconnect(self, receive: Receive) -> None:
-        while (await receive())["type"] != "http.disconnect":
-            pass
-        self.cancel("left")
-
     async def _prepare(self, request: BackendRequest) -> BackendRequest | None:
-        """The request as it is sent, once those who have a say were asked; None if it is answered already."""
+        """Apply guard and tracing to an upstream request; return None if the response is already sent."""
         gateway = self._app_state
         if self._route.kind == "models":
-            known = model_list.build_model_list_response(gateway.pool.options, self._scope["raw_path"])
+            known = model_list.build_model_list_response(gateway.pool.options, self._cycle.raw_path)
             if known is not None:
                 await self._writer.send_response(known)
                 return None
@@ -257,7 +239,7 @@ class RequestHandler:
         return request
 
     async def _intercept(self, interceptor: RequestInterceptor) -> Response | None:
-        """Ask who guards; returns the answer where that is the guard's own."""
+        """Open the request at the inline guard; return the guard's own response, if it gives one."""
         found = interceptor.intercept(self._build_proxy_request())
         guarded = await found if isinstance(found, asyncio.Future) else found
         if guarded is None or isinstance(guarded, Response):
@@ -287,7 +269,7 @@ class RequestHandler:
             await response.aclose()
 
     async def _stream_buffered(self, response: StreamingResponse, buffer: StreamBuffer) -> None:
-        """Hand on what the guard lets through, of as many answers as it asks for."""
+        """Send the bytes that the guard releases; call the model again while the guard requires it."""
         out, learns = self._writer, self._route.api == "responses"
         async for chunk in response:
             if learns:
@@ -309,8 +291,8 @@ class RequestHandler:
                 )
 
     async def _resend_stream(self, buffer: StreamBuffer) -> None:
-        """Ask for what the guard wants now. Raises ResilienceError if no whole stream comes of it."""
-        assert self._intercepted is not None  # for mypy: it is what holds
+        """Call the model again and feed its stream to the buffer. Raises ResilienceError on a failure."""
+        assert self._intercepted is not None  # for mypy: only a guarded request has a buffer
         answer = await self._call_model(self._intercepted.body or self._body, True)
         if isinstance(answer, Response):
             raise BackendError("the endpoint gave no stream when it was asked again")
@@ -321,20 +303,20 @@ class RequestHandler:
             await answer.aclose()
 
     def _add_trace_headers(self, headers: Headers) -> Headers:
-        """Headers with those of the request's trace, in place of the client's."""
-        assert self._app_state.build_trace_headers is not None  # for mypy: it was asked before
+        """Replace the client's trace headers with those of the proxy's span."""
+        assert self._app_state.build_trace_headers is not None  # for mypy: `_prepare` checks it
         more = self._app_state.build_trace_headers(self._build_proxy_request())
         names = {name for name, _ in more}
         return (*(pair for pair in headers if pair[0] not in names), *more)
 
     async def _call_model(self, body: bytes, stream: bool) -> Response | StreamingResponse:
-        assert self._upstream_request is not None  # for mypy: nobody asks again before
+        assert self._upstream_request is not None  # for mypy: the first call sets it
         return await self._app_state.pool.send(
             replace(self._upstream_request, body=body, stream=stream, tried_replicas=[]), _NO_DEADLINE
         )
 
     async def _send_upstream_error(self, error: ResilienceError) -> None:
-        """Hand on the endpoint's own error as it came, or tell of ours."""
+        """Send the endpoint's error response unchanged, or else an error of the proxy."""
         given = None if self._writer.status else upstream_error_response(error)
         if given is None:
             return await self._send_error(to_proxy_error(error))
@@ -354,11 +336,11 @@ class RequestHandler:
 
     def _build_proxy_request(self) -> ProxyRequest:
         if self._proxy_request is None:
-            request, ours, scope = self._upstream_request, self._proxy_headers, self._scope
+            request, ours, cycle = self._upstream_request, self._proxy_headers, self._cycle
             self._proxy_request = ProxyRequest(
                 api=self._route.api,
-                method=scope["method"],
-                target=upstream_request.request_target(scope).decode("latin-1"),
+                method=cycle.method,
+                target=upstream_request.request_target(cycle).decode("latin-1"),
                 headers=tuple(self._forwarded_headers),
                 body=self._body,
                 stream=request is not None and request.stream and request.api is not None,

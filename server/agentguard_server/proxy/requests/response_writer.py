@@ -1,16 +1,16 @@
-"""What goes back to one client: a head, a body or chunks of it, or an error in the shape of its API."""
+"""Writer of the response to one client: whole, in chunks, or an error in the format of its API."""
 
 from __future__ import annotations
 
 from typing import Final
 
 from agentguard.backends.base import Headers, Response
+from agentguard.resilience.clock import Clock
 from agentguard_server.proxy.errors import ProxyError, error_body, error_event, error_headers
 from agentguard_server.proxy.hooks import GuardOutcome
 from agentguard_server.proxy.http.headers import guard_headers, response_headers
 from agentguard_server.proxy.http.request_cycle import RequestCycle
 from agentguard_server.proxy.routes import Route
-from agentguard_server.proxy.state import AppState, Send
 
 REQUEST_ID_HEADER: Final = b"agentguard-request"
 _REPLICA_HEADER: Final = b"agentguard-replica"
@@ -18,42 +18,41 @@ _UPSTREAM_HEADER: Final = b"agentguard-upstream"
 _EVENT_STREAM: Final = b"text/event-stream"
 _BODILESS_STATUSES: Final = frozenset({204, 304})
 CLIENT_CLOSED_REQUEST: Final = 499
-"""The status that is recorded for a client who has left (nginx's)."""
+"""Recorded status of a request whose client disconnected (as in nginx)."""
 
 
 class ResponseAborted(Exception):
-    """The answer broke off where no error can be told: the connection must end without its proper end."""
+    """Incomplete response that cannot carry an error; the connection must close without an end marker."""
 
 
 class ResponseWriter:
-    """What one client gets, and has got so far.
+    """Writer of the response to one client.
 
     Args:
-        gateway: its clock, and how much of an answer recorders want to see.
-        send: of ASGI.
-        request_id: goes into each head.
-        route: which API's shape errors have.
-        line: the connection, where the server is our own: what is sent there costs less.
+        cycle: the request.
+        route: route of the request; it determines the format of errors.
+        request_id: ID of the request, sent as a response header.
+        clock: source of time.
+        max_captured_bytes: bytes of the response that are kept for observers.
 
     Attributes:
-        status: that the client got; 0 if it got none, 499 if it left.
-        replica: who answered.
-        notes: what became of the request on its way.
-        error: code of the error that ended it; empty if none did.
-        complete: whether the client got all of the answer.
-        first_at: clock time of the first byte; None if there was none.
+        status: status that the client received; 0 if it received none, 499 if it disconnected.
+        replica: replica that responded.
+        notes: events on the upstream side: attempts, hedges, failover, votes.
+        error_code: code of the error that ended the request; empty without an error.
+        is_complete: True if the client received the whole response.
+        first_byte_at: clock time of the first byte; None before it.
     """
 
     __slots__ = (
-        "_app_state",
         "_capture_room",
         "_captured_parts",
+        "_clock",
         "_cycle",
         "_id",
         "_is_event_stream",
         "_is_started",
         "_route",
-        "_send",
         "error_code",
         "first_byte_at",
         "is_complete",
@@ -64,17 +63,16 @@ class ResponseWriter:
 
     def __init__(
         self,
-        app_state: AppState,
-        send: Send,
-        request_id: str,
+        cycle: RequestCycle,
         route: Route,
+        request_id: str,
         *,
-        cycle: RequestCycle | None = None,
+        clock: Clock,
+        max_captured_bytes: int = 0,
     ) -> None:
-        self._app_state, self._send, self._id, self._route = app_state, send, request_id, route
-        self._cycle = cycle
+        self._cycle, self._route, self._id, self._clock = cycle, route, request_id, clock
         self._captured_parts: list[bytes] = []
-        self._capture_room = app_state.max_captured_bytes
+        self._capture_room = max_captured_bytes
         self._is_started = self._is_event_stream = self.is_complete = False
         self.status, self.replica, self.error_code = 0, "", ""
         self.notes: tuple[tuple[str, str], ...] = ()
@@ -82,20 +80,17 @@ class ResponseWriter:
 
     @property
     def captured_body(self) -> bytes:
-        """The beginning of what the client got, as much as recorders want to see."""
+        """Return the beginning of the response body, up to the capture limit."""
         return b"".join(self._captured_parts)
 
     async def send_response(self, response: Response, outcome: GuardOutcome | None = None) -> None:
         """Send a whole response, with the proxy's headers."""
         headers = self._prepare_response(response, outcome)
-        body, line = response.body, self._cycle
-        if (
-            line is None
-            or response.status in _BODILESS_STATUSES
-            or not line.write_response(response.status, headers, body)
+        if response.status in _BODILESS_STATUSES or not self._cycle.write_response(
+            response.status, headers, response.body
         ):
-            await self._send({"type": "http.response.start", "status": response.status, "headers": headers})
-            await self._send({"type": "http.response.body", "body": body})
+            await self._cycle.send_head(response.status, headers)
+            await self._cycle.send_body(response.body)
         self.is_complete = True
 
     def _prepare_response(
@@ -113,7 +108,7 @@ class ResponseWriter:
     async def start_response(
         self, status: int, headers: Headers, outcome: GuardOutcome | None = None
     ) -> None:
-        """Begin an answer whose body comes in chunks."""
+        """Begin a response whose body is sent in chunks."""
         kept = response_headers(headers)
         self._is_event_stream = any(
             name == b"content-type" and value.startswith(_EVENT_STREAM) for name, value in kept
@@ -121,34 +116,33 @@ class ResponseWriter:
         await self._send_head(status, kept, outcome)
 
     async def send_chunk(self, data: bytes) -> None:
-        """Hand on a part of the body; waits while the client does not read."""
+        """Send a part of the body; wait while the client does not read."""
         if not self.try_send_chunk(data):
             if self._capture_room:
                 self._capture(data)
-            await self._send({"type": "http.response.body", "body": data, "more_body": True})
+            await self._cycle.send_body(data, more_body=True)
 
     def try_send_chunk(self, data: bytes) -> bool:
-        """Hand on a part of the body if the client need not be waited for; whether that was so."""
+        """Send a part of the body if this needs no wait; return whether it was sent."""
         if not data:
             return True
-        line = self._cycle
-        if line is None or not line.write_chunk(data):
+        if not self._cycle.write_chunk(data):
             return False
         if self._capture_room > 0:
             self._capture(data)
         return True
 
     async def end_response(self) -> None:
-        """The body is whole."""
-        if self._cycle is None or not self._cycle.end_response():
-            await self._send({"type": "http.response.body", "body": b""})
+        """End the body."""
+        if not self._cycle.end_response():
+            await self._cycle.send_body(b"")
         self.is_complete = True
 
     async def send_error(self, error: ProxyError) -> None:
-        """End with an error: as an answer if it does not exist yet, else as the last event.
+        """End with an error: as the response if none has begun, otherwise as the last event.
 
         Raises:
-            Broken: the body has begun and is no stream of events.
+            ResponseAborted: the response has begun and is not an event stream.
         """
         self.error_code = error.code
         if not self._is_started:
@@ -156,28 +150,28 @@ class ResponseWriter:
             headers = [*error_headers(error), (b"content-length", b"%d" % len(body))]
             await self._send_head(error.status, headers, None)
             self._capture(body)
-            await self._send({"type": "http.response.body", "body": body})
+            await self._cycle.send_body(body)
         elif self._is_event_stream:
             await self.send_error_event(error.code, error_event(error, self._route.api, self._id))
         else:
             raise ResponseAborted
 
     async def send_error_event(self, code: str, event: bytes) -> None:
-        """End a stream with an error that another has worded."""
+        """End a stream with a given error event."""
         self.error_code = code
         self._capture(event)
-        await self._send({"type": "http.response.body", "body": event})
+        await self._cycle.send_body(event)
 
     def on_client_disconnect(self) -> None:
-        """The client has left."""
+        """Record that the client disconnected."""
         self.error_code, self.status = self.error_code or "client_left", CLIENT_CLOSED_REQUEST
 
     async def _send_head(
         self, status: int, headers: list[tuple[bytes, bytes]], outcome: GuardOutcome | None
     ) -> None:
         self._complete_head(status, headers, outcome)
-        if self._cycle is None or not self._cycle.start_response(status, headers):
-            await self._send({"type": "http.response.start", "status": status, "headers": headers})
+        if not self._cycle.start_response(status, headers):
+            await self._cycle.send_head(status, headers)
 
     def _complete_head(
         self, status: int, headers: list[tuple[bytes, bytes]], outcome: GuardOutcome | None
@@ -191,7 +185,7 @@ class ResponseWriter:
         if outcome is not None:
             headers += guard_headers(outcome)
         self.status, self._is_started = status, True
-        self.first_byte_at = self._app_state.clock.now()
+        self.first_byte_at = self._clock.now()
 
     def _capture(self, data: bytes) -> None:
         room = self._capture_room
@@ -201,7 +195,7 @@ class ResponseWriter:
 
 
 def _content_length(response: Response) -> bytes:
-    """The length of the body, or, where that was not asked for (HEAD), the one that we were told."""
+    """Return the length of the body; for HEAD, the Content-Length of the upstream response."""
     if not response.body:
         return next((value for name, value in response.headers if name == b"content-length"), b"0")
     return b"%d" % len(response.body)

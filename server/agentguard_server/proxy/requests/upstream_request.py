@@ -1,4 +1,4 @@
-"""What a client's request is upstream: its target, its headers, and what policies want to know of it."""
+"""Conversion of a client's request into the request for the backend pool."""
 
 from __future__ import annotations
 
@@ -9,19 +9,20 @@ from agentguard.backends.base import BackendRequest
 from agentguard.model_api import API_FORMATS
 from agentguard.resilience.base import RequestPriority
 from agentguard_server.proxy.errors import ProxyError
+from agentguard_server.proxy.http.request_cycle import RequestCycle
 from agentguard_server.proxy.requests.body_inspection import (
     RequestFields,
     inspect_body,
     inspect_body_with_prefix,
 )
 from agentguard_server.proxy.routes import BASE_PATH, Route
-from agentguard_server.proxy.state import AppState, Scope
+from agentguard_server.proxy.state import AppState
 
 _IDEMPOTENT_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS", "PUT", "DELETE"})
 """Idempotent methods: RFC 9110, 9.2.2."""
 _METHODS: Final = _IDEMPOTENT_METHODS | {"POST", "PATCH"}
 _QUERY: Final = re.compile(rb"[!\"$-\[\]-~]*")
-"""Visible ASCII but for the mark of a fragment and the backslash, which some take for a slash."""
+"""Visible ASCII without ``#`` and the backslash, which some servers treat as a slash."""
 _PRIORITIES: Final = {one.name.lower().encode(): one for one in RequestPriority}
 _MAX_QUORUM_SIZE: Final = 9
 _RUN_ID: Final = re.compile(rb"[\x21-\x7e]{1,256}")
@@ -32,22 +33,22 @@ HeaderPairs = list[tuple[bytes, bytes]]
 
 def build_upstream_request(
     app_state: AppState,
-    scope: Scope,
+    cycle: RequestCycle,
     route: Route,
     forwarded_headers: HeaderPairs,
     proxy_headers: dict[bytes, bytes],
     body: bytes,
 ) -> BackendRequest:
-    """The request that the pool is asked.
+    """Build the request for the pool.
 
     Raises:
-        Refusal: 400 where the body is no JSON, or a header of ours or the query can't be read; 405 for a
-            method that is not passed on; 415 where the body is encoded.
+        ProxyError: 400 if the body is not JSON, or if an agentguard header or the query is not valid; 405
+            for an unsupported method; 415 if the body has a Content-Encoding.
     """
     found, prefix, is_model = _NO_FIELDS, b"", route.kind == "model"
-    method: str = scope["method"]
-    if scope["query_string"] or method != "POST":
-        _require_forwardable(scope)
+    method = cycle.method
+    if cycle.query_string or method != "POST":
+        _require_forwardable(cycle)
     if is_model:
         if b"content-encoding" in proxy_headers and proxy_headers[b"content-encoding"] != b"identity":
             raise ProxyError(
@@ -65,14 +66,14 @@ def build_upstream_request(
     if b"agentguard-priority" in proxy_headers:
         priority = _parse_priority(proxy_headers[b"agentguard-priority"])
     if not is_model or found.previous_response_id is not None:
-        replica = app_state.response_affinity.lookup(_stored_response_id(scope["raw_path"], found))
+        replica = app_state.response_affinity.lookup(_stored_response_id(cycle.raw_path, found))
     return BackendRequest(
-        target=request_target(scope)[len(BASE_PATH) :].decode("latin-1"),
+        target=request_target(cycle)[len(BASE_PATH) :].decode("latin-1"),
         method=method,
         headers=tuple(forwarded_headers),
         body=body,
         api=API_FORMATS.get(route.api),
-        stream=bool(found.stream) if is_model else method != "HEAD",  # files may be long
+        stream=bool(found.stream) if is_model else method != "HEAD",  # downloads may be large
         idempotent=(is_model and not found.background) or method in _IDEMPOTENT_METHODS,
         priority=priority,
         model=found.model if isinstance(found.model, str) else "",
@@ -83,24 +84,22 @@ def build_upstream_request(
     )
 
 
-def _require_forwardable(scope: Scope) -> None:
-    """Refuse what can't be sent on here: in the pool it would look like a fault of the replica's."""
-    if scope["method"] not in _METHODS:
+def _require_forwardable(cycle: RequestCycle) -> None:
+    """Reject requests that cannot be forwarded; in the pool they would count as failures of a replica."""
+    if cycle.method not in _METHODS:
         raise ProxyError(405, "method_not_allowed", "no such method is passed on")
-    query: bytes = scope["query_string"]
+    query = cycle.query_string
     if query and _QUERY.fullmatch(query) is None:
         raise ProxyError(400, "invalid_request", "a query has a character that none may have: encode it")
 
 
-def request_target(scope: Scope) -> bytes:
-    """Path and query as they came."""
-    path: bytes = scope["raw_path"]
-    query: bytes = scope["query_string"]
-    return path + b"?" + query if query else path
+def request_target(cycle: RequestCycle) -> bytes:
+    """Return path and query as the client sent them."""
+    return cycle.raw_path + b"?" + cycle.query_string if cycle.query_string else cycle.raw_path
 
 
 def _stored_response_id(path: bytes, fields: RequestFields) -> str:
-    """The stored response that a request goes on with, or is about; empty if there is none."""
+    """Return the ID of the stored response that a request continues or addresses; empty without one."""
     if path.startswith(b"/v1/responses/"):
         return path[len(b"/v1/responses/") :].partition(b"/")[0].decode("latin-1")
     given = fields.previous_response_id

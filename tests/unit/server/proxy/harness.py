@@ -1,13 +1,18 @@
-"""The application without a server: from a request to the client's response, over a scripted pool."""
+"""The proxy on a loopback socket in the test process: its own protocol over a scripted pool."""
 
 import asyncio
+import contextlib
 import json
 from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 
 from agentguard_server.proxy.app import ProxyApp
 from agentguard_server.proxy.config.schema import ProxySettings
+from agentguard_server.proxy.http.protocol import HttpServerProtocol
 from agentguard_server.proxy.state import AppState
+from uvicorn.server import ServerState
 
 from agentguard.backends.base import Response
 from agentguard.backends.config import BackendsOptions
@@ -105,47 +110,83 @@ def gateway(*answers: object, recorders=(), guarding=None, **sections: object) -
     )  # fmt: skip
 
 
-def scope_of(method: str, path: str, headers: dict[str, str], size: int) -> dict:
-    raw, _, query = path.partition("?")
-    named = [(name.lower().replace("_", "-").encode(), value.encode()) for name, value in headers.items()]
-    return {
-        "type": "http", "method": method,
-        "raw_path": raw.encode(), "path": raw, "query_string": query.encode(),
-        "headers": [(b"host", b"127.0.0.1:8080"), (b"content-length", b"%d" % size), *named],
-    }  # fmt: skip
+@asynccontextmanager
+async def serving(gate: AppState) -> AsyncIterator[tuple[int, ServerState]]:
+    """Serve on a free port; at the end, abort all connections and wait for their requests."""
+    app, state = ProxyApp(gate), ServerState()
+    config = SimpleNamespace(loaded_app=app)
+    server = await asyncio.get_running_loop().create_server(
+        lambda: HttpServerProtocol(config, state, {}), "127.0.0.1", 0
+    )
+    try:
+        yield server.sockets[0].getsockname()[1], state
+    finally:
+        server.close()
+        for connection in list(state.connections):
+            connection.transport.abort()
+        while state.connections or state.tasks:
+            await asyncio.sleep(0)
+
+
+def head_of(method: str, path: str, headers: dict[str, str], framing: bytes) -> bytes:
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    if "Host" not in named:
+        named = {"Host": "127.0.0.1:8080", **named}
+    lines = [f"{method} {path} HTTP/1.1", *(f"{name}: {value}" for name, value in named.items())]
+    return "\r\n".join(lines).encode("latin-1") + b"\r\n" + framing + b"\r\n\r\n"
+
+
+async def read_response(reader: asyncio.StreamReader, method: str, got: Got) -> None:
+    """Read a response into ``got`` as it arrives; a connection that is cut leaves ``ended`` false."""
+    with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
+        status, *lines = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").strip().split("\r\n")
+        got.headers = {name.lower(): value for name, _, value in (one.partition(": ") for one in lines)}
+        got.status = int(status.split()[1])
+        if method == "HEAD" or got.status in (204, 304):
+            got.ended = True
+        elif (length := got.headers.get("content-length")) is not None:
+            got.body = await reader.readexactly(int(length))
+            got.ended = True
+        else:
+            while line := await reader.readline():
+                if (size := int(line, 16)) == 0:
+                    got.ended = True
+                    break
+                got.body += (await reader.readexactly(size + 2))[:-2]
 
 
 async def asked(
     gate: AppState, body: object = None, *, path: str = "/v1/chat/completions", method: str = "POST",
-    leaves: Callable[[Got], bool] | None = None, parts: list[bytes] | None = None, **headers: str,
+    leaves: Callable[[Got], bool] | None = None, parts: list[bytes] | None = None,
+    declared: int | None = None, **headers: str,
 ) -> Got:  # fmt: skip
-    """Send one request. The client disconnects as soon as ``leaves`` returns true for the response so far."""
+    """Send one request. The client disconnects as soon as ``leaves`` returns true for the response so far.
+
+    ``parts`` are chunks of a body without a declared length; the first arrives before the others are sent.
+    ``declared`` is a length that the body may not have.
+    """
     data = body if isinstance(body, bytes) else json.dumps(body or {"model": "m"}).encode()
-    pieces = list(parts or [data])
-    got, gone = Got(), asyncio.Event()
-
-    async def receive():
-        if pieces:
-            piece = pieces.pop(0)
-            return {"type": "http.request", "body": piece, "more_body": bool(pieces)}
-        if leaves is not None and leaves(got):
-            return {"type": "http.disconnect"}
-        await gone.wait()
-        return {"type": "http.disconnect"}
-
-    async def send(message):
-        if message["type"] == "http.response.start":
-            got.status = message["status"]
-            got.headers = {name.decode(): value.decode() for name, value in message["headers"]}
-        else:
-            got.body += message.get("body", b"")
-            got.ended = not message.get("more_body", False)
-        if leaves is not None and leaves(got):
-            gone.set()
-            await asyncio.sleep(0)
-            await asyncio.sleep(0)
-
-    await ProxyApp(gate)(scope_of(method, path, headers, len(data)), receive, send)
+    size = b"content-length: %d" % (len(data) if declared is None else declared)
+    head = head_of(method, path, headers, size if parts is None else b"transfer-encoding: chunked")
+    chunks = [b"%x\r\n%b\r\n" % (len(one), one) for one in parts or ()]
+    got = Got()
+    async with serving(gate) as (port, _):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        reading = asyncio.create_task(read_response(reader, method, got))
+        try:
+            writer.write(head + (data if parts is None else chunks[0]))
+            if parts is not None:
+                while not (gate.in_flight or got.status):
+                    await asyncio.sleep(0)
+                writer.write(b"".join(chunks[1:]) + b"0\r\n\r\n")
+            if leaves is None:
+                await reading
+            else:
+                while not leaves(got):
+                    await asyncio.sleep(0)
+        finally:
+            reading.cancel()
+            writer.transport.abort()
     return got
 
 

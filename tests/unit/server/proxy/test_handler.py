@@ -4,9 +4,7 @@ import asyncio
 import json
 
 import pytest
-from agentguard_server.proxy.app import ProxyApp
 from agentguard_server.proxy.requests.response_affinity import ResponseAffinity
-from agentguard_server.proxy.requests.response_writer import ResponseAborted
 
 from agentguard.backends.attempt_context import NoReplica
 from agentguard.backends.base import Response, UpstreamError
@@ -19,7 +17,16 @@ from agentguard.errors import (
     Stalled,
 )
 from agentguard.resilience.base import RequestPriority
-from tests.unit.server.proxy.harness import JSON, Stream, Told, ask, asked, gateway, scope_of
+from tests.unit.server.proxy.harness import (
+    JSON,
+    Stream,
+    Told,
+    ask,
+    asked,
+    gateway,
+    head_of,
+    serving,
+)
 
 CHUNK = b'data: {"choices":[{"delta":{"content":"a"}}]}\n\n'
 DONE = b"data: [DONE]\n\n"
@@ -129,10 +136,9 @@ def test_malformed_path_is_rejected(path):
     ("method", "path", "status"),
     [
         ("TRACE", "/v1/x", 405),
-        ("CONNECT", "/v1/x", 405),
+        ("CONNECT", "/v1/x", 501),
         ("M-SEARCH", "/v1/x", 405),
         ("GET", "/v1/x?a=\\b", 400),
-        ("POST", "/v1/chat/completions?a=b#c", 400),
         ("GET", "/v1/x?a=\x7f", 400),
     ],
 )
@@ -227,15 +233,15 @@ def test_interrupted_stream_ends_with_one_api_error(path):
 
 def test_interrupted_body_is_cut():
     answer = Stream(b"half", BackendError("cut", stage="committed"), headers=JSON)
-    with pytest.raises(ResponseAborted):
-        ask(gateway(answer), method="GET", path="/v1/files/f/content")
+    got = ask(gateway(answer), method="GET", path="/v1/files/f/content")
+    assert (got.status, got.body, got.ended) == (200, b"half", False)
 
 
 class TestClientDisconnect:
     def test_disconnect_before_answer_cancels_call(self):
         told = Told()
         gate = gateway(None, recorders=(told,))
-        got = ask(gate, leaves=lambda got: True)
+        got = ask(gate, leaves=lambda _: bool(gate.pool.asked))
         assert gate.pool.cancelled
         assert (got.status, gate.in_flight_count) == (0, 0)
         assert (told[0].status, told[0].error_code, told[0].is_complete) == (499, "client_left", False)
@@ -247,22 +253,11 @@ class TestClientDisconnect:
         assert (told[0].status, told[0].response_body) == (499, CHUNK)
 
     def test_disconnect_before_whole_request_sends_nothing(self):
-        async def main():
-            gate, told = gateway(), Told()
-            gate.request_observers = (told,)
-            pieces = [{"type": "http.request", "body": b"{", "more_body": True}, {"type": "http.disconnect"}]
-
-            async def receive():
-                return pieces.pop(0)
-
-            async def send(_):
-                raise AssertionError("nobody is there")
-
-            await ProxyApp(gate)(scope_of("POST", "/v1/chat/completions", {}, 9), receive, send)
-            assert told[0].status == 499
-            assert not gate.pool.asked
-
-        asyncio.run(main())
+        told = Told()
+        gate = gateway(recorders=(told,))
+        got = ask(gate, b"{", declared=9, leaves=lambda _: gate.body_memory.buffered_bytes == 1)
+        assert (got.status, told[0].status) == (0, 499)
+        assert not gate.pool.asked
 
 
 class TestShutdown:
@@ -296,12 +291,16 @@ class TestShutdown:
     def test_external_cancellation_propagates(self):
         async def main():
             gate = gateway(None)
-            task = asyncio.create_task(asked(gate))
-            while not gate.pool.asked:
-                await asyncio.sleep(0)
-            task.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await task
+            async with serving(gate) as (port, state):
+                _, writer = await asyncio.open_connection("127.0.0.1", port)
+                writer.write(head_of("POST", "/v1/chat/completions", {}, b"content-length: 2") + b"{}")
+                while not gate.pool.asked:
+                    await asyncio.sleep(0)
+                (task,) = state.tasks
+                task.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await task
+                writer.close()
             assert gate.pool.cancelled
             assert gate.in_flight_count == 0
 
@@ -322,25 +321,13 @@ class TestLimits:
 
     def test_total_size_of_concurrent_bodies_is_limited(self):
         gate = gateway(limits=LIMITS)
-        gate.buffered_bytes = 4000
+        gate.body_memory.buffered_bytes = 4000
         got = ask(gate, b"", parts=[b"x" * 200, b"x"])
-        assert (got.status, gate.buffered_bytes) == (503, 4000)
+        assert (got.status, gate.body_memory.buffered_bytes) == (503, 4000)
 
     def test_slow_body_times_out(self):
-        async def main():
-            gate = gateway(limits={"body_timeout_s": 0.05})
-            sent = []
-
-            async def receive():
-                await asyncio.Event().wait()
-
-            async def send(message):
-                sent.append(message)
-
-            await ProxyApp(gate)(scope_of("POST", "/v1/chat/completions", {}, 9), receive, send)
-            assert sent[0]["status"] == 408
-
-        asyncio.run(main())
+        got = ask(gateway(limits={"body_timeout_s": 0.05}), b"{", declared=9)
+        assert (got.status, got.headers["connection"]) == (408, "close")
 
     def test_concurrent_requests_are_limited(self):
         async def main():
