@@ -28,7 +28,8 @@ from agentguard.localize.llm.two_stage import query_two_stages as two_stage
 from agentguard.trajectory.model import Trajectory
 
 ARMS: Final = ("published_two_stage", "two_stage", "fused", "diagnosis")
-"""The last procedure is ``fused`` that also asks whether the run failed, as a diagnosis does by default."""
+"""The last procedure is ``fused`` that also asks whether the run failed, as a diagnosis
+of an unknown outcome does."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

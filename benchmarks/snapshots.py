@@ -81,12 +81,12 @@ def timed(part: Callable[[], Any], clock: Callable[[], float] = time.thread_time
 
 def boundaries(size: int, turns: int) -> dict[str, float]:
     state = state_of(size)
-    keeper = SnapshotManager(lambda: state, state.update, options=EACH)
+    manager = SnapshotManager(lambda: state, state.update, options=EACH)
     copies: list[Any] = []
     ours, peers = [], []
     for turn in range(turns):
         change(state, turn)
-        ours.append(timed(lambda: keeper.save_if_due(turn)))  # noqa: B023  called at once
+        ours.append(timed(lambda: manager.save_if_due(turn)))  # noqa: B023  called at once
         peers.append(timed(lambda: copies.append(copy.deepcopy(state))))
         del copies[:-2]  # deepcopy would exhaust the memory; it is calculated below
     tracemalloc.start()
@@ -102,9 +102,9 @@ def boundaries(size: int, turns: int) -> dict[str, float]:
         "boundary_worst_us": round(max(ours) * 1e6, 1),
         "deepcopy_us": round(theirs, 1),
         "time_ratio": round(mine / theirs, 3),
-        "kept_bytes": keeper.history.size_bytes,
+        "kept_bytes": manager.history.size_bytes,
         "deepcopy_bytes": one * turns,
-        "memory_ratio": round(keeper.history.size_bytes / (one * turns), 5),
+        "memory_ratio": round(manager.history.size_bytes / (one * turns), 5),
     }
 
 

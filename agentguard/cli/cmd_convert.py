@@ -97,7 +97,7 @@ def convert(
     Exit status: 0 all runs were written, 1 some records could not be read or were not accepted,
     2 nothing could be written.
     """
-    wishes = ExportOptions(
+    otlp_options = ExportOptions(
         endpoint=endpoint,
         logs_endpoint=logs_endpoint,
         headers=tuple(header or ()),
@@ -105,21 +105,21 @@ def convert(
         service=service,
         content=include_content,
     )
-    if to != _OTLP_TARGET and wishes.is_specified():
+    if to != _OTLP_TARGET and otlp_options.is_specified():
         raise ConfigError("--endpoint, --header and other options of otlp need --to otlp")
     _check_output(output, to, force=force, append=append)
     redactor = Redaction(pattern) if redact or pattern else None
-    ways = _ExportIO(format, output, annotation, store, tenant)
+    export_io = _ExportIO(format, output, annotation, store, tenant)
     if to in _TRAINING_FORMATS:
-        raise typer.Exit(_export_training_data(runs or [], to, redactor, ways))
+        raise typer.Exit(_export_training_data(runs or [], to, redactor, export_io))
     if tenant and store is None:
         raise ConfigError("--tenant needs --store: runs of files have no tenant")
     if not runs:
         raise ConfigError("name the runs to convert: files or folders, or ids with --store")
     if to == _OTLP_TARGET:
-        raise typer.Exit(_send_runs(runs, wishes, redactor, ways))
+        raise typer.Exit(_send_runs(runs, otlp_options, redactor, export_io))
     if to in exporter_registry():
-        document = _build_document(runs, to, redactor, ways)
+        document = _build_document(runs, to, redactor, export_io)
         with _open_output(output) as stream:
             stream.write(document)
             stream.flush()
@@ -127,16 +127,16 @@ def convert(
             typer.echo(f"1 run written to {output}", err=True)
         return
     if to == _EVENT_LOG_TARGET and output is not None:
-        raise typer.Exit(_write_event_log(runs, output, redactor, ways, append=append))
-    raise typer.Exit(_export_runs(runs, to, redactor, ways))
+        raise typer.Exit(_write_event_log(runs, output, redactor, export_io, append=append))
+    raise typer.Exit(_export_runs(runs, to, redactor, export_io))
 
 
 def _check_output(output: Path | None, to: str, *, force: bool, append: bool) -> None:
     if append and (to != _EVENT_LOG_TARGET or output is None):
         raise ConfigError("--append needs --output, and --to event_log")
     if output is not None and not force and not append:
-        more = ", --append adds to it" if to == _EVENT_LOG_TARGET else ""
-        require_absent(output, hint=f"--force replaces it{more}")
+        append_hint = ", --append adds to it" if to == _EVENT_LOG_TARGET else ""
+        require_absent(output, hint=f"--force replaces it{append_hint}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,13 +156,13 @@ def _export_training_data(ids: list[str], to: str, redactor: Redaction | None, w
     from agentguard.store.store import Store
 
     url = require_store(ways.store, ways.format)
-    with Store.open(url) as opened:
-        lines = export_training(opened, ids, to, tenant=ways.tenant, redaction=redactor)
-        first = next(lines, None)
-        if first is None:
+    with Store.open(url) as opened_store:
+        lines = export_training(opened_store, ids, to, tenant=ways.tenant, redaction=redactor)
+        first_line = next(lines, None)
+        if first_line is None:
             return 2
         with _open_output(ways.output) as stream:
-            for line in itertools.chain((first,), lines):
+            for line in itertools.chain((first_line,), lines):
                 stream.write(line + b"\n")
             stream.flush()
     print_report([], redactor, done="")
@@ -173,12 +173,12 @@ def _export_runs(runs: list[str], to: str, redactor: Redaction | None, ways: _Ex
     """Write runs in a format; returns the exit status."""
     target = _get_writer(to)
     tallies: list[ReadSummary] = []
-    found = _read_runs(runs, ways, tallies)
-    dumped = (target.dump(redactor(r) if redactor else r, annotation=ways.annotation) for r in found)
-    first = next(dumped, None)
-    if first is not None:
+    records = _read_runs(runs, ways, tallies)
+    dumped = (target.dump(redactor(r) if redactor else r, annotation=ways.annotation) for r in records)
+    first_document = next(dumped, None)
+    if first_document is not None:
         with _open_output(ways.output) as stream:
-            _write(stream, first, dumped)
+            _write(stream, first_document, dumped)
     print_report(tallies, redactor, done=f"written to {ways.output}" if ways.output is not None else "")
     return compute_exit_status(tallies)
 
@@ -206,16 +206,21 @@ def _write_event_log(
     return compute_exit_status(summaries)
 
 
-def _send_runs(runs: list[str], wishes: ExportOptions, redactor: Redaction | None, ways: _ExportIO) -> int:
+def _send_runs(
+    runs: list[str], otlp_options: ExportOptions, redactor: Redaction | None, ways: _ExportIO
+) -> int:
     """Send runs to a collector; returns the exit status."""
     if ways.store is not None:
         if redactor is not None:
             raise ConfigError("stored runs cannot be redacted: redact runs when they are stored")
-        return send_runs(wishes, store=ways.store, ids=runs, tenant=ways.tenant)
+        return send_runs(otlp_options, store=ways.store, ids=runs, tenant=ways.tenant)
     tallies: list[ReadSummary] = []
-    found = read_records([Path(run) for run in runs], None, tallies)
+    records = read_records([Path(run) for run in runs], None, tallies)
     status = send_runs(
-        wishes, records=(redactor(one) if redactor else one for one in found), store=None, ids=[]
+        otlp_options,
+        records=(redactor(record) if redactor else record for record in records),
+        store=None,
+        ids=[],
     )
     return max(status, compute_exit_status(tallies))
 
@@ -242,8 +247,11 @@ def _build_document(runs: list[str], to: str, redactor: Redaction | None, ways: 
     if len(runs) != 1:
         raise ConfigError(f"{to} takes one run a document; {len(runs)} were given")
     if ways.store is None:
-        found = [redactor(one) if redactor else one for one in read_records([Path(runs[0])], ways.format, [])]
-        return export_record_document(found, runs[0], to)
+        records = [
+            redactor(record) if redactor else record
+            for record in read_records([Path(runs[0])], ways.format, [])
+        ]
+        return export_record_document(records, runs[0], to)
     if redactor is not None:
         raise ConfigError(f"{to} of a stored run cannot be redacted: redact runs when they are stored")
     return export_stored_document(ways.store, runs[0], to, tenant=ways.tenant)
@@ -270,13 +278,13 @@ def _open_output(path: Path | None) -> AbstractContextManager[BinaryIO]:
 
 def _write(stream: BinaryIO, first: Any, others: Iterator[Any]) -> None:
     """One document readable by people, or one line a run; a format of lines writes its lines."""
-    second = next(others, None)
-    if second is None and isinstance(first, dict):
+    second_document = next(others, None)
+    if second_document is None and isinstance(first, dict):
         stream.write(
             orjson.dumps(normalize_json(first, depth=MAX_LOG_DEPTH), option=orjson.OPT_INDENT_2) + b"\n"
         )
         return
-    for data in (first, *((second,) if second is not None else ())):
+    for data in (first, *((second_document,) if second_document is not None else ())):
         _write_lines(stream, data)
     for data in others:
         _write_lines(stream, data)

@@ -1,4 +1,4 @@
-"""``agentguard serve``: the proxy in front of model endpoints."""
+"""Command ``agentguard serve``: the proxy in front of model endpoints."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def register(app: typer.Typer) -> None:
-    """Add the command."""
+    """Register the command."""
     app.command()(serve)
 
 
@@ -62,7 +62,7 @@ def serve(
     """
     if new_key is not None:
         return _print_new_key(new_key, json=json)
-    gc.disable()  # what a start makes stays: to look for garbage among it takes a sixth of the time
+    gc.disable()  # objects of the start stay alive; collecting garbage takes a sixth of the start
     try:
         source = _build_config_loader(
             config, backend or [], guard, _build_listen_overrides(host, port, workers, no_keys)
@@ -81,8 +81,8 @@ def serve(
 def _build_listen_overrides(
     host: str | None, port: int | None, workers: int | None, no_keys: bool
 ) -> dict[str, Any]:
-    given = {"host": host, "port": port, "workers": workers, "allow_unauthenticated": no_keys or None}
-    return {name: value for name, value in given.items() if value is not None}
+    options = {"host": host, "port": port, "workers": workers, "allow_unauthenticated": no_keys or None}
+    return {name: value for name, value in options.items() if value is not None}
 
 
 def _build_config_loader(
@@ -106,7 +106,7 @@ def _run(config_loader: ConfigLoader, settings: ProxySettings, *, json: bool) ->
     from agentguard_server.proxy.process.server import BACKLOG
     from agentguard_server.uvicorn_runner import bind_socket, build_url
 
-    # What judges here multiplies small matrices: threads for that cost each worker more than they save.
+    # The embedded judge multiplies small matrices: threads cost each worker more than they save.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     listen = settings.listen
     listening = bind_socket(listen.host, listen.port, name="serve", backlog=BACKLOG)
@@ -121,9 +121,9 @@ def _run(config_loader: ConfigLoader, settings: ProxySettings, *, json: bool) ->
         return run_worker(config_loader, settings, listening, on_ready=began)
     from agentguard_server.proxy.process.supervisor import WorkerSupervisor
 
-    crew = WorkerSupervisor(config_loader, settings, listening, on_ready=began)
-    gc.enable()  # this process stays, and is no worker that would do so itself
-    if status := crew.run():
+    supervisor = WorkerSupervisor(config_loader, settings, listening, on_ready=began)
+    gc.enable()  # a worker enables it itself, but the supervisor does not
+    if status := supervisor.run():
         raise typer.Exit(status)
     return None
 

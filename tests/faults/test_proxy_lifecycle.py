@@ -298,7 +298,7 @@ def captured(proxy: Proxy) -> dict[str, Any]:
 def all_kept(proxy: Proxy) -> bool:
     """Return whether no row is pending: in the worker, in transit, or at the store."""
     found = captured(proxy)
-    return not (found["pending"] or found["keeper"]["pending"] or found["keeper"]["error"])
+    return not (found["pending"] or found["collector"]["pending"] or found["collector"]["error"])
 
 
 def test_locked_or_removed_store_fails_no_request(tmp_path: Path) -> None:
@@ -308,7 +308,7 @@ def test_locked_or_removed_store_fails_no_request(tmp_path: Path) -> None:
         until(lambda: store.exists() and rows(store) > 0)
         with lock_held(store):
             asyncio.run(keeps_serving(proxy))
-            until(lambda: captured(proxy)["keeper"]["error"])
+            until(lambda: captured(proxy)["collector"]["error"])
         until(lambda: all_kept(proxy))
         before = rows(store)
         remove(store)
@@ -332,7 +332,7 @@ def test_full_disk_fails_no_request_and_is_reported(tmp_path: Path, disk: Path) 
             # fit on
             # the disk once it has space again, otherwise the store could not recover.
             asyncio.run(keeps_serving(proxy, 20))
-            until(lambda: captured(proxy)["keeper"]["error"])
+            until(lambda: captured(proxy)["collector"]["error"])
             asyncio.run(keeps_serving(proxy))
             filler.unlink()
             until(lambda: all_kept(proxy))
@@ -346,7 +346,7 @@ def test_missing_store_fails_no_request(tmp_path: Path) -> None:
     settings = {"store": nowhere, "max_queue_bytes": 65_536}
     with FaultBackend(name="a") as a, serving(tmp_path, config(a, capture=settings)) as proxy:
         asyncio.run(keeps_serving(proxy))
-        until(lambda: captured(proxy)["keeper"]["error"] or captured(proxy)["lost"])
+        until(lambda: captured(proxy)["collector"]["error"] or captured(proxy)["lost"])
         assert "hunter2" not in json.dumps(asyncio.run(proxy.status()))
     assert "hunter2" not in proxy.printed()
 

@@ -359,7 +359,7 @@ def test_rolled_back_run_continues_at_another_proxy(model: Model, tmp_path: Path
 
 def told_all(proxy: Proxy) -> bool:
     """Return whether a proxy has written all shared state to the database, which it does asynchronously."""
-    shared = json.loads(proxy.ask(path="/status", method="GET")[2])["workers"][0]["shared"]
+    shared = json.loads(proxy.ask(path="/status", method="GET")[2])["workers"][0]["cluster"]
     return bool(shared["ok"] and not shared["waiting"])
 
 

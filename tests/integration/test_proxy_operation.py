@@ -438,7 +438,7 @@ def test_proxy_serves_without_its_database(tmp_path: Path) -> None:
             within(30, lambda: b'what="hints"} 0' not in proxy.ask(method="GET", path="/metrics")[2])
             assert proxy.ask(method="GET", path="/readyz")[0] == 200
             _, _, body = proxy.ask(method="GET", path="/status")
-            assert json.loads(body)["workers"][0]["shared"]["database"] == "postgresql"
+            assert json.loads(body)["workers"][0]["cluster"]["database"] == "postgresql"
 
 
 def test_rollback_persists_at_another_machine(request: pytest.FixtureRequest, tmp_path: Path) -> None:
@@ -618,7 +618,7 @@ def written(door: http.client.HTTPConnection) -> bool:
     door.request("GET", "/status")
     told = json.loads(door.getresponse().read())
     (mine,) = (one for one in told["workers"] if one["worker"] == told["answered_by"])
-    return mine["shared"]["ok"] and not mine["shared"]["waiting"]
+    return mine["cluster"]["ok"] and not mine["cluster"]["waiting"]
 
 
 def doors_of_both(stack: contextlib.ExitStack, proxy, **headers: str) -> list[http.client.HTTPConnection]:

@@ -49,7 +49,7 @@ def written(proxy: Proxy) -> int:
     """Return the rows that the collector has written."""
     with urllib.request.urlopen(f"http://127.0.0.1:{proxy.port}/status", timeout=20) as answer:
         told = json.load(answer)["workers"]
-    return sum(one["capture"]["keeper"]["written"] for one in told)
+    return sum(one["capture"]["collector"]["written"] for one in told)
 
 
 def stuff(proxy: Proxy, head: bytes, piece: bytes, count: int, *, seconds: float = 20.0) -> bytes:

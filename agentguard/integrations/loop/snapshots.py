@@ -58,12 +58,12 @@ class EnvironmentSnapshots:
         Raises:
             ConfigError: the first state cannot be encoded. Later errors are recorded, and the run continues.
         """
-        keeper, session = self._snapshot_manager, self._session
-        if keeper is None:
+        manager, session = self._snapshot_manager, self._session
+        if manager is None:
             return
-        first = not keeper.restorable_steps
+        first = not manager.restorable_steps
         try:
-            keeper.save_if_due(len(session), forks=session.recorder.branch_count)
+            manager.save_if_due(len(session), forks=session.recorder.branch_count)
         except Exception as error:  # the caller's own function may raise anything
             if first:
                 raise

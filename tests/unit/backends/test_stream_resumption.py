@@ -205,7 +205,7 @@ def test_completion_is_resumed_after_its_prompt():
     sent = json.loads(build_resume_request(BackendRequest(target="/completions", body=body), before))
     assert sent == {"prompt": "Tell: Once upon", "max_tokens": 8, "min_tokens": 0}
     assert before.trailing_whitespace == " "
-    with pytest.raises(NotResumable, match="no text"):
+    with pytest.raises(NotResumable, match="not text"):
         build_resume_request(BackendRequest(target="/", body=b'{"prompt": [1, 2]}'), before)
 
 

@@ -132,5 +132,5 @@ def test_error_names_the_location(path: Path, change: Any, words: str) -> None:
 
 def test_invalid_json_is_an_error(path: Path) -> None:
     path.write_text("{")
-    with pytest.raises(FormatError, match="no JSON"):
+    with pytest.raises(FormatError, match="not JSON"):
         read_result_file(path)

@@ -183,7 +183,7 @@ def test_induced_proposals_make_a_valid_taxonomy(tmp_path: Path) -> None:
 def test_empty_or_badly_named_taxonomy_is_rejected() -> None:
     with pytest.raises(TaxonomyError, match="at least one code"):
         format_taxonomy(())
-    with pytest.raises(TaxonomyError, match="no name of a taxonomy"):
+    with pytest.raises(TaxonomyError, match="not the name of a taxonomy"):
         format_taxonomy((ONE,), name="My Codes")
 
 

@@ -237,9 +237,9 @@ class TestSentence:
         [
             ('[{"type": "modeling_own.Model", "path": ""}]', "names code that is not part"),
             ('[{"type": "os.system", "path": ""}]', "names code that is not part"),
-            ('[{"path": ""}]', "no list of modules"),
-            ("[3]", "no list of modules"),
-            ("{", "no list of modules"),
+            ('[{"path": ""}]', "not a list of modules"),
+            ("[3]", "not a list of modules"),
+            ("{", "not a list of modules"),
         ],
     )
     def test_folder_with_code_is_rejected(self, tmp_path: Path, text: str, message: str) -> None:

@@ -91,8 +91,8 @@ def test_prune_reports_deleted_rows(path):
         (["--run-id", "old", "--older-than", "1d"], "say what to remove"),
         (["--everything"], "--everything needs --tenant"),
         (["--run-id", "old", "--keep-failed"], "--keep-failed goes with"),
-        (["--older-than", "soon"], "is no age"),
-        (["--older-than", "-1d"], "is no age"),
+        (["--older-than", "soon"], "is not an age"),
+        (["--older-than", "-1d"], "is not an age"),
         (["--run-id", "a\nb"], "not printable"),
     ],
 )

@@ -1,4 +1,4 @@
-"""What the proxy answers besides model APIs: health, metrics, state, administration, the viewer."""
+"""Admin application of the proxy: health, metrics, status, administration and viewer."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def app(proxy_status: ProxyStatus) -> AdminApp:
-    """The application that answers all that is no model API; see `agentguard_server.proxy.admin.app`."""
+    """Create the admin application; see `agentguard_server.proxy.admin.app`."""
     from agentguard_server.proxy.admin.app import AdminApp
 
     return AdminApp(proxy_status)

@@ -1,4 +1,4 @@
-"""The application for all that is no model API. The gateway has checked the key before it is asked."""
+"""Admin application for all paths that are not model APIs. The proxy has already checked the API key."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ _NO_STORE: Final = {"cache-control": "no-store"}
 
 
 class AdminApp:
-    """An ASGI application.
+    """ASGI application with the admin endpoints and the viewer.
 
     Args:
-        state: what there is to tell.
+        proxy_status: status of the proxy.
     """
 
     def __init__(self, proxy_status: ProxyStatus) -> None:
@@ -45,7 +45,7 @@ class AdminApp:
         self._app = self._build_app()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request."""
+        """Serve a request."""
         await self._app(scope, receive, add_security_headers(send))
 
     def _build_app(self) -> Starlette:
@@ -65,17 +65,17 @@ class AdminApp:
     # -- health
 
     async def healthz(self, _: Request) -> Response:
-        """Whether the process lives."""
+        """Report that the process runs."""
         return _json_response({"ok": True})
 
     async def readyz(self, _: Request) -> Response:
-        """Whether requests should be sent here."""
+        """Report whether the worker is ready for requests."""
         why = self.proxy_status.list_unready_reasons()
         return _json_response({"ready": not why, "why": why}, 503 if why else 200)
 
     async def metrics(self, _: Request) -> Response:
-        """All workers' counts, for Prometheus."""
-        # Off the loop: with many series it takes milliseconds.
+        """Return the metrics of all workers for Prometheus."""
+        # Rendered in a thread, since many series take milliseconds.
         tally = self.proxy_status.aggregate_metrics()
         if tally is None:
             return _error_response(404, "not_found", "metrics are off: metrics.enabled")
@@ -84,7 +84,7 @@ class AdminApp:
         )
 
     async def status(self, request: Request) -> Response:
-        """All workers' state; a page for who prefers text/html."""
+        """Return the status of all workers, as JSON or as a page for ``Accept: text/html``."""
         whole = self.proxy_status.aggregate()
         if _accepts_html(request):
             body, policy = render_status_page(whole)
@@ -93,30 +93,30 @@ class AdminApp:
         return _json_response(whole)
 
     async def openapi(self, _: Request) -> Response:
-        """This description."""
+        """Return this OpenAPI description."""
         return _json_response(build_openapi(self.endpoints))
 
     # -- replicas
 
     async def replicas(self, _: Request) -> Response:
-        """The replicas as this worker sees them, and what was asked of them."""
+        """Return this worker's replicas and their desired states."""
         return _json_response(
             {
                 "replicas": self.proxy_status.pool.status()["replicas"],
-                "wishes": dict(self.proxy_status.desired_replicas.read()),
+                "desired": dict(self.proxy_status.desired_replicas.read()),
             }
         )
 
     async def drain(self, request: Request) -> Response:
-        """Send a replica no new requests."""
+        """Start to drain a replica: it gets no new requests."""
         return await self._set_desired_state(request, "drain")
 
     async def undrain(self, request: Request) -> Response:
-        """Send a drained replica requests again."""
+        """Stop draining a replica: it gets new requests again."""
         return await self._set_desired_state(request, None)
 
     async def remove(self, request: Request) -> Response:
-        """Take a replica out until the configuration is read anew; what runs on it is finished."""
+        """Remove a replica until the next reload of the configuration; its requests in flight finish."""
         return await self._set_desired_state(request, "remove")
 
     async def _set_desired_state(self, request: Request, desired: DesiredState | None) -> Response:
@@ -137,12 +137,12 @@ class AdminApp:
         await state.desired_replicas.reconcile(state.pool)
         _LOG.warning("replica %s: %s, as was asked for", name, desired or "undrain")
         found = [one for one in state.pool.status()["replicas"] if one["name"] == name]
-        return _json_response({"replica": found[0] if found else None, "wish": desired}, 202)
+        return _json_response({"replica": found[0] if found else None, "desired": desired}, 202)
 
     # -- sessions
 
     async def sessions(self, request: Request) -> Response:
-        """Guarded runs of the key's tenant, the latest used first."""
+        """Return the guarded runs of the key's tenant, the last used first."""
         most = _parse_limit(request.query_params.get("most"), 100)
         if most is None:
             return _error_response(400, "invalid_query", f"most: a number from 1 to {_MAX_SESSIONS}")
@@ -150,7 +150,7 @@ class AdminApp:
         return _json_response({"sessions": found or [], "guarded": found is not None})
 
     async def session(self, request: Request) -> Response:
-        """One guarded run: its steps by name, what was found, what was done."""
+        """Return one guarded run with its steps, findings and recoveries."""
         found = self.proxy_status.find_session(request.path_params["id"], _get_tenant(request))
         if found is None:
             return _error_response(
@@ -159,20 +159,20 @@ class AdminApp:
         return _json_response(found)
 
     async def guardrail(self, request: Request) -> Response:
-        """LiteLLM's generic guardrail: judges a request or an answer."""
+        """Judge a request or a response for LiteLLM's generic guardrail API."""
         if self.proxy_status.app_state.interceptor is None:
             return _error_response(404, "not_found", "no guard is configured: the section `guard`")
         return await self._guardrail(request)
 
     def close(self) -> None:
-        """Let go of what waits: pages that listen, runs whose answers are awaited. It may wait for a disk."""
+        """Close the guardrail and the viewer with its open event streams. May wait for the disk."""
         self._guardrail.close()
         if self._viewer_mount is not None:
             self._viewer_mount.close()
 
 
 def _build_endpoints(admin: AdminApp) -> tuple[AdminEndpoint, ...]:
-    """All endpoints there are."""
+    """Build the list of all endpoints."""
     replica = "/agentguard/v1/replicas/{name}"
     told = {202: "done here; every worker follows within a second", 404: "no such replica"}
     most = {"most": {"type": "integer", "minimum": 1, "maximum": _MAX_SESSIONS, "default": 100}}
@@ -198,7 +198,7 @@ def _build_endpoints(admin: AdminApp) -> tuple[AdminEndpoint, ...]:
 
 
 def get_caller(request: Request) -> Caller:
-    """Who asks, as the gateway found out."""
+    """Return the client of a request, as the proxy authorized it."""
     found = request.scope.get("agentguard.caller")
     return found if isinstance(found, Caller) else ANONYMOUS
 
@@ -235,7 +235,7 @@ async def _handle_not_found(_: Request, error: Exception) -> Response:
     made = _error_response(
         status, "not_found" if status == 404 else "method_not_allowed", "there is nothing of that kind"
     )
-    made.headers.update(getattr(error, "headers", None) or {})  # which methods there are
+    made.headers.update(getattr(error, "headers", None) or {})  # the ``Allow`` header
     return made
 
 

@@ -1,6 +1,6 @@
-"""What was asked of replicas while the proxy runs, kept where every worker of the machine looks for it.
+"""Desired states of replicas, set at runtime and shared by all workers of the machine.
 
-A wish holds until it is taken back, or until the configuration is reloaded: that counts more.
+A desired state applies until it is unset or until the next reload of the configuration.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ DesiredState = Literal["drain", "remove"]
 _DESIRED_STATES: Final = ("drain", "remove")
 _MAX_REPLICAS: Final = 4096
 _CLOCK_TICK_NS: Final = 100_000_000
-"""Within a tick of the file system's clock two wishes may leave a file of the same time and number."""
+"""Clock tick of the file system; two writes within it may leave the same time and inode number."""
 _UNCERTAIN_STAMP: Final = (0, 0)
 
 
 class DesiredReplicaState:
-    """Wishes by replica.
+    """Desired states by replica.
 
     Args:
-        folder: that of the workers' board; None: there is one worker.
+        folder: folder of the workers' snapshots; None for a single worker.
     """
 
     def __init__(self, folder: Path | None) -> None:
-        self._file = None if folder is None else folder / "wishes.json"
+        self._file = None if folder is None else folder / "desired_state.json"
         self._desired: dict[str, DesiredState] = {}
         self._applied: dict[str, DesiredState] = {}
         self._stamp: tuple[int, int] | None = None
 
     def set(self, replica: str, desired: DesiredState | None) -> None:
-        """Wish something of a replica, or take it back. Raises OSError."""
+        """Set the desired state of a replica, or unset it with None. Raises OSError."""
         if self._file is None:
             _update(self._desired, replica, desired)
             return
@@ -52,7 +52,7 @@ class DesiredReplicaState:
             made.replace(self._file)
 
     def read(self) -> Mapping[str, DesiredState]:
-        """All wishes there are."""
+        """Return the desired states of all replicas that have one."""
         if self._file is not None:
             stamp = _file_stamp(self._file)
             if stamp != self._stamp:
@@ -61,7 +61,7 @@ class DesiredReplicaState:
         return self._desired
 
     async def reconcile(self, pool: Any) -> None:
-        """Do in this worker what was wished and is not done yet; a replica that is gone needs nothing."""
+        """Apply changed desired states to this worker's pool; unknown replicas are skipped."""
         wanted = dict(self.read())
         for replica in [*wanted, *(set(self._applied) - set(wanted))]:
             wish, done = wanted.get(replica), self._applied.get(replica)
@@ -75,7 +75,7 @@ class DesiredReplicaState:
             _update(self._applied, replica, wish)
 
     def clear(self) -> None:
-        """The configuration was read anew: it says what holds."""
+        """Unset all desired states after a reload of the configuration."""
         self._desired, self._applied = {}, {}
         if self._file is not None:
             with contextlib.suppress(OSError):

@@ -1,7 +1,7 @@
-"""Every endpoint of ours as data: what routes are made of, and the OpenAPI description.
+"""Description of the admin endpoints as data, the source of the routes and of the OpenAPI document.
 
-No endpoint takes an address, a command, an import path or a template: the configuration alone says where
-requests go.
+No endpoint takes an address, a command, an import path or a template: only the configuration determines
+where the proxy sends requests.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ _PARAMETERS: Final[dict[str, Any]] = {"name": _NAME, "id": _ID}
 
 @dataclass(frozen=True, slots=True)
 class AdminEndpoint:
-    """One method of one path; what it does is the first line of its handler's docstring.
+    """One method of one path. The first line of the handler's docstring is its summary.
 
     Attributes:
-        method: of HTTP.
-        path: with its parameters in braces.
-        needs: the scope of the key; empty: no key at all.
-        handler: answers it.
-        answers: status to what it means.
-        makes: media type of the answer.
-        query: parameters of the query, by name with their JSON schema.
-        takes: JSON schema of the body; None if it takes none.
+        method: HTTP method.
+        path: path with its parameters in braces.
+        required_scope: scope that the key must have; empty if no key is needed.
+        handler: function that serves the request.
+        responses: description of each response by status.
+        media_type: media type of the response.
+        query: JSON schema of each query parameter by name.
+        body_schema: JSON schema of the body; None without a body.
     """
 
     method: Literal["GET", "POST", "DELETE"]
@@ -50,12 +50,12 @@ class AdminEndpoint:
 
     @property
     def summary(self) -> str:
-        """What it does, in one line."""
+        """Return the summary of the endpoint in one line."""
         return (self.handler.__doc__ or "").partition("\n")[0]
 
 
 def build_openapi(endpoints: tuple[AdminEndpoint, ...]) -> dict[str, Any]:
-    """The OpenAPI 3.1 description of endpoints."""
+    """Build the OpenAPI 3.1 description of endpoints."""
     paths: dict[str, Any] = {}
     for one in endpoints:
         paths.setdefault(one.path, {})[one.method.lower()] = _build_operation(one)
@@ -64,7 +64,9 @@ def build_openapi(endpoints: tuple[AdminEndpoint, ...]) -> dict[str, Any]:
         "info": {"title": "agentguard", "version": __version__, "summary": "Health, state, administration."},
         "paths": paths,
         "components": {
-            "securitySchemes": {"key": {"type": "http", "scheme": "bearer", "description": "A key of ours."}}
+            "securitySchemes": {
+                "key": {"type": "http", "scheme": "bearer", "description": "A key of this proxy."}
+            }
         },
     }
 

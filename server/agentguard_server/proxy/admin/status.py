@@ -1,4 +1,4 @@
-"""What there is to tell of the proxy: of this worker as it stands, and of the others as they told last."""
+"""Status and metrics of the proxy: live for this worker, from snapshots for the other workers."""
 
 from __future__ import annotations
 
@@ -33,30 +33,30 @@ StatusSource = Callable[[], Mapping[str, Any]]
 
 
 class ManagedPool(Protocol):
-    """A pool that can be looked at and changed: `agentguard.backends.pool.Pool`."""
+    """Pool with a status and operations on replicas: `agentguard.backends.pool.Pool`."""
 
     def status(self) -> dict[str, Any]:
-        """Everything a status page wants."""
+        """Return the state of the pool and its replicas."""
         ...
 
     async def drain(self, name: str, *, on: bool = True) -> None:
-        """Give a replica no new requests, or some again. Raises ConfigError."""
+        """Start to drain a replica, or stop with ``on=False``. Raises ConfigError."""
         ...
 
     async def remove(self, name: str) -> None:
-        """Take a replica out. Raises ConfigError."""
+        """Remove a replica. Raises ConfigError."""
         ...
 
 
 class ProxyStatus:
-    """One worker's view of the proxy.
+    """Status of the proxy, as one worker sees it.
 
     Args:
-        gateway: the worker's.
-        pool: its replicas.
-        metrics: its counts; None if nothing is counted.
-        board: what the workers of this machine tell each other.
-        wishes: what was asked of replicas, for all workers.
+        app_state: state of this worker.
+        pool: replicas of this worker.
+        metrics: metrics of this worker; None if metrics are disabled.
+        snapshots: snapshots of all workers of this machine.
+        desired_replicas: desired replica states, shared by all workers.
     """
 
     def __init__(
@@ -79,14 +79,14 @@ class ProxyStatus:
             metrics.add_source(self.collect_metrics)
 
     def list_unready_reasons(self) -> list[str]:
-        """Why no requests should be sent here; empty if they should."""
+        """Return the reasons why this worker is not ready; empty if it is ready."""
         why = ["it is about to end"] if self.app_state.is_draining else []
         if self.pool.status()["usable"] < 1:
             why.append("no replica can be used")
         return why
 
     def local(self) -> dict[str, Any]:
-        """What this worker says of itself; plain data without keys, addresses of databases or contents."""
+        """Return the status of this worker as plain data without keys, database URLs or contents."""
         found: dict[str, Any] = {
             "worker": self.app_state.worker,
             "pid": os.getpid(),
@@ -102,9 +102,9 @@ class ProxyStatus:
         return found
 
     def aggregate(self) -> dict[str, Any]:
-        """All workers' state; what each of the others told last, and how long ago."""
+        """Return the status of all workers, with the age of each snapshot."""
         mine, others = self.local(), self.snapshots.list_live_snapshots()
-        workers = [mine | {"told_s": 0.0}, *(_to_worker_status(sheet) for sheet in others)]
+        workers = [mine | {"age_s": 0.0}, *(_to_worker_status(sheet) for sheet in others)]
         workers.sort(key=lambda one: int(one.get("worker", 0)))
         return {
             "version": __version__,
@@ -116,7 +116,7 @@ class ProxyStatus:
         }
 
     def aggregate_metrics(self) -> MetricSet | None:
-        """The counts of all workers, those that have ended among them; None if nothing is counted."""
+        """Return the metrics of all workers, ended ones included; None if metrics are disabled."""
         if self.metrics is None:
             return None
         whole = self.metrics.collect()
@@ -128,9 +128,7 @@ class ProxyStatus:
         return whole
 
     def snapshot(self) -> tuple[MetricSet, dict[str, Any]]:
-        """What the other workers are told: `SnapshotDirectory.publish` takes it, and may wait for the
-        disk.
-        """
+        """Return metrics and status for `SnapshotDirectory.publish`."""
         told = self.local()
         if (interceptor := self.app_state.interceptor) is not None:
             told[_SESSIONS_KEY] = interceptor.sessions.list_recent(
@@ -139,9 +137,9 @@ class ProxyStatus:
         return (MetricSet() if self.metrics is None else self.metrics.collect()), told
 
     def list_sessions(self, tenant: str, *, limit: int) -> list[dict[str, Any]] | None:
-        """A tenant's guarded runs in all workers, the latest used first; None if nothing is guarded.
+        """Return a tenant's guarded runs in all workers, the last used first; None without a guard.
 
-        Those of other workers are as they told last: the latest hundred of a tenant, in each of them.
+        The snapshot of each other worker has at most the last 100 runs of a tenant.
         """
         interceptor = self.app_state.interceptor
         if interceptor is None:
@@ -152,7 +150,7 @@ class ProxyStatus:
         return sorted(whole, key=lambda one: float(one.get("used_at") or 0), reverse=True)[:limit]
 
     def find_session(self, id: str, tenant: str) -> dict[str, Any] | None:
-        """One guarded run: whole if this worker has it, at a glance if another one has."""
+        """Return a guarded run in full if this worker has it, its summary if another worker has it."""
         interceptor = self.app_state.interceptor
         mine = None if interceptor is None else interceptor.sessions.describe(id, tenant)
         if mine is not None:
@@ -167,7 +165,7 @@ class ProxyStatus:
                     yield one | {"worker": sheet.worker}
 
     def collect_metrics(self) -> Iterable[MetricSample]:
-        """The gauges, and the counts that others keep."""
+        """Yield the gauges of this worker, and counters of the pool and the guard."""
         gateway, status = self.app_state, self.pool.status()
         yield "requests_in_flight", (), gateway.in_flight_count
         yield "draining", (), float(gateway.is_draining)
@@ -189,7 +187,7 @@ def _to_worker_status(snapshot: WorkerSnapshot) -> dict[str, Any]:
     told = {
         "worker": snapshot.worker,
         "pid": snapshot.pid,
-        "told_s": round(time.time() - snapshot.published_at, 1),
+        "age_s": round(time.time() - snapshot.published_at, 1),
     }
-    # Runs are their tenant's, the state is everybody's who may read it.
+    # Runs are visible to their tenant only; any key with the scope ``read`` may see the status.
     return {name: value for name, value in snapshot.status.items() if name != _SESSIONS_KEY} | told

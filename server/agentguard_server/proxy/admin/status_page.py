@@ -1,4 +1,4 @@
-"""The state as a small page: no script, no contents, every text escaped."""
+"""Status page in HTML: no script, no texts of runs, all values escaped."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _COLUMNS: Final = (
 
 
 def render_status_page(status: Mapping[str, Any]) -> tuple[str, str]:
-    """The page of a state, and the content security policy it is sent with."""
+    """Return the page for a status, and its content security policy."""
     ready = '<span class="good">ready</span>' if status["ready"] else '<span class="bad">not ready</span>'
     why = "".join(f" {escape(str(one))}." for one in status["why"])
     workers = "".join(_render_worker(one) for one in status["workers"])
@@ -53,12 +53,12 @@ def render_status_page(status: Mapping[str, Any]) -> tuple[str, str]:
 def _render_worker(worker: Mapping[str, Any]) -> str:
     pool = worker.get("pool") or {}
     title = f"Worker {worker.get('worker')}, process {worker.get('pid')}"
-    told = float(worker.get("told_s") or 0)
-    late = f", as of {told:.0f} s ago" if told else ""
+    age_s = float(worker.get("age_s") or 0)
+    late = f", as of {age_s:.0f} s ago" if age_s else ""
     rest = {
         name: value
         for name, value in worker.items()
-        if name not in ("pool", "worker", "pid", "told_s") and not isinstance(value, list)
+        if name not in ("pool", "worker", "pid", "age_s") and not isinstance(value, list)
     }
     rest |= {f"pool {name}": value for name, value in pool.items() if name != "replicas"}
     return (

@@ -1,8 +1,8 @@
-"""The viewer under ``/ui``: who may see it, and whose runs they see.
+"""Viewer under ``/ui``: authentication of browsers, and one viewer per tenant.
 
-A browser cannot send a key with each request. It shows it once, as ``/ui/?token=KEY``, and gets a cookie that
-says which key that was and until when it holds, sealed with a secret that ends with the proxy. A key that is
-taken out of the configuration takes its cookies along.
+A browser cannot send an API key with each request. It sends the key once, as ``/ui/?token=KEY``, and gets a
+cookie with the name of the key and an expiry time. The cookie is signed with a secret that ends with the
+proxy. If a key is removed from the configuration, its cookies become invalid.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ _SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
 class ViewerMount:
-    """An ASGI application before the viewer, one viewer a tenant.
+    """ASGI application that authenticates requests and passes them to the viewer of their tenant.
 
     Args:
         get_keyring: returns the current keys; None if the proxy has no keys.
-        options: what it shows.
+        options: section ``ui`` of the configuration.
         host: address on which the proxy listens.
-        url: of the store; that of the environment, or the usual one, if absent.
-        secret: that seals cookies; the same for all workers.
+        store_url: URL of the store; by default that of the environment, or the default store.
+        secret: secret that signs cookies; the same for all workers.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class ViewerMount:
         self._viewers: dict[str, Starlette] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request."""
+        """Authenticate a request and serve it."""
         caller, shown = self._authenticate(scope)
         if caller is None:
             text = "This needs a key with the scope read: open /ui/?token=KEY once, or send it as Bearer.\n"
@@ -74,14 +74,14 @@ class ViewerMount:
             await viewer(self._to_viewer_scope(scope), receive, send)
 
     def close(self) -> None:
-        """Let pages go that listen for changes, and the store."""
+        """Close the viewers' event streams and the store."""
         for viewer in self._viewers.values():
             viewer.state.hub.close()
         if self._store is not None:
             self._store.close(1.0)
 
     def _authenticate(self, scope: Scope) -> tuple[Caller | None, bool]:
-        """Who asks, and whether a key was shown in the address."""
+        """Return the client, or None, and whether the key was in the URL."""
         keys = self._get_keyring()
         if keys is None:
             return ANONYMOUS, False
@@ -94,7 +94,7 @@ class ViewerMount:
         return self._caller_from_cookie(ours.get(b"cookie", b"").decode("latin-1")), False
 
     def _caller_from_cookie(self, cookie_header: str) -> Caller | None:
-        """Whose cookie it is; None if it is nobody's, or too old."""
+        """Return the client of a cookie; None if the cookie is missing, not valid or expired."""
         try:
             found = SimpleCookie(cookie_header).get(COOKIE_NAME)
         except CookieError:
@@ -115,11 +115,11 @@ class ViewerMount:
         return f"{text}.{seal}"
 
     def _sign_in(self, scope: Scope, caller: Caller) -> Response:
-        """Keep the key's name in a cookie, and take the key out of the address."""
+        """Set a cookie with the key's name and redirect to the URL without the key."""
         keys = self._get_keyring()
         held = None if keys is None else keys.find_by_name(caller.name)
         rest = [(k, v) for k, v in parse_qsl(_query_string(scope), keep_blank_values=True) if k != "token"]
-        # Only what stands below the prefix: two slashes at the beginning would name another host.
+        # Only the path below the prefix: a location that begins with two slashes names another host.
         path = PREFIX + "/" + scope["path"].removeprefix(PREFIX).lstrip("/")
         answer = RedirectResponse(path + (f"?{urlencode(rest)}" if rest else ""), 303)
         if held is not None:
@@ -132,7 +132,7 @@ class ViewerMount:
         return answer
 
     def _create_viewer(self, tenant: str) -> Starlette:
-        """Made when it is first looked at: without it a worker needs no SQLAlchemy."""
+        """Create a tenant's viewer at its first request; without a viewer a worker needs no SQLAlchemy."""
         from agentguard.store.store import Store
         from agentguard_server.viewer.app import build_app
         from agentguard_server.viewer.settings import ViewerSettings
@@ -150,7 +150,7 @@ class ViewerMount:
         return made
 
     def _to_viewer_scope(self, scope: Scope) -> Scope:
-        """The request as the viewer takes it: with its own token, and no key of ours."""
+        """Return the scope for the viewer: with the viewer's token, without the client's credentials."""
         kept = [
             pair for pair in scope["headers"] if pair[0] not in (b"authorization", b"x-api-key", b"cookie")
         ]
@@ -158,7 +158,7 @@ class ViewerMount:
 
 
 def build_viewer_mount(proxy_status: ProxyStatus) -> ViewerMount | None:
-    """The viewer of a proxy that has a store; None where there is none, or it is not wanted."""
+    """Create the viewer; return None if no store is configured or the viewer is disabled."""
     settings = proxy_status.app_state.settings
     options = settings.ui
     url = options.store
@@ -176,7 +176,7 @@ def build_viewer_mount(proxy_status: ProxyStatus) -> ViewerMount | None:
 
 
 def _is_allowed(caller: Caller, method: str) -> bool:
-    """To look needs ``read``; to judge, which changes what is kept, ``admin``."""
+    """Return whether a client may send a request: safe methods need ``read``, others ``admin``."""
     return "admin" in caller.scopes or ("read" in caller.scopes and method in _SAFE_METHODS)
 
 

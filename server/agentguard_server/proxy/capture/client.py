@@ -1,7 +1,9 @@
-"""A worker's end of the socket to the keeper: what is put here never waits, and what has no room is lost.
+"""Client of the collector: sends captured messages from a worker over a local socket.
 
-Messages are gathered for a few milliseconds and sent together. Where the keeper is away they wait up to a
-limit in bytes; beyond it they are counted as lost, and so is what a keeper that died had not taken in.
+* `CollectorClient.enqueue` never waits.
+* The client collects messages for 20 ms and sends them as one frame.
+* Without a connection, messages wait in a queue; messages beyond its limit in bytes are dropped.
+* Messages that a collector had not handled before it died are dropped. Dropped messages are counted.
 """
 
 from __future__ import annotations
@@ -33,22 +35,22 @@ _INITIAL_BACKOFF_S: Final = 0.05
 _MAX_BACKOFF_S: Final = 2.0
 _CLOSE_TIMEOUT_S: Final = 2.0
 _MESSAGE_OVERHEAD_BYTES: Final = 128
-"""Bytes that a message weighs beside its contents."""
+"""Size of a message in the queue beyond its contents."""
 
 
 class CollectorClient:
-    """Lives in one event loop; messages may be put from other threads.
+    """Connection of a worker to the collector. Used in one event loop; `enqueue` accepts other threads.
 
     Args:
-        path: of the keeper's socket.
-        queue_bytes: that may wait.
+        path: path of the collector's socket.
+        max_queue_bytes: upper bound on the size of queued messages.
 
     Attributes:
-        put_in: messages that were handed over, with those that were given up.
-        lost: messages that were given up.
-        lost_rows: rows that keepers which died had taken in and not written.
-        broken: times that a keeper was lost.
-        report: what the keeper said last.
+        accepted: number of messages passed to `enqueue`, including dropped ones.
+        dropped: number of dropped messages.
+        dropped_rows: number of rows that a collector had not written when it died.
+        disconnects: number of lost connections.
+        collector_status: latest status of the collector.
     """
 
     def __init__(self, path: str, *, max_queue_bytes: int) -> None:
@@ -67,7 +69,7 @@ class CollectorClient:
 
     @property
     def pending(self) -> int:
-        """Messages that wait here, or that the keeper has not taken in."""
+        """Return the number of messages that the collector has not handled, queued ones included."""
         return (
             len(self._queue)
             + self._send_buffer_messages
@@ -76,10 +78,10 @@ class CollectorClient:
         )
 
     def enqueue(self, message: CollectorMessage, size: int) -> bool:
-        """Take a message of ``weight`` bytes, from any thread; False if it has no room and is lost."""
+        """Queue a message of ``size`` bytes, from any thread; return False if the message is dropped."""
         try:
             self._loop = asyncio.get_running_loop()
-        except RuntimeError:  # a thread in which a run ends, since a judge is asked
+        except RuntimeError:  # a thread: a run can end outside the loop
             if self._loop is None or self._loop.is_closed():
                 self.accepted += 1
                 self.dropped += 1
@@ -98,16 +100,16 @@ class CollectorClient:
         return True
 
     def open_run_log(self, tenant: str) -> CollectorRunLog:
-        """Takes the events of one run."""
+        """Return a sink for the events of one run."""
         return CollectorRunLog(self, tenant)
 
     def record_recovery(self, tenant: str, recovery: Recovery) -> None:
-        """Takes a recovery."""
+        """Queue a recovery."""
         data = dumps(encode_recovery(recovery))
         self.enqueue(RecoveryEvent(tenant, data), len(data))
 
     async def aclose(self) -> None:
-        """Let the keeper take in what waits, for some seconds; the rest is lost and counted."""
+        """Wait up to 2 s until the collector has handled all messages, then close the connection."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_CLOSE_TIMEOUT_S):
                 while self.pending:
@@ -115,7 +117,7 @@ class CollectorClient:
         self.close()
 
     def close(self) -> None:
-        """Give up what waits; it is lost and counted."""
+        """Close the connection; queued messages are dropped and counted."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -129,7 +131,7 @@ class CollectorClient:
         if self._socket is None and not self._connect():
             self._schedule_reconnect()
             return
-        assert self._socket is not None  # for mypy: it was connected
+        assert self._socket is not None  # for mypy: `_connect` sets it
         try:
             while self._send_buffer or self._queue:
                 if not self._send_buffer:
@@ -146,7 +148,7 @@ class CollectorClient:
             self._on_disconnect()
 
     def _fill_send_buffer(self) -> None:
-        """Take the next messages out of the queue, as one frame."""
+        """Move the next messages from the queue into one frame."""
         taken: list[CollectorMessage] = []
         size = 0
         while self._queue and (not taken or size + self._queue[0][1] <= _BATCH_BYTES):
@@ -166,7 +168,7 @@ class CollectorClient:
         made.setblocking(False)
         try:
             made.connect(self._path)
-        except OSError:  # a full backlog, too
+        except OSError:  # also raised if the listen backlog is full
             made.close()
             return False
         self._socket, self._sent_messages, self.collector_status = made, 0, CollectorStatus()
@@ -176,7 +178,7 @@ class CollectorClient:
         return True
 
     def _on_readable(self) -> None:
-        assert self._socket is not None  # for mypy: it is read from
+        assert self._socket is not None  # for mypy: the reader exists only with a socket
         try:
             data = self._socket.recv(65_536)
         except BlockingIOError:
@@ -194,7 +196,7 @@ class CollectorClient:
             del self._receive_buffer[:end]
 
     def _on_disconnect(self) -> None:
-        """The keeper is gone: what it did not take in, or write, is lost."""
+        """Count the messages and rows that the lost collector had not handled or written; reconnect."""
         self.dropped_rows += self.collector_status.pending
         self.disconnects += 1
         self._close_socket()
@@ -224,9 +226,9 @@ class CollectorClient:
 
 
 class CollectorRunLog:
-    """Takes the events of one run; an `agentguard.trajectory.event_log.recorder.EventSink`.
+    """Sink for the events of one run; an `agentguard.trajectory.event_log.recorder.EventSink`.
 
-    A keeper that was started anew knows nothing of the run: it is told again how the run began.
+    A restarted collector does not know the run, so the sink sends the header of the run again.
     """
 
     __slots__ = ("_client", "_header", "_known_disconnects", "_run_id", "_tenant")
@@ -236,7 +238,7 @@ class CollectorRunLog:
         self._run_id, self._header, self._known_disconnects = "", b"", 0
 
     def append(self, event: Mapping[str, Any]) -> None:
-        """Take an event. Never waits; raises FormatError where it holds what is no JSON data."""
+        """Queue an event. Never waits. Raises FormatError if the event is not JSON data."""
         data = dumps(event)
         fresh = event["event"] == "header"
         if fresh:
@@ -247,7 +249,7 @@ class CollectorRunLog:
         self._enqueue(data, is_new=fresh)
 
     def close(self) -> None:
-        """Nothing is held here."""
+        """Do nothing: the sink has no resources."""
 
     def _enqueue(self, data: bytes, *, is_new: bool) -> None:
         self._client.enqueue(RunEvent(self._tenant, self._run_id, is_new, data), len(data))

@@ -1,8 +1,7 @@
-"""The keeper: one process beside the workers, that looks at what has passed and writes it to the store.
+"""Collector: process that receives captured requests from the workers and writes runs to the store.
 
-It is started by a worker (`agentguard_server.proxy.capture.collector_supervisor`), is told on its standard
-input what to
-do, and ends when that is closed. What is slow here slows no request: workers never wait for it.
+Worker 0 starts it (`agentguard_server.proxy.capture.collector_supervisor`). The collector reads its
+configuration from standard input and ends when standard input is closed. Workers never wait for it.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ from agentguard_server.proxy.capture.protocol import (
 )
 from agentguard_server.proxy.capture.run_writer import RunWriter
 
-logger = logging.getLogger("agentguard.keeper")
+logger = logging.getLogger("agentguard.collector")
 
 _SWEEPS_PER_TIMEOUT: Final = 4
 _STATUS_INTERVAL_S: Final = 0.25
@@ -44,11 +43,11 @@ _MAX_LOGGED_FAILURES: Final = 100
 
 
 class CaptureCollector:
-    """What the process does.
+    """Server of the collector process.
 
     Args:
-        config: what it was told.
-        store: where runs are kept.
+        config: configuration of the collector.
+        store: store for the runs.
     """
 
     def __init__(self, config: CollectorConfig, store: Store) -> None:
@@ -62,7 +61,7 @@ class CaptureCollector:
         self._handled_counts: dict[asyncio.StreamWriter, int] = {}
 
     async def run(self, stop_event: asyncio.Event) -> None:
-        """Serve until it is to end."""
+        """Serve connections until the event is set."""
         Path(self._config.socket_path).unlink(missing_ok=True)
         server = await asyncio.start_unix_server(
             self._serve_connection, self._config.socket_path, backlog=256
@@ -72,7 +71,7 @@ class CaptureCollector:
         try:
             await stop_event.wait()
             server.close()
-            if self._connection_tasks:  # workers have closed their ends by now; what they sent is still there
+            if self._connection_tasks:  # the workers have disconnected, but sent data may be unread
                 await asyncio.wait(self._connection_tasks, timeout=_DRAIN_TIMEOUT_S)
         finally:
             for task in (*beside, *self._connection_tasks):
@@ -82,7 +81,7 @@ class CaptureCollector:
             self.run_writer.close()
 
     def handle_message(self, message: CollectorMessage) -> None:
-        """Take in one message; never raises."""
+        """Process one message. Never raises."""
         try:
             match message:
                 case CapturedExchange():
@@ -91,13 +90,13 @@ class CaptureCollector:
                     self.run_writer.record_event(message)
                 case _:
                     self.run_writer.record_recovery(message)
-        except Exception as error:  # whatever passed, the next message is no worse for it
+        except Exception as error:  # one message must not prevent the next
             self._failed_messages += 1
             if self._failed_messages <= _MAX_LOGGED_FAILURES:
                 logger.warning("what passed could not be kept: %s", type(error).__name__)
 
     def build_status(self, handled: int) -> CollectorStatus:
-        """What a worker is told."""
+        """Return the status for a worker."""
         health = self._store.get_health()
         return CollectorStatus(
             handled=handled,
@@ -113,23 +112,23 @@ class CaptureCollector:
 
     async def _serve_connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
-        assert task is not None  # for mypy: it is run as one
+        assert task is not None  # for mypy: asyncio calls this in a task
         self._connection_tasks.add(task)
         self._handled_counts[writer] = 0
         try:
             while True:
                 length = parse_frame_length(await reader.readexactly(HEADER_BYTES))
                 messages = decode_messages(await reader.readexactly(length))
-                with self.run_writer.unit_of_work():  # one unit: the store's thread is woken once a frame
+                with self.run_writer.unit_of_work():  # wakes the store's thread once per frame
                     for message in messages:
                         self.handle_message(message)
                 self._handled_counts[writer] += len(messages)
                 writer.write(encode_frame(self.build_status(self._handled_counts[writer])))
                 await writer.drain()
         except (asyncio.IncompleteReadError, OSError):
-            pass  # the worker is gone
+            pass  # the worker has disconnected
         except ValueError as error:
-            logger.error("a worker sent what is no frame: %s", type(error).__name__)
+            logger.error("a worker sent an invalid frame: %s", type(error).__name__)
         finally:
             self._connection_tasks.discard(task)
             del self._handled_counts[writer]
@@ -142,7 +141,7 @@ class CaptureCollector:
                 self.correlator.end_idle()
 
     async def _publish_status(self) -> None:
-        """Say now and then what was written since the last message."""
+        """Send the status to all workers whenever it has changed."""
         before = self.build_status(0)
         while True:
             await asyncio.sleep(_STATUS_INTERVAL_S)
@@ -161,16 +160,16 @@ async def _run_collector(config: CollectorConfig, store: Store) -> None:
 
 
 def _watch_parent(stop_event: asyncio.Event) -> None:
-    """Whoever started this process holds the other end; nothing more is ever sent on it."""
+    """Set the event when the parent closes its end of standard input; it sends no more data."""
     if not os.read(sys.stdin.fileno(), 4096):
         asyncio.get_running_loop().remove_reader(sys.stdin.fileno())
         stop_event.set()
 
 
 def main() -> int:
-    """Run the process; returns its exit status."""
+    """Run the process; return its exit status."""
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the worker that started it says when it ends
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the worker that started it ends it
     with contextlib.suppress(OSError):
         os.nice(_NICENESS)
     try:
@@ -180,7 +179,7 @@ def main() -> int:
         config = CollectorConfig.model_validate_json(line)
         store = Store.open(config.capture.store, connect=False)
     except AgentGuardError as error:
-        logger.error("the keeper cannot begin: %s", error)
+        logger.error("the collector cannot start: %s", error)
         return 2
     try:
         asyncio.run(_run_collector(config, store))
@@ -190,7 +189,7 @@ def main() -> int:
 
 
 def _read_config_line() -> bytes:
-    """The configuration: nothing follows it, until the pipe is closed."""
+    """Read the configuration, one line; return nothing if the pipe is closed first."""
     line = bytearray()
     while not line.endswith(b"\n"):
         piece = os.read(sys.stdin.fileno(), 65_536)

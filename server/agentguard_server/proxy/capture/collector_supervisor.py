@@ -1,4 +1,4 @@
-"""The life of the keeper's process: started, tended, ended."""
+"""Supervisor of the collector process: start, restart and shutdown."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ _SHUTDOWN_TIMEOUT_S: Final = 12.0
 
 
 def build_socket_path(parent: int | None = None) -> str:
-    """Where the keeper of the workers of one parent listens; in a folder that is this user's alone.
+    """Return the path of the collector's socket, in a folder that only this user can access.
 
     Args:
-        parent: process id of the parent; this process if there is none.
+        parent: process ID of the workers' parent; by default this process.
 
     Raises:
-        ConfigError: there are no local sockets, or the folder is not this user's.
+        ConfigError: the system has no Unix domain sockets, or other users can access the folder.
     """
     if not hasattr(socket, "AF_UNIX") or not hasattr(os, "getuid"):
         raise ConfigError("capture: this system has no local sockets, for the connection to the collector")
@@ -45,25 +45,25 @@ def build_socket_path(parent: int | None = None) -> str:
     found = folder.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
         raise ConfigError(f"capture: {folder} must be a folder that other users cannot use (chmod 700)")
-    return str(folder / f"keeper-{parent if parent is not None else os.getpid()}.sock")
+    return str(folder / f"collector-{parent if parent is not None else os.getpid()}.sock")
 
 
 class CollectorSupervisor:
-    """Starts the keeper, and starts it anew when it dies.
+    """Supervisor that starts the collector and restarts it when it dies.
 
     Args:
-        path: where it listens.
-        options: what is kept, and where.
-        guard: section ``guard`` with the policy itself.
+        socket_path: path of the collector's socket.
+        options: section ``capture`` of the configuration.
+        guard: section ``guard``, with the policy itself in place of its path.
 
     Attributes:
-        restarts: times that it had to be started anew.
+        restarts: number of restarts.
     """
 
     def __init__(self, socket_path: str, options: CaptureOptions, guard: GuardOptions) -> None:
         self._socket_path = socket_path
         config = CollectorConfig(socket_path=socket_path, capture=options, guard=guard)
-        # What is configured may hold a password: it goes through a pipe, and no list of processes shows it.
+        # The configuration may have a password, so it is passed through a pipe and not as an argument.
         self._process = ChildProcess(
             [sys.executable, "-m", "agentguard_server.proxy.capture.collector"],
             stdin=config.model_dump_json().encode() + b"\n",
@@ -75,20 +75,20 @@ class CollectorSupervisor:
 
     @property
     def pid(self) -> int | None:
-        """Process id of the collector; None if it does not run."""
+        """Return the process ID of the collector; None if it does not run."""
         return self._process.pid
 
     def start(self) -> None:
-        """Start it, and look after it from now on."""
+        """Start the collector and poll its state from now on."""
         self._process.start()
         self._started_at = time.monotonic()
         self._timer = asyncio.get_running_loop().call_later(_POLL_INTERVAL_S, self._poll)
 
     async def aclose(self) -> None:
-        """Let it write what it has, for some seconds; then it is killed."""
+        """Stop the collector; kill it if it does not finish its writes in time."""
         if self._timer is not None:
             self._timer.cancel()
-        self._process.terminate()  # it ends when no process holds its standard input open
+        self._process.terminate()  # the collector ends when its standard input is closed
         if not await self._process.wait_async(_SHUTDOWN_TIMEOUT_S):
             logger.error("the collector did not end in %.0f s and is killed", _SHUTDOWN_TIMEOUT_S)
             self._process.kill()

@@ -1,4 +1,4 @@
-"""Looks at what has passed: requests and their answers, joined to runs."""
+"""Run correlation: assignment of captured requests and responses to runs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from agentguard_server.proxy.capture.run_writer import RunWriter
 from agentguard_server.proxy.guard.eligibility import decode_body
 from agentguard_server.proxy.guard.options import GuardOptions
 
-logger = logging.getLogger("agentguard.keeper")
+logger = logging.getLogger("agentguard.collector")
 
 
 def _reject_resend(_: Any) -> Any:
@@ -32,12 +32,14 @@ _NO_CANDIDATES: Final = CandidateRequest(build_request=_reject_resend, parse_res
 
 
 class RunCorrelator:
-    """Joins requests to runs, and hands these on to be kept; call its methods inside `Kept.together`.
+    """Correlator that assigns requests to runs and passes the runs to the writer.
+
+    Call its methods inside `RunWriter.unit_of_work`.
 
     Args:
-        guard: whose rules tell who is told of a run that has ended.
-        kept: where runs are kept.
-        runs: how requests are joined to runs, and when those have ended.
+        guard: guard whose session configuration applies to the runs.
+        writer: writer of the runs.
+        options: section ``guard``: run correlation and idle timeout.
     """
 
     def __init__(self, guard: Guard, writer: RunWriter, options: GuardOptions) -> None:
@@ -50,7 +52,7 @@ class RunCorrelator:
         self._interceptors: dict[str, PassiveInterceptor] = {}
 
     def process(self, captured: CapturedExchange) -> None:
-        """Take in a request and its answer. Raises whatever is wrong with them."""
+        """Assign a request and its response to a run. Raises an exception if they are not valid."""
         api, body = GUARDED_APIS.get(captured.api), decode_body(captured.request_body)
         if api is None or body is None or not api.adapter.can_guard(body):
             return
@@ -66,12 +68,12 @@ class RunCorrelator:
             if (payload := _parse_payload(exchange, captured.response)) is not None:
                 exchange.record_answer(payload)
         except EOFError:
-            pass  # it broke off, and the client knows
+            pass  # an incomplete stream; the client has noticed it, too
         finally:
             exchange.settle()
 
     def end_idle(self, idle_timeout_s: float | None = None) -> int:
-        """End the runs that nobody goes on with; how many."""
+        """End the runs that are idle longer than the timeout; return their number."""
         after = self._options.idle_timeout_s if idle_timeout_s is None else idle_timeout_s
         return sum(engine.end_idle(after) for engine in self._interceptors.values())
 
@@ -95,7 +97,7 @@ class RunCorrelator:
 
 
 def _parse_payload(exchange: GuardedRequest, response: bytes) -> dict[str, Any] | None:
-    """The answer as an object; None if there is none. Raises EOFError if it broke off."""
+    """Return the response as an object; None without a response. Raises EOFError if it is incomplete."""
     if not response:
         return None
     if response.lstrip()[:1] == b"{":

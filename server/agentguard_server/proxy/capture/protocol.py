@@ -1,7 +1,7 @@
-"""What workers and the keeper tell each other over a local socket: frames of a length and MessagePack.
+"""Protocol between workers and the collector over a local socket: MessagePack in length-prefixed frames.
 
-A frame is four bytes, its length as a big-endian number, and a list of messages; the keeper answers each with
-a report. Both ends are of one installation, so there is no version in it.
+A frame is a length of four bytes, big-endian, and a list of messages. The collector answers each frame with
+its status. Both ends run the same installation, so the protocol has no version.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from agentguard_server.proxy.guard.options import CaptureOptions, GuardOptions
 
 
 class CollectorConfig(BaseModel):
-    """The keeper's configuration.
+    """Configuration of the collector.
 
     Attributes:
-        path: of the socket that it listens on.
-        capture: what is kept, and where.
-        guard: section ``guard`` with the policy itself: detectors, localizer, and how requests form runs.
+        socket_path: path of the socket on which the collector listens.
+        capture: section ``capture`` of the proxy's configuration.
+        guard: section ``guard``, with the policy itself in place of its path.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -33,20 +33,20 @@ class CollectorConfig(BaseModel):
 
 
 MAX_FRAME_BYTES: Final = 1 << 30
-"""Bytes of a frame beyond which it is none."""
+"""Upper bound on the length of a frame."""
 
 _LENGTH_FORMAT: Final = struct.Struct(">I")
 HEADER_BYTES: Final = _LENGTH_FORMAT.size
 
 
 class CapturedExchange(msgspec.Struct, frozen=True, array_like=True, tag="seen"):
-    """A request that was not guarded as it passed, and what the client got.
+    """Request without an inline guard, and its response.
 
     Attributes:
-        tenant, run, api: as `agentguard_server.proxy.hooks.ProxyRequest`.
-        repeat: the client says that it sends it again.
-        body: of the request.
-        answer: whole, as an object or as events; empty if the client got none.
+        tenant, run_id, api: see `agentguard_server.proxy.hooks.ProxyRequest`.
+        is_retry: True if the client marks the request as a retry.
+        request_body: body of the request.
+        response: whole response, as an object or as events; empty if the client received no whole response.
     """
 
     tenant: str
@@ -58,11 +58,11 @@ class CapturedExchange(msgspec.Struct, frozen=True, array_like=True, tag="seen")
 
 
 class RunEvent(msgspec.Struct, frozen=True, array_like=True, tag="event"):
-    """An event of a run that is guarded as it passes.
+    """Event of a run with an inline guard.
 
     Attributes:
-        fresh: whether it begins the run, so that what is stored under its id is replaced.
-        event: as JSON (`agentguard.trajectory.event_log.events`).
+        is_new: True if the event begins the run; it then replaces a stored run of the same ID.
+        event: event as JSON (`agentguard.trajectory.event_log.events`).
     """
 
     tenant: str
@@ -72,7 +72,7 @@ class RunEvent(msgspec.Struct, frozen=True, array_like=True, tag="event"):
 
 
 class RecoveryEvent(msgspec.Struct, frozen=True, array_like=True, tag="recovery"):
-    """A recovery of such a run, as JSON (`agentguard.recover.persistence`)."""
+    """Recovery of a run with an inline guard, as JSON (`agentguard.recover.persistence`)."""
 
     tenant: str
     recovery: bytes
@@ -82,14 +82,15 @@ CollectorMessage = CapturedExchange | RunEvent | RecoveryEvent
 
 
 class CollectorStatus(msgspec.Struct, frozen=True, array_like=True):
-    """What the keeper answers a frame with.
+    """Status of the collector, its reply to a frame.
 
     Attributes:
-        handled: messages of this connection that it has taken in.
-        failed: messages that it could do nothing with, since it was started.
-        written, pending, lost, refused: rows, as `agentguard.store.write.writer.WriterHealth`.
-        runs: runs that have ended, since it was started; ``diagnosed`` of them were diagnosed.
-        error: what went wrong last with the database; empty while it can be written to.
+        handled: number of messages of this connection that the collector has handled.
+        failed: number of messages and runs that it could not process since its start.
+        written, pending, lost, refused: numbers of rows; see `agentguard.store.write.writer.WriterHealth`.
+        runs: number of runs that have ended since its start.
+        diagnosed: number of these runs that were diagnosed.
+        error: last error of the database; empty while writes succeed.
     """
 
     handled: int = 0
@@ -109,13 +110,13 @@ decode_status = msgspec.msgpack.Decoder(CollectorStatus).decode
 
 
 def encode_frame(value: Sequence[CollectorMessage] | CollectorStatus) -> bytes:
-    """A frame of messages, or of a report."""
+    """Encode messages, or a status, as a frame."""
     data = _encode(value)
     return _LENGTH_FORMAT.pack(len(data)) + data
 
 
 def parse_frame_length(header: bytes) -> int:
-    """The length that a frame's head gives. Raises ValueError where there can be no such frame."""
+    """Return the length in a frame's header. Raises ValueError if it exceeds the upper bound."""
     (length,) = _LENGTH_FORMAT.unpack(header)
     if length > MAX_FRAME_BYTES:
         raise ValueError("a frame of that length is none")

@@ -1,6 +1,6 @@
-"""Keeps what passes: a recorder that hands requests on to the keeper, and the keeper's life.
+"""Capture of unguarded requests: sends them to the collector and manages the collector's process.
 
-Whatever becomes of the keeper or of its store, no request waits: what has no room is lost and counted.
+No request waits for the collector or its store. Messages beyond the queue limit are dropped and counted.
 """
 
 from __future__ import annotations
@@ -21,23 +21,22 @@ _RETRY_COUNT_HEADER: Final = b"x-stainless-retry-count"
 
 
 class CaptureRecorder:
-    """As `agentguard_server.proxy.hooks.RequestObserver`; lives in one event loop.
+    """Request observer for one event loop that captures requests; see `hooks.RequestObserver`.
 
     Args:
-        options: what is kept, and where.
-        policy: which detectors look at it, and which localizer.
-        runs: how requests are joined to runs, and when those have ended.
-        worker: number of this process; the first one starts the keeper and tends it.
-        path: of the keeper's socket; one of the workers' parent if absent.
-        parent: process id of the workers' parent, by which they agree on a path.
+        options: section ``capture`` of the configuration.
+        guard: section ``guard``: policy, run correlation and idle timeout.
+        worker: number of this process; worker 0 starts and restarts the collector.
+        socket_path_override: path of the collector's socket; by default it is derived from ``parent``.
+        parent: process ID of the workers' parent, from which all workers derive the same path.
 
     Attributes:
-        link: to the keeper.
-        too_long: requests whose body was too long to be kept.
-        cut: answers that were too long; their requests are kept.
+        client: client of the collector.
+        skipped_requests: number of requests with a body above the limit; they are not captured.
+        truncated_responses: number of responses above the limit; only their requests are captured.
 
     Raises:
-        ConfigError: this system has no local sockets.
+        ConfigError: this system does not support Unix domain sockets.
     """
 
     def __init__(
@@ -57,25 +56,25 @@ class CaptureRecorder:
 
     @property
     def max_captured_bytes(self) -> int:
-        """Bytes of an answer that are to be kept for `record`; one that has as many is too long."""
+        """Return the number of response bytes that `record` needs: one more than the limit."""
         return self.options.max_body_bytes + 1
 
     def start(self) -> None:
-        """Start the keeper, if it is this worker's to do. Raises ConfigError if it cannot be started."""
+        """Start the collector in worker 0. Raises ConfigError if it cannot be started."""
         if self._supervisor is not None:
             self._supervisor.start()
 
     async def aclose(self) -> None:
-        """Hand on what waits, and let the keeper write it."""
+        """Send the queued messages and wait until the collector has written them."""
         await self.client.aclose()
         if self._supervisor is not None:
             await self._supervisor.aclose()
 
     def record(self, completed: CompletedRequest) -> None:
-        """As `Recorder.record`."""
+        """Capture an unguarded request of a supported API; see `RequestObserver.record`."""
         asked = completed.request
         if completed.guard_outcome is not None or asked.api not in GUARDED_APIS:
-            return  # a guarded run tells of itself
+            return  # the inline guard records its own runs
         most, answer = self.options.max_body_bytes, completed.response_body
         if len(asked.body) > most:
             self.skipped_requests += 1
@@ -91,7 +90,7 @@ class CaptureRecorder:
         self.client.enqueue(made, len(asked.body) + len(answer))
 
     def status(self) -> dict[str, Any]:
-        """How it does: what was taken, waits and was lost, here and in the keeper."""
+        """Return counters of accepted, pending and lost messages, and the status of the collector."""
         link = self.client
         report = link.collector_status
         return {
@@ -102,7 +101,7 @@ class CaptureRecorder:
             "too_long": self.skipped_requests,
             "cut": self.truncated_responses,
             "restarts": 0 if self._supervisor is None else self._supervisor.restarts,
-            "keeper": {name: getattr(report, name) for name in report.__struct_fields__},
+            "collector": {name: getattr(report, name) for name in report.__struct_fields__},
         }
 
 

@@ -1,4 +1,4 @@
-"""Runs that have passed, as rows: what is new of a run is made into rows once, and written with others."""
+"""Conversion of captured runs into rows: each step becomes a row once."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ Redact = Callable[[dict[str, Any]], dict[str, Any]]
 
 
 class RunRowBuilder:
-    """Takes what happens in one run; an `agentguard.runtime.passive_session.StepSink`.
+    """Builder of the rows of one run; an `agentguard.runtime.passive_session.StepSink`.
 
     Args:
         meta: the run without its steps.
-        tenant: whose run it is.
-        touched: told whenever something is new: `rows`, and then `written`, are to be called some time.
+        tenant: tenant of the run.
+        on_change: called on each change; the callee must later call `build_rows` and `commit_rows`.
 
     Attributes:
-        id: of the run.
-        tenant: whose it is.
-        worth: whether tools were called in it.
-        ended: whether it has ended.
+        id: ID of the run.
+        tenant: tenant of the run.
+        has_tool_calls: True if the run has tool calls.
+        has_ended: True if the run has ended.
     """
 
     __slots__ = (
@@ -55,23 +55,23 @@ class RunRowBuilder:
         on_change(self)
 
     def add(self, step: Step) -> None:
-        """Take the next step."""
+        """Add the next step."""
         self._new_steps.append(step)
         self.has_tool_calls = self.has_tool_calls or bool(step.tool_calls)
         self._on_change(self)
 
     def end(self) -> None:
-        """The run has ended."""
+        """End the run."""
         self.has_ended = True
         self._on_change(self)
 
     def build_rows(self) -> list[RunRow | StepRow]:
-        """What is new, secrets and all."""
+        """Return the new rows, not yet redacted."""
         steps = [build_step_row(self.id, step, tenant=self.tenant) for step in self._new_steps]
         return [self._run_row, *steps] if self._is_new else list(steps)
 
     def commit_rows(self, rows: Sequence[RunRow | StepRow], *, is_redacted: bool) -> list[Row]:
-        """All that is to be written, given what `rows` returned, without its secrets if it had any."""
+        """Return the rows to write, given the rows of `build_rows` after redaction."""
         fresh, self._is_new = self._is_new, False
         if fresh:
             self._replace_run_row(rows[0])
@@ -86,7 +86,7 @@ class RunRowBuilder:
         return [*made, *steps]
 
     def build_trajectory(self) -> Trajectory:
-        """The run as it is stored; its steps are known only while no tool was called in it."""
+        """Return the run as it is stored; it has its steps only if it has no tool calls."""
         meta = self._meta
         return Trajectory(
             id=meta.id,
@@ -103,7 +103,7 @@ class RunRowBuilder:
             self._run_row, self._meta = row, decode_meta(JsonNode.from_value(row.data))
 
     def _remember_steps(self, rows: Sequence[Row], *, is_redacted: bool) -> None:
-        """Remember the new steps as they are stored; of a run with calls others read the store."""
+        """Remember the stored steps of a run without tool calls; other runs are read from the store."""
         given, self._new_steps = self._new_steps, []
         if self.has_tool_calls:
             self._stored_steps = []
@@ -114,7 +114,7 @@ class RunRowBuilder:
 
 
 def _build_ended_row(row: RunRow, length: int) -> RunRow:
-    """The row of a run that has ended; `dataclasses.replace` takes five times as long."""
+    """Build the row of an ended run; `dataclasses.replace` would take five times as long."""
     return RunRow(
         tenant=row.tenant,
         created_at=row.created_at,
@@ -130,7 +130,7 @@ def _build_ended_row(row: RunRow, length: int) -> RunRow:
 
 
 def redact_row(row: RunRow | StepRow, redact: Redact) -> RunRow | StepRow:
-    """A row without its secrets."""
+    """Return a row with its secrets redacted."""
     data = redact(dict(row.data))
     if data == row.data:
         return row

@@ -1,4 +1,4 @@
-"""Runs in the store: written as they happen, diagnosed when they have ended."""
+"""Writer of captured runs: stores them as they happen and diagnoses them when they have ended."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from agentguard.trajectory.redaction import Redactor
 from agentguard_server.proxy.capture.protocol import RecoveryEvent, RunEvent
 from agentguard_server.proxy.capture.run_rows import RunRowBuilder, redact_row
 
-logger = logging.getLogger("agentguard.keeper")
+logger = logging.getLogger("agentguard.collector")
 
 _MAX_OPEN_RUNS: Final = 4096
 _MAX_PENDING_DIAGNOSES: Final = 1024
@@ -36,17 +36,17 @@ _STORE_FLUSH_TIMEOUT_S: Final = 30.0
 
 
 class RunWriter:
-    """Writes runs, and has them diagnosed.
+    """Writer of runs, with a thread for diagnoses.
 
     Args:
-        store: where.
-        guard: diagnoses, and looks through the runs in which no tool was called; None leaves both.
-        redact: whether secrets are taken out first.
+        store: store for the runs.
+        guard: guard that diagnoses runs with tool calls and runs its detectors on others; None for neither.
+        redact: True to redact secrets before a write.
 
     Attributes:
-        ended: runs that have ended.
-        diagnosed: those of them that were diagnosed: the ones in which tools were called.
-        failed: runs of which something could not be kept.
+        ended_runs: number of runs that have ended.
+        diagnosed_runs: number of runs that were diagnosed.
+        failed_runs: number of runs or events that could not be stored.
     """
 
     def __init__(self, store: Store, guard: Guard | None, *, redact: bool) -> None:
@@ -65,9 +65,9 @@ class RunWriter:
 
     @contextmanager
     def unit_of_work(self) -> Iterator[None]:
-        """What happens to runs inside of it is looked through at once, and becomes durable as one.
+        """Collect the changes of runs in the block, then redact and write them in one transaction.
 
-        Nothing is written outside of it.
+        Changes of runs outside a block are written at the end of the next one.
         """
         try:
             with self.store.unit_of_work():
@@ -80,11 +80,11 @@ class RunWriter:
             self._enqueue_diagnoses()
 
     def create_row_builder(self, tenant: str, meta: Trajectory) -> RunRowBuilder:
-        """Takes what happens in a new run that has passed; what is stored under its id is replaced."""
+        """Return a builder for a new captured run; it replaces a stored run of the same ID."""
         return RunRowBuilder(meta, tenant, self._mark_changed)
 
     def record_event(self, message: RunEvent) -> None:
-        """An event of a run that a worker guards. Raises FormatError if it is none."""
+        """Record an event of a run with an inline guard. Raises FormatError if it is not valid."""
         key = (message.tenant, message.run_id)
         log = self._event_sinks.get(key)
         if message.is_new or log is None:
@@ -97,16 +97,16 @@ class RunWriter:
             self._event_sinks.pop(key, None)
 
     def record_recovery(self, message: RecoveryEvent) -> None:
-        """A recovery of a run that a worker guards. Raises FormatError if it is none."""
+        """Record a recovery of a run with an inline guard. Raises FormatError if it is not valid."""
         recovery = decode_recovery(orjson.loads(message.recovery))
         self.store.write(to_recovery_row(recovery, tenant=message.tenant))
 
     def redact(self, event: dict[str, Any]) -> dict[str, Any]:
-        """An event without its secrets."""
+        """Return an event with its secrets redacted."""
         return event if self._redactor is None else self._redactor.redact_data(event)
 
     def finish_run(self, tenant: str, run: str, *, should_diagnose: bool) -> None:
-        """A run has ended; ``worth`` says whether it is diagnosed, once all of it is written."""
+        """Count an ended run and, if required, diagnose it after all its rows are written."""
         self.ended_runs += 1
         if should_diagnose and self._guard is not None:
             self._ended_keys.append((tenant, run))
@@ -115,7 +115,7 @@ class RunWriter:
         self._changed_runs[run] = None
 
     def _write_runs(self) -> None:
-        """Write what is new of runs that have passed."""
+        """Write the changes of captured runs."""
         runs, self._changed_runs = list(self._changed_runs), {}
         made = [(run, run.build_rows()) for run in runs]
         harmless = self._is_free_of_secrets([row.data for _, rows in made for row in rows])
@@ -123,17 +123,17 @@ class RunWriter:
             try:
                 plain = harmless or self._is_free_of_secrets([row.data for row in rows])
                 self._write_run(run, rows, is_clean=plain)
-            except Exception as error:  # whatever passed, the next run is no worse for it
+            except Exception as error:  # one run must not prevent the next
                 self._record_failure(error)
 
     def _write_events(self) -> None:
-        """Write what happened to runs that workers guard."""
+        """Write the events of runs with an inline guard."""
         events, self._pending_events = self._pending_events, []
         harmless = self._is_free_of_secrets([event for _, event in events])
         for log, event in events:
             try:
                 log.append(event if harmless else self.redact(event))
-            except Exception as error:  # as above
+            except Exception as error:  # one event must not prevent the next
                 self._record_failure(error)
 
     def _record_failure(self, error: Exception) -> None:
@@ -158,7 +158,7 @@ class RunWriter:
                 self.store.write(*build_finding_rows(run.id, found.findings, tenant=run.tenant))
 
     def _is_free_of_secrets(self, data: Sequence[Mapping[str, Any]]) -> bool:
-        """Whether it is plain at one look that there is no secret in any of it."""
+        """Return True if a fast scan finds that the data cannot contain a secret."""
         return self._redactor is None or self._redactor.is_harmless({"data": list(data)})
 
     def _enqueue_diagnoses(self) -> None:
@@ -170,7 +170,7 @@ class RunWriter:
                 logger.warning("a run that has ended was not diagnosed: too many wait for it")
 
     def close(self) -> None:
-        """Diagnose what waits, for some seconds."""
+        """Finish the queued diagnoses within a few seconds and stop the thread."""
         try:
             self._diagnosis_queue.put(None, timeout=_SHUTDOWN_TIMEOUT_S)
         except queue.Full:
@@ -187,8 +187,8 @@ class RunWriter:
                 logger.error("a run that has ended was not diagnosed: %s", type(error).__name__)
 
     def _diagnose_run(self, tenant: str, run: str) -> None:
-        assert self._guard is not None  # for mypy: nothing waits without one
-        self.store.flush(_STORE_FLUSH_TIMEOUT_S, immediate=False)  # gathered with what else waits
+        assert self._guard is not None  # for mypy: only a guard queues diagnoses
+        self.store.flush(_STORE_FLUSH_TIMEOUT_S, immediate=False)  # batched with other waiting rows
         found = self.store.get_trajectory(run, tenant=tenant)
         if found is not None:
             self.store.write(*build_diagnosis_rows(self._guard.diagnose(found), tenant=tenant))
@@ -196,12 +196,12 @@ class RunWriter:
 
 
 class RunEventSink:
-    """Takes the events of one run, without their secrets.
+    """Sink for the redacted events of one run.
 
     Args:
-        kept: writes them.
-        tenant: whose run it is.
-        fresh: whether the run begins, so that what is stored under its id is replaced.
+        writer: writer of the rows.
+        tenant: tenant of the run.
+        is_new: True if the run begins; it then replaces a stored run of the same ID.
     """
 
     def __init__(self, writer: RunWriter, tenant: str, *, is_new: bool) -> None:
@@ -210,7 +210,7 @@ class RunEventSink:
         self._run, self._has_tool_calls = "", False
 
     def append(self, event: dict[str, Any]) -> None:
-        """Queue what an event changes. Raises FormatError on an event that is none, or before any header."""
+        """Queue the changes of an event. Raises FormatError if it is not valid or precedes the header."""
         name = event.get("event")
         if name == "header":
             self._run = str(event.get("id"))

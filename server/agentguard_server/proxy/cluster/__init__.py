@@ -1,5 +1,5 @@
-"""What several proxies know together, over one database: conversations, hints, the ledger of effects.
+"""State that several proxies share through a database: conversations, health hints and effects.
 
-The database is never on the way of a request that does not need it, and a proxy without it keeps serving: it
-knows only what it has seen itself then, and counts what it could not tell.
+A request uses the database only if it may continue a run of another proxy. If the database is unavailable,
+the proxy keeps serving with its own state and counts the failed reads and writes.
 """

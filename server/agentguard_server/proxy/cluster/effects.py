@@ -1,8 +1,8 @@
-"""The ledger of effects that several proxies share: what one has seen done, no other lets be done again.
+"""Effect ledger that several proxies share, so that no proxy repeats a side effect that another has seen.
 
-An effect is written once its result was seen, behind the requests: by then it cannot be taken back, and who
-goes on with the run elsewhere reads it before anything is asked of the model there. No request waits for a
-claim: a call whose result nobody has seen yet stands in the history that the next request brings along.
+A thread writes an effect when its result is known; requests do not wait for it. Another proxy that
+continues the run reads the effects before it calls the model. A call without a known result needs no shared
+claim: the next request carries the call in its history.
 """
 
 from __future__ import annotations
@@ -29,20 +29,21 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger(__name__)
 _MAX_QUEUE: Final = 2000
 _MAX_RESULT_CHARS: Final = 400
-"""Characters of what a tool returned: a model that asks for a call again is told the beginning."""
+"""Stored length of a tool result; the guard shows it to a model that repeats the call."""
 _MAX_ARGUMENT_BYTES: Final = 4096
 _RETRY_INTERVAL_S: Final = 1.0
 _MAX_ATTEMPTS: Final = 60
 
 
 class EffectReplicator:
-    """Writes effects of runs in a thread, and reads those of others.
+    """Background writer of effects, and reader of the effects of other proxies.
 
     Args:
-        store: where; opened without waiting for the database.
+        store: store of the effects; open it with ``connect=False``.
 
     Attributes:
-        lost: effects that others will not know of: the database was away for long, or too much waited.
+        dropped: number of effects that were not written, since the database was unavailable, rejected the
+            effect, or the queue was full.
     """
 
     def __init__(self, store: Store) -> None:
@@ -51,29 +52,29 @@ class EffectReplicator:
         self._stop_event = threading.Event()
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
-        self._id_generator = random.Random(os.urandom(16))  # noqa: S311  ids tell runs apart, and guard nothing
+        self._id_generator = random.Random(os.urandom(16))  # noqa: S311  IDs distinguish runs and are not secret
         self.dropped = 0
 
     def create_effect_store(self, run: str, *, tenant: str) -> ReplicatedEffectStore:
-        """The effects of a run that begins here."""
+        """Return the effect store of a new run."""
         return ReplicatedEffectStore(self, run, tenant)
 
     def generate_line_id(self) -> str:
-        """A name for the effects of one run, whatever other runs bear its id."""
+        """Return a random branch ID, since other runs may have the same run ID."""
         return f"{SHARED_BRANCH_PREFIX}{self._id_generator.getrandbits(96):024x}"
 
     def load_done_effects(self, location: tuple[str, str], *, tenant: str) -> tuple[Effect, ...]:
-        """The effects of a run that are done. Waits for the database; raises StoreError."""
+        """Return the completed effects of a run. Waits for the database; raises StoreError."""
         run, line = location
         found = SqlEffectStore(self._store, run, tenant=tenant, branch=line).effects()
         return tuple(effect for effect in found if effect.state is EffectState.DONE)
 
     def open_sql_store(self, location: tuple[str, str], *, tenant: str) -> SqlEffectStore:
-        """The book in the store."""
+        """Return the effect store in the database."""
         return SqlEffectStore(self._store, location[0], tenant=tenant, branch=location[1])
 
     def enqueue(self, effect_store: ReplicatedEffectStore, effect: Effect) -> None:
-        """Have an effect written. Never waits and never raises."""
+        """Queue an effect for the writer thread. Never waits or raises."""
         if self._thread is None:
             self._start_thread()
         try:
@@ -83,17 +84,17 @@ class EffectReplicator:
 
     @property
     def pending(self) -> int:
-        """Effects that are not written yet."""
+        """Return the number of effects that are not written yet."""
         return self._queue.unfinished_tasks
 
     def flush(self, timeout_s: float) -> bool:
-        """Wait until all that was told is written; whether it was in time."""
+        """Wait until all queued effects are written; return False on a timeout."""
         done = self._queue.all_tasks_done
         with done:
             return done.wait_for(lambda: not self._queue.unfinished_tasks, timeout_s)
 
     def close(self, timeout_s: float = 1.0) -> None:
-        """Write what waits, for a moment at most."""
+        """Write queued effects until the timeout, then stop the thread."""
         if self._thread is not None:
             try:
                 self._queue.put_nowait(None)
@@ -116,7 +117,7 @@ class EffectReplicator:
             self._queue.task_done()
 
     def _write(self, effect_store: ReplicatedEffectStore, effect: Effect) -> None:
-        """Write an effect; while the database is away, try again, since the ones after it could not be."""
+        """Write an effect; retry while the database is unavailable, since later writes would fail too."""
         for _ in range(_MAX_ATTEMPTS):
             try:
                 return effect_store.write_through(effect)
@@ -131,12 +132,12 @@ class EffectReplicator:
 
 
 class ReplicatedEffectStore(InMemoryEffectStore):
-    """The effects of one run: claimed in memory, and kept for others once they are done.
+    """Effects of one run: claimed in memory, and written to the shared store when they are done.
 
     Args:
-        shared: writes them.
-        run: id of the run, whose deletion takes them along.
-        tenant: whose run it is.
+        replicator: writer of the effects.
+        run: ID of the run; its deletion deletes the effects.
+        tenant: tenant of the run.
     """
 
     def __init__(self, replicator: EffectReplicator, run: str, tenant: str) -> None:
@@ -146,26 +147,26 @@ class ReplicatedEffectStore(InMemoryEffectStore):
         self._sql_store: SqlEffectStore | None = None
 
     def restore(self, location: tuple[str, str], effects: Iterable[Effect]) -> None:
-        """As `InMemoryEffectStore.take_up`."""
+        """Load the effects of a run from another process; see `InMemoryEffectStore.restore`."""
         known = tuple(effects)
         super().restore(location, known)
         self._published.update(effect.id for effect in known)
 
     def settle(self, effect: Effect) -> None:
-        """As `EffectStore.settle`."""
+        """Record the state and result of an effect; see `EffectStore.settle`."""
         super().settle(effect)
         done = effect.state is EffectState.DONE
         if not done and effect.id not in self._published:
-            return  # a call that nobody made, and nobody was told of
+            return  # other proxies do not know this call, and it did not complete
         if self.location is None:
             self.location = (self._run, self._replicator.generate_line_id())
         self._published.add(effect.id)
         self._replicator.enqueue(self, _truncate(effect))
 
     def write_through(self, effect: Effect) -> None:
-        """Write an effect through; in the thread that writes. Raises StoreError."""
+        """Write an effect to the database. Runs in the writer thread; raises StoreError."""
         if self._sql_store is None:
-            assert self.location is not None  # for mypy: it was settled before
+            assert self.location is not None  # for mypy: `settle` sets it
             self._sql_store = self._replicator.open_sql_store(self.location, tenant=self._tenant)
         if effect.state is EffectState.DONE:
             self._sql_store.claim(replace(effect, state=EffectState.ATTEMPTED, result=""))
@@ -173,7 +174,7 @@ class ReplicatedEffectStore(InMemoryEffectStore):
 
 
 def _truncate(effect: Effect) -> Effect:
-    """As much of an effect as a model is told that asks for it again."""
+    """Return an effect with a truncated result, and without its arguments if they are too long."""
     arguments = dict(effect.arguments)
     if len(orjson.dumps(arguments, default=str, option=orjson.OPT_NON_STR_KEYS)) > _MAX_ARGUMENT_BYTES:
         arguments = {}

@@ -1,4 +1,4 @@
-"""Hints about replicas, carried by a table: what one proxy finds, the others hear within a second."""
+"""Health hints in a shared table: other proxies read the hints of one proxy within a second."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger(__name__)
 _MAX_CLOCK_SKEW_S: Final = 120.0
-"""How far the clocks of two machines may be apart."""
+"""Tolerated difference between the clocks of two machines."""
 _PURGE_INTERVAL_S: Final = 300.0
 _HINT_TTL_S: Final = 3600.0
 _WARNING_INTERVAL_S: Final = 60.0
@@ -35,16 +35,16 @@ HintCallback = Callable[[Hint], None]
 
 
 class SharedHealthHints:
-    """`agentguard.backends.health.hints.HintChannel` over a store; a thread looks for what others say.
+    """`agentguard.backends.health.hints.HintChannel` over a store that a thread polls.
 
     Args:
-        store: where; opened without waiting for the database.
-        every_s: seconds between two looks.
-        keep_s: seconds after which conversations that nobody goes on with are removed from it.
-        machine: name of this process among the others; made up if absent.
+        store: database; open it with ``connect=False``.
+        poll_interval_s: seconds between two polls.
+        conversation_ttl_s: seconds after its last request after which the thread deletes a conversation.
+        machine: unique name of this process; by default host name and a random suffix.
 
     Attributes:
-        failed: looks that could not be taken, as the database was away.
+        failed_polls: number of polls that failed because the database was unavailable.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class SharedHealthHints:
             conversation_ttl_s,
         )
         self.machine = machine or f"{socket.gethostname()[:60]}-{secrets.token_hex(6)}"
-        # Counted from the time, so that a process of the same name goes on above what it said before.
+        # The sequence starts at the time, so that a restarted process of the same name continues above it.
         self._sequence = itertools.count(time.time_ns() // 1_000_000)
         self._last_numbers: dict[tuple[str, str], int] = {}
         self._callbacks: list[HintCallback] = []
@@ -74,7 +74,7 @@ class SharedHealthHints:
         self.failed_polls = 0
 
     def publish(self, hint: Hint) -> None:
-        """Tell the others. Never waits and never raises; what cannot be told is lost, and counted there."""
+        """Publish a hint. Never waits or raises; the store counts lost rows."""
         self._store.write(
             HealthHintRow(
                 machine=self.machine,
@@ -86,18 +86,18 @@ class SharedHealthHints:
         )
 
     def subscribe(self, receive: HintCallback) -> None:
-        """Call back with each hint of another, once it has been started."""
+        """Register a callback for the hints of other proxies; `start` begins the calls."""
         self._callbacks.append(receive)
 
     def start(self) -> None:
-        """Look from now on, in a thread; who hears of it is called in the loop that runs now."""
+        """Start the polling thread; it calls the subscribers in the running event loop."""
         if self._thread is None:
             self._loop = asyncio.get_running_loop()
             self._thread = threading.Thread(target=self._run, name="agentguard-hints", daemon=True)
             self._thread.start()
 
     def close(self, timeout_s: float = 1.0) -> None:
-        """Look no more."""
+        """Stop the polling thread."""
         self._stop_event.set()
         if self._thread is not None:
             self._thread.join(timeout_s)
@@ -115,7 +115,7 @@ class SharedHealthHints:
                     _LOG.warning("what other proxies say of replicas cannot be read now: %s", error)
 
     def _poll(self) -> list[Hint]:
-        """What others said since the last look. Raises StoreUnavailable."""
+        """Return the hints of other proxies since the last poll. Raises StoreUnavailable."""
         recent = HINTS.c.updated_at > time.time() - _MAX_CLOCK_SKEW_S
         query = select(HINTS).where(HINTS.c.tenant == "", recent, HINTS.c.machine != self.machine)
         with self._store.begin_read() as connection:
@@ -126,14 +126,14 @@ class SharedHealthHints:
         new = [row for row in rows if row.number > self._last_numbers.get((row.machine, row.backend), -1)]
         self._last_numbers = {(row.machine, row.backend): row.number for row in rows}
         first, self._has_polled = not self._has_polled, True
-        # What was said before this process began may be over: it is taken for what is left of it.
+        # A hint from before the start of this process applies only for the rest of its duration.
         hints = [_to_hint(row, now=time.time() if first else None) for row in new]
         return [hint for hint in hints if hint is not None]
 
     def _dispatch(self, hint: Hint) -> None:
         for receive in self._callbacks:
             try:
-                assert self._loop is not None  # for mypy: there is a thread, so it was started
+                assert self._loop is not None  # for mypy: `start` sets it
                 self._loop.call_soon_threadsafe(receive, hint)
             except RuntimeError:  # the loop is closed
                 self._stop_event.set()
@@ -147,7 +147,7 @@ class SharedHealthHints:
 
 
 def _to_hint(row: HealthHintRow, *, now: float | None) -> Hint | None:
-    """A row as a hint; None if it is over, or says what no hint of ours says."""
+    """Convert a row into a hint; return None if it has expired or its problem is unknown."""
     if row.trouble and row.trouble not in _TROUBLES:
         return None
     seconds = row.seconds if now is None else row.updated_at + row.seconds - now

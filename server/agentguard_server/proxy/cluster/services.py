@@ -1,4 +1,4 @@
-"""All that is shared, made from its options."""
+"""Cluster services of a proxy: health hints, conversations and effects in one database."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ _CLOSE_TIMEOUT_S: Final = 2.0
 
 
 class ClusterServices:
-    """What this process shares with others.
+    """State that this process shares with other proxies.
 
     Args:
-        options: what is shared.
-        url: of the store where the options name none; that of the capture.
+        options: section ``cluster`` of the configuration.
+        fallback_url: URL of the store if the options name none: that of ``capture``.
 
     Attributes:
-        store: the database. It is opened without waiting for it: while it is away rows wait, and are lost
-            once there are too many of them.
-        hints: for the pool; None if they are not shared.
-        sessions: for who guards; None if they are not shared.
-        effects: what was done in these runs; None if they are not shared.
+        store: the database. The proxy starts without waiting for it. While the database is unavailable,
+            rows wait in a queue; rows beyond its limit are dropped.
+        health_hints: health hints for the pool; None if they are not shared.
+        conversations: conversations for the inline guard; None if they are not shared.
+        effect_replicator: effects of guarded runs; None if they are not shared.
 
     Raises:
-        ConfigError: no store is named.
-        MissingExtra: its driver is not installed.
+        ConfigError: no store is configured.
+        MissingExtra: the driver of the database is not installed.
     """
 
     def __init__(self, options: ClusterOptions, *, fallback_url: str | None = None) -> None:
@@ -43,7 +43,7 @@ class ClusterServices:
 
         address = options.store or fallback_url
         if address is None:
-            raise ConfigError("shared.store: name a database, or one in capture.store")
+            raise ConfigError("cluster.store: name a database, or one in capture.store")
         self.store: Store = Store.open(
             address, connect=False, options=StoreOptions(lock_timeout_s=options.lookup_timeout_s)
         )
@@ -66,12 +66,12 @@ class ClusterServices:
         )
 
     def start(self) -> None:
-        """Begin to look for what others say; in the loop that is to hear of it."""
+        """Start to poll for health hints; call it in the event loop of the pool."""
         if self.health_hints is not None:
             self.health_hints.start()
 
     def collect_metrics(self) -> Iterable[MetricSample]:
-        """How often the database was missed."""
+        """Yield the error counters of the shared database."""
         if self.health_hints is not None:
             yield "cluster_store_errors", ("hints",), self.health_hints.failed_polls
         if self.conversations is not None:
@@ -81,7 +81,7 @@ class ClusterServices:
         yield "cluster_store_errors", ("lost",), self.store.get_health().lost
 
     def status(self) -> dict[str, Any]:
-        """How it does, for ``/status``; no address, which may hold a password, is in it."""
+        """Return the state for ``/status``, without the URL of the database, which may have a password."""
         health = self.store.get_health()
         return {
             "database": self.store.address.kind,
@@ -94,7 +94,7 @@ class ClusterServices:
         }
 
     def close(self) -> None:
-        """Write what waits, for a moment at most."""
+        """Stop all services; wait briefly until queued rows are written."""
         if self.health_hints is not None:
             self.health_hints.close()
         if self.conversations is not None:

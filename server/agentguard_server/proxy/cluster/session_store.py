@@ -1,4 +1,4 @@
-"""Conversations that may go on elsewhere: kept under their keys, found by whoever is asked next."""
+"""Shared store of conversations, so that another worker or machine can continue a run."""
 
 from __future__ import annotations
 
@@ -30,15 +30,16 @@ _BATCH_SIZE: Final = 200
 
 
 class SharedConversationStore:
-    """Keeps and finds what a conversation needs to go on.
+    """Store of the state that a conversation needs to continue.
 
     Args:
-        store: where; opened without waiting for the database.
-        wait_s: longest wait of `find`.
-        effects: reads what was done in a run; nothing is known of it if absent.
+        store: database; open it with ``connect=False``.
+        lookup_timeout_s: timeout of `load`.
+        effect_replicator: reader and writer of shared effects; by default effects are not shared.
 
     Attributes:
-        missed: times that nothing could be looked up, as the database was away or slow.
+        missed_lookups: number of lookups without a result because the database was unavailable, slow or
+            overloaded.
     """
 
     def __init__(
@@ -62,17 +63,17 @@ class SharedConversationStore:
     def save(
         self, keys: Iterable[bytes], state: Mapping[str, Any], *, tenant: str, run: str, version: int
     ) -> None:
-        """Keep a conversation's state under each of its keys. Never waits and never raises.
+        """Save a conversation's state under each of its keys. Never waits or raises.
 
         Args:
-            keys: by which its next request can be told.
+            keys: keys by which the next request of the conversation is recognised.
             state: plain data.
-            tenant: whose it is; nobody else finds it.
-            run: id of the run.
-            version: counts the conversation's requests; what is older replaces nothing.
+            tenant: tenant of the conversation; other tenants cannot find it.
+            run: ID of the run.
+            version: number of requests in the conversation; an older version replaces nothing.
         """
         links, items = state.get("chain"), state.get("items")
-        if items is not None and links:  # what was said since the last time, once for all keys
+        if items is not None and links:  # store new items once, not once per key
             state = {name: value for name, value in state.items() if name != "items"}
             said = SessionRow(key=links[-1], tenant=tenant, run_id=run, data={"items": items})
             self._store.write(said)
@@ -82,7 +83,7 @@ class SharedConversationStore:
             )
 
     def create_effect_store(self, run: str, *, tenant: str) -> EffectStore | None:
-        """Where the effects of a run that begins here are kept for others; None if they are not."""
+        """Return a store that shares the effects of a new run; None if effects are not shared."""
         return (
             None
             if self._effect_replicator is None
@@ -90,9 +91,9 @@ class SharedConversationStore:
         )
 
     async def load(self, keys: Sequence[bytes], *, tenant: str) -> Mapping[str, Any] | None:
-        """The latest state under the first of the keys that has one; None if there is none, or no database.
+        """Return the latest state of the first key that has one; None if no key has one.
 
-        Waits no longer than it may, and never raises.
+        The result is also None if the lookup fails or times out. Never raises.
         """
         now = time.monotonic()
         if not keys or self._is_closed or now < self._paused_until:
@@ -118,14 +119,14 @@ class SharedConversationStore:
         return None
 
     def close(self) -> None:
-        """Look nothing up any more; who waits is told that nothing was found."""
+        """Stop all lookups; pending lookups are cancelled."""
         self._is_closed = True
         self._executor.shutdown(wait=False, cancel_futures=True)
 
     def _finish_lookup(self, future: asyncio.Future[Any]) -> None:
         self._pending -= 1
         if not future.cancelled():
-            future.exception()  # who waited was told, or has given up
+            future.exception()  # marks the exception as retrieved, since `load` may have timed out
 
     def _look_up(self, names: list[str], tenant: str) -> Mapping[str, Any] | None:
         query = select(SESSIONS).where(and_(SESSIONS.c.tenant == tenant, SESSIONS.c.key.in_(names)))
@@ -150,7 +151,7 @@ class SharedConversationStore:
         return data
 
     def _load_history(self, links: Sequence[str], tenant: str) -> list[Any] | None:
-        """What was said, from all requests of a conversation; None if a part of it is gone."""
+        """Return the items of all requests of a conversation; None if a part is missing."""
         parts: dict[str, list[Any]] = {}
         with self._store.begin_read() as connection:
             for at in range(0, len(links), _BATCH_SIZE):

@@ -1,4 +1,4 @@
-"""What `agentguard doctor` looks at in a proxy's configuration: all that it names, before it is served."""
+"""Checks of `agentguard doctor` for a proxy's configuration and all resources that it names."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _MAX_CLOCK_SKEW_S: Final = 30.0
 
 
 def check_proxy(context: CheckContext) -> Iterator[CheckResult]:
-    """The configuration, then everything in it."""
+    """Check the configuration, then everything that it names."""
     if context.config is None:
         return
     from agentguard_server.proxy.config.loader import ConfigLoader
@@ -84,7 +84,7 @@ def _check_listen_address(settings: ProxySettings) -> Iterator[CheckResult]:
             area="proxy",
             what="keys",
             condition="note",
-            found="none: who reaches the port is let in",
+            found="none: every client that reaches the port is accepted",
             way_out="make one: agentguard serve --new-key NAME",
         )
     else:
@@ -92,7 +92,7 @@ def _check_listen_address(settings: ProxySettings) -> Iterator[CheckResult]:
 
 
 def _check_guard(settings: ProxySettings) -> Generator[CheckResult, None, Policy | None]:
-    """Lines about the guard; returns its policy."""
+    """Check the guard; return its policy."""
     from agentguard.guard import Guard
 
     try:
@@ -118,7 +118,7 @@ def _list_stores(settings: ProxySettings) -> Iterator[tuple[str, str | None]]:
     if settings.capture is not None:
         yield "capture.store", settings.capture.store
     if settings.cluster is not None and settings.cluster.store is not None:
-        yield "shared.store", settings.cluster.store
+        yield "cluster.store", settings.cluster.store
     if settings.ui.store is not None:
         yield "ui.store", settings.ui.store
 
@@ -129,14 +129,14 @@ def _check_collector(settings: ProxySettings) -> Iterator[CheckResult]:
     except AgentGuardError as error:
         yield CheckResult(
             area="proxy",
-            what="spans",
+            what="tracing",
             condition="wrong",
             found=str(error),
             way_out="set that variable, or leave headers_env out",
         )
         return
     if target is not None:
-        yield CheckResult(area="proxy", what="spans", condition="ok", found=f"go to {target.host}; not asked")
+        yield CheckResult(area="proxy", what="tracing", condition="ok", found=f"go to {target.host}; not asked")
 
 
 def _check_replicas(settings: ProxySettings, context: CheckContext) -> Iterator[CheckResult]:
@@ -159,7 +159,7 @@ async def _check_all_replicas(replicas: tuple[ReplicaOptions, ...], timeout_s: f
 
 
 async def _check_replica(replica: ReplicaOptions, timeout_s: float) -> list[CheckResult]:
-    """Whether a replica answers, which models it has, and what its clock says."""
+    """Check that a replica responds, that it has the configured models, and that its clock is right."""
     from agentguard.backends.replica_factory import http_backend_factory
 
     def line(condition: Any, found: str, way_out: str = "") -> CheckResult:

@@ -1,4 +1,4 @@
-"""What a configuration means, line by line: where it answers, who is asked in which order, what guards."""
+"""Explanation of a configuration, line by line: address, limits, keys, routes, backends and guard."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ ROUTES = (
 
 
 def describe_configuration(settings: ProxySettings) -> list[str]:
-    """The lines; making them makes all that is configured, so that what can't be made is found.
+    """Return the explanation as lines. The function creates all configured components to find errors.
 
     Raises:
-        ConfigError: names what can't be made.
+        ConfigError: a component cannot be created.
     """
     listen, limits = settings.listen, settings.limits
     keys = settings.keys
@@ -28,7 +28,7 @@ def describe_configuration(settings: ProxySettings) -> list[str]:
         f"listen: {listen.host}:{listen.port}, {_format_count(listen.workers, 'worker')}, grace {listen.shutdown_timeout_s:g} s",  # noqa: E501
         f"limits: head {limits.max_header_bytes:,} bytes in {limits.header_timeout_s:g} s, body {limits.max_body_bytes:,} bytes "  # noqa: E501
         f"in {limits.body_timeout_s:g} s, an answer is read within {limits.write_timeout_s:g} s",
-        "keys: none, everybody who can reach the address is let in"
+        "keys: none, every client that reaches the address is accepted"
         if keys is None
         else "keys: " + ", ".join(f"{key.name} ({', '.join(key.scopes)})" for key in keys),
         "routes:",

@@ -1,4 +1,4 @@
-"""What stands beside the requests of one worker: what it tells, what it shares, how it is administered."""
+"""Services of one worker beside its requests: telemetry, shared state and the admin application."""
 
 from __future__ import annotations
 
@@ -32,35 +32,42 @@ logger = logging.getLogger("agentguard.proxy")
 SYNC_INTERVAL_S: Final = 1.0
 _ADMIN_LOAD_DELAY_S: Final = 1.0
 MIN_CAPTURED_BYTES: Final = 65_536
-"""Of an answer, at least, where its tokens are counted."""
+"""Lower bound on the captured part of a response if the worker counts tokens."""
 _BYTES_PER_CHARACTER: Final = 4
 
 
 @runtime_checkable
 class CaptureStatusSource(Protocol):
-    """The recorder that captures; looked at by what it can do, as its packages take long to load."""
+    """Status of the capture recorder.
+
+    The check by protocol avoids the import of the recorder, which takes long.
+    """
 
     def status(self) -> dict[str, Any]:
-        """How much was taken and lost, among the rest."""
+        """Return counters, among them accepted and lost messages."""
         ...
 
 
 class WorkerServices:
-    """Made before the pool, which tells it of events; joined to the gateway afterwards.
+    """Telemetry, cluster services and admin application of one worker.
+
+    Create it before the pool, which reports events to it; call `attach` when the `AppState` exists.
 
     Args:
         settings: the configuration.
         worker: number of this process.
-        board: folder in which the workers of this machine tell each other; None for one alone.
+        snapshot_folder: folder in which the workers of this machine exchange snapshots; None for a
+            single worker.
 
     Attributes:
-        metrics, spans: what is told; None where that is off.
-        logs: what is written.
-        shared: what is shared with other proxies; None if nothing is.
+        logger: writer of the structured log.
+        metrics: metrics of this worker; None if metrics are disabled.
+        span_exporter: exporter of spans; None if tracing is disabled.
+        cluster: state shared with other proxies; None if no cluster is configured.
 
     Raises:
-        ConfigError: a part cannot be made as it is configured.
-        MissingExtra: a package that it needs is not installed.
+        ConfigError: a service cannot be created from its configuration.
+        MissingExtra: a required package is not installed.
     """
 
     def __init__(
@@ -85,23 +92,23 @@ class WorkerServices:
 
     @property
     def request_observers(self) -> tuple[RequestObserver, ...]:
-        """Who is told of each request."""
+        """Return the observers of completed requests."""
         logs = self.logger if self._settings.logs.access_log else None
         return tuple(one for one in (self.metrics, self.span_exporter, logs) if one is not None)
 
     @property
     def event_observers(self) -> tuple[Observer, ...]:
-        """Who is told of the pipeline's events."""
+        """Return the observers of resilience events."""
         return (self.logger,) if self.metrics is None else (self.metrics, self.logger)
 
     @property
     def health_hints(self) -> HintChannel | None:
-        """What carries hints about replicas to other proxies; None if nothing does."""
+        """Return the channel for health hints of other proxies; None without a cluster."""
         return None if self.cluster is None else self.cluster.health_hints
 
     @property
     def max_captured_bytes(self) -> int:
-        """How much of each answer is looked at."""
+        """Return the number of bytes of each response that the observers need."""
         metrics, spans, logs = self._settings.metrics, self._settings.tracing, self._settings.logs
         wanted = (
             [MIN_CAPTURED_BYTES]
@@ -115,7 +122,7 @@ class WorkerServices:
         return max(wanted)
 
     def attach(self, app_state: AppState, pool: ManagedPool) -> None:
-        """Make a gateway tell what happens, and answer for itself."""
+        """Register the observers and the admin application with the worker's state."""
         state = ProxyStatus(
             app_state,
             pool,
@@ -123,15 +130,15 @@ class WorkerServices:
             snapshots=self._snapshots,
             desired_replicas=DesiredReplicaState(self._snapshot_folder),
         )
-        for recorder in app_state.request_observers:  # what keeps requests has something to tell, too
+        for recorder in app_state.request_observers:
             if isinstance(recorder, CaptureStatusSource):
                 state.status_sources["capture"] = recorder.status
                 if self.metrics is not None:
                     self.metrics.add_source(partial(_capture_metrics, recorder))
         if self.cluster is not None:
-            state.status_sources["shared"] = self.cluster.status
+            state.status_sources["cluster"] = self.cluster.status
         if self.span_exporter is not None:
-            state.status_sources["spans"] = self._span_status
+            state.status_sources["tracing"] = self._span_status
         app_state.request_observers = (*app_state.request_observers, *self.request_observers)
         app_state.max_captured_bytes = max(app_state.max_captured_bytes, self.max_captured_bytes)
         app_state.admin_app = self
@@ -141,23 +148,23 @@ class WorkerServices:
         self._proxy_status = state
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer what is no model API."""
+        """Serve a request that is not for a model API."""
         await (self._admin_app or self._build_admin())(scope, receive, send)
 
     async def start(self) -> None:
-        """Begin with what runs beside the requests."""
+        """Start the background tasks."""
         self.logger.install()
         if self.cluster is not None:
             self.cluster.start()
         self._tasks = [asyncio.create_task(self._load_admin()), asyncio.create_task(self._sync_workers())]
 
     def on_reload(self) -> None:
-        """The configuration was read anew: what was asked of replicas before holds no more."""
+        """Discard the desired replica states after a reload of the configuration."""
         if self._proxy_status is not None:
             self._proxy_status.desired_replicas.clear()
 
     async def aclose(self) -> None:
-        """Tell what is left to tell, for a moment at most."""
+        """Stop the background tasks, publish the last snapshot and close all services."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -170,9 +177,9 @@ class WorkerServices:
                 await asyncio.to_thread(part.close)
 
     async def _load_admin(self) -> None:
-        """Once the proxy answers, and in a thread: what administers takes a while to import.
+        """Import the admin application in a thread, since the import takes long.
 
-        Later than that, since threads take turns, and whoever waits for the first answer would wait for both.
+        The delay keeps the import from competing with the first requests for the interpreter lock.
         """
         await asyncio.sleep(_ADMIN_LOAD_DELAY_S)
         await asyncio.to_thread(_import_admin)
@@ -182,17 +189,17 @@ class WorkerServices:
     def _build_admin(self) -> AdminApp:
         from agentguard_server.proxy.admin.app import AdminApp
 
-        assert self._proxy_status is not None  # for mypy: it was joined to a gateway
+        assert self._proxy_status is not None  # for mypy: `attach` sets it
         self._admin_app = AdminApp(self._proxy_status)
         return self._admin_app
 
     async def _sync_workers(self) -> None:
-        """Each second: tell the other workers, and do what one of them was asked for."""
+        """Publish a snapshot and apply the desired replica states, once a second."""
         state = self._proxy_status
         while state is not None and self._snapshot_folder is not None:
             await asyncio.sleep(SYNC_INTERVAL_S)
             try:
-                # Only what is read of the loop's own is read here: files are written in a thread.
+                # State of the event loop may only be read here; the thread writes the files.
                 await asyncio.to_thread(self._snapshots.publish, *state.snapshot())
                 await state.desired_replicas.reconcile(state.pool)
             except OSError as error:

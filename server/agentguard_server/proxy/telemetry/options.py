@@ -1,4 +1,4 @@
-"""The sections of the proxy's configuration about what it tells: ``metrics``, ``logs``, ``spans``."""
+"""Telemetry sections of the proxy's configuration: ``metrics``, ``logs`` and ``tracing``."""
 
 from __future__ import annotations
 
@@ -17,14 +17,15 @@ LogLevel = Literal["debug", "info", "warning", "error"]
 
 
 class MetricsOptions(BaseModel):
-    """What is counted, and how finely.
+    """Section ``metrics``: metrics and their cardinality.
 
     Attributes:
-        enabled: whether anything is counted; ``/metrics`` answers 404 if not.
-        models: most models that get a label of their own, each once it was answered; others are ``other``.
-        series: most combinations of labels; what comes on top is counted without model and tenant.
-        buckets: upper bounds of the histograms of time, in seconds, rising.
-        tokens: whether the tokens that answers tell of are counted.
+        enabled: enables metrics; without them ``/metrics`` answers 404.
+        max_models: number of models with their own label value; further models have the label ``other``.
+            A model needs a successful response before it gets a label value.
+        max_series: number of label combinations; further ones are counted without model and tenant.
+        histogram_buckets: upper bounds of the time histograms in seconds, in rising order.
+        tokens: counts the tokens of responses.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -46,15 +47,15 @@ class MetricsOptions(BaseModel):
 
 
 class LogsOptions(BaseModel):
-    """Lines of JSON about requests and events.
+    """Section ``logs``: JSON lines about requests and events.
 
     Attributes:
-        level: the least that is written.
-        access: whether each request gets a line.
-        to: ``stderr``, ``stdout``, or the path of a file, which only the owner may read.
-        contents: whether bodies of requests and answers are written, too; keys never are.
-        most_chars: of a body that is written, at most.
-        queue: lines that may wait to be written; what comes on top is lost and counted.
+        level: minimum level.
+        access_log: logs each request.
+        output: ``stderr``, ``stdout``, or the path of a file that only its owner can read.
+        include_bodies: logs bodies of requests and responses; keys are never logged.
+        max_chars: upper bound on the length of a logged body.
+        max_queue: upper bound on queued lines; further lines are dropped and counted.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -68,19 +69,19 @@ class LogsOptions(BaseModel):
 
 
 class TracingOptions(BaseModel):
-    """Spans of OpenTelemetry, sent over OTLP/HTTP; without an endpoint there are none.
+    """Section ``tracing``: OpenTelemetry spans over OTLP/HTTP; disabled without an endpoint.
 
     Attributes:
-        endpoint: address of a collector's traces; one without a path gets ``/v1/traces``.
-        headers: sent with each batch; not for secrets, see ``headers_env``.
-        headers_env: the variable of the environment that holds more headers, as ``NAME=VALUE,NAME=VALUE``.
-        encoding: ``protobuf``, which every collector takes, or ``json``.
-        service: name of the service that the spans are of.
-        contents: whether what was asked and answered is in them.
-        most_chars: of a text in them, at most.
-        sample: share of the traces that begin here; of those that began before, the client decides.
-        queue: spans that may wait; what comes on top is lost and counted.
-        every_s: seconds between two batches.
+        endpoint: URL of an OpenTelemetry collector; ``/v1/traces`` is added to a URL without a path.
+        headers: headers of each batch; not for secrets, see ``headers_env``.
+        headers_env: environment variable with more headers, as ``NAME=VALUE,NAME=VALUE``.
+        encoding: ``protobuf``, which every collector supports, or ``json``.
+        service_name: service name of the spans.
+        capture_content: adds the messages of requests and responses to the spans.
+        max_chars: upper bound on the length of a text in a span.
+        sample_ratio: share of new traces to record; for the client's traces, the client decides.
+        max_queue: upper bound on queued spans; further spans are dropped and counted.
+        flush_interval_s: seconds between two batches.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -106,10 +107,10 @@ class TracingOptions(BaseModel):
         return self
 
     def resolve_target(self, environment: Mapping[str, str] = os.environ) -> ExportTarget | None:
-        """Where spans go; None if nowhere.
+        """Return the export target of spans; None without an endpoint.
 
         Raises:
-            ConfigError: ``headers_env`` names a variable that is not there, or holds no headers.
+            ConfigError: the variable in ``headers_env`` is not set or has no headers.
         """
         if self.endpoint is None:
             return None
@@ -118,10 +119,10 @@ class TracingOptions(BaseModel):
         from agentguard.otlp.exporter import parse_header_list
 
         if not environment.get(self.headers_env):
-            raise ConfigError(f"spans.headers_env: the environment has no variable {self.headers_env}")
+            raise ConfigError(f"tracing.headers_env: the environment has no variable {self.headers_env}")
         found = parse_header_list(environment[self.headers_env])
         if not found:
-            raise ConfigError(f"spans.headers_env: {self.headers_env} holds no NAME=VALUE,NAME=VALUE")
+            raise ConfigError(f"tracing.headers_env: {self.headers_env} holds no NAME=VALUE,NAME=VALUE")
         return self._build_target(found)
 
     def _build_target(self, extra_headers: Mapping[str, str]) -> ExportTarget:

@@ -38,13 +38,13 @@ def test_desired_state_is_applied_and_reverted_once_per_worker(tmp_path: Path) -
         workers = [(DesiredReplicaState(tmp_path), Pool("a", "b")) for _ in range(2)]
         workers[0][0].set("a", "drain")
         for _ in range(3):
-            for wishes, pool in workers:
-                await wishes.reconcile(pool)
+            for desired_state, pool in workers:
+                await desired_state.reconcile(pool)
         workers[1][0].set("a", None)
         workers[1][0].set("b", "remove")
         for _ in range(3):
-            for wishes, pool in workers:
-                await wishes.reconcile(pool)
+            for desired_state, pool in workers:
+                await desired_state.reconcile(pool)
         for _, pool in workers:
             assert sorted(pool.done) == [("a", "drain"), ("a", "undrain"), ("b", "remove")]
             assert pool.done[0] == ("a", "drain")
@@ -83,20 +83,20 @@ def test_writes_within_one_file_timestamp_are_distinguished(
 
 def test_desired_state_of_unknown_replica_is_ignored(tmp_path: Path) -> None:
     async def go_on() -> None:
-        wishes = DesiredReplicaState(tmp_path)
-        wishes.set("gone", "drain")
-        await wishes.reconcile(Pool())
+        desired_state = DesiredReplicaState(tmp_path)
+        desired_state.set("gone", "drain")
+        await desired_state.reconcile(Pool())
 
     asyncio.run(go_on())
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"a": "explode"}', '{"a": 1}', "{"])
 def test_malformed_file_is_read_as_empty(tmp_path: Path, text: str) -> None:
-    (tmp_path / "wishes.json").write_text(text)
+    (tmp_path / "desired_state.json").write_text(text)
     assert DesiredReplicaState(tmp_path).read() == {}
 
 
 def test_single_worker_needs_no_file() -> None:
-    wishes = DesiredReplicaState(None)
-    wishes.set("a", "drain")
-    assert wishes.read() == {"a": "drain"}
+    desired_state = DesiredReplicaState(None)
+    desired_state.set("a", "drain")
+    assert desired_state.read() == {"a": "drain"}

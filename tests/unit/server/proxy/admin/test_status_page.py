@@ -44,5 +44,5 @@ def test_status_page_allows_only_its_own_style() -> None:
 
 
 def test_status_page_shows_worker_without_report() -> None:
-    body, _ = render_status_page(whole(ready=True, why=[], workers=[{"worker": 1, "pid": 2, "told_s": 3.0}]))
+    body, _ = render_status_page(whole(ready=True, why=[], workers=[{"worker": 1, "pid": 2, "age_s": 3.0}]))
     assert "as of 3 s ago" in body

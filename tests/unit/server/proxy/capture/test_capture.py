@@ -200,10 +200,10 @@ def test_unusable_store_is_reported_and_does_not_block(tmp_path: Path) -> None:
                 capture.record(recorded(CHAT, body, answer, run_id=f"r{i}"))
             await until(lambda: capture.client.pending == 0 and capture.client.accepted == 50)
             await until(lambda: bool(capture.client.collector_status.error))
-            keeper = capture.status()["keeper"]
-            assert keeper["error"]
-            assert keeper["pending"] > 0
-            assert keeper["written"] == 0
+            collector = capture.status()["collector"]
+            assert collector["error"]
+            assert collector["pending"] > 0
+            assert collector["written"] == 0
 
     asyncio.run(play())
 
@@ -276,7 +276,7 @@ def test_socket_folder_is_private(tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     path = Path(build_socket_path(7))
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
-    assert path.name == "keeper-7.sock"
+    assert path.name == "collector-7.sock"
     path.parent.chmod(0o755)
     with pytest.raises(Exception, match="chmod 700"):
         build_socket_path(7)
