@@ -1,14 +1,14 @@
-"""Between the proxy, which moves bytes, and what stands beside it: who guards a run, and who is told.
+"""Interfaces between the proxy and its extensions: the inline guard and the request observers.
 
-The proxy calls these in this order for each request of a model API; anything else just passes through::
+For each request of a model API, the proxy makes these calls in this order. Other requests pass through::
 
-    guarded = guarding.open(asked)       None: nothing to guard. It costs next to nothing to be told that.
-    guarded.final                        the guard answers by itself, nothing is sent
-    guarded.body                         what is sent upstream, sticky view and all; the client's own if None
-    answer = await guarded.judge(answer, ask)          a whole answer: what the client gets
-    hold = guarded.hold()                              a stream: bytes in, bytes that may be shown out
-    guarded.settle()                     once, whatever became of the request
-    recorder.record(exchange)            afterwards, in any case: never waits, never raises
+    intercepted = interceptor.intercept(request)    None if the request is not guarded; this case is cheap
+    intercepted.local_response                      response of the guard; the proxy sends nothing upstream
+    intercepted.body                                body to send upstream; None for the client's own body
+    response = await intercepted.judge(response, call_model)     a whole response: the client's response
+    buffer = intercepted.create_stream_buffer()     a stream: takes events, returns released bytes
+    intercepted.settle()                            once, also after an error
+    observer.record(completed)                      at the end of every request; never waits or raises
 """
 
 from __future__ import annotations
@@ -19,30 +19,37 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from agentguard.backends.base import Headers, Response, StreamingResponse
+from agentguard.resilience.base import RequestPriority
 
 ApiName = str
-"""``chat``, ``completions``, ``embeddings``, ``responses``, ``messages``; empty for what passes through."""
+"""``chat``, ``completions``, ``embeddings``, ``responses`` or ``messages``; empty for other requests."""
 
 
 @dataclass(slots=True, kw_only=True)
 class ProxyRequest:
-    """A request of a client, read whole. Not to be changed.
+    """Complete request of a client. Treat it as immutable.
 
-    Not frozen, and nor is `Recorded`: they are made for each request, and that would take three times as
-    long.
+    This class and `CompletedRequest` are not frozen: the proxy creates them for each request, and the
+    creation of a frozen dataclass takes three times as long.
 
     Attributes:
-        api: which API it is of.
-        method: of HTTP.
+        api: model API of the request.
+        method: HTTP method.
         target: path and query as the client sent them.
-        headers: names in lower case; the client's key is not among them.
-        body: as it came.
-        stream: whether it asks for a stream.
-        model: that it names.
-        tenant: whose key it came with; empty where there are no keys.
-        run: the run that the client names; empty if it names none, ``off`` leaves the request unguarded.
-        id: of this request, in logs, headers and spans.
-        started: clock time at which its head came, in seconds.
+        headers: names in lower case, without the client's key.
+        body: body as the client sent it.
+        stream: True if the client requests a stream.
+        model: model that the request names.
+        tenant: tenant of the API key; empty if no keys are configured.
+        run_id: run that the client names; empty if it names none. ``off`` leaves the request unguarded.
+        request_id: ID of this request in logs, headers and spans.
+        started_at: clock time at which the request head arrived, in seconds.
+        idempotent: True if repeating the request is harmless.
+        priority: priority under load shedding.
+        session_id: session for policies that route a session to one replica.
+        prefix_digest: digest of the prompt's prefix; empty unless the policy needs it.
+        quorum_size: number of replicas that vote.
+        pinned_replica: replica with the stored response that the request continues.
     """
 
     api: ApiName
@@ -56,6 +63,12 @@ class ProxyRequest:
     run_id: str
     request_id: str
     started_at: float
+    idempotent: bool = True
+    priority: RequestPriority = RequestPriority.CRITICAL
+    session_id: str = ""
+    prefix_digest: bytes = b""
+    quorum_size: int = 1
+    pinned_replica: str = ""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -80,29 +93,33 @@ class GuardOutcome:
 
 
 ModelCaller = Callable[[bytes, bool], Awaitable[Response | StreamingResponse]]
-"""Ask the model again, or for another candidate: a body, and whether a stream is wanted."""
+"""Function that sends another request to the model. Its arguments: the body, and True for a stream."""
 
 
 class StreamBuffer(Protocol):
-    """Holds back of a stream what the client may not see yet; one a request, whatever is asked again."""
+    """Buffer for the part of a stream that waits for the verdict.
+
+    A request has one buffer, also if the guard calls the model again.
+    """
 
     def feed(self, data: bytes) -> bytes:
-        """Take in whole events of the current answer; returns what the client may have now."""
+        """Add whole events of the current response; return the bytes to send to the client now."""
         ...
 
     async def finish(self, call_model: ModelCaller) -> tuple[bytes, bool]:
-        """The current answer is over: judge it.
+        """Judge the current response after its end.
 
         Returns:
-            What the client gets now, and whether `Guarded.body` is to be asked for and its answer fed, too.
+            The bytes to send to the client now, and True if the model must be called again. The caller
+            then sends `InterceptedRequest.body` and feeds the new response.
 
         Raises:
-            EOFError: the answer is not whole; nothing of what was held may be shown.
+            EOFError: the response is incomplete; the buffered bytes must not reach the client.
         """
         ...
 
     def format_error_event(self, message: str) -> bytes:
-        """What ends the client's stream when asking again failed: one typed error of its API."""
+        """Return the error event, typed for the API, that ends the stream if another model call failed."""
         ...
 
 
@@ -111,12 +128,12 @@ class InterceptedRequest(Protocol):
 
     @property
     def local_response(self) -> Response | None:
-        """The guard's own answer, in the form that was asked for; nothing is sent then."""
+        """Return the guard's own response; if it is not None, the proxy sends nothing upstream."""
         ...
 
     @property
     def body(self) -> bytes | None:
-        """The body to send; None where it is the client's own."""
+        """Return the body to send upstream; None for the client's own body."""
         ...
 
     @property
@@ -125,15 +142,15 @@ class InterceptedRequest(Protocol):
         ...
 
     async def judge(self, response: Response, call_model: ModelCaller) -> Response:
-        """What the client gets for a whole answer; asks again as often as the guard wants it."""
+        """Return the response for the client; call the model again if the guard requires it."""
         ...
 
     def create_stream_buffer(self) -> StreamBuffer:
-        """What holds a stream back."""
+        """Return the buffer for a streamed response."""
         ...
 
     def settle(self) -> None:
-        """Let the run wait for its next request. May be called twice; never raises."""
+        """End this request, so that the run accepts its next one. Never raises; may be called twice."""
         ...
 
 
@@ -173,7 +190,7 @@ class SessionSummaries(Protocol):
 
 
 class RequestInterceptor(Protocol):
-    """Who guards; `None` of it makes a pure gateway."""
+    """Inline guard of the proxy; without one, the proxy is a pure gateway."""
 
     @property
     def counts(self) -> GuardCounters:
@@ -188,29 +205,32 @@ class RequestInterceptor(Protocol):
     def intercept(
         self, request: ProxyRequest
     ) -> InterceptedRequest | Response | Future[InterceptedRequest | Response | None] | None:
-        """Begin with a request: None if it is not guarded, an answer if it is refused. Never raises.
+        """Open a guarded request. Never raises.
 
-        A future where it takes longer: a long body, a run that may have begun in another process.
+        Returns:
+            None if the request is not guarded, or a response that refuses it. The result is a future if
+            the body is long, or if another process may have begun the run.
         """
         ...
 
 
 @dataclass(slots=True, kw_only=True)
 class CompletedRequest:
-    """One request and what came of it, for those who are told afterwards. Not to be changed.
+    """Request with its result, for the request observers. Treat it as immutable.
 
     Attributes:
-        asked: the request.
-        sent: the body that was sent, where it was not the client's.
-        status: what the client got; 499 if it left before.
-        answer: the answer's bytes as the client got them, cut at the capture's limit; events if a stream.
-        complete: whether the client got all of it.
-        replica: who answered; empty if nobody did.
-        error: code of the error; empty if there was none.
+        request: the request.
+        sent_body: body that the proxy sent upstream; None if it was the client's own.
+        status: HTTP status of the response; 499 if the client disconnected before the end.
+        response_body: bytes that the client received, truncated at the capture limit; events of a stream.
+        is_complete: True if the client received the whole response.
+        replica: replica that responded; empty without a response.
+        error_code: code of the error; empty without an error.
         guard_outcome: actions of the guard; None if the request was not guarded.
-        notes: what became of it on its way: attempts, hedges, failover, votes.
-        first_s: seconds from the head of the request to the first byte of the answer, None if there was none.
-        seconds: to its end.
+        notes: events on the upstream side: attempts, hedges, failover, votes.
+        time_to_first_byte_s: seconds from the request head to the first byte of the response; None
+            without a response.
+        duration_s: seconds from the request head to the end of the request.
     """
 
     request: ProxyRequest
@@ -227,8 +247,8 @@ class CompletedRequest:
 
 
 class RequestObserver(Protocol):
-    """Who is told of each request: capture, metrics, spans, logs. Each sees all of them, in order."""
+    """Observer of all completed requests, in order: capture, metrics, spans or logs."""
 
     def record(self, completed: CompletedRequest) -> None:
-        """Take note. Never waits and never raises; what is lost is counted."""
+        """Process a completed request. Never waits or raises; lost records are counted."""
         ...

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from dataclasses import replace
+from collections.abc import Coroutine
 from typing import Any, Final, cast
 
-from agentguard.backends.base import BackendRequest, Headers, Response, StreamingResponse
+from agentguard.backends.base import Headers, Response, StreamingResponse
 from agentguard.errors import BackendError, ResilienceError
 from agentguard.resilience.deadline import Deadline
 from agentguard_server.proxy import error_summary
@@ -85,11 +85,11 @@ class RequestHandler:
         "_id",
         "_intercepted",
         "_proxy_headers",
-        "_proxy_request",
+        "_request",
         "_route",
         "_started",
         "_task",
-        "_upstream_request",
+        "_upstream_headers",
         "_writer",
     )  # fmt: skip
 
@@ -101,9 +101,9 @@ class RequestHandler:
         )
         self._caller: Caller = ANONYMOUS
         self._body = b""
-        self._proxy_request: ProxyRequest | None = None
+        self._request: ProxyRequest | None = None
         self._intercepted: InterceptedRequest | None = None
-        self._upstream_request: BackendRequest | None = None
+        self._upstream_headers: Headers = ()
         self._task: asyncio.Task[Any] | None = None
         self._end_reason = ""
         self._writer = ResponseWriter(
@@ -151,9 +151,17 @@ class RequestHandler:
             if self._intercepted is not None:
                 self._intercepted.settle()
             if self._app_state.request_observers:
-                notify_observers(
-                    self._app_state, self._build_proxy_request(), self._writer, self._intercepted
+                request = self._request or upstream_request.build_rejected_request(
+                    self._cycle,
+                    self._route,
+                    self._forwarded_headers,
+                    self._proxy_headers,
+                    self._body,
+                    caller=self._caller,
+                    request_id=self._id,
+                    started_at=self._started,
                 )
+                notify_observers(self._app_state, request, self._writer, self._intercepted)
 
     async def _send_error(self, error: ProxyError) -> None:
         try:
@@ -184,63 +192,71 @@ class RequestHandler:
             )
 
     async def _process(self) -> None:
-        gateway, ours, cycle = self._app_state, self._proxy_headers, self._cycle
-        limits = gateway.settings.limits
-        body = buffered_body(cycle, limits, ours.get(b"content-length"))
+        app_state, cycle = self._app_state, self._cycle
+        limits = app_state.settings.limits
+        body = buffered_body(cycle, limits, self._proxy_headers.get(b"content-length"))
         if body is None:
-            body = await read_body(cycle, limits, gateway.body_memory)
+            body = await read_body(cycle, limits, app_state.body_memory)
         self._body = body
         cycle.on_disconnect(self._on_disconnect)
-        self._upstream_request = request = upstream_request.build_upstream_request(
-            gateway, cycle, self._route, self._forwarded_headers, ours, body
+        self._request = request = upstream_request.parse_request(
+            cycle,
+            self._route,
+            self._forwarded_headers,
+            self._proxy_headers,
+            body,
+            caller=self._caller,
+            request_id=self._id,
+            started_at=self._started,
+            response_affinity=app_state.response_affinity,
+            needs_prefix_digest=app_state.needs_prefix_digest,
         )
+        self._upstream_headers = request.headers
         if (
-            gateway.interceptor is not None
-            or gateway.build_trace_headers is not None
+            app_state.interceptor is not None
+            or app_state.build_trace_headers is not None
             or self._route.kind == "models"
         ):
-            found = await self._prepare(request)
-            if found is None:
+            if await self._prepare(request):
                 return None
-            request = found
-        answer = await gateway.pool.send(request, _NO_DEADLINE)
-        if type(answer) is not Response:
-            return await self._stream_response(cast(StreamingResponse, answer))
+            body = self._body if self._intercepted is None else self._intercepted.body or self._body
+        response = await self._send_upstream(request, body, request.stream)
+        if type(response) is not Response:
+            return await self._stream_response(cast(StreamingResponse, response))
         if self._route.api == "responses":
-            gateway.response_affinity.record(answer.body, answer.replica)
+            app_state.response_affinity.record(response.body, response.replica)
         if self._intercepted is None:
-            return await self._writer.send_response(answer)
-        answer = await self._intercepted.judge(answer, self._call_model)
-        return await self._writer.send_response(answer, self._intercepted.outcome)
+            return await self._writer.send_response(response)
+        response = await self._intercepted.judge(response, self._call_model)
+        return await self._writer.send_response(response, self._intercepted.outcome)
 
     def _on_disconnect(self) -> None:
         self.cancel("left")
 
-    async def _prepare(self, request: BackendRequest) -> BackendRequest | None:
-        """Apply guard and tracing to an upstream request; return None if the response is already sent."""
-        gateway = self._app_state
+    async def _prepare(self, request: ProxyRequest) -> bool:
+        """Apply guard and tracing to a request; return True if the response is already sent."""
+        app_state = self._app_state
         if self._route.kind == "models":
-            known = model_list.build_model_list_response(gateway.pool.options, self._cycle.raw_path)
+            known = model_list.build_model_list_response(app_state.pool.options, self._cycle.raw_path)
             if known is not None:
                 await self._writer.send_response(known)
-                return None
-        if gateway.interceptor is not None and self._route.api:
-            final = await self._intercept(gateway.interceptor)
-            guarded = self._intercepted
+                return True
+        if app_state.interceptor is not None and request.api:
+            final = await self._intercept(app_state.interceptor, request)
             if final is not None:
+                guarded = self._intercepted
                 await self._writer.send_response(final, None if guarded is None else guarded.outcome)
-                return None
-            if guarded is not None and (body := guarded.body) is not None:
-                request = replace(request, body=body)
-        if gateway.build_trace_headers is not None:
-            request = self._upstream_request = replace(
-                request, headers=self._add_trace_headers(request.headers)
-            )
-        return request
+                return True
+        if app_state.build_trace_headers is not None:
+            trace_headers = app_state.build_trace_headers(request)
+            names = {name for name, _ in trace_headers}
+            kept = (pair for pair in request.headers if pair[0] not in names)
+            self._upstream_headers = (*kept, *trace_headers)
+        return False
 
-    async def _intercept(self, interceptor: RequestInterceptor) -> Response | None:
+    async def _intercept(self, interceptor: RequestInterceptor, request: ProxyRequest) -> Response | None:
         """Open the request at the inline guard; return the guard's own response, if it gives one."""
-        found = interceptor.intercept(self._build_proxy_request())
+        found = interceptor.intercept(request)
         guarded = await found if isinstance(found, asyncio.Future) else found
         if guarded is None or isinstance(guarded, Response):
             return guarded
@@ -302,18 +318,19 @@ class RequestHandler:
         finally:
             await answer.aclose()
 
-    def _add_trace_headers(self, headers: Headers) -> Headers:
-        """Replace the client's trace headers with those of the proxy's span."""
-        assert self._app_state.build_trace_headers is not None  # for mypy: `_prepare` checks it
-        more = self._app_state.build_trace_headers(self._build_proxy_request())
-        names = {name for name, _ in more}
-        return (*(pair for pair in headers if pair[0] not in names), *more)
+    def _send_upstream(
+        self, request: ProxyRequest, body: bytes, stream: bool
+    ) -> Coroutine[Any, Any, Response | StreamingResponse]:
+        return self._app_state.pool.send(
+            upstream_request.to_backend_request(
+                request, headers=self._upstream_headers, body=body, stream=stream
+            ),
+            _NO_DEADLINE,
+        )
 
     async def _call_model(self, body: bytes, stream: bool) -> Response | StreamingResponse:
-        assert self._upstream_request is not None  # for mypy: the first call sets it
-        return await self._app_state.pool.send(
-            replace(self._upstream_request, body=body, stream=stream, tried_replicas=[]), _NO_DEADLINE
-        )
+        assert self._request is not None  # for mypy: the guard saw it
+        return await self._send_upstream(self._request, body, stream)
 
     async def _send_upstream_error(self, error: ResilienceError) -> None:
         """Send the endpoint's error response unchanged, or else an error of the proxy."""
@@ -333,21 +350,3 @@ class RequestHandler:
             self._writer.on_client_disconnect()
         elif not self._writer.is_complete:
             await self._send_error(_SHUTTING_DOWN)
-
-    def _build_proxy_request(self) -> ProxyRequest:
-        if self._proxy_request is None:
-            request, ours, cycle = self._upstream_request, self._proxy_headers, self._cycle
-            self._proxy_request = ProxyRequest(
-                api=self._route.api,
-                method=cycle.method,
-                target=upstream_request.request_target(cycle).decode("latin-1"),
-                headers=tuple(self._forwarded_headers),
-                body=self._body,
-                stream=request is not None and request.stream and request.api is not None,
-                model="" if request is None else request.model,
-                tenant=self._caller.tenant,
-                run_id=ours.get(b"agentguard-run", b"").decode("latin-1"),
-                request_id=self._id,
-                started_at=self._started,
-            )
-        return self._proxy_request

@@ -1,22 +1,24 @@
-"""Conversion of a client's request into the request for the backend pool."""
+"""Parser of a client's request, and its conversion into the request for the backend pool."""
 
 from __future__ import annotations
 
 import re
 from typing import Final
 
-from agentguard.backends.base import BackendRequest
+from agentguard.backends.base import BackendRequest, Headers
 from agentguard.model_api import API_FORMATS
 from agentguard.resilience.base import RequestPriority
+from agentguard_server.proxy.auth.api_keys import Caller
 from agentguard_server.proxy.errors import ProxyError
+from agentguard_server.proxy.hooks import ProxyRequest
 from agentguard_server.proxy.http.request_cycle import RequestCycle
 from agentguard_server.proxy.requests.body_inspection import (
     RequestFields,
     inspect_body,
     inspect_body_with_prefix,
 )
+from agentguard_server.proxy.requests.response_affinity import ResponseAffinity
 from agentguard_server.proxy.routes import BASE_PATH, Route
-from agentguard_server.proxy.state import AppState
 
 _IDEMPOTENT_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS", "PUT", "DELETE"})
 """Idempotent methods: RFC 9110, 9.2.2."""
@@ -31,15 +33,47 @@ _NO_FIELDS: Final = RequestFields()
 HeaderPairs = list[tuple[bytes, bytes]]
 
 
-def build_upstream_request(
-    app_state: AppState,
+def build_rejected_request(
     cycle: RequestCycle,
     route: Route,
     forwarded_headers: HeaderPairs,
     proxy_headers: dict[bytes, bytes],
     body: bytes,
-) -> BackendRequest:
-    """Build the request for the pool.
+    *,
+    caller: Caller,
+    request_id: str,
+    started_at: float,
+) -> ProxyRequest:
+    """Build the request for the observers if the proxy rejected it before it parsed the body."""
+    return ProxyRequest(
+        api=route.api,
+        method=cycle.method,
+        target=_request_target(cycle),
+        headers=tuple(forwarded_headers),
+        body=body,
+        stream=False,
+        model="",
+        tenant=caller.tenant,
+        run_id=proxy_headers.get(b"agentguard-run", b"").decode("latin-1"),
+        request_id=request_id,
+        started_at=started_at,
+    )
+
+
+def parse_request(
+    cycle: RequestCycle,
+    route: Route,
+    forwarded_headers: HeaderPairs,
+    proxy_headers: dict[bytes, bytes],
+    body: bytes,
+    *,
+    caller: Caller,
+    request_id: str,
+    started_at: float,
+    response_affinity: ResponseAffinity,
+    needs_prefix_digest: bool,
+) -> ProxyRequest:
+    """Parse a request whose body is complete.
 
     Raises:
         ProxyError: 400 if the body is not JSON, or if an agentguard header or the query is not valid; 405
@@ -54,7 +88,7 @@ def build_upstream_request(
             raise ProxyError(
                 415, "unsupported_encoding", "a body must come as it is, without Content-Encoding"
             )
-        if app_state.needs_prefix_digest:
+        if needs_prefix_digest:
             found, prefix = inspect_body_with_prefix(body)
         else:
             found = inspect_body(body)
@@ -66,21 +100,46 @@ def build_upstream_request(
     if b"agentguard-priority" in proxy_headers:
         priority = _parse_priority(proxy_headers[b"agentguard-priority"])
     if not is_model or found.previous_response_id is not None:
-        replica = app_state.response_affinity.lookup(_stored_response_id(cycle.raw_path, found))
-    return BackendRequest(
-        target=request_target(cycle)[len(BASE_PATH) :].decode("latin-1"),
+        replica = response_affinity.lookup(_stored_response_id(cycle.raw_path, found))
+    return ProxyRequest(
+        api=route.api,
         method=method,
+        target=_request_target(cycle),
         headers=tuple(forwarded_headers),
         body=body,
-        api=API_FORMATS.get(route.api),
-        stream=bool(found.stream) if is_model else method != "HEAD",  # downloads may be large
+        stream=bool(found.stream),
+        model=found.model if isinstance(found.model, str) else "",
+        tenant=caller.tenant,
+        run_id=proxy_headers.get(b"agentguard-run", b"").decode("latin-1"),
+        request_id=request_id,
+        started_at=started_at,
         idempotent=(is_model and not found.background) or method in _IDEMPOTENT_METHODS,
         priority=priority,
-        model=found.model if isinstance(found.model, str) else "",
         session_id=session,
         prefix_digest=prefix,
         quorum_size=quorum_size,
         pinned_replica=replica,
+    )
+
+
+def to_backend_request(
+    request: ProxyRequest, *, headers: Headers, body: bytes, stream: bool
+) -> BackendRequest:
+    """Convert a request for the pool; the guard and tracing may replace its body and its headers."""
+    return BackendRequest(
+        target=request.target[len(BASE_PATH) :],
+        method=request.method,
+        headers=headers,
+        body=body,
+        api=API_FORMATS.get(request.api),
+        stream=stream if request.api else request.method != "HEAD",  # downloads may be large
+        idempotent=request.idempotent,
+        priority=request.priority,
+        model=request.model,
+        session_id=request.session_id,
+        prefix_digest=request.prefix_digest,
+        quorum_size=request.quorum_size,
+        pinned_replica=request.pinned_replica,
     )
 
 
@@ -93,9 +152,10 @@ def _require_forwardable(cycle: RequestCycle) -> None:
         raise ProxyError(400, "invalid_request", "a query has a character that none may have: encode it")
 
 
-def request_target(cycle: RequestCycle) -> bytes:
+def _request_target(cycle: RequestCycle) -> str:
     """Return path and query as the client sent them."""
-    return cycle.raw_path + b"?" + cycle.query_string if cycle.query_string else cycle.raw_path
+    path, query = cycle.raw_path, cycle.query_string
+    return (path + b"?" + query if query else path).decode("latin-1")
 
 
 def _stored_response_id(path: bytes, fields: RequestFields) -> str:
