@@ -144,8 +144,10 @@ class LoadBalancer:
         for name in new_replicas:
             self.outlier_detector.add(name)
         self.replicas = new_replicas
-        self._known_models = frozenset(model for one in new_replicas.values() for model in one.options.models)
-        self.has_resumable_replica = any(one.options.resumable for one in new_replicas.values())
+        self._known_models = frozenset(
+            model for member in new_replicas.values() for model in member.options.models
+        )
+        self.has_resumable_replica = any(member.options.resumable for member in new_replicas.values())
         self.invalidate()
 
     def invalidate(self) -> None:

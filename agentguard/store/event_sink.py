@@ -57,8 +57,12 @@ class StoreEventSink:
         if name == "annotation":
             self._run_row = self._annotate_run_row(run_row, node)
             return (self._run_row,)
-        whole = self._with_length(run_row)
-        return (replace(whole, data={**whole.data, "ended": True}),) if name == "end" else (whole,)
+        complete_row = self._with_length(run_row)
+        return (
+            (replace(complete_row, data={**complete_row.data, "ended": True}),)
+            if name == "end"
+            else (complete_row,)
+        )
 
     def _build_step_row(self, node: JsonNode, run_row: RunRow) -> StepRow:
         step, line = node.node("step"), node.text_or("branch")
@@ -76,14 +80,14 @@ class StoreEventSink:
         )
 
     def _build_branch_row(self, name: str, node: JsonNode, run_row: RunRow) -> BranchRow:
-        at = node.integer("at" if name == "fork" else "fork_step")
+        fork_step = node.integer("at" if name == "fork" else "fork_step")
         if name == "fork":
-            self._length = at
+            self._length = fork_step
         return BranchRow(
             tenant=self._tenant,
             run_id=run_row.id,
             id=node.text("branch"),
-            fork_step=at,
+            fork_step=fork_step,
             parent=node.text("parent") if "parent" in node else None,
             takes=name == "fork",
             data={key: node.data[key] for key in ("reason", "extra") if key in node},

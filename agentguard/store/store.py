@@ -144,8 +144,8 @@ class Store(StoreQueries):
 
     def write_run(self, record: Record | Trajectory, *, tenant: str = "") -> WriteReceipt:
         """Queue a whole run; it replaces the stored run of the same id."""
-        whole = record if isinstance(record, Record) else Record(trajectory=record)
-        return self.write(*build_run_rows(whole, tenant=tenant))
+        full_record = record if isinstance(record, Record) else Record(trajectory=record)
+        return self.write(*build_run_rows(full_record, tenant=tenant))
 
     def get_health(self) -> WriterHealth:
         """Return the counts of written, pending, refused and lost rows, and the last database error."""

@@ -23,16 +23,18 @@ from agentguard.trajectory.serialization import (
 
 def build_run_rows(record: Record, *, tenant: str = "", created_at: float | None = None) -> tuple[Row, ...]:
     """Return the rows of a whole run; they replace the stored run of the same id."""
-    run, made = record.trajectory, time.time() if created_at is None else created_at
+    run, written_at = record.trajectory, time.time() if created_at is None else created_at
     rows: list[Row] = [
-        ClearRunRow(tenant=tenant, created_at=made, run_id=run.id),
-        build_run_row(run, record.annotation, tenant=tenant, created_at=made),
+        ClearRunRow(tenant=tenant, created_at=written_at, run_id=run.id),
+        build_run_row(run, record.annotation, tenant=tenant, created_at=written_at),
     ]
-    rows += (build_step_row(run.id, step, tenant=tenant, created_at=made) for step in run.steps)
+    rows += (build_step_row(run.id, step, tenant=tenant, created_at=written_at) for step in run.steps)
     for place, branch in enumerate(run.branches):
-        rows.append(replace(build_branch_row(run.id, branch, tenant=tenant, created_at=made), place=place))
+        rows.append(
+            replace(build_branch_row(run.id, branch, tenant=tenant, created_at=written_at), place=place)
+        )
         rows += (
-            build_step_row(run.id, s, branch_id=branch.id, tenant=tenant, created_at=made)
+            build_step_row(run.id, s, branch_id=branch.id, tenant=tenant, created_at=written_at)
             for s in branch.steps
         )
     return tuple(rows)

@@ -54,11 +54,11 @@ def migrate_tables(engine: Engine, address: DatabaseAddress) -> tuple[str, str]:
 
 def check_version(connection: Connection, address: DatabaseAddress) -> None:
     """Raise StoreVersion unless the tables have the version of this agentguard."""
-    found = get_revision(connection)
-    if found == REVISIONS[-1]:
+    revision = get_revision(connection)
+    if revision == REVISIONS[-1]:
         return
-    place = f"the store {address} has version {found or 'none'} of the tables"
-    if found and found not in REVISIONS:
+    place = f"the store {address} has version {revision or 'none'} of the tables"
+    if revision and revision not in REVISIONS:
         raise StoreVersion(f"{place}, which is newer than this agentguard knows: update agentguard")
     raise StoreVersion(
         f"{place}, this agentguard needs {REVISIONS[-1]}: make a copy, then run `agentguard store migrate`"

@@ -29,9 +29,11 @@ def to_parameters(row: Row) -> dict[str, Any]:
     Raises:
         RowRejected: an id is invalid, a number is out of range, or the data is not JSON.
     """
-    names, fits, given = _CONVERSION_PLANS[type(row)]
+    names, fits, get_values = _CONVERSION_PLANS[type(row)]
     originals: dict[str, str] = {}
-    values = {name: fit(value, originals) for name, fit, value in zip(names, fits, given(row), strict=True)}
+    values = {
+        name: fit(value, originals) for name, fit, value in zip(names, fits, get_values(row), strict=True)
+    }
     values["data"] = encode_payload(row.data, originals)
     return values
 
@@ -74,8 +76,8 @@ def validate_id(value: object, name: str, *, max_length: int = MAX_ID, allow_emp
 
 def sanitize_text(text: str) -> str:
     """Return a text cut to the length of a column and without characters that a database rejects."""
-    short = text[:MAX_TEXT]
-    return short if short.isprintable() else _INVALID_TEXT_CHARS.sub("\ufffd", short)
+    clipped_text = text[:MAX_TEXT]
+    return clipped_text if clipped_text.isprintable() else _INVALID_TEXT_CHARS.sub("\ufffd", clipped_text)
 
 
 def validate_query_id(value: object, name: str = "run_id") -> str:
@@ -107,13 +109,13 @@ def _build_id_converter(column: Column[Any]) -> _Converter:
 
 
 def _build_bounded_id_converter(column: Column[Any], *, max_length: int, allow_empty: bool) -> _Converter:
-    name, null, least = column.name, column.nullable, 0 if allow_empty else 1
+    name, is_nullable, min_length = column.name, column.nullable, 0 if allow_empty else 1
 
     def fit(value: Any, _: dict[str, str]) -> str | None:
         # Fast path for most ids. `validate_id` is slower and also accepts ids for which isprintable is false.
-        if type(value) is str and least <= len(value) <= max_length and value.isprintable():
+        if type(value) is str and min_length <= len(value) <= max_length and value.isprintable():
             return value
-        if value is None and null:
+        if value is None and is_nullable:
             return None
         return validate_id(value, name, max_length=max_length, allow_empty=allow_empty)
 

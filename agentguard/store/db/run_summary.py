@@ -184,13 +184,18 @@ def normalize_label(text: str) -> str:
 
 def join_labels(values: Iterable[str], *, max_length: int = 256) -> str:
     """Join labels with a newline around each, so that queries match whole labels; drop what does not fit."""
-    held: dict[str, None] = {}
+    labels: dict[str, None] = {}
     length = 1
-    for one in map(normalize_label, values):
-        if one and one not in held and len(held) < MAX_LABELS and length + len(one) + 1 <= max_length:
-            held[one] = None
-            length += len(one) + 1
-    return "\n" + "".join(f"{one}\n" for one in held) if held else ""
+    for label in map(normalize_label, values):
+        if (
+            label
+            and label not in labels
+            and len(labels) < MAX_LABELS
+            and length + len(label) + 1 <= max_length
+        ):
+            labels[label] = None
+            length += len(label) + 1
+    return "\n" + "".join(f"{label}\n" for label in labels) if labels else ""
 
 
 def split_labels(text: str) -> tuple[str, ...]:

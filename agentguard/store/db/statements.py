@@ -43,8 +43,8 @@ def match_any_id(column: Column[str], dialect: str) -> ColumnElement[bool]:
     """
     if dialect == "postgresql":
         return column == any_(bindparam("ids", type_=postgresql.ARRAY(Text)))
-    given = func.json_each(bindparam("ids", type_=Text)).table_valued("value")
-    return column.in_(select(given.c.value))
+    id_table = func.json_each(bindparam("ids", type_=Text)).table_valued("value")
+    return column.in_(select(id_table.c.value))
 
 
 def to_id_parameter(ids: list[str], dialect: str) -> list[str] | str:
@@ -66,21 +66,21 @@ def execute_many(connection: Connection, statement: Executable, rows: Sequence[V
     Raises:
         sqlalchemy.exc.SQLAlchemyError: the database rejected a row or cannot be used.
     """
-    text, given = _get_statement(connection, statement)
-    connection.exec_driver_sql(text, [given(one) for one in rows])
+    text, build_parameters = _get_statement(connection, statement)
+    connection.exec_driver_sql(text, [build_parameters(row) for row in rows])
 
 
 def execute_query(connection: Connection, statement: Executable, values: Values) -> CursorResult[Any]:
     """Execute a query that is kept and reused; values have the types of the driver (SQLite: no booleans)."""
-    text, given = _get_statement(connection, statement)
-    return connection.exec_driver_sql(text, given(values))
+    text, build_parameters = _get_statement(connection, statement)
+    return connection.exec_driver_sql(text, build_parameters(values))
 
 
 def _get_statement(connection: Connection, statement: Executable) -> _CompiledStatement:
     key = (statement, connection.dialect.name)
-    if (found := _STATEMENT_CACHE.get(key)) is None:
-        found = _STATEMENT_CACHE[key] = _compile_statement(connection, statement)
-    return found
+    if (compiled := _STATEMENT_CACHE.get(key)) is None:
+        compiled = _STATEMENT_CACHE[key] = _compile_statement(connection, statement)
+    return compiled
 
 
 def _compile_statement(connection: Connection, statement: Executable) -> _CompiledStatement:

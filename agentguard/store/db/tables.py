@@ -65,15 +65,18 @@ def _bytes(name: str) -> Column[bytes]:
 
 def _table(name: str, *columns: Column[Any], indexes: tuple[tuple[str, ...], ...] = ()) -> Table:
     """Return a table; its key and its indexes begin with the tenant, because every query names one."""
-    full = PREFIX + name
+    full_name = PREFIX + name
     return Table(
-        full,
+        full_name,
         metadata,
         Column("tenant", Text, nullable=False, primary_key=True, info={"kind": "tenant"}),
         *columns,
         _real("created_at", null=False),
         _payload("data"),
-        *(Index(f"{full}_{'_'.join(one)}", "tenant", *one) for one in indexes),
+        *(
+            Index(f"{full_name}_{'_'.join(index_columns)}", "tenant", *index_columns)
+            for index_columns in indexes
+        ),
     )
 
 

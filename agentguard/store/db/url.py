@@ -62,26 +62,28 @@ def resolve_address(url: str | Path | None, environ: Mapping[str, str] | None = 
     Raises:
         ConfigError: the URL or path is not that of a supported database; the message does not repeat it.
     """
-    found = url or (os.environ if environ is None else environ).get(ENVIRONMENT_VARIABLE) or DEFAULT_PATH
-    text = str(found)
+    location = url or (os.environ if environ is None else environ).get(ENVIRONMENT_VARIABLE) or DEFAULT_PATH
+    text = str(location)
     if "\0" in text:
         raise ConfigError("the path of the store holds U+0000")
-    if isinstance(found, Path) or "://" not in text:
+    if isinstance(location, Path) or "://" not in text:
         return _build_file_address(Path(text))
     try:
-        parsed = make_url(text)
+        parsed_url = make_url(text)
     except (ArgumentError, ValueError):
         raise ConfigError("the URL of the store is not a URL") from None
-    if parsed.drivername in ("sqlite", "sqlite+pysqlite"):
-        return _build_sqlite_address(parsed)
-    if parsed.drivername in _POSTGRESQL_DRIVERS:
-        return DatabaseAddress(kind="postgresql", url=parsed.set(drivername="postgresql+psycopg"))
+    if parsed_url.drivername in ("sqlite", "sqlite+pysqlite"):
+        return _build_sqlite_address(parsed_url)
+    if parsed_url.drivername in _POSTGRESQL_DRIVERS:
+        return DatabaseAddress(kind="postgresql", url=parsed_url.set(drivername="postgresql+psycopg"))
     raise ConfigError("the URL of the store begins with neither sqlite:// nor postgresql://")
 
 
 def _build_file_address(path: Path) -> DatabaseAddress:
-    whole = path.expanduser().absolute()
-    return DatabaseAddress(kind="sqlite", path=whole, url=URL.create("sqlite+pysqlite", database=str(whole)))
+    full_path = path.expanduser().absolute()
+    return DatabaseAddress(
+        kind="sqlite", path=full_path, url=URL.create("sqlite+pysqlite", database=str(full_path))
+    )
 
 
 def _build_sqlite_address(parsed: URL) -> DatabaseAddress:

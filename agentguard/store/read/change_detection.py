@@ -53,7 +53,7 @@ class ChangeDetector:
             self.close()
             self._engine, self._connection = engine, engine.raw_connection()
         cursor = self._connection.cursor()
-        found = int(cursor.execute("PRAGMA data_version").fetchone()[0])
+        data_version = int(cursor.execute("PRAGMA data_version").fetchone()[0])
         cursor.close()
-        moved, self._data_version = found != self._data_version, found
-        return moved
+        has_changed, self._data_version = data_version != self._data_version, data_version
+        return has_changed

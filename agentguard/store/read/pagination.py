@@ -68,15 +68,15 @@ def decode_cursor(text: str) -> tuple[float, str]:
     """Return creation time and id of a cursor. Raises StoreError if the cursor is invalid."""
     try:
         raw = base64.b64decode(text.encode("ascii") + b"=" * (-len(text) % 4), altchars=b"-_", validate=True)
-        found: Any = json.loads(raw)
+        position: Any = json.loads(raw)
     except (ValueError, binascii.Error, RecursionError):
-        found = None
+        position = None
     if (
-        not isinstance(found, list)
-        or len(found) != 2
-        or not isinstance(found[0], float)
-        or not math.isfinite(found[0])
-        or not isinstance(found[1], str)
+        not isinstance(position, list)
+        or len(position) != 2
+        or not isinstance(position[0], float)
+        or not math.isfinite(position[0])
+        or not isinstance(position[1], str)
     ):
         raise StoreError("the place a page begins after is not one that the store gave")
-    return found[0], found[1]
+    return position[0], position[1]

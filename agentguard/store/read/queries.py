@@ -53,8 +53,8 @@ class QueryExecutor:
         column = "key" if "key" in table.c else "id"
         query = _select_for_tenant(table, tenant).where(table.c[column] == validate_query_id(key, column))
         with self.begin_read() as connection:
-            found = connection.execute(query).mappings().first()
-        return None if found is None else to_row(kind, found)
+            row = connection.execute(query).mappings().first()
+        return None if row is None else to_row(kind, row)
 
     def list_for_run(self, kind: type[R], run_id: str, tenant: str) -> tuple[R, ...]:
         """Return all rows of a type for a run, in order of creation."""
@@ -68,8 +68,8 @@ class QueryExecutor:
         """Return the snapshots of a run, earliest step first."""
         query = _select_for_tenant(SNAPSHOTS, tenant).where(SNAPSHOTS.c.run_id == validate_query_id(run_id))
         with self.begin_read() as connection:
-            found = connection.execute(query.order_by(SNAPSHOTS.c.step)).mappings()
-            return tuple(to_row(r.SnapshotRow, one) for one in found)
+            rows = connection.execute(query.order_by(SNAPSHOTS.c.step)).mappings()
+            return tuple(to_row(r.SnapshotRow, row) for row in rows)
 
     def list_where(self, kind: type[R], values: dict[str, str | None], tenant: str) -> tuple[R, ...]:
         """Return all rows with these column values in order of creation; None matches any value."""
@@ -107,10 +107,10 @@ class QueryExecutor:
 
     def get_record(self, run_id: str, tenant: str, *, with_annotation: bool) -> Record | None:
         """Return a run with its steps and branches, optionally with its annotation."""
-        found = self.get_run_rows(run_id, tenant)
-        if found is None:
+        run_rows = self.get_run_rows(run_id, tenant)
+        if run_rows is None:
             return None
-        head, steps, branches = found
+        head, steps, branches = run_rows
         run = build_trajectory(head, steps, branches)
         return (
             Record(trajectory=run, annotation=decode_run_annotation(head))
@@ -122,14 +122,14 @@ class QueryExecutor:
         self, run_id: str, tenant: str, *, allow_damaged: bool = False
     ) -> tuple[r.RunRow, list[r.StepRow], list[r.BranchRow]] | None:
         """Return the rows of a run; ``allow_damaged`` includes unreadable rows with the error as data."""
-        key, read = validate_query_id(run_id), to_row_or_damaged if allow_damaged else to_row
+        key, decode = validate_query_id(run_id), to_row_or_damaged if allow_damaged else to_row
         with self.begin_read() as connection:
-            found = (
+            run_row = (
                 connection.execute(_select_for_tenant(RUNS, tenant).where(RUNS.c.id == key))
                 .mappings()
                 .first()
             )
-            if found is None:
+            if run_row is None:
                 return None
             steps = (
                 _select_for_tenant(STEPS, tenant)
@@ -139,9 +139,9 @@ class QueryExecutor:
             branches = (
                 _select_for_tenant(BRANCHES, tenant).where(BRANCHES.c.run_id == key).order_by(*_BRANCH_ORDER)
             )
-            step_rows = [read(r.StepRow, one) for one in connection.execute(steps).mappings()]
-            branch_rows = [read(r.BranchRow, one) for one in connection.execute(branches).mappings()]
-        return read(r.RunRow, found), step_rows, branch_rows
+            step_rows = [decode(r.StepRow, row) for row in connection.execute(steps).mappings()]
+            branch_rows = [decode(r.BranchRow, row) for row in connection.execute(branches).mappings()]
+        return decode(r.RunRow, run_row), step_rows, branch_rows
 
     def get_stats(self, tenant: str | None) -> StoreStats:
         """Return statistics of a tenant; None means all tenants."""
@@ -152,20 +152,21 @@ class QueryExecutor:
         self, kind: type[R], query: Select[Any], page: Page, *, newest_first: bool
     ) -> ResultPage[R]:
         table = TABLE_MAPPINGS[kind].table
-        made, id = table.c.created_at, table.c.id
+        created_at, id = table.c.created_at, table.c.id
         if page.after is not None:
-            at, last = decode_cursor(page.after)
-            earlier = or_(made < at, and_(made == at, id < last))
-            later = or_(made > at, and_(made == at, id > last))
+            cursor_time, cursor_id = decode_cursor(page.after)
+            earlier = or_(created_at < cursor_time, and_(created_at == cursor_time, id < cursor_id))
+            later = or_(created_at > cursor_time, and_(created_at == cursor_time, id > cursor_id))
             query = query.where(earlier if newest_first else later)
-        order = (made.desc(), id.desc()) if newest_first else (made, id)
+        order = (created_at.desc(), id.desc()) if newest_first else (created_at, id)
         with self.begin_read() as connection:
-            found = connection.execute(query.order_by(*order).limit(page.limit + 1)).mappings().all()
-        kept = tuple(to_row(kind, one) for one in found[: page.limit])
-        more = len(found) > page.limit
-        last_one = found[page.limit - 1] if more else None
+            rows = connection.execute(query.order_by(*order).limit(page.limit + 1)).mappings().all()
+        decoded_rows = tuple(to_row(kind, row) for row in rows[: page.limit])
+        has_more = len(rows) > page.limit
+        last_row = rows[page.limit - 1] if has_more else None
         return ResultPage(
-            rows=kept, next=encode_cursor(last_one["created_at"], last_one["id"]) if last_one else None
+            rows=decoded_rows,
+            next=encode_cursor(last_row["created_at"], last_row["id"]) if last_row else None,
         )
 
 
@@ -208,8 +209,8 @@ class StoreQueries:
 
     def get_trajectory(self, run_id: str, *, tenant: str = "") -> Trajectory | None:
         """Return a run with its steps and branches, or None."""
-        found = self._executor.get_record(run_id, tenant, with_annotation=False)
-        return None if found is None else found.trajectory
+        record = self._executor.get_record(run_id, tenant, with_annotation=False)
+        return None if record is None else record.trajectory
 
     def get_record(self, run_id: str, *, tenant: str = "") -> Record | None:
         """Return a run with its annotation, or None."""
@@ -302,8 +303,8 @@ class StoreQueries:
 
     def get_run_summary(self, run_id: str, *, tenant: str = "") -> RunSummaryRow | None:
         """Return the summary of a run, or None."""
-        found = self._executor.list_for_run(RunSummaryRow, run_id, tenant)
-        return found[0] if found and found[0].known else None
+        summaries = self._executor.list_for_run(RunSummaryRow, run_id, tenant)
+        return summaries[0] if summaries and summaries[0].known else None
 
     def count_run_summaries(
         self, filter: RunSummaryFilter | None = None, *, max_count: int = 10_000, tenant: str = ""

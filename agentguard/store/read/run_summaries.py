@@ -64,12 +64,12 @@ def fetch_page(
         query = query.where(_build_after_condition(column, sort, *_decode_cursor(page.after, sort, column)))
     order: list[Any] = [column.is_(None)] if column.nullable else []
     order += [column.desc(), _SUMMARY.run_id.desc()] if sort.descending else [column, _SUMMARY.run_id]
-    found = connection.execute(query.order_by(*order).limit(page.limit + 1)).mappings().all()
-    kept = tuple(to_row(RunSummaryRow, one) for one in found[: page.limit])
-    if len(found) <= page.limit:
-        return ResultPage(rows=kept)
-    last = found[page.limit - 1]
-    return ResultPage(rows=kept, next=_encode_cursor(sort, last[column.name], last["run_id"]))
+    rows = connection.execute(query.order_by(*order).limit(page.limit + 1)).mappings().all()
+    summaries = tuple(to_row(RunSummaryRow, row) for row in rows[: page.limit])
+    if len(rows) <= page.limit:
+        return ResultPage(rows=summaries)
+    last_row = rows[page.limit - 1]
+    return ResultPage(rows=summaries, next=_encode_cursor(sort, last_row[column.name], last_row["run_id"]))
 
 
 def count_runs(connection: Connection, filter: RunSummaryFilter, tenant: str, max_count: int) -> int:
@@ -84,8 +84,8 @@ def compute_facets(connection: Connection, tenant: str) -> RunFacets:
     def grouped(column: Column[Any]) -> dict[str, int]:
         number = func.count().label("number")
         query = select(column, number).where(_SUMMARY.tenant == validate_query_tenant(tenant), _SUMMARY.known)
-        most = query.group_by(column).order_by(number.desc(), column).limit(_MAX_FACET_VALUES)
-        return {str(value): many for value, many in connection.execute(most)}
+        most_frequent = query.group_by(column).order_by(number.desc(), column).limit(_MAX_FACET_VALUES)
+        return {str(value): count for value, count in connection.execute(most_frequent)}
 
     return RunFacets(
         verdicts=grouped(_SUMMARY.verdict),
@@ -101,8 +101,8 @@ def list_changes(connection: Connection, since: float, tenant: str, limit: int) 
     query = select(_SUMMARY.run_id, _SUMMARY.updated_at, _SUMMARY.created_at).where(
         _SUMMARY.tenant == validate_query_tenant(tenant), _SUMMARY.updated_at > since, _SUMMARY.known
     )
-    found = connection.execute(query.order_by(_SUMMARY.updated_at.desc()).limit(limit))
-    return tuple(SummaryChange(*one) for one in found)
+    rows = connection.execute(query.order_by(_SUMMARY.updated_at.desc()).limit(limit))
+    return tuple(SummaryChange(*row) for row in rows)
 
 
 def refresh_summaries(engine: Engine, *, rebuild_all: bool = False) -> int:
@@ -113,7 +113,7 @@ def refresh_summaries(engine: Engine, *, rebuild_all: bool = False) -> int:
     Raises:
         sqlalchemy.exc.SQLAlchemyError, OSError: the database cannot be used now.
     """
-    done = 0
+    refreshed_count = 0
     if rebuild_all:
         with engine.connect().execution_options(**IMMEDIATE_TRANSACTION) as connection, connection.begin():
             connection.execute(update(OVERVIEWS).values(stale=True))
@@ -128,20 +128,20 @@ def refresh_summaries(engine: Engine, *, rebuild_all: bool = False) -> int:
             )
             keys = [(tenant, run_id) for tenant, run_id in connection.execute(query)]
             if not keys:
-                return done
-            made = rebuild_summaries(connection, keys)
+                return refreshed_count
+            summaries = rebuild_summaries(connection, keys)
             for tenant, run_id in keys:
-                values = made.get((tenant, run_id), {"known": False, "stale": False})
+                values = summaries.get((tenant, run_id), {"known": False, "stale": False})
                 key = and_(_SUMMARY.tenant == tenant, _SUMMARY.run_id == run_id)
                 connection.execute(update(OVERVIEWS).where(key).values(**values))
-            done += len(keys)
+            refreshed_count += len(keys)
 
 
 def _insert_missing_summaries(connection: Connection) -> None:
     """Insert a stale summary for each run without one, to be rebuilt."""
-    there = exists().where(_SUMMARY.tenant == RUNS.c.tenant, _SUMMARY.run_id == RUNS.c.id)
-    missing = select(RUNS.c.tenant, RUNS.c.id, RUNS.c.created_at).where(not_(there))
-    for tenant, run_id, created_at in connection.execute(missing).all():
+    has_summary = exists().where(_SUMMARY.tenant == RUNS.c.tenant, _SUMMARY.run_id == RUNS.c.id)
+    missing_runs = select(RUNS.c.tenant, RUNS.c.id, RUNS.c.created_at).where(not_(has_summary))
+    for tenant, run_id, created_at in connection.execute(missing_runs).all():
         connection.execute(
             insert(OVERVIEWS).values({**build_blank_summary(tenant, run_id, created_at), "stale": True})
         )
@@ -165,8 +165,10 @@ def _apply_filter(query: Select[Any], filter: RunSummaryFilter, tenant: str, dia
 
 def _build_equality_conditions(filter: RunSummaryFilter) -> Iterable[ColumnElement[bool]]:
     if filter.verdicts:
-        wanted = sorted("" if one == VerdictFilter.NONE else str(one) for one in filter.verdicts)
-        yield _SUMMARY.verdict.in_(wanted)
+        verdicts = sorted(
+            "" if verdict == VerdictFilter.NONE else str(verdict) for verdict in filter.verdicts
+        )
+        yield _SUMMARY.verdict.in_(verdicts)
     if filter.recovered:
         yield _SUMMARY.recovered.in_(sorted(map(sanitize_text, filter.recovered)))
     if filter.agent is not None:
@@ -239,10 +241,10 @@ def _decode_cursor(text: str, sort: RunSort, column: Column[Any]) -> tuple[Any, 
     """Return the value and the run id of a cursor. Raises StoreError if it is invalid for this order."""
     try:
         raw = base64.b64decode(text.encode("ascii") + b"=" * (-len(text) % 4), altchars=b"-_", validate=True)
-        by, descending, value, run_id = json.loads(raw)
+        sort_column, descending, value, run_id = json.loads(raw)
     except (ValueError, TypeError, RecursionError):
         raise _build_cursor_error() from None
-    if (by, descending) != (sort.by, sort.descending) or not isinstance(run_id, str):
+    if (sort_column, descending) != (sort.by, sort.descending) or not isinstance(run_id, str):
         raise _build_cursor_error()
     if value is None and column.nullable:
         return None, sanitize_text(run_id)
@@ -267,8 +269,8 @@ def _drop_empty_names(counts: dict[str, int]) -> dict[str, int]:
 
 def _count_labels(counts: dict[str, int]) -> dict[str, int]:
     """Return the counts of single labels from the counts of their combinations."""
-    made: dict[str, int] = {}
-    for together, number in counts.items():
-        for one in split_labels(together):
-            made[one] = made.get(one, 0) + number
-    return dict(sorted(made.items(), key=lambda item: (-item[1], item[0]))[:_MAX_FACET_VALUES])
+    label_counts: dict[str, int] = {}
+    for labels, number in counts.items():
+        for label in split_labels(labels):
+            label_counts[label] = label_counts.get(label, 0) + number
+    return dict(sorted(label_counts.items(), key=lambda item: (-item[1], item[0]))[:_MAX_FACET_VALUES])

@@ -105,32 +105,35 @@ def count_failures_over_time(
     """
     width = _BUCKET_WIDTHS_S[bucket]
     offset = _FIRST_MONDAY_S if bucket == "week" else 0
-    asked = [
+    conditions = [
         _SUMMARY.tenant == validate_query_tenant(tenant),
         _SUMMARY.known.is_(True),
         _SUMMARY.verdict != "",
         _SUMMARY.began_at.between(0, _MAX_TIME_S),
     ]
     with store.begin_read() as connection:
-        last = connection.execute(select(func.max(_SUMMARY.began_at)).where(*asked)).scalar()
-        if last is None:
+        latest_time = connection.execute(select(func.max(_SUMMARY.began_at)).where(*conditions)).scalar()
+        if latest_time is None:
             empty = FailureSeries(name="", total=0, counts={})
             return FailureFrequencies(width_s=width, runs=empty, failed=empty)
-        earliest = _compute_bucket_start(last, width, offset) - (max_buckets - 1) * width
-        asked.append(_SUMMARY.began_at >= max(earliest, since if since is not None else earliest))
-        counted = _count_runs(connection, _build_bucket_expression(connection, width, offset), asked)
+        earliest = _compute_bucket_start(latest_time, width, offset) - (max_buckets - 1) * width
+        conditions.append(_SUMMARY.began_at >= max(earliest, since if since is not None else earliest))
+        counted = _count_runs(connection, _build_bucket_expression(connection, width, offset), conditions)
     grid = (width, offset)
-    runs, bad = _sum_by_bucket(counted, grid, failed=False), _sum_by_bucket(counted, grid, failed=True)
+    runs, failed_runs = (
+        _sum_by_bucket(counted, grid, failed=False),
+        _sum_by_bucket(counted, grid, failed=True),
+    )
     codes, agents = (
         _build_failure_series(counted, grid, "code"),
         _build_failure_series(counted, grid, "agent"),
     )
-    first, end = min(runs.counts, default=0), max(runs.counts, default=-width)
+    first_start, end = min(runs.counts, default=0), max(runs.counts, default=-width)
     return FailureFrequencies(
         width_s=width,
-        starts=tuple(range(first, end + 1, width)),
+        starts=tuple(range(first_start, end + 1, width)),
         runs=runs,
-        failed=bad,
+        failed=failed_runs,
         codes=codes[:max_series],
         agents=agents[:max_series],
     )
@@ -140,7 +143,7 @@ def group_failures_by_code(
     store: Store, *, examples_per_code: int = 5, tenant: str = ""
 ) -> tuple[FailureCodeGroup, ...]:
     """Return failed runs by code, most frequent first, each with its latest runs."""
-    failed = (
+    conditions = (
         _SUMMARY.tenant == validate_query_tenant(tenant),
         _SUMMARY.known.is_(True),
         _SUMMARY.verdict == VerdictFilter.FAILURE.value,
@@ -152,7 +155,7 @@ def group_failures_by_code(
     number = func.count().over(partition_by=_SUMMARY.code)
     ranked = (
         select(_SUMMARY.run_id, _SUMMARY.code, rank.label("rank"), number.label("total"))
-        .where(*failed)
+        .where(*conditions)
         .subquery()
     )
     with store.begin_read() as connection:
@@ -161,13 +164,13 @@ def group_failures_by_code(
             .where(ranked.c.rank <= max(1, examples_per_code))
             .order_by(ranked.c.code, ranked.c.rank)
         )
-        first = connection.execute(query).mappings().all()
-    found = find_failed_runs(store, (one["run_id"] for one in first), tenant=tenant)
-    totals = {one["code"]: int(one["total"]) for one in first}
+        rows = connection.execute(query).mappings().all()
+    failed_runs = find_failed_runs(store, (row["run_id"] for row in rows), tenant=tenant)
+    totals = {row["code"]: int(row["total"]) for row in rows}
     latest: dict[str, list[FailedRun]] = {}
-    for one in first:
-        if one["run_id"] in found and len(latest.setdefault(one["code"], [])) < examples_per_code:
-            latest[one["code"]].append(found[one["run_id"]])
+    for row in rows:
+        if row["run_id"] in failed_runs and len(latest.setdefault(row["code"], [])) < examples_per_code:
+            latest[row["code"]].append(failed_runs[row["run_id"]])
     ordered = sorted(totals.items(), key=lambda pair: (-pair[1], pair[0]))
     return tuple(
         FailureCodeGroup(code=code, total=n, latest=tuple(latest.get(code, ()))) for code, n in ordered
@@ -176,7 +179,7 @@ def group_failures_by_code(
 
 def find_failed_runs(store: Store, ids: Iterable[str], *, tenant: str = "") -> dict[str, FailedRun]:
     """Return those of the runs ``ids`` that are in the store and diagnosed as failed, by id."""
-    found: dict[str, FailedRun] = {}
+    failed_runs: dict[str, FailedRun] = {}
     with store.begin_read() as connection:
         for part in _split_ids(ids):
             query = select(*_FAILED_RUN_COLUMNS).where(
@@ -185,8 +188,10 @@ def find_failed_runs(store: Store, ids: Iterable[str], *, tenant: str = "") -> d
                 _SUMMARY.verdict == VerdictFilter.FAILURE.value,
                 _SUMMARY.run_id.in_(part),
             )
-            found |= {one["run_id"]: _to_failed_run(one) for one in connection.execute(query).mappings()}
-    return found
+            failed_runs |= {
+                row["run_id"]: _to_failed_run(row) for row in connection.execute(query).mappings()
+            }
+    return failed_runs
 
 
 def list_runs_by_schema(store: Store, *, tenant: str = "") -> dict[str, tuple[str, ...]]:
@@ -195,23 +200,23 @@ def list_runs_by_schema(store: Store, *, tenant: str = "") -> dict[str, tuple[st
     query = select(table.schema_id, table.run_id).where(
         table.tenant == validate_query_tenant(tenant), table.schema_id != ""
     )
-    held: dict[str, list[str]] = {}
+    runs_by_schema: dict[str, list[str]] = {}
     with store.begin_read() as connection:
         for schema, run in connection.execute(query.distinct().order_by(table.schema_id, table.run_id)):
-            held.setdefault(schema, []).append(run)
-    return {schema: tuple(runs) for schema, runs in held.items()}
+            runs_by_schema.setdefault(schema, []).append(run)
+    return {schema: tuple(runs) for schema, runs in runs_by_schema.items()}
 
 
 def get_run_lengths(store: Store, ids: Iterable[str], *, tenant: str = "") -> dict[str, int]:
     """Return the numbers of steps of those of the runs ``ids`` that are in the store."""
-    found: dict[str, int] = {}
+    lengths: dict[str, int] = {}
     with store.begin_read() as connection:
         for part in _split_ids(ids):
             query = select(RUNS.c.id, RUNS.c.length).where(
                 RUNS.c.tenant == validate_query_tenant(tenant), RUNS.c.id.in_(part)
             )
-            found |= {id: int(length) for id, length in connection.execute(query)}
-    return found
+            lengths |= {id: int(length) for id, length in connection.execute(query)}
+    return lengths
 
 
 _FAILED_RUN_COLUMNS = (
@@ -230,8 +235,8 @@ def _to_failed_run(row: Mapping[Any, Any]) -> FailedRun:
 
 
 def _split_ids(ids: Iterable[str]) -> Iterable[list[str]]:
-    held = list(dict.fromkeys(ids))
-    return (held[start : start + _IDS_PER_QUERY] for start in range(0, len(held), _IDS_PER_QUERY))
+    unique_ids = list(dict.fromkeys(ids))
+    return (unique_ids[start : start + _IDS_PER_QUERY] for start in range(0, len(unique_ids), _IDS_PER_QUERY))
 
 
 def _build_bucket_expression(connection: Connection, width: int, offset: int) -> ColumnElement[int]:
@@ -266,12 +271,13 @@ def _build_failure_series(
     rows: Sequence[RowMapping], grid: tuple[int, int], column: str
 ) -> tuple[FailureSeries, ...]:
     """Return a series of failed runs for each value of ``column``, most frequent first."""
-    held: dict[str, Counter[int]] = {}
+    counts_by_name: dict[str, Counter[int]] = {}
     for one in rows:
         if one["verdict"] == VerdictFilter.FAILURE:
             start = int(one["bucket"]) * grid[0] + grid[1]
-            held.setdefault(one[column], Counter())[start] += int(one["runs"])
-    made = (
-        FailureSeries(name=name, total=counts.total(), counts=dict(counts)) for name, counts in held.items()
+            counts_by_name.setdefault(one[column], Counter())[start] += int(one["runs"])
+    series = (
+        FailureSeries(name=name, total=counts.total(), counts=dict(counts))
+        for name, counts in counts_by_name.items()
     )
-    return tuple(sorted(made, key=lambda one: (-one.total, one.name)))
+    return tuple(sorted(series, key=lambda one: (-one.total, one.name)))

@@ -41,18 +41,18 @@ class StoreStats:
 
 def collect_stats(connection: Connection, address: DatabaseAddress, tenant: str | None) -> StoreStats:
     """Return the statistics of a tenant; None means all tenants."""
-    chosen = [] if tenant is None else [validate_query_tenant(tenant)]
+    tenant_filter = [] if tenant is None else [validate_query_tenant(tenant)]
     rows = {}
     for name, table in TABLES.items():
         query = select(func.count()).select_from(table)
-        for one in chosen:
-            query = query.where(table.c.tenant == one)
+        for tenant_id in tenant_filter:
+            query = query.where(table.c.tenant == tenant_id)
         rows[name] = connection.execute(query).scalar_one()
     ages = select(
         func.min(RUNS.c.created_at), func.max(RUNS.c.created_at), func.count(RUNS.c.tenant.distinct())
     )
-    for one in chosen:
-        ages = ages.where(RUNS.c.tenant == one)
+    for tenant_id in tenant_filter:
+        ages = ages.where(RUNS.c.tenant == tenant_id)
     oldest, newest, tenants = connection.execute(ages).one()
     return StoreStats(
         address=str(address),

@@ -61,15 +61,15 @@ class WriteBatch:
 def prepare_batch(rows: Sequence[Row]) -> WriteBatch:
     """Convert rows to parameters before a lock is taken. Rows that cannot be stored are rejected."""
     ready: list[tuple[int, _PreparedRow]] = []
-    refused: Rejections = {}
+    rejections: Rejections = {}
     for place, row in enumerate(rows):
         try:
             ready.append((place, (type(row), row, _build_parameters(row))))
         except RowRejected as error:
-            refused[place] = f"{type(row).__name__}: {error}"
+            rejections[place] = f"{type(row).__name__}: {error}"
         except Exception as error:  # one invalid row must not block the others
-            refused[place] = f"{type(row).__name__}: cannot be stored ({type(error).__name__})"
-    return WriteBatch(ready, refused)
+            rejections[place] = f"{type(row).__name__}: cannot be stored ({type(error).__name__})"
+    return WriteBatch(ready, rejections)
 
 
 def apply_batch(connection: Connection, batch: WriteBatch, *, use_savepoints: bool = True) -> Rejections:
@@ -85,21 +85,25 @@ def apply_batch(connection: Connection, batch: WriteBatch, *, use_savepoints: bo
         sqlalchemy.exc.SQLAlchemyError: the database cannot be used; do not commit.
         ValueError, OverflowError: only without ``use_savepoints``: the driver rejected a row; do not commit.
     """
-    refused = dict(batch.rejections)
-    upkeep: SummaryUpdater | None = None
+    rejections = dict(batch.rejections)
+    summary_updater: SummaryUpdater | None = None
     with _suppress_summary_errors():
-        upkeep = SummaryUpdater(connection, [(place, row) for place, (_, row, _values) in batch.rows])
+        summary_updater = SummaryUpdater(
+            connection, [(place, row) for place, (_, row, _values) in batch.rows]
+        )
     for kind, group in groupby(_group_by_type(batch.rows), key=lambda one: one[1][0]):
         if use_savepoints:
-            _write(connection, kind, list(group), refused)
+            _write(connection, kind, list(group), rejections)
         else:
             _write_group(connection, kind, [ready for _, ready in group])
     with _suppress_summary_errors():
-        if upkeep is not None and (overviews := upkeep.build_summaries(connection, refused)):
+        if summary_updater is not None and (
+            overviews := summary_updater.build_summaries(connection, rejections)
+        ):
             execute_many(
                 connection, _build_upsert(TABLE_MAPPINGS[RunSummaryRow], connection.dialect.name), overviews
             )
-    return refused
+    return rejections
 
 
 def _group_by_type(rows: list[tuple[int, _PreparedRow]]) -> list[tuple[int, _PreparedRow]]:
@@ -199,25 +203,27 @@ def _clear_runs(connection: Connection, values: list[dict[str, Any]]) -> None:
     """Delete the steps, branches and snapshots of runs."""
     dialect = connection.dialect.name
     by_tenant: dict[str, list[str]] = {}
-    for one in values:
-        by_tenant.setdefault(one["tenant"], []).append(one["run_id"])
-    gone = [{"tenant": tenant, "ids": to_id_parameter(ids, dialect)} for tenant, ids in by_tenant.items()]
+    for value in values:
+        by_tenant.setdefault(value["tenant"], []).append(value["run_id"])
+    parameters = [
+        {"tenant": tenant, "ids": to_id_parameter(ids, dialect)} for tenant, ids in by_tenant.items()
+    ]
     for statement in _CLEAR_STATEMENTS[dialect]:
-        execute_many(connection, statement, gone)
+        execute_many(connection, statement, parameters)
 
 
 def _merge_run_rows(values: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Merge rows of the same run, which is written repeatedly while it is in progress."""
-    last: dict[tuple[str, str], dict[str, Any]] = {}
-    for one in values:
-        key = one["tenant"], one["id"]
-        first = last.get(key)
-        last[key] = (
-            one
-            if first is None
-            else one | {name: first[name] for name in TABLE_MAPPINGS[RunRow].preserved_columns}
+    merged_rows: dict[tuple[str, str], dict[str, Any]] = {}
+    for row in values:
+        key = row["tenant"], row["id"]
+        earlier_row = merged_rows.get(key)
+        merged_rows[key] = (
+            row
+            if earlier_row is None
+            else row | {name: earlier_row[name] for name in TABLE_MAPPINGS[RunRow].preserved_columns}
         )
-    return list(last.values())
+    return list(merged_rows.values())
 
 
 def _write_one(connection: Connection, prepared_row: _PreparedRow) -> None:
@@ -226,30 +232,30 @@ def _write_one(connection: Connection, prepared_row: _PreparedRow) -> None:
         _write_all(connection, kind, [values])
         return
     if isinstance(row, DropSnapshotsRow):
-        gone = and_(_match_run(SNAPSHOTS, values, "run_id"), SNAPSHOTS.c.step.in_(row.steps))
-        connection.execute(delete(SNAPSHOTS).where(gone))
+        condition = and_(_match_run(SNAPSHOTS, values, "run_id"), SNAPSHOTS.c.step.in_(row.steps))
+        connection.execute(delete(SNAPSHOTS).where(condition))
         return
     statement = _build_upsert(TABLE_MAPPINGS[kind], connection.dialect.name)
-    made = connection.execute(statement, values, execution_options=PRESERVE_ROWCOUNT).rowcount
+    row_count = connection.execute(statement, values, execution_options=PRESERVE_ROWCOUNT).rowcount
     # If the reply to a commit was lost, the branch is written again. It must not take the steps written
     # since.
-    if isinstance(row, BranchRow) and row.takes and made == 1:
+    if isinstance(row, BranchRow) and row.takes and row_count == 1:
         _move_steps_to_branch(connection, values)
 
 
 def _move_steps_to_branch(connection: Connection, values: dict[str, Any]) -> None:
     """Move steps of the current branch, and the branches that forked from them, to the new branch."""
-    moved = and_(
+    moved_steps = and_(
         _match_run(STEPS, values, "run_id"), STEPS.c.line == "", STEPS.c.index >= values["fork_step"]
     )
-    connection.execute(update(STEPS).where(moved).values(line=values["id"]))
-    later = and_(
+    connection.execute(update(STEPS).where(moved_steps).values(line=values["id"]))
+    later_branches = and_(
         _match_run(BRANCHES, values, "run_id"),
         BRANCHES.c.parent.is_(None),
         BRANCHES.c.id != values["id"],
         BRANCHES.c.fork_step > values["fork_step"],
     )
-    connection.execute(update(BRANCHES).where(later).values(parent=values["id"]))
+    connection.execute(update(BRANCHES).where(later_branches).values(parent=values["id"]))
 
 
 def _match_run(table: Table, values: dict[str, Any], column: str) -> Any:
@@ -265,18 +271,18 @@ def _build_upsert(mapping: TableMapping, dialect: str) -> Executable:
     if not mapping.replaces_existing:
         unless: Executable = statement.on_conflict_do_nothing(index_elements=keys)
         return unless
-    new = statement.excluded
+    new_row = statement.excluded
     columns = {
-        c.name: new[c.name]
+        c.name: new_row[c.name]
         for c in mapping.table.columns
         if c.name not in {*keys, *mapping.preserved_columns}
     }
-    where = (
-        new[mapping.version_column] >= mapping.table.c[mapping.version_column]
+    condition = (
+        new_row[mapping.version_column] >= mapping.table.c[mapping.version_column]
         if mapping.version_column
         else None
     )
-    upsert: Executable = statement.on_conflict_do_update(index_elements=keys, set_=columns, where=where)
+    upsert: Executable = statement.on_conflict_do_update(index_elements=keys, set_=columns, where=condition)
     return upsert
 
 

@@ -60,8 +60,8 @@ class EffectClaims:
                 have been stored all the same: the next one then returns ``"attempted"``.
             StoreError: the row cannot be stored.
         """
-        wanted = replace(effect, state="attempted", settled_at=None)
-        values = _to_effect_parameters(wanted)
+        claimed_effect = replace(effect, state="attempted", settled_at=None)
+        values = _to_effect_parameters(claimed_effect)
         try:
             engine = self._database.get_engine()
             with (
@@ -71,16 +71,16 @@ class EffectClaims:
                 insert = postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
                 statement = insert(EFFECTS).on_conflict_do_nothing(index_elements=["tenant", "key"])
                 if connection.execute(statement, values, execution_options=PRESERVE_ROWCOUNT).rowcount == 1:
-                    found = None
+                    row = None
                 else:
-                    found = connection.execute(select(EFFECTS).where(_match_effect(effect))).mappings().one()
+                    row = connection.execute(select(EFFECTS).where(_match_effect(effect))).mappings().one()
             self._database.verify_file(engine)
         except (SQLAlchemyError, OSError) as error:
             raise to_unavailable_error(error, self._database.address) from None
-        if found is None:
-            return StoredEffectClaim(state="new", effect=wanted)
-        known = to_row(EffectRow, found)
-        return StoredEffectClaim(state=known.state, effect=known)
+        if row is None:
+            return StoredEffectClaim(state="new", effect=claimed_effect)
+        stored_effect = to_row(EffectRow, row)
+        return StoredEffectClaim(state=stored_effect.state, effect=stored_effect)
 
     def settle(
         self, effect: EffectRow, state: Literal["done", "compensated"], result: RowData | None
@@ -98,15 +98,15 @@ class EffectClaims:
         statement = update(EFFECTS).where(
             and_(_match_effect(effect), EFFECTS.c.state.in_(_ALLOWED_SOURCE_STATES[state]))
         )
-        fit = _to_effect_parameters(row)
-        changed = values if result is None else {**values, "data": fit["data"]}
+        parameters = _to_effect_parameters(row)
+        changes = values if result is None else {**values, "data": parameters["data"]}
         try:
             engine = self._database.get_engine()
             with (
                 engine.connect().execution_options(**IMMEDIATE_TRANSACTION) as connection,
                 connection.begin(),
             ):
-                settled = connection.execute(statement.values(changed)).rowcount == 1
+                settled = connection.execute(statement.values(changes)).rowcount == 1
             self._database.verify_file(engine)
         except (SQLAlchemyError, OSError) as error:
             raise to_unavailable_error(error, self._database.address) from None

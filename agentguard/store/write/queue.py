@@ -85,25 +85,25 @@ class WriteQueue:
                 self._unit_available.wait()
                 self._is_reader_waiting = False
             self._wait_for_more(max_delay_s, max_rows, max_bytes)
-            taken: list[WriteUnit] = []
+            units: list[WriteUnit] = []
             rows = total = 0
-            while self._units and (not taken or (rows < max_rows and total < max_bytes)):
+            while self._units and (not units or (rows < max_rows and total < max_bytes)):
                 unit = self._units.popleft()
-                taken.append(unit)
+                units.append(unit)
                 rows, total = rows + len(unit.rows), total + unit.size_bytes
-            return taken
+            return units
 
     def _wait_for_more(self, seconds: float, max_rows: int, max_bytes: int) -> None:
         # The batch uses at most half of the queue, so that rows which arrive meanwhile are not lost.
-        self._batch_threshold = most = (
+        self._batch_threshold = threshold = (
             min(max_rows, self._max_rows // 2),
             min(max_bytes, self._max_bytes // 2),
         )
-        while not (self.is_closed or self.condition.waiter_count or self._has_reached(*most)):
-            left = self._oldest_unit_time + seconds - time.monotonic()
-            if left <= 0:
+        while not (self.is_closed or self.condition.waiter_count or self._has_reached(*threshold)):
+            remaining_s = self._oldest_unit_time + seconds - time.monotonic()
+            if remaining_s <= 0:
                 break
-            self.condition.flush_requested.wait(left)
+            self.condition.flush_requested.wait(remaining_s)
         self._batch_threshold = None
 
     def _has_reached(self, rows: int, size: int) -> bool:
@@ -117,9 +117,9 @@ class WriteQueue:
 
     def drain(self) -> list[WriteUnit]:
         """Remove and return all units. The caller holds the lock."""
-        left = list(self._units)
+        units = list(self._units)
         self._units.clear()
-        return left
+        return units
 
     def close(self) -> None:
         """Reject further units, and wake the reader."""
@@ -152,8 +152,8 @@ def estimate_size(rows: tuple[Row, ...]) -> int:
 def _estimate_data_size(data: Mapping[str, Any]) -> int:
     """Estimate the memory of a row's data; optimised for speed, since `Store.write` calls it for each row."""
     total = 0
-    waiting: list[Any] = [data]
-    for container in waiting:  # the loop appends to it
+    containers: list[Any] = [data]
+    for container in containers:  # the loop appends to it
         kind = type(container)
         values = container if kind is list or kind is tuple else container.values()
         total += _VALUE_OVERHEAD_BYTES * len(values)
@@ -166,5 +166,5 @@ def _estimate_data_size(data: Mapping[str, Any]) -> int:
             elif kind in _FIXED_SIZE_TYPES:
                 continue
             elif kind is dict or kind is list or kind is tuple or isinstance(value, Mapping):
-                waiting += [value] if value and len(waiting) < _MAX_INSPECTED_CONTAINERS else []
+                containers += [value] if value and len(containers) < _MAX_INSPECTED_CONTAINERS else []
     return total

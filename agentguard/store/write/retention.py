@@ -112,29 +112,31 @@ class Retention:
 
         Effects that proxies share are deleted with the last session of their run.
         """
-        gone: Counter[str] = Counter()
+        row_counts: Counter[str] = Counter()
         now = time.time()
         try:
             for table, seconds in ((SESSIONS, session_ttl_s), (HINTS, hint_ttl_s)):
-                self._remove(table, table.c.updated_at < now - seconds, gone)
-            of_run = and_(SESSIONS.c.tenant == EFFECTS.c.tenant, SESSIONS.c.run_id == EFFECTS.c.run_id)
-            old = and_(
+                self._remove(table, table.c.updated_at < now - seconds, row_counts)
+            is_session_of_run = and_(
+                SESSIONS.c.tenant == EFFECTS.c.tenant, SESSIONS.c.run_id == EFFECTS.c.run_id
+            )
+            is_expired = and_(
                 EFFECTS.c.line.startswith(SHARED_BRANCH_PREFIX), EFFECTS.c.created_at < now - session_ttl_s
             )
-            self._remove(EFFECTS, and_(old, not_(exists().where(of_run))), gone)
+            self._remove(EFFECTS, and_(is_expired, not_(exists().where(is_session_of_run))), row_counts)
         except (SQLAlchemyError, OSError) as error:
             raise to_unavailable_error(error, self._database.address) from None
-        return gone.total()
+        return row_counts.total()
 
     def _measure_deletion(self, delete_rows: Callable[[Counter[str]], None]) -> DeletionResult:
-        gone: Counter[str] = Counter()
+        row_counts: Counter[str] = Counter()
         try:
-            before = self._measure_used_bytes()
-            delete_rows(gone)
+            bytes_before = self._measure_used_bytes()
+            delete_rows(row_counts)
             self._reclaim_disk_space()
-            del gone[_get_short_name(OVERVIEWS)]  # summaries are derived from the deleted rows
+            del row_counts[_get_short_name(OVERVIEWS)]  # summaries are derived from the deleted rows
             return DeletionResult(
-                rows=dict(gone), bytes_before=before, bytes_after=self._measure_used_bytes()
+                rows=dict(row_counts), bytes_before=bytes_before, bytes_after=self._measure_used_bytes()
             )
         except (SQLAlchemyError, OSError) as error:
             raise to_unavailable_error(error, self._database.address) from None
@@ -144,13 +146,17 @@ class Retention:
             self._remove_runs(pairs, row_counts)
         for table in RUN_TABLES:
             has_run = exists().where(RUNS.c.tenant == table.c.tenant, RUNS.c.id == table.c.run_id)
-            old = and_(table.c.created_at < before, not_(has_run), _match_tenant(table, limits.tenant))
+            is_expired = and_(table.c.created_at < before, not_(has_run), _match_tenant(table, limits.tenant))
             # Keep feedback on schemata: it has no run, and it cannot be collected again.
-            self._remove(table, and_(old, table.c.run_id != "") if table is JUDGEMENTS else old, row_counts)
+            self._remove(
+                table,
+                and_(is_expired, table.c.run_id != "") if table is JUDGEMENTS else is_expired,
+                row_counts,
+            )
 
     def _remove_excess(self, max_bytes: int, limits: RetentionLimits, row_counts: Counter[str]) -> None:
-        while (used := self._measure_used_bytes()) > max_bytes:
-            if pairs := self._select_oldest_runs(limits, self._estimate_excess_runs(used, max_bytes)):
+        while (used_bytes := self._measure_used_bytes()) > max_bytes:
+            if pairs := self._select_oldest_runs(limits, self._estimate_excess_runs(used_bytes, max_bytes)):
                 self._remove_runs(pairs, row_counts)
             elif not any(
                 self._remove_oldest(table, limits.tenant, row_counts) for table in (VERDICTS, BACKEND_EVENTS)
@@ -177,8 +183,8 @@ class Retention:
             )
             query = query.where(or_(RUNS.c.failed.is_(None), RUNS.c.failed.is_(False)), not_(diagnosed))
         with self._database.get_engine().connect() as connection:
-            found = connection.execute(query.order_by(RUNS.c.created_at, RUNS.c.id).limit(count))
-            return [(row.tenant, row.id) for row in found]
+            rows = connection.execute(query.order_by(RUNS.c.created_at, RUNS.c.id).limit(count))
+            return [(row.tenant, row.id) for row in rows]
 
     def _remove_runs(self, pairs: Iterable[tuple[str, str]], row_counts: Counter[str]) -> None:
         by_tenant: dict[str, list[str]] = {}
@@ -190,12 +196,14 @@ class Retention:
         ):
             for tenant, ids in by_tenant.items():
                 for table in RUN_TABLES:
-                    chosen = and_(table.c.tenant == tenant, table.c.run_id.in_(ids))
+                    condition = and_(table.c.tenant == tenant, table.c.run_id.in_(ids))
                     row_counts[_get_short_name(table)] += connection.execute(
-                        delete(table).where(chosen)
+                        delete(table).where(condition)
                     ).rowcount
-                chosen = and_(RUNS.c.tenant == tenant, RUNS.c.id.in_(ids))
-                row_counts[_get_short_name(RUNS)] += connection.execute(delete(RUNS).where(chosen)).rowcount
+                condition = and_(RUNS.c.tenant == tenant, RUNS.c.id.in_(ids))
+                row_counts[_get_short_name(RUNS)] += connection.execute(
+                    delete(RUNS).where(condition)
+                ).rowcount
 
     def _remove(self, table: Table, condition: ColumnElement[bool], row_counts: Counter[str]) -> None:
         with (
@@ -210,12 +218,12 @@ class Retention:
             query = (
                 select(table.c.created_at).where(_match_tenant(table, tenant)).order_by(table.c.created_at)
             )
-            found = connection.execute(query.limit(_RUNS_PER_TRANSACTION)).scalars().all()
-        if found:
+            times = connection.execute(query.limit(_RUNS_PER_TRANSACTION)).scalars().all()
+        if times:
             self._remove(
-                table, and_(table.c.created_at <= found[-1], _match_tenant(table, tenant)), row_counts
+                table, and_(table.c.created_at <= times[-1], _match_tenant(table, tenant)), row_counts
             )
-        return bool(found)
+        return bool(times)
 
     def _measure_used_bytes(self) -> int:
         """Bytes in use: pages that are not free in SQLite, contents of rows in PostgreSQL."""
@@ -240,14 +248,14 @@ class Retention:
 def measure_used_bytes(connection: Connection) -> int:
     """Bytes in use: pages that are not free in SQLite, contents of rows in PostgreSQL."""
     if connection.dialect.name == "sqlite":
-        pages, free, size = (
+        pages, free_pages, size = (
             connection.exec_driver_sql(f"PRAGMA {name}").scalar_one()
             for name in ("page_count", "freelist_count", "page_size")
         )
-        return int((pages - free) * size)
+        return int((pages - free_pages) * size)
     contents = [table.c.data for table in TABLES.values()] + [SNAPSHOTS.c.state]
-    sums = (select(func.coalesce(func.sum(func.length(one)), 0)) for one in contents)
-    return sum(int(connection.execute(one).scalar_one()) for one in sums)
+    sums = (select(func.coalesce(func.sum(func.length(query)), 0)) for query in contents)
+    return sum(int(connection.execute(query).scalar_one()) for query in sums)
 
 
 def _match_tenant(table: Table, tenant: str | None) -> ColumnElement[bool]:

@@ -44,32 +44,34 @@ def update_schemata(
         with engine.connect().execution_options(**IMMEDIATE_TRANSACTION) as connection, connection.begin():
             if connection.dialect.name == "postgresql":
                 connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _ADVISORY_LOCK_KEY})
-            there = _read_versions(connection, tenant)
-            made = transform(
+            versions = _read_versions(connection, tenant)
+            rows = transform(
                 _read_rows(
-                    connection, [id for id, at in there.items() if known_versions.get(id) != at], tenant
+                    connection,
+                    [id for id, updated_at in versions.items() if known_versions.get(id) != updated_at],
+                    tenant,
                 )
             )
-            refused = apply_batch(connection, prepare_batch(made))
-            if refused:
-                raise StoreError(f"a schema cannot be stored: {next(iter(refused.values()))}")
-            there |= {row.id: (row.version, row.updated_at) for row in made}
+            rejections = apply_batch(connection, prepare_batch(rows))
+            if rejections:
+                raise StoreError(f"a schema cannot be stored: {next(iter(rejections.values()))}")
+            versions |= {row.id: (row.version, row.updated_at) for row in rows}
         database.verify_file(engine)
     except (SQLAlchemyError, OSError) as error:
         raise to_unavailable_error(error, database.address) from None
-    return there
+    return versions
 
 
 def _read_versions(connection: Connection, tenant: str) -> dict[str, tuple[int, float]]:
     columns = SCHEMATA.c.id, SCHEMATA.c.version, SCHEMATA.c.updated_at
-    found = connection.execute(select(*columns).where(SCHEMATA.c.tenant == tenant))
-    return {id: (version, at) for id, version, at in found}
+    rows = connection.execute(select(*columns).where(SCHEMATA.c.tenant == tenant))
+    return {id: (version, updated_at) for id, version, updated_at in rows}
 
 
 def _read_rows(connection: Connection, ids: Sequence[str], tenant: str) -> list[SchemaRow]:
-    found: list[SchemaRow] = []
+    schemata: list[SchemaRow] = []
     for begin in range(0, len(ids), 500):
         some = SCHEMATA.c.id.in_(ids[begin : begin + 500])
-        held = connection.execute(select(SCHEMATA).where(SCHEMATA.c.tenant == tenant, some)).mappings()
-        found += [to_row(SchemaRow, one) for one in held]
-    return found
+        rows = connection.execute(select(SCHEMATA).where(SCHEMATA.c.tenant == tenant, some)).mappings()
+        schemata += [to_row(SchemaRow, row) for row in rows]
+    return schemata

@@ -99,34 +99,34 @@ class SummaryUpdater:
         forks = [(*key, row.id) for _, row, key in self._batch if isinstance(row, r.BranchRow) and row.takes]
         if forks:
             branch = (BRANCHES.c.tenant, BRANCHES.c.run_id, BRANCHES.c.id)
-            there = connection.execute(select(*branch).where(tuple_(*branch).in_(forks)))
-            self._existing_branches = {(row.tenant, row.run_id, row.id) for row in there}
+            rows_of_forks = connection.execute(select(*branch).where(tuple_(*branch).in_(forks)))
+            self._existing_branches = {(row.tenant, row.run_id, row.id) for row in rows_of_forks}
         if replaced := self._find_replaced_steps():
             columns = (STEPS.c.tenant, STEPS.c.run_id, STEPS.c.line, STEPS.c.index)
-            found = connection.execute(
+            rows = connection.execute(
                 select(*columns, STEPS.c.data).where(tuple_(*columns).in_(sorted(replaced)))
             )
-            for tenant, run_id, line, index, data in found:
+            for tenant, run_id, line, index, data in rows:
                 self._replaced_usage.setdefault((tenant, run_id), {})[line, index] = _decode_usage(data)
 
     def _find_replaced_steps(self) -> set[tuple[str, str, str, int]]:
         """Return the steps that may replace stored ones: all except those that extend the current branch."""
-        length = {key: held["steps"] for key, held in self._summaries.items()}
+        lengths = {key: summary["steps"] for key, summary in self._summaries.items()}
         cleared: set[RunKey] = set()
-        found: set[tuple[str, str, str, int]] = set()
+        replaced_steps: set[tuple[str, str, str, int]] = set()
         for _, row, key in self._batch:
             if isinstance(row, r.StepRow):
                 if key in cleared:
                     continue
-                if row.line or row.index < length[key]:
-                    found.add((*key, row.line, row.index))
+                if row.line or row.index < lengths[key]:
+                    replaced_steps.add((*key, row.line, row.index))
                 else:
-                    length[key] = row.index + 1
+                    lengths[key] = row.index + 1
             elif isinstance(row, r.ClearRunRow):
                 cleared.add(key)
             elif isinstance(row, r.BranchRow) and self._takes_steps(row):
-                length[key] = min(length[key], row.fork_step)
-        return found
+                lengths[key] = min(lengths[key], row.fork_step)
+        return replaced_steps
 
     def _takes_steps(self, row: r.BranchRow) -> bool:
         """Return whether the branch takes steps now; an existing branch that is written again does not."""
@@ -144,32 +144,32 @@ class SummaryUpdater:
                 counted[type(row)].add(key)
             elif isinstance(row, r.BranchRow) and self._takes_steps(row):
                 forked.add(key)
-        stale = {key for key, held in self._summaries.items() if held["stale"]}
-        recount_rows(connection, self._summaries, {kind: keys - stale for kind, keys in counted.items()})
-        recount_steps(connection, self._summaries, forked - stale)
-        if stale:
-            self._summaries |= rebuild_summaries(connection, stale)
+        stale_keys = {key for key, summary in self._summaries.items() if summary["stale"]}
+        recount_rows(connection, self._summaries, {kind: keys - stale_keys for kind, keys in counted.items()})
+        recount_steps(connection, self._summaries, forked - stale_keys)
+        if stale_keys:
+            self._summaries |= rebuild_summaries(connection, stale_keys)
         now = time.time()
-        for held in self._summaries.values():
-            held["updated_at"] = now
+        for summary in self._summaries.values():
+            summary["updated_at"] = now
         return list(self._summaries.values())
 
     def _apply_row(self, row: r.Row, key: RunKey) -> None:
-        held = self._summaries[key]
+        summary = self._summaries[key]
         if isinstance(row, r.StepRow):
-            old, step = self._replaced_usage.setdefault(key, {}), (row.line, row.index)
-            old[step] = add_step(held, row, old.get(step, NO_USAGE))
+            replaced_usage, step = self._replaced_usage.setdefault(key, {}), (row.line, row.index)
+            replaced_usage[step] = add_step(summary, row, replaced_usage.get(step, NO_USAGE))
         elif isinstance(row, r.RunRow):
-            add_run(held, row)
+            add_run(summary, row)
         elif isinstance(row, r.DiagnosisRow):
-            add_diagnosis(held, row)
+            add_diagnosis(summary, row)
         elif isinstance(row, r.ClearRunRow):
-            reset_steps(held)
+            reset_steps(summary)
             self._replaced_usage.pop(key, None)
         elif isinstance(row, r.BranchRow) and self._takes_steps(row):
-            old = self._replaced_usage.get(key, {})
-            for step in [one for one in old if not one[0] and one[1] >= row.fork_step]:
-                del old[step]  # moved to the branch: a new step replaces nothing
+            replaced_usage = self._replaced_usage.get(key, {})
+            for step in [place for place in replaced_usage if not place[0] and place[1] >= row.fork_step]:
+                del replaced_usage[step]  # moved to the branch: a new step replaces nothing
 
 
 def _decode_usage(packed: bytes) -> UsageTotals:
@@ -182,23 +182,23 @@ def _decode_usage(packed: bytes) -> UsageTotals:
 
 def rebuild_summaries(connection: Connection, keys: Iterable[RunKey]) -> dict[RunKey, SummaryValues]:
     """Rebuild the summaries from all rows of these runs; runs that do not exist are left out."""
-    made: dict[RunKey, SummaryValues] = {}
+    summaries: dict[RunKey, SummaryValues] = {}
     for tenant, run_id in sorted(keys):
         query = select(RUNS).where(RUNS.c.tenant == tenant, RUNS.c.id == run_id)
-        found = connection.execute(query).mappings().first()
-        if found is None:
+        run_row = connection.execute(query).mappings().first()
+        if run_row is None:
             continue
-        run = to_row(r.RunRow, found)
-        held = made[tenant, run_id] = build_blank_summary(tenant, run_id, run.created_at)
-        add_run(held, run)
-        for one in connection.execute(
+        run = to_row(r.RunRow, run_row)
+        summary = summaries[tenant, run_id] = build_blank_summary(tenant, run_id, run.created_at)
+        add_run(summary, run)
+        for row in connection.execute(
             _select_for_runs(STEPS, tenant, [run_id]).order_by(STEPS.c.index)
         ).mappings():
-            add_step(held, to_row(r.StepRow, one))
-        for one in connection.execute(_select_for_runs(DIAGNOSES, tenant, [run_id])).mappings():
-            add_diagnosis(held, to_row(r.DiagnosisRow, one))
-    recount_rows(connection, made, {kind: set(made) for kind in _RECOUNTED_TYPES})
-    return made
+            add_step(summary, to_row(r.StepRow, row))
+        for row in connection.execute(_select_for_runs(DIAGNOSES, tenant, [run_id])).mappings():
+            add_diagnosis(summary, to_row(r.DiagnosisRow, row))
+    recount_rows(connection, summaries, {kind: set(summaries) for kind in _RECOUNTED_TYPES})
+    return summaries
 
 
 def recount_rows(
@@ -214,17 +214,17 @@ def recount_rows(
             summaries[tenant, run_id]["findings"] = number
     for tenant, ids in _group_by_tenant(keys_by_type[r.RecoveryRow]).items():
         outcomes: dict[str, list[str]] = {}
-        for one in connection.execute(_select_in_order(RECOVERIES, tenant, ids)).mappings():
-            outcomes.setdefault(one["run_id"], []).append(one["outcome"])
-        for run_id, found in outcomes.items():
-            made = summaries[tenant, run_id]
-            made["recoveries"], made["recovered"] = summarize_recoveries(found)
+        for row in connection.execute(_select_in_order(RECOVERIES, tenant, ids)).mappings():
+            outcomes.setdefault(row["run_id"], []).append(row["outcome"])
+        for run_id, run_outcomes in outcomes.items():
+            summary = summaries[tenant, run_id]
+            summary["recoveries"], summary["recovered"] = summarize_recoveries(run_outcomes)
     for tenant, ids in _group_by_tenant(keys_by_type[r.JudgementRow]).items():
-        given: dict[str, list[r.JudgementRow]] = {}
-        for one in connection.execute(_select_in_order(JUDGEMENTS, tenant, ids)).mappings():
-            given.setdefault(one["run_id"], []).append(to_row(r.JudgementRow, one))
-        for run_id, said in given.items():
-            summaries[tenant, run_id]["judged"] = summarize_judgements(said)
+        judgements: dict[str, list[r.JudgementRow]] = {}
+        for row in connection.execute(_select_in_order(JUDGEMENTS, tenant, ids)).mappings():
+            judgements.setdefault(row["run_id"], []).append(to_row(r.JudgementRow, row))
+        for run_id, run_judgements in judgements.items():
+            summaries[tenant, run_id]["judged"] = summarize_judgements(run_judgements)
 
 
 def recount_steps(
@@ -236,44 +236,48 @@ def recount_steps(
         query = select(column, func.max(STEPS.c.index)).where(
             STEPS.c.tenant == tenant, STEPS.c.line == "", column.in_(ids)
         )
-        last = {found.run_id: found[1] for found in connection.execute(query.group_by(column))}
+        last_steps = {row.run_id: row[1] for row in connection.execute(query.group_by(column))}
         for run_id in ids:
-            summaries[tenant, run_id]["steps"] = count_steps_through(last.get(run_id, -1))
+            summaries[tenant, run_id]["steps"] = count_steps_through(last_steps.get(run_id, -1))
 
 
 def _load_summaries(
     connection: Connection, batch: Iterable[tuple[int, r.Row, RunKey]]
 ) -> dict[RunKey, SummaryValues]:
     """Load and lock the summaries of these runs until the transaction ends; new runs get blank ones."""
-    first: dict[RunKey, float] = {}
+    first_times: dict[RunKey, float] = {}
     for _, row, key in batch:
-        first.setdefault(key, row.created_at)
-    held = _lock_summaries(connection, first)
-    new = {key: build_blank_summary(*key, at) for key, at in first.items() if key not in held}
-    if new and connection.dialect.name == "postgresql":
+        first_times.setdefault(key, row.created_at)
+    existing = _lock_summaries(connection, first_times)
+    new_summaries = {
+        key: build_blank_summary(*key, created_at)
+        for key, created_at in first_times.items()
+        if key not in existing
+    }
+    if new_summaries and connection.dialect.name == "postgresql":
         # Another process may write rows of the same new run: the insert makes both lock the same row.
-        execute_many(connection, _INSERT_MISSING, [new[key] for key in sorted(new)])
-        new |= _lock_summaries(connection, new)
-    return new | held
+        execute_many(connection, _INSERT_MISSING, [new_summaries[key] for key in sorted(new_summaries)])
+        new_summaries |= _lock_summaries(connection, new_summaries)
+    return new_summaries | existing
 
 
 def _lock_summaries(connection: Connection, keys: Iterable[RunKey]) -> dict[RunKey, SummaryValues]:
-    found: dict[RunKey, SummaryValues] = {}
+    summaries: dict[RunKey, SummaryValues] = {}
     dialect = connection.dialect.name
     for tenant, ids in sorted(_group_by_tenant(keys).items()):
-        for one in execute_query(
+        for row in execute_query(
             connection, _LOCK_STATEMENTS[dialect], {"tenant": tenant, "ids": to_id_parameter(ids, dialect)}
         ):
-            held = dict(zip(_SUMMARY_COLUMNS, one, strict=True))
-            found[tenant, held["run_id"]] = held
-    return found
+            summary = dict(zip(_SUMMARY_COLUMNS, row, strict=True))
+            summaries[tenant, summary["run_id"]] = summary
+    return summaries
 
 
 def _group_by_tenant(keys: Iterable[RunKey]) -> dict[str, list[str]]:
-    by: dict[str, list[str]] = {}
+    ids_by_tenant: dict[str, list[str]] = {}
     for tenant, run_id in keys:
-        by.setdefault(tenant, []).append(run_id)
-    return by
+        ids_by_tenant.setdefault(tenant, []).append(run_id)
+    return ids_by_tenant
 
 
 def _select_for_runs(table: Table, tenant: str, ids: Sequence[str]) -> Any:

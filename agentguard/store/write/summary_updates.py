@@ -52,10 +52,10 @@ _BLANK_SUMMARY = {
 
 def build_blank_summary(tenant: str, run_id: str, created_at: float) -> SummaryValues:
     """Return the summary of a run without any known values."""
-    held: SummaryValues = _BLANK_SUMMARY.copy()
-    held["tenant"], held["run_id"] = tenant, run_id
-    held["created_at"] = held["began_at"] = held["updated_at"] = created_at
-    return held
+    summary: SummaryValues = _BLANK_SUMMARY.copy()
+    summary["tenant"], summary["run_id"] = tenant, run_id
+    summary["created_at"] = summary["began_at"] = summary["updated_at"] = created_at
+    return summary
 
 
 def add_run(summary: SummaryValues, row: r.RunRow) -> None:
@@ -84,10 +84,10 @@ def add_step(summary: SummaryValues, row: r.StepRow, previous_usage: UsageTotals
     Time range and models include those of replaced steps.
     """
     data = row.data
-    spent = extract_usage(data)
-    if spent != previous_usage:
-        summary["tokens"] = _replace_in_total(summary["tokens"], spent.tokens, previous_usage.tokens)
-        summary["cost_usd"] = _replace_in_total(summary["cost_usd"], spent.cost_usd, previous_usage.cost_usd)
+    usage = extract_usage(data)
+    if usage != previous_usage:
+        summary["tokens"] = _replace_in_total(summary["tokens"], usage.tokens, previous_usage.tokens)
+        summary["cost_usd"] = _replace_in_total(summary["cost_usd"], usage.cost_usd, previous_usage.cost_usd)
     model = data.get("model")
     if isinstance(model, str):
         summary["models"] = _add_model(summary["models"], model)
@@ -97,7 +97,7 @@ def add_step(summary: SummaryValues, row: r.StepRow, previous_usage: UsageTotals
         _extend_time_range(
             summary, _to_timestamp(data.get("started_at")), _to_timestamp(data.get("ended_at"))
         )
-    return spent
+    return usage
 
 
 def _add_model(models: str, model: str) -> str:
@@ -130,9 +130,9 @@ def extract_usage(data: Mapping[str, Any]) -> UsageTotals:
         _to_token_count(usage.get("prompt_tokens")),
         _to_token_count(usage.get("completion_tokens")),
     )
-    known = prompt is not None or completion is not None
+    has_counts = prompt is not None or completion is not None
     return UsageTotals(
-        (prompt or 0) + (completion or 0) if known else None, _to_number(usage.get("cost_usd"))
+        (prompt or 0) + (completion or 0) if has_counts else None, _to_number(usage.get("cost_usd"))
     )
 
 
@@ -156,18 +156,18 @@ def add_diagnosis(summary: SummaryValues, row: r.DiagnosisRow) -> None:
 
 def summarize_recoveries(outcomes: Iterable[str]) -> tuple[int, str]:
     """Return the number of recoveries and their final outcome; ``outcomes`` are in order of time."""
-    found = list(outcomes)
-    settled = [one for one in found if one in ("recovered", "failed")]
+    all_outcomes = list(outcomes)
+    settled = [outcome for outcome in all_outcomes if outcome in ("recovered", "failed")]
     if settled:
-        return len(found), "yes" if settled[-1] == "recovered" else "no"
-    return len(found), "pending" if found else ""
+        return len(all_outcomes), "yes" if settled[-1] == "recovered" else "no"
+    return len(all_outcomes), "pending" if all_outcomes else ""
 
 
 def summarize_judgements(judgements: Iterable[r.JudgementRow]) -> str:
     """Return the feedback on the diagnoses; without any, on hypotheses, then on findings."""
-    held = select_current_judgements(judgements)
+    current_judgements = select_current_judgements(judgements)
     for subject in ("diagnosis", "hypothesis", "finding"):
-        answers = {one.right for one in held if one.subject == subject}
+        answers = {judgement.right for judgement in current_judgements if judgement.subject == subject}
         if answers:
             return "mixed" if len(answers) > 1 else "right" if True in answers else "wrong"
     return ""
@@ -184,9 +184,9 @@ def select_current_judgements(judgements: Iterable[r.JudgementRow]) -> tuple[r.J
 def _replace_in_total(total: Any, new: Any, old: Any) -> Any:
     if new is None and old is None:
         return total
-    made = (total or 0) + (new or 0) - (old or 0)
+    new_total = (total or 0) + (new or 0) - (old or 0)
     # Subtracting prices may leave a rounding error below zero.
-    return min(max(made, 0), _MAX_COLUMN_INT)
+    return min(max(new_total, 0), _MAX_COLUMN_INT)
 
 
 def _extend_time_range(summary: SummaryValues, started: float | None, ended: float | None) -> None:
@@ -219,8 +219,8 @@ def _to_token_count(value: object) -> int | None:
 
 def _to_timestamp(value: object) -> float | None:
     """Return epoch seconds in a plausible range (below 1e11); otherwise None."""
-    found = _to_number(value)
-    return found if found is not None and 0 <= found < 1e11 else None
+    seconds = _to_number(value)
+    return seconds if seconds is not None and 0 <= seconds < 1e11 else None
 
 
 def _to_number(value: object) -> float | None:

@@ -85,11 +85,11 @@ class StoreWriter:
             return receipt
         if self._thread is None:
             self._start_thread()
-        lost = self._queue.put(WriteUnit(rows, weight, receipt))
-        if lost:
+        loss_reason = self._queue.put(WriteUnit(rows, weight, receipt))
+        if loss_reason:
             with self._queue.lock:
                 self._health = replace(self._health, lost=self._health.lost + len(rows))
-                receipt.settle("lost", lost)
+                receipt.settle("lost", loss_reason)
         return receipt
 
     def get_health(self) -> WriterHealth:
@@ -131,13 +131,13 @@ class StoreWriter:
         batch = prepare_batch([row for unit in units for row in unit.rows])
         while True:
             try:
-                refused = self._commit(batch)
+                rejections = self._commit(batch)
             except (SQLAlchemyError, AgentGuardError, OSError) as error:
                 self._record_failure(error)
             except Exception as error:  # the writer thread must survive any error
                 self._record_failure(error)
             else:
-                self._record_success(units, refused)
+                self._record_success(units, rejections)
                 return
             if self._should_give_up:
                 self._discard(units)
@@ -152,13 +152,13 @@ class StoreWriter:
             return batch.rejections
         engine = self._database.get_engine()
         try:
-            refused = _write_batch(engine, batch, use_savepoints=False)
+            rejections = _write_batch(engine, batch, use_savepoints=False)
         except (SQLAlchemyError, ValueError, OverflowError) as error:
             if is_outage(error):
                 raise
-            refused = _write_batch(engine, batch, use_savepoints=True)
+            rejections = _write_batch(engine, batch, use_savepoints=True)
         self._database.verify_file(engine)
-        return refused
+        return rejections
 
     def _record_failure(self, error: Exception) -> None:
         text = describe_error(error, self._database.address)
@@ -197,21 +197,21 @@ class StoreWriter:
     def _discard(self, units: list[WriteUnit]) -> None:
         callbacks: list[Callable[[], None]] = []
         with self._queue.lock:
-            gone = [*units, *self._queue.drain()]
+            discarded_units = [*units, *self._queue.drain()]
             reason = f"the store was closed while it could not be written to: {self._health.last_error}"
-            lost = sum(len(unit.rows) for unit in gone)
-            self._health = replace(self._health, lost=self._health.lost + lost)
-            for unit in gone:
+            lost_rows = sum(len(unit.rows) for unit in discarded_units)
+            self._health = replace(self._health, lost=self._health.lost + lost_rows)
+            for unit in discarded_units:
                 callbacks += unit.receipt.settle("lost", reason)
-            self._queue.release(gone)
+            self._queue.release(discarded_units)
             self._queue.condition.notify_all()
         for call in callbacks:
             call()
 
     def _record_rejection(self, receipt: WriteReceipt, rows: int, reason: str) -> None:
         with self._queue.lock:
-            refused = self._health.refused + rows
-            self._health = replace(self._health, refused=refused, last_refusal=reason)
+            refused_count = self._health.refused + rows
+            self._health = replace(self._health, refused=refused_count, last_refusal=reason)
             receipt.settle("refused", reason)
 
 
