@@ -1,4 +1,4 @@
-"""``agentguard view``: runs of a store, or of files, in a browser."""
+"""Command ``agentguard view``: runs of a store, or of files, in a browser."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ _REQUIRED_PACKAGES: Final = ("sqlalchemy", "alembic", "starlette", "uvicorn", "j
 
 
 def register(app: typer.Typer) -> None:
-    """Add the command."""
+    """Register the command."""
     app.command()(view)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ViewSources:
-    """What is to be shown: a store, files to read into one, and kept evaluations."""
+    """Sources of the viewer: a store, files to import into a store, and saved evaluations."""
 
     store: str | None = None
     runs: tuple[Path, ...] = ()
@@ -99,20 +99,20 @@ def view(
     from agentguard_server.viewer.app import build_app
     from agentguard_server.viewer.settings import ViewerSettings, is_loopback
 
-    found = _classify_sources(sources or [], url)
+    view_sources = _classify_sources(sources or [], url)
     if token is None and not is_loopback(host):
         token = secrets.token_urlsafe(24)
     settings = ViewerSettings(
         host=host,
         token=token,
         tenant=tenant,
-        allows_feedback=not found.runs or url is not None,
-        evals=found.evals or (RESULTS_FOLDER,),
+        allows_feedback=not view_sources.runs or url is not None,
+        evals=view_sources.evals or (RESULTS_FOLDER,),
         collector=_resolve_collector(otlp, otlp_header or []),
     )
-    with _open_store(found) as store, closing(_bind_socket(host, port)) as listening:
+    with _open_store(view_sources) as store, closing(_bind_socket(host, port)) as listening:
         address = build_url(listening, host)
-        loader = _build_loader(store, found, settings, diagnose=diagnose)
+        loader = _build_loader(store, view_sources, settings, diagnose=diagnose)
         app = build_app(store, settings, loading=loader.loading)
 
         def began() -> None:
@@ -134,7 +134,7 @@ def _require_dependencies() -> None:
 
 
 def _resolve_collector(url: str | None, headers: list[str]) -> ExportTarget | None:
-    """The collector, if one was named; headers may also come from OpenTelemetry's own variables."""
+    """Return the collector's export target, or None; headers may come from OpenTelemetry's variables."""
     if url is None:
         if headers:
             raise ConfigError("view: --otlp-header goes with --otlp")
@@ -148,7 +148,7 @@ def _resolve_collector(url: str | None, headers: list[str]) -> ExportTarget | No
 
 
 def _classify_sources(sources: list[str], url: str | None) -> ViewSources:
-    """Tell stores, runs and evaluations apart. Raises ConfigError that names what cannot be used."""
+    """Classify arguments as stores, runs or evaluations. Raises ConfigError for an unusable argument."""
     stores = [] if url is None else [url]
     runs: list[Path] = []
     evals: list[Path] = []
@@ -195,7 +195,7 @@ def _is_evaluation(path: Path) -> bool:
 
 @contextmanager
 def _open_store(sources: ViewSources) -> Iterator[Store]:
-    """The store to show; one of its own for files that are not to be kept, gone afterwards."""
+    """Open the store to show; for files without a store, open a temporary one and delete it afterwards."""
     from agentguard.store.db.url import resolve_address
     from agentguard.store.store import Store
 
@@ -221,20 +221,20 @@ def _build_loader(
 ) -> FileLoader:
     from agentguard_server.viewer.data.file_loader import FileLoader
 
-    chosen = None
+    diagnose_run = None
     if diagnose and sources.runs:
         from agentguard.guard import Guard
 
-        chosen = Guard().diagnose
+        diagnose_run = Guard().diagnose
 
     def told(text: str) -> None:
         typer.echo(f"not read: {text}", err=True)
 
-    return FileLoader(store, sources.runs, diagnose=chosen, tenant=settings.tenant, on_error=told)
+    return FileLoader(store, sources.runs, diagnose=diagnose_run, tenant=settings.tenant, on_error=told)
 
 
 def _bind_socket(host: str, port: int | None) -> socket.socket:
-    """A socket on the port that was asked for; without one, on the usual port if that is free."""
+    """Return a socket on the given port; without one, on the default port, or a free one if it is taken."""
     from agentguard_server.uvicorn_runner import bind_socket
 
     if port is not None:
@@ -258,7 +258,7 @@ def _add_token(url: str, token: str | None) -> str:
 
 
 def _open_browser(url: str) -> None:
-    """In a thread, as some browsers keep the caller waiting."""
+    """Open the browser in a thread, since some browsers block the caller."""
     import webbrowser
 
     threading.Thread(target=webbrowser.open, args=(url,), daemon=True).start()

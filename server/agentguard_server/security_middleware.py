@@ -1,15 +1,14 @@
-"""What stands before every page: who may ask, from where, and what a browser may do with the answer.
+"""Security middleware of the viewer: request checks and security headers.
 
-The viewer shows what untrusted programs wrote to whoever can reach its port, so that three things are
-checked of each request before any page sees it:
+The viewer shows text of untrusted programs. The middleware therefore checks each request:
 
-- the name it was sent to, on loopback: a web site can point a name of its own at 127.0.0.1 and would then
-  read the pages as if they were its own (DNS rebinding);
-- a token, off loopback, compared in constant time;
-- that a request which changes something comes from a page of the viewer itself (OWASP, "Cross-Site Request
+- Host, on loopback: a web site can point its own domain name at 127.0.0.1 and would then read the pages as
+  pages of its origin (DNS rebinding).
+- Token, off loopback: the comparison takes constant time.
+- Origin, of a request that changes data: it must come from a page of the viewer (OWASP, "Cross-Site Request
   Forgery Prevention": Fetch Metadata and Origin).
 
-Each answer carries a content security policy under which no page runs or loads what is not the viewer's own.
+Each response has a content security policy under which a page runs and loads only the viewer's own files.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ CONTENT_SECURITY_POLICY: Final = (
 )
 COOKIE_NAME: Final = "agentguard_view"
 MAX_TARGET_BYTES: Final = 8 * 1024
-"""Bytes of a path, and of a query."""
+"""Upper bound on the size of a path, and of a query."""
 MAX_BODY_BYTES: Final = 64 * 1024
 
 _SECURITY_HEADERS: Final = (
@@ -50,7 +49,7 @@ _ALLOWED_METHODS: Final = _SAFE_METHODS | {"POST"}
 
 
 class _Denied(Exception):
-    """The request goes no further."""
+    """Rejection of a request."""
 
     def __init__(self, status: HTTPStatus, reason: str) -> None:
         super().__init__(reason)
@@ -58,11 +57,11 @@ class _Denied(Exception):
 
 
 class SecurityMiddleware:
-    """An ASGI application before another.
+    """ASGI middleware that checks requests before it passes them to the application.
 
     Args:
-        app: what is protected.
-        settings: address, token and prefix.
+        app: protected application.
+        settings: address, token and prefix of the viewer.
     """
 
     def __init__(self, app: ASGIApp, settings: ViewerSettings) -> None:
@@ -70,11 +69,11 @@ class SecurityMiddleware:
         self._is_loopback = is_loopback(settings.host)
         self._token = None if settings.token is None else _hash_token(settings.token)
         self._cookie = "" if settings.token is None else _derive_cookie(settings.token)
-        # Cookies know no ports: viewers of one machine must not take each other's away.
+        # Cookies are shared by all ports of a host; viewers on one machine need different names.
         self._cookie_name = f"{COOKIE_NAME}_{self._cookie[:8]}"
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on, or answer it."""
+        """Check a request; pass it to the application or reject it."""
         if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
             return
@@ -86,19 +85,19 @@ class SecurityMiddleware:
             headers = Headers(scope=scope)
             _require_valid_target(scope)
             self._require_local_host(headers)
-            shown = self._authenticate(scope, headers)
+            credential = self._authenticate(scope, headers)
             if scope["method"] not in _SAFE_METHODS:
-                _require_same_origin(headers, is_bearer=shown == "bearer")
+                _require_same_origin(headers, is_bearer=credential == "bearer")
         except _Denied as denied:
             await _send_response(secure, denied.status, denied.reason)
             return
-        if shown == "query":
+        if credential == "query":
             await self._sign_in(scope, secure)
             return
         await self._app(scope, _limit_body(receive), secure)
 
     def _require_local_host(self, headers: Headers) -> None:
-        """On loopback, that the request was sent to a name of loopback."""
+        """Check on loopback that the Host header names a loopback address or the configured host."""
         hosts = headers.getlist("host")
         if len(hosts) != 1:
             raise _Denied(HTTPStatus.BAD_REQUEST, "A request names one host.")
@@ -113,18 +112,18 @@ class SecurityMiddleware:
             )
 
     def _authenticate(self, scope: Scope, headers: Headers) -> str:
-        """How a request shows the token: ``"bearer"``, ``"cookie"``, ``"query"``; ``""`` if none is asked."""
+        """Return the token's place: ``"bearer"``, ``"cookie"``, ``"query"``; ``""`` without a token."""
         if self._token is None:
             return ""
-        kind, _, given = headers.get("authorization", "").partition(" ")
-        if kind.lower() == "bearer" and hmac.compare_digest(_hash_token(given.strip()), self._token):
+        kind, _, token = headers.get("authorization", "").partition(" ")
+        if kind.lower() == "bearer" and hmac.compare_digest(_hash_token(token.strip()), self._token):
             return "bearer"
         cookies = cookie_parser("; ".join(headers.getlist("cookie")))
         if hmac.compare_digest(_hash_token(cookies.get(self._cookie_name, "")), _hash_token(self._cookie)):
-            # A link with the token in it loses the token also where it is not needed any more.
+            # The redirect removes the token from the URL also if the cookie is already valid.
             return "query" if _extract_token(scope) is not None else "cookie"
-        given = _extract_token(scope) or ""
-        if scope["method"] in ("GET", "HEAD") and hmac.compare_digest(_hash_token(given), self._token):
+        token = _extract_token(scope) or ""
+        if scope["method"] in ("GET", "HEAD") and hmac.compare_digest(_hash_token(token), self._token):
             return "query"
         raise _Denied(
             HTTPStatus.UNAUTHORIZED,
@@ -132,16 +131,18 @@ class SecurityMiddleware:
         )
 
     async def _sign_in(self, scope: Scope, send: Send) -> None:
-        """Keep the token in a cookie and take it out of the address, the history and what others are sent."""
+        """Set the cookie and redirect to the URL without the token, so that no history or Referer has it."""
         root = scope.get("root_path", "")
         path = scope.get("raw_path", scope["path"].encode()).decode("ascii", "replace")
-        rest = [(k, v) for k, v in parse_qsl(_query_string(scope), keep_blank_values=True) if k != "token"]
-        # Two slashes at the beginning would name another host.
-        target = "/" + path.lstrip("/") + (f"?{urlencode(rest)}" if rest else "")
-        kept = f"{self._cookie_name}={self._cookie}; Path={root or '/'}; HttpOnly; SameSite=Strict"
+        parameters = [
+            (k, v) for k, v in parse_qsl(_query_string(scope), keep_blank_values=True) if k != "token"
+        ]
+        # A target that begins with two slashes would name another host.
+        target = "/" + path.lstrip("/") + (f"?{urlencode(parameters)}" if parameters else "")
+        cookie = f"{self._cookie_name}={self._cookie}; Path={root or '/'}; HttpOnly; SameSite=Strict"
         if scope.get("scheme") == "https":
-            kept += "; Secure"
-        await _send_response(send, HTTPStatus.SEE_OTHER, "", (("location", target), ("set-cookie", kept)))
+            cookie += "; Secure"
+        await _send_response(send, HTTPStatus.SEE_OTHER, "", (("location", target), ("set-cookie", cookie)))
 
 
 def _require_valid_target(scope: Scope) -> None:
@@ -157,7 +158,7 @@ def _require_valid_target(scope: Scope) -> None:
 
 
 def _require_same_origin(headers: Headers, *, is_bearer: bool) -> None:
-    """That a request which changes something was made by a page of ours, or by a program with the token."""
+    """Check that a page of the viewer, or a program with the token, sent a request that changes data."""
     site = headers.get("sec-fetch-site")
     origin = headers.get("origin")
     if site is not None and site != "same-origin":
@@ -177,15 +178,18 @@ def _require_same_origin(headers: Headers, *, is_bearer: bool) -> None:
 
 def _is_same_origin(origin: str, headers: Headers) -> bool:
     try:
-        given = urlsplit(origin)
+        origin_url = urlsplit(origin)
     except ValueError:
         return False
-    # A proxy before the viewer may end TLS: host and port must agree, the scheme may be another.
-    return given.scheme in ("http", "https") and given.netloc.lower() == headers.get("host", "").lower()
+    # A proxy in front of the viewer may terminate TLS, so only host and port must match.
+    return (
+        origin_url.scheme in ("http", "https")
+        and origin_url.netloc.lower() == headers.get("host", "").lower()
+    )
 
 
 def _host_name(host: str) -> str | None:
-    """The name in a Host header, without its port; None if it is none."""
+    """Return the name in a Host header, without its port; None if the header is not valid."""
     try:
         parts = urlsplit(f"//{host}")
         _ = parts.port
@@ -208,17 +212,17 @@ def _extract_token(scope: Scope) -> str | None:
 
 
 def _hash_token(text: str) -> bytes:
-    """Of one length, so that comparing tells nothing of the token's."""
+    """Return a hash of fixed length, so that a comparison does not leak the length of the token."""
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
 
 
 def _derive_cookie(token: str) -> str:
-    """What the cookie holds: who sees it cannot tell the token."""
+    """Return the value of the cookie; the token cannot be derived from it."""
     return hmac.new(token.encode("utf-8", "surrogatepass"), b"agentguard view", hashlib.sha256).hexdigest()
 
 
 def add_security_headers(send: Send) -> Send:
-    """Give answers the headers that bind a browser, where they have none of those names yet."""
+    """Return a ``send`` that adds the security headers a response does not have."""
 
     async def sending(message: Message) -> None:
         if message["type"] == "http.response.start":
@@ -231,15 +235,15 @@ def add_security_headers(send: Send) -> Send:
 
 
 def _limit_body(receive: Receive) -> Receive:
-    """The body without its end where it is too long: whatever its length was said to be."""
-    seen = 0
+    """Return a ``receive`` that disconnects if the body exceeds the limit, whatever its Content-Length."""
+    received_bytes = 0
 
     async def receiving() -> Message:
-        nonlocal seen
+        nonlocal received_bytes
         message = await receive()
         if message["type"] == "http.request":
-            seen += len(message.get("body", b""))
-            if seen > MAX_BODY_BYTES:
+            received_bytes += len(message.get("body", b""))
+            if received_bytes > MAX_BODY_BYTES:
                 return {"type": "http.disconnect"}
         return message
 
@@ -250,11 +254,11 @@ async def _send_response(
     send: Send, status: HTTPStatus, reason: str, headers: tuple[tuple[str, str], ...] = ()
 ) -> None:
     body = f"{status.phrase}. {reason}\n".encode() if reason else b""
-    told = [("content-type", "text/plain; charset=utf-8"), ("content-length", str(len(body))), *headers]
+    fields = [("content-type", "text/plain; charset=utf-8"), ("content-length", str(len(body))), *headers]
     if status is HTTPStatus.UNAUTHORIZED:
-        told.append(("www-authenticate", "Bearer"))
+        fields.append(("www-authenticate", "Bearer"))
     if status is HTTPStatus.METHOD_NOT_ALLOWED:
-        told.append(("allow", "GET, HEAD, POST"))
-    encoded = [(name.encode(), value.encode("latin-1", "replace")) for name, value in told]
+        fields.append(("allow", "GET, HEAD, POST"))
+    encoded = [(name.encode(), value.encode("latin-1", "replace")) for name, value in fields]
     await send({"type": "http.response.start", "status": int(status), "headers": encoded})
     await send({"type": "http.response.body", "body": body})

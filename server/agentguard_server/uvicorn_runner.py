@@ -1,4 +1,4 @@
-"""Serves an application on a socket of its own, and ends at once where pages still listen."""
+"""Server of the viewer on uvicorn; it stops at once although pages hold event streams open."""
 
 from __future__ import annotations
 
@@ -19,51 +19,51 @@ _BACKLOG: Final = 128
 
 
 def bind_socket(host: str, port: int, *, name: str = "view", backlog: int = _BACKLOG) -> socket.socket:
-    """A socket that listens.
+    """Return a listening socket.
 
     Args:
         host: name or address, IPv4 or IPv6.
-        port: 0 lets the system choose.
-        name: of the command, for messages.
-        backlog: connections that may wait to be accepted.
+        port: port; 0 lets the system choose one.
+        name: name of the command, for error messages.
+        backlog: number of connections that may wait to be accepted.
 
     Raises:
-        ConfigError: the port is taken or needs rights, or there is no such address on this machine.
+        ConfigError: the port is in use or needs privileges, or the machine does not have the address.
     """
-    plain = host.strip("[]")
+    host_name = host.strip("[]")
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
-            plain, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+            host_name, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
-        made = socket.socket(family, kind, protocol)
+        listening_socket = socket.socket(family, kind, protocol)
     except OSError as error:
         raise ConfigError(f"{name}: {host} is not an address of this machine ({error.strerror})") from None
     try:
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        made.bind(address)
-        made.listen(backlog)
+        listening_socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening_socket.bind(address)
+        listening_socket.listen(backlog)
     except OSError as error:
-        made.close()
+        listening_socket.close()
         raise ConfigError(f"{name}: {_describe_bind_error(error, host, port)}") from None
-    return made
+    return listening_socket
 
 
 def build_url(listening: socket.socket, host: str) -> str:
-    """The URL of a listening socket, as one may open it on this machine or, off loopback, on another."""
+    """Return the URL of a listening socket, for this machine or, off loopback, for other machines."""
     port = listening.getsockname()[1]
-    plain = host.strip("[]")
-    if plain in ("0.0.0.0", "::"):  # noqa: S104  what one may listen on, nobody can open
-        plain = socket.gethostname()
-    return f"http://[{plain}]:{port}" if ":" in plain else f"http://{plain}:{port}"
+    host_name = host.strip("[]")
+    if host_name in ("0.0.0.0", "::"):  # noqa: S104  clients cannot connect to the wildcard address
+        host_name = socket.gethostname()
+    return f"http://[{host_name}]:{port}" if ":" in host_name else f"http://{host_name}:{port}"
 
 
 class ViewerServer(uvicorn.Server):
-    """Tells when it listens, and lets pages that listen go when it is to end.
+    """Server with callbacks for its start and its shutdown.
 
     Args:
-        app: an ASGI application.
-        began: called once it answers.
-        ending: called, in the loop's thread, when it is to end.
+        app: ASGI application.
+        on_ready: called when the server accepts requests.
+        on_shutdown: called in the event loop's thread when the shutdown begins.
     """
 
     def __init__(self, app: Any, *, on_ready: Callable[[], None], on_shutdown: Callable[[], None]) -> None:
@@ -84,18 +84,18 @@ class ViewerServer(uvicorn.Server):
         self._on_ready, self._on_shutdown = on_ready, on_shutdown
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Begin to answer."""
+        """Start to accept requests."""
         await super().startup(sockets=sockets)
         self._on_ready()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """End: what listens is told to go, so that nobody waits for it."""
+        """Begin the shutdown; the callback closes event streams, which would delay it."""
         self._on_shutdown()
         super().handle_exit(sig, frame)
 
     def serve_on(self, listening: socket.socket) -> None:
-        """Answer until a signal ends it; returns then."""
-        # Signals that ended it are raised again by uvicorn: they shall end the command without a noise.
+        """Serve until a signal arrives."""
+        # uvicorn raises the signal again after the shutdown; the command must then exit without an error.
         before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
         try:
             self.run(sockets=[listening])

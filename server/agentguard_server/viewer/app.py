@@ -56,22 +56,24 @@ def build_app(
         settings: settings of the viewer.
         loading: progress of the files that are being loaded into the store.
     """
-    given = settings or ViewerSettings()
+    viewer_settings = settings or ViewerSettings()
     static = Route("/static/{name}", assets.serve_asset, name="static")
-    app = Viewer(given, [static, *_collect_routes()])
-    app.state.store, app.state.settings = store, given
+    app = Viewer(viewer_settings, [static, *_collect_routes()])
+    app.state.store, app.state.settings = store, viewer_settings
     app.state.loading = loading or LoadProgress()
-    app.state.hub = EventHub(store, tenant=given.tenant, read_load_progress=app.state.loading.to_event_data)
-    app.state.render = Renderer(prefix=given.prefix)
+    app.state.hub = EventHub(
+        store, tenant=viewer_settings.tenant, read_load_progress=app.state.loading.to_event_data
+    )
+    app.state.render = Renderer(prefix=viewer_settings.prefix)
     names = app.state.render.environment.globals
-    names["asset"] = lambda name: given.prefix + assets.build_asset_url(name)
-    names["collector"] = "" if given.collector is None else given.collector.host
+    names["asset"] = lambda name: viewer_settings.prefix + assets.build_asset_url(name)
+    names["collector"] = "" if viewer_settings.collector is None else viewer_settings.collector.host
     return app
 
 
 def _collect_routes() -> list[BaseRoute]:
     """Return the routes of all pages in the order of the module names."""
-    found: list[BaseRoute] = []
+    routes: list[BaseRoute] = []
     for info in sorted(pkgutil.iter_modules(pages.__path__), key=lambda one: one.name):
-        found += import_module(f"{pages.__name__}.{info.name}").routes()
-    return found
+        routes += import_module(f"{pages.__name__}.{info.name}").routes()
+    return routes

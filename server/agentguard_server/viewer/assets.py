@@ -46,20 +46,22 @@ def build_asset_url(name: str) -> str:
 
 def serve_asset(request: Request) -> Response:
     """Serve an asset: immutable if the URL has the current hash, otherwise with revalidation."""
-    found = load_assets().get(request.path_params["name"])
-    if found is None:
+    asset = load_assets().get(request.path_params["name"])
+    if asset is None:
         return Response("Not found.\n", 404, media_type="text/plain")
     headers = {
-        "etag": f'"{found.hash}"',
-        "cache-control": _CACHE_FOREVER if request.query_params.get("v") == found.hash else "no-cache",
+        "etag": f'"{asset.hash}"',
+        "cache-control": _CACHE_FOREVER if request.query_params.get("v") == asset.hash else "no-cache",
         "vary": "accept-encoding",
     }
-    if found.hash in request.headers.get("if-none-match", ""):
+    if asset.hash in request.headers.get("if-none-match", ""):
         return Response(status_code=304, headers=headers)
-    packed = "gzip" in request.headers.get("accept-encoding", "")
-    if packed:
+    is_compressed = "gzip" in request.headers.get("accept-encoding", "")
+    if is_compressed:
         headers["content-encoding"] = "gzip"
-    return Response(found.gzip_body if packed else found.body, headers=headers, media_type=found.media_type)
+    return Response(
+        asset.gzip_body if is_compressed else asset.body, headers=headers, media_type=asset.media_type
+    )
 
 
 def _read_asset(path: Path) -> Asset:

@@ -71,7 +71,7 @@ def run_data_to_dict(data: RunData) -> dict[str, Any]:
         "run": encode_meta(run),
         "steps": [encode_step(step) for step in run.steps],
         "branches": [_branch_to_dict(branch) for branch in run.branches],
-        "diagnoses": [{"id": known.id} | encode_diagnosis(known.diagnosis) for known in data.diagnoses],
+        "diagnoses": [{"id": stored.id} | encode_diagnosis(stored.diagnosis) for stored in data.diagnoses],
         "findings": [to_json_data(finding) for finding in data.findings],
         "recoveries": [to_json_data(recovery) for recovery in data.recoveries],
         "effects": [to_json_data(effect) for effect in data.effects],

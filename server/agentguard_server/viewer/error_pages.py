@@ -45,12 +45,14 @@ def render_not_found(request: Request, error: Exception) -> Response:
 def render_error(request: Request, error: Exception) -> Response:
     """Render the message of an error of agentguard."""
     assert isinstance(error, AgentGuardError)
-    waits = isinstance(error, StoreUnavailable | StoreTimeout | StoreVersion | Overloaded)
-    asked = isinstance(error, StoreError | InputError | ConfigError) and not waits
-    out = next((text for kind, text in _ADVICE.items() if isinstance(error, kind)), "")
-    title = "This cannot be shown now" if waits else "This cannot be shown"
-    response = _render_error_page(request, 503 if waits else 400 if asked else 500, title, str(error), out)
-    if waits:
+    is_temporary = isinstance(error, StoreUnavailable | StoreTimeout | StoreVersion | Overloaded)
+    is_client_error = isinstance(error, StoreError | InputError | ConfigError) and not is_temporary
+    advice = next((text for kind, text in _ADVICE.items() if isinstance(error, kind)), "")
+    title = "This cannot be shown now" if is_temporary else "This cannot be shown"
+    response = _render_error_page(
+        request, 503 if is_temporary else 400 if is_client_error else 500, title, str(error), advice
+    )
+    if is_temporary:
         response.headers["retry-after"] = "5"
     return response
 

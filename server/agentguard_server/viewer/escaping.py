@@ -30,14 +30,14 @@ def escape_text(text: str) -> Markup:
     """Escape a text for HTML; hidden characters become code points in elements of class ``inv``."""
     if text.isascii() and text.isprintable():
         return escape(text)
-    parts, at = [], 0
-    for found in _HIDDEN.finditer(text):
-        parts.append(escape(text[at : found.start()]))
-        parts.append(_format_code_point(found[0]))
-        at = found.end()
+    parts, position = [], 0
+    for match in _HIDDEN.finditer(text):
+        parts.append(escape(text[position : match.start()]))
+        parts.append(_format_code_point(match[0]))
+        position = match.end()
     if not parts:
         return escape(text)
-    parts.append(escape(text[at:]))
+    parts.append(escape(text[position:]))
     return Markup("").join(parts)
 
 
@@ -51,8 +51,8 @@ def reveal_hidden_characters(text: str) -> str:
 def to_single_line(text: object, max_chars: int = 300) -> str:
     """Return a text for an attribute or a title: one line, with hidden characters as code points."""
     value = str(text)
-    cut = value[:max_chars] + "…" if len(value) > max_chars else value
-    return " ".join(reveal_hidden_characters(cut).split())
+    clipped_text = value[:max_chars] + "…" if len(value) > max_chars else value
+    return " ".join(reveal_hidden_characters(clipped_text).split())
 
 
 @lru_cache(maxsize=1_024)

@@ -19,10 +19,10 @@ _NO_FOLD = 2**62
 
 def render_html(data: RunData, renderer: Renderer | None = None) -> str:
     """Return the HTML of a run with its branches and highlights. Long texts are folded, not cut."""
-    made = renderer or Renderer()
+    html_renderer = renderer or Renderer()
     view = RunPageModel.from_run_data(data, fold=FoldOptions(max_chars=_NO_FOLD))
     links = FileLinks(branches=view.branches)
-    return made.render_text(
+    return html_renderer.render_text(
         "run_export.html",
         view=view,
         run=data.run,
@@ -60,8 +60,10 @@ class HtmlExporter:
         if bundle is not None and not bundle.diagnoses:
             from agentguard.guard import diagnose
 
-            known = StoredDiagnosis(id="", created_at=0.0, diagnosis=diagnose(bundle.run))
-            bundle = replace(bundle, diagnoses=(known,), findings=known.diagnosis.findings)
+            stored_diagnosis = StoredDiagnosis(id="", created_at=0.0, diagnosis=diagnose(bundle.run))
+            bundle = replace(
+                bundle, diagnoses=(stored_diagnosis,), findings=stored_diagnosis.diagnosis.findings
+            )
         return None if bundle is None else _bytes(bundle)
 
 

@@ -32,9 +32,9 @@ def format_duration(seconds: float | None) -> str:
         return f"{seconds * 1e3:.0f} ms"
     if seconds < 60:
         return f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
+    minutes, remaining_s = divmod(round(seconds), 60)
     if minutes < 60:
-        return f"{minutes} min {rest} s" if rest else f"{minutes} min"
+        return f"{minutes} min {remaining_s} s" if remaining_s else f"{minutes} min"
     return f"{minutes // 60} h {minutes % 60} min"
 
 
@@ -84,10 +84,10 @@ class CodeTitle:
 def find_code_title(code: str) -> CodeTitle:
     """Return the title and definition of a qualified code."""
     try:
-        found = TaxonomyCatalog.load().get_code(code)
+        taxonomy_code = TaxonomyCatalog.load().get_code(code)
     except AgentGuardError:
         return CodeTitle(code=code, title=code)
-    return CodeTitle(code=code, title=found.title, definition=found.definition)
+    return CodeTitle(code=code, title=taxonomy_code.title, definition=taxonomy_code.definition)
 
 
 def list_code_choices() -> tuple[tuple[str, tuple[CodeTitle, ...]], ...]:

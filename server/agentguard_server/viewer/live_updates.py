@@ -40,9 +40,9 @@ class EventListener:
 
     def push(self, event: str, data: EventData) -> None:
         """Queue an event; it replaces a pending event of the same kind, or is merged with it."""
-        held = self.pending_events.get(event)
+        pending_data = self.pending_events.get(event)
         self.pending_events[event] = (
-            dict(data) if held is None or event != "runs" else _merge_runs_events(held, data)
+            dict(data) if pending_data is None or event != "runs" else _merge_runs_events(pending_data, data)
         )
         self.wakeup.set()
 
@@ -114,8 +114,8 @@ class EventHub:
                     yield b": still here\n\n"
                     continue
                 listener.wakeup.clear()
-                waiting, listener.pending_events = listener.pending_events, {}
-                for event, data in waiting.items():
+                pending_events, listener.pending_events = listener.pending_events, {}
+                for event, data in pending_events.items():
                     yield encode_event(event, data)
         finally:
             self._listeners.discard(listener)
@@ -123,21 +123,21 @@ class EventHub:
     async def _poll_store(self) -> None:
         """Poll the store until there are no more listeners."""
         pulse = self._store.open_change_detector()
-        told: EventData | None = None
+        sent_progress: EventData | None = None
         try:
             while self._listeners and not self._closed:
                 pause = self._poll_interval_s
                 try:
-                    if found := await asyncio.to_thread(self._find_changes, pulse):
-                        self._broadcast("runs", found)
+                    if changes := await asyncio.to_thread(self._find_changes, pulse):
+                        self._broadcast("runs", changes)
                 except AgentGuardError as error:
                     _LOG.info("the store cannot be read, pages wait: %s", error)
                     pause = max(pause, _ERROR_PAUSE_S)
                 self._first_poll.set()
-                now = self._read_load_progress()
-                if now != told:
-                    told = now
-                    self._broadcast("loading", now or {})
+                progress = self._read_load_progress()
+                if progress != sent_progress:
+                    sent_progress = progress
+                    self._broadcast("loading", progress or {})
                 await asyncio.sleep(pause)
         finally:
             self._first_poll.set()
@@ -149,17 +149,21 @@ class EventHub:
         """Return the changes since the last poll; the overlap covers rows that became visible late."""
         if not pulse.has_changed():
             return None
-        found = self._store.list_changes(self._since - _OVERLAP_S, tenant=self._tenant)
+        changes = self._store.list_changes(self._since - _OVERLAP_S, tenant=self._tenant)
         if self._known_versions is None:  # earlier changes are read in _stream
-            new = [one for one in found if one.updated_at > self._since]
+            new_changes = [change for change in changes if change.updated_at > self._since]
             self._known_versions = {}
         else:
-            new = [one for one in found if self._known_versions.get(one.run_id) != one.updated_at]
-        self._since = max([self._since, *(one.updated_at for one in found)])
+            new_changes = [
+                change for change in changes if self._known_versions.get(change.run_id) != change.updated_at
+            ]
+        self._since = max([self._since, *(change.updated_at for change in changes)])
         floor = self._since - 2 * _OVERLAP_S
-        self._known_versions = {id: at for id, at in self._known_versions.items() if at > floor}
-        self._known_versions |= {one.run_id: one.updated_at for one in found}
-        return _build_runs_event(new) if new else None
+        self._known_versions = {
+            id: updated_at for id, updated_at in self._known_versions.items() if updated_at > floor
+        }
+        self._known_versions |= {change.run_id: change.updated_at for change in changes}
+        return _build_runs_event(new_changes) if new_changes else None
 
     async def _read_changes(self, since: float) -> tuple[SummaryChange, ...]:
         try:
@@ -193,6 +197,6 @@ def _merge_runs_events(older: EventData, newer: EventData) -> dict[str, Any]:
     """Merge two events about runs."""
     created = dict(zip(newer["ids"], newer["created"], strict=True))
     created |= dict(zip(older["ids"], older["created"], strict=True))
-    kept = dict(list(created.items())[:MAX_IDS])
-    more = older["more"] or newer["more"] or len(created) > MAX_IDS
-    return {**newer, "ids": list(kept), "created": list(kept.values()), "more": more}
+    shown_runs = dict(list(created.items())[:MAX_IDS])
+    has_more = older["more"] or newer["more"] or len(created) > MAX_IDS
+    return {**newer, "ids": list(shown_runs), "created": list(shown_runs.values()), "more": has_more}

@@ -45,8 +45,8 @@ def paginate(rows: Sequence[T], page_number: str | None, *, size: int) -> ListPa
 def build_query(parameters: Mapping[str, str], **changes: str | int | None) -> str:
     """Return a query string with changes; None removes a key."""
     merged: dict[str, str | int | None] = {**parameters, **changes}
-    left = {key: value for key, value in merged.items() if value not in (None, "")}
-    return f"?{urlencode(left)}" if left else "?"
+    fields = {key: value for key, value in merged.items() if value not in (None, "")}
+    return f"?{urlencode(fields)}" if fields else "?"
 
 
 def format_day(at: float) -> str:

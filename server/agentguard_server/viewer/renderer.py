@@ -85,5 +85,5 @@ class Renderer:
 
 def get_renderer(request: Request) -> Renderer:
     """Return the renderer of the application."""
-    found: Renderer = request.app.state.render
-    return found
+    renderer: Renderer = request.app.state.render
+    return renderer

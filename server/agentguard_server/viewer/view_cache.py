@@ -38,10 +38,10 @@ class ViewCache:
         """Return the page model of a run, or None if there is no such run. Raises as `RunData.load` does."""
         stamp = self._read_version(run_id)
         with self._lock:
-            kept = self._entries.get(run_id)
-            if kept is not None and stamp is not None and kept.version == stamp:
+            entry = self._entries.get(run_id)
+            if entry is not None and stamp is not None and entry.version == stamp:
                 self._entries.move_to_end(run_id)
-                return kept.view
+                return entry.view
         bundle = RunData.load(self._store, run_id, self._tenant)
         if bundle is None:
             return None

@@ -53,15 +53,15 @@ class EvaluationFiles:
 
     def list_files(self) -> tuple[EvaluationFile, ...]:
         """Return all evaluations, latest first, without duplicates."""
-        seen: set[str] = set()
-        found = []
+        ids: set[str] = set()
+        files = []
         for path in find_result_files(self._paths):
             one = self._read(path)
-            if one.result_file is None or one.result_file.id not in seen:
-                found.append(one)
+            if one.result_file is None or one.result_file.id not in ids:
+                files.append(one)
             if one.result_file is not None:
-                seen.add(one.result_file.id)
-        return tuple(sorted(found, key=lambda one: -(one.result_file.made_at if one.result_file else 0.0)))
+                ids.add(one.result_file.id)
+        return tuple(sorted(files, key=lambda one: -(one.result_file.made_at if one.result_file else 0.0)))
 
     def find_file(self, id: str) -> ResultFile | None:
         """Return the evaluation of an id, or None."""
@@ -95,11 +95,11 @@ class EvaluationFiles:
                 self._cache.move_to_end(stamp)
                 return self._cache[stamp]
         try:
-            found = EvaluationFile(name=path.name, result_file=read_result_file(path))
+            file = EvaluationFile(name=path.name, result_file=read_result_file(path))
         except FormatError as error:
-            found = EvaluationFile(name=path.name, problem=error.reason if not error.field else str(error))
+            file = EvaluationFile(name=path.name, problem=error.reason if not error.field else str(error))
         with self._lock:
-            self._cache[stamp] = found
+            self._cache[stamp] = file
             while len(self._cache) > _MAX_CACHED_FILES:
                 self._cache.popitem(last=False)
-        return found
+        return file

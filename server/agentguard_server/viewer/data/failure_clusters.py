@@ -112,27 +112,30 @@ def cluster_failures(store: Store, *, tenant: str = "") -> FailureClusters:
     schemata, unread = _load_schemata(store, tenant)
     guided = list_runs_by_schema(store, tenant=tenant)
     members = {one.id: dict.fromkeys((*one.provenance.runs, *guided.get(one.id, ()))) for one in schemata}
-    found = find_failed_runs(store, (run for runs in members.values() for run in runs), tenant=tenant)
-    made = [_build_cluster(one, [found[run] for run in members[one.id] if run in found]) for one in schemata]
-    made.sort(key=lambda one: (-len(one.runs), -one.schema.support, one.schema.id))
-    rest = _group_unclustered(group_failures_by_code(store, tenant=tenant), found)
+    failed_runs = find_failed_runs(store, (run for runs in members.values() for run in runs), tenant=tenant)
+    clusters = [
+        _build_cluster(one, [failed_runs[run] for run in members[one.id] if run in failed_runs])
+        for one in schemata
+    ]
+    clusters.sort(key=lambda one: (-len(one.runs), -one.schema.support, one.schema.id))
+    unclustered = _group_unclustered(group_failures_by_code(store, tenant=tenant), failed_runs)
     return FailureClusters(
-        clusters=tuple(made[:_MAX_CLUSTERS]),
-        unclustered=rest,
-        more=max(0, len(made) - _MAX_CLUSTERS),
+        clusters=tuple(clusters[:_MAX_CLUSTERS]),
+        unclustered=unclustered,
+        more=max(0, len(clusters) - _MAX_CLUSTERS),
         unreadable=unread,
     )
 
 
 def _load_schemata(store: Store, tenant: str) -> tuple[list[ErrorSchema], int]:
     """Return the active schemata and the number of unreadable ones."""
-    held, unread = [], 0
+    schemata, unread_count = [], 0
     for row in store.list_schemata(status="active", tenant=tenant):
         try:
-            held.append(decode_schema(JsonNode.from_value(dict(row.data))))
+            schemata.append(decode_schema(JsonNode.from_value(dict(row.data))))
         except FormatError:
-            unread += 1
-    return held, unread
+            unread_count += 1
+    return schemata, unread_count
 
 
 def _build_cluster(schema: ErrorSchema, runs: list[FailedRun]) -> FailureCluster:
@@ -149,16 +152,16 @@ def _build_cluster(schema: ErrorSchema, runs: list[FailedRun]) -> FailureCluster
 def _group_unclustered(
     groups: Iterable[FailureCodeGroup], covered: Mapping[str, FailedRun]
 ) -> tuple[UnclusteredFailures, ...]:
-    taken = Counter(run.code for run in covered.values())
-    made = (
+    covered_counts = Counter(run.code for run in covered.values())
+    failures = (
         UnclusteredFailures(
             code=replace(find_code_title(group.code), title=_resolve_code(group.code)),
-            total=group.total - taken[group.code],
+            total=group.total - covered_counts[group.code],
             latest=tuple(run for run in group.latest if run.run_id not in covered),
         )
         for group in groups
     )
-    return tuple(sorted((one for one in made if one.total > 0), key=lambda one: -one.total))
+    return tuple(sorted((one for one in failures if one.total > 0), key=lambda one: -one.total))
 
 
 def _resolve_code(code: str) -> str:
@@ -173,11 +176,11 @@ def shorten(text: str) -> str:
 
 def build_trends(held: FailureFrequencies) -> FailureTrends:
     """Build the plots and the table of the frequencies."""
-    shown = (*held.codes, *held.agents)
-    top = max((n for one in shown for n in one.counts.values()), default=0)
+    series = (*held.codes, *held.agents)
+    top = max((n for plotted in series for n in plotted.counts.values()), default=0)
     return FailureTrends(
-        codes=tuple(_build_plot(one, held, top, _resolve_code(one.name)) for one in held.codes),
-        agents=tuple(_build_plot(one, held, top, one.name or "no agent") for one in held.agents),
+        codes=tuple(_build_plot(plotted, held, top, _resolve_code(plotted.name)) for plotted in held.codes),
+        agents=tuple(_build_plot(plotted, held, top, plotted.name or "no agent") for plotted in held.agents),
         rows=tuple(_build_row(held, start) for start in held.starts),
         first=format_day(held.starts[0]) if held.starts else "",
         last=format_day(held.starts[-1] + held.width_s - DAY_S) if held.starts else "",

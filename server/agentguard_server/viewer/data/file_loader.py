@@ -111,10 +111,10 @@ class FileLoader:
         state = self.loading
         try:
             for path in self._paths:
-                for found in self._read_records(path):
+                for record in self._read_records(path):
                     if self._stop.is_set():
                         return
-                    self._store_record(found)
+                    self._store_record(record)
                 state.done += 1
         except AgentGuardError as error:
             self._report_error(str(error))
@@ -126,11 +126,11 @@ class FileLoader:
 
     def _read_records(self, path: Path) -> Iterator[Record]:
         try:
-            for found in read(path):
-                if isinstance(found, UnreadableRecord):
-                    self._report_error(str(found.error))
+            for record in read(path):
+                if isinstance(record, UnreadableRecord):
+                    self._report_error(str(record.error))
                 else:
-                    yield found
+                    yield record
         except InputError as error:
             # An unusable path must not prevent the loading of the others.
             self._report_error(str(error.with_location(file=str(path))))
@@ -151,11 +151,11 @@ class FileLoader:
             if id and len(id) <= _MAX_ID_CHARS - 8 and id.isprintable()
             else f"run-{compute_digest(id)[:16]}"
         )
-        made, number = name, 2
-        while made in self._ids:
-            made, number = f"{name}~{number}", number + 1
-        self._ids.add(made)
-        return made
+        unique_id, number = name, 2
+        while unique_id in self._ids:
+            unique_id, number = f"{name}~{number}", number + 1
+        self._ids.add(unique_id)
+        return unique_id
 
     def _report_error(self, text: str) -> None:
         self.loading.add_error(text)

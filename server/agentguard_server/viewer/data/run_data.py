@@ -81,8 +81,8 @@ class RunData:
         """Return the data of a run that is not in a store."""
         if diagnosis is None:
             return cls(run=run)
-        known = StoredDiagnosis(id="", created_at=0.0, diagnosis=diagnosis)
-        return cls(run=run, diagnoses=(known,), findings=diagnosis.findings)
+        stored_diagnosis = StoredDiagnosis(id="", created_at=0.0, diagnosis=diagnosis)
+        return cls(run=run, diagnoses=(stored_diagnosis,), findings=diagnosis.findings)
 
     @classmethod
     def load(cls, store: Store, run_id: str, tenant: str = "") -> RunData | None:
@@ -102,9 +102,9 @@ class RunData:
         diagnoses = _decode_rows(
             asked("diagnoses", store.list_diagnoses), _decode_stored_diagnosis, "diagnosis", problems
         )
-        found = asked("findings", store.list_findings)
+        finding_rows = asked("findings", store.list_findings)
         findings = _decode_rows(
-            found, lambda row: decode_finding(JsonNode.from_value(dict(row.data))), "finding", problems
+            finding_rows, lambda row: decode_finding(JsonNode.from_value(dict(row.data))), "finding", problems
         )
         recoveries = asked("recoveries", store.list_recoveries)
         read = enumerate(recoveries)
@@ -112,7 +112,7 @@ class RunData:
             run=run,
             diagnoses=diagnoses,
             findings=diagnoses[-1].diagnosis.findings if diagnoses else findings,
-            finding_ids={(row.detector, row.step): row.id for row in found if row.step is not None},
+            finding_ids={(row.detector, row.step): row.id for row in finding_rows if row.step is not None},
             recoveries=_decode_rows(read, lambda one: read_recovery(one[1], one[0]), "recovery", problems),
             effects=asked("effects", store.list_effects),
             judgements=asked("judgements", store.list_judgements),
@@ -136,13 +136,13 @@ def _read_rows(name: str, read: Callable[[], tuple[R, ...]], problems: list[str]
 def _decode_rows(
     rows: Iterable[Any], read: Callable[[Any], V], kind: str, problems: list[str]
 ) -> tuple[V, ...]:
-    made = []
+    values = []
     for row in rows:
         try:
-            made.append(read(row))
+            values.append(read(row))
         except AgentGuardError as error:
             problems.append(f"a {kind} of this run cannot be read: {error}")
-    return tuple(made)
+    return tuple(values)
 
 
 def _decode_stored_diagnosis(row: Any) -> StoredDiagnosis:
@@ -172,10 +172,10 @@ def _salvage_run(
     lines: dict[str, list[Step]] = {}
     for row in steps:
         lines.setdefault(row.line, []).append(_decode_step(row, problems))
-    named = {row.id for row in branches}
-    lost = [line for line in lines if line and line not in named]
-    if lost:
-        problems.append(f"{len(lost)} steps have no stored branch; they are not shown")
+    branch_ids = {row.id for row in branches}
+    orphan_lines = [line for line in lines if line and line not in branch_ids]
+    if orphan_lines:
+        problems.append(f"{len(orphan_lines)} steps have no stored branch; they are not shown")
     return replace(
         meta,
         steps=tuple(lines.get("", ())),
@@ -187,8 +187,8 @@ def _decode_step(row: StepRow, problems: list[str]) -> Step:
     try:
         return replace(decode_step(JsonNode.from_value(dict(row.data))), index=row.index)
     except FormatError as error:
-        where = f"step {row.index}" + (f" of the line {row.line}" if row.line else "")
-        problems.append(f"{where} cannot be read and is shown as it was stored: {error}")
+        place = f"step {row.index}" + (f" of the line {row.line}" if row.line else "")
+        problems.append(f"{place} cannot be read and is shown as it was stored: {error}")
         raw = orjson.dumps(dict(row.data), default=str, option=orjson.OPT_INDENT_2).decode(errors="replace")
         source = Source(row.source) if row.source in set(Source) else Source.ENVIRONMENT
         note = {DAMAGED_ROW_KEY: str(error)}

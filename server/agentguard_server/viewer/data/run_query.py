@@ -52,9 +52,13 @@ class RunQuery:
             pair: one name and value to leave out.
             more: parameters to set; they replace those of the same name.
         """
-        kept = [one for one in self.parameters if one[0] not in (*drop, *more) and one != pair]
-        made = urlencode([*kept, *more.items()], errors="replace")
-        return f"?{made}" if made else "?"
+        pairs = [
+            parameter
+            for parameter in self.parameters
+            if parameter[0] not in (*drop, *more) and parameter != pair
+        ]
+        query_string = urlencode([*pairs, *more.items()], errors="replace")
+        return f"?{query_string}" if query_string else "?"
 
     def sort_query_string(self, name: str) -> str:
         """Return the query string sorted by a column; reversed if it is the current sort column."""
@@ -94,18 +98,18 @@ class _QueryReader:
         if not values:
             return None
         try:
-            found = read(values[-1])
+            parsed_value = read(values[-1])
         except ValueError:
             self.problems.append(f"{values[-1][:60]!r} is {mistake}: it was passed over")
             return None
         self.parameters.append((name, values[-1]))
-        return found
+        return parsed_value
 
     def read_many(self, name: str, known: Mapping[str, T]) -> frozenset[T]:
         """Return all known values of a field."""
-        found = list(dict.fromkeys(value for key, value in self._pairs if key == name and value in known))
-        self.parameters += [(name, value) for value in found]
-        return frozenset(known[value] for value in found)
+        names = list(dict.fromkeys(value for key, value in self._pairs if key == name and value in known))
+        self.parameters += [(name, value) for value in names]
+        return frozenset(known[value] for value in names)
 
 
 def parse_run_query(pairs: QueryPairs) -> RunQuery:
@@ -129,11 +133,13 @@ def parse_run_query(pairs: QueryPairs) -> RunQuery:
         since=reader.read_one("since", _parse_time, "no time such as 2026-03-31 or 2026-03-31T08:00"),
         until=reader.read_one("until", _parse_time, "no time such as 2026-03-31 or 2026-03-31T08:00"),
     )
-    by = reader.read_one("sort", lambda text: _parse_choice(text, SORT_COLUMNS), "nothing to sort by")
+    sort_column = reader.read_one(
+        "sort", lambda text: _parse_choice(text, SORT_COLUMNS), "nothing to sort by"
+    )
     descending = reader.read_one("dir", lambda text: _parse_choice(text, _DIRECTIONS), "no direction")
     limit = reader.read_one("limit", _parse_limit, f"no number of runs from 1 to {MAX_PAGE_SIZE}")
     after = next((value for name, value in pairs if name == "after" and value), None)
-    sort = RunSort(by=by or "time", descending=descending != "asc")
+    sort = RunSort(by=sort_column or "time", descending=descending != "asc")
     return RunQuery(
         filter=filter,
         sort=sort,
@@ -149,8 +155,10 @@ _DIRECTIONS = ("asc", "desc")
 
 def without_filters(query: RunQuery) -> RunQuery:
     """Return the query without filters in the same sort order."""
-    given = tuple(one for one in query.parameters if one[0] in ("sort", "dir", "limit"))
-    return replace(query, filter=RunSummaryFilter(), parameters=given, after=None)
+    parameters = tuple(
+        parameter for parameter in query.parameters if parameter[0] in ("sort", "dir", "limit")
+    )
+    return replace(query, filter=RunSummaryFilter(), parameters=parameters, after=None)
 
 
 def row_to_dict(row: Any) -> dict[str, Any]:
@@ -166,24 +174,24 @@ def _parse_choice(text: str, known: Sequence[str] | Mapping[str, Any]) -> str:
 
 
 def _parse_number(text: str) -> float:
-    found = float(text.removeprefix("$").replace(",", ""))
-    if not math.isfinite(found):
+    number = float(text.removeprefix("$").replace(",", ""))
+    if not math.isfinite(number):
         raise ValueError(text)
-    return found
+    return number
 
 
 def _parse_integer(text: str) -> int:
-    plain = text.replace(",", "").replace("_", "")
-    if not plain.isascii() or len(plain) > 18:
+    digits = text.replace(",", "").replace("_", "")
+    if not digits.isascii() or len(digits) > 18:
         raise ValueError(text)
-    return int(plain)
+    return int(digits)
 
 
 def _parse_limit(text: str) -> int:
-    found = _parse_integer(text)
-    if not 1 <= found <= MAX_PAGE_SIZE:
+    limit = _parse_integer(text)
+    if not 1 <= limit <= MAX_PAGE_SIZE:
         raise ValueError(text)
-    return found
+    return limit
 
 
 def _parse_yes_no(text: str) -> bool:
@@ -192,5 +200,5 @@ def _parse_yes_no(text: str) -> bool:
 
 def _parse_time(text: str) -> float:
     """Parse a date or a time; UTC unless it has an offset."""
-    found = datetime.fromisoformat(text)
-    return (found if found.tzinfo is not None else found.replace(tzinfo=UTC)).timestamp()
+    time = datetime.fromisoformat(text)
+    return (time if time.tzinfo is not None else time.replace(tzinfo=UTC)).timestamp()

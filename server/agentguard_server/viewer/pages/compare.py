@@ -34,32 +34,38 @@ def routes() -> list[BaseRoute]:
 
 def _parse_request(request: Request) -> tuple[MethodSelection, MethodSelection, EvaluationComparison] | str:
     """Return the two methods and their comparison, or a message if they cannot be compared."""
-    given, held = request.query_params, get_evaluation_files(request)
-    a, b = held.select_method(given.get("a", "")), held.select_method(given.get("b", ""))
+    parameters, files = request.query_params, get_evaluation_files(request)
+    a, b = files.select_method(parameters.get("a", "")), files.select_method(parameters.get("b", ""))
     if a is None or b is None:
         return "Choose two evaluations to compare."
-    what = Criterion(given["what"]) if given.get("what") in set(Criterion) else _default_criterion(a, b)
+    criterion = (
+        Criterion(parameters["what"])
+        if parameters.get("what") in set(Criterion)
+        else _default_criterion(a, b)
+    )
     try:
-        return a, b, compare_evaluations(a.result, b.result, criterion=what)
+        return a, b, compare_evaluations(a.result, b.result, criterion=criterion)
     except EvaluationError as error:
         return f"These cannot be compared: {error}."
 
 
 def _default_criterion(a: MethodSelection, b: MethodSelection) -> Criterion:
     """Return the default criterion: root-cause steps if both evaluations have them."""
-    both = a.result.localization is not None and b.result.localization is not None
-    return Criterion.STEP if both else Criterion.OUTCOME
+    have_locations = a.result.localization is not None and b.result.localization is not None
+    return Criterion.STEP if have_locations else Criterion.OUTCOME
 
 
 def _render_page(request: Request) -> Response:
-    found = _parse_request(request)
-    if isinstance(found, str):
-        return get_renderer(request).render_page("evals_missing.html", status=404, here="evals", said=found)
-    a, b, held = found
-    given = request.query_params
-    show = CorrectSide(given["show"]) if given.get("show") in set(CorrectSide) else None
-    rows = [pair for pair in held.pairs if show in (None, pair.side)]
-    page = paginate(rows, given.get("page"), size=_PAGE)
+    comparison_request = _parse_request(request)
+    if isinstance(comparison_request, str):
+        return get_renderer(request).render_page(
+            "evals_missing.html", status=404, here="evals", said=comparison_request
+        )
+    a, b, comparison = comparison_request
+    parameters = request.query_params
+    show = CorrectSide(parameters["show"]) if parameters.get("show") in set(CorrectSide) else None
+    rows = [pair for pair in comparison.pairs if show in (None, pair.side)]
+    page = paginate(rows, parameters.get("page"), size=_PAGE)
     return get_renderer(request).render_page(
         "compare.html",
         here="evals",
@@ -67,14 +73,14 @@ def _render_page(request: Request) -> Response:
         day=format_day,
         a=a,
         b=b,
-        held=held,
+        held=comparison,
         whats=list(Criterion),
         sides=SIDE_LABELS,
         show=show,
         page=page,
         stored=find_stored_cases(request, [pair.case for pair in page.rows]),
         cent=format_percent,
-        difference=_describe_difference(held),
+        difference=_describe_difference(comparison),
     )
 
 
@@ -90,10 +96,10 @@ def _describe_difference(held: EvaluationComparison) -> dict[str, str]:
 
 
 def _render_json(request: Request) -> Response:
-    found = _parse_request(request)
-    if isinstance(found, str):
-        return json_response({"error": found}, status=404)
-    a, b, held = found
+    comparison_request = _parse_request(request)
+    if isinstance(comparison_request, str):
+        return json_response({"error": comparison_request}, status=404)
+    a, b, comparison = comparison_request
     pairs: list[dict[str, Any]] = [
         {
             "run": pair.case.run,
@@ -102,17 +108,17 @@ def _render_json(request: Request) -> Response:
             "share_a": pair.share_a,
             "share_b": pair.share_b,
         }
-        for pair in held.pairs
+        for pair in comparison.pairs
     ]
     return json_response(
         {
             "a": a.ref,
             "b": b.ref,
-            "what": held.criterion.value,
-            "difference": asdict(held.difference),
-            "counts": {side.value: number for side, number in held.counts.items()},
-            "left_out": held.left_out,
-            "same_data": held.same_data,
+            "what": comparison.criterion.value,
+            "difference": asdict(comparison.difference),
+            "counts": {side.value: number for side, number in comparison.counts.items()},
+            "left_out": comparison.left_out,
+            "same_data": comparison.same_data,
             "runs": pairs,
         }
     )

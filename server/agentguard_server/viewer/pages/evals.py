@@ -62,8 +62,8 @@ def get_evaluation_files(request: Request) -> EvaluationFiles:
     state = request.app.state
     if not hasattr(state, "sheets"):
         state.sheets = EvaluationFiles(state.settings.evals)
-    found: EvaluationFiles = state.sheets
-    return found
+    files: EvaluationFiles = state.sheets
+    return files
 
 
 def find_stored_cases(request: Request, cases: list[Case]) -> frozenset[str]:
@@ -75,14 +75,14 @@ def find_stored_cases(request: Request, cases: list[Case]) -> frozenset[str]:
 
 
 def _render_list(request: Request) -> Response:
-    found = get_evaluation_files(request).list_files()
+    files = get_evaluation_files(request).list_files()
     return get_renderer(request).render_page(
         "evals.html",
         here="evals",
         query=build_query,
         day=format_day,
-        groups=[(one, _build_rows(one)) for one in found],
-        several=sum(len(_build_rows(one)) for one in found) > 1,
+        groups=[(file, _build_rows(file)) for file in files],
+        several=sum(len(_build_rows(file)) for file in files) > 1,
         places=[str(place) for place in request.app.state.settings.evals],
     )
 
@@ -91,31 +91,31 @@ def _build_rows(found: EvaluationFile) -> list[EvaluationRow]:
     """Return the evaluated methods of a file, then its baselines, best first."""
     if found.result_file is None:
         return []
-    first = found.result_file.results[0]
-    named = {one.method for one in found.result_file.results}
-    beside = [one for label, one in first.baselines.items() if label not in named]
+    first_result = found.result_file.results[0]
+    methods = {one.method for one in found.result_file.results}
+    beside = [one for label, one in first_result.baselines.items() if label not in methods]
     beside.sort(key=lambda one: -(one.localization.step.mean if one.localization else 0.0))
-    chosen = [
+    selections = [
         MethodSelection(result_file=found.result_file, result=one)
         for one in (*found.result_file.results, *beside)
     ]
-    return [_build_row(one, baseline=one.result.method not in named) for one in chosen]
+    return [_build_row(one, baseline=one.result.method not in methods) for one in selections]
 
 
 def _build_row(chosen: MethodSelection, *, baseline: bool) -> EvaluationRow:
-    held = chosen.result
-    where = held.localization
-    low, high = where.wilson95["step"] if where else (None, None)
+    result = chosen.result
+    localization = result.localization
+    low, high = localization.wilson95["step"] if localization else (None, None)
     return EvaluationRow(
         ref=chosen.ref,
         id=chosen.result_file.id,
-        method=held.method,
-        setting=held.setting.value.replace("_", " "),
-        n=held.n,
-        step=format_percent(where.step.mean) if where else "–",
-        interval=f"{format_percent(low, 0)}–{format_percent(high, 0)}" if where else "",
+        method=result.method,
+        setting=result.setting.value.replace("_", " "),
+        n=result.n,
+        step=format_percent(localization.step.mean) if localization else "–",
+        interval=f"{format_percent(low, 0)}–{format_percent(high, 0)}" if localization else "",
         baseline="baseline" if baseline else "",
-        auroc=f"{held.outcome.auroc.mean:.3f}" if held.outcome else "–",
+        auroc=f"{result.outcome.auroc.mean:.3f}" if result.outcome else "–",
     )
 
 
@@ -123,16 +123,16 @@ def _render_page(request: Request) -> Response:
     sheet = get_evaluation_files(request).find_file(request.path_params["id"])
     if sheet is None:
         return _render_missing(request)
-    given = request.query_params
-    result = sheet.find_method(given.get("method", "")) or sheet.results[0]
-    show = given.get("show", "all") if given.get("show") in RUN_FILTERS else "all"
-    words = given.get("q", "").strip()
+    parameters = request.query_params
+    result = sheet.find_method(parameters.get("method", "")) or sheet.results[0]
+    show = parameters.get("show", "all") if parameters.get("show") in RUN_FILTERS else "all"
+    words = parameters.get("q", "").strip()
     rows = [
         row
         for row in summarize_runs(result)
         if _matches_filter(row, show) and words.lower() in row.case.run.lower()
     ]
-    page = paginate(rows, given.get("page"), size=_PAGE)
+    page = paginate(rows, parameters.get("page"), size=_PAGE)
     return get_renderer(request).render_page(
         "eval.html",
         here="evals",
@@ -143,7 +143,7 @@ def _render_page(request: Request) -> Response:
         lead=describe_setup(sheet.results[0], sheet.plan),
         overall=Markup("".join(render_overall(sheet.results, sheet.plan))),  # noqa: S704  escaped where it is made
         single=Markup("".join(render_method(result))),  # noqa: S704  escaped where it is made
-        methods=[one.method for one in sheet.results],
+        methods=[evaluated.method for evaluated in sheet.results],
         shown=RUN_FILTERS,
         show=show,
         words=words,
@@ -207,6 +207,6 @@ def _describe_evaluation(held: Evaluation) -> dict[str, Any]:
 
 
 def _run_to_dict(row: BreakdownRow) -> dict[str, Any]:
-    plain = asdict(row)
-    plain.pop("case")
-    return {**asdict(row.case), **{f"said_{name}": value for name, value in plain.items()}}
+    fields = asdict(row)
+    fields.pop("case")
+    return {**asdict(row.case), **{f"said_{name}": value for name, value in fields.items()}}

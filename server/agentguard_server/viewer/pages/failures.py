@@ -28,49 +28,49 @@ def routes() -> list[BaseRoute]:
 
 
 def _parse_request(request: Request) -> tuple[Bucket, FailureFrequencies, FailureClusters]:
-    by: Bucket = "day" if request.query_params.get("by") == "day" else "week"
+    bucket: Bucket = "day" if request.query_params.get("by") == "day" else "week"
     state = request.app.state
-    counted = count_failures_over_time(state.store, bucket=by, tenant=state.settings.tenant)
-    return by, counted, cluster_failures(state.store, tenant=state.settings.tenant)
+    frequencies = count_failures_over_time(state.store, bucket=bucket, tenant=state.settings.tenant)
+    return bucket, frequencies, cluster_failures(state.store, tenant=state.settings.tenant)
 
 
 def _render_page(request: Request) -> Response:
-    by, counted, grouped = _parse_request(request)
+    bucket, frequencies, clusters = _parse_request(request)
     return get_renderer(request).render_page(
         "failures.html",
         here="failures",
         query=build_query,
-        by=by,
-        counted=counted,
-        times=build_trends(counted),
-        grouped=grouped,
+        by=bucket,
+        counted=frequencies,
+        times=build_trends(frequencies),
+        grouped=clusters,
         size=(PLOT_WIDTH, PLOT_HEIGHT),
         short=shorten,
     )
 
 
 def _render_json(request: Request) -> Response:
-    by, counted, grouped = _parse_request(request)
-    found: dict[str, Any] = {
-        "by": by,
-        "runs": counted.runs.total,
-        "failed": counted.failed.total,
-        "starts": counted.starts,
-        "codes": [asdict(one) for one in counted.codes],
-        "agents": [asdict(one) for one in counted.agents],
+    bucket, frequencies, clusters = _parse_request(request)
+    data: dict[str, Any] = {
+        "by": bucket,
+        "runs": frequencies.runs.total,
+        "failed": frequencies.failed.total,
+        "starts": frequencies.starts,
+        "codes": [asdict(item) for item in frequencies.codes],
+        "agents": [asdict(item) for item in frequencies.agents],
         "clusters": [
             {
-                "schema": one.schema.id,
-                "title": one.title,
-                "codes": one.schema.codes,
-                "support": one.schema.support,
-                "runs": [run.run_id for run in one.runs],
+                "schema": item.schema.id,
+                "title": item.title,
+                "codes": item.schema.codes,
+                "support": item.schema.support,
+                "runs": [run.run_id for run in item.runs],
             }
-            for one in grouped.clusters
+            for item in clusters.clusters
         ],
         "without_schema": [
-            {"code": one.code.code, "runs": one.total, "latest": [run.run_id for run in one.latest]}
-            for one in grouped.unclustered
+            {"code": item.code.code, "runs": item.total, "latest": [run.run_id for run in item.latest]}
+            for item in clusters.unclustered
         ],
     }
-    return json_response(found)
+    return json_response(data)

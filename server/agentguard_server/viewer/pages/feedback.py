@@ -93,14 +93,14 @@ def _build_judgement_row(
 
 def _require_subject(store: Store, run_id: str, subject: str, subject_id: str, tenant: str) -> None:
     if subject == "finding":
-        known = {row.id for row in store.list_findings(run_id, tenant=tenant)}
+        row_ids = {row.id for row in store.list_findings(run_id, tenant=tenant)}
         name = subject_id
     else:
-        known = {row.id for row in store.list_diagnoses(run_id, tenant=tenant)}
+        row_ids = {row.id for row in store.list_diagnoses(run_id, tenant=tenant)}
         name, _, rank = subject_id.partition(":")
         if subject == "hypothesis" and not (rank.isascii() and rank.isdecimal() and len(rank) < 6):
             raise ConfigError("a hypothesis is named by its diagnosis, a colon and its rank from 0 on")
-    if name not in known:
+    if name not in row_ids:
         raise StoreError(
             f"the run has no such {'finding' if subject == 'finding' else 'diagnosis'}: reload its page"
         )
@@ -116,18 +116,20 @@ def _parse_step(store: Store, run_id: str, text: str, tenant: str) -> int:
 
 def _find_previous_judgements(store: Store, row: JudgementRow) -> JudgementRow | None:
     """Return the current judgement of the same person on the same subject."""
-    held = select_current_judgements(store.list_judgements(row.run_id, tenant=row.tenant))
+    current_judgements = select_current_judgements(store.list_judgements(row.run_id, tenant=row.tenant))
     same = (
-        one for one in held if (one.subject, one.subject_id, one.by) == (row.subject, row.subject_id, row.by)
+        judgement
+        for judgement in current_judgements
+        if (judgement.subject, judgement.subject_id, judgement.by) == (row.subject, row.subject_id, row.by)
     )
     return next(same, None)
 
 
 def _resolve_author(host: str, fields: dict[str, str]) -> str:
     """Return the author: from the form, else on loopback the user of this machine."""
-    given = " ".join(fields.get("by", "").split())[:_MAX_NAME_CHARS]
-    if given or not is_loopback(host):
-        return given
+    name = " ".join(fields.get("by", "").split())[:_MAX_NAME_CHARS]
+    if name or not is_loopback(host):
+        return name
     try:
         return getpass.getuser()[:_MAX_NAME_CHARS]
     except (OSError, KeyError):

@@ -27,9 +27,9 @@ def _send_run(request: Request) -> Response:
     if spans is None:
         raise HTTPException(404, "no such run")
     try:
-        sent, wrong = send(settings.collector, spans), ""
+        result, error_text = send(settings.collector, spans), ""
     except ResilienceError as error:
-        sent, wrong = ExportResult(), str(error)
+        result, error_text = ExportResult(), str(error)
     return get_renderer(request).render_page(
-        "sent.html", status=502 if wrong else 200, run_id=run_id, sent=sent, wrong=wrong
+        "sent.html", status=502 if error_text else 200, run_id=run_id, sent=result, wrong=error_text
     )

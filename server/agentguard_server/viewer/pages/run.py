@@ -60,13 +60,13 @@ def handle_run(request: Request) -> Response:
 def _parse_path(request: Request) -> tuple[str, str]:
     """Return the run id and the action of a path; unencoded slashes are part of the id."""
     raw = cast(bytes, request.scope.get("raw_path") or request.url.path.encode()).decode("ascii", "replace")
-    rest = raw.partition("?")[0].partition("/runs/")[2]
-    first, _, action = rest.partition("/")
+    sub_path = raw.partition("?")[0].partition("/runs/")[2]
+    run_id, _, action = sub_path.partition("/")
     if action in _ACTIONS:
-        return unquote(first), action
-    whole = unquote(rest)
-    before, _, last = whole.rpartition("/")
-    return (before, last) if before and last in _ACTIONS else (whole, "")
+        return unquote(run_id), action
+    full_path = unquote(sub_path)
+    before, _, last_segment = full_path.rpartition("/")
+    return (before, last_segment) if before and last_segment in _ACTIONS else (full_path, "")
 
 
 _ACTIONS = frozenset({"", "steps", "text", "raw.json", "export.html", "export.atif", "export.json"})
@@ -91,8 +91,8 @@ class _StepWindow:
     def from_request(cls, request: Request, view: RunPageModel) -> _StepWindow:
         """Parse the query; invalid values select the beginning of the current branch."""
         line = view.get_branch(request.query_params.get("line", CURRENT_BRANCH)) or view.branches.current
-        at = _parse_integer(request, "step", 0)
-        begin = max(0, min(at, len(line.steps) - 1)) // STEPS_PER_PAGE * STEPS_PER_PAGE
+        step = _parse_integer(request, "step", 0)
+        begin = max(0, min(step, len(line.steps) - 1)) // STEPS_PER_PAGE * STEPS_PER_PAGE
         return cls(line, begin, min(begin + STEPS_PER_PAGE, len(line.steps)))
 
 
@@ -102,11 +102,11 @@ def _render_page(request: Request, view: RunPageModel) -> HTMLResponse:
     query = request.query_params.get("q", "").strip()[:200]
     show = "search" if query else request.query_params.get("show", "conversation")
     show = show if show in _VIEWS else "conversation"
-    asked = request.query_params.get("axis")
-    axis = cast("Axis | None", asked if asked in ("time", "steps") else None)
+    requested_axis = request.query_params.get("axis")
+    axis = cast("Axis | None", requested_axis if requested_axis in ("time", "steps") else None)
     page = max(1, _parse_integer(request, "page", 1))
     base = build_run_url(settings.prefix, view.data.run.id)
-    held = select_current_judgements(view.data.judgements)
+    judgements = select_current_judgements(view.data.judgements)
     inside = show == "conversation"
     links = PageLinks(
         base=base, branch_id=place.line.id, begin=place.begin if inside else 0, end=place.end if inside else 0
@@ -136,8 +136,12 @@ def _render_page(request: Request, view: RunPageModel) -> HTMLResponse:
         query=query,
         hits=search_run(view.branches, query),
         may_judge=settings.allows_feedback,
-        judged=[one for one in held if one.subject != "finding"],
-        said={one.subject_id: one.right for one in held if one.subject == "finding"},
+        judged=[judgement for judgement in judgements if judgement.subject != "finding"],
+        said={
+            judgement.subject_id: judgement.right
+            for judgement in judgements
+            if judgement.subject == "finding"
+        },
         since=time.time() - _CONTEXT_STEPS,
         choices=list_code_choices() if show == "conversation" else (),
     )
@@ -174,10 +178,10 @@ def _build_tabs(view: RunPageModel) -> list[tuple[str, str, int | None]]:
 
 def _build_url_factory(base: str, line: BranchView, axis: Axis | None) -> Callable[..., str]:
     """Return a function that builds URLs of this page with changed parameters."""
-    kept: dict[str, Any] = {"line": line.id or None, "axis": axis}
+    base_parameters: dict[str, Any] = {"line": line.id or None, "axis": axis}
 
     def url(**changed: object) -> str:
-        state = {key: value for key, value in (kept | changed).items() if value is not None}
+        state = {key: value for key, value in (base_parameters | changed).items() if value is not None}
         if state.get("show") == "conversation":
             del state["show"]
         return f"{base}?{urlencode(state, errors='replace')}" if state else base

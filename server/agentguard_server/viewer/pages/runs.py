@@ -68,22 +68,24 @@ def _render_page(request: Request) -> Response:
     store: Store = request.app.state.store
     settings = request.app.state.settings
     made_at = time.time()
-    wanted, found = _select_page(store, parse_run_query(request.query_params.multi_items()), settings.tenant)
-    total = _count_runs(store, wanted, found, settings.tenant)
+    query, result_page = _select_page(
+        store, parse_run_query(request.query_params.multi_items()), settings.tenant
+    )
+    total = _count_runs(store, query, result_page, settings.tenant)
     nothing_at_all = not total and not (
-        wanted.filters and store.count_run_summaries(RunSummaryFilter(), max_count=1, tenant=settings.tenant)
+        query.filters and store.count_run_summaries(RunSummaryFilter(), max_count=1, tenant=settings.tenant)
     )
     return get_renderer(request).render_page(
         "runs.html",
         here="runs",
-        asked=wanted,
-        rows=found.rows,
-        next=found.next,
+        asked=query,
+        rows=result_page.rows,
+        next=result_page.next,
         total=total,
         counted=_MAX_COUNT,
         facets=_get_facets(request, store, settings.tenant),
         nothing_at_all=nothing_at_all,
-        cleared=without_filters(wanted).to_query_string(),
+        cleared=without_filters(query).to_query_string(),
         columns=COLUMNS,
         numbers=NUMERIC_COLUMNS,
         fields=FIELDS,
@@ -100,21 +102,21 @@ def _render_page(request: Request) -> Response:
 def _render_json(request: Request) -> Response:
     store: Store = request.app.state.store
     tenant = request.app.state.settings.tenant
-    wanted, found = _select_page(store, parse_run_query(request.query_params.multi_items()), tenant)
+    query, result_page = _select_page(store, parse_run_query(request.query_params.multi_items()), tenant)
     return JSONResponse(
         {
-            "runs": [_format_row(row) for row in found.rows],
-            "next": None if found.next is None else wanted.to_query_string(after=found.next),
-            "count": _count_runs(store, wanted, found, tenant),
+            "runs": [_format_row(row) for row in result_page.rows],
+            "next": None if result_page.next is None else query.to_query_string(after=result_page.next),
+            "count": _count_runs(store, query, result_page, tenant),
             "counted_to": _MAX_COUNT,
-            "passed_over": wanted.problems,
+            "passed_over": query.problems,
         }
     )
 
 
 async def _stream_events(request: Request) -> Response:
-    last = request.headers.get("last-event-id") or request.query_params.get("since")
-    stream = await request.app.state.hub.listen(_parse_since(last))
+    last_event_id = request.headers.get("last-event-id") or request.query_params.get("since")
+    stream = await request.app.state.hub.listen(_parse_since(last_event_id))
     headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
     return StreamingResponse(stream, media_type="text/event-stream", headers=headers)
 
@@ -127,9 +129,9 @@ def _select_page(store: Store, query: RunQuery, tenant: str) -> tuple[RunQuery, 
     except StoreError:
         if query.after is None:
             raise
-        wrong = (*query.problems, "there is no such page in this order: this is the first one")
-        first = replace(query, after=None, problems=wrong)
-        return first, store.list_run_summaries(
+        problems = (*query.problems, "there is no such page in this order: this is the first one")
+        first_page_query = replace(query, after=None, problems=problems)
+        return first_page_query, store.list_run_summaries(
             query.filter, query.sort, Page(limit=query.limit), tenant=tenant
         )
 
@@ -144,14 +146,14 @@ def _count_runs(store: Store, wanted: RunQuery, found: ResultPage[RunSummaryRow]
 def _get_facets(request: Request, store: Store, tenant: str) -> RunFacets:
     """Return cached filter values; a background thread refreshes them, so only the first request waits."""
     state = request.app.state
-    kept: tuple[float, RunFacets] | None = getattr(state, "facets", None)
-    lasts = 1.0 if state.loading.running else _FACETS_TTL_S
-    if kept is None:
-        kept = state.facets = (time.monotonic(), store.get_facets(tenant=tenant))
-    elif time.monotonic() - kept[0] > lasts:
-        state.facets = (time.monotonic(), kept[1])  # concurrent requests must not refresh too
+    cached_facets: tuple[float, RunFacets] | None = getattr(state, "facets", None)
+    ttl_s = 1.0 if state.loading.running else _FACETS_TTL_S
+    if cached_facets is None:
+        cached_facets = state.facets = (time.monotonic(), store.get_facets(tenant=tenant))
+    elif time.monotonic() - cached_facets[0] > ttl_s:
+        state.facets = (time.monotonic(), cached_facets[1])  # concurrent requests must not refresh too
         threading.Thread(target=_refresh_facets, args=(state, store, tenant), daemon=True).start()
-    return kept[1]
+    return cached_facets[1]
 
 
 def _refresh_facets(state: State, store: Store, tenant: str) -> None:
@@ -166,11 +168,11 @@ def _format_row(row: RunSummaryRow) -> dict[str, Any]:
 def _parse_since(text: str | None) -> float | None:
     """Parse a timestamp of the last day; return None for other values, so that no changes are replayed."""
     try:
-        found = float(text or "")
+        since = float(text or "")
     except ValueError:
         return None
     now = time.time()
-    return found if now - 86_400 < found <= now + 60 else None
+    return since if now - 86_400 < since <= now + 60 else None
 
 
 def format_time(seconds: float | None, form: str = "%Y-%m-%d %H:%M") -> str:

@@ -56,9 +56,11 @@ class StepSummary:
 
 def summarize_step(step: Step, index: int, *, counterpart: Step | None = None) -> StepSummary:
     """Summarize a step; compare its arguments with those of ``counterpart``."""
-    others = {call.name: call for call in counterpart.tool_calls} if counterpart is not None else {}
+    counterpart_calls = (
+        {call.name: call for call in counterpart.tool_calls} if counterpart is not None else {}
+    )
     calls = tuple(
-        _summarize_call(step, place, others.get(call.name))
+        _summarize_call(step, place, counterpart_calls.get(call.name))
         for place, call in enumerate(step.tool_calls[:_MAX_CALLS])
     )
     return StepSummary(
@@ -72,11 +74,13 @@ def summarize_step(step: Step, index: int, *, counterpart: Step | None = None) -
 
 
 def _summarize_call(step: Step, place: int, other: ToolCall | None) -> CallSummary:
-    call, seen = step.tool_calls[place], find_result(step, place)
-    given: Mapping[str, Any] = call.arguments or {}
-    against: Mapping[str, Any] | None = (other.arguments or {}) if other is not None else None
-    shown = (
-        list(given.items())[:_MAX_CALLS] if call.arguments is not None else [("", call.raw_arguments or "")]
+    call, observation = step.tool_calls[place], find_result(step, place)
+    arguments: Mapping[str, Any] = call.arguments or {}
+    other_arguments: Mapping[str, Any] | None = (other.arguments or {}) if other is not None else None
+    argument_items = (
+        list(arguments.items())[:_MAX_CALLS]
+        if call.arguments is not None
+        else [("", call.raw_arguments or "")]
     )
     return CallSummary(
         name=to_single_line(call.name, 80),
@@ -86,13 +90,13 @@ def _summarize_call(step: Step, place: int, other: ToolCall | None) -> CallSumma
                 value=to_single_line(
                     value if isinstance(value, str) else canonicalize_json(value), _MAX_VALUE_CHARS
                 ),
-                differs=against is not None
-                and canonicalize_json(against.get(name)) != canonicalize_json(value),
+                differs=other_arguments is not None
+                and canonicalize_json(other_arguments.get(name)) != canonicalize_json(value),
             )
-            for name, value in shown
+            for name, value in argument_items
         ),
-        result=to_single_line(seen.content, _MAX_RESULT_CHARS) if seen is not None else "",
-        error=describe_error(seen) if seen is not None else "",
+        result=to_single_line(observation.content, _MAX_RESULT_CHARS) if observation is not None else "",
+        error=describe_error(observation) if observation is not None else "",
     )
 
 
@@ -141,14 +145,14 @@ def diff_branches(branches: BranchViews) -> tuple[BranchDiff, ...]:
 
 def _diff_branch(branch: BranchView, counterpart: BranchView) -> BranchDiff:
     fork = branch.fork_step
-    left, right = branch.steps[fork : fork + 400], counterpart.steps[fork : fork + 400]
-    pairs = _align_steps(left, right, fork)
+    branch_steps, counterpart_steps = branch.steps[fork : fork + 400], counterpart.steps[fork : fork + 400]
+    pairs = _align_steps(branch_steps, counterpart_steps, fork)
     recovery = branch.recovery
-    told = (
+    guard_messages = (
         (recovery.agent_message,)
         if recovery and recovery.agent_message
-        else tuple(read_guard_messages(right[0]))
-        if right
+        else tuple(read_guard_messages(counterpart_steps[0]))
+        if counterpart_steps
         else ()
     )
     return BranchDiff(
@@ -156,7 +160,7 @@ def _diff_branch(branch: BranchView, counterpart: BranchView) -> BranchDiff:
         counterpart=counterpart,
         pairs=tuple(pairs[:_MAX_PAIRS]),
         more=max(0, len(pairs) - _MAX_PAIRS),
-        guard_messages=told,
+        guard_messages=guard_messages,
     )
 
 
@@ -164,13 +168,16 @@ def _align_steps(left: Sequence[Step], right: Sequence[Step], fork: int) -> list
     """Align steps that use the same tools, and steps between them by position; the rest are single."""
     pairs: list[StepPair] = []
     matcher = SequenceMatcher(
-        None, [_step_signature(one) for one in left], [_step_signature(one) for one in right], autojunk=False
+        None,
+        [_step_signature(left_index) for left_index in left],
+        [_step_signature(left_index) for left_index in right],
+        autojunk=False,
     )
     for _, a, a_end, b, b_end in matcher.get_opcodes():
         for i in range(max(a_end - a, b_end - b)):
-            one = a + i if a + i < a_end else None
-            other = b + i if b + i < b_end else None
-            pairs.append(_build_pair(left, right, one, other, fork))
+            left_index = a + i if a + i < a_end else None
+            right_index = b + i if b + i < b_end else None
+            pairs.append(_build_pair(left, right, left_index, right_index, fork))
     return pairs
 
 

@@ -68,59 +68,59 @@ class BranchViews:
 
     def find_by_recovery(self, recovery: StoredRecovery) -> BranchView:
         """Return the branch that a recovery abandoned, else the current branch."""
-        left = (line for line in self.abandoned if line.recovery is recovery)
-        return next(left, self.current)
+        matching_lines = (line for line in self.abandoned if line.recovery is recovery)
+        return next(matching_lines, self.current)
 
 
 def build_branches(data: RunData) -> BranchViews:
     """Build the branches of a run."""
     run = data.run
-    found = {
+    views = {
         CURRENT_BRANCH: BranchView(
             id=CURRENT_BRANCH, number=0, steps=run.steps, owner_ids=(CURRENT_BRANCH,) * len(run.steps)
         )
     }
-    named = {branch.id: branch for branch in run.branches if branch.id}
-    why = _match_recoveries(run, data.recoveries)
-    for number, branch in enumerate(named.values(), 1):
-        steps, owners = _trace_path(branch, run, named)
-        found[branch.id] = BranchView(
+    branches_by_id = {branch.id: branch for branch in run.branches if branch.id}
+    recoveries_by_branch = _match_recoveries(run, data.recoveries)
+    for number, branch in enumerate(branches_by_id.values(), 1):
+        steps, owners = _trace_path(branch, run, branches_by_id)
+        views[branch.id] = BranchView(
             id=branch.id,
             number=number,
             steps=steps,
             owner_ids=owners,
             fork_step=len(steps) - len(branch.steps),
-            parent_id=branch.parent if branch.parent in named else CURRENT_BRANCH,
+            parent_id=branch.parent if branch.parent in branches_by_id else CURRENT_BRANCH,
             reason=branch.reason,
-            recovery=why.get(branch.id),
+            recovery=recoveries_by_branch.get(branch.id),
         )
-    return BranchViews(found)
+    return BranchViews(views)
 
 
 def _trace_path(
     branch: Branch, run: Trajectory, named: Mapping[str, Branch]
 ) -> tuple[tuple[Step, ...], tuple[str, ...]]:
-    chain, seen = [branch], {branch.id}
-    while (above := named.get(chain[-1].parent or "")) is not None and above.id not in seen:
+    chain, ids = [branch], {branch.id}
+    while (above := named.get(chain[-1].parent or "")) is not None and above.id not in ids:
         chain.append(above)
-        seen.add(above.id)
+        ids.add(above.id)
     steps: tuple[Step, ...] = run.steps
     owners: tuple[str, ...] = (CURRENT_BRANCH,) * len(steps)
-    for one in reversed(chain):
-        keep = max(0, one.fork_step)
-        steps = (*steps[:keep], *one.steps)
-        owners = (*owners[:keep], *(one.id,) * len(one.steps))
+    for ancestor in reversed(chain):
+        keep = max(0, ancestor.fork_step)
+        steps = (*steps[:keep], *ancestor.steps)
+        owners = (*owners[:keep], *(ancestor.id,) * len(ancestor.steps))
     return steps, owners
 
 
 def _match_recoveries(run: Trajectory, recoveries: tuple[StoredRecovery, ...]) -> dict[str, StoredRecovery]:
     """Return the recovery of each branch; both are in order of time and match by fork step and reason."""
-    free = list(run.branches)
-    found: dict[str, StoredRecovery] = {}
+    unmatched_branches = list(run.branches)
+    recoveries_by_branch: dict[str, StoredRecovery] = {}
     for recovery in recoveries:
-        here = [branch for branch in free if branch.fork_step == recovery.resume_step]
-        same = [branch for branch in here if branch.reason == recovery.reason]
-        for branch in (same or here)[:1]:
-            free.remove(branch)
-            found[branch.id] = recovery
-    return found
+        candidates = [branch for branch in unmatched_branches if branch.fork_step == recovery.resume_step]
+        same_reason = [branch for branch in candidates if branch.reason == recovery.reason]
+        for branch in (same_reason or candidates)[:1]:
+            unmatched_branches.remove(branch)
+            recoveries_by_branch[branch.id] = recovery
+    return recoveries_by_branch

@@ -125,15 +125,15 @@ def build_turns(
     context: TurnContext, branch: BranchView, begin: int, end: int, *, prefix: str = ""
 ) -> tuple[TurnView, ...]:
     """Build the turns ``begin`` to ``end`` of a branch; ``prefix`` precedes the ids of their elements."""
-    shown = range(max(0, begin), min(end, len(branch.steps)))
-    return tuple(_build_turn(context, branch, place, prefix) for place in shown)
+    places = range(max(0, begin), min(end, len(branch.steps)))
+    return tuple(_build_turn(context, branch, place, prefix) for place in places)
 
 
 def _build_turn(context: TurnContext, branch: BranchView, place: int, prefix: str) -> TurnView:
     step, owner = branch.steps[place], branch.owner_ids[place]
     usage, rank = step.usage, context.ranks.get((owner, place))
-    laid = _TextLayout(context.quotes.find_in_step(owner, place), context.fold)
-    calls, rest = _build_calls(context, step, owner, place, laid)
+    layout = _TextLayout(context.quotes.find_in_step(owner, place), context.fold)
+    calls, unmatched_results = _build_calls(context, step, owner, place, layout)
     return TurnView(
         index=place,
         anchor=f"{prefix}step-{place}",
@@ -143,11 +143,11 @@ def _build_turn(context: TurnContext, branch: BranchView, place: int, prefix: st
         guard_messages=read_guard_messages(step),
         repairs=read_repairs(step),
         election=describe_election(step),
-        reasoning=laid("reasoning", step.reasoning),
+        reasoning=layout("reasoning", step.reasoning),
         modules=_build_modules(step, context.fold),
-        content=laid("content", step.content),
+        content=layout("content", step.content),
         calls=calls,
-        results=rest,
+        results=unmatched_results,
         read_error=str(step.extra.get(DAMAGED_ROW_KEY, "")),
         seconds=compute_seconds(step),
         tokens=(usage.prompt_tokens or 0) + (usage.completion_tokens or 0) if usage else None,
@@ -170,38 +170,42 @@ class _TextLayout:
     fold: FoldOptions
 
     def __call__(self, field: str, text: str, *, call: bool = False) -> TextView | None:
-        given = self.quotes.get(field, ())
-        return build_text_view(field, text, given, self.fold, call=call) if text else None
+        field_quotes = self.quotes.get(field, ())
+        return build_text_view(field, text, field_quotes, self.fold, call=call) if text else None
 
 
 def _build_calls(
     context: TurnContext, step: Step, owner: str, place: int, layout: _TextLayout
 ) -> tuple[tuple[TurnCall, ...], tuple[CallResult, ...]]:
     fields = dict(step.texts())
-    taken: set[int] = set()
+    used_places: set[int] = set()
     calls = []
     for i, call in enumerate(step.tool_calls):
-        seen = find_result(step, i)
-        at = _find_observation(step.observations, seen, taken)
+        observation = find_result(step, i)
+        observation_index = _find_observation(step.observations, observation, used_places)
         result = None
-        if seen is not None and at is not None:
-            taken.add(at)
-            result = _build_result(seen, layout(f"observations[{at}]", seen.content))
-        given = fields.get(f"tool_calls[{i}]", "")
+        if observation is not None and observation_index is not None:
+            used_places.add(observation_index)
+            result = _build_result(
+                observation, layout(f"observations[{observation_index}]", observation.content)
+            )
+        arguments_text = fields.get(f"tool_calls[{i}]", "")
         calls.append(
             TurnCall(
                 name=call.name,
-                arguments=layout(f"tool_calls[{i}]", given, call=True) if given not in ("", "{}") else None,
+                arguments=layout(f"tool_calls[{i}]", arguments_text, call=True)
+                if arguments_text not in ("", "{}")
+                else None,
                 result=result,
                 effect=context.effects.get((owner, place, i)),
             )
         )
-    rest = tuple(
-        _build_result(seen, layout(f"observations[{i}]", seen.content))
-        for i, seen in enumerate(step.observations)
-        if i not in taken
+    unmatched_results = tuple(
+        _build_result(observation, layout(f"observations[{i}]", observation.content))
+        for i, observation in enumerate(step.observations)
+        if i not in used_places
     )
-    return tuple(calls), rest
+    return tuple(calls), unmatched_results
 
 
 def _find_observation(all: Sequence[Observation], seen: Observation | None, taken: set[int]) -> int | None:
@@ -234,9 +238,9 @@ def compute_seconds(step: Step) -> float | None:
 
 def count_agent_turns(steps: Sequence[Step]) -> int:
     """Count the turns of agents; consecutive steps of one agent are one turn."""
-    count, last = 0, None
+    count, last_speaker = 0, None
     for step in steps:
         speaker = (step.source, step.agent)
-        count += step.source is Source.AGENT and speaker != last
-        last = speaker
+        count += step.source is Source.AGENT and speaker != last_speaker
+        last_speaker = speaker
     return count

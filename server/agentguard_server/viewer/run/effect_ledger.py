@@ -84,22 +84,33 @@ def build_ledger(data: RunData, branches: BranchViews) -> tuple[EffectEntry, ...
     if not data.effects:
         return ()
     by_call: dict[tuple[str, str], list[_RecordedCall]] = {}
-    for made in _collect_calls(branches):
-        by_call.setdefault((made.call.name, canonicalize_json(made.call.arguments or {})), []).append(made)
+    for recorded_call in _collect_calls(branches):
+        by_call.setdefault(
+            (recorded_call.call.name, canonicalize_json(recorded_call.call.arguments or {})), []
+        ).append(recorded_call)
     entries: list[EffectEntry] = []
     for row in data.effects:
-        same = by_call.get((row.tool, canonicalize_json(_parse_arguments(row))), [])
-        ran = next((made for made in same if made.step.index == row.data.get("step")), None)
-        if ran is not None:
-            same.remove(ran)
-        entries.append(_match_executed_call(row, ran))
-    known = {row.tool: row for row in data.effects}
+        same_calls = by_call.get((row.tool, canonicalize_json(_parse_arguments(row))), [])
+        executed_call = next(
+            (
+                recorded_call
+                for recorded_call in same_calls
+                if recorded_call.step.index == row.data.get("step")
+            ),
+            None,
+        )
+        if executed_call is not None:
+            same_calls.remove(executed_call)
+        entries.append(_match_executed_call(row, executed_call))
+    tools_with_effects = {row.tool: row for row in data.effects}
     by_result = {(row.tool, canonicalize_json(_parse_arguments(row))): row for row in data.effects}
-    for key, rest in by_call.items():
-        for made in rest:
-            fate = _infer_status(made, by_result.get(key), refusable=made.call.name in known)
+    for key, unmatched_calls in by_call.items():
+        for recorded_call in unmatched_calls:
+            fate = _infer_status(
+                recorded_call, by_result.get(key), refusable=recorded_call.call.name in tools_with_effects
+            )
             if fate is not None:
-                entries.append(_build_entry(fate, made))
+                entries.append(_build_entry(fate, recorded_call))
     order = {line.id: line.number or len(branches.by_id) for line in branches}
     return tuple(sorted(entries, key=lambda one: (order.get(one.branch_id or "", 0), one.step, one.call)))
 
@@ -114,17 +125,21 @@ def _collect_calls(branches: BranchViews) -> Iterator[_RecordedCall]:
 def find_result(step: Step, place: int) -> Observation | None:
     """Return the result of a call: by its id, else by position if each call has a result."""
     call = step.tool_calls[place]
-    named = [one for one in step.observations if one.call_id is not None and one.call_id == call.id]
-    if named:
-        return named[0]
+    matching = [
+        observation
+        for observation in step.observations
+        if observation.call_id is not None and observation.call_id == call.id
+    ]
+    if matching:
+        return matching[0]
     unnamed = len(step.observations) == len(step.tool_calls)
-    free = step.observations[place] if unnamed else None
-    return free if free is not None and free.call_id is None else None
+    unkeyed = step.observations[place] if unnamed else None
+    return unkeyed if unkeyed is not None and unkeyed.call_id is None else None
 
 
 def _parse_arguments(row: EffectRow) -> Mapping[str, Any]:
-    given = row.data.get("arguments")
-    return given if isinstance(given, Mapping) else {}
+    arguments = row.data.get("arguments")
+    return arguments if isinstance(arguments, Mapping) else {}
 
 
 def _match_executed_call(row: EffectRow, ran: _RecordedCall | None) -> EffectEntry:
@@ -149,13 +164,15 @@ def _match_executed_call(row: EffectRow, ran: _RecordedCall | None) -> EffectEnt
 def _infer_status(made: _RecordedCall, row: EffectRow | None, *, refusable: bool) -> EffectStatus | None:
     """Return the status of a call without a row; None if no effect of the call is known."""
     if made.observation is None:
-        left = made.branch.recovery
-        refused = left is not None and left.tier == "reject"
-        return EffectStatus.SKIPPED if refused and refusable else None
+        recovery = made.branch.recovery
+        is_rejected = recovery is not None and recovery.tier == "reject"
+        return EffectStatus.SKIPPED if is_rejected and refusable else None
     if made.observation.content == UNKNOWN_OUTCOME_MESSAGE:
         return EffectStatus.SKIPPED
-    same = row is not None and row.state == "done" and made.observation.content == row.data.get("result")
-    return EffectStatus.REUSED if same else None
+    is_same_result = (
+        row is not None and row.state == "done" and made.observation.content == row.data.get("result")
+    )
+    return EffectStatus.REUSED if is_same_result else None
 
 
 def _build_entry(status: EffectStatus, made: _RecordedCall) -> EffectEntry:

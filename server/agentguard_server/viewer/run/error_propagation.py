@@ -76,20 +76,20 @@ def trace_propagation(run: Trajectory, steps: Sequence[Step], root: int) -> Erro
     for step in steps[:root]:
         _index_step(index, step)
     traced = _find_new_values(index, steps[root])
-    arose = len(traced)
+    value_count = len(traced)
     follower = _ValueFollower(traced, index)
     if traced:
         follower.defer_step(steps[root])
         for step in steps[root + 1 :]:
             follower.follow_step(step)
-    used = [trace for trace in traced.values() if trace.uses]
-    used.sort(key=lambda trace: (bool(trace.source), -len(trace.uses), trace.origin))
-    last = next((step.index for step in reversed(steps) if step.source is Source.AGENT), -1)
+    used_traces = [trace for trace in traced.values() if trace.uses]
+    used_traces.sort(key=lambda trace: (bool(trace.source), -len(trace.uses), trace.origin))
+    last_agent_step = next((step.index for step in reversed(steps) if step.source is Source.AGENT), -1)
     return ErrorPropagation(
         root=root,
-        traces=tuple(used[:_MAX_TRACES]),
-        value_count=arose,
-        reaches_end=any(last in trace.uses for trace in used),
+        traces=tuple(used_traces[:_MAX_TRACES]),
+        value_count=value_count,
+        reaches_end=any(last_agent_step in trace.uses for trace in used_traces),
         is_complete=index.is_complete,
     )
 
@@ -105,8 +105,8 @@ def _find_new_values(index: ValueIndex, step: Step) -> dict[str, ValueTrace]:
     for value in _extract_written_values(step):
         if len(traced) < _MAX_TRACES and _normalize_value(value) not in traced and not index.has_value(value):
             traced[_normalize_value(value)] = ValueTrace(value=value, origin=step.index)
-    for seen in step.observations:
-        for value in _extract_values(seen.content[:_MAX_TEXT_CHARS]):
+    for observation in step.observations:
+        for value in _extract_values(observation.content[:_MAX_TEXT_CHARS]):
             if (
                 len(traced) < _MAX_TRACES
                 and _normalize_value(value) not in traced
@@ -135,24 +135,24 @@ class _ValueFollower:
         traced = self._traced
         low = " ".join(text for _, text in _authored_texts(step)).lower()
         if step.source is not Source.ENVIRONMENT and self._pattern.search(low):
-            written = {_normalize_value(value): value for value in _extract_written_values(step)}
-            used = [
+            written_values = {_normalize_value(value): value for value in _extract_written_values(step)}
+            used_keys = [
                 key
                 for key, trace in traced.items()
-                if trace.origin != step.index and (key in written or (" " in key and key in low))
+                if trace.origin != step.index and (key in written_values or (" " in key and key in low))
             ]
-            for key in used:
+            for key in used_keys:
                 traced[key].uses.append(step.index)
-            source = next((key for key in used if _trace_depth(traced, key) < _MAX_DEPTH), None)
+            source = next((key for key in used_keys if _trace_depth(traced, key) < _MAX_DEPTH), None)
             if source is not None:
-                self._derive(step, written, traced[source].value)
+                self._derive(step, written_values, traced[source].value)
         self.defer_step(step)
 
     def _derive(self, step: Step, written: Mapping[str, str], source: str) -> None:
-        for one in self._deferred_steps:
-            _index_step(self._index, one)
+        for deferred_step in self._deferred_steps:
+            _index_step(self._index, deferred_step)
         self._deferred_steps.clear()
-        known = len(self._traced)
+        trace_count = len(self._traced)
         for key, value in written.items():
             if (
                 key not in self._traced
@@ -160,7 +160,7 @@ class _ValueFollower:
                 and not self._index.has_value(value)
             ):
                 self._traced[key] = ValueTrace(value=value, origin=step.index, source=source)
-        if len(self._traced) > known:
+        if len(self._traced) > trace_count:
             self._pattern = _build_pattern(self._traced)
 
 
@@ -201,8 +201,8 @@ def _extract_written_values(step: Step) -> Iterator[str]:
 
 def _extract_values(text: str) -> Iterator[str]:
     """Return recognisable tokens: of two or more characters with a digit, or an address."""
-    for found in _TOKEN.finditer(text):
-        token = found[0].rstrip(".,:/-+")
+    for match in _TOKEN.finditer(text):
+        token = match[0].rstrip(".,:/-+")
         if len(token) > 1 and len(token) <= 80 and ("@" in token[1:] or any(c.isdigit() for c in token)):
             yield token
 

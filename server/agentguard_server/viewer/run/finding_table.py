@@ -38,15 +38,15 @@ class ScoredFinding:
 
 def group_findings(findings: Sequence[Finding]) -> list[tuple[Finding, tuple[int, ...]]]:
     """Merge findings with the same detector and message; return each with its further steps."""
-    first: dict[tuple[str, str], Finding] = {}
-    again: dict[tuple[str, str], list[int]] = {}
+    first_findings: dict[tuple[str, str], Finding] = {}
+    later_steps: dict[tuple[str, str], list[int]] = {}
     for finding in findings:
         key = (finding.detector, finding.message)
-        if key in first:
-            again.setdefault(key, []).append(finding.step)
+        if key in first_findings:
+            later_steps.setdefault(key, []).append(finding.step)
         else:
-            first[key] = finding
-    return [(finding, tuple(again.get(key, ()))) for key, finding in first.items()]
+            first_findings[key] = finding
+    return [(finding, tuple(later_steps.get(key, ()))) for key, finding in first_findings.items()]
 
 
 def score_finding(

@@ -31,35 +31,35 @@ def read_guard_messages(step: Step) -> tuple[str, ...]:
 
 def read_repairs(step: Step) -> tuple[TextRepair, ...]:
     """Return the repairs of the step by the guard."""
-    found = (one for one in _read_list(step, "repaired") if isinstance(one, Mapping))
+    repairs = (repair for repair in _read_list(step, "repaired") if isinstance(repair, Mapping))
     return tuple(
         TextRepair(
-            field=format_field_name(str(one.get("field", ""))),
-            original=str(one.get("original", "")),
-            repaired=str(one.get("repaired", "")),
+            field=format_field_name(str(repair.get("field", ""))),
+            original=str(repair.get("original", "")),
+            repaired=str(repair.get("repaired", "")),
         )
-        for one in found
+        for repair in repairs
     )
 
 
 def describe_election(step: Step) -> str:
     """Describe in a sentence how the step was elected; empty without a vote."""
-    held = _read_annotations(step).get("elected")
-    if not isinstance(held, Mapping):
+    election = _read_annotations(step).get("elected")
+    if not isinstance(election, Mapping):
         return ""
-    candidates, votes = held.get("candidates"), held.get("votes")
-    said = "Chosen among candidates"
+    candidates, votes = election.get("candidates"), election.get("votes")
+    summary = "Chosen among candidates"
     if isinstance(candidates, int) and isinstance(votes, int):
-        said = f"Chosen among {format_quantity(candidates, 'candidate')}: {votes} agreed"
-    reason = held.get("reason")
-    return f"{said} ({to_single_line(reason, 200)})" if isinstance(reason, str) and reason else said
+        summary = f"Chosen among {format_quantity(candidates, 'candidate')}: {votes} agreed"
+    reason = election.get("reason")
+    return f"{summary} ({to_single_line(reason, 200)})" if isinstance(reason, str) and reason else summary
 
 
 def _read_annotations(step: Step) -> Mapping[str, Any]:
-    kept = step.extra.get("agentguard")
-    return kept if isinstance(kept, Mapping) else {}
+    annotations = step.extra.get("agentguard")
+    return annotations if isinstance(annotations, Mapping) else {}
 
 
 def _read_list(step: Step, name: str) -> Iterable[Any]:
-    found = _read_annotations(step).get(name)
-    return found if isinstance(found, list | tuple) else ()
+    values = _read_annotations(step).get(name)
+    return values if isinstance(values, list | tuple) else ()

@@ -100,15 +100,15 @@ def build_header(data: RunData, branches: BranchViews, quotes: QuoteIndex) -> Ru
     """Build the header; call it before other quotes are added, as quotes of causes come first."""
     diagnosis = data.diagnosis
     main = _select_main_recovery(data.recoveries)
-    taken = _build_recovery_cause(main, branches, quotes) if main is not None else None
+    recovery_cause = _build_recovery_cause(main, branches, quotes) if main is not None else None
     causes = _build_causes(diagnosis, branches.current, quotes, is_primary=main is None) if diagnosis else ()
-    state, title, says = _describe_state(data, main, diagnosis)
+    state, title, explanation = _describe_state(data, main, diagnosis)
     return RunHeader(
         state=state,
         title=title,
-        explanation=says,
+        explanation=explanation,
         probability=diagnosis.probability if diagnosis else None,
-        cause=taken or (causes[0] if causes and state != "fine" else None),
+        cause=recovery_cause or (causes[0] if causes and state != "fine" else None),
         causes=causes,
         recovery=main,
         final_verdict=_describe_final_verdict(diagnosis) if main is not None else "",
@@ -158,33 +158,33 @@ def _describe_recovered_state(
             "Stopped by the guard",
             f"The guard stepped in {times} and then ended the run: {main.stop_reason}",
         )
-    left = sum(one.undone_steps for one in all)
-    done = f"The guard stepped in {times}" + (
-        f" and took back {format_quantity(left, 'step')} in all" if left else ""
+    undone_steps = sum(recovery.undone_steps for recovery in all)
+    summary = f"The guard stepped in {times}" + (
+        f" and took back {format_quantity(undone_steps, 'step')} in all" if undone_steps else ""
     )
-    done += f"; {_describe_recovery(main)}." if main.resume_step is not None else "."
+    summary += f"; {_describe_recovery(main)}." if main.resume_step is not None else "."
     if all[-1].outcome == "failed" or (diagnosis is not None and diagnosis.verdict is Verdict.FAILURE):
-        return "lost", "Failed, in spite of recovery", done
-    if any(one.outcome == "planned" for one in all):
-        return "pending", "Being recovered", f"{done} Whether that helped is not known yet."
+        return "lost", "Failed, in spite of recovery", summary
+    if any(recovery.outcome == "planned" for recovery in all):
+        return "pending", "Being recovered", f"{summary} Whether that helped is not known yet."
     if main.outcome == "recovered":
-        return "recovered", "Went wrong, and was recovered", done
-    return "lost", "Recovery did not help", done
+        return "recovered", "Went wrong, and was recovered", summary
+    return "lost", "Recovery did not help", summary
 
 
 def _describe_recovery(main: StoredRecovery) -> str:
     """Describe the main recovery."""
     undone = [one for one in main.actions if one.get("action") == "Compensate"]
     count = sum(len(one.get("effects") or ()) for one in undone)
-    said = f"at step {main.step} it went back"
-    return f"{said} and undid {format_quantity(count, 'effect')} of its tools" if count else said
+    summary = f"at step {main.step} it went back"
+    return f"{summary} and undid {format_quantity(count, 'effect')} of its tools" if count else summary
 
 
 def _describe_final_verdict(diagnosis: Diagnosis | None) -> str:
     if diagnosis is None:
         return ""
-    said = _VERDICT_PHRASES[diagnosis.verdict]
-    return f"The run as it ended {said} (probability of failure {format_percent(diagnosis.probability)})."
+    phrase = _VERDICT_PHRASES[diagnosis.verdict]
+    return f"The run as it ended {phrase} (probability of failure {format_percent(diagnosis.probability)})."
 
 
 def _build_recovery_cause(
@@ -192,19 +192,19 @@ def _build_recovery_cause(
 ) -> RootCauseCandidate:
     """Return the hypothesis that a recovery addressed, on the branch that it abandoned."""
     line = branches.find_by_recovery(main)
-    there = 0 <= main.step < len(line.steps)
+    is_in_line = 0 <= main.step < len(line.steps)
     return RootCauseCandidate(
         rank=1,
-        branch_id=line.owner_ids[main.step] if there else CURRENT_BRANCH,
+        branch_id=line.owner_ids[main.step] if is_in_line else CURRENT_BRANCH,
         step=main.step,
-        agent=line.steps[main.step].agent if there else "",
+        agent=line.steps[main.step].agent if is_in_line else "",
         module="",
         codes=tuple(find_code_title(code) for code in main.codes),
         probability=0.0,
         reason=main.reason,
         correction=main.agent_message,
         quotes=quotes.add(main.evidence, line.steps, line.owner_ids, is_primary=True),
-        is_in_run=there,
+        is_in_run=is_in_line,
     )
 
 
@@ -239,9 +239,11 @@ def _build_cause(
 def compute_totals(data: RunData, branches: BranchViews) -> RunTotals:
     """Sum over all branches, because abandoned steps had a cost too."""
     steps = [step for line in branches for step in line.own_steps]
-    used = [step.usage for step in steps if step.usage is not None]
-    counted = [one for one in used if one.prompt_tokens is not None or one.completion_tokens is not None]
-    costs = [one.cost_usd for one in used if one.cost_usd is not None]
+    usages = [step.usage for step in steps if step.usage is not None]
+    counted = [
+        usage for usage in usages if usage.prompt_tokens is not None or usage.completion_tokens is not None
+    ]
+    costs = [usage.cost_usd for usage in usages if usage.cost_usd is not None]
     timing = tuple((part, value) for part, value in data.diagnosis.timing.items()) if data.diagnosis else ()
     return RunTotals(
         steps=len(branches.current.steps),
@@ -256,11 +258,11 @@ def compute_totals(data: RunData, branches: BranchViews) -> RunTotals:
 
 
 def _compute_duration(steps: Sequence[Step]) -> float | None:
-    begun = [step.started_at for step in steps if step.started_at is not None]
+    starts = [step.started_at for step in steps if step.started_at is not None]
     ends = [step.ended_at for step in steps if step.ended_at is not None]
-    if not begun or not (ends or len(begun) > 1):
+    if not starts or not (ends or len(starts) > 1):
         return None
-    span = max(*ends, *begun) - min(begun) if ends else max(begun) - min(begun)
+    span = max(*ends, *starts) - min(starts) if ends else max(starts) - min(starts)
     if span > 0:
         return span
     lasted = [seconds for step in steps if (seconds := compute_seconds(step)) is not None]
@@ -269,8 +271,8 @@ def _compute_duration(steps: Sequence[Step]) -> float | None:
 
 def _compute_guard_seconds(data: RunData, timing: Sequence[tuple[str, float]]) -> float | None:
     """Return the seconds that the guard took: in the run, if recorded, and for the diagnosis."""
-    kept = data.run.extra.get("agentguard")
-    within = kept.get("guard_s") if isinstance(kept, dict) else None
+    guard_data = data.run.extra.get("agentguard")
+    online_s = guard_data.get("guard_s") if isinstance(guard_data, dict) else None
     total = dict(timing).get("total_s")
-    known = [value for value in (within, total) if isinstance(value, int | float)]
-    return float(sum(known)) if known else None
+    durations = [value for value in (online_s, total) if isinstance(value, int | float)]
+    return float(sum(durations)) if durations else None

@@ -71,11 +71,11 @@ class QuoteIndex:
     def _add_one(
         self, evidence: Evidence, steps: Sequence[Step], branch_ids: Sequence[str], is_primary: bool
     ) -> Quote:
-        there = 0 <= evidence.step < len(steps)
-        line = branch_ids[evidence.step] if there else ""
+        is_in_line = 0 <= evidence.step < len(steps)
+        line = branch_ids[evidence.step] if is_in_line else ""
         key = (line, evidence.step, evidence.field, evidence.start, evidence.end, evidence.quote)
         if key not in self._by_location:
-            text = steps[evidence.step].text(evidence.field) if there else ""
+            text = steps[evidence.step].text(evidence.field) if is_in_line else ""
             start, end, standing = _locate_quote(evidence, text)
             quote = Quote(
                 number=len(self.all) + 1,
@@ -102,5 +102,5 @@ def _locate_quote(evidence: Evidence, text: str) -> tuple[int, int, QuoteMatch]:
         and text[evidence.start : evidence.end] == evidence.quote
     ):
         return evidence.start, evidence.end, "exact"
-    at = text.find(evidence.quote) if evidence.quote else -1
-    return (at, at + len(evidence.quote), "moved") if at >= 0 else (0, 0, "gone")
+    position = text.find(evidence.quote) if evidence.quote else -1
+    return (position, position + len(evidence.quote), "moved") if position >= 0 else (0, 0, "gone")

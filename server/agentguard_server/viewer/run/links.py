@@ -70,5 +70,5 @@ class FileLinks:
 
     def build_id_prefix(self, branch: str) -> str:
         """Return the prefix of the ids of a branch's steps."""
-        known = self.branches.by_id.get(branch)
-        return f"b{known.number}-" if known is not None and known.number else ""
+        view = self.branches.by_id.get(branch)
+        return f"b{view.number}-" if view is not None and view.number else ""

@@ -107,18 +107,23 @@ class RunPageModel:
 
     def group_forks(self, line: BranchView) -> Mapping[int, tuple[BranchView, ...]]:
         """Return the branches that were abandoned in favour of this one, by fork step."""
-        found: dict[int, list[BranchView]] = defaultdict(list)
+        forks: dict[int, list[BranchView]] = defaultdict(list)
         for branch in self.branches.abandoned:
             parent = self.branches.by_id[branch.parent_id]
-            here = parent.id == line.id or (branch.fork_step < line.fork_step and parent.id in line.owner_ids)
-            if here and branch.id != line.id:
-                found[branch.fork_step].append(branch)
-        return {step: tuple(left) for step, left in found.items()}
+            is_visible = parent.id == line.id or (
+                branch.fork_step < line.fork_step and parent.id in line.owner_ids
+            )
+            if is_visible and branch.id != line.id:
+                forks[branch.fork_step].append(branch)
+        return {step: tuple(branches) for step, branches in forks.items()}
 
     def strip(self, branch: BranchView, axis: Axis | None) -> Timeline:
         """Build the timeline of a branch."""
-        left = () if branch.number else self.branches.abandoned
-        beside = [LaneSource(branch=one, root=self.find_root_step(one)) for one in left]
+        abandoned = () if branch.number else self.branches.abandoned
+        beside = [
+            LaneSource(branch=abandoned_branch, root=self.find_root_step(abandoned_branch))
+            for abandoned_branch in abandoned
+        ]
         return build_timeline(
             branch, self.get_badges(branch), root=self.find_root_step(branch), axis=axis, lanes=beside
         )
@@ -130,37 +135,41 @@ class RunPageModel:
         return self._badges[branch.id]
 
     def _compute_badges(self, branch: BranchView) -> dict[int, frozenset[Badge]]:
-        found: dict[int, set[Badge]] = defaultdict(set)
+        badges_by_place: dict[int, set[Badge]] = defaultdict(set)
         for place, (step, owner) in enumerate(zip(branch.steps, branch.owner_ids, strict=True)):
-            if any(describe_error(seen) for seen in step.observations):
-                found[place].add("error")
+            if any(describe_error(observation) for observation in step.observations):
+                badges_by_place[place].add("error")
             if owner == CURRENT_BRANCH and place in self.turn_context.findings:
-                found[place].add("finding")
+                badges_by_place[place].add("finding")
             if (owner, place) in self.turn_context.uses:
-                found[place].add("use")
+                badges_by_place[place].add("use")
         for owner, place, _ in self.turn_context.effects:
             if place < len(branch.owner_ids) and branch.owner_ids[place] == owner:
-                found[place].add("effect")
+                badges_by_place[place].add("effect")
         for place in self.group_forks(branch):
-            found[place].add("rollback")
-        return {place: frozenset(badges) for place, badges in found.items() if place < len(branch.steps)}
+            badges_by_place[place].add("rollback")
+        return {
+            place: frozenset(badges) for place, badges in badges_by_place.items() if place < len(branch.steps)
+        }
 
 
 def _group_by_step(findings: tuple[Finding, ...]) -> dict[int, tuple[Finding, ...]]:
-    found: dict[int, list[Finding]] = defaultdict(list)
+    findings_by_step: dict[int, list[Finding]] = defaultdict(list)
     for finding in findings:
-        found[finding.step].append(finding)
-    return {step: tuple(sorted(here, key=lambda one: -one.probability)) for step, here in found.items()}
+        findings_by_step[finding.step].append(finding)
+    return {
+        step: tuple(sorted(here, key=lambda one: -one.probability)) for step, here in findings_by_step.items()
+    }
 
 
 def _rank_steps(header: RunHeader) -> dict[tuple[str, int], int]:
     """Rank the root cause first, on any branch; other hypotheses keep their ranks."""
     ranks: dict[tuple[str, int], int] = {}
-    taken = header.cause is not None and header.recovery is not None
+    has_recovery_cause = header.cause is not None and header.recovery is not None
     if header.cause is not None and header.cause.is_in_run:
         ranks[header.cause.branch_id, header.cause.step] = 1
     for cause in header.causes if header.state != "fine" else ():
-        if cause.is_in_run and not (taken and cause.rank == 1):
+        if cause.is_in_run and not (has_recovery_cause and cause.rank == 1):
             ranks.setdefault((cause.branch_id, cause.step), cause.rank)
     return ranks
 
@@ -186,8 +195,8 @@ def _group_uses(
         if header.recovery is not None
         else branches.by_id[header.cause.branch_id]
     )
-    found: dict[tuple[str, int], list[ValueTrace]] = defaultdict(list)
+    uses: dict[tuple[str, int], list[ValueTrace]] = defaultdict(list)
     for trace in propagation.traces:
         for step in trace.uses:
-            found[line.owner_ids[step], step].append(trace)
-    return {place: tuple(traces) for place, traces in found.items()}
+            uses[line.owner_ids[step], step].append(trace)
+    return {place: tuple(traces) for place, traces in uses.items()}

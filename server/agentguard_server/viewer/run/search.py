@@ -37,15 +37,15 @@ class SearchResult:
 
 def search_run(branches: BranchViews, query: str) -> SearchResult:
     """Search for a text, ignoring case; each field is one hit with the number of its further matches."""
-    wanted = to_lower(query.strip())
-    if not wanted:
+    needle = to_lower(query.strip())
+    if not needle:
         return SearchResult(query=query, hits=(), is_truncated=False)
-    found: list[SearchHit] = []
-    for hit in _find_hits(branches, wanted):
-        if len(found) == MAX_HITS:
-            return SearchResult(query=query, hits=tuple(found), is_truncated=True)
-        found.append(hit)
-    return SearchResult(query=query, hits=tuple(found), is_truncated=False)
+    hits: list[SearchHit] = []
+    for hit in _find_hits(branches, needle):
+        if len(hits) == MAX_HITS:
+            return SearchResult(query=query, hits=tuple(hits), is_truncated=True)
+        hits.append(hit)
+    return SearchResult(query=query, hits=tuple(hits), is_truncated=False)
 
 
 def _find_hits(branches: BranchViews, wanted: str) -> Iterator[SearchHit]:
@@ -57,16 +57,17 @@ def _find_hits(branches: BranchViews, wanted: str) -> Iterator[SearchHit]:
             ]
             for field, text in (*step.texts(), *texts):
                 low = to_lower(text)
-                at = low.find(wanted)
-                if at >= 0:
-                    end = at + len(wanted)
+                position = low.find(wanted)
+                if position >= 0:
+                    end = position + len(wanted)
                     yield SearchHit(
                         branch=line,
                         step=place,
                         agent=step.agent,
                         field=field,
-                        before=("…" if at > _BEFORE else "") + text[max(0, at - _BEFORE) : at],
-                        match=text[at:end],
+                        before=("…" if position > _BEFORE else "")
+                        + text[max(0, position - _BEFORE) : position],
+                        match=text[position:end],
                         after=text[end : end + _AFTER] + ("…" if len(text) > end + _AFTER else ""),
                         more=low.count(wanted) - 1,
                     )

@@ -36,14 +36,14 @@ class TextSegment:
 
 def segment_prose(text: str) -> list[TextSegment]:
     """Segment prose; fenced blocks are code."""
-    bits, at = [], 0
+    bits, position = [], 0
     for fence in _FENCE.finditer(text) if "```" in text else ():
-        if fence.start() > at:
-            bits.append(TextSegment(at, fence.start()))
+        if fence.start() > position:
+            bits.append(TextSegment(position, fence.start()))
         bits.append(TextSegment(fence.start(), fence.end(), "code"))
-        at = fence.end()
-    if at < len(text) or not bits:
-        bits.append(TextSegment(at, len(text)))
+        position = fence.end()
+    if position < len(text) or not bits:
+        bits.append(TextSegment(position, len(text)))
     return bits
 
 
@@ -66,11 +66,11 @@ def segment_json(text: str, *, call: bool = False) -> list[TextSegment]:
         text: a text for which `is_json` is true.
         call: leave out the outermost braces, as in ``name(key: value)``.
     """
-    tokens = [(found.start(), found.end()) for found in _TOKEN.finditer(text) if not found[0].isspace()]
+    tokens = [(match.start(), match.end()) for match in _TOKEN.finditer(text) if not match[0].isspace()]
     inner = tokens[1:-1] if call and text[tokens[0][0]] == "{" else tokens
-    short = sum(end - start for start, end in inner) + len(inner) // 2 <= _MAX_LINE_CHARS
+    is_short = sum(end - start for start, end in inner) + len(inner) // 2 <= _MAX_LINE_CHARS
     return list(
-        _segment_one_line(text, inner) if short else _segment_indented(text, inner, outer=inner is tokens)
+        _segment_one_line(text, inner) if is_short else _segment_indented(text, inner, outer=inner is tokens)
     )
 
 
@@ -82,7 +82,7 @@ def _segment_one_line(text: str, tokens: list[tuple[int, int]]) -> Iterator[Text
 
 
 def _segment_indented(text: str, tokens: list[tuple[int, int]], *, outer: bool) -> Iterator[TextSegment]:
-    depth = least = 0 if outer else 1
+    depth = min_depth = 0 if outer else 1
     ends = _find_short_brackets(text, tokens)
     flat = -1  # position of the bracket that closes a part on one line
     if not outer:
@@ -91,7 +91,7 @@ def _segment_indented(text: str, tokens: list[tuple[int, int]], *, outer: bool) 
         sign, inside = text[start:end], place <= flat
         following = text[tokens[place + 1][0]] if place + 1 < len(tokens) else ""
         if sign in "}]" and not inside and text[tokens[place - 1][0]] not in "{[":
-            depth = max(least, depth - 1)
+            depth = max(min_depth, depth - 1)
             yield TextSegment(start, start, inserted_text=_build_line_break(depth))
         yield from _classify_token(text, tokens, place)
         if not inside and place in ends:
@@ -117,9 +117,9 @@ def _find_short_brackets(text: str, tokens: list[tuple[int, int]]) -> dict[int, 
             open_at.append((place, length))
         length += end - start + (text[start:end] in ",:")
         if text[start:end] in "}]" and open_at:
-            began, before = open_at.pop()
+            begin, before = open_at.pop()
             if length - before <= _MAX_LINE_CHARS:
-                ends[began] = place
+                ends[begin] = place
     return ends
 
 
@@ -140,10 +140,10 @@ def _classify_token(text: str, tokens: list[tuple[int, int]], place: int) -> Ite
 
 def _segment_long_string(text: str, start: int, end: int) -> Iterator[TextSegment]:
     """Segment a string, with a line break after each escaped ``\\n``."""
-    at = start
+    position = start
     for escape in _ESCAPE.finditer(text, start, end):
         if text[escape.start() + 1] == "n":
-            yield TextSegment(at, escape.end())
+            yield TextSegment(position, escape.end())
             yield TextSegment(escape.end(), escape.end(), inserted_text="\n")
-            at = escape.end()
-    yield TextSegment(at, end)
+            position = escape.end()
+    yield TextSegment(position, end)

@@ -111,17 +111,17 @@ def _split_stretches(text: str, quotes: Sequence[Quote]) -> list[tuple[int, int,
     """Return the parts of a text in order, and whether each is folded."""
     if len(text) <= _MAX_UNFOLDED_CHARS and text.count("\n") <= _MAX_UNFOLDED_LINES:
         return [(0, len(text), False)]
-    seen = [(0, _find_head_end(text))]
+    visible_ranges = [(0, _find_head_end(text))]
     for quote in sorted(quotes, key=lambda one: one.start)[:50]:
         begin, end = max(0, quote.start - _CONTEXT_CHARS), min(len(text), quote.end + _CONTEXT_CHARS)
-        if begin <= seen[-1][1] + _MIN_FOLD_CHARS:
-            seen[-1] = (seen[-1][0], max(end, seen[-1][1]))
+        if begin <= visible_ranges[-1][1] + _MIN_FOLD_CHARS:
+            visible_ranges[-1] = (visible_ranges[-1][0], max(end, visible_ranges[-1][1]))
         else:
-            seen.append((begin, end))
-    if len(text) - seen[-1][1] < _MIN_FOLD_CHARS and text.count("\n", seen[-1][1]) < 6:
-        seen[-1] = (seen[-1][0], len(text))
+            visible_ranges.append((begin, end))
+    if len(text) - visible_ranges[-1][1] < _MIN_FOLD_CHARS and text.count("\n", visible_ranges[-1][1]) < 6:
+        visible_ranges[-1] = (visible_ranges[-1][0], len(text))
     parts = []
-    for (begin, end), (following, _) in pairwise([*seen, (len(text), len(text))]):
+    for (begin, end), (following, _) in pairwise([*visible_ranges, (len(text), len(text))]):
         parts.append((begin, end, False))
         if following > end:
             parts.append((end, following, True))
@@ -148,17 +148,17 @@ def _is_log(text: str) -> bool:
     lines = [line for line in text[:2_000].splitlines() if line.strip()][:30]
     if len(lines) < 2:
         return False
-    odd = sum(_ODD.match(line) is not None and _LIST_ITEM.match(line) is None for line in lines)
-    return odd * 2 > len(lines)
+    odd_lines = sum(_ODD.match(line) is not None and _LIST_ITEM.match(line) is None for line in lines)
+    return odd_lines * 2 > len(lines)
 
 
 def _clip_quote(quote: Quote, segments: Sequence[TextSegment]) -> Quote:
     """Restrict a quote to displayed segments, which exclude white space and outer braces of JSON."""
     over = [bit for bit in segments if bit.start < quote.end and bit.end > quote.start]
     if not over:
-        said = [bit for bit in segments if bit.end > bit.start]  # inserted text cannot be marked
-        near = [bit for bit in said if bit.start >= quote.start][:1] or said[-1:]
-        return replace(quote, start=near[0].start, end=near[0].end) if near else quote
+        text_segments = [bit for bit in segments if bit.end > bit.start]  # inserted text cannot be marked
+        nearest = [bit for bit in text_segments if bit.start >= quote.start][:1] or text_segments[-1:]
+        return replace(quote, start=nearest[0].start, end=nearest[0].end) if nearest else quote
     return replace(quote, start=max(quote.start, over[0].start), end=min(quote.end, over[-1].end))
 
 
@@ -173,16 +173,16 @@ class _HtmlBuilder:
     def build_piece(self, start: int, end: int, folded: bool, rules: FoldOptions) -> TextPiece:
         stop = min(end, start + rules.max_chars) if folded and rules.closed else end
         html = self.render_range(start, stop)
-        closed = folded and rules.closed
-        return TextPiece(html=html, folded=closed, length=end - start, left_out=end - stop)
+        is_closed = folded and rules.closed
+        return TextPiece(html=html, folded=is_closed, length=end - start, left_out=end - stop)
 
     def render_range(self, start: int, end: int) -> Markup:
         """Render a range; text inserted between two segments goes with the second one."""
-        last = end == len(self.text)
+        is_last = end == len(self.text)
         parts: list[Markup] = []
         for bit in self.segments:
             if bit.start == bit.end:
-                if start <= bit.start < end or (last and bit.start == end):
+                if start <= bit.start < end or (is_last and bit.start == end):
                     parts.append(escape(bit.inserted_text))
             elif bit.start < end and bit.end > start:
                 parts.append(self._render_segment(bit, max(start, bit.start), min(end, bit.end)))
@@ -195,7 +195,7 @@ class _HtmlBuilder:
         return Markup('<span class="code">{}</span>').format(html) if segment.kind else html
 
     def _render_highlights(self, start: int, end: int) -> Markup:
-        edges = [start, *(cut for cut in self._boundaries if start < cut < end), end]
+        edges = [start, *(boundary for boundary in self._boundaries if start < boundary < end), end]
         parts = []
         for begin, stop in pairwise(edges):
             html = escape_text(self.text[begin:stop])

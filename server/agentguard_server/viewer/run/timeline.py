@@ -135,36 +135,37 @@ def build_timeline(
         axis: requested axis; by default time if at least half of the steps have times.
         lanes: abandoned branches to show below it.
     """
-    steps, shown = branch.steps, tuple(lanes[:MAX_LANES])
-    clock = _build_clock([branch, *(one.branch for one in shown)])
+    steps, shown_lanes = branch.steps, tuple(lanes[:MAX_LANES])
+    clock = _build_clock([branch, *(lane_source.branch for lane_source in shown_lanes)])
     spans = clock.compute_spans(steps) if clock is not None else None
-    chosen: Axis = "time" if spans is not None and axis != "steps" else "steps"
-    longest = max([len(steps), *(len(one.branch.steps) for one in shown)])
-    places = spans if chosen == "time" and spans is not None else _distribute_evenly(len(steps), longest)
+    shown_axis: Axis = "time" if spans is not None and axis != "steps" else "steps"
+    longest = max([len(steps), *(len(lane_source.branch.steps) for lane_source in shown_lanes)])
+    places = spans if shown_axis == "time" and spans is not None else _distribute_evenly(len(steps), longest)
     size = -(-len(steps) // MAX_BARS) if len(steps) > MAX_BARS else 1
     bars = tuple(
-        _build_bar(steps, range(at, min(at + size, len(steps))), places, badges, root)
-        for at in range(0, len(steps), size)
+        _build_bar(steps, range(position, min(position + size, len(steps))), places, badges, root)
+        for position in range(0, len(steps), size)
     )
     rooted = next((bar for bar in bars if bar.root), None)
-    used = [bar for bar in bars if "use" in bar.badges]
+    used_bars = [bar for bar in bars if "use" in bar.badges]
     return Timeline(
         bars=bars,
-        axis=chosen,
+        axis=shown_axis,
         timed=spans is not None,
         steps_per_bar=size,
-        begin="0" if chosen == "steps" else "0 s",
+        begin="0" if shown_axis == "steps" else "0 s",
         end=format_duration(clock.last - clock.first)
-        if chosen == "time" and clock
+        if shown_axis == "time" and clock
         else str(max(0, longest - 1)),
         root=rooted.middle if rooted else None,
-        propagation_end=used[-1].middle if used and rooted else None,
+        propagation_end=used_bars[-1].middle if used_bars and rooted else None,
         kinds=tuple(look for look in STEP_KINDS if any(bar.kind == look for bar in bars)),
         label=_describe_timeline(steps, badges, root),
         lanes=tuple(
             lane
-            for one in shown
-            if (lane := _build_lane(one, clock if chosen == "time" else None, longest)) is not None
+            for lane_source in shown_lanes
+            if (lane := _build_lane(lane_source, clock if shown_axis == "time" else None, longest))
+            is not None
         ),
     )
 
@@ -176,8 +177,8 @@ def _build_lane(source: LaneSource, clock: _RunClock | None, longest: int) -> Br
     )
     if not line.own_steps or spans is None:
         return None
-    own = spans[line.fork_step :]
-    x, end = min(begin for begin, _ in own), max(end for _, end in own)
+    own_spans = spans[line.fork_step :]
+    x, end = min(begin for begin, _ in own_spans), max(end for _, end in own_spans)
     rooted = (
         sum(spans[source.root]) / 2 if source.root is not None and source.root >= line.fork_step else None
     )
@@ -200,43 +201,47 @@ def _build_bar(
     badges: Mapping[int, frozenset[Badge]],
     root: int | None,
 ) -> TimelineBar:
-    here = [place for place in places if place in badges]
+    places_with_badges = [place for place in places if place in badges]
     looks = Counter(classify_step(steps[place]) for place in places)
     x, end = spans[places[0]][0], max(spans[place][1] for place in places)
     width = max(_MIN_BAR_WIDTH, min(end, 100.0) - x)
     rooted = root is not None and root in places
-    target = root if rooted and root is not None else (here[0] if here else places[0])
-    found: frozenset[Badge] = frozenset().union(*(badges[place] for place in here))
+    target = (
+        root if rooted and root is not None else (places_with_badges[0] if places_with_badges else places[0])
+    )
+    bar_badges: frozenset[Badge] = frozenset().union(*(badges[place] for place in places_with_badges))
     return TimelineBar(
         x=round(min(x, 100 - _MIN_BAR_WIDTH), 2),
         width=round(width, 2),
         kind=looks.most_common(1)[0][0],
         step=target,
         first=places[0],
-        badges=found,
+        badges=bar_badges,
         root=rooted,
-        label=_describe_bar(steps, places, found, rooted),
+        label=_describe_bar(steps, places, bar_badges, rooted),
         letter=width >= _MIN_LETTER_WIDTH and len(places) == 1,
     )
 
 
 def _describe_bar(steps: Sequence[Step], places: range, badges: frozenset[Badge], rooted: bool) -> str:
-    first = steps[places[0]]
+    first_step = steps[places[0]]
     if len(places) > 1:
         name = f"steps {places[0]} to {places[-1]}"
     else:
-        name = f"step {places[0]}, {classify_step(first).word.lower()}"
-        name += f" {to_single_line(first.agent, 60)}" if first.agent else ""
-        if first.started_at is not None and first.ended_at is not None:
-            name += f", {format_duration(max(0.0, first.ended_at - first.started_at))}"
-    marks = (["root cause"] if rooted else []) + [_BADGE_WORDS[one] for one in _BADGE_WORDS if one in badges]
+        name = f"step {places[0]}, {classify_step(first_step).word.lower()}"
+        name += f" {to_single_line(first_step.agent, 60)}" if first_step.agent else ""
+        if first_step.started_at is not None and first_step.ended_at is not None:
+            name += f", {format_duration(max(0.0, first_step.ended_at - first_step.started_at))}"
+    marks = (["root cause"] if rooted else []) + [
+        _BADGE_WORDS[badge] for badge in _BADGE_WORDS if badge in badges
+    ]
     return f"{name}: {', '.join(marks)}" if marks else name
 
 
 _BADGE_WORDS: dict[Badge, str] = {
     "error": "error",
     "finding": "finding",
-    "rollback": "taken back to here",
+    "rollback": "rolled back to here",
     "effect": "effect",
     "use": "uses a value of the root cause",
 }
@@ -255,17 +260,17 @@ class _RunClock:
 
     def compute_spans(self, steps: Sequence[Step]) -> list[tuple[float, float]] | None:
         """Return start and end of each step in percent; None if too few steps have times."""
-        known = [step.started_at for step in steps if step.started_at is not None]
-        if len(known) * 2 < len(steps):
+        start_times = [step.started_at for step in steps if step.started_at is not None]
+        if len(start_times) * 2 < len(steps):
             return None
-        spans, at = [], self.first
+        spans, time = [], self.first
         for place, step in enumerate(steps):
-            at = (
-                at if step.started_at is None else step.started_at
+            time = (
+                time if step.started_at is None else step.started_at
             )  # a step without a time begins where the previous one did
             following = steps[place + 1].started_at if place + 1 < len(steps) else None
             end = step.ended_at if step.ended_at is not None else following
-            spans.append((self._to_percent(at), self._to_percent(max(at, at if end is None else end))))
+            spans.append((self._to_percent(time), self._to_percent(max(time, time if end is None else end))))
         return spans
 
     def _to_percent(self, at: float) -> float:
@@ -275,16 +280,16 @@ class _RunClock:
 def _build_clock(branches: Sequence[BranchView]) -> _RunClock | None:
     """Return the clock of a run; None if its times are missing or implausible."""
     steps = [step for line in branches for step in line.steps]
-    known = [at for step in steps for at in (step.started_at, step.ended_at) if at is not None]
-    if len(known) < 2 or not 0 < max(known) - min(known) < _MAX_RUN_S:
+    times = [time for step in steps for time in (step.started_at, step.ended_at) if time is not None]
+    if len(times) < 2 or not 0 < max(times) - min(times) < _MAX_RUN_S:
         return None
-    return _RunClock(min(known), max(known))
+    return _RunClock(min(times), max(times))
 
 
 def _describe_timeline(
     steps: Sequence[Step], badges: Mapping[int, frozenset[Badge]], root: int | None
 ) -> str:
-    errors = sum("error" in one for one in badges.values())
-    found = sum("finding" in one for one in badges.values())
-    said = f"{format_quantity(len(steps), 'step')}, {format_quantity(errors, 'error')}, findings in {format_quantity(found, 'step')}"  # noqa: E501
-    return said + (f"; the root cause is step {root}" if root is not None else "")
+    errors = sum("error" in step_badges for step_badges in badges.values())
+    findings = sum("finding" in step_badges for step_badges in badges.values())
+    summary = f"{format_quantity(len(steps), 'step')}, {format_quantity(errors, 'error')}, findings in {format_quantity(findings, 'step')}"  # noqa: E501
+    return summary + (f"; the root cause is step {root}" if root is not None else "")

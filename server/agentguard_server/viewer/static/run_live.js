@@ -31,7 +31,7 @@ export function follow(run, steps, say) {
       const last = Number(fresh.dataset.forks.split(" ").at(-1) || 0);
       await steps.grown(total, rolled ? Math.min(last, before) : before);
       const more = total - before;
-      if (rolled) say("The run was taken back.", { text: "Show", does: () => steps.go(last) });
+      if (rolled) say("The run was rolled back.", { text: "Show", does: () => steps.go(last) });
       else if (more > 0) say(`${more} new ${more === 1 ? "step" : "steps"}.`, { text: "Show", does: () => steps.go(before) });
     }
     const now = steps.now;

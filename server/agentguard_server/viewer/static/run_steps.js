@@ -159,7 +159,7 @@ export class Steps {
     at.hidden = false;
   }
 
-  // The run went on: what is new is appended, what was taken back is read again.
+  // The run went on: what is new is appended, what was rolled back is read again.
   async grown(total, from) {
     const before = this.total;
     this.total = total;
