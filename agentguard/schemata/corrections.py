@@ -29,18 +29,18 @@ _WORD_PATTERN = re.compile(r"\w+")
 
 def select_codes(codes: Sequence[str], findings: Sequence[Finding]) -> tuple[str, ...]:
     """Return the codes of the label, else those of the findings at the step, the most probable first."""
-    known = filter_codes(codes)
-    if not known:
-        found = sorted(findings, key=lambda one: (-one.probability, one.detector))
-        known = tuple(code for one in found for code in filter_codes(one.codes))
-    return tuple(dict.fromkeys(known))[:_MAX_CODES]
+    label_codes = filter_codes(codes)
+    if not label_codes:
+        ranked_findings = sorted(findings, key=lambda one: (-one.probability, one.detector))
+        label_codes = tuple(code for one in ranked_findings for code in filter_codes(one.codes))
+    return tuple(dict.fromkeys(label_codes))[:_MAX_CODES]
 
 
 def resolve_module(module: str | None, codes: Iterable[str]) -> str | None:
     """Return the module of the label, else that of the first code whose taxonomy has one."""
     if module in MODULES:
         return module
-    return next((found for code in codes if (found := _look_up_code(code)[0]) is not None), None)
+    return next((code_module for code in codes if (code_module := _look_up_code(code)[0]) is not None), None)
 
 
 def select_correction(
@@ -59,20 +59,26 @@ def select_correction(
     3. the correction of the label or a finding with its topic removed, if enough of it remains
     4. the general correction of the module
     """
-    found = [one.correction for one in sorted(findings, key=lambda one: (-one.probability, one.detector))]
-    offered = [text[:_MAX_CORRECTION_CHARS] for text in (labelled, *found) if text.strip()]
-    stripped = [(text, delexicalizer(text)) for text in offered]
-    whole = next(
+    corrections = [
+        one.correction for one in sorted(findings, key=lambda one: (-one.probability, one.detector))
+    ]
+    candidates = [text[:_MAX_CORRECTION_CHARS] for text in (labelled, *corrections) if text.strip()]
+    stripped = [(text, delexicalizer(text)) for text in candidates]
+    unchanged = next(
         (
             text
-            for text, left in stripped
-            if _WORD_PATTERN.findall(text.lower()) == _WORD_PATTERN.findall(left)
+            for text, plain in stripped
+            if _WORD_PATTERN.findall(text.lower()) == _WORD_PATTERN.findall(plain)
         ),
         "",
     )
-    general = next((advice for code in codes if (advice := _look_up_code(code)[1])), "")
-    rest = next((_format_sentence(left) for text, left in stripped if _is_informative(text, left)), "")
-    return " ".join((whole or general or rest or _GENERAL_CORRECTIONS.get(module or "", "")).split())
+    advice_text = next((advice for code in codes if (advice := _look_up_code(code)[1])), "")
+    remainder = next(
+        (_format_sentence(plain) for text, plain in stripped if _is_informative(text, plain)), ""
+    )
+    return " ".join(
+        (unchanged or advice_text or remainder or _GENERAL_CORRECTIONS.get(module or "", "")).split()
+    )
 
 
 def _look_up_code(code: str) -> tuple[str | None, str]:
@@ -80,10 +86,10 @@ def _look_up_code(code: str) -> tuple[str | None, str]:
     from agentguard.taxonomy.loader import TaxonomyCatalog
 
     try:
-        known = TaxonomyCatalog.load().get_code(code)
+        entry = TaxonomyCatalog.load().get_code(code)
     except TaxonomyError:
         return None, ""
-    return known.module, known.correction
+    return entry.module, entry.correction
 
 
 def _is_informative(text: str, remaining: str) -> bool:

@@ -67,9 +67,9 @@ class SchemaIndex:
         cls, schemata: Sequence[ErrorSchema], vectoriser: Vectoriser, *, trait_weight: float = 0.0
     ) -> SchemaIndex:
         """Return an index of ``schemata`` whose vectoriser is first fitted to their texts."""
-        made = cls(vectoriser.fit([schema.to_text() for schema in schemata]), trait_weight=trait_weight)
-        made.add(schemata)
-        return made
+        index = cls(vectoriser.fit([schema.to_text() for schema in schemata]), trait_weight=trait_weight)
+        index.add(schemata)
+        return index
 
     def __len__(self) -> int:
         return len(self._schemata)
@@ -123,12 +123,12 @@ class SchemaIndex:
 
     def remove(self, ids: Iterable[str]) -> None:
         """Remove schemata. Raises InputError if an id does not exist; then none is removed."""
-        gone = list(dict.fromkeys(ids))
+        names = list(dict.fromkeys(ids))
         with self._write_lock, self._lock:
-            for place, name in enumerate(gone):
+            for position, name in enumerate(names):
                 if name not in self._schemata:
-                    raise InputError(f"no schema has the id {name!r}", record=place)
-            for name in gone:
+                    raise InputError(f"no schema has the id {name!r}", record=position)
+            for name in names:
                 self._forget_groups(name)
                 del self._schemata[name]
                 self._reserve_rows(0, None).remove(name)
@@ -189,22 +189,22 @@ class SchemaIndex:
         if not count:
             return ((),) * len(queries)
         pool = min(count, max(4 * k, _MIN_POOL_SIZE) if self._diversity else k)
-        passed_over = None if count == len(rows) else np.where(allowed, np.float32(0), np.float32(-np.inf))
-        found: list[tuple[Match, ...]] = []
-        batch = max(1, _MAX_BATCH_CELLS // len(rows))
-        for start in range(0, len(queries), batch):
-            part = queries[start : start + batch]
-            likenesses = _cosine_similarity(rows.vectors, part)
-            if passed_over is not None:
-                likenesses += passed_over
-            for query, likeness in zip(part, likenesses, strict=True):
-                ranked = rows.nearest(query, likeness, pool)
+        exclusions = None if count == len(rows) else np.where(allowed, np.float32(0), np.float32(-np.inf))
+        results: list[tuple[Match, ...]] = []
+        batch_size = max(1, _MAX_BATCH_CELLS // len(rows))
+        for start in range(0, len(queries), batch_size):
+            batch_queries = queries[start : start + batch_size]
+            similarities = _cosine_similarity(rows.vectors, batch_queries)
+            if exclusions is not None:
+                similarities += exclusions
+            for query, similarity in zip(batch_queries, similarities, strict=True):
+                nearest = rows.nearest(query, similarity, pool)
                 if self._diversity:
-                    ranked = select_diverse(
-                        ranked, rows.vectors[[row for _, row in ranked]], k, self._diversity
+                    nearest = select_diverse(
+                        nearest, rows.vectors[[row for _, row in nearest]], k, self._diversity
                     )
-                found.append(tuple(self._build_match(rows.ids[row], exact) for exact, row in ranked))
-        return tuple(found)
+                results.append(tuple(self._build_match(rows.ids[row], exact) for exact, row in nearest))
+        return tuple(results)
 
     def _build_match(self, name: str, similarity: float) -> Match:
         return Match(schema=self._schemata[name], similarity=max(-1.0, min(1.0, similarity)))
@@ -238,14 +238,14 @@ class SchemaIndex:
         return self._matrix
 
     def _check_ids(self, new: Sequence[ErrorSchema], *, must_exist: bool) -> None:
-        seen: set[str] = set()
-        for place, schema in enumerate(new):
-            if schema.id in seen:
-                raise InputError(f"the id {schema.id!r} is given twice", record=place)
+        ids: set[str] = set()
+        for position, schema in enumerate(new):
+            if schema.id in ids:
+                raise InputError(f"the id {schema.id!r} is given twice", record=position)
             if (schema.id in self._schemata) is not must_exist:
                 problem = "no schema has" if must_exist else "there is already a schema with"
-                raise InputError(f"{problem} the id {schema.id!r}", record=place)
-            seen.add(schema.id)
+                raise InputError(f"{problem} the id {schema.id!r}", record=position)
+            ids.add(schema.id)
 
     def _put_row(self, rows: VectorMatrix, schema: ErrorSchema, vector: NDArray[np.float32] | None) -> None:
         self._schemata[schema.id] = schema

@@ -52,10 +52,10 @@ def redistill_from_members(_: ErrorSchema, members: Sequence[ErrorSchema]) -> Er
     """Distil again without a language model: keep the content that most of the latest failures share."""
     if len(members) < 2:
         return None
-    made = members[0]
+    merged = members[0]
     for member in members[1:]:
-        made = merge_schemata(made, member)
-    return made
+        merged = merge_schemata(merged, member)
+    return merged
 
 
 class SchemaCache:
@@ -108,10 +108,10 @@ class SchemaCache:
 
     def get(self, schema_id: str) -> ErrorSchema:
         """Return a schema. Raises InputError if the id does not exist."""
-        found = self._index.get(schema_id)
-        if found is None:
+        schema = self._index.get(schema_id)
+        if schema is None:
             raise InputError(f"no schema has the id {schema_id!r}")
-        return found
+        return schema
 
     @property
     def index(self) -> SchemaIndex:
@@ -135,14 +135,14 @@ class SchemaCache:
             InputError: a schema with the same id is from failures of another origin.
         """
         with self._lock:
-            held = self._index.get(schema.id)
-            if held is not None and set(schema.provenance.runs) <= set(held.provenance.runs):
-                return InsertResult(schema_id=held.id, outcome="known")
-            near = held or self._find_merge_target(schema)
-            if near is not None and set(schema.provenance.runs) <= set(near.provenance.runs):
-                return InsertResult(schema_id=near.id, outcome="known")
-            if near is not None:
-                return self._merge_into(near, schema, now)
+            stored = self._index.get(schema.id)
+            if stored is not None and set(schema.provenance.runs) <= set(stored.provenance.runs):
+                return InsertResult(schema_id=stored.id, outcome="known")
+            target = stored or self._find_merge_target(schema)
+            if target is not None and set(schema.provenance.runs) <= set(target.provenance.runs):
+                return InsertResult(schema_id=target.id, outcome="known")
+            if target is not None:
+                return self._merge_into(target, schema, now)
             status = (
                 SchemaStatus.QUARANTINED
                 if recovered and not self.policy.is_proven(schema)
@@ -165,10 +165,10 @@ class SchemaCache:
     ) -> tuple[tuple[Match, ...], ...]:
         """Search as `SchemaIndex.search` does, and count one use of each result."""
         with self._lock:
-            found = self._index.search(items, k, excluded_groups=excluded_groups, origin=origin)
-            for name in sorted({match.schema.id for matches in found for match in matches}):
+            results = self._index.search(items, k, excluded_groups=excluded_groups, origin=origin)
+            for name in sorted({match.schema.id for matches in results for match in matches}):
                 self.record_use(name, now)
-            return found
+            return results
 
     def record_use(self, schema_id: str, now: float) -> ErrorSchema:
         """Count a use of a schema."""
@@ -181,23 +181,25 @@ class SchemaCache:
         """Count a confirmation by a recovery (or a person); a stale schema becomes active again."""
         with self._lock:
             schema = self.get(schema_id)
-            made = replace(
+            confirmed_schema = replace(
                 schema, confirmed=schema.confirmed + 1, updated_at=_strictly_after(schema.updated_at, now)
             )
-            made = self._put(self._reactivate(made))
+            confirmed_schema = self._put(self._reactivate(confirmed_schema))
             self._evict(now, except_id=schema_id)
-            return made
+            return confirmed_schema
 
     def record_refutation(self, schema_id: str, now: float) -> ErrorSchema:
         """Count a refutation; retire the schema at once if it is refuted too often."""
         with self._lock:
             schema = self.get(schema_id)
-            made = replace(
+            refuted_schema = replace(
                 schema, refuted=schema.refuted + 1, updated_at=_strictly_after(schema.updated_at, now)
             )
-            made = self._put(self._retire(made) if self.policy.is_refuted(made) else made)
+            refuted_schema = self._put(
+                self._retire(refuted_schema) if self.policy.is_refuted(refuted_schema) else refuted_schema
+            )
             self._evict(now, except_id=schema_id)
-            return made
+            return refuted_schema
 
     def maintain(self, now: float) -> MaintenanceResult:
         """Retire refuted and stale schemata, and distil the hot ones again; cheap if there is nothing to do.
@@ -207,19 +209,27 @@ class SchemaCache:
         """
         with self._lock:
             active = [schema for schema in self if schema.status is not SchemaStatus.RETIRED]
-            refuted = [one for one in active if self.policy.is_refuted(one)]
+            refuted = [schema for schema in active if self.policy.is_refuted(schema)]
             stale = [
-                one for one in active if self.policy.is_stale(one, now) and not self.policy.is_refuted(one)
+                schema
+                for schema in active
+                if self.policy.is_stale(schema, now) and not self.policy.is_refuted(schema)
             ]
             for schema in (*refuted, *stale):
                 self._put(self._retire(schema))
             hot = self._select_hot()
         # A distiller may call a language model, so it runs outside the lock.
-        made = [(schema, self._redistill(schema, members)) for schema, members in hot]
+        redistilled_pairs = [(schema, self._redistill(schema, members)) for schema, members in hot]
         with self._lock:
-            renewed = [schema.id for schema, fresh in made if self._replace_redistilled(schema, fresh, now)]
+            redistilled_ids = [
+                schema.id
+                for schema, redistilled in redistilled_pairs
+                if self._replace_redistilled(schema, redistilled, now)
+            ]
             return MaintenanceResult(
-                redistilled_ids=tuple(renewed), refuted_ids=_schema_ids(refuted), stale_ids=_schema_ids(stale)
+                redistilled_ids=tuple(redistilled_ids),
+                refuted_ids=_schema_ids(refuted),
+                stale_ids=_schema_ids(stale),
             )
 
     def synchronize(self, work: Callable[[], None]) -> None:
@@ -245,17 +255,17 @@ class SchemaCache:
         self._store.update(change)
         with self._lock:
             self._changed_ids.clear()
-            gone, self._removed_ids = sorted(self._removed_ids), set()
-        self._store.delete(gone)
+            removed_ids, self._removed_ids = sorted(self._removed_ids), set()
+        self._store.delete(removed_ids)
 
     def _apply_stored(self, stored: Sequence[ErrorSchema]) -> None:
         """Apply the changes of other processes; keep the uses that were counted here."""
         for schema in stored:
-            held = self._index.get(schema.id)
-            if held is None:
+            current = self._index.get(schema.id)
+            if current is None:
                 self._index.add([schema])
-            elif held.updated_at < schema.updated_at:
-                self._index.replace([replace(schema, used=max(held.used, schema.used))])
+            elif current.updated_at < schema.updated_at:
+                self._index.replace([replace(schema, used=max(current.used, schema.used))])
 
     def save(self) -> None:
         """Write the changes since the last save to the store; after an error, the next save retries them."""
@@ -269,19 +279,21 @@ class SchemaCache:
 
     def _find_merge_target(self, schema: ErrorSchema) -> ErrorSchema | None:
         """Return the nearest compatible schema within the threshold, or None; retired ones count, too."""
-        found = self._index.search(
+        matches = self._index.search(
             [schema], self.policy.max_merge_candidates, origin=schema.provenance.origin, only_active=False
         )[0]
-        near = (match for match in found if 1 - match.similarity <= self.policy.novelty_threshold)
-        return next((match.schema for match in near if are_compatible(match.schema, schema)), None)
+        close_matches = (match for match in matches if 1 - match.similarity <= self.policy.novelty_threshold)
+        return next((match.schema for match in close_matches if are_compatible(match.schema, schema)), None)
 
     def _merge_into(self, target: ErrorSchema, schema: ErrorSchema, now: float) -> InsertResult:
         members = self._members.setdefault(target.id, deque(maxlen=self.policy.max_members))
         if not members:
             members.append(target)
         members.append(schema)
-        made = merge_schemata(target, replace(schema, status=target.status, created_at=target.created_at))
-        self._put(self._reactivate(replace(made, updated_at=_strictly_after(target.updated_at, now))), heat=1)
+        merged = merge_schemata(target, replace(schema, status=target.status, created_at=target.created_at))
+        self._put(
+            self._reactivate(replace(merged, updated_at=_strictly_after(target.updated_at, now))), heat=1
+        )
         self._evict(now, except_id=target.id)
         return InsertResult(schema_id=target.id, outcome="merged")
 
@@ -299,30 +311,30 @@ class SchemaCache:
 
     def _select_hot(self) -> list[tuple[ErrorSchema, tuple[ErrorSchema, ...]]]:
         """Return active schemata with many uses or merges, and the failures to distil them from."""
-        hot = [
+        hot_ids = [
             name for name, heat in sorted(self._use_counts.items()) if heat >= self.policy.redistill_threshold
         ]
-        held = [(self.get(name), tuple(self._members.get(name, ()))) for name in hot]
-        return [(schema, members) for schema, members in held if schema.status is SchemaStatus.ACTIVE]
+        candidates = [(self.get(name), tuple(self._members.get(name, ()))) for name in hot_ids]
+        return [(schema, members) for schema, members in candidates if schema.status is SchemaStatus.ACTIVE]
 
     def _replace_redistilled(self, schema: ErrorSchema, redistilled: ErrorSchema | None, now: float) -> bool:
         """Replace schemata by redistilled ones, unless they changed in the meantime."""
-        held = self._index.get(schema.id)
-        if held is None or held.version != schema.version:
+        current = self._index.get(schema.id)
+        if current is None or current.version != schema.version:
             return False
         self._use_counts[schema.id] = 0
         if redistilled is None:
             return False
         self._put(
             replace(
-                held,
+                current,
                 signature=redistilled.signature,
                 context=redistilled.context,
                 heuristics=redistilled.heuristics,
                 traits=redistilled.traits,
-                correction=redistilled.correction or held.correction,
-                version=held.version + 1,
-                updated_at=_strictly_after(held.updated_at, now),
+                correction=redistilled.correction or current.correction,
+                version=current.version + 1,
+                updated_at=_strictly_after(current.updated_at, now),
             )
         )
         return True
@@ -340,18 +352,18 @@ class SchemaCache:
             budget = max(1, int(self.policy.max_schemata * self.policy.retention_ratio)) - (
                 len(others) < len(active)
             )
-            kept = set(select_schemata(others, self._index.encode(others), budget))
+            selected_ids = set(select_schemata(others, self._index.encode(others), budget))
             for schema in others:
-                if schema.id not in kept:
+                if schema.id not in selected_ids:
                     self._put(
                         self._retire(replace(schema, updated_at=_strictly_after(schema.updated_at, now)))
                     )
         retired = [
             schema for schema in self if schema.status is not SchemaStatus.ACTIVE and schema.id != except_id
         ]
-        spare = len(retired) - self.policy.max_schemata
-        if spare > 0:
-            oldest = sorted(retired, key=lambda schema: (schema.updated_at, schema.id))[:spare]
+        surplus = len(retired) - self.policy.max_schemata
+        if surplus > 0:
+            oldest = sorted(retired, key=lambda schema: (schema.updated_at, schema.id))[:surplus]
             self._remove(_schema_ids(oldest))
 
     def _remove(self, ids: Sequence[str]) -> None:

@@ -40,21 +40,21 @@ def merge_schemata(one: ErrorSchema, other: ErrorSchema) -> ErrorSchema:
             "cannot be merged",
             hint="keep them in stores of their own",
         )
-    lead, rest = (one, other) if one.support >= other.support else (other, one)
+    lead, follower = (one, other) if one.support >= other.support else (other, one)
     traits = _average_traits(one, other)
-    both = len({*one.provenance.runs} & {*other.provenance.runs})
+    shared_runs = len({*one.provenance.runs} & {*other.provenance.runs})
     return replace(
         one,
-        signature=_select_shared(lead.signature, rest.signature, traits),
-        context=_select_shared(lead.context, rest.context, traits),
-        heuristics=_merge_ranked(lead.heuristics, rest.heuristics)[:MAX_HEURISTICS],
+        signature=_select_shared(lead.signature, follower.signature, traits),
+        context=_select_shared(lead.context, follower.context, traits),
+        heuristics=_merge_ranked(lead.heuristics, follower.heuristics)[:MAX_HEURISTICS],
         traits=traits,
-        codes=tuple(_merge_ranked(lead.codes, rest.codes)[:MAX_CODES]),
-        module=lead.module or rest.module,
-        correction=lead.correction or rest.correction,
+        codes=tuple(_merge_ranked(lead.codes, follower.codes)[:MAX_CODES]),
+        module=lead.module or follower.module,
+        correction=lead.correction or follower.correction,
         provenance=_join_provenance(one.provenance, other.provenance),
         version=one.version + 1,
-        support=max(one.support + other.support - both, one.support, other.support),
+        support=max(one.support + other.support - shared_runs, one.support, other.support),
         confirmed=one.confirmed + other.confirmed,
         refuted=one.refuted + other.refuted,
         used=one.used + other.used,
@@ -69,11 +69,13 @@ def _average_traits(one: ErrorSchema, other: ErrorSchema) -> dict[str, float]:
     total = one.support + other.support
     names = sort_traits({*one.traits, *other.traits})
     sums = ((name, one.traits.get(name, 0.0) * one.support, other.traits.get(name, 0.0)) for name in names)
-    return {name: min(1.0, (mine + theirs * other.support) / total) for name, mine, theirs in sums}
+    return {
+        name: min(1.0, (weight + other_weight * other.support) / total) for name, weight, other_weight in sums
+    }
 
 
 def _join_provenance(one: Provenance, other: Provenance) -> Provenance:
-    methods = {method for each in (one, other) for method in each.method.split("+")}
+    methods = {method for provenance in (one, other) for method in provenance.method.split("+")}
     return Provenance(
         method="+".join(sorted(methods)),
         runs=tuple(sorted({*one.runs, *other.runs})),
@@ -86,12 +88,14 @@ def _select_shared(lead: Sequence[str], rest: Sequence[str], traits: Mapping[str
     """Return the vocabulary sentences whose trait has enough weight, and then some of the others."""
     names = {name for text in (*lead, *rest) if (name := VOCABULARY.get(text)) is not None}
     by_name = {VOCABULARY[text]: text for text in (*lead, *rest) if text in VOCABULARY}
-    told = [by_name[name] for name in sort_traits(names) if traits.get(name, 0.0) >= MIN_SENTENCE_WEIGHT]
+    vocabulary_sentences = [
+        by_name[name] for name in sort_traits(names) if traits.get(name, 0.0) >= MIN_SENTENCE_WEIGHT
+    ]
     others = _merge_ranked(_free_sentences(lead), _free_sentences(rest))
-    worded = [text for text in others if is_words_sentence(text)][:1]
-    free = [text for text in others if not is_words_sentence(text)][:MAX_FREE_SENTENCES]
-    room = MAX_SENTENCES - len(free) - len(worded)
-    return (*told[:room], *free, *worded)
+    word_sentences = [text for text in others if is_words_sentence(text)][:1]
+    free_sentences = [text for text in others if not is_words_sentence(text)][:MAX_FREE_SENTENCES]
+    limit = MAX_SENTENCES - len(free_sentences) - len(word_sentences)
+    return (*vocabulary_sentences[:limit], *free_sentences, *word_sentences)
 
 
 def _free_sentences(sentences: Iterable[str]) -> list[str]:

@@ -88,25 +88,25 @@ class FileSchemaStore:
         After a crash, the file contains all of a change or nothing of it.
         """
         with self._lock:
-            held = {schema.id: schema for schema in (*self._read_file(), *schemata)}
-            write_schemata(self.path, _sort_by_id(held.values()))
+            by_id = {schema.id: schema for schema in (*self._read_file(), *schemata)}
+            write_schemata(self.path, _sort_by_id(by_id.values()))
 
     def delete(self, ids: Iterable[str]) -> None:
         """Implement `SchemaStore.delete`."""
-        gone = set(ids)
+        deleted_ids = set(ids)
         with self._lock:
-            held = self._read_file()
-            rest = [schema for schema in held if schema.id not in gone]
-            if len(rest) < len(held):
-                write_schemata(self.path, rest)
+            stored = self._read_file()
+            remaining = [schema for schema in stored if schema.id not in deleted_ids]
+            if len(remaining) < len(stored):
+                write_schemata(self.path, remaining)
 
     def update(self, change: StoreUpdate) -> None:
         """Implement `SchemaStore.update`; other processes wait, if the system has file locks."""
         with self._lock, _lock_file(self.path):
-            held = self._read_file()
-            made = change(held)
-            if made:
-                merged = {schema.id: schema for schema in (*held, *made)}
+            stored = self._read_file()
+            changes = change(stored)
+            if changes:
+                merged = {schema.id: schema for schema in (*stored, *changes)}
                 write_schemata(self.path, _sort_by_id(merged.values()))
 
     def _read_file(self) -> tuple[ErrorSchema, ...]:
@@ -141,8 +141,12 @@ class SqlSchemaStore:
 
     def delete(self, ids: Iterable[str]) -> None:
         """Implement `SchemaStore.delete`."""
-        gone = set(ids)
-        rows = [row for row in self.store.list_schemata(tenant=self.tenant) if row.id in gone] if gone else []
+        deleted_ids = set(ids)
+        rows = (
+            [row for row in self.store.list_schemata(tenant=self.tenant) if row.id in deleted_ids]
+            if deleted_ids
+            else []
+        )
         if rows:
             self.store.write(*(replace(row, status=_DELETED_STATUS, data={}) for row in rows))
 
@@ -150,8 +154,8 @@ class SqlSchemaStore:
         """Implement `SchemaStore.update` as one transaction, which other processes wait for."""
 
         def rows(kept: Sequence[SchemaRow]) -> list[SchemaRow]:
-            made = change(_sort_by_id(_from_row(row) for row in kept if row.status != _DELETED_STATUS))
-            return [_to_row(schema, self.tenant) for schema in made]
+            changes = change(_sort_by_id(_from_row(row) for row in kept if row.status != _DELETED_STATUS))
+            return [_to_row(schema, self.tenant) for schema in changes]
 
         self.store.flush()
         self._known = self.store.update_schemata(rows, known_versions=self._known, tenant=self.tenant)

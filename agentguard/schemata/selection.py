@@ -80,18 +80,24 @@ def select_schemata(
     _check_arguments(schemata, vectors, budget)
     order = sorted(range(len(schemata)), key=lambda place: schemata[place].id)
     ids = [schemata[place].id for place in order]
-    given = {schema.id: estimate_dependability(schema) for schema in schemata} | dict(dependability or {})
-    hard = (1 + _to_array("difficulty", ids, difficulty or {})) / 2
-    sure = (1 + _to_array("dependability", ids, given)) / 2
+    dependability_of_id = {schema.id: estimate_dependability(schema) for schema in schemata} | dict(
+        dependability or {}
+    )
+    difficulty_weights = (1 + _to_array("difficulty", ids, difficulty or {})) / 2
+    dependability_weights = (1 + _to_array("dependability", ids, dependability_of_id)) / 2
     if budget >= len(ids):
-        picked: list[int] = []
+        selection: list[int] = []
     else:
         nearest = min(max(4 * ceil(len(ids) / max(budget, 1)), _MIN_NEAREST), _MAX_NEAREST, len(ids))
-        covers = _CoverageMatrix(np.asarray(vectors, dtype=np.float32)[order], hard, sure, nearest)
-        picked = _select_greedily(covers, budget)
-    worth, taken = hard * sure, set(picked)
-    rest = sorted((place for place in range(len(ids)) if place not in taken), key=lambda p: (-worth[p], p))
-    return tuple(ids[place] for place in [*picked, *rest][:budget])
+        coverage_matrix = _CoverageMatrix(
+            np.asarray(vectors, dtype=np.float32)[order], difficulty_weights, dependability_weights, nearest
+        )
+        selection = _select_greedily(coverage_matrix, budget)
+    weights, selected = difficulty_weights * dependability_weights, set(selection)
+    rest = sorted(
+        (place for place in range(len(ids)) if place not in selected), key=lambda p: (-weights[p], p)
+    )
+    return tuple(ids[place] for place in [*selection, *rest][:budget])
 
 
 class _CoverageMatrix:
@@ -103,30 +109,30 @@ class _CoverageMatrix:
         import numpy as np
 
         self.difficulty, self.coverage = difficulty, np.zeros(len(difficulty))
-        who, by, how = _find_nearest(vectors, dependability, nearest)
+        covered, covering, similarity = _find_nearest(vectors, dependability, nearest)
         self.first: list[float] = np.bincount(
-            by, weights=difficulty[who] * how, minlength=len(difficulty)
+            covering, weights=difficulty[covered] * similarity, minlength=len(difficulty)
         ).tolist()
         """Marginal gain of each schema while nothing is covered."""
-        order = np.argsort(by, kind="stable")
-        self.columns, self.weights = who[order], how[order]
-        self.offsets = np.searchsorted(by[order], np.arange(len(difficulty) + 1))
+        order = np.argsort(covering, kind="stable")
+        self.columns, self.weights = covered[order], similarity[order]
+        self.offsets = np.searchsorted(covering[order], np.arange(len(difficulty) + 1))
 
     def marginal_gain(self, index: int) -> float:
         """Return the marginal gain of adding a schema."""
         import numpy as np
 
-        held = slice(self.offsets[index], self.offsets[index + 1])
-        who = self.columns[held]
-        return float(self.difficulty[who] @ np.maximum(self.weights[held] - self.coverage[who], 0))
+        row = slice(self.offsets[index], self.offsets[index + 1])
+        covered = self.columns[row]
+        return float(self.difficulty[covered] @ np.maximum(self.weights[row] - self.coverage[covered], 0))
 
     def add(self, index: int) -> None:
         """Add a schema: mark the schemata that it covers."""
         import numpy as np
 
-        held = slice(self.offsets[index], self.offsets[index + 1])
-        who = self.columns[held]
-        self.coverage[who] = np.maximum(self.coverage[who], self.weights[held])
+        row = slice(self.offsets[index], self.offsets[index + 1])
+        covered = self.columns[row]
+        self.coverage[covered] = np.maximum(self.coverage[covered], self.weights[row])
 
 
 def _find_nearest(
@@ -138,16 +144,16 @@ def _find_nearest(
     """
     import numpy as np
 
-    found: list[tuple[NDArray[Any], ...]] = []
+    blocks: list[tuple[NDArray[Any], ...]] = []
     for start in range(0, len(vectors), _BLOCK_ROWS):
         block = vectors[start : start + _BLOCK_ROWS] @ vectors.T * dependability.astype(np.float32)
-        best = np.argpartition(block, len(vectors) - count, axis=1)[:, -count:]
-        how = np.take_along_axis(block, best, axis=1)
-        who = np.repeat(np.arange(start, start + len(block)), count)
-        useful = how.ravel() > 0
-        parts = (who.astype(np.int32), best.ravel().astype(np.int32), how.ravel())
-        found.append(tuple(part[useful] for part in parts))
-    return tuple(np.concatenate(parts) for parts in zip(*found, strict=True))
+        covering = np.argpartition(block, len(vectors) - count, axis=1)[:, -count:]
+        similarity = np.take_along_axis(block, covering, axis=1)
+        covered = np.repeat(np.arange(start, start + len(block)), count)
+        is_positive = similarity.ravel() > 0
+        parts = (covered.astype(np.int32), covering.ravel().astype(np.int32), similarity.ravel())
+        blocks.append(tuple(part[is_positive] for part in parts))
+    return tuple(np.concatenate(parts) for parts in zip(*blocks, strict=True))
 
 
 def _select_greedily(covers: _CoverageMatrix, budget: int) -> list[int]:
@@ -155,20 +161,20 @@ def _select_greedily(covers: _CoverageMatrix, budget: int) -> list[int]:
 
     Ties by position.
     """
-    queue = [(-gain, place, 0) for place, gain in enumerate(covers.first)]
+    queue = [(-gain, index, 0) for index, gain in enumerate(covers.first)]
     heapify(queue)
-    picked: list[int] = []
-    while queue and len(picked) < budget:
-        gain, place, seen = heappop(queue)
-        if seen < len(picked):
+    selection: list[int] = []
+    while queue and len(selection) < budget:
+        gain, index, age = heappop(queue)
+        if age < len(selection):
             # Gains only shrink: a gain from before the last selection is an upper bound.
-            heappush(queue, (-covers.marginal_gain(place), place, len(picked)))
+            heappush(queue, (-covers.marginal_gain(index), index, len(selection)))
         elif gain > -1e-9:
             break
         else:
-            covers.add(place)
-            picked.append(place)
-    return picked
+            covers.add(index)
+            selection.append(index)
+    return selection
 
 
 def _check_arguments(schemata: Sequence[ErrorSchema], vectors: NDArray[Any], budget: int) -> None:
@@ -187,8 +193,8 @@ def _check_arguments(schemata: Sequence[ErrorSchema], vectors: NDArray[Any], bud
 def _to_array(field: str, ids: Sequence[str], values: Mapping[str, float]) -> Floats:
     import numpy as np
 
-    made = np.array([values.get(name, 1.0) for name in ids], dtype=np.float64)
-    for name, number in zip(ids, made.tolist(), strict=True):
+    array = np.array([values.get(name, 1.0) for name in ids], dtype=np.float64)
+    for name, number in zip(ids, array.tolist(), strict=True):
         if not isfinite(number) or not 0 <= number <= 1:
             raise InputError(f"{number!r} is not in [0, 1]", field=f"{field}.{name}")
-    return made
+    return array

@@ -68,10 +68,10 @@ class SchemaSignals:
 
         if k < 1:
             raise ConfigError(f"schema signals: k is {k!r}, expected at least 1")
-        kept = negatives[:: max(1, -(-len(negatives) // _MAX_NEGATIVE_EXAMPLES))]
+        sample = negatives[:: max(1, -(-len(negatives) // _MAX_NEGATIVE_EXAMPLES))]
         self.index, self.k = index, k
-        self._negatives = index.encode([one.profile for one in kept])
-        self._groups = np.array([normalize_group_key(one.group) for one in kept], dtype=np.str_)
+        self._negatives = index.encode([example.profile for example in sample])
+        self._groups = np.array([normalize_group_key(example.group) for example in sample], dtype=np.str_)
 
     def compute(
         self, profiles: Sequence[Profile], *, excluded_groups: Sequence[str] = ()
@@ -82,14 +82,14 @@ class SchemaSignals:
         from agentguard.judge.embedded.conditional_logit import standardize_within_run
 
         matches = self.index.search(profiles, self.k, excluded_groups=excluded_groups)
-        likeness = [[match.similarity for match in found] for found in matches]
-        if not any(likeness):
+        similarities = [[match.similarity for match in step_matches] for step_matches in matches]
+        if not any(similarities):
             return SimilaritySignal(matches=matches, signal=np.zeros((len(profiles), 1)))
-        near = np.array([sum(row) / len(row) for row in likeness])
+        mean_similarity = np.array([sum(row) / len(row) for row in similarities])
         return SimilaritySignal(
             matches=matches,
             signal=standardize_within_run(
-                (near - self._background_similarity(profiles, excluded_groups))[:, None]
+                (mean_similarity - self._background_similarity(profiles, excluded_groups))[:, None]
             ),
         )
 
@@ -98,9 +98,9 @@ class SchemaSignals:
         import numpy as np
 
         keys = [key for group in excluded_groups if (key := normalize_group_key(group))]
-        held = self._negatives[~np.isin(self._groups, keys)]
-        if not len(held):
+        background = self._negatives[~np.isin(self._groups, keys)]
+        if not len(background):
             return np.zeros(len(profiles))
-        likeness = (self.index.encode(profiles) @ held.T).astype(np.float64)
-        k = min(self.k, len(held))
-        return np.asarray(np.partition(likeness, len(held) - k, axis=1)[:, -k:].mean(axis=1))
+        similarities = (self.index.encode(profiles) @ background.T).astype(np.float64)
+        k = min(self.k, len(background))
+        return np.asarray(np.partition(similarities, len(background) - k, axis=1)[:, -k:].mean(axis=1))

@@ -34,8 +34,8 @@ _MAX_CACHED_RUNS: Final = 512
 
 def train_signals(records: Sequence[Record], *, k: int = DEFAULT_NEIGHBOURS) -> SchemaSignals:
     """Build signals from the failures of annotated runs."""
-    schemata, sound = distill_records(records)
-    return build_signals(schemata, k=k, negatives=sound)
+    schemata, negatives = distill_records(records)
+    return build_signals(schemata, k=k, negatives=negatives)
 
 
 def build_signals(
@@ -52,23 +52,25 @@ def distill_records(records: Sequence[Record]) -> tuple[tuple[ErrorSchema, ...],
     fault.
     """
     schemata: dict[str, ErrorSchema] = {}
-    sound: list[NegativeExample] = []
+    negatives: list[NegativeExample] = []
     for record in records:
-        found, cause = detect_cached(record.trajectory), record.annotation.root_cause
-        schema = EmbeddedDistiller().distill(record, found)
+        findings, cause = detect_cached(record.trajectory), record.annotation.root_cause
+        schema = EmbeddedDistiller().distill(record, findings)
         if schema is None or cause is None:
             continue
         schemata.setdefault(schema.id, schema)
         group = select_group(record)
-        others = (one for one in profile_cached(record.trajectory, found) if one.step != cause.step)
-        sound += [NegativeExample(profile=one, group=group) for one in others]
-    return tuple(schemata.values()), tuple(sound)
+        others = (
+            profile for profile in profile_cached(record.trajectory, findings) if profile.step != cause.step
+        )
+        negatives += [NegativeExample(profile=profile, group=group) for profile in others]
+    return tuple(schemata.values()), tuple(negatives)
 
 
 def compute_training_signals(signals: SchemaSignals, record: Record) -> NDArray[np.float64]:
     """Return the signals of a training run without its own question; this is a `SignalFunction`."""
-    held = profile_cached(record.trajectory, detect_cached(record.trajectory))
-    return signals.compute(held, excluded_groups=(select_group(record), record.trajectory.task)).signal
+    profiles = profile_cached(record.trajectory, detect_cached(record.trajectory))
+    return signals.compute(profiles, excluded_groups=(select_group(record), record.trajectory.task)).signal
 
 
 def select_group(record: Record) -> str:
@@ -79,20 +81,20 @@ def select_group(record: Record) -> str:
 
 def detect_cached(run: Trajectory) -> tuple[Finding, ...]:
     """Return the findings of a run; cached."""
-    kept = _FINDINGS_CACHE.get(id(run))
-    if kept is None or kept[0] is not run:
-        kept = (run, tuple(detect(run).findings))
-        _cache_value(_FINDINGS_CACHE, id(run), kept)
-    return kept[1]
+    entry = _FINDINGS_CACHE.get(id(run))
+    if entry is None or entry[0] is not run:
+        entry = (run, tuple(detect(run).findings))
+        _cache_value(_FINDINGS_CACHE, id(run), entry)
+    return entry[1]
 
 
 def profile_cached(run: Trajectory, findings: Sequence[Finding]) -> tuple[Profile, ...]:
     """Return the profiles of the steps of a run that could be at fault; cached."""
-    kept = _PROFILE_CACHE.get(id(run))
-    if kept is None or kept[0] is not run or kept[1] != tuple(findings):
-        kept = (run, tuple(findings), profile_steps(run, findings))
-        _cache_value(_PROFILE_CACHE, id(run), kept)
-    return kept[2]
+    entry = _PROFILE_CACHE.get(id(run))
+    if entry is None or entry[0] is not run or entry[1] != tuple(findings):
+        entry = (run, tuple(findings), profile_steps(run, findings))
+        _cache_value(_PROFILE_CACHE, id(run), entry)
+    return entry[2]
 
 
 _FINDINGS_CACHE: OrderedDict[int, tuple[Trajectory, tuple[Finding, ...]]] = OrderedDict()

@@ -49,25 +49,27 @@ _FINDING_BONUS: Final = 0.25
 
 def describe_contrast(candidates: Sequence[StepProfile], position: int) -> tuple[str, ...]:
     """Return sentences on the differences between candidate ``position`` and the most similar candidates."""
-    mine = candidates[position].traits
-    others = [one.traits for place, one in enumerate(candidates) if place != position]
+    own_traits = candidates[position].traits
+    others = [one.traits for index, one in enumerate(candidates) if index != position]
     if not others:
         return ()
-    alike = sorted(others, key=lambda traits: -trait_similarity(mine, traits))[:_MAX_LOOKALIKES]
+    similar_traits = sorted(others, key=lambda traits: -trait_similarity(own_traits, traits))[
+        :_MAX_LOOKALIKES
+    ]
     has = {
         name: weight
-        - (_mean_weight(alike, name) + _mean_weight(others, name)) / 2
+        - (_mean_weight(similar_traits, name) + _mean_weight(others, name)) / 2
         + _FINDING_BONUS * name.startswith("finding:")
-        for name, weight in mine.items()
+        for name, weight in own_traits.items()
         if weight >= MIN_SENTENCE_WEIGHT and _is_distinctive(name)
     }
     common = {
         name
-        for traits in alike
+        for traits in similar_traits
         for name in traits
-        if mine.get(name, 0.0) < _MAX_ABSENT_WEIGHT and _is_distinctive(name)
+        if own_traits.get(name, 0.0) < _MAX_ABSENT_WEIGHT and _is_distinctive(name)
     }
-    lacks = {name: _mean_weight(alike, name) for name in common}
+    lacks = {name: _mean_weight(similar_traits, name) for name in common}
     return (
         *(
             HAS_TEMPLATE.format(get_sentence(name))
@@ -101,8 +103,8 @@ def _is_distinctive(name: str) -> bool:
 
 def _select_top(scores: Mapping[str, float], minimum: float, limit: int) -> list[str]:
     """Return the names with the highest scores; the order of the vocabulary breaks ties."""
-    kept = [name for name in sort_traits(scores) if scores[name] >= minimum]
-    return sorted(kept, key=lambda name: -round(scores[name], 6))[:limit]
+    names = [name for name in sort_traits(scores) if scores[name] >= minimum]
+    return sorted(names, key=lambda name: -round(scores[name], 6))[:limit]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -214,11 +216,13 @@ class EmbeddedDistiller:
         A step that cannot be at fault itself, such as a report of executed code, is replaced by the last
         candidate before it.
         """
-        seen = build_step_profiles(run, findings)
-        at = _find_candidate(seen, fault.step, len(run.steps))
-        if at is None:
+        profiles = build_step_profiles(run, findings)
+        position = _find_candidate(profiles, fault.step, len(run.steps))
+        if position is None:
             return None
-        return self._build_schema(run, seen, at, fault, _select_findings(run, seen, at, findings))
+        return self._build_schema(
+            run, profiles, position, fault, _select_findings(run, profiles, position, findings)
+        )
 
     def _build_schema(
         self,
@@ -266,17 +270,17 @@ def _select_findings(
     If the format folds results into the step, both are findings about the step.
     """
     step = candidates[position].step
-    here = tuple(one for one in findings if one.step == step)
-    if here:
-        return here
+    step_findings = tuple(one for one in findings if one.step == step)
+    if step_findings:
+        return step_findings
     end = candidates[position + 1].step if position + 1 < len(candidates) else len(run.steps)
-    came = {i for i in range(step + 1, end) if run.steps[i].source is Source.ENVIRONMENT}
-    return tuple(one for one in findings if one.step in came)
+    result_steps = {i for i in range(step + 1, end) if run.steps[i].source is Source.ENVIRONMENT}
+    return tuple(one for one in findings if one.step in result_steps)
 
 
 def _find_candidate(candidates: Sequence[StepProfile], step: int, steps: int) -> int | None:
     """Return the position of a step among the candidates, or of the last candidate before it."""
     if not 0 <= step < steps:
         return None
-    before = [place for place, one in enumerate(candidates) if one.step <= step]
+    before = [index for index, one in enumerate(candidates) if one.step <= step]
     return before[-1] if before else None

@@ -82,8 +82,8 @@ class LLMDistiller:
     @property
     def name(self) -> str:
         """Return ``"chat:<model>"``, the method in the provenance."""
-        known = self.endpoint.info
-        return f"chat:{known.model if known else self.endpoint.model or 'unknown'}"
+        info = self.endpoint.info
+        return f"chat:{info.model if info else self.endpoint.model or 'unknown'}"
 
     def distill(self, record: Record, findings: Sequence[Finding]) -> ErrorSchema | None:
         """Return the schema of an annotated failure; None if the embedded distiller returns None.
@@ -93,25 +93,27 @@ class LLMDistiller:
                 signature is usable.
         """
         cause = record.annotation.root_cause
-        known = self._embedded.distill(record, findings)
-        if known is None or cause is None or cause.step is None:
+        schema = self._embedded.distill(record, findings)
+        if schema is None or cause is None or cause.step is None:
             return None
         run = record.trajectory
-        said = self.endpoint.loop.run(self._generate(run, run.steps[cause.step]))
-        kept = {part: _clean_sentences(said[part], run) for part in ("signature", "context", "heuristics")}
-        if not kept["signature"]:
+        response = self.endpoint.loop.run(self._generate(run, run.steps[cause.step]))
+        sentences = {
+            part: _clean_sentences(response[part], run) for part in ("signature", "context", "heuristics")
+        }
+        if not sentences["signature"]:
             raise JudgeError(
                 f"{self.name} wrote no sentence on how the failure shows that says nothing of the task, the "
                 "agent or the step"
             )
-        parts = (kept["signature"], kept["context"], kept["heuristics"])
+        parts = (sentences["signature"], sentences["context"], sentences["heuristics"])
         return replace(
-            known,
-            id=build_schema_id(run.id, parts, known.codes),
+            schema,
+            id=build_schema_id(run.id, parts, schema.codes),
             signature=parts[0],
             context=parts[1],
             heuristics=parts[2],
-            provenance=replace(known.provenance, method=self.name),
+            provenance=replace(schema.provenance, method=self.name),
         )
 
     async def _generate(self, run: Trajectory, step: Step) -> Mapping[str, Any]:
@@ -122,46 +124,48 @@ class LLMDistiller:
             run, b""
         )  # each word of the answer is checked, so the fence alone is not critical
         excerpt = fence([render_step(step, _MAX_EXCERPT_CHARS)], title="step at fault", nonce=nonce)
-        room = (
+        limit = (
             ((facts.context_tokens or _CONTEXT_TOKENS) - _MAX_TOKENS) * _CHARS_PER_TOKEN
             - len(excerpt)
             - len(_PROMPT)
             - 500
         )
         try:
-            shown = render_run(run, nonce=nonce, limit=room)
+            rendered = render_run(run, nonce=nonce, limit=limit)
         except ConfigError as error:
             raise JudgeError(str(error)) from None
-        messages = build_messages(shown, (), excerpt + _PROMPT)
-        written = await self.endpoint.generate_json(
+        messages = build_messages(rendered, (), excerpt + _PROMPT)
+        reply = await self.endpoint.generate_json(
             messages, RESPONSE_SCHEMA, max_tokens=_MAX_TOKENS, deadline_s=self._deadline_s
         )
-        if isinstance(written, CallError):
-            raise _to_error(self.name, written)
-        return written[0]
+        if isinstance(reply, CallError):
+            raise _to_error(self.name, reply)
+        return reply[0]
 
 
 def _clean_sentences(sentences: Iterable[str], run: Trajectory) -> tuple[str, ...]:
     """Return the sentences without their topic, each once; drop those that leak the answer."""
-    plainer = Delexicalizer(run)
-    names = _agent_name_variants(run)
-    kept = [
+    delexicalizer = Delexicalizer(run)
+    name_pattern = _agent_name_variants(run)
+    clean_sentences = [
         plain
-        for said in sentences
-        if not _POSITION_PATTERN.search(said) and not (names and names.search(said))
-        if (plain := _delexicalize_sentence(said, plainer))
+        for sentence in sentences
+        if not _POSITION_PATTERN.search(sentence) and not (name_pattern and name_pattern.search(sentence))
+        if (plain := _delexicalize_sentence(sentence, delexicalizer))
     ]
-    return tuple(dict.fromkeys(kept))
+    return tuple(dict.fromkeys(clean_sentences))
 
 
 def _delexicalize_sentence(sentence: str, delexicalizer: Delexicalizer) -> str:
     """Return a sentence without its topic; empty if too little remains or it still names a position."""
-    left = delexicalizer(sentence)
-    words = [word for word in _WORD_PATTERN.findall(left) if word != GAP_MARKER]
-    whole = _WORD_PATTERN.findall(sentence)
-    if len(words) < max(_MIN_WORDS, _MIN_RETAINED_SHARE * len(whole)) or _POSITION_PATTERN.search(left):
+    plain = delexicalizer(sentence)
+    words = [word for word in _WORD_PATTERN.findall(plain) if word != GAP_MARKER]
+    original_words = _WORD_PATTERN.findall(sentence)
+    if len(words) < max(_MIN_WORDS, _MIN_RETAINED_SHARE * len(original_words)) or _POSITION_PATTERN.search(
+        plain
+    ):
         return ""
-    text = left.strip(f" .{GAP_MARKER}")
+    text = plain.strip(f" .{GAP_MARKER}")
     return f"{text[:1].upper()}{text[1:]}."
 
 
@@ -169,8 +173,8 @@ def _agent_name_variants(run: Trajectory) -> re.Pattern[str] | None:
     """Return a pattern of the agents' names in all usual forms, such as spaces for underscores."""
     names = {step.agent for step in run.steps if len(step.agent) > 1}
     forms = names | {re.sub(r"[_\W]+", " ", name).strip() for name in names}
-    told = sorted((re.escape(form) for form in forms if form), key=len, reverse=True)
-    return re.compile(rf"(?<!\w)(?:{'|'.join(told)})(?!\w)", re.IGNORECASE) if told else None
+    alternatives = sorted((re.escape(form) for form in forms if form), key=len, reverse=True)
+    return re.compile(rf"(?<!\w)(?:{'|'.join(alternatives)})(?!\w)", re.IGNORECASE) if alternatives else None
 
 
 def _to_error(name: str, failed: CallError) -> JudgeError:

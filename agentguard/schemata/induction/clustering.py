@@ -51,17 +51,19 @@ def build_code_name(traits: Sequence[str], sentences: Sequence[str], names: Coun
         sentences: sentences of the traits; without traits, sentences of the most typical schema.
         names: counter of used ids; the function updates it.
     """
-    said = [one.strip() for one in sentences if one.strip()] or ["Failures that resemble each other."]
+    descriptions = [sentence.strip() for sentence in sentences if sentence.strip()] or [
+        "Failures that resemble each other."
+    ]
     base = "_".join(part for name in traits[:_MAX_TITLE_TRAITS] if (part := slugify(name)))
     if not base:
-        base = f"kind_{hashlib.sha256(said[0].encode(errors='replace')).hexdigest()[:8]}"
+        base = f"kind_{hashlib.sha256(descriptions[0].encode(errors='replace')).hexdigest()[:8]}"
     names[base] += 1
     code = base[:_MAX_CODE_CHARS] + (f"_{names[base]}" if names[base] > 1 else "")
     return CodeName(
         code=code,
-        title=_format_title(said[:_MAX_TITLE_TRAITS]),
+        title=_format_title(descriptions[:_MAX_TITLE_TRAITS]),
         definition="In these failures the step at fault has this in common. "
-        + " ".join(said[:_MAX_DEFINITION_TRAITS]),
+        + " ".join(descriptions[:_MAX_DEFINITION_TRAITS]),
     )
 
 
@@ -138,30 +140,32 @@ def propose_codes(
     """
     if len(vectors) != len(schemata):
         raise InputError(f"{len(schemata)} schemata and {len(vectors)} vectors: each needs one")
-    known = _SimilarityGraph(schemata, vectors)
-    level = known.merge_threshold() if min_similarity is None else min_similarity
-    open_ = known.find_uncovered(level)
-    failures = sum(known.schemata[i].support for i in open_)
-    if failures < min_support or len(open_) < 2:
+    graph = _SimilarityGraph(schemata, vectors)
+    level = graph.merge_threshold() if min_similarity is None else min_similarity
+    uncovered = graph.find_uncovered(level)
+    failures = sum(graph.schemata[i].support for i in uncovered)
+    if failures < min_support or len(uncovered) < 2:
         raise InputError(
-            f"too little to induce from: {len(open_)} schemata of {failures} failures have no code that "
+            f"too little to induce from: {len(uncovered)} schemata of {failures} failures have no code that "
             f"covers them, {min_support} failures are needed",
             hint="distil more failures first",
         )
     clusters = [
-        one
-        for one in known.find_clusters(open_, level)
-        if _has_enough_support(known.schemata, one, min_support)
+        cluster
+        for cluster in graph.find_clusters(uncovered, level)
+        if _has_enough_support(graph.schemata, cluster, min_support)
     ]
     names: Counter[str] = Counter()
-    proposals = [made for one in clusters if (made := known.build_proposal(one, names)) is not None]
+    proposals = [
+        proposal for cluster in clusters if (proposal := graph.build_proposal(cluster, names)) is not None
+    ]
     if not proposals:
         raise InputError(
             f"{failures} failures are not covered by any code, but no {min_support} of them, of two "
             "questions or more, are alike and unlike those with a code",
             hint="distil more failures, or ask for a smaller likeness",
         )
-    return tuple(sorted(proposals, key=lambda one: (-one.support, one.code)))
+    return tuple(sorted(proposals, key=lambda proposal: (-proposal.support, proposal.code)))
 
 
 class _SimilarityGraph:
@@ -171,13 +175,13 @@ class _SimilarityGraph:
         import numpy as np
 
         rows = np.asarray(vectors, dtype=np.float32)
-        kept = [i for i in range(len(schemata)) if rows[i].any()]
-        kept.sort(key=lambda i: (-schemata[i].support, schemata[i].id))
-        kept = sorted(kept[:MAX_SCHEMATA], key=lambda i: schemata[i].id)
-        self.schemata = [schemata[i] for i in kept]
-        self.vectors = rows[kept] if kept else rows[:0]
+        indices = [i for i in range(len(schemata)) if rows[i].any()]
+        indices.sort(key=lambda i: (-schemata[i].support, schemata[i].id))
+        indices = sorted(indices[:MAX_SCHEMATA], key=lambda i: schemata[i].id)
+        self.schemata = [schemata[i] for i in indices]
+        self.vectors = rows[indices] if indices else rows[:0]
         self.similarities = self.vectors @ self.vectors.T
-        self.coded = [i for i, one in enumerate(self.schemata) if one.codes]
+        self.coded = [i for i, schema in enumerate(self.schemata) if schema.codes]
 
     def merge_threshold(self) -> float:
         """Similarity above which two schemata are of one kind, estimated from all pairs."""
@@ -186,8 +190,8 @@ class _SimilarityGraph:
         n = len(self.schemata)
         if n < 2:
             return 1.0
-        apart = self.similarities[~np.eye(n, dtype=bool)].reshape(n, n - 1)
-        return float((apart.mean() + apart.max(axis=1).mean()) / 2)
+        other_similarities = self.similarities[~np.eye(n, dtype=bool)].reshape(n, n - 1)
+        return float((other_similarities.mean() + other_similarities.max(axis=1).mean()) / 2)
 
     def find_uncovered(self, level: float) -> list[int]:
         """Return the positions of schemata without a code, and of those unlike any other with a code."""
@@ -209,10 +213,10 @@ class _SimilarityGraph:
         model = AgglomerativeClustering(
             n_clusters=None, metric="precomputed", linkage="average", distance_threshold=max(0.0, 1.0 - level)
         )
-        found: dict[int, list[int]] = {}
-        for place, label in zip(places, model.fit_predict(distances).tolist(), strict=True):
-            found.setdefault(label, []).append(place)
-        return list(found.values())
+        clusters: dict[int, list[int]] = {}
+        for index, label in zip(places, model.fit_predict(distances).tolist(), strict=True):
+            clusters.setdefault(label, []).append(index)
+        return list(clusters.values())
 
     def build_proposal(self, places: Sequence[int], names: Counter[str]) -> CodeProposal | None:
         """Build the proposal of a cluster; return None if an existing code covers it."""
@@ -221,8 +225,8 @@ class _SimilarityGraph:
         inside = self.similarities[np.ix_(places, places)]
         n = len(places)
         cohesion = float((inside.sum() - np.trace(inside)) / (n * (n - 1))) if n > 1 else 1.0
-        nearest, near = self._find_nearest_code(places)
-        if nearest is not None and near >= cohesion:
+        nearest, similarity = self._find_nearest_code(places)
+        if nearest is not None and similarity >= cohesion:
             return None
         typical = [places[i] for i in np.argsort(-inside.sum(axis=1), kind="stable").tolist()]
         members = [self.schemata[i] for i in typical]
@@ -236,7 +240,7 @@ class _SimilarityGraph:
             support=sum(one.support for one in members),
             cohesion=round(cohesion, 4),
             nearest=nearest,
-            nearest_likeness=round(near, 4),
+            nearest_likeness=round(similarity, 4),
             module=_most_common([one.module for one in members if one.module], n),
             correction=_most_common([one.correction for one in members if one.correction], 0) or "",
         )
@@ -261,9 +265,9 @@ class _SimilarityGraph:
     def _build_name(self, members: Sequence[ErrorSchema], names: Counter[str]) -> CodeName:
         """Name a cluster by the traits that distinguish its members, behaviour before position."""
         shared = _mean_traits(members)
-        usual = _mean_traits(self.schemata)
+        mean_traits = _mean_traits(self.schemata)
         telling = {
-            name: weight - usual.get(name, 0.0)
+            name: weight - mean_traits.get(name, 0.0)
             for name, weight in shared.items()
             if weight >= _MIN_SHARED_WEIGHT and get_sentence(name) is not None
         }

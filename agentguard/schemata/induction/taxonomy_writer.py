@@ -72,8 +72,8 @@ def _append_entries(file: Path, proposals: Sequence[CodeProposal]) -> str:
     """Return the text of a file with entries after its last code."""
     import yaml
 
-    with file.open(encoding="utf-8", newline="") as opened:
-        text = opened.read()
+    with file.open(encoding="utf-8", newline="") as stream:
+        text = stream.read()
     root = yaml.compose(text, Loader=yaml.SafeLoader)
     assert isinstance(root, yaml.MappingNode)  # valid YAML: the file has been read as a taxonomy
     codes = next(value for key, value in root.value if key.value == "codes")
@@ -94,18 +94,18 @@ def _replace_file(file: Path, text: str, before: Taxonomy | None = None) -> Taxo
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=file.parent, prefix=".agentguard-") as folder:
-            made = Path(folder) / file.name
-            with made.open("w", encoding="utf-8", newline="") as opened:
-                opened.write(text)
-                opened.flush()
-                os.fsync(opened.fileno())
-            after = _validate_file(made, file)
+            temporary_file = Path(folder) / file.name
+            with temporary_file.open("w", encoding="utf-8", newline="") as stream:
+                stream.write(text)
+                stream.flush()
+                os.fsync(stream.fileno())
+            after = _validate_file(temporary_file, file)
             if before is not None and after.codes[: len(before.codes)] != before.codes:
                 raise TaxonomyError(
                     "its codes cannot be added to without changing them", file=str(file), field="codes",
                     hint="add the code by hand",
                 )  # fmt: skip
-            os.replace(made, file)
+            os.replace(temporary_file, file)
     except OSError as error:
         raise TaxonomyError(f"cannot be written: {error.strerror}", file=str(file)) from None
     return after

@@ -59,7 +59,9 @@ class Delexicalizer:
     def __init__(self, run: Trajectory) -> None:
         names = [step.agent for step in run.steps] + [tool.name for tool in run.tools]
         names += [call.name for step in run.steps for call in step.tool_calls]
-        names += [seen.tool for step in run.steps for seen in step.observations if seen.tool]
+        names += [
+            observation.tool for step in run.steps for observation in step.observations if observation.tool
+        ]
         names += [name for name in run.system_prompts if name]
         self._names = frozenset(name.lower() for name in names if name)
         self._phrases = _group_phrases(self._names)
@@ -74,19 +76,19 @@ class Delexicalizer:
         if len(text) > limit:
             text = f"{text[: limit * 2 // 3]}\n{GAP_MARKER}\n{text[-(limit // 3) :]}"
         tokens: list[str] = []
-        opens = True
-        for found in _TOKEN_PATTERN.finditer(text):
-            kind = found.lastgroup
+        is_sentence_start = True
+        for match in _TOKEN_PATTERN.finditer(text):
+            kind = match.lastgroup
             if kind == "stop":
                 _close_sentence(tokens)
-                opens = True
+                is_sentence_start = True
                 continue
             token = (
-                self._replace_word(found[0], opens)
+                self._replace_word(match[0], is_sentence_start)
                 if kind == "word"
-                else self._replace_token(found[0], str(kind))
+                else self._replace_token(match[0], str(kind))
             )
-            opens = False
+            is_sentence_start = False
             if token == GAP_MARKER:
                 if tokens and tokens[-1] != GAP_MARKER:
                     tokens.append(GAP_MARKER)
@@ -101,12 +103,12 @@ class Delexicalizer:
     def _replace_word(self, word: str, opens: bool) -> str:
         if opens:
             return self._classify_word(word, opens)
-        known = self._name_parts.get(word)
-        if known is None:
-            known = self._classify_word(word, opens)
+        replacement = self._name_parts.get(word)
+        if replacement is None:
+            replacement = self._classify_word(word, opens)
             if len(self._name_parts) < _MAX_CACHED_WORDS:
-                self._name_parts[word] = known
-        return known
+                self._name_parts[word] = replacement
+        return replacement
 
     def _classify_word(self, word: str, opens: bool) -> str:
         low = word.lower().replace("’", "'")
@@ -127,15 +129,18 @@ class Delexicalizer:
         """Replace each agent or tool name that consists of kept words by a gap."""
         if not self._phrases:
             return tokens
-        out, at = [], 0
-        while at < len(tokens):
-            size = max((n for n, known in self._phrases if tuple(tokens[at : at + n]) in known), default=0)
+        result, position = [], 0
+        while position < len(tokens):
+            size = max(
+                (n for n, phrases in self._phrases if tuple(tokens[position : position + n]) in phrases),
+                default=0,
+            )
             if not size:
-                out.append(tokens[at])
-            elif not out or out[-1] != GAP_MARKER:
-                out.append(GAP_MARKER)
-            at += size or 1
-        return out
+                result.append(tokens[position])
+            elif not result or result[-1] != GAP_MARKER:
+                result.append(GAP_MARKER)
+            position += size or 1
+        return result
 
 
 def delexicalize(text: str, run: Trajectory) -> str:
@@ -145,11 +150,11 @@ def delexicalize(text: str, run: Trajectory) -> str:
 
 def _group_phrases(names: Iterable[str]) -> tuple[tuple[int, frozenset[tuple[str, ...]]], ...]:
     """Return names that consist of words of the list, by number of words; the longest first."""
-    spelt = {tuple(_NAME_PART_PATTERN.findall(name)) for name in names}
-    spelt |= {tuple(name.split()) for name in names}
-    kept = {words for words in spelt if words and all(word in _ALLOWED_WORDS for word in words)}
-    sizes = sorted({len(words) for words in kept}, reverse=True)
-    return tuple((n, frozenset(words for words in kept if len(words) == n)) for n in sizes)
+    spellings = {tuple(_NAME_PART_PATTERN.findall(name)) for name in names}
+    spellings |= {tuple(name.split()) for name in names}
+    phrases = {words for words in spellings if words and all(word in _ALLOWED_WORDS for word in words)}
+    sizes = sorted({len(words) for words in phrases}, reverse=True)
+    return tuple((n, frozenset(words for words in phrases if len(words) == n)) for n in sizes)
 
 
 def _append_token(tokens: list[str], token: str) -> None:

@@ -75,21 +75,21 @@ def build_finding_traits(
     for finding in findings:
         if not 0 <= finding.step < steps or not candidates:
             continue
-        at = owner[finding.step]
-        direct = at >= 0 and candidates[at] == finding.step
+        position = owner[finding.step]
+        direct = position >= 0 and candidates[position] == finding.step
         name, weight = _trait_name_and_weight(finding)
         if direct:
-            _raise_weight(out[at], f"finding:{name}", weight)
+            _raise_weight(out[position], f"finding:{name}", weight)
             for code in filter_codes(finding.codes):
-                _raise_weight(out[at], f"code:{code}", weight)
-        elif at >= 0:
-            _raise_weight(out[at], f"finding_next:{name}", weight)
-        if direct and at > 0:
-            _raise_weight(out[at - 1], f"finding_next:{name}", weight)
-        for later in range(at + 1, len(candidates)):
-            if candidates[later] - finding.step > MAX_LOOKBACK_STEPS:
+                _raise_weight(out[position], f"code:{code}", weight)
+        elif position >= 0:
+            _raise_weight(out[position], f"finding_next:{name}", weight)
+        if direct and position > 0:
+            _raise_weight(out[position - 1], f"finding_next:{name}", weight)
+        for later_position in range(position + 1, len(candidates)):
+            if candidates[later_position] - finding.step > MAX_LOOKBACK_STEPS:
                 break
-            _raise_weight(out[later], f"finding_before:{name}", weight)
+            _raise_weight(out[later_position], f"finding_before:{name}", weight)
     return out
 
 
@@ -111,11 +111,11 @@ def filter_codes(codes: Sequence[str]) -> tuple[str, ...]:
 
 def _owner_by_step(candidates: Sequence[int], steps: int) -> list[int]:
     """Return, for each step, the position of the last candidate at or before it, or -1."""
-    owner, place, wanted = [], -1, {step: place for place, step in enumerate(candidates)}
+    owners, index, position_of_step = [], -1, {step: index for index, step in enumerate(candidates)}
     for step in range(steps):
-        place = wanted.get(step, place)
-        owner.append(place)
-    return owner
+        index = position_of_step.get(step, index)
+        owners.append(index)
+    return owners
 
 
 def _trait_name_and_weight(finding: Finding) -> tuple[str, float]:

@@ -65,11 +65,15 @@ def build_step_profiles(run: Trajectory, findings: Sequence[Finding]) -> tuple[S
     """Return the profile of each candidate of a run, in order."""
     table = build_step_table(run)
     weights = _to_mappings(_compute_weights(table.values))
-    plainer = Delexicalizer(run)
-    found = build_finding_traits(table.steps, findings, len(run.steps))
+    delexicalizer = Delexicalizer(run)
+    finding_traits = build_finding_traits(table.steps, findings, len(run.steps))
     return tuple(
-        StepProfile(step=step, traits=row | seen, words=plainer(_step_text(run.steps[step]), MAX_WORDS_CHARS))
-        for step, row, seen in zip(table.steps, weights, found, strict=True)
+        StepProfile(
+            step=step,
+            traits=row | finding_row,
+            words=delexicalizer(_step_text(run.steps[step]), MAX_WORDS_CHARS),
+        )
+        for step, row, finding_row in zip(table.steps, weights, finding_traits, strict=True)
     )
 
 
@@ -96,21 +100,21 @@ def profile_run(run: Trajectory, findings: Sequence[Finding]) -> Profile:
     Its sentences cover the findings, the constant properties (length of the run, a steering role) and the
     behaviour of at most a third of the steps. They omit positions, which are much the same in every run.
     """
-    seen = build_step_profiles(run, findings)
-    most: dict[str, float] = {}
-    held: dict[str, int] = {}
-    for one in seen:
-        for name, weight in one.traits.items():
-            most[name] = max(most.get(name, 0.0), weight)
-            held[name] = held.get(name, 0) + (weight >= MIN_SENTENCE_WEIGHT)
-    rare = max(1.0, _MAX_COMMON_SHARE * len(seen))
-    telling = {
+    profiles = build_step_profiles(run, findings)
+    max_weights: dict[str, float] = {}
+    counts: dict[str, int] = {}
+    for profile in profiles:
+        for name, weight in profile.traits.items():
+            max_weights[name] = max(max_weights.get(name, 0.0), weight)
+            counts[name] = counts.get(name, 0) + (weight >= MIN_SENTENCE_WEIGHT)
+    max_count = max(1.0, _MAX_COMMON_SHARE * len(profiles))
+    rare_traits = {
         name: weight
-        for name, weight in most.items()
-        if name.startswith("run:") or (held[name] <= rare and not is_positional(name))
+        for name, weight in max_weights.items()
+        if name.startswith("run:") or (counts[name] <= max_count and not is_positional(name))
     }
-    everywhere = build_run_finding_traits(findings)
-    return Profile(text=format_profile_text(telling | everywhere, ""), traits=most | everywhere)
+    run_traits = build_run_finding_traits(findings)
+    return Profile(text=format_profile_text(rare_traits | run_traits, ""), traits=max_weights | run_traits)
 
 
 def format_profile_text(traits: Mapping[str, float], words: str) -> str:
@@ -120,8 +124,8 @@ def format_profile_text(traits: Mapping[str, float], words: str) -> str:
 
 def format_signature(traits: Mapping[str, float], words: str) -> tuple[str, ...]:
     """Return sentences on the behaviour and effects of a step; its words without the topic come last."""
-    told = format_sentences(traits, TraitPart.SELF, TraitPart.AFTER)
-    return (*told, format_words(words)) if words else told
+    sentences = format_sentences(traits, TraitPart.SELF, TraitPart.AFTER)
+    return (*sentences, format_words(words)) if words else sentences
 
 
 def format_words(words: str) -> str:
@@ -136,23 +140,29 @@ def is_words_sentence(sentence: str) -> bool:
 
 def format_sentences(traits: Mapping[str, float], *parts: TraitPart) -> tuple[str, ...]:
     """Return sentences of the traits above `MIN_SENTENCE_WEIGHT`, in the order of the vocabulary."""
-    told = _select_traits(parts)
-    shown = [told[name] for name, weight in traits.items() if weight >= MIN_SENTENCE_WEIGHT and name in told]
-    return tuple(sentence for _, sentence in sorted(shown))
+    sentence_of_trait = _select_traits(parts)
+    ranked_sentences = [
+        sentence_of_trait[name]
+        for name, weight in traits.items()
+        if weight >= MIN_SENTENCE_WEIGHT and name in sentence_of_trait
+    ]
+    return tuple(sentence for _, sentence in sorted(ranked_sentences))
 
 
 @cache
 def _select_traits(parts: tuple[TraitPart, ...]) -> dict[str, tuple[int, str]]:
     """Return the traits of some parts, with their position in the vocabulary and their sentence."""
     return {
-        name: (_TRAIT_ORDER[name], told) for name, (part, told) in _TRAIT_SENTENCES.items() if part in parts
+        name: (_TRAIT_ORDER[name], sentence)
+        for name, (part, sentence) in _TRAIT_SENTENCES.items()
+        if part in parts
     }
 
 
 def get_sentence(name: str) -> str | None:
     """Return the sentence of a trait; None for a code, which has no sentence."""
-    told = _TRAIT_SENTENCES.get(name)
-    return told[1] if told is not None else None
+    entry = _TRAIT_SENTENCES.get(name)
+    return entry[1] if entry is not None else None
 
 
 def get_part(name: str) -> TraitPart | None:
@@ -188,10 +198,10 @@ def _compute_weights(values: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the weights of all traits, shape (candidates, traits), from a table of features."""
     import numpy as np
 
-    columns, none, scale, starts = _collect_bounds()
-    held = np.clip((values[:, columns] - none) * scale, 0.0, 1.0)
-    least: NDArray[np.float64] = np.minimum.reduceat(held, starts, axis=1)
-    return least
+    columns, zeros, scale, starts = _collect_bounds()
+    scaled = np.clip((values[:, columns] - zeros) * scale, 0.0, 1.0)
+    minima: NDArray[np.float64] = np.minimum.reduceat(scaled, starts, axis=1)
+    return minima
 
 
 @cache
@@ -204,5 +214,5 @@ def _collect_bounds() -> tuple[Any, Any, Any, Any]:
     bounds = [bound for trait in TRAITS for bound in trait.bounds]
     starts = np.cumsum([0] + [len(trait.bounds) for trait in TRAITS[:-1]])
     columns = np.array([COLUMN_BY_NAME[bound.feature] for bound in bounds])
-    none = np.array([bound.zero_at for bound in bounds])
-    return columns, none, np.array([1.0 / (bound.one_at - bound.zero_at) for bound in bounds]), starts
+    zeros = np.array([bound.zero_at for bound in bounds])
+    return columns, zeros, np.array([1.0 / (bound.one_at - bound.zero_at) for bound in bounds]), starts

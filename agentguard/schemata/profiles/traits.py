@@ -245,8 +245,8 @@ def _parse_table(part: TraitPart, table: str) -> list[Trait]:
 
 
 def _parse_bound(cells: list[str]) -> TraitBound:
-    none, full = (float(cells[1]), float(cells[2])) if len(cells) == 3 else (0.0, 1.0)
-    return TraitBound(feature=cells[0], zero_at=none, one_at=full)
+    zero_at, one_at = (float(cells[1]), float(cells[2])) if len(cells) == 3 else (0.0, 1.0)
+    return TraitBound(feature=cells[0], zero_at=zero_at, one_at=one_at)
 
 
 def _build_word_class_traits() -> list[Trait]:
@@ -263,9 +263,9 @@ def _build_word_class_traits() -> list[Trait]:
                 ),
             ),
         )
-        for part, prefix, group, sentence, told in _WORD_CLASS_TRAITS
+        for part, prefix, group, sentence, class_names in _WORD_CLASS_TRAITS
         for name, about in WORD_CLASSES
-        if name in told
+        if name in class_names
     ]
 
 

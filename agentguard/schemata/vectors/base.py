@@ -150,21 +150,23 @@ def project_terms(weighted: Sequence[Mapping[str, float]], dims: int) -> Vectors
     """Return weighted terms as rows of length 1; shape (n, dims), ``dims`` a power of two from 16 to 4096."""
     import numpy as np
 
-    made = np.zeros((len(weighted), dims), dtype=np.float32)
+    rows = np.zeros((len(weighted), dims), dtype=np.float32)
     for start in range(0, len(weighted), _BATCH_SIZE):
-        made[start : start + _BATCH_SIZE] = normalize_rows(
+        rows[start : start + _BATCH_SIZE] = normalize_rows(
             _sum_terms(weighted[start : start + _BATCH_SIZE], dims)
         )
-    return made
+    return rows
 
 
 def _sum_terms(weighted: Sequence[Mapping[str, float]], dims: int) -> NDArray[np.float64]:
     import numpy as np
 
     block = dims // _HASH_PLACES
-    codes = b"".join([_hash_places(term, block) for held in weighted for term in held])
-    weights = np.array([weight for held in weighted for weight in held.values()], dtype=np.float64)
-    first = np.repeat(np.arange(len(weighted)) * (2 * dims), [len(held) * _HASH_PLACES for held in weighted])
+    codes = b"".join([_hash_places(term, block) for terms in weighted for term in terms])
+    weights = np.array([weight for terms in weighted for weight in terms.values()], dtype=np.float64)
+    first = np.repeat(
+        np.arange(len(weighted)) * (2 * dims), [len(terms) * _HASH_PLACES for terms in weighted]
+    )
     summed = np.bincount(
         np.frombuffer(codes, dtype=np.int32) + first,
         weights=np.repeat(weights, _HASH_PLACES),
@@ -179,9 +181,9 @@ def _hash_places(term: str, block: int) -> bytes:
     import numpy as np
 
     digest = hashlib.blake2b(term.encode("utf-8", "surrogatepass"), digest_size=2 * _HASH_PLACES).digest()
-    drawn = np.frombuffer(digest, dtype="<u2").astype(np.int32)
-    places = (drawn & (block - 1)) + np.arange(_HASH_PLACES, dtype=np.int32) * block
-    return (places + (drawn >> 15) * (block * _HASH_PLACES)).astype(np.int32).tobytes()
+    hashes = np.frombuffer(digest, dtype="<u2").astype(np.int32)
+    places = (hashes & (block - 1)) + np.arange(_HASH_PLACES, dtype=np.int32) * block
+    return (places + (hashes >> 15) * (block * _HASH_PLACES)).astype(np.int32).tobytes()
 
 
 def normalize_rows(rows: NDArray[Any]) -> Vectors:
@@ -196,11 +198,11 @@ def normalize_rows(rows: NDArray[Any]) -> Vectors:
 
 def compute_content_hash(kind: str, *parts: bytes) -> str:
     """Return a version: ``kind`` and sixteen hexadecimal digits of the SHA-256 of the learnt state."""
-    made = hashlib.sha256(kind.encode())
+    digest = hashlib.sha256(kind.encode())
     for part in parts:
-        made.update(len(part).to_bytes(8, "little"))
-        made.update(part)
-    return f"{kind.split()[0]}-{made.hexdigest()[:16]}"
+        digest.update(len(part).to_bytes(8, "little"))
+        digest.update(part)
+    return f"{kind.split()[0]}-{digest.hexdigest()[:16]}"
 
 
 def reject_unknown_options(name: str, unknown: Mapping[str, object]) -> None:

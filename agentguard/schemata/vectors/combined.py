@@ -55,9 +55,9 @@ def encode_combined(items: Sequence[SchemaQuery], vectoriser: Vectoriser, *, tra
     """
     import numpy as np
 
-    for place, item in enumerate(items):
+    for index, item in enumerate(items):
         if not isinstance(item, str | Profile | ErrorSchema):
-            raise InputError(f"{type(item).__name__} cannot be looked up", record=place)
+            raise InputError(f"{type(item).__name__} cannot be looked up", record=index)
     parts = [
         _encode_batch(items[start : start + _BATCH_SIZE], vectoriser, trait_weight, start)
         for start in range(0, len(items), _BATCH_SIZE)
@@ -71,18 +71,18 @@ def _encode_batch(items: Sequence[SchemaQuery], vectoriser: Vectoriser, share: f
     import numpy as np
 
     texts, length = _encode_texts([extract_text(item) for item in items], vectoriser)
-    told = length > 0
-    whole = np.where(told, length, 1.0)
+    has_text = length > 0
+    norms = np.where(has_text, length, 1.0)
     if share == 0:
-        return (texts / whole[:, None]).astype(np.float32)
-    facts = [_encode_traits(item, first + place) for place, item in enumerate(items)]
-    known = np.array([bool(held) for held in facts])
-    made = np.empty((len(texts), texts.shape[1] + TRAIT_DIMENSIONS), dtype=np.float32)
-    made[:, :-TRAIT_DIMENSIONS] = texts * (np.where(known, (1 - share) ** 0.5, 1.0) / whole)[:, None]
-    made[:, -TRAIT_DIMENSIONS:] = (
-        project_terms(facts, TRAIT_DIMENSIONS) * np.where(told, share**0.5, 1.0)[:, None]
+        return (texts / norms[:, None]).astype(np.float32)
+    trait_rows = [_encode_traits(item, first + index) for index, item in enumerate(items)]
+    has_traits = np.array([bool(trait_terms) for trait_terms in trait_rows])
+    rows = np.empty((len(texts), texts.shape[1] + TRAIT_DIMENSIONS), dtype=np.float32)
+    rows[:, :-TRAIT_DIMENSIONS] = texts * (np.where(has_traits, (1 - share) ** 0.5, 1.0) / norms)[:, None]
+    rows[:, -TRAIT_DIMENSIONS:] = (
+        project_terms(trait_rows, TRAIT_DIMENSIONS) * np.where(has_text, share**0.5, 1.0)[:, None]
     )
-    return made
+    return rows
 
 
 def _encode_traits(item: SchemaQuery, place: int) -> Mapping[str, float]:
@@ -100,9 +100,9 @@ def _encode_texts(
     """Return the vectors of the vectoriser, and the length of each row."""
     import numpy as np
 
-    made = np.asarray(vectoriser.encode(texts), dtype=np.float64)
-    if made.ndim == 2 and len(made) == len(texts):
-        length = np.sqrt((made * made).sum(axis=1))
+    rows = np.asarray(vectoriser.encode(texts), dtype=np.float64)
+    if rows.ndim == 2 and len(rows) == len(texts):
+        length = np.sqrt((rows * rows).sum(axis=1))
         if np.isfinite(length).all():
-            return made, length
+            return rows, length
     raise ConfigError(f"vectoriser {vectoriser.name!r} did not give a finite row for each text")

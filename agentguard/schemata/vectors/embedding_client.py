@@ -70,11 +70,11 @@ class EndpointEmbedding:
         """
         import numpy as np
 
-        sent, blank = prepare_texts(texts)
+        prepared, blank = prepare_texts(texts)
         with self._create_client() as client:
             parts = [
-                self._request_embeddings(client, sent[start : start + self._batch])
-                for start in range(0, len(sent), self._batch)
+                self._request_embeddings(client, prepared[start : start + self._batch])
+                for start in range(0, len(prepared), self._batch)
             ]
         if len({part.shape[1] for part in parts}) > 1:
             raise JudgeError(f"{self._host} gave vectors of different lengths")
@@ -113,8 +113,8 @@ class EndpointEmbedding:
 
         try:
             answer = client.embeddings.create(model=self._model, input=list(texts), encoding_format="float")
-            held = {item.index: item.embedding for item in answer.data}
-            rows = np.array([held[place] for place in range(len(texts))], dtype=np.float64)
+            embeddings = {item.index: item.embedding for item in answer.data}
+            rows = np.array([embeddings[index] for index in range(len(texts))], dtype=np.float64)
         except APIStatusError as error:
             raise JudgeError(f"{self._host} answered {error.status_code} instead of embeddings") from None
         except OpenAIError as error:

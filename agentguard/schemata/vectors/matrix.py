@@ -94,13 +94,14 @@ class VectorMatrix:
             rows: list[int] = np.flatnonzero(similarity > -np.inf).tolist()
             return [(0.0, row) for row in nsmallest(k, rows, key=self.ids.__getitem__)]
         last = np.partition(similarity, len(similarity) - k)[len(similarity) - k]
-        near = np.flatnonzero(similarity >= last - _TOLERANCE)
+        candidates = np.flatnonzero(similarity >= last - _TOLERANCE)
         # The last bits of a product depend on the position of a row. Summed row by row, equal rows are equal.
-        exact = (self._vectors[near].astype(np.float64) * query.astype(np.float64)).sum(axis=1)
+        exact = (self._vectors[candidates].astype(np.float64) * query.astype(np.float64)).sum(axis=1)
         order = sorted(
-            (-found, self.ids[row], row) for found, row in zip(exact.tolist(), near.tolist(), strict=True)
+            (-score, self.ids[row], row)
+            for score, row in zip(exact.tolist(), candidates.tolist(), strict=True)
         )
-        return [(-found, row) for found, _, row in order[:k]]
+        return [(-score, row) for score, _, row in order[:k]]
 
 
 def select_diverse(
@@ -116,15 +117,15 @@ def select_diverse(
     """
     import numpy as np
 
-    likeness = np.array([exact for exact, _ in ranked])
-    alike = (vectors @ vectors.T).astype(np.float64).round(5)
+    relevance = np.array([exact for exact, _ in ranked])
+    similarity = (vectors @ vectors.T).astype(np.float64).round(5)
     nearest = np.zeros(len(ranked))
     free = np.ones(len(ranked), dtype=np.bool_)
-    picked: list[int] = []
-    while len(picked) < min(k, len(ranked)):
-        worth = np.where(free, (1 - diversity) * likeness - diversity * nearest, -np.inf)
-        best = int(worth.argmax())
-        nearest = np.maximum(nearest, alike[best]) if picked else alike[best]
-        picked.append(best)
+    selection: list[int] = []
+    while len(selection) < min(k, len(ranked)):
+        value = np.where(free, (1 - diversity) * relevance - diversity * nearest, -np.inf)
+        best = int(value.argmax())
+        nearest = np.maximum(nearest, similarity[best]) if selection else similarity[best]
+        selection.append(best)
         free[best] = False
-    return [ranked[place] for place in picked]
+    return [ranked[index] for index in selection]

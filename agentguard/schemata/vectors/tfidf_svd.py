@@ -48,22 +48,24 @@ class TfidfSvd:
 
     def fit(self, texts: Sequence[str]) -> TfidfSvd:
         """Return a copy fitted to ``texts``; without a word in them, the copy has no words."""
-        held = [text for text in validate_texts(texts) if extract_terms(text)]
-        made = TfidfSvd(dims=self._dimensions, seed=self._seed)
-        if held:
-            made._set_fitted(*_factorize(held, self._dimensions, self._seed))
-        return made
+        nonempty_texts = [text for text in validate_texts(texts) if extract_terms(text)]
+        copy = TfidfSvd(dims=self._dimensions, seed=self._seed)
+        if nonempty_texts:
+            copy._set_fitted(*_factorize(nonempty_texts, self._dimensions, self._seed))
+        return copy
 
     def encode(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """Return vectors of shape (n, d); words that `fit` did not see are ignored."""
         import numpy as np
 
         rows = np.zeros((len(texts), self._loadings.shape[1]), dtype=np.float64)
-        for place, text in enumerate(validate_texts(texts)):
-            known = [(self._term_index[t], w) for t, w in weigh_terms(text).items() if t in self._term_index]
-            if known:
-                where, weights = zip(*known, strict=True)
-                rows[place] = np.asarray(weights) @ self._loadings[list(where)]
+        for index, text in enumerate(validate_texts(texts)):
+            term_weights = [
+                (self._term_index[t], w) for t, w in weigh_terms(text).items() if t in self._term_index
+            ]
+            if term_weights:
+                indices, weights = zip(*term_weights, strict=True)
+                rows[index] = np.asarray(weights) @ self._loadings[list(indices)]
         return normalize_rows(rows)
 
     def options(self) -> Mapping[str, Any]:
@@ -79,23 +81,23 @@ class TfidfSvd:
 
     def restore(self, arrays: Mapping[str, NDArray[Any]]) -> TfidfSvd:
         """Return a copy with the learnt arrays. Raises ModelFileError if the arrays do not fit together."""
-        made = TfidfSvd(dims=self._dimensions, seed=self._seed)
+        copy = TfidfSvd(dims=self._dimensions, seed=self._seed)
         try:
             joined = arrays["terms"].tobytes().decode("utf-8", "surrogatepass")
-            learnt = joined.split("\n") if joined else []
+            terms = joined.split("\n") if joined else []
             loadings = arrays["loadings"]
         except (KeyError, UnicodeDecodeError):
             raise ModelFileError("a file of vectoriser 'tfidf_svd' lacks its terms or loadings") from None
-        fits = loadings.ndim == 2 and str(loadings.dtype) == "float32" and loadings.shape[1] >= 1
-        if not fits or len(loadings) != len(learnt) or len(set(learnt)) != len(learnt):
+        has_valid_shape = loadings.ndim == 2 and str(loadings.dtype) == "float32" and loadings.shape[1] >= 1
+        if not has_valid_shape or len(loadings) != len(terms) or len(set(terms)) != len(terms):
             raise ModelFileError("terms and loadings of vectoriser 'tfidf_svd' do not fit together")
-        made._set_fitted(learnt, loadings)
-        return made
+        copy._set_fitted(terms, loadings)
+        return copy
 
     def _set_fitted(self, learnt: Sequence[str], loadings: NDArray[np.float32] | None) -> None:
         import numpy as np
 
-        self._term_index = {term: place for place, term in enumerate(learnt)}
+        self._term_index = {term: index for index, term in enumerate(learnt)}
         self._loadings = np.zeros((0, 1), dtype=np.float32) if loadings is None else loadings
         arrays = self.arrays()
         shape = str(self._loadings.shape).encode()
@@ -110,13 +112,13 @@ def _factorize(texts: Sequence[str], dims: int, seed: int) -> tuple[Sequence[str
     from sklearn.feature_extraction.text import TfidfVectorizer
     from sklearn.utils.extmath import randomized_svd
 
-    counted = TfidfVectorizer(analyzer=extract_terms, sublinear_tf=True, max_features=_MAX_TERMS)
-    matrix = counted.fit_transform(texts)
+    tfidf = TfidfVectorizer(analyzer=extract_terms, sublinear_tf=True, max_features=_MAX_TERMS)
+    matrix = tfidf.fit_transform(texts)
     # More iterations than the default if there are many dimensions, to separate close directions.
     _, sizes, directions = randomized_svd(
         matrix, n_components=min(dims, *matrix.shape), n_iter=7, random_state=seed
     )
-    kept = directions[sizes > _MIN_SINGULAR_VALUE * sizes[0]].T
-    return counted.get_feature_names_out().tolist(), np.asarray(
-        counted.idf_[:, None] * kept, dtype=np.float32, order="C"
+    significant = directions[sizes > _MIN_SINGULAR_VALUE * sizes[0]].T
+    return tfidf.get_feature_names_out().tolist(), np.asarray(
+        tfidf.idf_[:, None] * significant, dtype=np.float32, order="C"
     )

@@ -40,14 +40,14 @@ def extract_terms(text: str) -> list[str]:
 
     Case and Unicode form are ignored; a pair does not cross the end of a line.
     """
-    found: list[str] = []
+    terms: list[str] = []
     for line in text[:MAX_CHARS].splitlines():
-        found += (
+        terms += (
             _extract_line_terms_cached(line)
             if len(line) <= _MAX_CACHED_LINE_CHARS
             else _extract_line_terms(line)
         )
-    return found
+    return terms
 
 
 def weigh_terms(text: str) -> dict[str, float]:
@@ -59,8 +59,8 @@ def weigh_terms(text: str) -> dict[str, float]:
 
 def _extract_line_terms(line: str) -> tuple[str, ...]:
     # Truncate again: one character can become eighteen under NFKC.
-    plain = unicodedata.normalize("NFKC", line).casefold()[:MAX_CHARS]
-    words = [word[:_MAX_WORD_CHARS] for word in _WORD_PATTERN.findall(plain) if word not in _SMALL]
+    normalized = unicodedata.normalize("NFKC", line).casefold()[:MAX_CHARS]
+    words = [word[:_MAX_WORD_CHARS] for word in _WORD_PATTERN.findall(normalized) if word not in _SMALL]
     return (*words, *(f"{one} {other}" for one, other in pairwise(words)))
 
 
@@ -76,7 +76,7 @@ def validate_texts(texts: Sequence[str]) -> Sequence[str]:
     """
     if isinstance(texts, str):
         raise InputError("one text was given where several are expected", hint="put it into a list")
-    for place, text in enumerate(texts):
+    for index, text in enumerate(texts):
         if not isinstance(text, str):
-            raise InputError(f"expected a text, got {type(text).__name__}", record=place)
+            raise InputError(f"expected a text, got {type(text).__name__}", record=index)
     return texts
