@@ -32,17 +32,17 @@ def build_diagnosis(
         probability: probability that the run failed.
         agents: agents of the first hypotheses, if the method predicts the agent separately from the step.
     """
-    held = [(step, score) for step, score in scored if 0 <= step < len(trajectory.steps)]
-    ranked = sorted(held, key=lambda pair: -pair[1])[:MAX_HYPOTHESES]
-    total = sum(score for _, score in held) or 1.0
+    step_scores = [(step, score) for step, score in scored if 0 <= step < len(trajectory.steps)]
+    ranking = sorted(step_scores, key=lambda pair: -pair[1])[:MAX_HYPOTHESES]
+    total = sum(score for _, score in step_scores) or 1.0
     hypotheses = tuple(
         Hypothesis(
             step=step,
-            agent=agents[place] if place < len(agents) else trajectory.steps[step].agent,
+            agent=agents[rank] if rank < len(agents) else trajectory.steps[step].agent,
             probability=score / total,
             reason=reason,
         )
-        for place, (step, score) in enumerate(ranked)
+        for rank, (step, score) in enumerate(ranking)
     )
     return Diagnosis(
         trajectory_id=trajectory.id,
@@ -56,7 +56,7 @@ def build_diagnosis(
 
 def halve_weights(steps: Iterable[int]) -> tuple[tuple[int, float], ...]:
     """Return the ranked steps with weights; each step has half the weight of its predecessor."""
-    return tuple((step, 0.5**place) for place, step in enumerate(steps))
+    return tuple((step, 0.5**index) for index, step in enumerate(steps))
 
 
 def reject_unknown_options(method: str, unknown: Mapping[str, object]) -> None:
@@ -67,7 +67,7 @@ def reject_unknown_options(method: str, unknown: Mapping[str, object]) -> None:
 
 def estimate_failure_rate(failed: Iterable[bool | None]) -> float:
     """Return the failed share of training runs, with one of each added; 1 if no run is known to pass."""
-    known = [value for value in failed if value is not None]
-    if not known or all(known):
+    outcomes = [value for value in failed if value is not None]
+    if not outcomes or all(outcomes):
         return 1.0
-    return (sum(known) + 1) / (len(known) + 2)
+    return (sum(outcomes) + 1) / (len(outcomes) + 2)

@@ -74,15 +74,15 @@ def has_failed_outcome(trajectory: Trajectory, index: int) -> bool:
     for step in list_outcome_steps(trajectory, index):
         if step.source is Source.ENVIRONMENT and _is_error(step.content, None):
             return True
-        if any(_is_error(seen.content, seen.is_error) for seen in step.observations):
+        if any(_is_error(observation.content, observation.is_error) for observation in step.observations):
             return True
     return False
 
 
 def _is_error(text: str, flag: bool | None) -> bool:
-    found = match_error(text.lower(), flag=flag)
+    match = match_error(text.lower(), flag=flag)
     # "Nothing to execute" is not an error: the step asked for no execution.
-    return found is not None and found.kind is not ToolErrorKind.NO_ACTION
+    return match is not None and match.kind is not ToolErrorKind.NO_ACTION
 
 
 def _is_coordinator_name(agent: str) -> bool:

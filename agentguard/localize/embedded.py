@@ -66,10 +66,15 @@ class EmbeddedLocalizer(BaseLocalizer):
         cls, model: EmbeddedModel, *, risk: float = DEFAULT_RISK, with_answer: bool = False, seed: int = 0
     ) -> EmbeddedLocalizer:
         """Build a localizer from a trained model, without reading a file."""
-        made = cls.__new__(cls)
-        made.risk, made.with_answer, made.seed, made._model = risk, with_answer, seed, model
-        made._folder, made.given_failed = None, False
-        return made
+        localizer = cls.__new__(cls)
+        localizer.risk, localizer.with_answer, localizer.seed, localizer._model = (
+            risk,
+            with_answer,
+            seed,
+            model,
+        )
+        localizer._folder, localizer.given_failed = None, False
+        return localizer
 
     def fit(self, records: Sequence[Record]) -> EmbeddedLocalizer:
         """Learn from annotated runs alone; return a fitted copy. Deterministic for one seed."""
@@ -102,8 +107,8 @@ class EmbeddedLocalizer(BaseLocalizer):
                 probability=0.5,
                 notes=("the run has no step",),
             )
-        judged = self.model.judge(trajectory, findings, risk=self.risk, answer=answer)
-        return self.build_diagnosis(trajectory, judged, findings)
+        judgement = self.model.judge(trajectory, findings, risk=self.risk, answer=answer)
+        return self.build_diagnosis(trajectory, judgement, findings)
 
     @property
     def model(self) -> EmbeddedModel:
@@ -159,33 +164,36 @@ def _build_hypotheses(judgement: EmbeddedJudgement, findings: Sequence[Finding])
     order = sorted(range(len(table.steps)), key=lambda row: (-judgement.step_probabilities[row], row))[
         :MAX_HYPOTHESES
     ]
-    kept = [
+    rows = [
         row
-        for place, row in enumerate(order)
-        if place < 3 or judgement.step_probabilities[row] >= _MIN_PROBABILITY
+        for rank, row in enumerate(order)
+        if rank < 3 or judgement.step_probabilities[row] >= _MIN_PROBABILITY
     ]
-    at: dict[int, list[Finding]] = {}
+    findings_by_step: dict[int, list[Finding]] = {}
     for finding in findings:
-        at.setdefault(finding.step, []).append(finding)
-    made = []
-    for row in kept:
+        findings_by_step.setdefault(finding.step, []).append(finding)
+    hypotheses = []
+    for row in rows:
         step = table.steps[row]
-        said = explain_step(
-            table.layout, step, dict(zip(FEATURE_NAMES, table.values[row], strict=True)), at.get(step, [])
+        explanation = explain_step(
+            table.layout,
+            step,
+            dict(zip(FEATURE_NAMES, table.values[row], strict=True)),
+            findings_by_step.get(step, []),
         )
-        made.append(
+        hypotheses.append(
             Hypothesis(
                 step=step,
                 agent=table.agents[row],
-                module=said.module,
-                codes=said.codes,
+                module=explanation.module,
+                codes=explanation.codes,
                 probability=float(judgement.step_probabilities[row]),
-                evidence=said.evidence,
-                correction=said.correction,
-                reason=said.reason,
+                evidence=explanation.evidence,
+                correction=explanation.correction,
+                reason=explanation.reason,
             )
         )
-    return tuple(made)
+    return tuple(hypotheses)
 
 
 def _build_notes(judgement: EmbeddedJudgement, verdict: Verdict, *, given_failed: bool) -> tuple[str, ...]:

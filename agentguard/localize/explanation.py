@@ -72,16 +72,22 @@ def explain_step(
             correction=sign.correction.format(step=index),
             reason=reason,
         )
-    ranked = sorted(findings, key=lambda f: (_is_environmental(f), -f.probability, f.detector, f.message))
-    codes = tuple(dict.fromkeys(code for finding in ranked for code in finding.codes))
-    quotes = tuple(dict.fromkeys(quote for finding in ranked for quote in finding.evidence))[:_MAX_QUOTES]
-    correction = next((f.correction for f in ranked if f.correction), sign.correction.format(step=index))
+    ranked_findings = sorted(
+        findings, key=lambda f: (_is_environmental(f), -f.probability, f.detector, f.message)
+    )
+    codes = tuple(dict.fromkeys(code for finding in ranked_findings for code in finding.codes))
+    quotes = tuple(dict.fromkeys(quote for finding in ranked_findings for quote in finding.evidence))[
+        :_MAX_QUOTES
+    ]
+    correction = next(
+        (f.correction for f in ranked_findings if f.correction), sign.correction.format(step=index)
+    )
     return FailureExplanation(
         module=_find_module(codes),
         codes=codes,
         evidence=quotes or sign.select_evidence(layout, index) or _quote_first_sentence(layout, index),
         correction=correction,
-        reason=f"{ranked[0].message.rstrip('.')}; {_describe_position(row)}",
+        reason=f"{ranked_findings[0].message.rstrip('.')}; {_describe_position(row)}",
     )
 
 
@@ -141,11 +147,11 @@ def _quote_last_line(step: Step, field: str) -> tuple[Evidence, ...]:
 def _quote_new_number(layout: RunLayout, index: int) -> tuple[Evidence, ...]:
     """Quote the sentence with the first number that neither the task nor the 20 steps before contain."""
     step = layout.run.steps[index]
-    for found in _NUMBER.finditer(step.content):
-        number = found.group().replace(",", "").rstrip(".")
-        known = any(number in layout.step_scans[i].numbers for i in range(max(0, index - 20), index))
-        if len(number) > 1 and number not in layout.run.task and not known:
-            return quote_span(step, "content", *find_sentence(to_lower(step.content), *found.span()))
+    for match in _NUMBER.finditer(step.content):
+        number = match.group().replace(",", "").rstrip(".")
+        is_known = any(number in layout.step_scans[i].numbers for i in range(max(0, index - 20), index))
+        if len(number) > 1 and number not in layout.run.task and not is_known:
+            return quote_span(step, "content", *find_sentence(to_lower(step.content), *match.span()))
     return ()
 
 

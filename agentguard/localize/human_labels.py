@@ -69,15 +69,15 @@ def iter_run_labels(store: Store, *, tenant: str = "") -> Iterator[RunLabel]:
     after = None
     while True:
         page = Page(limit=_PAGE_SIZE, after=after)
-        part = store.list_run_summaries(RunSummaryFilter(judged=True), page=page, tenant=tenant)
-        for row in part.rows:
-            found = merge_run_labels(
+        result = store.list_run_summaries(RunSummaryFilter(judged=True), page=page, tenant=tenant)
+        for row in result.rows:
+            label = merge_run_labels(
                 store.list_judgements(row.run_id, tenant=tenant),
                 store.list_diagnoses(row.run_id, tenant=tenant),
             )
-            if found is not None:
-                yield found
-        after = part.next
+            if label is not None:
+                yield label
+        after = result.next
         if after is None:
             return
 
@@ -88,31 +88,31 @@ def merge_run_labels(
     """Combine the judgements of one run; return None if none of them is about a diagnosis."""
     from agentguard.store.write.summary_updates import select_current_judgements
 
-    known = {row.id: row for row in diagnoses}
-    claims: list[HumanLabel] = []
-    last: DiagnosisRow | None = None
+    row_of_id = {row.id: row for row in diagnoses}
+    labels: list[HumanLabel] = []
+    last_row: DiagnosisRow | None = None
     for judgement in select_current_judgements(judgements):
-        row = known.get(judgement.subject_id.partition(":")[0])
+        row = row_of_id.get(judgement.subject_id.partition(":")[0])
         diagnosis = None if row is None else _decode_row(row)
         if row is None or diagnosis is None:
             continue
-        if (made := parse_human_label(judgement, diagnosis)) is not None:
-            claims.append(made)
-            last = row if last is None or row.created_at >= last.created_at else last
-    told = None if last is None else _decode_row(last)
-    if last is None or told is None:
+        if (label := parse_human_label(judgement, diagnosis)) is not None:
+            labels.append(label)
+            last_row = row if last_row is None or row.created_at >= last_row.created_at else last_row
+    diagnosis_of_last = None if last_row is None else _decode_row(last_row)
+    if last_row is None or diagnosis_of_last is None:
         return None
     failed, step = (
-        _select_unanimous_value(one.failed for one in claims),
-        _select_unanimous_value(one.step for one in claims),
+        _select_unanimous_value(one.failed for one in labels),
+        _select_unanimous_value(one.step for one in labels),
     )
     return RunLabel(
-        run_id=last.run_id,
-        diagnosis=told,
+        run_id=last_row.run_id,
+        diagnosis=diagnosis_of_last,
         failed=failed,
         step=step if failed else None,
-        code=next((one.code for one in reversed(claims) if one.code), ""),
-        notes=tuple(one.note for one in claims if one.note),
+        code=next((one.code for one in reversed(labels) if one.code), ""),
+        notes=tuple(one.note for one in labels if one.note),
     )
 
 
@@ -122,33 +122,33 @@ def parse_human_label(judgement: JudgementRow, diagnosis: Diagnosis) -> HumanLab
     Return None if its subject is neither a diagnosis nor a hypothesis, for example a finding.
     """
     step, code, note = judgement.data.get("step"), judgement.data.get("code"), judgement.data.get("note")
-    given = step if isinstance(step, int) and not isinstance(step, bool) else None
+    judged_step = step if isinstance(step, int) and not isinstance(step, bool) else None
     hypothesis = _select_judged_hypothesis(judgement, diagnosis)
     if hypothesis is None and judgement.subject != "diagnosis":
         return None
-    named = str(code) if code else ""
-    made = HumanLabel(step=given, code=named, note=str(note) if note else "")
-    if given is not None:
-        return replace(made, failed=True)
+    judged_code = str(code) if code else ""
+    label = HumanLabel(step=judged_step, code=judged_code, note=str(note) if note else "")
+    if judged_step is not None:
+        return replace(label, failed=True)
     if judgement.subject == "hypothesis" or diagnosis.verdict is Verdict.FAILURE:
         # A judgement that corrects only the code confirms the step.
-        if (judgement.right or named) and hypothesis is not None:
-            own = hypothesis.codes[0] if judgement.right and hypothesis.codes else ""
-            return replace(made, failed=True, step=hypothesis.step, code=named or own)
-        return made if judgement.subject == "hypothesis" else replace(made, failed=judgement.right)
+        if (judgement.right or judged_code) and hypothesis is not None:
+            hypothesis_code = hypothesis.codes[0] if judgement.right and hypothesis.codes else ""
+            return replace(label, failed=True, step=hypothesis.step, code=judged_code or hypothesis_code)
+        return label if judgement.subject == "hypothesis" else replace(label, failed=judgement.right)
     if diagnosis.verdict is Verdict.NO_FAILURE:
-        return replace(made, failed=not judgement.right)
-    return made
+        return replace(label, failed=not judgement.right)
+    return label
 
 
 def iter_labelled_records(store: Store, *, tenant: str = "") -> Iterator[Record]:
     """Yield judged runs as records annotated with the human labels, for evaluation and distillation."""
-    for told in iter_run_labels(store, tenant=tenant):
-        if told.failed is None:
+    for label in iter_run_labels(store, tenant=tenant):
+        if label.failed is None:
             continue
-        record = store.get_record(told.run_id, tenant=tenant)
+        record = store.get_record(label.run_id, tenant=tenant)
         if record is not None:
-            yield replace(record, annotation=_build_annotation(told, record))
+            yield replace(record, annotation=_build_annotation(label, record))
 
 
 def update_schema_counts(
@@ -172,21 +172,23 @@ def update_schema_counts(
     diagnosis = None if row is None else _decode_row(row)
     if diagnosis is None:
         return ()
-    change: dict[str, list[int]] = {}
+    changes: dict[str, list[int]] = {}
     for one, sign in ((previous, -1), (judgement, 1)):
         for name, right in () if one is None else _find_credited_schemata(one, diagnosis):
-            change.setdefault(name, [0, 0])[not right] += sign
-    change = {name: counts for name, counts in change.items() if any(counts)}
-    if not change:
+            changes.setdefault(name, [0, 0])[not right] += sign
+    changes = {name: counts for name, counts in changes.items() if any(counts)}
+    if not changes:
         return ()
-    made: list[ErrorSchema] = []
+    updated_schemata: list[ErrorSchema] = []
 
     def counted(kept: tuple[ErrorSchema, ...]) -> list[ErrorSchema]:
-        made[:] = [_update_counts(one, *change[one.id], now=time.time()) for one in kept if one.id in change]
-        return made
+        updated_schemata[:] = [
+            _update_counts(one, *changes[one.id], now=time.time()) for one in kept if one.id in changes
+        ]
+        return updated_schemata
 
     SqlSchemaStore(store, tenant=tenant).update(counted)
-    return tuple(schema.id for schema in made)
+    return tuple(schema.id for schema in updated_schemata)
 
 
 def _update_counts(schema: ErrorSchema, confirmed: int, refuted: int, *, now: float) -> ErrorSchema:
@@ -194,13 +196,13 @@ def _update_counts(schema: ErrorSchema, confirmed: int, refuted: int, *, now: fl
     from agentguard.schemata.cache_policy import CachePolicy
     from agentguard.schemata.model import SchemaStatus
 
-    made = replace(
+    updated = replace(
         schema,
         confirmed=max(0, schema.confirmed + confirmed),
         refuted=max(0, schema.refuted + refuted),
         updated_at=max(schema.updated_at, now),
     )
-    return replace(made, status=SchemaStatus.RETIRED) if CachePolicy().is_refuted(made) else made
+    return replace(updated, status=SchemaStatus.RETIRED) if CachePolicy().is_refuted(updated) else updated
 
 
 def _find_credited_schemata(judgement: JudgementRow, diagnosis: Diagnosis) -> Iterator[tuple[str, bool]]:
@@ -210,15 +212,15 @@ def _find_credited_schemata(judgement: JudgementRow, diagnosis: Diagnosis) -> It
     if judgement.data.get("withdrawn"):
         return
     hypothesis = _select_judged_hypothesis(judgement, diagnosis)
-    said = parse_human_label(judgement, diagnosis)
-    if hypothesis is None or said is None:
+    label = parse_human_label(judgement, diagnosis)
+    if hypothesis is None or label is None:
         return
     if (name := parse_cited_schema(hypothesis)) is not None:
         # The schema supported the step; a correction of the code alone does not refute it.
-        yield name, said.step == hypothesis.step
+        yield name, label.step == hypothesis.step
     for other in diagnosis.hypotheses:
         name = parse_cited_schema(other)
-        if name is not None and other is not hypothesis and other.step == said.step:
+        if name is not None and other is not hypothesis and other.step == label.step:
             yield name, True
 
 
@@ -235,8 +237,8 @@ def _select_judged_hypothesis(judgement: JudgementRow, diagnosis: Diagnosis) -> 
 
 def _select_unanimous_value(values: Iterable[Any]) -> Any:
     """Return the only value that is not None; return None if there is no such value, or several."""
-    found = {one for one in values if one is not None}
-    return found.pop() if len(found) == 1 else None
+    distinct = {value for value in values if value is not None}
+    return distinct.pop() if len(distinct) == 1 else None
 
 
 def _build_annotation(label: RunLabel, record: Record) -> Annotation:

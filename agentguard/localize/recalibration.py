@@ -91,8 +91,8 @@ class Recalibration:
         contradicted = (diagnosis.verdict is Verdict.FAILURE and p < 0.5) or (
             diagnosis.verdict is Verdict.NO_FAILURE and p > 0.5
         )
-        judged = max(self.failed_count + self.passed_count, self.step_count)
-        note = f"probabilities are corrected by {judged} judgements of people"
+        judged_count = max(self.failed_count + self.passed_count, self.step_count)
+        note = f"probabilities are corrected by {judged_count} judgements of people"
         if contradicted:
             note += ", which contradict the verdict of the method: it abstains"
         return replace(
@@ -107,7 +107,7 @@ class Recalibration:
                 _SLOPE_KEY: self.slope,
                 _INTERCEPT_KEY: self.intercept,
                 _TEMPERATURE_KEY: self.temperature,
-                _LABEL_COUNT_KEY: float(judged),
+                _LABEL_COUNT_KEY: float(judged_count),
             },
         )
 
@@ -160,8 +160,10 @@ class RecalibratedLocalizer(BaseLocalizer):
             if self._read_at is None or now - self._read_at > self._refresh_interval_s:
                 self._read_at = now
                 try:
-                    found = fit_recalibrations(iter_run_labels(self._store, tenant=self._tenant))
-                    self._recalibrations = {one.method: one for one in found}
+                    recalibrations = fit_recalibrations(iter_run_labels(self._store, tenant=self._tenant))
+                    self._recalibrations = {
+                        recalibration.method: recalibration for recalibration in recalibrations
+                    }
                 except StoreError:
                     pass
             return self._recalibrations
@@ -170,33 +172,41 @@ class RecalibratedLocalizer(BaseLocalizer):
 def fit_recalibrations(labels: Iterable[RunLabel]) -> tuple[Recalibration, ...]:
     """Fit a correction for each method, ordered by name; with too few judgements it changes nothing."""
     by_method: dict[str, list[RunLabel]] = {}
-    for one in labels:
-        by_method.setdefault(one.diagnosis.method, []).append(one)
-    return tuple(_fit_recalibration(method, found) for method, found in sorted(by_method.items()))
+    for label in labels:
+        by_method.setdefault(label.diagnosis.method, []).append(label)
+    return tuple(
+        _fit_recalibration(method, method_labels) for method, method_labels in sorted(by_method.items())
+    )
 
 
 def _fit_recalibration(method: str, labels: Sequence[RunLabel]) -> Recalibration:
     outcomes = [
-        (_undo_recalibration(one.diagnosis), one.failed)
-        for one in labels
-        if one.failed is not None and 0 < one.diagnosis.probability < 1
+        (_undo_recalibration(label.diagnosis), label.failed)
+        for label in labels
+        if label.failed is not None and 0 < label.diagnosis.probability < 1
     ]
-    ranked = [found for one in labels if (found := _to_labelled_ranking(one)) is not None]
+    rankings = [ranking for label in labels if (ranking := _to_labelled_ranking(label)) is not None]
     failed = sum(truth for _, truth in outcomes)
-    made = Recalibration(
-        method=method, failed_count=failed, passed_count=len(outcomes) - failed, step_count=len(ranked)
+    recalibration = Recalibration(
+        method=method, failed_count=failed, passed_count=len(outcomes) - failed, step_count=len(rankings)
     )
-    if made.has_enough_outcomes:
+    if recalibration.has_enough_outcomes:
         slope, intercept = _fit_platt_scaling(outcomes)
         before, after = _compute_brier_scores(outcomes)
-        made = replace(made, slope=slope, intercept=intercept, brier_before=before, brier_after=after)
-    return replace(made, temperature=_fit_temperature(ranked)) if made.has_enough_steps else made
+        recalibration = replace(
+            recalibration, slope=slope, intercept=intercept, brier_before=before, brier_after=after
+        )
+    return (
+        replace(recalibration, temperature=_fit_temperature(rankings))
+        if recalibration.has_enough_steps
+        else recalibration
+    )
 
 
 def _undo_recalibration(diagnosis: Diagnosis) -> float:
     """Recover the method's own failure probability by inverting the correction of the diagnosis."""
-    held = diagnosis.recalibrated
-    slope, intercept = held.get(_SLOPE_KEY, 1.0), held.get(_INTERCEPT_KEY, 0.0)
+    parameters = diagnosis.recalibrated
+    slope, intercept = parameters.get(_SLOPE_KEY, 1.0), parameters.get(_INTERCEPT_KEY, 0.0)
     return _logistic((_log_odds(diagnosis.probability) - intercept) / max(slope, _MIN_SLOPE))
 
 
@@ -204,9 +214,9 @@ def _to_labelled_ranking(label: RunLabel) -> LabelledRanking | None:
     steps = [hypothesis.step for hypothesis in label.diagnosis.hypotheses]
     if label.step is None or label.step not in steps or len(steps) < 2:
         return None
-    was = label.diagnosis.recalibrated.get(_TEMPERATURE_KEY, 1.0)
-    given = [hypothesis.probability for hypothesis in label.diagnosis.hypotheses]
-    return tuple(_apply_temperature(given, 1 / max(was, 0.01))), steps.index(label.step)
+    temperature = label.diagnosis.recalibrated.get(_TEMPERATURE_KEY, 1.0)
+    probabilities = [hypothesis.probability for hypothesis in label.diagnosis.hypotheses]
+    return tuple(_apply_temperature(probabilities, 1 / max(temperature, 0.01))), steps.index(label.step)
 
 
 def _fit_platt_scaling(outcomes: Sequence[LabelledOutcome]) -> tuple[float, float]:
@@ -237,10 +247,10 @@ def _compute_brier_scores(outcomes: Sequence[LabelledOutcome], folds: int = 5) -
     after = 0.0
     for fold in range(folds):
         slope, intercept = _fit_platt_scaling(
-            [one for place, one in enumerate(outcomes) if place % folds != fold]
+            [outcome for index, outcome in enumerate(outcomes) if index % folds != fold]
         )
-        held = outcomes[fold::folds]
-        after += sum((_apply_platt_scaling(p, slope, intercept) - y) ** 2 for p, y in held)
+        test_outcomes = outcomes[fold::folds]
+        after += sum((_apply_platt_scaling(p, slope, intercept) - y) ** 2 for p, y in test_outcomes)
     return before, after / len(outcomes)
 
 
@@ -249,8 +259,8 @@ def _fit_temperature(rankings: Sequence[LabelledRanking]) -> float:
 
     def loss(temperature: float) -> float:
         total = _REGULARIZATION * math.log(temperature) ** 2 / 2
-        for given, right in rankings:
-            total -= math.log(max(_apply_temperature(given, temperature)[right], 1e-12))
+        for probabilities, correct_rank in rankings:
+            total -= math.log(max(_apply_temperature(probabilities, temperature)[correct_rank], 1e-12))
         return total
 
     return min(_TEMPERATURES, key=lambda one: (round(loss(one), 12), abs(math.log(one))))
@@ -271,8 +281,8 @@ def _apply_platt_scaling(p: float, slope: float, intercept: float) -> float:
 
 
 def _log_odds(p: float) -> float:
-    held = min(1 - _PROBABILITY_CLIP, max(_PROBABILITY_CLIP, p))
-    return math.log(held / (1 - held))
+    clipped = min(1 - _PROBABILITY_CLIP, max(_PROBABILITY_CLIP, p))
+    return math.log(clipped / (1 - clipped))
 
 
 def _logistic(x: float) -> float:

@@ -106,10 +106,10 @@ class SchemaLocalizer(BaseLocalizer):
 
     def with_signals(self, signals: SchemaSignals, embedded: EmbeddedLocalizer) -> SchemaLocalizer:
         """Return a copy with other schemata and another model."""
-        made = type(self).__new__(type(self))
-        made.__dict__.update(self.__dict__)
-        made._signals, made._embedded, made._excluded_groups = signals, embedded, ()
-        return made
+        localizer = type(self).__new__(type(self))
+        localizer.__dict__.update(self.__dict__)
+        localizer._signals, localizer._embedded, localizer._excluded_groups = signals, embedded, ()
+        return localizer
 
     @property
     def schema_count(self) -> int:
@@ -128,10 +128,10 @@ class SchemaLocalizer(BaseLocalizer):
 
     def without_group(self, group: str) -> SchemaLocalizer:
         """Return a copy that ignores schemata of one question; evaluation uses such a copy for each run."""
-        made = self.with_signals(self._signals, self._embedded) if self._signals is not None else self
-        if made is not self:
-            made._excluded_groups = (group,)
-        return made
+        localizer = self.with_signals(self._signals, self._embedded) if self._signals is not None else self
+        if localizer is not self:
+            localizer._excluded_groups = (group,)
+        return localizer
 
     def locate(self, trajectory: Trajectory, findings: Sequence[Finding]) -> Diagnosis:
         """Diagnose a run; notes name the matching schemata, the first hypotheses carry their corrections."""
@@ -139,11 +139,11 @@ class SchemaLocalizer(BaseLocalizer):
             return self._build_abstention(trajectory, f"there are no schemata; {DISTILL_HINT}")
         if not trajectory.steps:
             return self._build_abstention(trajectory, "the run has no step")
-        said = self.compute_similarity(trajectory, findings)
+        similarity = self.compute_similarity(trajectory, findings)
         model = self._embedded.model.with_signal_weights([SCHEMA_SIGNAL_WEIGHT])
-        judged = model.judge(trajectory, findings, risk=self._embedded.risk, signals=said.signal)
-        diagnosis = replace(self._embedded.build_diagnosis(trajectory, judged, findings), method=self.name)
-        return _cite_schemata(diagnosis, said, judged.table.steps)
+        judgement = model.judge(trajectory, findings, risk=self._embedded.risk, signals=similarity.signal)
+        diagnosis = replace(self._embedded.build_diagnosis(trajectory, judgement, findings), method=self.name)
+        return _cite_schemata(diagnosis, similarity, judgement.table.steps)
 
     def compute_similarity(self, trajectory: Trajectory, findings: Sequence[Finding]) -> SimilaritySignal:
         """Compute the schema signal of each candidate step. Raises JudgeError if there are no schemata."""
@@ -166,21 +166,25 @@ class SchemaLocalizer(BaseLocalizer):
 
 def _cite_schemata(diagnosis: Diagnosis, similarity: SimilaritySignal, steps: Sequence[int]) -> Diagnosis:
     """Cite the matching schemata of the first hypotheses: in their reasons, and by id in a note."""
-    row = {step: place for place, step in enumerate(steps)}
-    named: dict[str, Any] = {}
-    made = []
+    row_of_step = {step: row_index for row_index, step in enumerate(steps)}
+    cited_ids: dict[str, Any] = {}
+    hypotheses = []
     for hypothesis in diagnosis.hypotheses:
-        place = row[hypothesis.step]
-        match = next(iter(similarity.matches[place]), None)
-        spoke = match is not None and similarity.signal[place, 0] > 0 and match.similarity > 0
-        if match is None or not spoke or len(named) >= _MAX_CITED_SCHEMATA:
-            made.append(hypothesis)
+        row_index = row_of_step[hypothesis.step]
+        match = next(iter(similarity.matches[row_index]), None)
+        is_supported = match is not None and similarity.signal[row_index, 0] > 0 and match.similarity > 0
+        if match is None or not is_supported or len(cited_ids) >= _MAX_CITED_SCHEMATA:
+            hypotheses.append(hypothesis)
             continue
-        named[match.schema.id] = None
-        made.append(_add_schema_details(hypothesis, match))
-    note = (f"schemata that spoke: {', '.join(named)}",) if named else ("no schema spoke for these steps",)
+        cited_ids[match.schema.id] = None
+        hypotheses.append(_add_schema_details(hypothesis, match))
+    note = (
+        (f"schemata that spoke: {', '.join(cited_ids)}",)
+        if cited_ids
+        else ("no schema spoke for these steps",)
+    )
     notes = diagnosis.notes + (note if diagnosis.hypotheses else ())
-    return replace(diagnosis, hypotheses=tuple(made), notes=notes)
+    return replace(diagnosis, hypotheses=tuple(hypotheses), notes=notes)
 
 
 _SCHEMA_CITATION = re.compile(r"\(schema ([^\s()]{1,256})\)\Z")
@@ -188,8 +192,8 @@ _SCHEMA_CITATION = re.compile(r"\(schema ([^\s()]{1,256})\)\Z")
 
 def parse_cited_schema(hypothesis: Hypothesis) -> str | None:
     """Return the id of the schema that a hypothesis cites in its reason; None if it cites no schema."""
-    found = _SCHEMA_CITATION.search(hypothesis.reason)
-    return found[1] if found else None
+    match = _SCHEMA_CITATION.search(hypothesis.reason)
+    return match[1] if match else None
 
 
 def _add_schema_details(hypothesis: Hypothesis, match: Match) -> Hypothesis:

@@ -43,14 +43,14 @@ class FirstFindingLocalizer(BaseLocalizer):
         Without findings the verdict is no_failure.
         """
         best = _select_best_findings(trajectory, findings)
-        ranked = sorted(best.values(), key=self._build_sort_key)[:MAX_HYPOTHESES]
-        surest = max((f.probability for f in ranked), default=0.0)
+        ranking = sorted(best.values(), key=self._build_sort_key)[:MAX_HYPOTHESES]
+        surest = max((f.probability for f in ranking), default=0.0)
         return Diagnosis(
             trajectory_id=trajectory.id,
             method=self.name,
-            verdict=self._select_verdict(ranked, surest),
+            verdict=self._select_verdict(ranking, surest),
             probability=surest,
-            hypotheses=tuple(_build_hypothesis(trajectory, finding) for finding in ranked),
+            hypotheses=tuple(_build_hypothesis(trajectory, finding) for finding in ranking),
         )
 
     def _build_sort_key(self, finding: Finding) -> tuple[bool, float, float]:

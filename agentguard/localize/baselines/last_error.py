@@ -26,12 +26,14 @@ class LastErrorLocalizer(BaseLocalizer):
         The probability of failure grows with the number of errors; it orders runs and is not calibrated.
         """
         acting = find_agent_steps(trajectory)
-        bad = [i for i in acting if has_failed_outcome(trajectory, i)]
-        rest = [i for i in reversed(acting) if i not in bad]
+        failed_steps = [i for i in acting if has_failed_outcome(trajectory, i)]
+        other_steps = [i for i in reversed(acting) if i not in failed_steps]
         return build_diagnosis(
             trajectory,
-            halve_weights([*reversed(bad), *rest]),
+            halve_weights([*reversed(failed_steps), *other_steps]),
             method=self.name,
-            reason="the last step whose outcome was an error" if bad else "the last step of an agent",
-            probability=(len(bad) + 1) / (len(bad) + 2),
+            reason="the last step whose outcome was an error"
+            if failed_steps
+            else "the last step of an agent",
+            probability=(len(failed_steps) + 1) / (len(failed_steps) + 2),
         )

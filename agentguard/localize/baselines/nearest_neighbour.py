@@ -67,8 +67,8 @@ class NearestNeighbourLocalizer(BaseLocalizer):
         """Rank the neighbours' steps by votes, and the agents separately; the nearer neighbour wins a tie."""
         steps: dict[int, float] = defaultdict(float)
         agents: dict[str, float] = defaultdict(float)
-        for place, cause in enumerate(self._nearest(trajectory)):
-            vote = 1.0 - place / 1000  # one vote each; the nearer neighbour wins a tie
+        for index, cause in enumerate(self._nearest(trajectory)):
+            vote = 1.0 - index / 1000  # one vote each; the nearer neighbour wins a tie
             if cause.step is not None:
                 steps[cause.step] += vote
             if cause.agent:
@@ -92,10 +92,10 @@ class NearestNeighbourLocalizer(BaseLocalizer):
 
 
 def _collect_run_text(trajectory: Trajectory) -> str:
-    parts, held = [trajectory.task], len(trajectory.task)
+    parts, length = [trajectory.task], len(trajectory.task)
     for step in trajectory.steps:
-        if held > _MAX_CHARS:
+        if length > _MAX_CHARS:
             break
         parts.append(f"{step.agent} " + " ".join(text for _, text in step.texts()))
-        held += len(parts[-1])
+        length += len(parts[-1])
     return " ".join(parts)[:_MAX_CHARS]

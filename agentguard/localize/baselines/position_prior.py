@@ -46,7 +46,9 @@ class PositionPriorTrainer:
         counts: Counter[int] = Counter()
         for record in records:
             cause = record.annotation.root_cause
-            places = {step: place for place, step in _number_agent_steps(record.trajectory, self.count)}
+            places = {
+                step: turn_number for turn_number, step in _number_agent_steps(record.trajectory, self.count)
+            }
             if cause is not None and cause.step in places:
                 counts[places[cause.step]] += 1
         share = estimate_failure_rate(r.annotation.failed for r in records)
@@ -65,8 +67,8 @@ class PositionPriorLocalizer(BaseLocalizer):
     def locate(self, trajectory: Trajectory, findings: Sequence[Finding]) -> Diagnosis:  # noqa: ARG002
         """Rank the agents' steps by the prior of their position; ties go to the earlier step."""
         scored = [
-            (step, self.counts.get(place, 0) + _UNSEEN_WEIGHT / (place + 1))
-            for place, step in _number_agent_steps(trajectory, self.count)
+            (step, self.counts.get(turn_number, 0) + _UNSEEN_WEIGHT / (turn_number + 1))
+            for turn_number, step in _number_agent_steps(trajectory, self.count)
         ]
         return build_diagnosis(
             trajectory,

@@ -23,5 +23,5 @@ def build_all_at_once(**options: Any) -> LlmLocalizer:
 def query_root_cause(session: QuerySession, run: Trajectory, findings: Sequence[Finding]) -> StepRanking:
     """Ask which of all steps caused the failure."""
     del findings  # the published method uses the run alone
-    found = session.ask_choice(run, build_root_cause_question(run))
-    return StepRanking(probabilities={int(step): share for step, share in (found or {}).items()})
+    probabilities = session.ask_choice(run, build_root_cause_question(run))
+    return StepRanking(probabilities={int(step): share for step, share in (probabilities or {}).items()})

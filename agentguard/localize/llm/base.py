@@ -116,9 +116,11 @@ def pop_judge(method: str, options: dict[str, Any], *, schemata: SchemaSource = 
         MissingExtra: the openai package is not installed.
     """
     judge, swap = options.pop("judge", None), bool(options.pop("swap", False))
-    given = {name: options.pop(name) for name in _ENDPOINT_OPTIONS if options.get(name) is not None}
+    endpoint_options = {
+        name: options.pop(name) for name in _ENDPOINT_OPTIONS if options.get(name) is not None
+    }
     if judge is None:
-        judge = _build_chat_judge(method, given, schemata)
+        judge = _build_chat_judge(method, endpoint_options, schemata)
     elif not hasattr(judge, "decide"):
         raise ConfigError(f"localizer {method!r}: the judge has no decide()")
     return _ask_in_both_orders(judge) if swap else cast(Judge, judge)
@@ -191,14 +193,14 @@ class LlmLocalizer(BaseLocalizer):
 
     def locate(self, trajectory: Trajectory, findings: Sequence[Finding]) -> Diagnosis:
         """Diagnose a run; abstain with the error among the failures if the judge cannot answer."""
-        asking = QuerySession(self.judge)
+        session = QuerySession(self.judge)
         if not trajectory.steps:
             return self._build_diagnosis(
-                trajectory, asking, None, StepRanking(notes=("the run has no step",)), ()
+                trajectory, session, None, StepRanking(notes=("the run has no step",)), ()
             )
-        failed = 1.0 if self.given_failed else asking.ask_yes_no(trajectory, RUN_FAILED)
-        ranked = StepRanking() if failed is None else self._query(asking, trajectory, findings)
-        return self._build_diagnosis(trajectory, asking, failed, ranked, findings)
+        failed = 1.0 if self.given_failed else session.ask_yes_no(trajectory, RUN_FAILED)
+        ranking = StepRanking() if failed is None else self._query(session, trajectory, findings)
+        return self._build_diagnosis(trajectory, session, failed, ranking, findings)
 
     def close(self) -> None:
         """Close the judge."""
@@ -261,9 +263,11 @@ def select_verdict(
         return Verdict.ABSTAINED, ("the judge is not sure enough whether the run failed",)
     if failure_probability > 0.5:
         return Verdict.FAILURE, ()
-    sure = next((one for one in findings if one.probability >= CERTAIN_FINDING_THRESHOLD), None)
-    if sure is not None:
-        note = f"the judge sees no failure, but {sure.detector} is sure of one at step {sure.step}"
+    finding = next(
+        (candidate for candidate in findings if candidate.probability >= CERTAIN_FINDING_THRESHOLD), None
+    )
+    if finding is not None:
+        note = f"the judge sees no failure, but {finding.detector} is sure of one at step {finding.step}"
         return Verdict.ABSTAINED, (note,)
     return Verdict.NO_FAILURE, ()
 
@@ -272,10 +276,8 @@ def _build_hypotheses(run: Trajectory, ranking: StepRanking) -> tuple[Hypothesis
     order = sorted(ranking.probabilities, key=lambda step: (-ranking.probabilities[step], step))[
         :MAX_HYPOTHESES
     ]
-    kept = [
-        step
-        for place, step in enumerate(order)
-        if place < 3 or ranking.probabilities[step] >= _MIN_PROBABILITY
+    steps = [
+        step for rank, step in enumerate(order) if rank < 3 or ranking.probabilities[step] >= _MIN_PROBABILITY
     ]
     return tuple(
         Hypothesis(
@@ -284,5 +286,5 @@ def _build_hypotheses(run: Trajectory, ranking: StepRanking) -> tuple[Hypothesis
             probability=min(1.0, max(0.0, ranking.probabilities[step])),
             **ranking.details.get(step, {}),
         )
-        for step in kept
+        for step in steps
     )

@@ -25,18 +25,18 @@ def build_binary_search(**options: Any) -> LlmLocalizer:
 def search_root_cause(session: QuerySession, run: Trajectory, findings: Sequence[Finding]) -> StepRanking:
     """Halve the run until one step is left."""
     del findings
-    held, share = run.steps, 1.0
+    candidates, share = run.steps, 1.0
     steps: dict[int, float] = {}
-    while len(held) > 1:
-        halves = held[: (len(held) + 1) // 2], held[(len(held) + 1) // 2 :]
-        said = session.ask_choice(replace(run, steps=held, branches=()), build_half_question(*halves))
-        if said is None:
+    while len(candidates) > 1:
+        halves = candidates[: (len(candidates) + 1) // 2], candidates[(len(candidates) + 1) // 2 :]
+        answer = session.ask_choice(replace(run, steps=candidates, branches=()), build_half_question(*halves))
+        if answer is None:
             return StepRanking()
-        chosen, other = halves if said["first"] >= said["second"] else halves[::-1]
-        taken = max(said["first"], said["second"])
-        steps |= {step.index: share * (1.0 - taken) / len(other) for step in other}
-        held, share = chosen, share * taken
-    return StepRanking(probabilities={**steps, held[0].index: share})
+        chosen, other = halves if answer["first"] >= answer["second"] else halves[::-1]
+        half_probability = max(answer["first"], answer["second"])
+        steps |= {step.index: share * (1.0 - half_probability) / len(other) for step in other}
+        candidates, share = chosen, share * half_probability
+    return StepRanking(probabilities={**steps, candidates[0].index: share})
 
 
 def build_half_question(first: Sequence[Step], second: Sequence[Step]) -> ChoiceQuestion:

@@ -35,21 +35,21 @@ def build_constraints(**options: Any) -> LlmLocalizer:
 def query_root_cause(session: QuerySession, run: Trajectory, findings: Sequence[Finding]) -> StepRanking:
     """Ask which of the agents' steps caused the failure, with the violations as context."""
     steps = find_agent_steps(run) or tuple(step.index for step in run.steps)
-    found = session.ask_choice(
+    probabilities = session.ask_choice(
         run, build_question(steps, findings, describe_specification(run) if findings else ())
     )
-    told: dict[int, dict[str, Any]] = {}
-    for one in sorted(
+    details: dict[int, dict[str, Any]] = {}
+    for item in sorted(
         findings, key=lambda finding: finding.probability
     ):  # the most probable finding of a step is stored last
-        told[one.step] = {
-            "codes": one.codes,
-            "evidence": one.evidence,
-            "correction": one.correction,
-            "reason": one.message,
+        details[item.step] = {
+            "codes": item.codes,
+            "evidence": item.evidence,
+            "correction": item.correction,
+            "reason": item.message,
         }
     return StepRanking(
-        probabilities={int(step): share for step, share in (found or {}).items()}, details=told
+        probabilities={int(step): share for step, share in (probabilities or {}).items()}, details=details
     )
 
 
@@ -71,36 +71,36 @@ def build_question(
 
 def describe_specification(run: Trajectory) -> tuple[str, ...]:
     """Return one line for each system prompt and each tool, up to the total limit."""
-    told = [
+    descriptions = [
         f"policy of {agent or 'all agents'}: {_collapse_whitespace(text)}"
         for agent, text in run.system_prompts.items()
     ]
-    told += [
-        f"tool {one.name}: {_collapse_whitespace(one.description)} Arguments: {_describe_arguments(one)}"
-        for one in run.tools
+    descriptions += [
+        f"tool {tool.name}: {_collapse_whitespace(tool.description)} Arguments: {_describe_arguments(tool)}"
+        for tool in run.tools
     ]
     lines: list[str] = []
-    room = _MAX_TOTAL_CHARS
-    for line in told:
-        lines.append(line[: min(room, _MAX_LINE_CHARS)])
-        room -= len(lines[-1])
-        if room <= 0:
+    limit = _MAX_TOTAL_CHARS
+    for line in descriptions:
+        lines.append(line[: min(limit, _MAX_LINE_CHARS)])
+        limit -= len(lines[-1])
+        if limit <= 0:
             break
     return tuple(lines)
 
 
 def _describe_arguments(tool: ToolSpec) -> str:
     """Return a short form of a tool's JSON Schema."""
-    held = tool.parameters.get("properties")
-    needed = tool.parameters.get("required")
-    if not isinstance(held, Mapping) or not held:
+    properties = tool.parameters.get("properties")
+    required = tool.parameters.get("required")
+    if not isinstance(properties, Mapping) or not properties:
         return "none told."
-    must = set(needed) if isinstance(needed, list | tuple) else set()
+    required_names = set(required) if isinstance(required, list | tuple) else set()
     parts = []
-    for name, spec in held.items():
+    for name, spec in properties.items():
         kind = spec.get("enum") or spec.get("type") or "any" if isinstance(spec, Mapping) else "any"
         parts.append(
-            f"{name}{' (required)' if name in must else ''}: {_collapse_whitespace(str(kind))[:_MAX_QUOTE_CHARS]}"  # noqa: E501
+            f"{name}{' (required)' if name in required_names else ''}: {_collapse_whitespace(str(kind))[:_MAX_QUOTE_CHARS]}"  # noqa: E501
         )
     return "; ".join(parts) + "."
 
@@ -111,13 +111,14 @@ def _collapse_whitespace(text: str) -> str:
 
 def format_violations(findings: Sequence[Finding]) -> tuple[str, ...]:
     """Return one line for each violation, in step order; above the limit, keep the most probable ones."""
-    kept = sorted(findings, key=lambda finding: -finding.probability)[:_MAX_FINDINGS]
+    top_findings = sorted(findings, key=lambda finding: -finding.probability)[:_MAX_FINDINGS]
     return tuple(
-        _format_finding(one) for one in sorted(kept, key=lambda finding: (finding.step, finding.detector))
+        _format_finding(item)
+        for item in sorted(top_findings, key=lambda finding: (finding.step, finding.detector))
     )
 
 
 def _format_finding(finding: Finding) -> str:
     quote = next((" ".join(one.quote.split())[:_MAX_QUOTE_CHARS] for one in finding.evidence), "")
-    said = " ".join(finding.message.split())
-    return f"step {finding.step}, {finding.detector}: {said}" + (f' ("{quote}")' if quote else "")
+    message = " ".join(finding.message.split())
+    return f"step {finding.step}, {finding.detector}: {message}" + (f' ("{quote}")' if quote else "")

@@ -103,27 +103,27 @@ class FusedLocalizer(BaseLocalizer):
         """Diagnose a run; if the judge does not answer, use the embedded model alone and add a note."""
         if not trajectory.steps:
             return replace(self._embedded.locate(trajectory, findings), method=self.name)
-        asking = QuerySession(self.judge)
-        failed, signals = self._query_judge(asking, trajectory, findings, ask_outcome=not self.given_failed)
+        session = QuerySession(self.judge)
+        failed, signals = self._query_judge(session, trajectory, findings, ask_outcome=not self.given_failed)
         model = self._embedded.model.with_signal_weights([weight * self.weight for weight in DEFAULT_WEIGHTS])
-        judged = model.judge(trajectory, findings, risk=self._embedded.risk, signals=signals)
-        told = self._embedded.build_diagnosis(trajectory, judged, findings)
-        if failed is not None and not judged.is_known_outcome:
-            told = _combine_outcomes(
-                told,
+        judgement = model.judge(trajectory, findings, risk=self._embedded.risk, signals=signals)
+        diagnosis = self._embedded.build_diagnosis(trajectory, judgement, findings)
+        if failed is not None and not judgement.is_known_outcome:
+            diagnosis = _combine_outcomes(
+                diagnosis,
                 self._embedded.build_diagnosis(
-                    trajectory, replace(judged, failure_probability=1.0), findings
+                    trajectory, replace(judgement, failure_probability=1.0), findings
                 ),
                 failed,
                 findings,
             )
         return replace(
-            told,
+            diagnosis,
             method=self.name,
-            usage=asking.usage,
-            failures=(*told.failures, *asking.failures),
+            usage=session.usage,
+            failures=(*diagnosis.failures, *session.failures),
             notes=(
-                *told.notes,
+                *diagnosis.notes,
                 *_build_missing_answer_notes(failed, signals, outcome_requested=not self.given_failed),
             ),
         )
@@ -164,8 +164,8 @@ class FusedLocalizer(BaseLocalizer):
         failed = None if first is None or first.error is not None else first.probabilities["yes"]
         if not answers or answers[0].error is not None:
             return failed, None
-        said = _assign_to_steps(run, steps, answers[0].probabilities)
-        return failed, np.array(compute_columns(said, steps), dtype=np.float64).reshape(
+        step_probabilities = _assign_to_steps(run, steps, answers[0].probabilities)
+        return failed, np.array(compute_columns(step_probabilities, steps), dtype=np.float64).reshape(
             len(steps), len(JUDGE_SIGNALS)
         )
 
@@ -178,11 +178,14 @@ def compute_columns(
     Probabilities below `_MIN_PROBABILITY` are raised to it, since no judge rules a step out. Ranks start at
     0; steps of equal probability share the mean of their ranks.
     """
-    held = [probabilities.get(step, 0.0) for step in steps]
-    places = [sum(q > p for q in held) + (sum(q == p for q in held) - 1) / 2 for p in held]
+    step_probabilities = [probabilities.get(step, 0.0) for step in steps]
+    ranks = [
+        sum(q > p for q in step_probabilities) + (sum(q == p for q in step_probabilities) - 1) / 2
+        for p in step_probabilities
+    ]
     return [
-        (math.log(max(_MIN_PROBABILITY, p)), -math.log1p(place), float(place == 0))
-        for p, place in zip(held, places, strict=True)
+        (math.log(max(_MIN_PROBABILITY, p)), -math.log1p(rank), float(rank == 0))
+        for p, rank in zip(step_probabilities, ranks, strict=True)
     ]
 
 
@@ -240,8 +243,8 @@ def _combine_outcomes(
 
 
 def _log_odds(probability: float) -> float:
-    held = min(1 - 1e-6, max(1e-6, probability))
-    return math.log(held / (1 - held))
+    clipped = min(1 - 1e-6, max(1e-6, probability))
+    return math.log(clipped / (1 - clipped))
 
 
 def _sigmoid(value: float) -> float:

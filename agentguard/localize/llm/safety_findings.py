@@ -17,24 +17,26 @@ def add_safety_findings(diagnosis: Diagnosis, run: Trajectory, safety: ResponseS
     Safety is independent of the outcome: verdict and hypotheses do not change.
     """
     try:
-        held = safety.assess_messages(run)
+        assessments = safety.assess_messages(run)
     except Exception as error:  # a plug-in may raise any exception; the diagnosis remains valid
         failure = DetectorFailure(detector=TAXONOMY, step=None, error=type(error).__name__)
         return replace(diagnosis, failures=(*diagnosis.failures, failure))
-    found = tuple(one for message in held if (one := message.to_finding()) is not None)
-    faults = {message.fault: message.step for message in reversed(held) if message.fault}
+    findings = tuple(
+        finding for assessment in assessments if (finding := assessment.to_finding()) is not None
+    )
+    faults = {assessment.fault: assessment.step for assessment in reversed(assessments) if assessment.fault}
     failures = tuple(DetectorFailure(detector=TAXONOMY, step=step, error=f) for f, step in faults.items())
     note = (f"response safety could not be settled ({', '.join(faults)})",) if faults else ()
-    spent = dict(diagnosis.usage)
-    for message in held:
+    usage = dict(diagnosis.usage)
+    for assessment in assessments:
         for name in USAGE_KEYS:
-            value = message.usage.get(name)
+            value = assessment.usage.get(name)
             if isinstance(value, int | float):
-                spent[name] = spent.get(name, 0.0) + value
+                usage[name] = usage.get(name, 0.0) + value
     return replace(
         diagnosis,
-        findings=(*diagnosis.findings, *found),
+        findings=(*diagnosis.findings, *findings),
         failures=(*diagnosis.failures, *failures),
-        usage=spent,
+        usage=usage,
         notes=(*diagnosis.notes, *note),
     )

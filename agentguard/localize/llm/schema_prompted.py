@@ -57,8 +57,8 @@ class SchemaPromptedLocalizer(LlmLocalizer):
         """Distil the failures among ``records``, without a call to the judge."""
         from agentguard.schemata.training import train_signals
 
-        found = self.finder.with_signals(train_signals(records, k=self.finder.k), self.finder.embedded)
-        return SchemaPromptedLocalizer(found, self.judge, given_failed=self.given_failed)
+        finder = self.finder.with_signals(train_signals(records, k=self.finder.k), self.finder.embedded)
+        return SchemaPromptedLocalizer(finder, self.judge, given_failed=self.given_failed)
 
     def without_group(self, group: str) -> SchemaPromptedLocalizer:
         """Return a copy that ignores schemata of one question."""
@@ -70,19 +70,21 @@ class SchemaPromptedLocalizer(LlmLocalizer):
         self, session: QuerySession, run: Trajectory, findings: Sequence[Finding]
     ) -> StepRanking:
         steps = find_agent_steps(run) or tuple(step.index for step in run.steps)
-        near = self._find_nearest_schemata(run, findings)
-        shown = tuple(dict.fromkeys(match.schema.id for match in near.values()))[:_MAX_SCHEMATA]
-        held = {match.schema.id: match.schema for match in near.values()}
-        found = session.ask_choice(run, build_question(steps, [held[id] for id in shown])) or {}
-        told = {
+        nearest = self._find_nearest_schemata(run, findings)
+        schema_ids = tuple(dict.fromkeys(match.schema.id for match in nearest.values()))[:_MAX_SCHEMATA]
+        schemata = {match.schema.id: match.schema for match in nearest.values()}
+        probabilities = (
+            session.ask_choice(run, build_question(steps, [schemata[id] for id in schema_ids])) or {}
+        )
+        details = {
             step: _build_schema_details(match.schema)
-            for step, match in near.items()
-            if match.schema.id in shown
+            for step, match in nearest.items()
+            if match.schema.id in schema_ids
         }
-        missing = f"no schema resembles this run; {DISTILL_HINT}"
-        note = f"schemata that were shown: {', '.join(shown)}" if shown else missing
+        missing_note = f"no schema resembles this run; {DISTILL_HINT}"
+        note = f"schemata that were shown: {', '.join(schema_ids)}" if schema_ids else missing_note
         return StepRanking(
-            probabilities={int(step): p for step, p in found.items()}, details=told, notes=(note,)
+            probabilities={int(step): p for step, p in probabilities.items()}, details=details, notes=(note,)
         )
 
     def _find_nearest_schemata(self, run: Trajectory, findings: Sequence[Finding]) -> dict[int, Match]:
@@ -91,10 +93,10 @@ class SchemaPromptedLocalizer(LlmLocalizer):
             return {}
         from agentguard.judge.embedded.features.table import build_step_table
 
-        said = self.finder.compute_similarity(run, findings)
+        similarity = self.finder.compute_similarity(run, findings)
         best = {
             step: matches[0]
-            for step, matches in zip(build_step_table(run).steps, said.matches, strict=True)
+            for step, matches in zip(build_step_table(run).steps, similarity.matches, strict=True)
             if matches and matches[0].similarity > 0
         }
         order = sorted(best, key=lambda step: (-best[step].similarity, step))
@@ -117,10 +119,10 @@ def build_question(steps: Sequence[int], schemata: Sequence[ErrorSchema]) -> Cho
 
 def _format_schema(schema: ErrorSchema) -> str:
     parts = [" ".join(schema.signature), " ".join(schema.context)]
-    said = " Where: ".join(part for part in parts if part)
+    description = " Where: ".join(part for part in parts if part)
     if schema.heuristics:
-        said += " How to tell: " + " ".join(schema.heuristics)
-    return f"an earlier failure: {' '.join(said.split())}"[:_MAX_SCHEMA_CHARS]
+        description += " How to tell: " + " ".join(schema.heuristics)
+    return f"an earlier failure: {' '.join(description.split())}"[:_MAX_SCHEMA_CHARS]
 
 
 def _build_schema_details(schema: ErrorSchema) -> Mapping[str, Any]:

@@ -28,16 +28,16 @@ def build_step_by_step(**options: Any) -> LlmLocalizer:
 def query_steps(session: QuerySession, run: Trajectory, findings: Sequence[Finding]) -> StepRanking:
     """Ask about one step after the other."""
     del findings
-    said: dict[int, float] = {}
+    yes_probabilities: dict[int, float] = {}
     for step in run.steps:
-        so_far = replace(run, steps=run.steps[: step.index + 1], branches=())
-        yes = session.ask_yes_no(so_far, build_step_question(step.index))
-        if yes is None:
+        partial_run = replace(run, steps=run.steps[: step.index + 1], branches=())
+        yes_probability = session.ask_yes_no(partial_run, build_step_question(step.index))
+        if yes_probability is None:
             return StepRanking()
-        said[step.index] = yes
-        if yes > _YES_THRESHOLD:
+        yes_probabilities[step.index] = yes_probability
+        if yes_probability > _YES_THRESHOLD:
             break
-    return StepRanking(probabilities=compute_first_yes_probabilities(said))
+    return StepRanking(probabilities=compute_first_yes_probabilities(yes_probabilities))
 
 
 def build_step_question(step: int) -> Predicate:
@@ -55,11 +55,11 @@ def compute_first_yes_probabilities(yes_probabilities: dict[int, float]) -> dict
     They sum to 1: the probability that no step gets a yes is distributed in proportion to each step's own
     yes.
     """
-    left, found = 1.0, {}
+    remaining, first_shares = 1.0, {}
     for step, yes in yes_probabilities.items():
-        found[step] = left * yes
-        left *= 1.0 - yes
+        first_shares[step] = remaining * yes
+        remaining *= 1.0 - yes
     total = sum(yes_probabilities.values())
     if total <= 0:
         return dict.fromkeys(yes_probabilities, 1.0 / len(yes_probabilities)) if yes_probabilities else {}
-    return {step: share + left * yes_probabilities[step] / total for step, share in found.items()}
+    return {step: share + remaining * yes_probabilities[step] / total for step, share in first_shares.items()}

@@ -38,22 +38,22 @@ class StepTurn:
 
 def group_turns(trajectory: Trajectory) -> tuple[StepTurn, ...]:
     """Group consecutive steps of one agent; every step is in exactly one turn, in order."""
-    held: list[StepTurn] = []
-    before: dict[tuple[Source, str], int] = {}
+    turns: list[StepTurn] = []
+    turn_counts: dict[tuple[Source, str], int] = {}
     for group in _group_steps(trajectory.steps):
         first = group[0]
         key = (first.source, first.agent)
-        held.append(
+        turns.append(
             StepTurn(
-                number=len(held),
+                number=len(turns),
                 agent=first.agent,
                 source=first.source,
                 steps=tuple(step.index for step in group),
-                agent_turn_number=before.get(key, 0),
+                agent_turn_number=turn_counts.get(key, 0),
             )
         )
-        before[key] = before.get(key, 0) + 1
-    return tuple(held)
+        turn_counts[key] = turn_counts.get(key, 0) + 1
+    return tuple(turns)
 
 
 def find_turn(turns: tuple[StepTurn, ...], step: int) -> StepTurn | None:
@@ -116,9 +116,9 @@ def build_structured(**options: Any) -> LlmLocalizer:
 
 def query_turns(session: QuerySession, run: Trajectory, findings: Sequence[Finding]) -> StepRanking:
     """Ask which turn caused the failure; within a turn, each step is half as probable as its predecessor."""
-    held = select_candidate_turns(run)
-    found = session.ask_choice(run, build_turn_question(run, held, findings)) or {}
-    return StepRanking(probabilities=distribute_to_steps(held, found))
+    candidates = select_candidate_turns(run)
+    probabilities = session.ask_choice(run, build_turn_question(run, candidates, findings)) or {}
+    return StepRanking(probabilities=distribute_to_steps(candidates, probabilities))
 
 
 def select_candidate_turns(run: Trajectory) -> tuple[StepTurn, ...]:
@@ -153,17 +153,29 @@ def format_turn_log(
     run: Trajectory, candidates: Sequence[StepTurn], findings: Sequence[Finding]
 ) -> tuple[str, ...]:
     """Format one line for each turn: steps, agent, role, outcome, findings."""
-    steering, opening = find_coordinators(run), find_task_handoff(run)
-    at: dict[int, list[str]] = {}
+    coordinators, task_handoff = find_coordinators(run), find_task_handoff(run)
+    messages_by_step: dict[int, list[str]] = {}
     for finding in findings:
-        at.setdefault(finding.step, []).append(" ".join(finding.message.split())[:_MAX_MESSAGE_CHARS])
+        messages_by_step.setdefault(finding.step, []).append(
+            " ".join(finding.message.split())[:_MAX_MESSAGE_CHARS]
+        )
     lines = []
     for turn in candidates[:_MAX_LINES]:
-        part = "gives the task" if opening in turn.steps else "steers" if turn.agent in steering else "works"
-        came = "; an error came back" if any(has_failed_outcome(run, step) for step in turn.steps) else ""
-        noticed = [said for step in turn.steps for said in at.get(step, ())]
-        more = f"; noticed: {' | '.join(noticed[:2])}" if noticed else ""
-        lines.append(f"turn {turn.number}, {format_turn_label(turn)}, {turn.agent}: {part}{came}{more}")
+        role = (
+            "gives the task"
+            if task_handoff in turn.steps
+            else "steers"
+            if turn.agent in coordinators
+            else "works"
+        )
+        error_note = (
+            "; an error came back" if any(has_failed_outcome(run, step) for step in turn.steps) else ""
+        )
+        messages = [message for step in turn.steps for message in messages_by_step.get(step, ())]
+        message_note = f"; noticed: {' | '.join(messages[:2])}" if messages else ""
+        lines.append(
+            f"turn {turn.number}, {format_turn_label(turn)}, {turn.agent}: {role}{error_note}{message_note}"
+        )
     return tuple(lines)
 
 
@@ -173,7 +185,7 @@ def distribute_to_steps(
     """Distribute each turn's probability, given by its label, over its steps."""
     steps: dict[int, float] = {}
     for turn in candidates:
-        weights = [0.5**place for place in range(len(turn.steps))]
+        weights = [0.5**index for index in range(len(turn.steps))]
         total = sum(weights)
         for step, weight in zip(turn.steps, weights, strict=True):
             steps[step] = probabilities.get(format_turn_label(turn), 0.0) * weight / total

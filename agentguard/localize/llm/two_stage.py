@@ -59,15 +59,15 @@ def query_two_stages(session: QuerySession, run: Trajectory, findings: Sequence[
     if stage1 is None:
         return StepRanking()
     suspects = tuple(one for one in stage1 if one.probability >= _ERROR_THRESHOLD) or stage1
-    found = session.ask_choice(run, build_critical_question(suspects, stage1))
-    if found is None:
+    probabilities = session.ask_choice(run, build_critical_question(suspects, stage1))
+    if probabilities is None:
         return StepRanking()
-    steps = {int(step): share for step, share in found.items()}
-    told = {one.step: _build_step_error_details(one) for one in suspects}
+    steps = {int(step): share for step, share in probabilities.items()}
+    details = {one.step: _build_step_error_details(one) for one in suspects}
     best = max(steps, key=lambda step: (steps[step], -step))
-    if (said := _generate_feedback(session, run, best)) is not None:
-        told[best]["correction"] = said
-    return StepRanking(probabilities=steps, details=told)
+    if (feedback := _generate_feedback(session, run, best)) is not None:
+        details[best]["correction"] = feedback
+    return StepRanking(probabilities=steps, details=details)
 
 
 def find_step_errors(
@@ -75,17 +75,18 @@ def find_step_errors(
 ) -> tuple[StepError, ...] | None:
     """Run stage 1; return None if the judge could not answer any question."""
     steps = (find_agent_steps(run) or tuple(step.index for step in run.steps))[:_MAX_STEPS]
-    asked = [_build_module_question(step, first=place == 0) for place, step in enumerate(steps)]
-    found = [
-        _parse_step_error(step, answer) for step, answer in zip(steps, session.ask(run, asked), strict=True)
+    questions = [_build_module_question(step, first=index == 0) for index, step in enumerate(steps)]
+    parsed_errors = [
+        _parse_step_error(step, answer)
+        for step, answer in zip(steps, session.ask(run, questions), strict=True)
     ]
-    held = {one.step: one for one in found if one is not None}
-    if not held:
+    error_of_step = {one.step: one for one in parsed_errors if one is not None}
+    if not error_of_step:
         return None
-    wrong = [one for one in held.values() if one.probability >= _ERROR_THRESHOLD]
-    answers = session.ask(run, [_build_code_question(one) for one in wrong])
-    for one, answer in zip(wrong, answers, strict=True):
-        held[one.step] = StepError(
+    probable_errors = [one for one in error_of_step.values() if one.probability >= _ERROR_THRESHOLD]
+    answers = session.ask(run, [_build_code_question(one) for one in probable_errors])
+    for one, answer in zip(probable_errors, answers, strict=True):
+        error_of_step[one.step] = StepError(
             step=one.step,
             probability=one.probability,
             module=one.module,
@@ -93,11 +94,15 @@ def find_step_errors(
         )
     for finding in findings:
         code = _find_system_code(finding)
-        if code is not None and finding.step in held and held[finding.step].probability < finding.probability:
-            held[finding.step] = StepError(
+        if (
+            code is not None
+            and finding.step in error_of_step
+            and error_of_step[finding.step].probability < finding.probability
+        ):
+            error_of_step[finding.step] = StepError(
                 step=finding.step, probability=finding.probability, module="system", code=code
             )
-    return tuple(held[step] for step in steps if step in held)
+    return tuple(error_of_step[step] for step in steps if step in error_of_step)
 
 
 def build_critical_question(
@@ -156,8 +161,8 @@ def _load_codes() -> tuple[TaxonomyCode, ...]:
 
 
 def _find_system_code(finding: Finding) -> TaxonomyCode | None:
-    wanted = {code.removeprefix(f"{TAXONOMY}:") for code in finding.codes}
-    return next((code for code in _load_codes() if code.id in wanted and code.module == "system"), None)
+    code_ids = {code.removeprefix(f"{TAXONOMY}:") for code in finding.codes}
+    return next((code for code in _load_codes() if code.id in code_ids and code.module == "system"), None)
 
 
 def _format_step_error(error: StepError) -> str:
@@ -165,19 +170,19 @@ def _format_step_error(error: StepError) -> str:
 
 
 def _build_step_error_details(error: StepError) -> dict[str, Any]:
-    told: dict[str, Any] = {
+    details: dict[str, Any] = {
         "module": error.module,
         "reason": f"{_format_step_error(error)} ({error.probability:.0%})",
     }
     if error.code is not None:
-        told |= {"codes": (error.code.qualified_id,), "correction": error.code.correction}
-    return told
+        details |= {"codes": (error.code.qualified_id,), "correction": error.code.correction}
+    return details
 
 
 def _generate_feedback(session: QuerySession, run: Trajectory, step: int) -> str | None:
     """Generate corrective feedback; return None if the judge cannot generate text, or failed to."""
     if not isinstance(session.judge, TextGenerator):
         return None
-    written = session.judge.generate_text(run, _FEEDBACK_PROMPT.format(step=step))
-    session.add_usage(written.usage)
-    return written.text or None
+    reply = session.judge.generate_text(run, _FEEDBACK_PROMPT.format(step=step))
+    session.add_usage(reply.usage)
+    return reply.text or None
