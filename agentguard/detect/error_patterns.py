@@ -99,10 +99,10 @@ def match_error(lower_text: str, *, flag: bool | None = None) -> ErrorMatch | No
     """
     if flag is False:
         return None
-    found = _match_shape(lower_text)
-    if flag and found is None:
+    match = _match_shape(lower_text)
+    if flag and match is None:
         return ErrorMatch(kind=ToolErrorKind.FLAGGED, start=0, end=min(len(lower_text), _HEAD_CHARS))
-    return found
+    return match
 
 
 def _match_shape(lower_text: str) -> ErrorMatch | None:
@@ -116,9 +116,9 @@ def _match_shape(lower_text: str) -> ErrorMatch | None:
         return None
     for kind, pattern, match_only in _HEAD_MATCHERS:
         if any(cue in head for cue in _ERROR_CUES[kind]):
-            found = pattern.match(head) if match_only else pattern.search(head)
-            if found:
-                return ErrorMatch(kind=kind, start=found.start(), end=_find_line_end(lower_text, found.end()))
+            match = pattern.match(head) if match_only else pattern.search(head)
+            if match:
+                return ErrorMatch(kind=kind, start=match.start(), end=_find_line_end(lower_text, match.end()))
     return _match_rejection(lower_text) or _match_last_line(lower_text)
 
 
@@ -133,21 +133,23 @@ _HEAD_MATCHERS = (
 def _match_traceback(lower_text: str) -> ErrorMatch:
     start = lower_text.rfind("traceback (most recent call last)")
     tail = _EXCEPTION_LINE_PATTERN.search(lower_text, max(start, len(lower_text) - _TAIL_CHARS))
-    at = tail.start() if tail else start
-    while at < len(lower_text) and lower_text[at].isspace():
-        at += 1
-    return ErrorMatch(kind=ToolErrorKind.EXCEPTION, start=at, end=_find_line_end(lower_text, at + 1))
+    position = tail.start() if tail else start
+    while position < len(lower_text) and lower_text[position].isspace():
+        position += 1
+    return ErrorMatch(
+        kind=ToolErrorKind.EXCEPTION, start=position, end=_find_line_end(lower_text, position + 1)
+    )
 
 
 def _match_object(head: str) -> ErrorMatch | None:
     if not ("error" in head or "exception" in head or "false" in head or "fail" in head):
         return None
-    found = _OBJECT_PATTERN.search(head, 0, 200)
+    match = _OBJECT_PATTERN.search(head, 0, 200)
     return (
         ErrorMatch(
-            kind=ToolErrorKind.ERROR_OBJECT, start=found.start(), end=_find_line_end(head, found.end())
+            kind=ToolErrorKind.ERROR_OBJECT, start=match.start(), end=_find_line_end(head, match.end())
         )
-        if found
+        if match
         else None
     )
 
@@ -156,13 +158,13 @@ def _match_rejection(lower_text: str) -> ErrorMatch | None:
     """Match a short answer that rejects the action; a long answer is a document and may contain any words."""
     if len(lower_text) > _SHORT_CHARS:
         return None
-    found = _REJECTED_PATTERN.search(lower_text) or _REJECTED_TAIL_PATTERN.search(lower_text)
-    if not found:
+    match = _REJECTED_PATTERN.search(lower_text) or _REJECTED_TAIL_PATTERN.search(lower_text)
+    if not match:
         return None
-    start = found.start()
+    start = match.start()
     while start < len(lower_text) and lower_text[start].isspace():
         start += 1
-    return ErrorMatch(kind=ToolErrorKind.REJECTED, start=start, end=_find_line_end(lower_text, found.end()))
+    return ErrorMatch(kind=ToolErrorKind.REJECTED, start=start, end=_find_line_end(lower_text, match.end()))
 
 
 def _match_last_line(lower_text: str) -> ErrorMatch | None:
@@ -170,9 +172,9 @@ def _match_last_line(lower_text: str) -> ErrorMatch | None:
     base = max(0, len(lower_text) - _TAIL_CHARS)
     tail = lower_text[base:]
     if len(lower_text) <= _SHORT_CHARS and any(cue in tail for cue in _ERROR_CUES[ToolErrorKind.TIMEOUT]):
-        found = _TIMEOUT_PATTERN.search(tail)
-        if found:
-            return ErrorMatch(kind=ToolErrorKind.TIMEOUT, start=base + found.start(), end=base + found.end())
+        match = _TIMEOUT_PATTERN.search(tail)
+        if match:
+            return ErrorMatch(kind=ToolErrorKind.TIMEOUT, start=base + match.start(), end=base + match.end())
     if "error: " in tail or "exception: " in tail:
         line = _EXCEPTION_LINE_PATTERN.search(tail)
         if line and len(lower_text) <= _HEAD_CHARS + _TAIL_CHARS:

@@ -25,8 +25,12 @@ def quote_span(step: Step, field: str, start: int = 0, end: int | None = None) -
 
 def quote_text(step: Step, field: str, needle: str) -> tuple[Evidence, ...]:
     """Quote the first occurrence of ``needle`` in a field; without one, quote the start of the field."""
-    at = step.text(field).find(needle) if needle else -1
-    return quote_span(step, field, at, at + len(needle)) if at >= 0 else quote_span(step, field)
+    position = step.text(field).find(needle) if needle else -1
+    return (
+        quote_span(step, field, position, position + len(needle))
+        if position >= 0
+        else quote_span(step, field)
+    )
 
 
 def quote_move(facts: StepFacts) -> tuple[Evidence, ...]:
@@ -43,7 +47,11 @@ def quote_value(step: Step, field: str, value: object, key: str | None = None) -
     If the value is not found, quote the start of the arguments.
     """
     text = step.text(field)
-    at = max(0, text.find(f'"{key}"')) if key else 0
+    key_position = max(0, text.find(f'"{key}"')) if key else 0
     needle = value if isinstance(value, str) else canonicalize_json(value)
-    found = text.find(needle, at) if needle else -1
-    return quote_span(step, field, found, found + len(needle)) if found >= 0 else quote_span(step, field)
+    position = text.find(needle, key_position) if needle else -1
+    return (
+        quote_span(step, field, position, position + len(needle))
+        if position >= 0
+        else quote_span(step, field)
+    )

@@ -15,7 +15,7 @@ def build_finding_rows(
     """Build the rows of a run's findings; rows of the same findings have the same ids."""
     return tuple(
         FindingRow(
-            id=compute_digest(run_id, str(place), finding.detector, str(finding.step), finding.message)[:32],
+            id=compute_digest(run_id, str(index), finding.detector, str(finding.step), finding.message)[:32],
             tenant=tenant,
             run_id=run_id,
             detector=finding.detector,
@@ -24,5 +24,5 @@ def build_finding_rows(
             probability=finding.probability,
             data=encode_finding(finding),
         )
-        for place, finding in enumerate(findings)
+        for index, finding in enumerate(findings)
     )

@@ -127,8 +127,8 @@ class RunView:
             return self._current
         if self._staged is not None and step is self._staged.step:
             return self._staged
-        found = self._facts.get(step.index)
-        return found if found is not None and found.step is step else StepFacts(step)
+        facts = self._facts.get(step.index)
+        return facts if facts is not None and facts.step is step else StepFacts(step)
 
     def get_recent(self, count: int) -> Sequence[Step]:
         """Return the latest ``count`` steps, oldest first."""

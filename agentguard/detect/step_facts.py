@@ -96,8 +96,8 @@ class StepFacts:
         if then.source is not now.source or then.modules != now.modules:
             return
         self.was_proposed = True
-        known = proposed.__dict__
-        self.__dict__.update({name: known[name] for name in _TURN_PROPERTIES if name in known})
+        properties = proposed.__dict__
+        self.__dict__.update({name: properties[name] for name in _TURN_PROPERTIES if name in properties})
 
     @lazy_property
     def lower_text(self) -> str:
@@ -179,26 +179,28 @@ def _to_plain(value: object) -> Any:
 def _collect_results(step: Step) -> tuple[ToolResult, ...]:
     if not step.observations and step.source is not Source.ENVIRONMENT:
         return ()
-    found = []
+    results = []
     if step.source is Source.ENVIRONMENT and step.content:
-        low = to_lower(step.content)
-        found.append(
-            ToolResult(step=step, field="content", lower_text=low, tool=None, error=match_error(low))
+        lower_text = to_lower(step.content)
+        results.append(
+            ToolResult(
+                step=step, field="content", lower_text=lower_text, tool=None, error=match_error(lower_text)
+            )
         )
     names = {call.id: call.name for call in step.tool_calls}
-    for i, seen in enumerate(step.observations):
-        low = to_lower(seen.content)
-        tool = seen.tool or names.get(seen.call_id or "")
-        found.append(
+    for i, observation in enumerate(step.observations):
+        lower_text = to_lower(observation.content)
+        tool = observation.tool or names.get(observation.call_id or "")
+        results.append(
             ToolResult(
                 step=step,
                 field=f"observations[{i}]",
-                lower_text=low,
+                lower_text=lower_text,
                 tool=tool,
-                error=match_error(low, flag=seen.is_error),
+                error=match_error(lower_text, flag=observation.is_error),
             )
         )
-    return tuple(found)
+    return tuple(results)
 
 
 def _build_call_action(index: int, call: ToolCall) -> Action:
@@ -211,8 +213,8 @@ def _iter_text_actions(step: Step) -> list[Action]:
     text = step.content
     stated = step.modules.get("action", "")
     if stated.strip():
-        at = text.find(stated)
-        span = (at, at + len(stated)) if at >= 0 else (0, len(text))
+        position = text.find(stated)
+        span = (position, position + len(stated)) if position >= 0 else (0, len(text))
         return [_build_line_action(normalize_text(stated), span)]
     if "```" in text:
         return [

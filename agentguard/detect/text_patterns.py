@@ -93,11 +93,11 @@ def find_success_claim(lower_text: str) -> tuple[int, int, str] | None:
     for cue, pattern in _SUCCESS_PATTERN:
         if cue not in lower_text:
             continue
-        for found in pattern.finditer(lower_text):
-            before = find_sentence_start(lower_text, found.start(), 120)
-            if not _HEDGE_PATTERN.search(lower_text, before, found.start()):
-                verbs = found.groupdict()
-                return found.start(), found.end(), verbs.get("verb") or verbs.get("verb2") or "succeeded"
+        for match in pattern.finditer(lower_text):
+            before = find_sentence_start(lower_text, match.start(), 120)
+            if not _HEDGE_PATTERN.search(lower_text, before, match.start()):
+                verbs = match.groupdict()
+                return match.start(), match.end(), verbs.get("verb") or verbs.get("verb2") or "succeeded"
     return None
 
 
@@ -110,12 +110,12 @@ def find_satisfaction_claim(lower_text: str) -> tuple[int, int, str] | None:
     if claim is not None:
         return claim
     content = None
-    for found in _STATE_PATTERN.finditer(lower_text, 0, 2_000):
+    for match in _STATE_PATTERN.finditer(lower_text, 0, 2_000):
         if not _HEDGE_PATTERN.search(
-            lower_text, find_sentence_start(lower_text, found.start(), 120), found.start()
+            lower_text, find_sentence_start(lower_text, match.start(), 120), match.start()
         ):
-            content = found.start(), found.end(), found["verb"] or "succeeded"
-            if found["verb"]:  # names the action, which an opening word does not
+            content = match.start(), match.end(), match["verb"] or "succeeded"
+            if match["verb"]:  # names the action, which an opening word does not
                 break
     return content
 
@@ -131,14 +131,14 @@ def find_fabrication(lower_text: str) -> tuple[int, int] | None:
     """Return the span of an admission that data is assumed, simulated or a placeholder."""
     if not any(cue in lower_text for cue in _FABRICATION_CUES):
         return None
-    found = _FABRICATION_PATTERN.search(lower_text, 0, 20_000)
-    return found.span() if found else None
+    match = _FABRICATION_PATTERN.search(lower_text, 0, 20_000)
+    return match.span() if match else None
 
 
 def find_refusal(lower_text: str) -> tuple[int, int] | None:
     """Return the span of a refusal at the start of a text."""
-    found = _REFUSAL_PATTERN.match(lower_text, 0, 400)
-    return found.span() if found else None
+    match = _REFUSAL_PATTERN.match(lower_text, 0, 400)
+    return match.span() if match else None
 
 
 def find_last_intent(lower_text: str) -> tuple[int, int] | None:
@@ -146,9 +146,9 @@ def find_last_intent(lower_text: str) -> tuple[int, int] | None:
     base = max(0, len(lower_text) - 300)
     if not any(lower_text.find(cue, base) >= 0 for cue in _INTENT_CUES):
         return None
-    announced = list(_INTENT_PATTERN.finditer(lower_text, base))
-    if not announced:
+    matches = list(_INTENT_PATTERN.finditer(lower_text, base))
+    if not matches:
         return None
-    found = announced[-1]
-    rest = lower_text[found.end() :].rstrip(" .:!*`\n")
-    return found.span() if "\n\n" not in rest and ". " not in rest and "?" not in rest else None
+    match = matches[-1]
+    rest = lower_text[match.end() :].rstrip(" .:!*`\n")
+    return match.span() if "\n\n" not in rest and ". " not in rest and "?" not in rest else None

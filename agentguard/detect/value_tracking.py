@@ -76,15 +76,15 @@ class ValueIndex:
 
     def has_token(self, value: str) -> bool:
         """Return True if ``value`` occurred as a token, in one of its usual spellings."""
-        forms, known = _token_spellings(value), self._tokens
+        forms, tokens = _token_spellings(value), self._tokens
         for form in forms:
-            if form in known:
+            if form in tokens:
                 return True
-        found = self._search_blocks(forms)
-        if found is not None:
-            known[found] = None
+        token = self._search_blocks(forms)
+        if token is not None:
+            tokens[token] = None
             self._evict_tokens()
-        return found is not None
+        return token is not None
 
     def has_value(self, value: str) -> bool:
         """Return True if ``value`` occurred, also in a longer token or, for a date, in another spelling."""
@@ -120,14 +120,14 @@ class ValueIndex:
 
     def _split_block(self, block: _TextBlock) -> None:
         self._size -= block.size
-        known = self._tokens
+        tokens = self._tokens
         for token in block.tokens():
-            if token not in known:
-                known[token] = None
+            if token not in tokens:
+                tokens[token] = None
                 if token[-1] in _EDGE_CHARS or token[0] in _EDGE_CHARS:
-                    known[token.strip(_EDGE_CHARS)] = None
+                    tokens[token.strip(_EDGE_CHARS)] = None
                 if len(token) > 10 and token[4] == "-" and token[7] == "-":
-                    known[token[:10]] = None
+                    tokens[token[:10]] = None
         self._evict_tokens()
 
     def _evict_tokens(self) -> None:
@@ -176,21 +176,21 @@ class _TextBlock:
         token.
         """
         text = self.text
-        at = text.rfind(form)
+        position = text.rfind(form)
         for _ in range(_MAX_SUBSTRING_TRIES):
-            if at < 0:
+            if position < 0:
                 return False
-            if _is_token(text, at, at + len(form)):
+            if _is_token(text, position, position + len(form)):
                 return True
-            at = text.rfind(form, 0, at + len(form) - 1)
+            position = text.rfind(form, 0, position + len(form) - 1)
         self.scan_count = _STUCK_SCANS  # too many matches inside other tokens: split the block now
         return False
 
 
 def _is_token(text: str, start: int, end: int) -> bool:
-    left = text[start - 1] if start else " "
+    previous_character = text[start - 1] if start else " "
     right = text[end] if end < len(text) else " "
-    if left not in _TOKEN_CHARS:
+    if previous_character not in _TOKEN_CHARS:
         if right not in _TOKEN_CHARS:
             return True
         if end - start == 10 and text[start + 4] == text[start + 7] == "-":

@@ -113,14 +113,14 @@ class StepDurationWatchdog(BaseDetector):
             or step.ended_at - step.started_at <= self.max_seconds
         ):
             return NO_FINDINGS
-        taken = step.ended_at - step.started_at
+        duration_s = step.ended_at - step.started_at
         return (
             self.build_finding(
                 step,
                 0.4,
-                f"The step took {taken:,.1f} s, more than the {self.max_seconds:g} s it may take.",
+                f"The step took {duration_s:,.1f} s, more than the {self.max_seconds:g} s it may take.",
                 correction="This took too long. Split it into smaller actions, or give it a time limit.",
                 evidence=quote_move(view.get_facts(step)),
-                taken_s=taken,
+                taken_s=duration_s,
             ),
         )

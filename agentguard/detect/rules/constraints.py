@@ -62,16 +62,16 @@ class ConstraintDetector(BaseDetector):
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
-        given = self.options.rules
-        if len(given) > _MAX_CONSTRAINTS:
+        rules = self.options.rules
+        if len(rules) > _MAX_CONSTRAINTS:
             raise self.build_option_error("rules", f"at most {_MAX_CONSTRAINTS} rules")
-        self.constraints = tuple(self._parse_constraint(i, rule) for i, rule in enumerate(given))
+        self.constraints = tuple(self._parse_constraint(i, rule) for i, rule in enumerate(rules))
         self._satisfied: set[int] = set()
         self.observed_sources = tuple(Source) if self.constraints else ()
 
     def observe(self, step: Step, view: RunView) -> Iterable[Finding]:
         """Match each constraint against its texts in the step."""
-        found = self.check_proposed(step, view)
+        findings = self.check_proposed(step, view)
         for i, rule in enumerate(self.constraints):
             if (
                 rule.kind != "forbid"
@@ -79,18 +79,18 @@ class ConstraintDetector(BaseDetector):
                 and next(_iter_matches(step, rule), None) is not None
             ):
                 self._satisfied.add(i)
-        return found
+        return findings
 
     def check_proposed(self, step: Step, view: RunView) -> Iterable[Finding]:
         """Report forbidden texts and calls that come too early."""
         del view
-        found: list[Finding] = []
+        findings: list[Finding] = []
         for i, rule in enumerate(self.constraints):
             if rule.kind == "forbid":
-                found += self._build_forbidden_finding(step, rule)
+                findings += self._build_forbidden_finding(step, rule)
             elif rule.kind == "before":
-                found += self._build_order_finding(step, i, rule)
-        return found
+                findings += self._build_order_finding(step, i, rule)
+        return findings
 
     def finish(self, view: RunView) -> Iterable[Finding]:
         """Report required texts that never occurred."""
@@ -144,8 +144,8 @@ class ConstraintDetector(BaseDetector):
                 "rules", f"rule {index} needs exactly one of forbid, require, before{extra}"
             )
         kind = kinds[0]
-        where = rule.get("where", "user" if kind == "before" else "any")
-        if where not in _PLACES:
+        scope = rule.get("where", "user" if kind == "before" else "any")
+        if scope not in _PLACES:
             raise self.build_option_error("rules", f"rule {index}: where must be one of {', '.join(_PLACES)}")
         if kind == "before" and not rule.get("tool"):
             raise self.build_option_error("rules", f"rule {index}: before needs the tool it is about")
@@ -159,7 +159,7 @@ class ConstraintDetector(BaseDetector):
             name=text.get("name", f"rule {index}"),
             kind=kind,
             pattern=self._compile_pattern(index, rule[kind]),
-            target=where,
+            target=scope,
             tool=text.get("tool"),
             agent=text.get("agent"),
             message=text.get("message", ""),
@@ -189,18 +189,18 @@ def _iter_matches(step: Step, rule: _Constraint) -> Iterator[tuple[str, int, int
             continue
         # RE2 works on UTF-8. Each character that cannot be encoded becomes "?", so offsets stay valid.
         clean = text[:_MAX_TEXT_CHARS].encode("utf-8", "replace").decode("utf-8")
-        found = rule.pattern.search(clean)
-        if found is not None:
-            yield field, found.start(), found.end()
+        match = rule.pattern.search(clean)
+        if match is not None:
+            yield field, match.start(), match.end()
 
 
 def _applies_to(step: Step, field: str, rule: _Constraint) -> bool:
     call = field.startswith("tool_calls[")
     result = field.startswith("observations[") or step.source is Source.ENVIRONMENT
-    place = (
+    text_kind = (
         "arguments" if call else "results" if result else "user" if step.source is Source.USER else "agent"
     )
-    if rule.target not in ("any", place):
+    if rule.target not in ("any", text_kind):
         return False
     # For `before`, the tool is the one that must wait; it does not restrict the texts.
     if rule.tool is None or rule.kind == "before":

@@ -64,22 +64,22 @@ class ExactLoop(BaseDetector):
         if facts.key is None:
             return NO_FINDINGS
         key = facts.key
-        same = [move for move in islice(reversed(view.moves), self.window) if move.key == key]
-        if len(same) < self.repeat:
+        equal_moves = [move for move in islice(reversed(view.moves), self.window) if move.key == key]
+        if len(equal_moves) < self.repeat:
             return NO_FINDINGS
-        earlier = {move.outcome for move in same[1:]}
-        if len(earlier) > 1 or (same[0].outcome is not None and same[0].outcome not in earlier):
+        earlier = {move.outcome for move in equal_moves[1:]}
+        if len(earlier) > 1 or (equal_moves[0].outcome is not None and equal_moves[0].outcome not in earlier):
             return NO_FINDINGS
         if self._recent_reports.was_reported(key, step.index):
             return NO_FINDINGS
-        return (self._build_loop_finding(facts, same),)
+        return (self._build_loop_finding(facts, equal_moves),)
 
     def _build_loop_finding(self, facts: StepFacts, same: list[Move]) -> Finding:
         count, first = len(same), same[-2].step
         failed = any(move.has_error for move in same)
         probability = (0.7 if failed else 0.6) if facts.actions else 0.5
-        what = facts.actions[0].name if facts.actions else ""
-        did = f"the call of {what}" if what else "the same action" if facts.actions else "the same message"
+        tool = facts.actions[0].name if facts.actions else ""
+        did = f"the call of {tool}" if tool else "the same action" if facts.actions else "the same message"
         return self.build_finding(
             first,
             min(0.9, probability + 0.05 * (count - self.repeat)),
@@ -122,27 +122,27 @@ class NearLoop(BaseDetector):
         if facts.key is None:
             return NO_FINDINGS
         family = facts.family
-        alike = [m for m in islice(reversed(view.moves), self.window) if m.facts.family == family]
-        if len(alike) < self.repeat or not self._is_stale(alike[1:]) or len(facts.words) < 6:
+        family_moves = [m for m in islice(reversed(view.moves), self.window) if m.facts.family == family]
+        if len(family_moves) < self.repeat or not self._is_stale(family_moves[1:]) or len(facts.words) < 6:
             return NO_FINDINGS
-        near = [m for m in alike if m.key == facts.key or self._are_similar(m.facts, facts)]
-        if len(near) < self.repeat or len({move.key for move in near}) < 2:
+        similar_moves = [m for m in family_moves if m.key == facts.key or self._are_similar(m.facts, facts)]
+        if len(similar_moves) < self.repeat or len({move.key for move in similar_moves}) < 2:
             return NO_FINDINGS
-        outcomes = {move.outcome for move in near[1:]}
-        if len(outcomes) > 1 and not all(move.has_error for move in near[1:]):
+        outcomes = {move.outcome for move in similar_moves[1:]}
+        if len(outcomes) > 1 and not all(move.has_error for move in similar_moves[1:]):
             return NO_FINDINGS
         if self._recent_reports.was_reported(family, step.index):
             return NO_FINDINGS
-        first = near[-2].step
+        first = similar_moves[-2].step
         return (
             self.build_finding(
                 first,
-                0.55 if any(move.has_error for move in near) else 0.45,
-                f"{step.agent} made {len(near)} nearly equal moves, and nothing new came of them.",
+                0.55 if any(move.has_error for move in similar_moves) else 0.45,
+                f"{step.agent} made {len(similar_moves)} nearly equal moves, and nothing new came of them.",
                 correction="Small changes do not help here. State what is missing, then try another way.",
-                evidence=(*quote_move(near[-2].facts), *quote_move(facts)),
+                evidence=(*quote_move(similar_moves[-2].facts), *quote_move(facts)),
                 noticed_at=step.index,
-                count=len(near),
+                count=len(similar_moves),
             ),
         )
 

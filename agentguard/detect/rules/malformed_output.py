@@ -77,10 +77,12 @@ class TruncatedOutput(BaseDetector):
                     ),
                 )
         if "```" in step.content and step.content.count("```") % 2 == 1:
-            at = step.content.rfind("```")
-            if len(view.get_facts(step).lower_text) - at > 20:
+            position = step.content.rfind("```")
+            if len(view.get_facts(step).lower_text) - position > 20:
                 return (
-                    self._build_truncation_finding(step, 0.4, "a code block is never closed", "content", at),
+                    self._build_truncation_finding(
+                        step, 0.4, "a code block is never closed", "content", position
+                    ),
                 )
         return NO_FINDINGS
 
@@ -193,8 +195,10 @@ class PrematureEnd(BaseDetector):
         claim = find_success_claim(facts.lower_text)
         if claim is None or not self._called_tools:
             return NO_FINDINGS
-        asked = frozenset(_WORD.findall(to_lower(view.task[:20_000])))
-        left = [name for name in view.tools if name not in self._called_tools and _is_tool_named(name, asked)]
+        task_words = frozenset(_WORD.findall(to_lower(view.task[:20_000])))
+        skipped_tools = [
+            name for name in view.tools if name not in self._called_tools and _is_tool_named(name, task_words)
+        ]
         return [
             self.build_finding(
                 facts.step,
@@ -206,7 +210,7 @@ class PrematureEnd(BaseDetector):
                 ),
                 tool=name,
             )
-            for name in left[:3]
+            for name in skipped_tools[:3]
         ]
 
 

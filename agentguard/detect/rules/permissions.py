@@ -41,8 +41,8 @@ class ControlFlow(BaseDetector):
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         self.prerequisites: dict[str, set[str]] = {}
-        for tool, needed in self.options.requires.items():
-            self.prerequisites.setdefault(tool, set()).update(_parse_names(self, "requires", needed))
+        for tool, prerequisites in self.options.requires.items():
+            self.prerequisites.setdefault(tool, set()).update(_parse_names(self, "requires", prerequisites))
         order = _parse_names(self, "order", self.options.order)
         for i, tool in enumerate(order):
             self.prerequisites.setdefault(tool, set()).update(order[:i])
@@ -61,12 +61,12 @@ class ControlFlow(BaseDetector):
 
     def observe(self, step: Step, view: RunView) -> Iterable[Finding]:
         """Check the calls; then record the tools that succeeded."""
-        found = self.check_proposed(step, view)
-        failed = {result.tool for result in view.get_facts(step).results if result.error is not None}
+        findings = self.check_proposed(step, view)
+        failed_tools = {result.tool for result in view.get_facts(step).results if result.error is not None}
         self._succeeded_tools |= {
-            call.name for call in step.tool_calls if call.name not in failed
+            call.name for call in step.tool_calls if call.name not in failed_tools
         } & self._prerequisite_tools
-        return found
+        return findings
 
     def _build_order_finding(self, step: Step, index: int, tool: str, missing: list[str]) -> Finding:
         first = ", ".join(missing)

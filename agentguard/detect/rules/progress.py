@@ -62,11 +62,11 @@ class NoProgress(BaseDetector):
         previous, self._last_move = self._last_move, view.moves[-1]
         if previous is None or previous is self._last_move or previous.outcome is None:
             return NO_FINDINGS
-        fresh = previous.outcome not in self._known_outcomes and not previous.has_error
+        is_new = previous.outcome not in self._known_outcomes and not previous.has_error
         self._known_outcomes[previous.outcome] = None
         if len(self._known_outcomes) > _MAX_OUTCOMES:
             del self._known_outcomes[next(iter(self._known_outcomes))]
-        if fresh or not previous.facts.actions:
+        if is_new or not previous.facts.actions:
             self._stale_moves.clear()
             return NO_FINDINGS
         self._stale_moves.append(previous.facts)
@@ -123,15 +123,15 @@ class GoalDrift(BaseDetector):
             self._topic_stems = _extract_stems(to_lower(view.task))
         if len(self._topic_stems) < 3:
             return NO_FINDINGS
-        said = facts.lower_text or " ".join(action.key for action in facts.actions).lower()
-        if any(word[0][:5] in self._topic_stems for word in _LONG_WORD_PATTERN.finditer(said, 0, 400)):
-            self._add_topic_text(said)
+        turn_text = facts.lower_text or " ".join(action.key for action in facts.actions).lower()
+        if any(word[0][:5] in self._topic_stems for word in _LONG_WORD_PATTERN.finditer(turn_text, 0, 400)):
+            self._add_topic_text(turn_text)
             return NO_FINDINGS
-        stems = _extract_stems(said)
+        stems = _extract_stems(turn_text)
         if len(stems) < 5:
             return NO_FINDINGS
         if stems & self._collect_plan_stems() or self._answers_observation(stems, step, view):
-            self._add_topic_text(said)
+            self._add_topic_text(turn_text)
             return NO_FINDINGS
         self._off_topic_steps.append(step)
         if len(self._off_topic_steps) != self.turns:
@@ -207,16 +207,18 @@ class RepeatedPlan(BaseDetector):
         if len(text) < 40:
             return NO_FINDINGS
         plan = _StatedPlan(step, text)
-        alike = [other for other in self._plans if plan.is_comparable(other)]
-        same: list[Step] = []
-        if len(alike) + 1 >= self.repeat and len(plan.words) >= 10:
-            same = [o.step for o in alike if jaccard_similarity(o.words, plan.words) >= self.similarity]
+        comparable_plans = [other for other in self._plans if plan.is_comparable(other)]
+        equal_steps: list[Step] = []
+        if len(comparable_plans) + 1 >= self.repeat and len(plan.words) >= 10:
+            equal_steps = [
+                o.step for o in comparable_plans if jaccard_similarity(o.words, plan.words) >= self.similarity
+            ]
         self._plans.append(plan)
         del self._plans[:-8]
-        if len(same) + 1 < self.repeat:
+        if len(equal_steps) + 1 < self.repeat:
             return NO_FINDINGS
-        self._plans = [other for other in self._plans if other.step not in same]
-        return (self._build_repeat_finding(same, step),)
+        self._plans = [other for other in self._plans if other.step not in equal_steps]
+        return (self._build_repeat_finding(equal_steps, step),)
 
     def _build_repeat_finding(self, same: list[Step], step: Step) -> Finding:
         return self.build_finding(

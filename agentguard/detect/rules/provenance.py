@@ -79,14 +79,18 @@ class UnknownProvenance(BaseDetector):
         facts = view.get_facts(step)
         if not facts.is_agent:
             return NO_FINDINGS
-        ahead, self._proposed_findings = self._proposed_findings, None
+        proposed_findings, self._proposed_findings = self._proposed_findings, None
         if step.tool_calls and view.values.is_complete:
-            found = ahead if facts.was_proposed and ahead is not None else self._trace_step(step, view)
-            for one in found:
-                self._reported_values[one.data["value"]] = None
+            findings = (
+                proposed_findings
+                if facts.was_proposed and proposed_findings is not None
+                else self._trace_step(step, view)
+            )
+            for finding in findings:
+                self._reported_values[finding.data["value"]] = None
             while len(self._reported_values) > _MAX_REPORTED_VALUES:
                 del self._reported_values[next(iter(self._reported_values))]
-            return found
+            return findings
         return (
             self._find_admitted_fabrication(facts)
             if step.content and self._reported_fabrication < 20
@@ -102,12 +106,12 @@ class UnknownProvenance(BaseDetector):
         return self._proposed_findings
 
     def _trace_step(self, step: Step, view: RunView) -> list[Finding]:
-        found: dict[str, Finding] = {}
+        finding_of_value: dict[str, Finding] = {}
         for action in view.get_facts(step).actions:
             if action.call is not None and action.call.arguments:
-                for one in self._trace_action(step, action, view):
-                    found.setdefault(one.data["value"], one)
-        return list(found.values())
+                for finding in self._trace_action(step, action, view):
+                    finding_of_value.setdefault(finding.data["value"], finding)
+        return list(finding_of_value.values())
 
     def _trace_action(self, step: Step, action: Action, view: RunView) -> Iterator[Finding]:
         arguments = action.call.arguments if action.call else None

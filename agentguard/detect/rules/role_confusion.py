@@ -82,8 +82,8 @@ class RoleConfusion(BaseDetector):
         """Report a turn that speaks as another known agent: its name after "I am" or "as the"."""
         if len(view.agents) < 2:
             return NO_FINDINGS
-        for found in _SELF_REFERENCE_PATTERN.finditer(lower_text, 0, 400):
-            rest = lower_text[found.end() : found.end() + 80]
+        for match in _SELF_REFERENCE_PATTERN.finditer(lower_text, 0, 400):
+            rest = lower_text[match.end() : match.end() + 80]
             name = next(
                 (n for n in _agent_names(view) if n != step.agent.lower() and _starts_with_name(rest, n)),
                 None,
@@ -92,10 +92,10 @@ class RoleConfusion(BaseDetector):
                 return (
                     self.build_finding(
                         step,
-                        0.35 if found[0].startswith("as") else 0.45,
+                        0.35 if match[0].startswith("as") else 0.45,
                         f"{step.agent} speaks as another agent.",
                         correction=f"You are {step.agent}. Do your own part and leave the other's to it.",
-                        evidence=quote_span(step, "content", found.start(), found.end() + len(name)),
+                        evidence=quote_span(step, "content", match.start(), match.end() + len(name)),
                         codes=self.codes[:1],
                     ),
                 )
@@ -126,9 +126,9 @@ def _starts_with_name(rest: str, name: str) -> bool:
 
 def _find_outside_code(lower_text: str, pattern: re.Pattern[str]) -> tuple[int, int] | None:
     """Return the first match outside code blocks."""
-    for found in pattern.finditer(lower_text, 0, 50_000):
-        if lower_text.count("```", 0, found.start()) % 2 == 0:
-            return found.span()
+    for match in pattern.finditer(lower_text, 0, 50_000):
+        if lower_text.count("```", 0, match.start()) % 2 == 0:
+            return match.span()
     return None
 
 

@@ -64,22 +64,22 @@ class SchemaViolation(BaseDetector):
         """Validate each call that parses; remote references are never resolved."""
         if not step.tool_calls:
             return NO_FINDINGS
-        found: list[Finding] = []
+        findings: list[Finding] = []
         for action in view.get_facts(step).actions:
-            wrong = (
+            violations = (
                 error
                 for error in view.get_violations(action.call)
                 if _violation_kind(error) not in _RANGE_KEYWORDS
             )
-            found.extend(self._build_violation(step, action, error) for error in wrong)
-        return found
+            findings.extend(self._build_violation(step, action, error) for error in violations)
+        return findings
 
     check_proposed = observe
     is_stateless = True
 
     def _build_violation(self, step: Step, action: Action, error: Any) -> Finding:
         path = [str(part) for part in error.instance_path]
-        kind, where = _violation_kind(error), ".".join(path) or "the call"
+        kind, location = _violation_kind(error), ".".join(path) or "the call"
         reason = _VIOLATION_REASONS.get(kind, "does not match the schema")
         missing = f" {error.kind.property!r}" if kind == "Required" else ""
         key = path[-1] if path and not path[-1].isdigit() else None
@@ -87,8 +87,8 @@ class SchemaViolation(BaseDetector):
         return self.build_finding(
             step,
             0.45 if kind in ("Required", "Enum", "Constant") else 0.35,
-            f"The call of {action.name} breaks its schema: {where} {reason}{missing}.",
-            correction=f"Call {action.name} again and follow its schema: {where} {reason}{missing}.",
+            f"The call of {action.name} breaks its schema: {location} {reason}{missing}.",
+            correction=f"Call {action.name} again and follow its schema: {location} {reason}{missing}.",
             evidence=quote_value(step, action.field, value, key) if path else quote_span(step, action.field),
             tool=action.name,
             path=path,
@@ -121,8 +121,10 @@ class OutOfRange(BaseDetector):
         self.ranges = {name: self._parse_range(name, pair) for name, pair in self.options.ranges.items()}
 
     def _parse_range(self, name: str, pair: Any) -> tuple[float, float]:
-        good = isinstance(pair, (list, tuple)) and len(pair) == 2 and all(_parse_bound(end) for end in pair)
-        if not good:
+        is_valid = (
+            isinstance(pair, (list, tuple)) and len(pair) == 2 and all(_parse_bound(end) for end in pair)
+        )
+        if not is_valid:
             raise self.build_option_error("ranges", f"{name!r} must be [low, high], each a number or null")
         low = float("-inf") if pair[0] is None else float(pair[0])
         high = float("inf") if pair[1] is None else float(pair[1])
@@ -134,17 +136,17 @@ class OutOfRange(BaseDetector):
         """Check the numbers of each call against the bounds of the schema and the declared ranges."""
         if not step.tool_calls:
             return NO_FINDINGS
-        found: list[Finding] = []
+        findings: list[Finding] = []
         for action in view.get_facts(step).actions:
             for error in view.get_violations(action.call):
                 if _violation_kind(error) in _RANGE_KEYWORDS:
                     path = [str(part) for part in error.instance_path]
-                    found.append(
+                    findings.append(
                         self._build_range_finding(step, action, path, error.instance, _violation_limit(error))
                     )
             if self.ranges and action.call and action.call.arguments:
-                found += self._check_declared_ranges(step, action)
-        return found
+                findings += self._check_declared_ranges(step, action)
+        return findings
 
     check_proposed = observe
     is_stateless = True
@@ -162,13 +164,13 @@ class OutOfRange(BaseDetector):
     def _build_range_finding(
         self, step: Step, action: Action, path: list[str], value: Any, limit: str
     ) -> Finding:
-        where = ".".join(path)
+        location = ".".join(path)
         key = next((part for part in reversed(path) if not part.isdigit()), None)
         return self.build_finding(
             step,
             0.6,
-            f"{where} of {action.name} is {str(value)[:40]}, but it {limit}.",
-            correction=f"Call {action.name} again: {where} {limit}.",
+            f"{location} of {action.name} is {str(value)[:40]}, but it {limit}.",
+            correction=f"Call {action.name} again: {location} {limit}.",
             evidence=quote_value(step, action.field, value, key),
             tool=action.name,
             path=path,
@@ -206,12 +208,12 @@ class UnparsableAction(BaseDetector):
     is_stateless = True
 
     def _build_parse_finding(self, step: Step, field: str, start: int, end: int | None, tool: str) -> Finding:
-        what = f"arguments of {tool}" if tool else "action"
+        subject = f"arguments of {tool}" if tool else "action"
         return self.build_finding(
             step,
             0.5 if tool else 0.45,
-            f"The {what} cannot be parsed, so nothing could be carried out.",
-            correction=f"Write the {what} again as one complete, valid JSON object and nothing else.",
+            f"The {subject} cannot be parsed, so nothing could be carried out.",
+            correction=f"Write the {subject} again as one complete, valid JSON object and nothing else.",
             evidence=quote_span(step, field, start, end),
         )
 

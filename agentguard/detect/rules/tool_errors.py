@@ -66,7 +66,7 @@ class ToolError(BaseDetector):
         results = view.get_facts(step).results
         if not results:
             return NO_FINDINGS
-        found: list[Finding] = []
+        findings: list[Finding] = []
         for result in results:
             if result.error is None:
                 self._consecutive_errors = 0
@@ -75,8 +75,8 @@ class ToolError(BaseDetector):
             if result.error.kind is not ToolErrorKind.NO_ACTION:
                 self._streak_start = self._streak_start if self._consecutive_errors else cause
                 self._consecutive_errors += 1
-            found.append(self._build_error_finding(result, cause))
-        return found
+            findings.append(self._build_error_finding(result, cause))
+        return findings
 
     def _build_error_finding(self, result: ToolResult, cause: Step) -> Finding:
         trouble = result.error
@@ -89,11 +89,11 @@ class ToolError(BaseDetector):
             ToolErrorKind.REJECTED: "The environment rejected the action",
             ToolErrorKind.NO_ACTION: "There was no action to carry out",
         }
-        again = f", {self._consecutive_errors} in a row" if row else ""
+        repetition_note = f", {self._consecutive_errors} in a row" if row else ""
         return self.build_finding(
             cause,
             0.5 if row else _PROBABILITY[trouble.kind],
-            f"{no.get(trouble.kind, f'The result{tool} is an error')}{again}.",
+            f"{no.get(trouble.kind, f'The result{tool} is an error')}{repetition_note}.",
             correction=_CORRECTION_BY_KIND.get(trouble.kind, _READ_CORRECTION),
             evidence=quote_span(result.step, result.field, trouble.start, trouble.end),
             noticed_at=result.step.index,
@@ -164,8 +164,8 @@ def _find_cause(result: ToolResult, view: RunView) -> Step:
 
     For an environment that is a speaker, this is the move before it.
     """
-    near = view.moves and view.moves[-1].step.index >= result.step.index - 3
-    return view.moves[-1].step if near and result.field == "content" else result.step
+    is_recent = view.moves and view.moves[-1].step.index >= result.step.index - 3
+    return view.moves[-1].step if is_recent and result.field == "content" else result.step
 
 
 _READ_CORRECTION = "Read the error, change what it complains about, and check the result before you go on."

@@ -68,8 +68,8 @@ class ContradictedClaim(BaseDetector):
 
     def _check_numbers(self, facts: StepFacts, view: RunView) -> Iterator[Finding]:
         """Yield new numbers with a label for which the results give exactly one other number."""
-        given: dict[str, set[float]] | None = None
-        reported: set[str] = set()
+        stated_numbers: dict[str, set[float]] | None = None
+        reported_labels: set[str] = set()
         for amount in list(_AMOUNT_PATTERN.finditer(facts.lower_text, 0, 8_000))[:_MAX_AMOUNTS]:
             text = amount[0].rstrip(",")
             value = parse_number(text)
@@ -82,11 +82,17 @@ class ContradictedClaim(BaseDetector):
                 continue
             if view.values.has_token(text):
                 continue
-            given = _collect_stated_numbers(facts.previous_results) if given is None else given
-            other = _find_contradiction(label, value, given)
-            if other is not None and other[0] not in reported and not view.values.has_value(text):
-                reported.add(other[0])
-                yield self._build_number_finding(facts, amount.span(), other)
+            stated_numbers = (
+                _collect_stated_numbers(facts.previous_results) if stated_numbers is None else stated_numbers
+            )
+            contradiction = _find_contradiction(label, value, stated_numbers)
+            if (
+                contradiction is not None
+                and contradiction[0] not in reported_labels
+                and not view.values.has_value(text)
+            ):
+                reported_labels.add(contradiction[0])
+                yield self._build_number_finding(facts, amount.span(), contradiction)
 
     def _build_number_finding(
         self, facts: StepFacts, span: tuple[int, int], other: tuple[str, float]
@@ -130,15 +136,15 @@ class UnverifiedSuccess(BaseDetector):
             if facts.is_agent and not facts.actions and step.content
             else None
         )
-        found: Iterable[Finding] = NO_FINDINGS
+        findings: Iterable[Finding] = NO_FINDINGS
         if claim is not None:
-            found = self._check_claim(facts, claim, view)
+            findings = self._check_claim(facts, claim, view)
             self._has_claimed.add(claim[2])
             self._results_since_claim = False
         self._has_user_reply = self._has_user_reply or bool(facts.results)
         if any(result.error is None for result in facts.results):
             self._successful_results = self._results_since_claim = True
-        return found
+        return findings
 
     def _check_claim(self, facts: StepFacts, claim: tuple[int, int, str], view: RunView) -> Iterable[Finding]:
         if not self._successful_results:
@@ -189,10 +195,11 @@ class MissingVerification(BaseDetector):
         if facts.results:
             self._has_run_code = True
         if self._is_check_requested is None:
-            given = " ".join((view.task, *view.system_prompts.values()))
-            low = given[:20_000].lower()
+            instructions = " ".join((view.task, *view.system_prompts.values()))
+            lower_instructions = instructions[:20_000].lower()
             self._is_check_requested = (
-                any(cue in low for cue in _CHECK_CUES) and _CHECK_REQUEST_PATTERN.search(low) is not None
+                any(cue in lower_instructions for cue in _CHECK_CUES)
+                and _CHECK_REQUEST_PATTERN.search(lower_instructions) is not None
             )
         if self._is_check_requested and not self._has_checked and facts.is_agent and len(view.steps) > 1:
             self._has_checked = any(sign in facts.lower_text for sign in _CHECK_PATTERN) or any(
@@ -247,17 +254,17 @@ def _extract_label_before(lower_text: str, offset: int) -> str:
     for join in _JOINS:
         if before.endswith(join):
             words = before[: -len(join)].rstrip(" \"'*")[-40:]
-            found = _LABEL_PATTERN.search(words, max(0, _find_last_separator(words)))
-            return _normalize_label(found[0]) if found else ""
+            match = _LABEL_PATTERN.search(words, max(0, _find_last_separator(words)))
+            return _normalize_label(match[0]) if match else ""
     return ""
 
 
 def _find_last_separator(words: str) -> int:
     """Return the offset after the last character that no label contains."""
-    at = len(words)
-    while at and (words[at - 1].isalpha() or words[at - 1] in " _"):
-        at -= 1
-    return at
+    position = len(words)
+    while position and (words[position - 1].isalpha() or words[position - 1] in " _"):
+        position -= 1
+    return position
 
 
 def _is_label_mentioned(label: str, results: Iterable[ToolResult]) -> bool:
@@ -268,13 +275,13 @@ def _is_label_mentioned(label: str, results: Iterable[ToolResult]) -> bool:
 
 def _collect_stated_numbers(results: Iterable[ToolResult]) -> dict[str, set[float]]:
     """Return a mapping of label to the numbers that the results give for it."""
-    given: dict[str, set[float]] = {}
+    numbers_by_label: dict[str, set[float]] = {}
     for result in results:
-        for found in _STATED_PATTERN.finditer(result.lower_text, 0, _MAX_RESULT_CHARS):
-            value = parse_number(found[2])
+        for match in _STATED_PATTERN.finditer(result.lower_text, 0, _MAX_RESULT_CHARS):
+            value = parse_number(match[2])
             if value is not None:
-                given.setdefault(_normalize_label(found[1]), set()).add(value)
-    return given
+                numbers_by_label.setdefault(_normalize_label(match[1]), set()).add(value)
+    return numbers_by_label
 
 
 def _find_contradiction(label: str, value: float, stated: dict[str, set[float]]) -> tuple[str, float] | None:
