@@ -68,9 +68,9 @@ class VirtualClock:
 
 async def _check_leaks(main: Coroutine[Any, Any, T], allow_leaks: bool) -> T:
     result = await main
-    left = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
-    if left and not allow_leaks:
-        raise LeakedTasks(", ".join(sorted(task.get_name() for task in left)))
+    pending_tasks = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+    if pending_tasks and not allow_leaks:
+        raise LeakedTasks(", ".join(sorted(task.get_name() for task in pending_tasks)))
     return result
 
 

@@ -116,10 +116,10 @@ class ContractRun:
         """Find a seat."""
         del where
         self.find_count += 1
-        given = self.find_results.pop(0) if self.find_results else "seat 4 is free"
-        if isinstance(given, Exception):
-            raise given
-        return str(given)
+        result = self.find_results.pop(0) if self.find_results else "seat 4 is free"
+        if isinstance(result, Exception):
+            raise result
+        return str(result)
 
 
 World = Callable[[Guard, ContractRun], None]
@@ -139,15 +139,17 @@ def run_script(
         The run, and the reason why the guard stopped it, or None.
     """
     script = answers if isinstance(answers, Mapping) else {"own": answers}
-    played = ContractRun({name: list(given) for name, given in script.items()}, list(parts.pop("finds", ())))
+    contract_run = ContractRun(
+        {name: list(script_answers) for name, script_answers in script.items()}, list(parts.pop("finds", ()))
+    )
     guard = Guard(**{"localizer": FixedStepLocalizer(), **parts})
-    guard.tool(effect="write")(played.book)
-    guard.tool(effect="read")(played.find)
+    guard.tool(effect="write")(contract_run.book)
+    guard.tool(effect="read")(contract_run.find)
     try:
-        world(guard, played)
+        world(guard, contract_run)
     except RunStopped as stop:
-        return played, str(stop)
-    return played, played.session.stop_reason
+        return contract_run, str(stop)
+    return contract_run, contract_run.session.stop_reason
 
 
 class FixedStepLocalizer:
@@ -165,11 +167,11 @@ class FixedStepLocalizer:
     def locate(self, trajectory: Trajectory, findings: Sequence[Finding]) -> Diagnosis:
         """Return a diagnosis with the fixed step."""
         del findings
-        given = {"trajectory_id": trajectory.id, "method": self.name, "probability": 0.9}
+        fields = {"trajectory_id": trajectory.id, "method": self.name, "probability": 0.9}
         if self._step is None:
-            return Diagnosis(verdict=Verdict.ABSTAINED, **given)  # type: ignore[arg-type]
-        held = Hypothesis(step=self._step, agent=trajectory.steps[self._step].agent, probability=0.9)
-        return Diagnosis(verdict=Verdict.FAILURE, hypotheses=(held,), **given)  # type: ignore[arg-type]
+            return Diagnosis(verdict=Verdict.ABSTAINED, **fields)  # type: ignore[arg-type]
+        hypothesis = Hypothesis(step=self._step, agent=trajectory.steps[self._step].agent, probability=0.9)
+        return Diagnosis(verdict=Verdict.FAILURE, hypotheses=(hypothesis,), **fields)  # type: ignore[arg-type]
 
 
 def check_seat_named(run: Trajectory) -> bool | str:
@@ -282,21 +284,21 @@ def check_guard_failure_tolerated(world: World) -> None:
 
 def check_concurrent_runs_isolated(world: World) -> None:
     """Check that two concurrent runs have separate sessions, ledgers and answers."""
-    made: dict[int, ContractRun] = {}
+    run_of_seat: dict[int, ContractRun] = {}
 
     def one(seat: int) -> None:
-        made[seat], _ = run_script(world, [("book", {"seat": seat}), f"Seat {seat} is booked."])
+        run_of_seat[seat], _ = run_script(world, [("book", {"seat": seat}), f"Seat {seat} is booked."])
 
     threads = [threading.Thread(target=one, args=(seat,)) for seat in (1, 2)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert set(made) == {1, 2}
-    for seat, played in made.items():
-        assert played.bookings == {seat: 1}
-        assert played.answer.strip() == f"Seat {seat} is booked."
-        assert len(played.session) == 3
+    assert set(run_of_seat) == {1, 2}
+    for seat, contract_run in run_of_seat.items():
+        assert contract_run.bookings == {seat: 1}
+        assert contract_run.answer.strip() == f"Seat {seat} is booked."
+        assert len(contract_run.session) == 3
 
 
 CHECKS: tuple[Callable[[World], None], ...] = (

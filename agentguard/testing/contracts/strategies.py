@@ -80,20 +80,20 @@ def build_situation(step: int, *, capabilities: Capabilities, committed: bool) -
 
 def check_actions_supported(factory: StrategyFactory) -> None:
     """Check that a plan contains only actions that the integration supports."""
-    for here, plan in _build_plans(factory):
+    for situation, plan in _build_plans(factory):
         for action in plan.actions:
-            needed = REQUIRED_CAPABILITIES[type(action)]
-            assert set(needed) & set(here.capabilities.names()), (
-                f"{action} was planned without {' or '.join(needed)}"
+            capability = REQUIRED_CAPABILITIES[type(action)]
+            assert set(capability) & set(situation.capabilities.names()), (
+                f"{action} was planned without {' or '.join(capability)}"
             )
 
 
 def check_plan_complete(factory: StrategyFactory) -> None:
     """Check that a plan names its strategy, step, reason and number of undone steps."""
-    for here, plan in _build_plans(factory):
+    for situation, plan in _build_plans(factory):
         assert plan.strategy == factory().name
-        assert 0 <= plan.step <= here.last_step
-        assert 0 <= plan.undone <= here.last_step + 1
+        assert 0 <= plan.step <= situation.last_step
+        assert 0 <= plan.undone <= situation.last_step + 1
         assert plan.reason
         assert plan.actions
         assert all(type(action) in REQUIRED_CAPABILITIES for action in plan.actions)
@@ -102,39 +102,39 @@ def check_plan_complete(factory: StrategyFactory) -> None:
 def check_deterministic(factory: StrategyFactory) -> None:
     """Check that the same situation gives the same plan, also from a second instance."""
     one, other = factory(), factory()
-    for here in build_situations():
-        assert one.plan(here) == one.plan(here) == other.plan(here)
+    for situation in build_situations():
+        assert one.plan(situation) == one.plan(situation) == other.plan(situation)
 
 
 def check_no_side_effects(factory: StrategyFactory) -> None:
     """Check that planning changes neither the ledger nor the budget nor the run."""
     strategy = factory()
-    for here in build_situations():
-        before = here.ledger.effects(), here.account.usage, here.run
-        strategy.plan(here)
-        assert (here.ledger.effects(), here.account.usage, here.run) == before
+    for situation in build_situations():
+        before = situation.ledger.effects(), situation.account.usage, situation.run
+        strategy.plan(situation)
+        assert (situation.ledger.effects(), situation.account.usage, situation.run) == before
 
 
 def check_rollback_targets(factory: StrategyFactory) -> None:
     """Check that a rewind targets a step of the current branch, and that compensated effects are active."""
-    for here, plan in _build_plans(factory):
+    for situation, plan in _build_plans(factory):
         for action in plan.actions:
             if isinstance(action, actions.Rewind):
-                assert 0 <= action.to_step <= here.last_step
+                assert 0 <= action.to_step <= situation.last_step
             if isinstance(action, actions.Compensate):
-                assert all(effect in here.ledger.list_active() for effect in action.effects)
+                assert all(effect in situation.ledger.list_active() for effect in action.effects)
             if isinstance(action, actions.Reject):
-                assert not here.is_committed, "what is committed cannot be refused any more"
+                assert not situation.is_committed, "what is committed cannot be refused any more"
 
 
 def check_unknown_options_rejected(factory: StrategyFactory) -> None:
     """Check that an unknown option raises an AgentGuardError when the strategy is created."""
-    said = ""
+    message = ""
     try:
         factory(no_such_option=1)
     except AgentGuardError as error:
-        said = str(error)
-    assert "no_such_option" in said, "an option that does not exist was taken, or not named"
+        message = str(error)
+    assert "no_such_option" in message, "an option that does not exist was taken, or not named"
 
 
 def check_optional_members(factory: StrategyFactory) -> None:
@@ -162,10 +162,10 @@ CHECKS: tuple[Callable[[StrategyFactory], None], ...] = (
 
 def _build_plans(factory: StrategyFactory) -> Iterator[tuple[RecoveryContext, RecoveryPlan]]:
     strategy = factory()
-    for here in build_situations():
-        plan = strategy.plan(here)
+    for situation in build_situations():
+        plan = strategy.plan(situation)
         if plan is not None:
-            yield here, plan
+            yield situation, plan
 
 
 def _build_run(*, committed: bool) -> Trajectory:

@@ -83,10 +83,10 @@ def format_empty_stream(api: ApiName, reply: FakeReply) -> list[bytes]:
     """Return a complete stream of the API without content."""
     events = format_stream(api, reply, {})
     if api == "responses":
-        done = _build_response(reply, [], status="completed")
+        response = _build_response(reply, [], status="completed")
         return [
             events.before[0],
-            format_event({"type": "response.completed", "sequence_number": 1, "response": done}),
+            format_event({"type": "response.completed", "sequence_number": 1, "response": response}),
         ]
     if api == "messages":
         return [events.before[0], events.after[-1], events.last]
@@ -129,8 +129,8 @@ def _build_messages(reply: FakeReply, _asked: Mapping[str, Any]) -> dict[str, An
 
 
 def _build_embeddings(reply: FakeReply, asked: Mapping[str, Any]) -> dict[str, Any]:
-    given = asked.get("input")
-    count = len(given) if isinstance(given, list) else 1
+    texts = asked.get("input")
+    count = len(texts) if isinstance(texts, list) else 1
     numbers = [round(int(digit, 16) / 15 - 0.5, 4) for digit in reply.id[:8]]
     data = [{"object": "embedding", "index": i, "embedding": numbers} for i in range(count)]
     usage = {"prompt_tokens": 8, "total_tokens": 8}
@@ -193,31 +193,38 @@ def _build_deltas(reply: FakeReply) -> list[dict[str, Any]]:
 
 def _build_responses_events(reply: FakeReply) -> StreamEvents:
     kind = "function_call_arguments" if reply.tool else "output_text"
-    place = {"item_id": _build_output_item(reply)["id"], "output_index": 0}
+    event_position = {"item_id": _build_output_item(reply)["id"], "output_index": 0}
     if not reply.tool:
-        place |= {"content_index": 0}
+        event_position |= {"content_index": 0}
     item = _build_output_item(reply)
-    opened: dict[str, Any] = item | {"status": "in_progress"}
-    opened |= {"arguments": ""} if reply.tool else {"content": list[Any]()}
+    initial_item: dict[str, Any] = item | {"status": "in_progress"}
+    initial_item |= {"arguments": ""} if reply.tool else {"content": list[Any]()}
     values: list[dict[str, Any]] = [
         {"type": "response.created", "response": _build_response(reply, [])},
         {"type": "response.in_progress", "response": _build_response(reply, [])},
-        {"type": "response.output_item.added", "output_index": 0, "item": opened},
+        {"type": "response.output_item.added", "output_index": 0, "item": initial_item},
     ]
-    ends: list[dict[str, Any]] = [{"type": f"response.{kind}.done", **place, **_build_done_item(reply)}]
+    ends: list[dict[str, Any]] = [
+        {"type": f"response.{kind}.done", **event_position, **_build_done_item(reply)}
+    ]
     if not reply.tool:
         part = item["content"][0]
-        values.append({"type": "response.content_part.added", **place, "part": part | {"text": ""}})
-        ends.append({"type": "response.content_part.done", **place, "part": part})
+        values.append({"type": "response.content_part.added", **event_position, "part": part | {"text": ""}})
+        ends.append({"type": "response.content_part.done", **event_position, "part": part})
     ends.append({"type": "response.output_item.done", "output_index": 0, "item": item})
     last = {"type": "response.completed", "response": _build_response(reply, [item], status="completed")}
     tokens: list[dict[str, Any]] = [
-        {"type": f"response.{kind}.delta", **place, "delta": token} for token in reply.tokens()
+        {"type": f"response.{kind}.delta", **event_position, "delta": token} for token in reply.tokens()
     ]
-    made = [format_event(v | {"sequence_number": n}) for n, v in enumerate((*values, *tokens, *ends, last))]
+    encoded_events = [
+        format_event(v | {"sequence_number": n}) for n, v in enumerate((*values, *tokens, *ends, last))
+    ]
     first, end = len(values), len(values) + len(tokens)
     return StreamEvents(
-        before=tuple(made[:first]), tokens=tuple(made[first:end]), after=tuple(made[end:-1]), last=made[-1]
+        before=tuple(encoded_events[:first]),
+        tokens=tuple(encoded_events[first:end]),
+        after=tuple(encoded_events[end:-1]),
+        last=encoded_events[-1],
     )
 
 
@@ -269,11 +276,11 @@ def _build_usage(reply: FakeReply) -> dict[str, Any]:
 
 def _build_output_item(reply: FakeReply) -> dict[str, Any]:
     if reply.tool:
-        named = {"type": "function_call", "id": f"fc_{reply.id}", "call_id": f"call_{reply.id}"}
-        return {**named, "name": reply.tool, "arguments": reply.arguments, "status": "completed"}
+        header = {"type": "function_call", "id": f"fc_{reply.id}", "call_id": f"call_{reply.id}"}
+        return {**header, "name": reply.tool, "arguments": reply.arguments, "status": "completed"}
     part = {"type": "output_text", "text": reply.text, "annotations": []}
-    named = {"type": "message", "id": f"msg_{reply.id}", "role": "assistant", "status": "completed"}
-    return {**named, "content": [part]}
+    header = {"type": "message", "id": f"msg_{reply.id}", "role": "assistant", "status": "completed"}
+    return {**header, "content": [part]}
 
 
 def _build_done_item(reply: FakeReply) -> dict[str, Any]:

@@ -43,7 +43,7 @@ _CHUNK_BYTES: Final = 1 << 16
 
 async def send_invalid_answer(exchange: FakeExchange, fault: InvalidAnswer) -> bool:
     """Send status 200 with an invalid answer."""
-    wire, whole = exchange.connection, exchange.format_body()
+    wire, body = exchange.connection, exchange.format_body()
     if exchange.is_streaming and fault.kind not in ("html", "nothing"):
         if fault.kind == "empty":
             empty = api_formats.format_empty_stream(exchange.api, exchange.reply)
@@ -55,7 +55,7 @@ async def send_invalid_answer(exchange: FakeExchange, fault: InvalidAnswer) -> b
             return True
         await send_partial(exchange, fault.tokens)
         await wire.sleep(FLUSH_DELAY_S if fault.tokens else 0)
-        bad = {
+        invalid_event = {
             "json": b'data: {"id": "x", "choices": [{"del\n\n',
             "event": b"this is no event at all\n\n",
             "utf8": b'data: {"id": "\xff\xfe"}\n\n',
@@ -63,15 +63,15 @@ async def send_invalid_answer(exchange: FakeExchange, fault: InvalidAnswer) -> b
         }[fault.kind]
         end = exchange.format_stream()
         rest = b"".join((*end.tokens[fault.tokens :], *end.after, end.last))
-        await wire.write(format_chunk(bad) + format_chunk(rest) + b"0\r\n\r\n")
+        await wire.write(format_chunk(invalid_event) + format_chunk(rest) + b"0\r\n\r\n")
         return True
     bodies = {
-        "json": whole[: len(whole) * 2 // 3],
-        "event": b"data: " + whole + b"\n\n",
+        "json": body[: len(body) * 2 // 3],
+        "event": b"data: " + body + b"\n\n",
         "html": _HTML_ERROR_PAGE,
         "empty": api_formats.format_empty_body(exchange.api, exchange.reply, exchange.request_body),
         "nothing": b"",
-        "utf8": whole.replace(b'"id": "', b'"id": "\xff\xfe', 1),
+        "utf8": body.replace(b'"id": "', b'"id": "\xff\xfe', 1),
         "list": b"[1, 2, 3]",
     }
     kind = "text/html" if fault.kind == "html" else EVENT_STREAM_TYPE if exchange.is_streaming else JSON_TYPE
@@ -148,8 +148,10 @@ async def apply_fault(fault: InjectedFault, exchange: FakeExchange) -> bool:
         case Ok():
             return await _send_answer(exchange, exchange.reply, fault)
         case Corrupt(kind=kind):
-            wrong = exchange.reply.with_changed_digits() if kind == "flipped" else exchange.foreign_reply
-            return await _send_answer(exchange, wrong, Ok())
+            wrong_reply = (
+                exchange.reply.with_changed_digits() if kind == "flipped" else exchange.foreign_reply
+            )
+            return await _send_answer(exchange, wrong_reply, Ok())
         case StatusFault():
             return await _send_status(exchange, fault)
         case InvalidAnswer():
@@ -246,11 +248,11 @@ async def _send_heartbeats(exchange: FakeExchange, fault: HeartbeatOnly) -> bool
 
 
 async def _send_status(exchange: FakeExchange, fault: StatusFault) -> bool:
-    more = [f"{name}: {value}" for name, value in fault.headers]
+    header_lines = [f"{name}: {value}" for name, value in fault.headers]
     if fault.retry_after is not None:
-        more.append(f"retry-after: {fault.retry_after}")
+        header_lines.append(f"retry-after: {fault.retry_after}")
     body = api_formats.format_error_body(exchange.api, fault.status)
-    await exchange.connection.write(format_response(body, status=fault.status, extra_headers=more))
+    await exchange.connection.write(format_response(body, status=fault.status, extra_headers=header_lines))
     return True
 
 

@@ -97,16 +97,18 @@ def build_expected_reply(
         known_answers: answers by question; the first question that occurs in the request decides.
     """
     turns, prefix = _extract_turns(request)
-    asked_for = json.dumps(turns, sort_keys=True, ensure_ascii=False, default=str)
-    digest = hashlib.sha256(asked_for.encode("utf-8", "surrogatepass")).hexdigest()
-    named = {"id": digest[:16], "model": str(request.get("model", ""))}
+    conversation = json.dumps(turns, sort_keys=True, ensure_ascii=False, default=str)
+    digest = hashlib.sha256(conversation.encode("utf-8", "surrogatepass")).hexdigest()
+    identity = {"id": digest[:16], "model": str(request.get("model", ""))}
     tool = "" if api == "completions" else _select_tool(request)
     if tool:
         arguments = json.dumps({"key": digest[:12], "amount": int(digest[:6], 16)})
-        return FakeReply(tool=tool, arguments=arguments, **named)
-    text = next((answer for question, answer in (known_answers or {}).items() if question in asked_for), "")
+        return FakeReply(tool=tool, arguments=arguments, **identity)
+    text = next(
+        (answer for question, answer in (known_answers or {}).items() if question in conversation), ""
+    )
     text = text or generate_text(digest, word_count)
-    return FakeReply(text=text[len(prefix) :] if text.startswith(prefix) else text, **named)
+    return FakeReply(text=text[len(prefix) :] if text.startswith(prefix) else text, **identity)
 
 
 def generate_text(digest: str, word_count: int) -> str:

@@ -161,17 +161,17 @@ class ServerConnection(asyncio.Protocol):
             method, target, version = first.decode("ascii").split(" ")
             pairs = [line.split(b":", 1) for line in lines]
             headers = tuple((name.lower(), value.strip(b" \t")) for name, value in pairs)
-            told = dict(headers)
-            if told.get(b"expect", b"").lower() == b"100-continue":
+            header_values = dict(headers)
+            if header_values.get(b"expect", b"").lower() == b"100-continue":
                 await self.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-            if b"chunked" in told.get(b"transfer-encoding", b"").lower():
+            if b"chunked" in header_values.get(b"transfer-encoding", b"").lower():
                 body = await self._read_chunks()
             else:
-                body = await self._read_exactly(int(told.get(b"content-length", b"0")))
+                body = await self._read_exactly(int(header_values.get(b"content-length", b"0")))
         except ValueError:
             raise MalformedRequest from None
-        closes = b"close" in told.get(b"connection", b"").lower() or version != "HTTP/1.1"
-        return ParsedRequest(method=method, target=target, headers=headers, body=body, keep_alive=not closes)
+        is_last = b"close" in header_values.get(b"connection", b"").lower() or version != "HTTP/1.1"
+        return ParsedRequest(method=method, target=target, headers=headers, body=body, keep_alive=not is_last)
 
     async def _read_chunks(self) -> bytes:
         body = bytearray()
@@ -184,12 +184,12 @@ class ServerConnection(asyncio.Protocol):
 
     async def _read_until(self, end: bytes, max_bytes: int) -> bytes:
         begin = 0
-        while (found := self._buffer.find(end, begin)) < 0:
+        while (position := self._buffer.find(end, begin)) < 0:
             if len(self._buffer) > max_bytes:
                 raise MalformedRequest
             begin = max(0, len(self._buffer) - len(end))
             await self._wait_for_data()
-        return self._consume(found + len(end))
+        return self._consume(position + len(end))
 
     async def _read_exactly(self, size: int) -> bytes:
         if not 0 <= size <= MAX_BODY_BYTES:
@@ -205,6 +205,6 @@ class ServerConnection(asyncio.Protocol):
         await self._data_available.wait()
 
     def _consume(self, size: int) -> bytes:
-        taken = bytes(self._buffer[:size])
+        data = bytes(self._buffer[:size])
         del self._buffer[:size]
-        return taken
+        return data

@@ -65,8 +65,8 @@ class RecordedRequest:
 
     def get_header(self, name: str) -> str | None:
         """Return the first value of a header; None if it is missing."""
-        wanted = name.lower().encode()
-        return next((value.decode("latin-1") for key, value in self.headers if key == wanted), None)
+        encoded_name = name.lower().encode()
+        return next((value.decode("latin-1") for key, value in self.headers if key == encoded_name), None)
 
 
 Script: TypeAlias = Callable[[RecordedRequest], InjectedFault]
@@ -138,7 +138,7 @@ def _validate_faults(faults: Sequence[InjectedFault]) -> Sequence[InjectedFault]
         raise ConfigError("a script needs at least one fault")
     if any(isinstance(fault, Refuse) for fault in faults):
         raise ConfigError(
-            "Refuse is not a fault of one request, since there is no request yet: give it as the whole script, or "
-            "use FaultBackend.refusing()"
+            "Refuse is not a fault of one request, since there is no request yet: give it as the whole "
+            "script, or use FaultBackend.refusing()"
         )
     return faults

@@ -85,14 +85,16 @@ def build_backend(document: object, *, port: int = 0, seed: int | None = None) -
         raise ConfigError(f"unknown: {', '.join(unknown)}; there are: {', '.join(sorted(_DOCUMENT_KEYS))}")
     if document.get("version", 1) != 1:
         raise ConfigError("version must be 1")
-    words, known = document.get("words", 8), document.get("known")
-    if type(words) is not int or not 1 <= words <= 1_000_000:
+    word_count, known_answers = document.get("words", 8), document.get("known")
+    if type(word_count) is not int or not 1 <= word_count <= 1_000_000:
         raise ConfigError("words must be a whole number from 1 on")
-    if known is not None and not (
-        isinstance(known, Mapping) and all(isinstance(v, str) for v in known.values())
+    if known_answers is not None and not (
+        isinstance(known_answers, Mapping) and all(isinstance(v, str) for v in known_answers.values())
     ):
         raise ConfigError("known must map what is asked to what is answered")
-    return FaultBackend(_parse_script(document, seed), word_count=words, known_answers=known, port=port)
+    return FaultBackend(
+        _parse_script(document, seed), word_count=word_count, known_answers=known_answers, port=port
+    )
 
 
 def parse_fault(value: object, location: str) -> InjectedFault:
@@ -104,18 +106,18 @@ def parse_fault(value: object, location: str) -> InjectedFault:
     if kind is None:
         raise ConfigError(f"{location}: no fault of that name; there are: {', '.join(sorted(FAULT_TYPES))}")
     options = {} if options is None else options
-    names = [one.name for one in fields(kind)]
+    names = [field.name for field in fields(kind)]
     if not isinstance(options, Mapping) or not set(options) <= set(names):
         raise ConfigError(f"{location}: {name} has the options {', '.join(names)}")
     try:
-        made: InjectedFault = TypeAdapter(kind).validate_python(options)
+        fault: InjectedFault = TypeAdapter(kind).validate_python(options)
     except ValidationError as error:
         first = error.errors(include_input=False, include_url=False)[0]
         path = ".".join(map(str, (location, name, *first["loc"])))
         raise ConfigError(f"{path}: {first['msg']}") from None
     except ConfigError as error:
         raise ConfigError(f"{location}: {error}") from None
-    return made
+    return fault
 
 
 def _parse_script(document: Mapping[Any, Any], seed: int | None) -> Script | InjectedFault:
@@ -148,11 +150,11 @@ def _parse_schedule(value: object, seed: object) -> FaultSchedule:
     if not isinstance(value, list):
         raise ConfigError("schedule must be a list of faults, each with its weight")
     weights: dict[InjectedFault, float] = {}
-    for n, one in enumerate(value):
-        where = f"schedule[{n}]"
-        weight = one.get("weight", 1) if isinstance(one, Mapping) else 1
+    for n, entry in enumerate(value):
+        location = f"schedule[{n}]"
+        weight = entry.get("weight", 1) if isinstance(entry, Mapping) else 1
         if isinstance(weight, bool) or not isinstance(weight, int | float):
-            raise ConfigError(f"{where}.weight must be a number")
-        rest = {k: v for k, v in one.items() if k != "weight"} if isinstance(one, Mapping) else one
-        weights[parse_fault(rest, where)] = float(weight)
+            raise ConfigError(f"{location}.weight must be a number")
+        fault = {k: v for k, v in entry.items() if k != "weight"} if isinstance(entry, Mapping) else entry
+        weights[parse_fault(fault, location)] = float(weight)
     return FaultSchedule(weights, seed=seed)

@@ -136,12 +136,12 @@ class FaultBackend:
 
     def __exit__(self, *_: object) -> None:
         self._run_in_loop(self._stop_listening())
-        loop, held = self._get_loop(), self._socket
+        loop, listening_socket = self._get_loop(), self._socket
         loop.call_soon_threadsafe(loop.stop)
         self._thread.join()
         loop.close()
-        if held is not None:
-            held.close()
+        if listening_socket is not None:
+            listening_socket.close()
         self._loop = self._socket = None
 
     def _run_in_loop(self, work: Coroutine[Any, Any, T]) -> T:
@@ -191,11 +191,11 @@ class FaultBackend:
 
     def _bind_socket(self) -> socket.socket:
         """Return a socket that is bound to the port but refuses connections, because it does not listen."""
-        made = socket.socket()
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        made.bind(("127.0.0.1", self._port))
-        self._port = made.getsockname()[1]
-        return made
+        bound_socket = socket.socket()
+        bound_socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound_socket.bind(("127.0.0.1", self._port))
+        self._port = bound_socket.getsockname()[1]
+        return bound_socket
 
     def _create_connection(self) -> ServerConnection:
         wire = ServerConnection(self.connection_count, self._serve, self._remove_connection)
@@ -209,25 +209,25 @@ class FaultBackend:
 
     async def _serve(self, connection: ServerConnection, request: ParsedRequest) -> bool:
         body = parse_body(request.body)
-        seen = self._record_request(connection, request, stream=body.get("stream") is True)
+        record = self._record_request(connection, request, stream=body.get("stream") is True)
         before = connection.sent_bytes
         try:
-            keep = await apply_fault(seen.fault, self._build_exchange(connection, seen, body))
-            seen.answered_at = time.monotonic()
+            is_kept_alive = await apply_fault(record.fault, self._build_exchange(connection, record, body))
+            record.answered_at = time.monotonic()
         except ClientGone:
-            seen.disconnected_at = connection.disconnected_at or time.monotonic()
+            record.disconnected_at = connection.disconnected_at or time.monotonic()
             raise
         finally:
-            seen.sent_bytes = connection.sent_bytes - before
+            record.sent_bytes = connection.sent_bytes - before
             self._notify_waiters()
-        return keep and request.keep_alive
+        return is_kept_alive and request.keep_alive
 
     def _record_request(
         self, connection: ServerConnection, request: ParsedRequest, *, stream: bool
     ) -> RecordedRequest:
         mark = MARK_PATTERN.search(request.body)
         key = mark[1].decode() if mark else hashlib.sha256(request.body).hexdigest()[:16]
-        seen = RecordedRequest(
+        record = RecordedRequest(
             number=len(self.requests),
             connection=connection.number,
             received_at=time.monotonic(),
@@ -241,10 +241,10 @@ class FaultBackend:
             attempt=self._counts[key],
         )
         self._counts[key] += 1
-        seen.fault = self._script(seen)
-        self.requests.append(seen)
+        record.fault = self._script(record)
+        self.requests.append(record)
         self._notify_waiters()
-        return seen
+        return record
 
     def _build_exchange(
         self, connection: ServerConnection, record: RecordedRequest, body: Mapping[str, Any]
