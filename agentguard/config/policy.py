@@ -162,8 +162,8 @@ class Policy(BaseModel):
 
     def get_detector_options(self, detector: str) -> dict[str, Any]:
         """Return the options of a detector without its escalation policy."""
-        given = self.detectors.get(detector) or {}
-        return {key: value for key, value in given.items() if key != ESCALATION_KEY}
+        options = self.detectors.get(detector) or {}
+        return {key: value for key, value in options.items() if key != ESCALATION_KEY}
 
     @classmethod
     def load(cls, path: str | Path) -> Policy:
@@ -185,12 +185,12 @@ def load_yaml(path: str | Path) -> object:
     try:
         if file.stat().st_size > _MAX_BYTES:
             raise ConfigError(f"{file}: larger than {_MAX_BYTES:,} bytes, which no configuration is")
-        found = yaml.safe_load(file.read_text(encoding="utf-8"))
+        document = yaml.safe_load(file.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(f"{file}: cannot be read: {error.strerror}") from None
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError, ValueError) as error:
         raise ConfigError(f"{file}: not a YAML document{_format_position(error)}") from None
-    return {} if found is None else found
+    return {} if document is None else document
 
 
 def format_validation_error(error: ValidationError, model: type[BaseModel]) -> str:
@@ -200,12 +200,12 @@ def format_validation_error(error: ValidationError, model: type[BaseModel]) -> s
         error: the error of pydantic.
         model: the model whose fields are listed if a field is unknown.
     """
-    known = ", ".join(model.model_fields)
+    field_names = ", ".join(model.model_fields)
     parts = []
     for item in error.errors(include_input=False, include_url=False):
         field = ".".join(str(part) for part in item["loc"]) or "the document"
-        unknown = item["type"] == "extra_forbidden" and len(item["loc"]) == 1
-        parts.append(f"{field}: {item['msg']}{f' (known: {known})' if unknown else ''}")
+        is_unknown = item["type"] == "extra_forbidden" and len(item["loc"]) == 1
+        parts.append(f"{field}: {item['msg']}{f' (known: {field_names})' if is_unknown else ''}")
     return "; ".join(parts)
 
 
