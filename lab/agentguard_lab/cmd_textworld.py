@@ -42,8 +42,8 @@ def textworld(
     Exit status: 0 all were made, 2 nothing could be made, 130 interrupted (--resume goes on).
     """
     plan = {"failed": failed, "passed": passed, "seed": seed, "difficulty": difficulty, "by": "textworld"}
-    made = run_generator.generate(failed=failed, passed=passed, seed=seed, difficulty=difficulty)
+    records = run_generator.generate(failed=failed, passed=passed, seed=seed, difficulty=difficulty)
     tally = InjectionSummary()
     with DatasetWriter(out, plan, resume=resume, force=force) as output:
-        write_records(made, output, tally, total=failed + passed)
+        write_records(records, output, tally, total=failed + passed)
     print_report(tally, out, json=json)

@@ -154,16 +154,16 @@ class Agent:
         self.outcomes = [(intent, judge(intent, read(text))) for intent, text in pairs]
         self.remarks = []
         errors.strike(self, "reflection")
-        said = []
+        sentences = []
         for intent, outcome in self.outcomes:
-            said.append(self.words.outcome(outcome, self.memory, self.wanted()))
+            sentences.append(self.words.outcome(outcome, self.memory, self.wanted()))
             self._contradictions(outcome)
             believe(self.memory, intent, outcome)
             if outcome.refused:
                 self._refused(intent, outcome)
             else:
                 self.memory.refusals.pop(subject(intent), None)
-        return self.words.reflection(said + self.remarks, self.memory, self.task)
+        return self.words.reflection(sentences + self.remarks, self.memory, self.task)
 
     def _contradictions(self, outcome: ActionOutcome) -> None:
         """Detect, if the agent is careful, that a thing it believes to carry lies in the room."""
@@ -247,9 +247,9 @@ class Agent:
     def look_over(self) -> Intent | None:
         """Return the next inspection: first the things in this room, then an unvisited room."""
         memory = self.memory
-        here = [name for name, place in memory.things.items() if place.room == memory.here]
-        here += [name for name, (room, _) in memory.containers.items() if room == memory.here]
-        for name in here:
+        local_names = [name for name, place in memory.things.items() if place.room == memory.here]
+        local_names += [name for name, (room, _) in memory.containers.items() if room == memory.here]
+        for name in local_names:
             if name not in self.looked:
                 self.looked.add(name)
                 return Intent(tool="examine", args={"object": name})
@@ -267,10 +267,10 @@ class Agent:
     # Action: the calls.
 
     def _use_habits(self) -> None:
-        for place, call in enumerate(self.calls):
+        for index, call in enumerate(self.calls):
             for habit in [habit for habit in self.habits if habit.tool == call[0]]:
                 habit.left -= 1
-                self.calls[place] = miswrite(call, habit.kind, self.dice(f"habit:{place}"))
+                self.calls[index] = miswrite(call, habit.kind, self.dice(f"habit:{index}"))
         self.habits = [habit for habit in self.habits if habit.left > 0]
 
 

@@ -75,9 +75,9 @@ class Memory:
         new = seen.room not in self.rooms
         exits = self.rooms.setdefault(seen.room, {})
         for way, (door, state) in seen.exits.items():
-            known = exits.setdefault(way, Exit(door, state))
+            exit_ = exits.setdefault(way, Exit(door, state))
             # The description calls a locked door "closed" too; keep the state learnt by trying.
-            known.state = known.state if known.state in ("locked", "shut") and state == "closed" else state
+            exit_.state = exit_.state if exit_.state in ("locked", "shut") and state == "closed" else state
         for name in seen.containers:
             self.containers.setdefault(name, (seen.room, "unknown"))
         for name in seen.appliances:
@@ -108,18 +108,20 @@ class Memory:
     def untried(self, room: str) -> list[str]:
         """Return exits of a room with unknown destination that are not given up, in order of ``compass``."""
         exits = self.rooms.get(room, {})
-        ways = [way for way, exit_ in exits.items() if exit_.to is None and exit_.door not in self.given_up]
-        return sorted(ways, key=self.compass.index) if self.compass else ways
+        directions = [
+            way for way, exit_ in exits.items() if exit_.to is None and exit_.door not in self.given_up
+        ]
+        return sorted(directions, key=self.compass.index) if self.compass else directions
 
     def route(self, goal: str) -> list[str] | None:
         """Return directions from here to a known room, or None without a known way."""
-        queue, ways = deque([self.here]), {self.here: list[str]()}
+        queue, routes = deque([self.here]), {self.here: list[str]()}
         while queue:
             room = queue.popleft()
             if room == goal:
-                return ways[room]
+                return routes[room]
             for way, exit_ in self.rooms.get(room, {}).items():
-                if exit_.to and exit_.to not in ways and exit_.door not in self.given_up:
-                    ways[exit_.to] = [*ways[room], way]
+                if exit_.to and exit_.to not in routes and exit_.door not in self.given_up:
+                    routes[exit_.to] = [*routes[room], way]
                     queue.append(exit_.to)
         return None

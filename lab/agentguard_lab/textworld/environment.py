@@ -50,7 +50,7 @@ class World:
         self._now = _Answer(admissible=_admissible(self._env.reset()))
         self._known: dict[tuple[str, ...], _Answer] = {(): self._now}
         self._typed: list[str] = []
-        """What the interpreter itself has been told; not always ``commands``."""
+        """Commands given to the interpreter; they may differ from ``commands``."""
 
     def call(self, name: str, raw: str) -> str:
         """Execute a tool call and return the observation for the agent."""
@@ -61,9 +61,9 @@ class World:
 
     def restore(self, commands: Sequence[str]) -> None:
         """Return to the state after ``commands``."""
-        known = self._known.get(tuple(commands))
-        if known is not None:
-            self.commands, self._now = list(commands), known
+        state = self._known.get(tuple(commands))
+        if state is not None:
+            self.commands, self._now = list(commands), state
             return
         self.commands, self._now = [], self._known[()]
         for command in commands:

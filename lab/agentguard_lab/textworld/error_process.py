@@ -31,7 +31,7 @@ class ErrorOccurrence:
 
 @dataclass(slots=True)
 class ErrorProcess:
-    """Process without errors except slips; base class. ``made`` is for the evaluator, never for a detector."""
+    """Process without errors except slips; base class. ``made`` is for the evaluator, not for detectors."""
 
     slips: float = SLIP_RATE
     made: list[ErrorOccurrence] = field(default_factory=list)
@@ -57,9 +57,9 @@ class ErrorProcess:
 
     @staticmethod
     def _may_miswrite(agent: Agent) -> bool:
-        """Return whether a slip is allowed; after a refusal, repeated slips would look like a lasting fault."""
-        sound = bool(agent.calls) and agent.calls[0] == encode(agent.intents[0])
-        return sound and not any(outcome.refused for _, outcome in agent.outcomes)
+        """Return whether a slip is allowed; after a refusal, more slips would look like a lasting fault."""
+        is_correct = bool(agent.calls) and agent.calls[0] == encode(agent.intents[0])
+        return is_correct and not any(outcome.refused for _, outcome in agent.outcomes)
 
 
 @dataclass(slots=True)
@@ -108,7 +108,9 @@ class Rates(ErrorProcess):
 def _detour(agent: Agent, rng: random.Random) -> Intent:
     """Return a needless look at something."""
     memory = agent.memory
-    here = sorted(name for name, place in memory.things.items() if place.room == memory.here)
-    here += sorted(name for name, (room, _) in memory.containers.items() if room == memory.here)
-    choices = [Intent(tool="examine", args={"object": name}) for name in here[:3] if name != "cookbook"]
+    local_names = sorted(name for name, place in memory.things.items() if place.room == memory.here)
+    local_names += sorted(name for name, (room, _) in memory.containers.items() if room == memory.here)
+    choices = [
+        Intent(tool="examine", args={"object": name}) for name in local_names[:3] if name != "cookbook"
+    ]
     return rng.choice([*choices, Intent(tool="inventory"), Intent(tool="look")])

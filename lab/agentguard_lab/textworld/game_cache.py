@@ -59,9 +59,9 @@ class GameLibrary:
         self.close()
 
     def _compiled(self, scenario: Scenario, key: str) -> Path:
-        place = self._folder / key
-        done = place / "game.done"
-        if not done.exists():
-            place.mkdir(parents=True, exist_ok=True)
-            done.write_text(compile_game(scenario.game, place).name, encoding="utf-8")
-        return place / done.read_text(encoding="utf-8")
+        game_folder = self._folder / key
+        marker = game_folder / "game.done"
+        if not marker.exists():
+            game_folder.mkdir(parents=True, exist_ok=True)
+            marker.write_text(compile_game(scenario.game, game_folder).name, encoding="utf-8")
+        return game_folder / marker.read_text(encoding="utf-8")

@@ -80,12 +80,12 @@ class House:
         locks = []
         for line in _entries(self.links):
             way, _, lock = line.partition(" : ")
-            here, direction, there = (word.replace("_", " ") for word in way.split())
-            for name in (here, there):
+            room, direction, neighbour = (word.replace("_", " ") for word in way.split())
+            for name in (room, neighbour):
                 if name not in entities:
                     entities[name] = maker.new_room(name)
             path = maker.connect(
-                getattr(entities[here], direction), getattr(entities[there], OPPOSITE[direction])
+                getattr(entities[room], direction), getattr(entities[neighbour], OPPOSITE[direction])
             )
             if lock:
                 name, state, *key = (word.replace("_", " ") for word in lock.split())

@@ -54,15 +54,15 @@ class ParsedObservation:
 
 def read(text: str) -> ParsedObservation:
     """Parse one observation."""
-    seen = ParsedObservation(text=text)
+    observation = ParsedObservation(text=text)
     header = re.search(r"-= (.+?) =-", text)
     if header:
-        _read_room(seen, header.group(1).lower())
+        _read_room(observation, header.group(1).lower())
     elif match := re.search(r"revealing (.+)\.", text):
-        seen.revealed = names(match.group(1))
+        observation.revealed = names(match.group(1))
     elif not text.startswith("Recipe") and "start reading" not in text:
-        seen.refused = not _SUCCESS.match(text)
-    return seen
+        observation.refused = not _SUCCESS.match(text)
+    return observation
 
 
 def _read_room(seen: ParsedObservation, room: str) -> None:
@@ -101,6 +101,6 @@ def names(items: str) -> tuple[str, ...]:
 def recipe(text: str) -> tuple[tuple[str, ...], tuple[tuple[str, str], ...]]:
     """Return ``(ingredients, ((verb, ingredient), …))`` of the page of a cookbook."""
     _, _, tail = text.partition("Ingredients:")
-    listed, _, directions = tail.partition("Directions:")
+    ingredient_lines, _, directions = tail.partition("Directions:")
     steps = re.findall(r"(chop|slice|dice|fry|roast|grill) the ([\w ]+)", directions)
-    return tuple(line.strip() for line in listed.splitlines() if line.strip()), tuple(steps)
+    return tuple(line.strip() for line in ingredient_lines.splitlines() if line.strip()), tuple(steps)

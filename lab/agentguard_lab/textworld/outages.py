@@ -47,8 +47,8 @@ class ToolOutage:
 
     def failure(self, tool: str, turn: int) -> str | None:
         """Return the result that replaces the game's answer, or None without a fault."""
-        found = (outage.failure(tool, turn) for outage in self.outages)
-        return next((text for text in found if text is not None), None)
+        results = (outage.failure(tool, turn) for outage in self.outages)
+        return next((text for text in results if text is not None), None)
 
     def cuts(self, turn: int) -> bool:
         """Return whether the reply of a turn is truncated."""
@@ -59,10 +59,10 @@ class ToolOutage:
         """Return the truncated turn, without its last module, its calls and half of the module before."""
         from agentguard_lab.textworld.agent import AgentTurn
 
-        kept = {name: text for name, text in turn.modules.items() if name != "action"}
-        last = next(reversed(kept))
-        kept[last] = kept[last][: max(1, len(kept[last]) // 2)]
-        return AgentTurn(modules=kept)
+        modules = {name: text for name, text in turn.modules.items() if name != "action"}
+        last = next(reversed(modules))
+        modules[last] = modules[last][: max(1, len(modules[last]) // 2)]
+        return AgentTurn(modules=modules)
 
 
 def outage(rng: random.Random, *, start: int, length: int, tool: str | None, silent: bool = False) -> Outage:

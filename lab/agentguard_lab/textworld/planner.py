@@ -77,18 +77,18 @@ class GoalPlanner:
                 yield Intent(tool="close", args={"object": name}, purpose="tidy")
 
     def _needed(self, memory: Memory, holder: str) -> bool:
-        wanted = [goal.item for goal in self.task.deliveries if ("deliver", goal.item) not in memory.done]
-        return any(memory.things[item].holder == holder for item in wanted if item in memory.things)
+        open_items = [goal.item for goal in self.task.deliveries if ("deliver", goal.item) not in memory.done]
+        return any(memory.things[item].holder == holder for item in open_items if item in memory.things)
 
     def _delivering(self, memory: Memory) -> Iterator[Intent]:
-        left = [goal for goal in self.task.deliveries if ("deliver", goal.item) not in memory.done]
-        for goal in left:
+        open_goals = [goal for goal in self.task.deliveries if ("deliver", goal.item) not in memory.done]
+        for goal in open_goals:
             if goal.item in memory.carried and goal.item not in memory.given_up:
                 yield from self._put(memory, goal)
-        for goal in left:
+        for goal in open_goals:
             if goal.item not in memory.carried:
                 yield from self.fetch(memory, goal.item)
-        if self._needs_keys(memory, left):
+        if self._needs_keys(memory, open_goals):
             yield from self._keys(memory)
 
     def _needs_keys(self, memory: Memory, left: list[Deliver]) -> bool:
@@ -98,7 +98,7 @@ class GoalPlanner:
         """Fetch a key whose lock is known, and take it there."""
         for door, key in memory.keys.items():
             rooms = [
-                room for room, ways in memory.rooms.items() if any(e.door == door for e in ways.values())
+                room for room, exits in memory.rooms.items() if any(e.door == door for e in exits.values())
             ]
             locked = any(side.state == "locked" for side in memory.door(door)) and door not in memory.given_up
             if locked and key not in memory.carried:
@@ -168,8 +168,8 @@ class GoalPlanner:
         for verb, item in memory.directions:
             if (verb, item) in memory.done or verb + item in memory.given_up:
                 continue
-            known = (*memory.carried, *memory.things)
-            tool = memory.appliances if verb in VERB_APPLIANCE else known
+            items = (*memory.carried, *memory.things)
+            tool = memory.appliances if verb in VERB_APPLIANCE else items
             if VERB_APPLIANCE.get(verb, "knife") not in tool:
                 return True
         return False
@@ -184,9 +184,9 @@ class GoalPlanner:
 
     def travel(self, memory: Memory, room: str, purpose: str) -> Iterator[Intent]:
         """Yield the first move on a known route to a room; yield nothing if no route is known."""
-        ways = memory.route(room) if room in memory.rooms else None
-        if ways:
-            yield from self._pass(memory, ways[0], purpose)
+        route = memory.route(room) if room in memory.rooms else None
+        if route:
+            yield from self._pass(memory, route[0], purpose)
 
     def explore(self, memory: Memory) -> Iterator[Intent]:
         """Open closed containers in this room, then walk to unvisited rooms."""
@@ -197,9 +197,9 @@ class GoalPlanner:
                 yield Intent(tool="open", args={"object": name}, purpose="search")
         for way in memory.untried(memory.here):
             yield from self._pass(memory, way, self._sought(memory) or "explore")
-        reach = ((memory.route(room), room) for room in memory.rooms if self._leads_on(memory, room))
-        near = sorted((len(ways), room) for ways, room in reach if ways)
-        for _, room in near:
+        routes = ((memory.route(room), room) for room in memory.rooms if self._leads_on(memory, room))
+        nearest = sorted((len(route), room) for route, room in routes if route)
+        for _, room in nearest:
             yield from self.travel(memory, room, self._sought(memory) or "back")
 
     def _leads_on(self, memory: Memory, room: str) -> bool:
@@ -208,9 +208,9 @@ class GoalPlanner:
 
     def _sought(self, memory: Memory) -> str:
         """Return ``seek <room>`` if only the target room is missing, else an empty string."""
-        left = [goal for goal in self.task.deliveries if ("deliver", goal.item) not in memory.done]
-        if left and all(goal.item in memory.carried for goal in left):
-            return f"seek {left[0].room}"
+        open_goals = [goal for goal in self.task.deliveries if ("deliver", goal.item) not in memory.done]
+        if open_goals and all(goal.item in memory.carried for goal in open_goals):
+            return f"seek {open_goals[0].room}"
         return ""
 
     def _searching(self, memory: Memory) -> bool:
@@ -220,8 +220,8 @@ class GoalPlanner:
         if self.task.cook:
             missing = not memory.ingredients or any(item not in memory.carried for item in memory.ingredients)
             return missing or self._lacks(memory)
-        left = [goal for goal in self.task.deliveries if ("deliver", goal.item) not in memory.done]
-        return any(goal.item not in memory.carried or goal.room not in memory.rooms for goal in left)
+        open_goals = [goal for goal in self.task.deliveries if ("deliver", goal.item) not in memory.done]
+        return any(goal.item not in memory.carried or goal.room not in memory.rooms for goal in open_goals)
 
     def _pass(self, memory: Memory, way: str, purpose: str) -> Iterator[Intent]:
         """Walk through an exit, or first unlock or open its door."""
@@ -255,8 +255,8 @@ class KeyPlanner(GoalPlanner):
 
     def _leads_on(self, memory: Memory, room: str) -> bool:
         if any(goal.item not in memory.carried for goal in self._left(memory)) or self.task.cook:
-            for name, (where, state) in memory.containers.items():
-                if where == room and state in ("closed", "unknown") and name not in memory.given_up:
+            for name, (room_name, state) in memory.containers.items():
+                if room_name == room and state in ("closed", "unknown") and name not in memory.given_up:
                     return True
         exits = (memory.rooms[room][way] for way in memory.untried(room))
         got = (*memory.carried, *memory.things)

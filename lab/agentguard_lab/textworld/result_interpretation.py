@@ -150,9 +150,9 @@ def _recipe(memory: Memory, intent: Intent, outcome: ActionOutcome) -> None:
 
 
 def _inventory(memory: Memory, intent: Intent, outcome: ActionOutcome) -> None:
-    held = list(outcome.names)
-    memory.carried = held
-    memory.done = {fact for fact in memory.done if fact[0] != "deliver" or fact[1] not in held}
+    items = list(outcome.names)
+    memory.carried = items
+    memory.done = {fact for fact in memory.done if fact[0] != "deliver" or fact[1] not in items}
 
 
 def _need_key(memory: Memory, intent: Intent, outcome: ActionOutcome) -> None:

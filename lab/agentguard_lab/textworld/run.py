@@ -152,10 +152,13 @@ class TextWorldRun:
 
     def copy(self) -> TextWorldRun:
         """Return an independent copy of the run at the same point."""
-        made = copy.copy(self)
-        made._steps, made._before = list(self._steps), list(self._before)
-        made.agent, made.errors = self.agent.snapshot(), replace(self.errors, made=list(self.errors.made))
-        return made
+        duplicate = copy.copy(self)
+        duplicate._steps, duplicate._before = list(self._steps), list(self._before)
+        duplicate.agent, duplicate.errors = (
+            self.agent.snapshot(),
+            replace(self.errors, made=list(self.errors.made)),
+        )
+        return duplicate
 
     def play(self) -> Self:
         """Take steps until the run ends."""
@@ -262,13 +265,13 @@ def tool_specs(offered: tuple[str, ...]) -> tuple[ToolSpec, ...]:
 
 def _step(index: int, turn: AgentTurn, results: Sequence[str] = ()) -> Step:
     """Return the step of a turn, without results if its calls were not executed yet."""
-    calls, seen = [], []
-    for place, (name, raw) in enumerate(turn.calls):
-        call = f"call_{index:03d}_{place}"
+    calls, observations = [], []
+    for position, (name, raw) in enumerate(turn.calls):
+        call = f"call_{index:03d}_{position}"
         calls.append(ToolCall(id=call, name=name, arguments=tools.parse_arguments(raw), raw_arguments=raw))
-        for text in results[place : place + 1]:
+        for text in results[position : position + 1]:
             failed = text.startswith("Error:") or None
-            seen.append(Observation(content=text, call_id=call, tool=name, is_error=failed))
+            observations.append(Observation(content=text, call_id=call, tool=name, is_error=failed))
     return Step(
         index=index,
         source=Source.AGENT,
@@ -276,7 +279,7 @@ def _step(index: int, turn: AgentTurn, results: Sequence[str] = ()) -> Step:
         content=turn.text,
         modules=turn.modules,
         tool_calls=tuple(calls),
-        observations=tuple(seen),
+        observations=tuple(observations),
         started_at=_EPOCH + 60 * index,
         ended_at=_EPOCH + 60 * index + 30,
     )

@@ -125,20 +125,22 @@ class RunGenerator:
         return scenario(rng.randrange(10**9), level)
 
     def _generate_game(self, game: Scenario, library: GameLibrary) -> Iterator[Record]:
-        kept = won = 0
-        for place in range(_TWINS_PER_GAME):
-            beyond = place - won >= _MAX_LOST_TWINS and not won  # the agent never wins this game
-            if kept >= RUNS_PER_GAME or beyond or self._is_complete():
+        record_count = win_count = 0
+        for index in range(_TWINS_PER_GAME):
+            is_hopeless = (
+                index - win_count >= _MAX_LOST_TWINS and not win_count
+            )  # the agent never wins this game
+            if record_count >= RUNS_PER_GAME or is_hopeless or self._is_complete():
                 return
-            attempt = TwinRun(game, library, _derive_seed(self.plan.seed, game.id, place))
+            attempt = TwinRun(game, library, _derive_seed(self.plan.seed, game.id, index))
             self._count_twin(game, attempt.twin)
             if not attempt.twin.won:
                 continue
-            won += 1
-            made = self._generate_passed(attempt) if self._is_pass_due() else self._generate_failed(attempt)
-            if made is not None:
-                kept += 1
-                yield made
+            win_count += 1
+            record = self._generate_passed(attempt) if self._is_pass_due() else self._generate_failed(attempt)
+            if record is not None:
+                record_count += 1
+                yield record
 
     def _is_pass_due(self) -> bool:
         """Return whether the next run must be a passed one, so that both kinds alternate in proportion."""
@@ -165,8 +167,8 @@ class RunGenerator:
         return None
 
     def _may_recover(self) -> bool:
-        room = self._passed < self.plan.passed
-        return room and self._recovered < CAREFUL_SHARE * min(self.plan.passed, self._passed + 1)
+        has_capacity = self._passed < self.plan.passed
+        return has_capacity and self._recovered < CAREFUL_SHARE * min(self.plan.passed, self._passed + 1)
 
     def _draw_code(self) -> str:
         return self._draw.choices(list(self.plan.rates), list(self.plan.rates.values()))[0]

@@ -165,18 +165,18 @@ class _Draft:
         self._fill()
 
     def _connect(self) -> None:
-        rng, taken = self._rng, {(0, 0): self.rooms[0]}
+        rng, room_at = self._rng, {(0, 0): self.rooms[0]}
         doors = rng.sample(DOORS, len(DOORS))
         for room in self.rooms[1:]:
-            near = [
-                (at, way)
-                for at, name in taken.items()
+            free_sides = [
+                (position, way)
+                for position, name in room_at.items()
                 for way, (dx, dy) in _WAYS.items()
-                if name != self.behind and (at[0] + dx, at[1] + dy) not in taken
+                if name != self.behind and (position[0] + dx, position[1] + dy) not in room_at
             ]
-            at, way = rng.choice(near)
-            taken[at[0] + _WAYS[way][0], at[1] + _WAYS[way][1]] = room
-            link = f"{_join(taken[at])} {way} {_join(room)}"
+            position, way = rng.choice(free_sides)
+            room_at[position[0] + _WAYS[way][0], position[1] + _WAYS[way][1]] = room
+            link = f"{_join(room_at[position])} {way} {_join(room)}"
             if room == self.behind:
                 link += f" : {_join(doors.pop())} locked {_join(self._key)}"
             elif rng.random() < 0.35:
@@ -196,13 +196,13 @@ class _Draft:
         slots = [(room, kind, name) for room in self.rooms for kind, name in self._holders[room]]
         supporters = [slot for slot in slots if slot[1] == "supporter"]
         containers = [slot for slot in slots if slot[1] == "container" and slot[0] != self.behind]
-        for place, item in enumerate(rng.sample(THINGS, self._size.deliveries)):
+        for index, item in enumerate(rng.sample(THINGS, self._size.deliveries)):
             to = rng.choice(supporters)
             away = [slot for slot in slots if slot[0] != to[0]]
             inside = [slot for slot in away if slot[1] == "container"]
             behind = [slot for slot in away if slot[0] == self.behind]
             source = rng.choice(
-                behind if place == 0 and behind else inside if inside and rng.random() < 0.6 else away
+                behind if index == 0 and behind else inside if inside and rng.random() < 0.6 else away
             )
             self.goals.append(Deliver(item=item, holder=to[2], room=to[0]))
             self.things.append(f"object {item} @ {source[2]}")
@@ -212,14 +212,14 @@ class _Draft:
             outside = rng.choice([slot for slot in slots if slot[0] != self.behind])
             self.things.append(f"key {self._key} @ {outside[2]}")
             if rng.random() < 0.5:
-                spare = rng.choice([key for key in KEYS if key != self._key])
-                self.things.append(f"key {spare} @ inventory")
+                other_key = rng.choice([key for key in KEYS if key != self._key])
+                self.things.append(f"key {other_key} @ inventory")
 
     def _fill(self) -> None:
         rng = self._rng
         used = {goal.item for goal in self.goals}
-        spare = [name for name in rng.sample(THINGS, len(THINGS)) if name not in used]
+        unused_things = [name for name in rng.sample(THINGS, len(THINGS)) if name not in used]
         for room in self.rooms:
             for _, name in self._holders[room]:
                 if rng.random() < 0.55:
-                    self.things.append(f"object {spare.pop()} @ {name}")
+                    self.things.append(f"object {unused_things.pop()} @ {name}")

@@ -82,12 +82,12 @@ def command(names: tuple[str, ...], name: str, raw: str) -> tuple[str | None, st
     try:
         arguments = json.loads(raw)
     except json.JSONDecodeError as error:
-        where = f"line {error.lineno} column {error.colno}"
-        return None, f"Error: the arguments of '{name}' are not valid JSON ({error.msg} at {where})."
+        location = f"line {error.lineno} column {error.colno}"
+        return None, f"Error: the arguments of '{name}' are not valid JSON ({error.msg} at {location})."
     _, fields, make = _TOOLS[name]
-    wrong = _violation(_parameters(fields), arguments)
-    if wrong:
-        return None, f"Error: invalid arguments for '{name}': {wrong}."
+    violation = _violation(_parameters(fields), arguments)
+    if violation:
+        return None, f"Error: invalid arguments for '{name}': {violation}."
     return make(arguments), ""
 
 
@@ -110,9 +110,11 @@ def call_of(names: tuple[str, ...], text: str) -> tuple[str, str] | None:
     for pattern, name in _PHRASES:
         match = re.fullmatch(pattern, text.strip(), re.IGNORECASE)
         if match:
-            found = {k: v.lower() if k in ("direction", "how") else v for k, v in match.groupdict().items()}
-            tool = found.pop("tool", name).lower()
-            return (tool, json.dumps(found)) if tool in names else None
+            arguments = {
+                k: v.lower() if k in ("direction", "how") else v for k, v in match.groupdict().items()
+            }
+            tool = arguments.pop("tool", name).lower()
+            return (tool, json.dumps(arguments)) if tool in names else None
     return None
 
 

@@ -36,30 +36,30 @@ class Words:
 
     def memory(self, memory: Memory, task: Task) -> str:
         """Return the text of the memory module."""
-        told = [self._say(MEMORY, "here", room=memory.here)] if memory.here else []
+        sentences = [self._say(MEMORY, "here", room=memory.here)] if memory.here else []
         if memory.carried:
-            told.append(self._say(MEMORY, "carry", items=format_list(_the(memory.carried))))
+            sentences.append(self._say(MEMORY, "carry", items=format_list(_the(memory.carried))))
         elif self._rng.random() < 0.5:
-            told.append(self._say(MEMORY, "empty"))
-        more = [text for text in self._recalled(memory, task) if text]
-        self._rng.shuffle(more)
-        told += more[: max(1, round((1 - self._terse) * 4 * self._rng.random() + 0.6))]
+            sentences.append(self._say(MEMORY, "empty"))
+        recalled = [text for text in self._recalled(memory, task) if text]
+        self._rng.shuffle(recalled)
+        sentences += recalled[: max(1, round((1 - self._terse) * 4 * self._rng.random() + 0.6))]
         if self._rng.random() < 0.3:
-            self._rng.shuffle(told)
-        return " ".join(told)
+            self._rng.shuffle(sentences)
+        return " ".join(sentences)
 
     def reflection(self, said: Sequence[str], memory: Memory, task: Task) -> str:
         """Return the meaning of the last results, and sometimes the progress of the task."""
-        told = list(said)
+        sentences = list(said)
         if self._rng.random() < 0.35:
-            done, all_ = progress(memory, task)
-            if all_ and done < all_:
-                told.append(self._say(REFLECTION, "progress", done=done, all=all_))
-        return " ".join(told)
+            done_count, part_count = progress(memory, task)
+            if part_count and done_count < part_count:
+                sentences.append(self._say(REFLECTION, "progress", done=done_count, all=part_count))
+        return " ".join(sentences)
 
     def outcome(self, outcome: ActionOutcome, memory: Memory, wanted: set[str]) -> str:
         """Return one or two sentences on an outcome, before it changes the beliefs."""
-        seen, words = outcome.seen, {"target": outcome.target, "says": outcome.seen.says}
+        observation, words = outcome.seen, {"target": outcome.target, "says": outcome.seen.says}
         if outcome.kind == "arrived":
             return self._arrived(outcome, memory, wanted)
         if outcome.kind == "opened" and (outcome.names or outcome.target in memory.containers):
@@ -67,8 +67,12 @@ class Words:
         if outcome.kind == "need_key":
             words["key"] = outcome.names[0]
         elif outcome.kind == "recipe":
-            steps = [line for line in seen.text.partition("Directions:")[2].splitlines() if line.strip()]
-            items = [line for line in seen.text.partition("Ingredients:")[2].splitlines() if line.strip()]
+            steps = [
+                line for line in observation.text.partition("Directions:")[2].splitlines() if line.strip()
+            ]
+            items = [
+                line for line in observation.text.partition("Ingredients:")[2].splitlines() if line.strip()
+            ]
             words["steps"] = format_list(line.strip() for line in steps)
             words["items"] = format_list(line.strip() for line in items[: len(items) - len(steps) - 1])
         deck = outcome.kind if outcome.kind in REFLECTION else "inventory"
@@ -104,26 +108,28 @@ class Words:
         return text[:1].upper() + text[1:]
 
     def _arrived(self, outcome: ActionOutcome, memory: Memory, wanted: set[str]) -> str:
-        seen, room = outcome.seen, outcome.target
-        told = [
+        observation, room = outcome.seen, outcome.target
+        sentences = [
             self._say(REFLECTION, "arrived_new", room=room, sight=_sight(outcome))
             if room not in memory.rooms
             else self._say(REFLECTION, "arrived_back", room=room)
         ]
-        found = [name for name in outcome.names if name in wanted and name in seen.things]
-        if found:
-            holder = seen.things[found[0]]
-            where = f"on the {holder}" if holder else "on the floor"
-            told.append(self._say(REFLECTION, "spotted", items=format_list(_the(found)), where=where))
+        needed_items = [name for name in outcome.names if name in wanted and name in observation.things]
+        if needed_items:
+            holder = observation.things[needed_items[0]]
+            location = f"on the {holder}" if holder else "on the floor"
+            sentences.append(
+                self._say(REFLECTION, "spotted", items=format_list(_the(needed_items)), where=location)
+            )
         elif room not in memory.rooms and self._rng.random() < 0.6:
-            told.append(self._say(REFLECTION, "nothing_here"))
-        return " ".join(told)
+            sentences.append(self._say(REFLECTION, "nothing_here"))
+        return " ".join(sentences)
 
     def _opened(self, outcome: ActionOutcome, wanted: set[str]) -> str:
-        found = [name for name in outcome.names if name in wanted]
-        if found:
+        needed_items = [name for name in outcome.names if name in wanted]
+        if needed_items:
             return self._say(
-                REFLECTION, "found_wanted", target=outcome.target, found=format_list(_the(found))
+                REFLECTION, "found_wanted", target=outcome.target, found=format_list(_the(needed_items))
             )
         if outcome.names:
             return self._say(
@@ -132,34 +138,36 @@ class Words:
         return self._say(REFLECTION, "opened_empty", target=outcome.target)
 
     def _recalled(self, memory: Memory, task: Task) -> Iterable[str]:
-        wanted = wanted_names(memory, task)
-        places = sorted(name for name in wanted if name in memory.things)
+        needed_items = wanted_names(memory, task)
+        places = sorted(name for name in needed_items if name in memory.things)
         for name in places[:2]:
             place = memory.things[name]
-            where = f"in the {place.room}"
+            location = f"in the {place.room}"
             if place.holder:
-                where = f"{'in' if place.holder in memory.containers else 'on'} the {place.holder} {where}"
-            yield self._say(MEMORY, "known", item=name, where=where)
-        unseen = sorted(name for name in wanted if name not in memory.things)
+                location = (
+                    f"{'in' if place.holder in memory.containers else 'on'} the {place.holder} {location}"
+                )
+            yield self._say(MEMORY, "known", item=name, where=location)
+        unseen = sorted(name for name in needed_items if name not in memory.things)
         if unseen:
             yield self._say(MEMORY, "unseen", items=format_list(_the(unseen)))
         if len(memory.rooms) > 1:
             yield self._say(MEMORY, "rooms", rooms=format_list(_the(memory.rooms)))
-        opened = [name for name, (_, state) in memory.containers.items() if state == "open"]
-        if opened:
-            yield self._say(MEMORY, "opened", items=format_list(_the(opened)))
+        open_containers = [name for name, (_, state) in memory.containers.items() if state == "open"]
+        if open_containers:
+            yield self._say(MEMORY, "opened", items=format_list(_the(open_containers)))
         for door, key in memory.keys.items():
             if any(side.state == "locked" for side in memory.door(door)):
                 yield self._say(MEMORY, "keys", door=door, key=key)
         yield from self._recalled_task(memory, task)
 
     def _recalled_task(self, memory: Memory, task: Task) -> Iterable[str]:
-        left = todo(memory, task)
-        if left:
-            yield self._say(MEMORY, "left", todo=format_list(left[:3]))
-        done = describe_completed_tasks(memory)
-        if done:
-            yield self._say(MEMORY, "finished", done=format_list(done[-3:]))
+        remaining = todo(memory, task)
+        if remaining:
+            yield self._say(MEMORY, "left", todo=format_list(remaining[:3]))
+        completed = describe_completed_tasks(memory)
+        if completed:
+            yield self._say(MEMORY, "finished", done=format_list(completed[-3:]))
         for name in task.close_after:
             yield self._say(MEMORY, "rule", name=name)
         if memory.directions:
@@ -185,11 +193,11 @@ def progress(memory: Memory, task: Task) -> tuple[int, int]:
         if not memory.ingredients:
             return 0, 0
         parts = {*memory.directions, ("prepare",), ("eat",)}
-        made = ("prepare",) in memory.done
-        got = sum(made or item in memory.carried for item in memory.ingredients)
-        return got + len(parts & memory.done), len(parts) + len(memory.ingredients)
-    done = sum(("deliver", goal.item) in memory.done for goal in task.deliveries)
-    return done, len(task.deliveries)
+        is_prepared = ("prepare",) in memory.done
+        ingredient_count = sum(is_prepared or item in memory.carried for item in memory.ingredients)
+        return ingredient_count + len(parts & memory.done), len(parts) + len(memory.ingredients)
+    done_count = sum(("deliver", goal.item) in memory.done for goal in task.deliveries)
+    return done_count, len(task.deliveries)
 
 
 def todo(memory: Memory, task: Task) -> list[str]:
@@ -197,8 +205,8 @@ def todo(memory: Memory, task: Task) -> list[str]:
     if KeyPlanner(task).complete(memory):
         return []
     if not task.cook:
-        left = [goal for goal in task.deliveries if ("deliver", goal.item) not in memory.done]
-        return [f"the {g.item} to the {g.holder} in the {g.room}" for g in left]
+        open_goals = [goal for goal in task.deliveries if ("deliver", goal.item) not in memory.done]
+        return [f"the {g.item} to the {g.holder} in the {g.room}" for g in open_goals]
     if not memory.ingredients:
         return ["read the cookbook"]
     if ("prepare",) in memory.done:
@@ -228,10 +236,10 @@ def _the(names: Iterable[str]) -> list[str]:
 
 
 def _sight(outcome: ActionOutcome) -> str:
-    seen = outcome.seen
-    parts = [f"a {name}" for name in (*seen.containers, *seen.appliances)][:3]
-    doors = [f"a {state} {door} to the {way}" for way, (door, state) in seen.exits.items() if door]
-    ways = [way for way, (door, _) in seen.exits.items() if not door]
-    if ways:
-        doors.append(f"a way out to the {format_list(ways)}")
+    observation = outcome.seen
+    parts = [f"a {name}" for name in (*observation.containers, *observation.appliances)][:3]
+    doors = [f"a {state} {door} to the {way}" for way, (door, state) in observation.exits.items() if door]
+    open_exits = [way for way, (door, _) in observation.exits.items() if not door]
+    if open_exits:
+        doors.append(f"a way out to the {format_list(open_exits)}")
     return format_list(parts + doors) or "nothing much"

@@ -64,9 +64,9 @@ class TwinRun:
         """
         rng = random.Random(f"place:{code}:{self.seed}")  # noqa: S311
         if code.startswith(SYSTEM_PREFIX):
-            made = self._inject_system_error(code, rng)
-            if made is not None:
-                yield made
+            injected_run = self._inject_system_error(code, rng)
+            if injected_run is not None:
+                yield injected_run
             return
         places = [
             (name, turn)

@@ -27,8 +27,10 @@ def _sound(agent: Agent, *names: str) -> dict[str, Any] | None:
 def _any_call(agent: Agent) -> Sequence[int]:
     # A failed look or inventory check has no consequences.
     idle = ("look", "inventory", "examine")
-    meant = zip(agent.calls, agent.intents, strict=True)
-    return [i for i, (call, intent) in enumerate(meant) if call[0] not in idle and call == encode(intent)]
+    call_intents = zip(agent.calls, agent.intents, strict=True)
+    return [
+        i for i, (call, intent) in enumerate(call_intents) if call[0] not in idle and call == encode(intent)
+    ]
 
 
 def _habit(kind: str) -> Any:
@@ -56,12 +58,14 @@ def _other_holders(agent: Agent) -> Sequence[tuple[str, str]]:
     planned, memory = _sound(agent, "put_on"), agent.memory
     if planned is None:
         return []
-    here = {place.holder for place in memory.things.values() if place.room == memory.here and place.holder}
-    open_ = {
+    local_holders = {
+        place.holder for place in memory.things.values() if place.room == memory.here and place.holder
+    }
+    open_containers = {
         name for name, (room, state) in memory.containers.items() if room == memory.here and state == "open"
     }
-    supporters = sorted(here - set(memory.containers) - {planned["onto"]})
-    return [("put_on", name) for name in supporters] + [("insert", name) for name in sorted(open_)]
+    supporters = sorted(local_holders - set(memory.containers) - {planned["onto"]})
+    return [("put_on", name) for name in supporters] + [("insert", name) for name in sorted(open_containers)]
 
 
 def _put(agent: Agent, option: tuple[str, str], rng: random.Random) -> None:
@@ -92,8 +96,8 @@ def _other_heat(agent: Agent) -> Sequence[tuple[str, str]]:
         return []
     if agent.calls[0][0] == "cut":
         return [("how", how) for how in _CUTS if how != planned["how"]]
-    near = [name for name, room in memory.appliances.items() if room == memory.here]
-    return [("appliance", name) for name in near if name != planned["appliance"]]
+    local_appliances = [name for name, room in memory.appliances.items() if room == memory.here]
+    return [("appliance", name) for name in local_appliances if name != planned["appliance"]]
 
 
 def _process(agent: Agent, option: tuple[str, str], rng: random.Random) -> None:

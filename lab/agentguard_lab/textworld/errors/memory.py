@@ -34,8 +34,10 @@ def _drop_direction(agent: Agent, step: tuple[str, str], rng: random.Random) -> 
 
 
 def _merged_goals(agent: Agent) -> Sequence[tuple[Deliver, Deliver]]:
-    left = [goal for goal in agent.task.deliveries if ("deliver", goal.item) not in agent.memory.done]
-    return [(one, other) for one in left for other in agent.task.deliveries if one.holder != other.holder]
+    open_goals = [goal for goal in agent.task.deliveries if ("deliver", goal.item) not in agent.memory.done]
+    return [
+        (one, other) for one in open_goals for other in agent.task.deliveries if one.holder != other.holder
+    ]
 
 
 def _merge(agent: Agent, pair: tuple[Deliver, Deliver], rng: random.Random) -> None:
@@ -87,8 +89,10 @@ def _wrong_places(agent: Agent) -> Sequence[tuple[str, BelievedPlace]]:
     holders = [BelievedPlace(room, name) for name, (room, _) in memory.containers.items()]
     holders += [place for place in memory.things.values() if place.holder]
     spots = {(place.room, place.holder): place for place in holders if place.room != memory.here}
-    wanted = sorted(agent.wanted() - {"cookbook"})
-    return [(name, spot) for name in wanted for spot in spots.values() if spot != memory.things.get(name)]
+    needed_items = sorted(agent.wanted() - {"cookbook"})
+    return [
+        (name, spot) for name in needed_items for spot in spots.values() if spot != memory.things.get(name)
+    ]
 
 
 def _misplace(agent: Agent, option: tuple[str, BelievedPlace], rng: random.Random) -> None:
@@ -96,8 +100,8 @@ def _misplace(agent: Agent, option: tuple[str, BelievedPlace], rng: random.Rando
 
 
 def _claimable(agent: Agent) -> Sequence[tuple[str, ...]]:
-    held = [goal.item for goal in agent.task.deliveries if goal.item in agent.memory.carried]
-    return [*_undone(agent), *(("deliver", item) for item in held)]
+    carried_items = [goal.item for goal in agent.task.deliveries if goal.item in agent.memory.carried]
+    return [*_undone(agent), *(("deliver", item) for item in carried_items)]
 
 
 def _claim_done(agent: Agent, fact: tuple[str, ...], rng: random.Random) -> None:

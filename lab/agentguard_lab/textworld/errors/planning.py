@@ -43,12 +43,12 @@ def _skip(agent: Agent, intent: Intent, rng: random.Random) -> None:
 
 def _other_heat(agent: Agent) -> Sequence[Intent]:
     memory = agent.memory
-    near = [name for name, room in memory.appliances.items() if room == memory.here]
+    local_appliances = [name for name, room in memory.appliances.items() if room == memory.here]
     return [
         replace(intent, args={**intent.args, "appliance": name})
         for intent in agent.intents
         if intent.tool == "cook"
-        for name in near
+        for name in local_appliances
         if name != intent.args["appliance"]
     ]
 
@@ -87,13 +87,13 @@ def _not_in_hand(agent: Agent) -> Sequence[Intent]:
 
 def _out_of_reach(agent: Agent) -> Sequence[Intent]:
     memory = agent.memory
-    wanted = sorted(agent.wanted() - {"cookbook"})
+    needed_items = sorted(agent.wanted() - {"cookbook"})
     closed = [
         n for n, (room, s) in memory.containers.items() if room == memory.here and s in ("closed", "unknown")
     ]
     return [
         Intent(tool="take", args={"object": item, "from": name}, purpose="fetch")
-        for item in wanted
+        for item in needed_items
         if item not in memory.things
         for name in closed
     ]
@@ -103,8 +103,12 @@ def _unready(agent: Agent) -> Sequence[Intent]:
     memory = agent.memory
     if not agent.task.cook or not memory.directions or ("prepare",) in memory.done:
         return []
-    left = any(step not in memory.done for step in memory.directions)
-    return [Intent(tool="prepare_meal", purpose="meal")] if left and "cookbook" in memory.things else []
+    has_open_steps = any(step not in memory.done for step in memory.directions)
+    return (
+        [Intent(tool="prepare_meal", purpose="meal")]
+        if has_open_steps and "cookbook" in memory.things
+        else []
+    )
 
 
 def _searching(agent: Agent) -> Sequence[bool]:
@@ -126,10 +130,10 @@ def _there_and_back(agent: Agent) -> Sequence[str]:
 
 
 def _wander(agent: Agent, way: str, rng: random.Random) -> None:
-    there = Intent(tool="go", args={"direction": way}, purpose="back")
-    back = Intent(tool="go", args={"direction": OPPOSITE[way]}, purpose="back")
-    agent.intents = [there]
-    agent.fixed = [back, there] * (rng.choice(_WASTE) // 2) + [back]
+    outward = Intent(tool="go", args={"direction": way}, purpose="back")
+    homeward = Intent(tool="go", args={"direction": OPPOSITE[way]}, purpose="back")
+    agent.intents = [outward]
+    agent.fixed = [homeward, outward] * (rng.choice(_WASTE) // 2) + [homeward]
 
 
 _C, _I, _W = "planning.constraint_ignorance", "planning.impossible_action", "planning.inefficient_plan"

@@ -27,18 +27,22 @@ def _take_for_success(agent: Agent, place: int, rng: random.Random) -> None:
 
 
 def _findings(agent: Agent) -> Sequence[int]:
-    wanted = agent.wanted()
-    found = enumerate(agent.outcomes)
-    return [i for i, (_, o) in found if o.kind in ("opened", "arrived") and wanted & set(o.names)]
+    needed_items = agent.wanted()
+    indexed_outcomes = enumerate(agent.outcomes)
+    return [
+        i
+        for i, (_, outcome) in indexed_outcomes
+        if outcome.kind in ("opened", "arrived") and needed_items & set(outcome.names)
+    ]
 
 
 def _overlook(agent: Agent, place: int, rng: random.Random) -> None:
     intent, outcome = agent.outcomes[place]
-    wanted = agent.wanted()
-    things = {name: holder for name, holder in outcome.seen.things.items() if name not in wanted}
-    seen = replace(outcome.seen, things=things)
-    names = tuple(name for name in outcome.names if name not in wanted)
-    agent.outcomes[place] = (intent, replace(outcome, seen=seen, names=names))
+    needed_items = agent.wanted()
+    things = {name: holder for name, holder in outcome.seen.things.items() if name not in needed_items}
+    observation = replace(outcome.seen, things=things)
+    names = tuple(name for name in outcome.names if name not in needed_items)
+    agent.outcomes[place] = (intent, replace(outcome, seen=observation, names=names))
 
 
 def _successes(agent: Agent) -> Sequence[int]:
@@ -53,12 +57,12 @@ def _take_for_failure(agent: Agent, place: int, rng: random.Random) -> None:
 
 def _shut_doors(agent: Agent) -> Sequence[tuple[int, str]]:
     options = []
-    for place, (_, outcome) in enumerate(agent.outcomes):
+    for index, (_, outcome) in enumerate(agent.outcomes):
         if outcome.kind == "shut":
-            options.append((place, f"{outcome.target.split()[0]} key"))
+            options.append((index, f"{outcome.target.split()[0]} key"))
         elif outcome.kind == "need_key":
             others = [name for name in (*agent.memory.carried, *agent.memory.things) if name.endswith("key")]
-            options += [(place, name) for name in others if name != outcome.names[0]]
+            options += [(index, name) for name in others if name != outcome.names[0]]
     return options
 
 
@@ -81,9 +85,13 @@ def _blame_thing(agent: Agent, place: int, rng: random.Random) -> None:
 
 def _unfinished(agent: Agent) -> Sequence[tuple[str, ...]]:
     memory = agent.memory
-    held = [goal.item for goal in agent.task.deliveries if goal.item in memory.carried]
-    steps = [s for s in memory.directions if s not in memory.done and s[1] in memory.carried]
-    return [*steps, *(("deliver", item) for item in held)]
+    carried_items = [goal.item for goal in agent.task.deliveries if goal.item in memory.carried]
+    steps = [
+        direction
+        for direction in memory.directions
+        if direction not in memory.done and direction[1] in memory.carried
+    ]
+    return [*steps, *(("deliver", item) for item in carried_items)]
 
 
 def _count_as_done(agent: Agent, fact: tuple[str, ...], rng: random.Random) -> None:
@@ -100,8 +108,8 @@ def _half_way(agent: Agent) -> Sequence[bool]:
             if ("prepare",) in memory.done or any(o.kind == "prepared" for _, o in agent.outcomes)
             else []
         )
-    left = [goal for goal in task.deliveries if ("deliver", goal.item) not in memory.done]
-    return [True] if len(left) == 1 and len(task.deliveries) > 1 else []
+    open_goals = [goal for goal in task.deliveries if ("deliver", goal.item) not in memory.done]
+    return [True] if len(open_goals) == 1 and len(task.deliveries) > 1 else []
 
 
 def _call_it_done(agent: Agent, option: bool, rng: random.Random) -> None:
