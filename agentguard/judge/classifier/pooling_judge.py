@@ -205,23 +205,23 @@ class PoolingJudge:
     async def _answer(
         self, info: EndpointInfo, run: Trajectory, question: Question, deadline: float
     ) -> JudgeAnswer:
-        by = next((one for one in self.classifiers if one.matches(question, run)), None)
-        if by is None:
+        classifier = next((one for one in self.classifiers if one.matches(question, run)), None)
+        if classifier is None:
             error = f"{UNTRAINED}: no classifier was trained for this question"
             return JudgeAnswer(question=question.id, error=error, usage={"fault": UNTRAINED})
-        work = _PendingQuestion(run, question, by, deadline)
-        room = self._compute_available_characters(info)
+        work = _PendingQuestion(run, question, classifier, deadline)
+        max_characters = self._compute_available_characters(info)
         rows: tuple[ScoreVector, ...] | CallError = CallError(
             kind=ErrorKind.TOO_LONG, message="the run was not shown"
         )
         for _ in range(_MAX_ATTEMPTS):
             try:
-                rows = await self._fetch_rows(info, work, room)
+                rows = await self._fetch_rows(info, work, max_characters)
             except ConfigError as error:
                 return JudgeAnswer(question=question.id, error=str(error), usage=work.usage.as_dict())
             if not isinstance(rows, CallError) or rows.kind is not ErrorKind.TOO_LONG:
                 break
-            room = int(room * _SHRINK_FACTOR)
+            max_characters = int(max_characters * _SHRINK_FACTOR)
         if isinstance(rows, CallError):
             return _to_error_answer(question, rows, work.usage)
         shares = _compute_probabilities(work, rows)

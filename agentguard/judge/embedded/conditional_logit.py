@@ -135,8 +135,8 @@ def fit_kernel(values: Array, chosen: Array, runs: Runs, *, ridge: float, width:
 
 
 def _compute_gaussian_kernel(points: Array, width: float) -> Array:
-    own = (points * points).sum(axis=1)
-    squares = own[:, None] + own - 2 * points @ points.T
+    squared_norms = (points * points).sum(axis=1)
+    squares = squared_norms[:, None] + squared_norms - 2 * points @ points.T
     return _apply_gaussian(squares, width, points.shape[1])
 
 

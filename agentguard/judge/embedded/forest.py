@@ -41,12 +41,12 @@ class Forest:
         """Return the mean share of the positive class over the trees; shape ``(rows,)``."""
         # scikit-learn compares single-precision values with double-precision thresholds.
         rows = values[:, self.columns].astype(np.float32).astype(np.float64)
-        at = np.broadcast_to(self.roots, (len(rows), len(self.roots))).copy()
+        nodes = np.broadcast_to(self.roots, (len(rows), len(self.roots))).copy()
         number = np.arange(len(rows))[:, None]
         for _ in range(self.depth):
-            goes_left = rows[number, self.feature[at]] <= self.threshold[at]
-            at = np.where(goes_left, self.left[at], self.right[at])
-        return np.asarray(self.value[at].mean(axis=1), dtype=np.float64)
+            goes_left = rows[number, self.feature[nodes]] <= self.threshold[nodes]
+            nodes = np.where(goes_left, self.left[nodes], self.right[nodes])
+        return np.asarray(self.value[nodes].mean(axis=1), dtype=np.float64)
 
     def score(self, values: Array) -> Array:
         """Return the log of the probability, floored."""
@@ -89,13 +89,13 @@ def _flatten(trees: list[object], columns: list[int]) -> Forest:
     base = 0
     for tree in trees:
         count = tree.node_count  # type: ignore[attr-defined]
-        own = np.arange(count)
+        node_indices = np.arange(count)
         leaf = tree.children_left < 0  # type: ignore[attr-defined]
         shares = tree.value[:, 0, :]  # type: ignore[attr-defined]
         feature.append(np.where(leaf, 0, tree.feature))  # type: ignore[attr-defined]
         threshold.append(np.where(leaf, 0.0, tree.threshold))  # type: ignore[attr-defined]
-        left.append(np.where(leaf, own, tree.children_left) + base)  # type: ignore[attr-defined]
-        right.append(np.where(leaf, own, tree.children_right) + base)  # type: ignore[attr-defined]
+        left.append(np.where(leaf, node_indices, tree.children_left) + base)  # type: ignore[attr-defined]
+        right.append(np.where(leaf, node_indices, tree.children_right) + base)  # type: ignore[attr-defined]
         value.append(shares[:, -1] / shares.sum(axis=1))
         roots.append(base)
         base += count

@@ -53,8 +53,8 @@ class EmbeddedJudge:
         """
         if not transcript.steps:
             return tuple(JudgeAnswer(question=q.id, error="the run has no step") for q in questions)
-        judged = self.model.judge(transcript, findings, risk=_ERROR_RATE)
-        return tuple(_build_answer(question, judged) for question in questions)
+        judgement = self.model.judge(transcript, findings, risk=_ERROR_RATE)
+        return tuple(_build_answer(question, judgement) for question in questions)
 
 
 def _build_answer(question: Question, judgement: EmbeddedJudgement) -> JudgeAnswer:

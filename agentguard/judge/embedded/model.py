@@ -110,10 +110,10 @@ class EmbeddedModel:
 
     def with_signal_weights(self, weights: Sequence[float]) -> EmbeddedModel:
         """Return the model with the given signal weights in every ranker that was trained without signals."""
-        beside = build_signal_model(weights)
+        signal_model = build_signal_model(weights)
 
         def told(ranker: Ranker) -> Ranker:
-            return ranker if ranker.beside is not None else replace(ranker, beside=beside)
+            return ranker if ranker.beside is not None else replace(ranker, beside=signal_model)
 
         specialists = tuple(
             one if one.ranker is None else replace(one, ranker=told(one.ranker)) for one in self.specialists

@@ -31,38 +31,40 @@ def read_verified_model(folder: Path | None = None) -> bytes:
     Raises:
         ModelFileError: the model is missing, does not match its card, or was made for other features.
     """
-    place = folder or get_default_folder()
-    card = load_card(place)
+    model_folder = folder or get_default_folder()
+    card = load_card(model_folder)
     try:
-        if (place / MODEL_FILE).stat().st_size > MAX_MODEL_BYTES:
-            raise ModelFileError(f"{place / MODEL_FILE} is larger than any model")
-        data = (place / MODEL_FILE).read_bytes()
+        if (model_folder / MODEL_FILE).stat().st_size > MAX_MODEL_BYTES:
+            raise ModelFileError(f"{model_folder / MODEL_FILE} is larger than any model")
+        data = (model_folder / MODEL_FILE).read_bytes()
     except OSError:
-        raise _build_missing_model_error(place) from None
+        raise _build_missing_model_error(model_folder) from None
     if hashlib.sha256(data).hexdigest() != card.get("sha256"):
-        raise ModelFileError(f"{place / MODEL_FILE} does not match its card: restore both, or train again")
+        raise ModelFileError(
+            f"{model_folder / MODEL_FILE} does not match its card: restore both, or train again"
+        )
     features = card.get("features")
     if card.get("format") != MODEL_FORMAT or features != {
         "steps": list(FEATURE_NAMES),
         "runs": list(RUN_FEATURE_NAMES),
     }:
         raise ModelFileError(
-            f"{place / MODEL_FILE} was made for other features: train it again with {TRAIN_COMMAND}"
+            f"{model_folder / MODEL_FILE} was made for other features: train it again with {TRAIN_COMMAND}"
         )
     return data
 
 
 def load_card(folder: Path | None = None) -> dict[str, Any]:
     """Read a card. Raises ModelFileError if it is missing or not a JSON object."""
-    place = folder or get_default_folder()
+    model_folder = folder or get_default_folder()
     try:
-        card = orjson.loads((place / CARD_FILE).read_bytes())
+        card = orjson.loads((model_folder / CARD_FILE).read_bytes())
     except OSError:
-        raise _build_missing_model_error(place) from None
+        raise _build_missing_model_error(model_folder) from None
     except orjson.JSONDecodeError:
-        raise ModelFileError(f"{place / CARD_FILE} is not JSON") from None
+        raise ModelFileError(f"{model_folder / CARD_FILE} is not JSON") from None
     if not isinstance(card, dict):
-        raise ModelFileError(f"{place / CARD_FILE} is not a card")
+        raise ModelFileError(f"{model_folder / CARD_FILE} is not a card")
     return card
 
 

@@ -101,19 +101,19 @@ def fit_outcome_model(values: Array, failed: NDArray[np.bool_], *, seed: int = 0
 
     scaler = FeatureScaler.fit(values)
     logit = LogisticRegression(C=_INVERSE_RIDGE, max_iter=1_000).fit(scaler(values), failed)
-    every = list(range(values.shape[1]))
+    columns = list(range(values.shape[1]))
     forest = fit_forest(
         values,
         failed.astype(float),
-        columns=every,
+        columns=columns,
         kind="extra",
         trees=_TREE_COUNT,
         share=_FEATURE_SHARE,
         seed=seed,
     )
-    none: Array = np.zeros(0)
+    empty: Array = np.zeros(0)
     return OutcomeModel(
-        scaler, logit.coef_[0].astype(float), float(logit.intercept_[0]), forest, 1.0, 0.0, none, none
+        scaler, logit.coef_[0].astype(float), float(logit.intercept_[0]), forest, 1.0, 0.0, empty, empty
     )
 
 

@@ -171,5 +171,5 @@ def _fit_long_run_ranker(rows: _TrainingRows, portable: TransferRanker, seed: in
 
 
 def _fit_extra_trees(values: Array, labels: Array, seed: int) -> Forest:
-    every = list(range(values.shape[1]))
-    return fit_forest(values, labels, columns=every, kind="extra", trees=100, share=0.2, seed=seed)
+    columns = list(range(values.shape[1]))
+    return fit_forest(values, labels, columns=columns, kind="extra", trees=100, share=0.2, seed=seed)

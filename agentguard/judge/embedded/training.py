@@ -143,8 +143,8 @@ def _fit_kind_ranker(
     folds = assign_folds([_build_group_key(records[i], n) for n, i in enumerate(places)], _FOLD_COUNT, seed)
     scores: list[Array] = [np.zeros(0)] * len(places)
     for fold in range(_FOLD_COUNT):
-        rest = [i for i, f in enumerate(folds) if f != fold]
-        part = fit_ranker([values[i] for i in rest], [chosen[i] for i in rest], seed=seed)
+        train_indices = [i for i, f in enumerate(folds) if f != fold]
+        part = fit_ranker([values[i] for i in train_indices], [chosen[i] for i in train_indices], seed=seed)
         for i in np.flatnonzero(folds == fold):
             scores[i] = part.score(values[i])
     return _calibrate_ranker(fitted, scores, chosen, None if signals is None else signals.select(places))
@@ -155,10 +155,10 @@ def _calibrate_ranker(
 ) -> Ranker:
     """Add the temperature and the signal weights, learnt from scores out of fold."""
     temperature = _fit_temperature(scores, chosen)
-    beside = (
+    signal_model = (
         None if signals is None else _fit_signal_weights([temperature * s for s in scores], chosen, signals)
     )
-    return replace(fitted, temperature=temperature, beside=beside)
+    return replace(fitted, temperature=temperature, beside=signal_model)
 
 
 def _fit_signal_weights(offsets: Sequence[Array], chosen: Sequence[Array], data: _SignalData) -> LinearScorer:
@@ -225,7 +225,7 @@ def assign_folds(groups: Sequence[str], folds: int, seed: int) -> NDArray[np.int
     """Assign a fold to each row; rows of one group share a fold."""
     names = sorted(set(groups))
     order = np.random.default_rng(seed).permutation(len(names))
-    fold_of = {names[place]: number % folds for number, place in enumerate(order)}
+    fold_of = {names[index]: number % folds for number, index in enumerate(order)}
     return np.array([fold_of[group] for group in groups], dtype=np.intp)
 
 

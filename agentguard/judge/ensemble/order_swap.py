@@ -56,10 +56,10 @@ class BothOrdersJudge:
 
     def decide(self, transcript: Trajectory, questions: Sequence[Question]) -> tuple[JudgeAnswer, ...]:
         """Answer the questions, in order."""
-        plain, reversed_answers = ask_in_both_orders(self.judge, transcript, questions)
+        answers, reversed_answers = ask_in_both_orders(self.judge, transcript, questions)
         return tuple(
             merge_answers(q, pair, quorum=1)
-            for q, *pair in zip(questions, plain, reversed_answers, strict=True)
+            for q, *pair in zip(questions, answers, reversed_answers, strict=True)
         )
 
     def generate_text(self, transcript: Trajectory, prompt: str) -> GeneratedText:

@@ -83,8 +83,10 @@ class _BothOrdersMember:
         self.judge, self.name = judge, judge.name
 
     def decide(self, transcript: Trajectory, questions: Sequence[Question]) -> tuple[JudgeAnswer, ...]:
-        plain, turned = ask_in_both_orders(self.judge, transcript, questions[: len(questions) // 2])
-        return (*plain, *turned)
+        answers, reversed_answers = ask_in_both_orders(
+            self.judge, transcript, questions[: len(questions) // 2]
+        )
+        return (*answers, *reversed_answers)
 
 
 def get_votes(answer: JudgeAnswer) -> Mapping[str, int]:

@@ -74,10 +74,10 @@ def _run_loop(loop: asyncio.AbstractEventLoop) -> None:
     asyncio.set_event_loop(loop)
     try:
         loop.run_forever()
-        left = asyncio.all_tasks(loop)
-        for task in left:
+        pending_tasks = asyncio.all_tasks(loop)
+        for task in pending_tasks:
             task.cancel()
-        loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
+        loop.run_until_complete(asyncio.gather(*pending_tasks, return_exceptions=True))
         loop.run_until_complete(loop.shutdown_asyncgens())
     finally:
         loop.close()

@@ -228,9 +228,9 @@ class ChatJudge:
         tokens = self.options.context_tokens or endpoint_info.context_tokens or _DEFAULT_CONTEXT_TOKENS
         if endpoint_info.context_tokens:
             tokens = min(tokens, endpoint_info.context_tokens)
-        beside = len(SYSTEM_PROMPT) + sum(map(len, context.schemata)) + 400
-        beside += max(_estimate_question_length(q) for q in questions)
-        return max(0, int(tokens * self.options.characters_per_token) - beside)
+        overhead = len(SYSTEM_PROMPT) + sum(map(len, context.schemata)) + 400
+        overhead += max(_estimate_question_length(q) for q in questions)
+        return max(0, int(tokens * self.options.characters_per_token) - overhead)
 
     async def _answer_with_retries(
         self, context: _PromptContext, question: Question, limit: int, deadline: float
@@ -253,20 +253,20 @@ class ChatJudge:
     async def _answer(
         self, context: _PromptContext, rendered: RenderedRun, question: Question, deadline: float
     ) -> JudgeAnswer:
-        picked = await pick_option(
+        result = await pick_option(
             list_options(question), partial(self._ask, context, rendered, question, deadline)
         )
-        if isinstance(picked, CallError):
-            return _to_error_answer(question, picked)
-        usage = picked.usage.as_dict() | {"label_mass": picked.label_mass}
-        if picked.label_mass is not None and picked.label_mass < self.options.min_label_mass:
+        if isinstance(result, CallError):
+            return _to_error_answer(question, result)
+        usage = result.usage.as_dict() | {"label_mass": result.label_mass}
+        if result.label_mass is not None and result.label_mass < self.options.min_label_mass:
             error = (
                 f"{ErrorKind.OUT_OF_SET}: the model would have said something else than any of the options"
             )
             return JudgeAnswer(
                 question=question.id, error=error, usage=usage | {"fault": ErrorKind.OUT_OF_SET}
             )
-        return JudgeAnswer(question=question.id, probabilities=picked.probabilities, usage=usage)
+        return JudgeAnswer(question=question.id, probabilities=result.probabilities, usage=usage)
 
     async def _ask(
         self,

@@ -40,8 +40,8 @@ async def pick_option(options: Sequence[str], ask: AskLabels) -> LabelProbabilit
     if len(options) == 1:
         return LabelProbabilities(probabilities={options[0]: 1.0}, label_mass=None, usage=CallUsage())
     if len(options) <= len(LABELS):
-        picked = await ask(options)
-        return picked if isinstance(picked, CallError) else _rekey(picked, options)
+        result = await ask(options)
+        return result if isinstance(result, CallError) else _rekey(result, options)
     groups = split_options(options)
     outer = await ask([_describe_group(group) for group in groups])
     if isinstance(outer, CallError):
@@ -51,11 +51,11 @@ async def pick_option(options: Sequence[str], ask: AskLabels) -> LabelProbabilit
     inner = await asyncio.gather(*(pick_option(groups[i], ask) for i in open_groups))
     usage = outer.usage
     probabilities = {option: shares[i] / len(group) for i, group in enumerate(groups) for option in group}
-    for i, picked in zip(open_groups, inner, strict=True):
-        if isinstance(picked, CallError):
-            return picked
-        usage += picked.usage
-        probabilities |= {option: shares[i] * p for option, p in picked.probabilities.items()}
+    for i, result in zip(open_groups, inner, strict=True):
+        if isinstance(result, CallError):
+            return result
+        usage += result.usage
+        probabilities |= {option: shares[i] * p for option, p in result.probabilities.items()}
     return LabelProbabilities(probabilities=probabilities, label_mass=outer.label_mass, usage=usage)
 
 
@@ -67,14 +67,14 @@ def split_options(options: Sequence[str]) -> tuple[tuple[str, ...], ...]:
 
 
 def _select_groups(probabilities: Sequence[float]) -> list[int]:
-    opened: list[int] = []
+    indices: list[int] = []
     covered = 0.0
     for i in sorted(range(len(probabilities)), key=lambda i: (-probabilities[i], i)):
-        if covered >= PROBABILITY_COVERAGE or len(opened) == BEAM_WIDTH:
+        if covered >= PROBABILITY_COVERAGE or len(indices) == BEAM_WIDTH:
             break
-        opened.append(i)
+        indices.append(i)
         covered += probabilities[i]
-    return opened
+    return indices
 
 
 def _describe_group(group: Sequence[str]) -> str:

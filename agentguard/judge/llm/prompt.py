@@ -84,14 +84,14 @@ def render_run(run: Trajectory, *, nonce: str, limit: int) -> RenderedRun:
     """
     head = _render_head(run, nonce)
     tail = f"--- end of recording {nonce} ---\n"
-    room = limit - len(head) - len(tail)
+    available = limit - len(head) - len(tail)
     for longest in _TEXT_LIMITS:
-        if run.steps and len(run.steps) * 20 > room:  # the headings alone exceed the limit
+        if run.steps and len(run.steps) * 20 > available:  # the headings alone exceed the limit
             break
         blocks = [render_step(step, longest) for step in run.steps]
-        if sum(map(len, blocks)) <= room:
+        if sum(map(len, blocks)) <= available:
             return _join_blocks(head, list(zip(run.steps, blocks, strict=True)), tail, nonce, longest)
-    return _omit_middle_steps(run, head, tail, nonce, room)
+    return _omit_middle_steps(run, head, tail, nonce, available)
 
 
 def render_step(step: Step, max_characters: int = _TEXT_LIMITS[0]) -> str:
@@ -146,12 +146,13 @@ def _render_arguments(call: ToolCall, max_characters: int) -> str:
         return shorten(call.raw_arguments or "", max_characters) or "(no arguments)"
     if not call.arguments:
         return "(no arguments)"
-    each = max(60, max_characters // max(1, len(call.arguments)))
+    item_limit = max(60, max_characters // max(1, len(call.arguments)))
     lines = [
-        f"{_format_name(str(key))} = {_render_value(value, each)}" for key, value in call.arguments.items()
+        f"{_format_name(str(key))} = {_render_value(value, item_limit)}"
+        for key, value in call.arguments.items()
     ]
-    more = [f"(and {len(lines) - _MAX_ITEMS} more arguments)"] if len(lines) > _MAX_ITEMS else []
-    return "\n".join(lines[:_MAX_ITEMS] + more)
+    omission_note = [f"(and {len(lines) - _MAX_ITEMS} more arguments)"] if len(lines) > _MAX_ITEMS else []
+    return "\n".join(lines[:_MAX_ITEMS] + omission_note)
 
 
 def _render_value(value: Any, max_characters: int) -> str:
@@ -175,12 +176,12 @@ def _render_head(run: Trajectory, nonce: str) -> str:
 def _join_blocks(
     head: str, blocks: Sequence[tuple[Step | None, str]], tail: str, nonce: str, text_limit: int
 ) -> RenderedRun:
-    at, spans, steps = len(head), [], []
+    offset, spans, steps = len(head), [], []
     for step, text in blocks:
         if step is not None:
-            spans.append((at, at + len(text)))
+            spans.append((offset, offset + len(text)))
             steps.append(step.index)
-        at += len(text)
+        offset += len(text)
     text = head + "".join(text for _, text in blocks) + tail
     return RenderedRun(text=text, nonce=nonce, steps=tuple(steps), spans=tuple(spans), text_limit=text_limit)
 

@@ -270,14 +270,14 @@ _WORD_FEATURE_MEANINGS: Final = (
 
 def _build_features() -> tuple[Feature, ...]:
     lines = (line.partition(": ") for line in _FEATURE_MEANINGS.strip().splitlines())
-    plain = [Feature(name=name, meaning=meaning) for name, _, meaning in lines]
+    simple_features = [Feature(name=name, meaning=meaning) for name, _, meaning in lines]
     worded = [
         Feature(name=f"{group}.{name}", meaning=meaning.format(about))
         for group, meaning in _WORD_FEATURE_MEANINGS
         for name, about in WORD_CLASSES
     ]
-    order = {group: place for place, group in enumerate(GROUPS)}
-    return tuple(sorted(plain + worded, key=lambda feature: order[feature.group]))
+    order = {group: index for index, group in enumerate(GROUPS)}
+    return tuple(sorted(simple_features + worded, key=lambda feature: order[feature.group]))
 
 
 FEATURES: Final = _build_features()

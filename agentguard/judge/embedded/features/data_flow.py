@@ -42,10 +42,10 @@ def compute_data_flow_features(
 def _compute_outcome_features(
     layout: RunLayout, context: RunContext, progress: RunProgress, index: int
 ) -> dict[str, float]:
-    result, errors, bad = layout.get_outcome_scan(index), context.error_steps, context.error_flags
+    result, errors, error_flags = layout.get_outcome_scan(index), context.error_steps, context.error_flags
     before, ahead = index - 1, bisect_left(errors, index)
     failed = result is not None and result.error_count > 0
-    came = index > 0 and (
+    has_previous_outcome = index > 0 and (
         layout.roles[before] is SpeakerRole.EXECUTOR or layout.observation_scans[before] is not None
     )
     return {
@@ -54,8 +54,10 @@ def _compute_outcome_features(
         "outcome.fine": result is not None and not failed and not result.has_no_execution,
         "outcome.empty": result is not None and result.length < 60 and not result.has_no_execution,
         "outcome.length": math.log1p(result.length) if result is not None else 0.0,
-        "outcome.after_failed": index > 0 and bad[before],
-        "outcome.after_fine": came and not bad[before] and not layout.step_scans[before].has_no_execution,
+        "outcome.after_failed": index > 0 and error_flags[before],
+        "outcome.after_fine": has_previous_outcome
+        and not error_flags[before]
+        and not layout.step_scans[before].has_no_execution,
         "outcome.errors_before": progress.error_count,
         "outcome.errors_left": len(errors) - bisect_right(errors, index),
         "outcome.first_error": bool(errors) and errors[0] in (index, index + 1),
@@ -70,30 +72,30 @@ def _compute_outcome_features(
 
 
 def _compute_handoff_features(layout: RunLayout, context: RunContext, index: int) -> dict[str, float]:
-    one, here = layout.step_scans[index], index in layout.task_handoffs
-    twice, thrice = context.handoff_repetition.get(index, (-1.0, -1.0))
+    one, is_handoff = layout.step_scans[index], index in layout.task_handoffs
+    twice_share, three_times_share = context.handoff_repetition.get(index, (-1.0, -1.0))
     return {
-        "brief.repeats_task": twice,
-        "brief.repeats_task_more": thrice,
+        "brief.repeats_task": twice_share,
+        "brief.repeats_task_more": three_times_share,
         "brief.run_alignment": context.handoff_alignment,
-        "brief.code": here and one.has_code,
-        "brief.runs": here and layout.was_executed(index),
-        "brief.length": math.log1p(one.length) if here else 0.0,
+        "brief.code": is_handoff and one.has_code,
+        "brief.runs": is_handoff and layout.was_executed(index),
+        "brief.length": math.log1p(one.length) if is_handoff else 0.0,
         "brief.run_has_code": any(layout.step_scans[i].has_code for i in layout.task_handoffs),
         "brief.run_ran": any(layout.was_executed(i) for i in layout.task_handoffs),
-        "brief.numbers": math.log1p(len(one.numbers - context.task_numbers)) if here else 0.0,
-        "brief.failure": math.log1p(one.error_count + one.class_counts[_FAILURE]) if here else 0.0,
+        "brief.numbers": math.log1p(len(one.numbers - context.task_numbers)) if is_handoff else 0.0,
+        "brief.failure": math.log1p(one.error_count + one.class_counts[_FAILURE]) if is_handoff else 0.0,
     }
 
 
 def _compute_evidence_features(
     layout: RunLayout, context: RunContext, progress: RunProgress, index: int
 ) -> dict[str, float]:
-    place, acts, ran = layout.candidate_ordinals[index], layout.is_action(index), layout.was_executed(index)
+    ordinal, acts, ran = layout.candidate_ordinals[index], layout.is_action(index), layout.was_executed(index)
     runs_left, acts_left = context.remaining_actions[index]
     idle, briefed = is_idle(layout, context, index), index in layout.task_handoffs
     gives_up = not acts and progress.last_outcome < 0 and runs_left == 0
-    earlier = layout.candidates[place - 1] if place else None
+    earlier = layout.candidates[ordinal - 1] if ordinal else None
     return {
         "evidence.act_ordinal": progress.action_count if acts else -1.0,
         "evidence.runs": ran,
@@ -103,7 +105,7 @@ def _compute_evidence_features(
         "evidence.idle": idle,
         "evidence.work_ordinal": progress.substantial_turns if not idle else -1.0,
         "evidence.first_work": not idle and progress.substantial_turns == 0 and not briefed,
-        "evidence.idle_before": place - progress.substantial_turns,
+        "evidence.idle_before": ordinal - progress.substantial_turns,
         "evidence.last_outcome": progress.last_outcome,
         "evidence.talks_after_failure": not acts and progress.last_outcome < 0,
         "evidence.talks_after_result": not acts and progress.last_outcome > 0,
@@ -139,14 +141,14 @@ def _compute_claim_features(
     one, acts, briefed = layout.step_scans[index], layout.is_action(index), index in layout.task_handoffs
     numbers = one.prose_numbers - context.task_numbers
     unsourced = numbers - progress.env_numbers
-    fresh = unsourced - progress.numbers
+    new_values = unsourced - progress.numbers
     names = one.names - progress.env_names - context.task_names
-    claims = not acts and not briefed and (bool(fresh) or one.items >= 3)
+    claims = not acts and not briefed and (bool(new_values) or one.items >= 3)
     out = {
         "claim.numbers": math.log1p(len(unsourced)) if not acts else 0.0,
         "claim.number_share": len(unsourced) / (1 + len(numbers)),
-        "claim.new_numbers": math.log1p(len(fresh)) if not briefed else 0.0,
-        "claim.final_numbers": math.log1p(len(fresh & context.final_numbers)) if not briefed else 0.0,
+        "claim.new_numbers": math.log1p(len(new_values)) if not briefed else 0.0,
+        "claim.final_numbers": math.log1p(len(new_values & context.final_numbers)) if not briefed else 0.0,
         "claim.names": math.log1p(len(names)),
         "claim.new_names": math.log1p(len(names - progress.names)),
         "claim.made": claims,
@@ -168,7 +170,7 @@ def _compute_flow_features(
     before, after = index - 1, index + 1
     executed = after < len(layout.roles) and layout.roles[after] is SpeakerRole.EXECUTOR
     reported = index > 0 and layout.roles[before] is SpeakerRole.EXECUTOR
-    fresh = one.vocabulary - progress.words
+    new_words = one.vocabulary - progress.words
     return {
         "flow.numbers": math.log1p(len(one.numbers)),
         "flow.new_numbers": math.log1p(len(new)),
@@ -181,8 +183,8 @@ def _compute_flow_features(
         "flow.names_to_end": math.log1p(len(names)),
         "flow.names_to_end_share": len(names) / (1 + len(context.final_names - context.task_names)),
         "flow.new_names": math.log1p(len(one.names - progress.names)),
-        "flow.new_words": len(fresh) / (1 + len(one.vocabulary)),
-        "flow.new_words_count": math.log1p(len(fresh)),
+        "flow.new_words": len(new_words) / (1 + len(one.vocabulary)),
+        "flow.new_words_count": math.log1p(len(new_words)),
         "flow.from_executor": compute_coverage(one.numbers, layout.step_scans[before].numbers)
         if reported
         else 0.0,
@@ -197,22 +199,22 @@ def _compute_final_features(
 ) -> dict[str, float]:
     """Compute how much of the final texts, beyond task and handoff, this step mentions first."""
     one, first, total = layout.step_scans[index], context.first_mention_weight, context.first_mention_total
-    mine = first.get(index, 0.0)
+    weight = first.get(index, 0.0)
     after = index + 1
     executed = after < len(layout.roles) and layout.roles[after] is SpeakerRole.EXECUTOR
     via = first.get(after, 0.0) if executed else 0.0
     acts = layout.is_action(index)
     tokens = one.vocabulary | one.numbers | one.names
     return {
-        "final.first_said": mine / total,
+        "final.first_said": weight / total,
         "final.first_seen": via / total,
-        "final.first_both": (mine + via) / total,
+        "final.first_both": (weight + via) / total,
         "final.is_final": index in context.final_steps,
-        "final.first_said_before": 0.0 if index in context.final_steps else mine / total,
+        "final.first_said_before": 0.0 if index in context.final_steps else weight / total,
         "final.said_so_far": context.mention_weight_before[index] / total,
-        "final.said_most": mine > 0 and mine >= context.max_first_mention,
-        "final.said_after_failure": mine / total if not acts and progress.last_outcome < 0 else 0.0,
-        "final.said_without": mine / total if not acts and progress.execution_count == 0 else 0.0,
+        "final.said_most": weight > 0 and weight >= context.max_first_mention,
+        "final.said_after_failure": weight / total if not acts and progress.last_outcome < 0 else 0.0,
+        "final.said_without": weight / total if not acts and progress.execution_count == 0 else 0.0,
         "final.holds": len(tokens & context.final_words) / (1 + len(context.final_words)),
     }
 
@@ -223,21 +225,21 @@ def _compute_similarity_features(
     progress: RunProgress,
     index: int,
 ) -> dict[str, float]:
-    place, candidates = layout.candidate_ordinals[index], layout.candidates
+    ordinal, candidates = layout.candidate_ordinals[index], layout.candidates
     vocabulary, scans = layout.step_scans[index].vocabulary, layout.step_scans
-    after = candidates[place + 1 : place + 1 + _NEAR]
+    after = candidates[ordinal + 1 : ordinal + 1 + _NEAR]
     turns, agent_vocabulary = progress.turns.get(layout.run.steps[index].agent, (0, frozenset()))
     return {
         "similar.task": compute_coverage(layout.task_words, vocabulary),
-        "similar.previous": compute_jaccard_overlap(vocabulary, scans[candidates[place - 1]].vocabulary)
-        if place
+        "similar.previous": compute_jaccard_overlap(vocabulary, scans[candidates[ordinal - 1]].vocabulary)
+        if ordinal
         else 0.0,
         "similar.next": compute_jaccard_overlap(vocabulary, scans[after[0]].vocabulary) if after else 0.0,
         "similar.own_previous": compute_jaccard_overlap(vocabulary, agent_vocabulary) if turns else 0.0,
         "similar.any_before": max(
             (
                 compute_jaccard_overlap(vocabulary, scans[i].vocabulary)
-                for i in iter_previous_items(candidates, place, _NEAR)
+                for i in iter_previous_items(candidates, ordinal, _NEAR)
             ),
             default=0.0,
         ),
@@ -252,19 +254,19 @@ def _compute_similarity_features(
 
 
 def _compute_correction_features(layout: RunLayout, progress: RunProgress, index: int) -> dict[str, float]:
-    place, candidates, scans, steps = (
+    ordinal, candidates, scans, steps = (
         layout.candidate_ordinals[index],
         layout.candidates,
         layout.step_scans,
         layout.run.steps,
     )
-    after = candidates[place + 1 : place + 3]
+    after = candidates[ordinal + 1 : ordinal + 3]
     is_correction = scans[index].class_counts[_CORRECT] > 0
     agent = steps[index].agent
     agent_name = agent.lower()
     has_mention = any(
         scans[i].class_counts[_CORRECT] > 0 and steps[i].agent != agent and agent_name in scans[i].lower_text
-        for i in candidates[place + 1 : place + 1 + 3 * _NEAR]
+        for i in candidates[ordinal + 1 : ordinal + 1 + 3 * _NEAR]
     )
     first_after = bool(after) and scans[after[0]].class_counts[_CORRECT] > 0
     return {

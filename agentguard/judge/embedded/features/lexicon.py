@@ -136,7 +136,7 @@ def classify_word(word: str) -> tuple[int, ...]:
     if classes is None:
         if len(_CLASS_CACHE) >= _MAX_CACHED_WORDS:  # the number of distinct words in runs is unbounded
             _CLASS_CACHE.clear()
-        classes = tuple(place for place, pattern in enumerate(_PATTERNS) if pattern.match(word))
+        classes = tuple(index for index, pattern in enumerate(_PATTERNS) if pattern.match(word))
         _CLASS_CACHE[word] = classes
     return classes
 

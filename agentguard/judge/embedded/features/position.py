@@ -24,16 +24,16 @@ def compute_position_features(
 
 
 def _compute_position_features(layout: RunLayout, index: int) -> dict[str, float]:
-    place, count = layout.candidate_ordinals[index], len(layout.candidates)
-    end = count - 1 - place
+    ordinal, count = layout.candidate_ordinals[index], len(layout.candidates)
+    end = count - 1 - ordinal
     return {
-        "position.ordinal": place,
-        "position.log_ordinal": math.log1p(place),
-        "position.fraction": place / max(1, count - 1),
+        "position.ordinal": ordinal,
+        "position.log_ordinal": math.log1p(ordinal),
+        "position.fraction": ordinal / max(1, count - 1),
         "position.from_end": end,
         "position.log_from_end": math.log1p(end),
-        "position.first": place == 0,
-        "position.second": place == 1,
+        "position.first": ordinal == 0,
+        "position.second": ordinal == 1,
         "position.last": end == 0,
         "position.candidates": count,
     }
@@ -43,25 +43,27 @@ def _compute_role_features(
     layout: RunLayout, context: RunContext, progress: RunProgress, index: int
 ) -> dict[str, float]:
     steps, workers, agent = layout.run.steps, layout.worker_steps, layout.run.steps[index].agent
-    turn, left = count_turns_around(layout, index)
-    candidates, place = layout.candidates, layout.candidate_ordinals[index]
-    mine, last = context.turns_by_agent[agent]
+    turn, remaining_turns = count_turns_around(layout, index)
+    candidates, ordinal = layout.candidates, layout.candidate_ordinals[index]
+    agent_turns, last = context.turns_by_agent[agent]
     before = index - 1
     return {
         "role.worker": layout.roles[index] is SpeakerRole.WORKER,
         "role.orchestrator": layout.roles[index] is SpeakerRole.ORCHESTRATOR,
         "role.orchestrated": layout.has_orchestrator,
         "role.turn": turn,
-        "role.turns_left": left,
+        "role.turns_left": remaining_turns,
         "role.turns": len(workers),
         "role.last_turn": bool(workers) and index == workers[-1],
         "role.first_turn": bool(workers) and index == workers[0],
         "role.turn_fraction": turn / max(1, len(workers) - 1),
         "role.brief": index in layout.task_handoffs,
-        "role.after_brief": place > 0 and before in layout.task_handoffs and candidates[place - 1] == before,
+        "role.after_brief": ordinal > 0
+        and before in layout.task_handoffs
+        and candidates[ordinal - 1] == before,
         "role.own_turn": progress.turns.get(agent, (0, frozenset()))[0],
         "role.new_agent": agent not in progress.turns,
-        "role.share": mine / len(candidates),
+        "role.share": agent_turns / len(candidates),
         "role.opened": agent == steps[candidates[0]].agent,
         "role.last_of_agent": index == last,
     }
@@ -99,11 +101,14 @@ def _compute_neighbour_features(layout: RunLayout, index: int) -> dict[str, floa
 
 def _compute_layout_features(layout: RunLayout, index: int, known: dict[str, float]) -> dict[str, float]:
     turns, turn, works = len(layout.worker_steps), known["role.turn"], index in layout.turn_ordinals
-    left, directs = known["role.turns_left"], layout.roles[index] is SpeakerRole.ORCHESTRATOR
+    remaining_turns, is_orchestrator = (
+        known["role.turns_left"],
+        layout.roles[index] is SpeakerRole.ORCHESTRATOR,
+    )
     short = 1 / (1 + math.exp(min(50.0, turns - _SHORT_TURNS)))
-    last, first, second = works and left == 0, works and turn == 0, works and turn == 1
+    last, first, second = works and remaining_turns == 0, works and turn == 0, works and turn == 1
     new = works and turn > 0 and bool(known["role.new_agent"])
-    early, late = math.exp(-turn / _DECAY), math.exp(-left / _DECAY)
+    early, late = math.exp(-turn / _DECAY), math.exp(-remaining_turns / _DECAY)
     edge = math.exp(-0.5 / _DECAY)
     after = index + 1
     return {
@@ -115,14 +120,14 @@ def _compute_layout_features(layout: RunLayout, index: int, known: dict[str, flo
         "layout.last_turn_long": last * (1 - short),
         "layout.first_turn_long": first * (1 - short),
         "layout.first_turns_long": (first or second) * (1 - short),
-        "layout.last_but_one": works and left == 1,
+        "layout.last_but_one": works and remaining_turns == 1,
         "layout.new_agent": new,
-        "layout.new_agent_late": new and left <= 1,
+        "layout.new_agent_late": new and remaining_turns <= 1,
         "layout.last_turn_answered": last * layout.has_final_answer,
         "layout.last_turn_cut": last * (not layout.has_final_answer),
         "layout.log_candidates": math.log(len(layout.candidates)),
-        "layout.directs_after_last": directs and left < 0.5,
-        "layout.directs_before_turn": directs
+        "layout.directs_after_last": is_orchestrator and remaining_turns < 0.5,
+        "layout.directs_before_turn": is_orchestrator
         and after < len(layout.roles)
         and layout.roles[after] is SpeakerRole.WORKER,
         "layout.brief": index in layout.task_handoffs,
@@ -140,7 +145,7 @@ def _compute_layout_features(layout: RunLayout, index: int, known: dict[str, flo
 def _count_steps_since_other_worker(layout: RunLayout, index: int) -> float:
     """Count the steps since another worker spoke, at most 40."""
     agent = layout.run.steps[index].agent
-    for back, at in enumerate(range(index - 1, max(-1, index - 40), -1)):
-        if layout.roles[at] is SpeakerRole.WORKER and layout.run.steps[at].agent != agent:
-            return back
+    for distance, other_index in enumerate(range(index - 1, max(-1, index - 40), -1)):
+        if layout.roles[other_index] is SpeakerRole.WORKER and layout.run.steps[other_index].agent != agent:
+            return distance
     return min(index, 40)

@@ -99,7 +99,7 @@ def analyze_layout(run: Trajectory) -> RunLayout:
         step_scans=scans,
         observation_scans=observation_scans,
         candidates=candidates,
-        candidate_ordinals={index: place for place, index in enumerate(candidates)},
+        candidate_ordinals={index: ordinal for ordinal, index in enumerate(candidates)},
         task_handoffs=task_handoffs,
         worker_steps=workers,
         turn_ordinals={index: turn for turn, index in enumerate(workers)},

@@ -73,13 +73,13 @@ talk.user_numbers: numbers that users said
 
 def _build_features() -> tuple[Feature, ...]:
     lines = (line.partition(": ") for line in _FEATURE_MEANINGS.strip().splitlines())
-    plain = [Feature(name=name, meaning=meaning) for name, _, meaning in lines]
+    simple_features = [Feature(name=name, meaning=meaning) for name, _, meaning in lines]
     worded = [
-        Feature(name=f"{who}.{name}", meaning=f"{about}: words in {who}s' turns, per fifty")
-        for who in ("agent", "user")
+        Feature(name=f"{speaker}.{name}", meaning=f"{about}: words in {speaker}s' turns, per fifty")
+        for speaker in ("agent", "user")
         for name, about in WORD_CLASSES
     ]
-    return tuple(plain + worded)
+    return tuple(simple_features + worded)
 
 
 RUN_FEATURES: Final = _build_features()
@@ -109,18 +109,18 @@ class _Call:
 def compute_run_features(layout: RunLayout) -> dict[str, float]:
     """Compute the features of a run by name."""
     calls = _list_calls(layout)
-    mine = [one for one, role in zip(layout.step_scans, layout.roles, strict=True) if _is_worker(role)]
-    theirs = [
+    agent_scans = [one for one, role in zip(layout.step_scans, layout.roles, strict=True) if _is_worker(role)]
+    user_scans = [
         one for one, role in zip(layout.step_scans, layout.roles, strict=True) if role is SpeakerRole.USER
     ]
-    out = _compute_size_features(layout, calls, mine, theirs)
+    out = _compute_size_features(layout, calls, agent_scans, user_scans)
     out |= _compute_tool_features(layout, calls)
-    out |= _compute_error_features(layout, mine, theirs)
-    out |= _compute_ending_features(layout, calls, mine, theirs)
-    for who, scans in (("agent", mine), ("user", theirs)):
+    out |= _compute_error_features(layout, agent_scans, user_scans)
+    out |= _compute_ending_features(layout, calls, agent_scans, user_scans)
+    for speaker, scans in (("agent", agent_scans), ("user", user_scans)):
         total = sum(one.word_count for one in scans) + _BASE
-        for place, name in enumerate(CLASS_NAMES):
-            out[f"{who}.{name}"] = sum(one.class_counts[place] for one in scans) * _RATE / total
+        for index, name in enumerate(CLASS_NAMES):
+            out[f"{speaker}.{name}"] = sum(one.class_counts[index] for one in scans) * _RATE / total
     return out
 
 
@@ -137,9 +137,9 @@ def _list_calls(layout: RunLayout) -> list[_Call]:
     for step in layout.run.steps:
         texts = dict(step.texts()) if step.tool_calls else {}
         by_id = {observation.call_id: observation for observation in step.observations if observation.call_id}
-        for place, call in enumerate(step.tool_calls):
-            same_position = step.observations[place] if place < len(step.observations) else None
-            text = texts.get(f"tool_calls[{place}]", "")
+        for index, call in enumerate(step.tool_calls):
+            same_position = step.observations[index] if index < len(step.observations) else None
+            text = texts.get(f"tool_calls[{index}]", "")
             calls.append(_Call(step.index, call, by_id.get(call.id, same_position), text))
     return calls
 

@@ -141,7 +141,7 @@ def build_run_context(layout: RunLayout) -> RunContext:
         handoff_repetition=repeats,
         mention_weight_before=_accumulate_weights(layout, first_weights),
         max_first_mention=max((w for i, w in first_weights.items() if _is_authored(layout, i)), default=0.0),
-        handoff_alignment=min((twice for twice, _ in repeats.values()), default=1.0),
+        handoff_alignment=min((twice_share for twice_share, _ in repeats.values()), default=1.0),
         last_step_of_number={number: i for i in layout.candidates for number in layout.step_scans[i].numbers},
         remaining_actions=_count_remaining(layout),
         all_failed=_did_all_fail(layout),
@@ -288,12 +288,12 @@ def _accumulate_weights(layout: RunLayout, first: dict[int, float]) -> dict[int,
 
 
 def _count_remaining(layout: RunLayout) -> dict[int, tuple[int, int]]:
-    left, runs, acts = {}, 0, 0
+    remaining, runs, acts = {}, 0, 0
     for index in reversed(layout.candidates):
         runs += layout.was_executed(index)
         acts += layout.is_action(index)
-        left[index] = runs, acts
-    return left
+        remaining[index] = runs, acts
+    return remaining
 
 
 def _did_all_fail(layout: RunLayout) -> bool:

@@ -23,9 +23,9 @@ def compute_text_features(
     layout: RunLayout, context: RunContext, progress: RunProgress, index: int
 ) -> dict[str, float]:
     """Compute the form, code and wording features of one candidate."""
-    place, candidates = layout.candidate_ordinals[index], layout.candidates
-    before = layout.step_scans[candidates[place - 1]] if place else None
-    after = layout.step_scans[candidates[place + 1]] if place + 1 < len(candidates) else None
+    ordinal, candidates = layout.candidate_ordinals[index], layout.candidates
+    before = layout.step_scans[candidates[ordinal - 1]] if ordinal else None
+    after = layout.step_scans[candidates[ordinal + 1]] if ordinal + 1 < len(candidates) else None
     one = layout.step_scans[index]
     out = _compute_form_features(one, context, before, after)
     calls = layout.run.steps[index].tool_calls
@@ -74,10 +74,10 @@ def _compute_form_features(
 
 def _compute_code_features(layout: RunLayout, progress: RunProgress, index: int) -> dict[str, float]:
     scan = layout.step_scans[index]
-    code, place = scan.code, layout.candidate_ordinals[index]
+    code, ordinal = scan.code, layout.candidate_ordinals[index]
     earlier_overlap = later_overlap = unsourced_numbers = 0.0
     if scan.has_code:
-        nearby = layout.candidates[place + 1 : place + 9]
+        nearby = layout.candidates[ordinal + 1 : ordinal + 9]
         earlier_overlap = max(
             (
                 compute_jaccard_overlap(code.identifiers, identifiers)
