@@ -96,14 +96,14 @@ def compare_evaluations(
     )
     if not pairs:
         raise EvaluationError(f"{a.method} and {b.method}: no run of both is annotated for {criterion.value}")
-    counted = Counter(pair.side for pair in pairs)
+    side_counts = Counter(pair.side for pair in pairs)
     return EvaluationComparison(
         criterion=criterion,
         pairs=pairs,
         difference=compare_paired(
             [pair.share_a for pair in pairs], [pair.share_b for pair in pairs], _list_groups(pairs)
         ),
-        counts={side: counted[side] for side in CorrectSide},
+        counts={side: side_counts[side] for side in CorrectSide},
         left_out=len({c.run for c in (*a.cases, *b.cases)} - {pair.case.run for pair in pairs}),
         same_data=bool(a.checksum) and a.checksum == b.checksum,
     )
@@ -111,7 +111,7 @@ def compare_evaluations(
 
 def _list_groups(pairs: Sequence[RunPair]) -> list[str]:
     """Return the question of each run; a run without one is its own group."""
-    return [pair.case.group or f"\0{place}" for place, pair in enumerate(pairs)]
+    return [pair.case.group or f"\0{index}" for index, pair in enumerate(pairs)]
 
 
 def _is_agent_correct(case: Case, said: Prediction) -> bool:

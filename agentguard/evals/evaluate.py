@@ -92,20 +92,20 @@ def compare(
     )
     complete = False
     try:
-        beside = {
+        baselines = {
             spec.label: bench.measure(
                 spec, label=spec.label, progress=progress, checkpoint_dir=checkpoint_dir
             )
             for spec in BASELINES
         }
         results = [
-            _measure_method(bench, method, beside, progress=progress, checkpoint_dir=checkpoint_dir)
+            _measure_method(bench, method, baselines, progress=progress, checkpoint_dir=checkpoint_dir)
             for method in methods
         ]
         complete = True
     finally:
         bench.close(is_complete=complete)
-    return tuple(replace(result, baselines=beside) for result in results)
+    return tuple(replace(result, baselines=baselines) for result in results)
 
 
 def _measure_method(

@@ -60,8 +60,8 @@ class PrequentialResult:
         count = len(self.runs[0])
         hits = [0] * count
         for order, flags in zip(self.runs, self.correct, strict=True):
-            for place, flag in zip(order, flags, strict=True):
-                hits[place] += flag
+            for index, flag in zip(order, flags, strict=True):
+                hits[index] += flag
         return tuple(hit / len(self.runs) for hit in hits)
 
 
@@ -99,8 +99,8 @@ def evaluate_prequential(
         flags: list[list[bool]] = [[] for _ in learners]
         for index in order:
             for learner, learner_flags in zip(order_learners, flags, strict=True):
-                ranked = learner.rank(records[index].trajectory, findings[index], group=groups[index])
-                learner_flags.append(bool(ranked) and ranked[0] == gold[index])
+                ranking = learner.rank(records[index].trajectory, findings[index], group=groups[index])
+                learner_flags.append(bool(ranking) and ranking[0] == gold[index])
             for learner in order_learners:
                 learner.learn(records[index])
         for learner_flags, results in zip(flags, correct, strict=True):

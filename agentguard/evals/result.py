@@ -83,8 +83,12 @@ class Evaluation:
         The result must be False for training on shuffled labels. A comparison of means alone would often be
         True by chance on small data sets.
         """
-        beside = [b.localization.wilson95["step"][1] for b in self.baselines.values() if b.localization]
-        return self.localization is not None and self.localization.step.mean > max(beside, default=1.0)
+        baseline_bounds = [
+            b.localization.wilson95["step"][1] for b in self.baselines.values() if b.localization
+        ]
+        return self.localization is not None and self.localization.step.mean > max(
+            baseline_bounds, default=1.0
+        )
 
     def as_dict(self) -> dict[str, Any]:
         """Return the object of ``agentguard eval --json``: fractions, None for missing scores."""

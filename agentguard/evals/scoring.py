@@ -271,8 +271,8 @@ def _score_module_cases(repeats: Sequence[_Pairs], right: Callable[[Case, Predic
 
 
 def _count_verdicts(repeats: Sequence[_Pairs]) -> dict[str, dict[str, float]]:
-    counted: dict[str, Counter[str]] = {"failed": Counter(), "passed": Counter()}
+    counts: dict[str, Counter[str]] = {"failed": Counter(), "passed": Counter()}
     for pairs in repeats:
         for case, prediction in pairs:
-            counted["failed" if case.failed else "passed"][prediction.verdict] += 1
-    return {truth: {v: n / len(repeats) for v, n in sorted(c.items())} for truth, c in counted.items()}
+            counts["failed" if case.failed else "passed"][prediction.verdict] += 1
+    return {truth: {v: n / len(repeats) for v, n in sorted(c.items())} for truth, c in counts.items()}

@@ -24,8 +24,8 @@ class Split:
 def list_groups(records: Sequence[Record]) -> tuple[str, ...]:
     """Return the group of each record; a group without letters and digits makes the record its own group."""
     return tuple(
-        normalize_group_key(record.annotation.group or "") or f"\0{place}"
-        for place, record in enumerate(records)
+        normalize_group_key(record.annotation.group or "") or f"\0{index}"
+        for index, record in enumerate(records)
     )
 
 
@@ -41,8 +41,8 @@ def assign_folds(groups: Sequence[str], folds: int, *, seed: int | str) -> tuple
         EvaluationError: there are fewer groups than folds, or fewer than two folds.
     """
     members: dict[str, list[int]] = {}
-    for place, group in enumerate(groups):
-        members.setdefault(group, []).append(place)
+    for index, group in enumerate(groups):
+        members.setdefault(group, []).append(index)
     if folds < 2 or len(members) < folds:
         raise EvaluationError(
             f"{folds} folds need at least 2 folds and {folds} groups; there are {len(members)}"
@@ -65,7 +65,7 @@ def split_for_cross_validation(
     for repeat in range(repeats):
         for fold, test in enumerate(assign_folds(groups, folds, seed=f"{seed}:{repeat}")):
             test_indices = set(test)
-            train = tuple(record for place, record in enumerate(records) if place not in test_indices)
+            train = tuple(record for index, record in enumerate(records) if index not in test_indices)
             splits.append(Split(repeat=repeat, fold=fold, test=test, train=train))
     return tuple(splits)
 

@@ -25,8 +25,8 @@ def dumps(data: Mapping[str, Any], *, comment: str = "") -> str:
 
 
 def _write_table(data: Mapping[str, Any], path: tuple[str, ...], lines: list[str]) -> None:
-    plain = {k: v for k, v in data.items() if v is not None and not _is_table(v)}
-    lines += [f"{_format_key(key)} = {_format_value(value)}" for key, value in plain.items()]
+    values = {k: v for k, v in data.items() if v is not None and not _is_table(v)}
+    lines += [f"{_format_key(key)} = {_format_value(value)}" for key, value in values.items()]
     for key, value in data.items():
         if value is None or not _is_table(value):
             continue

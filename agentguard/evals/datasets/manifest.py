@@ -145,8 +145,10 @@ class DatasetCatalogue:
     def get(self, name: str) -> DatasetManifest:
         """Return the data set called ``name``. Raises ConfigError with the known names if it is unknown."""
         if name not in self._paths:
-            near = get_close_matches(name, self._paths, 1)
-            hint = f"did you mean {near[0]}?" if near else f"there are: {', '.join(self.names())}"
+            close_names = get_close_matches(name, self._paths, 1)
+            hint = (
+                f"did you mean {close_names[0]}?" if close_names else f"there are: {', '.join(self.names())}"
+            )
             raise ConfigError(f"no data set named {name!r}; {hint}")
         return read_manifest(self._paths[name])
 

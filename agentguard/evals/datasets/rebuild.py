@@ -64,15 +64,15 @@ def generate_dataset(manifest: DatasetManifest) -> Iterator[Record]:
     Raises:
         EvaluationError: the manifest names no generator, or the generator is not installed.
     """
-    how = dict(manifest.build)
-    first = how.pop("first", None)  # only the first N generated runs are stored
-    name = str(how.pop("by", ""))
+    build_options = dict(manifest.build)
+    first = build_options.pop("first", None)  # only the first N generated runs are stored
+    name = str(build_options.pop("by", ""))
     if not name:
         raise EvaluationError(f"{manifest.name} is not made by a generator; {describe_source(manifest)}")
     if name not in _REGISTRY:
         raise EvaluationError(f"{manifest.name} needs the generator {name!r}: pip install agentguard-lab")
     try:
-        return islice(_REGISTRY.get(name)(**how), first)
+        return islice(_REGISTRY.get(name)(**build_options), first)
     except (TypeError, ValueError) as error:  # parameters that the generator does not accept
         raise EvaluationError(f"the [build] of {manifest.name} cannot be used: {error}") from None
 

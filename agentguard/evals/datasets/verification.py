@@ -89,24 +89,24 @@ def verify_dataset(
         EvaluationError: the path has no copy, or no path was given for a data set that is not redistributed.
         InputError: a link leads a file of the manifest out of the folder.
     """
-    place = locate_copy(manifest, path)
+    copy_path = locate_copy(manifest, path)
     report_progress = progress or _ignore_progress
     report = VerificationReport(name=manifest.name, labels=dict.fromkeys(manifest.labels, 0))
-    manifest = _restrict_manifest(manifest, place)
+    manifest = _restrict_manifest(manifest, copy_path)
     expected = {file.path: file for file in manifest.files}
-    for name, file in _find_files(manifest, place):
+    for name, file in _find_files(manifest, copy_path):
         report_progress(name, report.records)
         report.files.append(_check_file(name, file, expected.pop(name, None)))
     if not report.files:
         files = ", ".join([file.path for file in manifest.files] or [part.files for part in manifest.parts])
         raise EvaluationError(
-            f"{place} holds no file of {manifest.name} ({files or 'runs'}); {describe_source(manifest)}"
+            f"{copy_path} holds no file of {manifest.name} ({files or 'runs'}); {describe_source(manifest)}"
         )
     report.files += [FileCheck(path=name, status=FileStatus.MISSING) for name in expected]
     for check in report.files:
         if check.status in (FileStatus.CHANGED, FileStatus.MISSING):
             report.problems.append(f"{check.path} is {check.status}")
-    for item in _read_records(manifest, place):
+    for item in _read_records(manifest, copy_path):
         _add_record(report, item)
         report_progress("records", report.records)
     if manifest.records is not None and report.records != manifest.records:
@@ -118,10 +118,10 @@ def locate_copy(manifest: DatasetManifest, path: Path | None) -> Path:
     """Return the location of the copy to check. Raises EvaluationError if it does not exist."""
     if path is None and not manifest.redistributed:
         raise EvaluationError(f"{manifest.name} is kept by its owners: give the folder of your copy")
-    place = path or manifest.folder
-    if not place.exists():
-        raise EvaluationError(f"there is no file or folder {place}")
-    return place
+    copy_path = path or manifest.folder
+    if not copy_path.exists():
+        raise EvaluationError(f"there is no file or folder {copy_path}")
+    return copy_path
 
 
 def compute_checksums(path: Path) -> DatasetFile:
@@ -227,13 +227,13 @@ def _add_record(found: VerificationReport, item: Record | UnreadableRecord) -> N
         found.broken.append(item.error)
         return
     found.records += 1
-    judged = item.annotation
-    found.failed += judged.failed is True
-    found.passed += judged.failed is False
-    if judged.root_cause is not None:
-        found.codes.update(judged.root_cause.codes[:1])
+    annotation = item.annotation
+    found.failed += annotation.failed is True
+    found.passed += annotation.failed is False
+    if annotation.root_cause is not None:
+        found.codes.update(annotation.root_cause.codes[:1])
     for label in found.labels:
-        found.labels[label] += _has_label(judged, label)
+        found.labels[label] += _has_label(annotation, label)
 
 
 def _has_label(judged: Any, label: str) -> bool:

@@ -149,11 +149,11 @@ class DatasetWriter:
 def gzip_file(source: Path, target: Path) -> None:
     """Compress a file with gzip; equal input gives equal bytes with the same zlib (no name, no time)."""
     with (
-        source.open("rb") as plain,
+        source.open("rb") as source_file,
         target.open("wb") as raw,
         gzip.GzipFile(filename="", mode="wb", compresslevel=_LEVEL, fileobj=raw, mtime=0) as packed,
     ):
-        shutil.copyfileobj(plain, packed)
+        shutil.copyfileobj(source_file, packed)
 
 
 def _read_complete_runs(log: Path) -> list[str]:

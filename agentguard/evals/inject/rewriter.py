@@ -180,8 +180,8 @@ def _select_branches(run: Trajectory, first: int) -> tuple[tuple[Branch, ...], i
     """Return the branches that fork before the error, and the number of the other branches."""
     branches: dict[str, Branch] = {}
     for branch in run.branches:
-        stays = branch.fork_step <= first if branch.parent is None else branch.parent in branches
-        if stays:
+        is_before_error = branch.fork_step <= first if branch.parent is None else branch.parent in branches
+        if is_before_error:
             branches[branch.id] = branch
     return tuple(branches.values()), len(run.branches) - len(branches)
 

@@ -130,12 +130,12 @@ def _compare_part(name: str, one: Mapping[str, float], other: Mapping[str, float
     names = sorted(key for key in other if key.startswith(f"{name}:"))
     if not names:
         return None
-    ours, theirs = [one.get(key, 0.0) for key in names], [other[key] for key in names]
+    shares, other_shares = [one.get(key, 0.0) for key in names], [other[key] for key in names]
     return ComparisonPart(
         name=name,
-        difference=compare_paired(ours, theirs, [_group_key(key) for key in names]),
-        gained=_find_exclusive(names, ours, theirs),
-        lost=_find_exclusive(names, theirs, ours),
+        difference=compare_paired(shares, other_shares, [_group_key(key) for key in names]),
+        gained=_find_exclusive(names, shares, other_shares),
+        lost=_find_exclusive(names, other_shares, shares),
     )
 
 

@@ -44,7 +44,7 @@ def render_accuracy(results: Sequence[Evaluation], part: str | None, plan: Evalu
         for label, b in first.baselines.items()
         if label not in method_names
     ]
-    rows = [(r, scores, mine) for r, scores, mine in candidates if scores is not None]
+    rows = [(r, scores, is_measured) for r, scores, is_measured in candidates if scores is not None]
     if not rows:
         return
     records = find_published_results(
@@ -55,8 +55,8 @@ def render_accuracy(results: Sequence[Evaluation], part: str | None, plan: Evalu
     for name, title in (("step", "Step accuracy"), ("agent", "Agent accuracy")):
         marks = [
             *(
-                _build_row(r, scores, name, mine)
-                for r, scores, mine in rows
+                _build_row(r, scores, name, is_measured)
+                for r, scores, is_measured in rows
                 if _select_score(scores, name) == _select_score(scores, name)
             )
         ]
@@ -94,18 +94,18 @@ def _render_accuracy_table(
     rows: Sequence[tuple[Evaluation, LocalizationScores, bool]], records: Sequence[PublishedResult]
 ) -> str:
     lines: list[list[str]] = []
-    for result, where, _ in rows:
-        low, high = where.wilson95["step"]
+    for result, scores, _ in rows:
+        low, high = scores.wilson95["step"]
         lines.append(
             [
                 result.method,
                 _SETTINGS[result.setting],
-                f"{format_percent(where.agent.mean)} ± {format_percent(where.agent.sd)}",
-                f"{format_percent(where.step.mean)} ± {format_percent(where.step.sd)}",
+                f"{format_percent(scores.agent.mean)} ± {format_percent(scores.agent.sd)}",
+                f"{format_percent(scores.step.mean)} ± {format_percent(scores.step.sd)}",
                 f"{format_percent(low)}–{format_percent(high)}",
-                format_percent(where.published),
-                *(format_percent(where.within[k]) for k in ("1", "3", "5")),
-                *(format_percent(where.top[k]) for k in ("3", "5")),
+                format_percent(scores.published),
+                *(format_percent(scores.within[k]) for k in ("1", "3", "5")),
+                *(format_percent(scores.top[k]) for k in ("3", "5")),
             ]
         )
     for record in records:

@@ -49,12 +49,12 @@ def render_confusion(result: Evaluation) -> Iterator[str]:
 def count_confusions(result: Evaluation, gold: _GoldReader, said: _PredictionReader) -> ConfusionCounts:
     """Return the number of runs per (annotated, predicted) pair, averaged over the repeats."""
     cases = {case.run: case for case in result.cases}
-    counted: Counter[tuple[str, str]] = Counter()
+    counts: Counter[tuple[str, str]] = Counter()
     for prediction in result.predictions:
         true = gold(cases[prediction.run])
         if true is not None:
-            counted[true, said(prediction) or _NOTHING] += 1
-    return {pair: n / max(1, result.repeats) for pair, n in counted.items()}
+            counts[true, said(prediction) or _NOTHING] += 1
+    return {pair: n / max(1, result.repeats) for pair, n in counts.items()}
 
 
 def _read_outcome(case: Case) -> str | None:

@@ -47,8 +47,8 @@ def render_intervals(rows: Sequence[IntervalRow], *, title: str, description: st
     height = top + pitch * len(rows) + 28
     span = _WIDTH - left - right
     body = [_render_grid_x(left, span, top - 8, height - 28)]
-    for place, row in enumerate(rows):
-        y, x = top + pitch * place + 4, left + span * row.value
+    for index, row in enumerate(rows):
+        y, x = top + pitch * index + 4, left + span * row.value
         body.append(_render_text(left - 12, y + 4, _shorten_label(row.label), anchor="end", style=row.kind))
         if row.low is not None and row.high is not None:
             body.append(
@@ -67,8 +67,8 @@ def render_bars(values: Sequence[ScoreBar], *, title: str, description: str, x_n
     slot = (_WIDTH - left - right) / max(1, len(values))
     height = top + depth + 64
     body = [_render_grid_y(left, _WIDTH - right, top, depth)]
-    for place, bar in enumerate(values):
-        middle, wide = left + slot * (place + 0.5), min(64.0, slot * 0.6)
+    for index, bar in enumerate(values):
+        middle, wide = left + slot * (index + 0.5), min(64.0, slot * 0.6)
         y = top + depth * (1 - bar.value)
         tip = f"{bar.label}: {_format_percent(bar.value)} of {bar.n}"
         body.append(

@@ -67,11 +67,11 @@ def list_argument_swaps(read: RunIndex, step: int) -> Iterator[ArgumentSwap]:
     """Yield every wrong argument that can be put into the calls of a turn, in order."""
     if not read.has_answered_calls(step) or not read.has_no_error(step):
         return
-    for place, call in enumerate(read.steps[step].tool_calls):
+    for index, call in enumerate(read.steps[step].tool_calls):
         for path, leaf in iterate_leaves(call.arguments):
             old = classify_value(leaf if isinstance(leaf, str) else f"{leaf}")
             if old is not None and isinstance(path[-1], str | int):
-                yield from _list_wrong_values(read, step, place, path, old)
+                yield from _list_wrong_values(read, step, index, path, old)
 
 
 class WrongArgument(BaseEdit):

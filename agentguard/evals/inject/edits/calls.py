@@ -52,8 +52,8 @@ class RefusedCallEdit(BaseEdit):
         """Return the run with the wrong call and its refusal, after which the agent gives up."""
         draft = RunEditor(read, rng)
         turn = read.steps[step]
-        place = next(i for i, call in enumerate(turn.tool_calls) if call.id == wrong.id)
-        draft.set(step, replace_call(turn, place, wrong))
+        index = next(i for i, call in enumerate(turn.tool_calls) if call.id == wrong.id)
+        draft.set(step, replace_call(turn, index, wrong))
         refuse_call(draft, step, format_refusal(self.refusal_reason, read, wrong, rng), rng)
         return draft.finish(
             step=step, cause=self.build_cause(turn.agent, step, reason), tail=TailHandling.TRUNCATED
@@ -72,14 +72,14 @@ class InvalidActionEdit(RefusedCallEdit):
     def make(self, read: RunIndex, step: int, rng: random.Random) -> RewrittenRun | None:
         """Rename one call."""
         candidates = [
-            (place, name)
-            for place, call in enumerate(_find_valid_calls(read, step))
+            (index, name)
+            for index, call in enumerate(_find_valid_calls(read, step))
             for name in _find_unoffered_names(read, call.name)
         ]
         if not candidates:
             return None
-        place, name = rng.choice(candidates)
-        call = read.steps[step].tool_calls[place]
+        index, name = rng.choice(candidates)
+        call = read.steps[step].tool_calls[index]
         reason = f"{name} is called, which is not offered; {call.name} is."
         return self.inject_refusal(read, step, replace(call, name=name), rng, reason=reason)
 

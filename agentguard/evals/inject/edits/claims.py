@@ -73,11 +73,11 @@ class HallucinatedMemory(WrongClaim):
     def make(self, read: RunIndex, step: int, rng: random.Random) -> RewrittenRun | None:
         """Swap a value that is not in the last result for a slip."""
         source = read.find_last_result_step(step)
-        fresh = read.collect_result_values[source] if source is not None else frozenset()
+        new_values = read.collect_result_values[source] if source is not None else frozenset()
         swaps = []
         for old in _sort_values(read.collect_stated_values[step]):
             origin = read.find_origin(old)
-            if old.kind not in _RECALL_PHRASES or old in fresh or origin is None or origin >= step:
+            if old.kind not in _RECALL_PHRASES or old in new_values or origin is None or origin >= step:
                 continue
             if not _is_used(read, step, old):
                 continue
@@ -115,8 +115,12 @@ def _shuffle_swaps(swaps: list[ValueSwap], rng: random.Random) -> Iterator[Value
 
 
 def _find_misreadings(read: RunIndex, source: int, old: Value) -> list[str]:
-    beside = [one.text for one in _sort_values(read.collect_result_values[source]) if is_confusable(one, old)]
-    return beside + [slip for slip in generate_variants(old) if slip.lower() not in read.collect_known_text]
+    confusable_texts = [
+        one.text for one in _sort_values(read.collect_result_values[source]) if is_confusable(one, old)
+    ]
+    return confusable_texts + [
+        slip for slip in generate_variants(old) if slip.lower() not in read.collect_known_text
+    ]
 
 
 def _sort_values(values: frozenset[Value]) -> list[Value]:

@@ -115,8 +115,8 @@ class RepeatLoop(BaseEdit):
             return None
         draft = RunEditor(read, rng)
         draft.truncate(step + 1)
-        left = len(read.steps) - step - 1
-        for _ in range(min(_MOST_REPEATS, max(_LEAST_REPEATS, left + rng.randint(-1, 2)))):
+        remaining_steps = len(read.steps) - step - 1
+        for _ in range(min(_MOST_REPEATS, max(_LEAST_REPEATS, remaining_steps + rng.randint(-1, 2)))):
             draft.append(draft.copy_step(turn))
         reason = "The same look is made again, with nothing changed in between, until the run ends."
         cause = self.build_cause(turn.agent, step + 1, reason)

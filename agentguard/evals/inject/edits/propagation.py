@@ -86,33 +86,33 @@ def propagate(
         rng: draws the wording of new text.
         changed: whether an earlier call with the wrong value has succeeded.
     """
-    at = first
-    while at < len(editor):
-        step = editor[at]
+    index = first
+    while index < len(editor):
+        step = editor[index]
         if (
-            at > first
+            index > first
             and changed
             and any(contains_value(text, swap.old) for text in read_returned_text(step))
         ):
-            return _truncate_run(editor, first, at)
+            return _truncate_run(editor, first, index)
         if step.source is Source.USER and swap.users:
-            editor.set(at, swap_in_text(step, swap))
+            editor.set(index, swap_in_text(step, swap))
         elif step.source is Source.AGENT:
-            outcome = _propagate_in_turn(editor, at, swap, rng)
+            outcome = _propagate_in_turn(editor, index, swap, rng)
             if outcome is _CallOutcome.UNKNOWN:
-                return _truncate_run(editor, first, at)
+                return _truncate_run(editor, first, index)
             if outcome is _CallOutcome.REFUSED:
                 return TailHandling.TRUNCATED
             changed = changed or outcome is _CallOutcome.DONE
-        at += 1
+        index += 1
     return TailHandling.PROPAGATED
 
 
 def keep_or_truncate(editor: RunEditor, first: int, swap: ValueSwap) -> TailHandling | None:
     """Keep the steps after a wrong call unchanged, up to a result that may show the effect of the call."""
-    for at in range(first + 1, len(editor)):
-        if any(contains_value(text, swap.old) for text in read_returned_text(editor[at])):
-            return _truncate_run(editor, first, at)
+    for index in range(first + 1, len(editor)):
+        if any(contains_value(text, swap.old) for text in read_returned_text(editor[index])):
+            return _truncate_run(editor, first, index)
     return TailHandling.KEPT
 
 

@@ -97,22 +97,22 @@ class RunEditor:
 
     def _compute_index(self, step: Step, before: Step | None, origin: int | None) -> int | None:
         """Return the index of the step in the source format, or None if the source has no such index."""
-        counted = all(one.source_index is not None for one in self.run_index.steps)
-        if before is None or before.source_index is None or not counted:
+        has_indices = all(one.source_index is not None for one in self.run_index.steps)
+        if before is None or before.source_index is None or not has_indices:
             return step.source_index if origin is not None else None
         return before.source_index + self._count_records(before)
 
     def _count_records(self, step: Step) -> int:
         """Return the number of source records of a numbered step; for a copied step, as in the source run."""
         origin = self._lines[step.index][1]
-        usual = 1 + len(step.observations)
+        default_count = 1 + len(step.observations)
         if origin is None or origin + 1 >= len(self.run_index.steps):
-            return usual
-        here, following = self.run_index.steps[origin], self.run_index.steps[origin + 1]
-        if here.source_index is None or following.source_index is None:
-            return usual
-        same = len(here.observations) == len(step.observations)
-        return max(1, following.source_index - here.source_index) if same else usual
+            return default_count
+        original, following = self.run_index.steps[origin], self.run_index.steps[origin + 1]
+        if original.source_index is None or following.source_index is None:
+            return default_count
+        has_same_results = len(original.observations) == len(step.observations)
+        return max(1, following.source_index - original.source_index) if has_same_results else default_count
 
     def _find_changes(self, steps: tuple[Step, ...]) -> Iterator[FieldChange]:
         origins = {origin for _, origin in self._lines if origin is not None}
@@ -125,8 +125,8 @@ class RunEditor:
         for origin in range(last):
             if origin not in origins:
                 yield FieldChange(step=origin, field="step", before="removed", after=None)
-        if (rest := len(self.run_index.steps) - last - 1) > 0:
-            yield FieldChange(step=last + 1, field="steps", before=f"{rest} left out", after=None)
+        if (removed_count := len(self.run_index.steps) - last - 1) > 0:
+            yield FieldChange(step=last + 1, field="steps", before=f"{removed_count} left out", after=None)
 
     def _generate_id(self, like: str) -> str:
         next_id = _increment_id(self._ids, like)
@@ -147,9 +147,9 @@ def build_message_turn(like: Step, text: str) -> Step:
 
 def diff_steps(old: Step, new: Step) -> Iterator[FieldChange]:
     """Yield every field in which two versions of a step differ, except index, position and time."""
-    one, two = _step_fields(old), _step_fields(new)
-    for field in dict.fromkeys((*one, *two)):
-        before, after = one.get(field), two.get(field)
+    old_fields, new_fields = _step_fields(old), _step_fields(new)
+    for field in dict.fromkeys((*old_fields, *new_fields)):
+        before, after = old_fields.get(field), new_fields.get(field)
         if before is not None and after is not None and before != after:
             before, after = _clip_texts(before, after)
         if before != after:

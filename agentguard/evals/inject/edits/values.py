@@ -127,9 +127,13 @@ def _build_value(group: str, text: str) -> Value | None:
     if group == "code":
         return None if _NO_CODE.fullmatch(text) else Value(text, ValueKind.CODE)
     if group == "amount":
-        plain = text.replace(",", "")
-        short = sum(c.isdigit() for c in plain) < 2
-        return None if short or _YEAR.fullmatch(plain) or len(plain) > 15 else Value(plain, ValueKind.AMOUNT)
+        number_text = text.replace(",", "")
+        short = sum(c.isdigit() for c in number_text) < 2
+        return (
+            None
+            if short or _YEAR.fullmatch(number_text) or len(number_text) > 15
+            else Value(number_text, ValueKind.AMOUNT)
+        )
     if group in ("email", "date"):
         return Value(text, ValueKind(group))
     return None
@@ -162,8 +166,8 @@ def _generate_slips(text: str) -> Iterable[str]:
         if i + 1 in digits and text[i] != text[i + 1] and not (i == digits[0] and text[i + 1] == "0"):
             yield text[:i] + text[i + 1] + text[i] + text[i + 2 :]
     for i in digits:
-        for by in (1, 2, 8, 9):
-            changed = str((int(text[i]) + by) % 10)
+        for offset in (1, 2, 8, 9):
+            changed = str((int(text[i]) + offset) % 10)
             if not (changed == "0" and i == digits[0]):
                 yield text[:i] + changed + text[i + 1 :]
     for i, c in enumerate(text):
@@ -181,6 +185,6 @@ def _count_days_apart(a: str, b: str) -> int:
 def _generate_other_days(text: str) -> tuple[str, ...]:
     try:
         day = date.fromisoformat(text)
-        return tuple((day + timedelta(days=by)).isoformat() for by in (1, -1, 2, -2, 7, 10))
+        return tuple((day + timedelta(days=offset_days)).isoformat() for offset_days in (1, -1, 2, -2, 7, 10))
     except (ValueError, OverflowError):
         return ()
