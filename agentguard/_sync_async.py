@@ -35,33 +35,33 @@ class RunInThread:
 def run_sync(body: Effects[R], handle_request: Callable[[Any], Any]) -> R:
     """Run a body with synchronous requests."""
     try:
-        asked = next(body)
+        request = next(body)
         while True:
             try:
-                given = _handle(asked, handle_request)
+                response = _handle(request, handle_request)
             except BaseException as error:
-                asked = body.throw(error)
+                request = body.throw(error)
             else:
-                asked = body.send(given)
+                request = body.send(response)
     except StopIteration as end:
-        made: R = end.value
-        return made
+        result: R = end.value
+        return result
 
 
 async def run_async(body: Effects[R], handle_request: Callable[[Any], Awaitable[Any]]) -> R:
     """Like `run_sync`, with awaited requests; a cancellation is raised in the body too."""
     try:
-        asked = next(body)
+        request = next(body)
         while True:
             try:
-                given = await _ahandle(asked, handle_request)
+                response = await _ahandle(request, handle_request)
             except BaseException as error:
-                asked = body.throw(error)
+                request = body.throw(error)
             else:
-                asked = body.send(given)
+                request = body.send(response)
     except StopIteration as end:
-        made: R = end.value
-        return made
+        result: R = end.value
+        return result
 
 
 def _handle(request: Any, handle_request: Callable[[Any], Any]) -> Any:
@@ -81,13 +81,13 @@ async def _ahandle(request: Any, handle_request: Callable[[Any], Awaitable[Any]]
 
 
 def _handle_all(gather: Gather, handle_request: Callable[[Any], Any]) -> list[Any]:
-    made: list[Any] = []
+    results: list[Any] = []
     for request in gather.requests:
         try:
-            made.append(handle_request(request))
+            results.append(handle_request(request))
         except Exception as error:  # the body decides how to handle it
-            made.append(error)
-    return made
+            results.append(error)
+    return results
 
 
 async def _ahandle_all(gather: Gather, handle_request: Callable[[Any], Awaitable[Any]]) -> list[Any]:

@@ -58,34 +58,36 @@ def faults(json: Json = False) -> None:
     """List the faults and their options."""
     from agentguard.testing.fake_backend.script_file import FAULT_TYPES
 
-    told: list[dict[str, Any]] = [
+    descriptions: list[dict[str, Any]] = [
         {"fault": name, "does": (kind.__doc__ or "").split("\n")[0], "options": _list_options(kind)}
         for name, kind in sorted(FAULT_TYPES.items())
     ]
     if json:
-        for one in told:
-            _print_values(one, json=True)
+        for description in descriptions:
+            _print_values(description, json=True)
         return
     table = Table("fault", "does", "options", box=None, header_style="bold")
-    for one in told:
-        options = ", ".join(f"{name}={value!r}" for name, value in one["options"].items())
-        table.add_row(*map(escape, (one["fault"], one["does"], options)))
+    for description in descriptions:
+        options = ", ".join(f"{name}={value!r}" for name, value in description["options"].items())
+        table.add_row(*map(escape, (description["fault"], description["does"], options)))
     Console().print(table)
 
 
 def _list_options(fault_type: type[Any]) -> dict[str, Any]:
-    given = {one.name: one.default for one in fields(fault_type) if one.default is not MISSING}
-    return {name: str(value) if isinstance(value, bytes | float) else value for name, value in given.items()}
+    defaults = {field.name: field.default for field in fields(fault_type) if field.default is not MISSING}
+    return {
+        name: str(value) if isinstance(value, bytes | float) else value for name, value in defaults.items()
+    }
 
 
 def _print_requests(backend: FaultBackend, ended: threading.Event, *, json: bool) -> None:
     """Tell of each request once it is over, in the order in which they came."""
-    told = 0
+    printed_count = 0
     while not ended.wait(_POLL_INTERVAL_S):
-        while told < len(backend.requests) and backend.requests[told].is_finished:
-            _print_values(_format_request(backend.requests[told]), json=json)
-            backend.requests[told].body = b""  # free the body: a long run would fill the memory
-            told += 1
+        while printed_count < len(backend.requests) and backend.requests[printed_count].is_finished:
+            _print_values(_format_request(backend.requests[printed_count]), json=json)
+            backend.requests[printed_count].body = b""  # free the body: a long run would fill the memory
+            printed_count += 1
 
 
 def _format_request(request: RecordedRequest) -> dict[str, Any]:

@@ -53,17 +53,19 @@ def register(app: typer.Typer) -> None:
 
 def list_(datasets: Folders = None, json: Json = False) -> None:
     """List the data sets at hand."""
-    found = list(_load_catalogue(datasets))
+    manifests = list(_load_catalogue(datasets))
     if json:
-        _print_json([_to_dict(one) for one in found])
+        _print_json([_to_dict(manifest) for manifest in manifests])
         return
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in ("name", "runs", "origin", "licence", "kept", "what it is"):
         table.add_column(column, justify="right" if column == "runs" else "left", no_wrap=column == "name")
-    for one in found:
-        kept = "here" if one.redistributed else "by its owners"
-        runs = "–" if one.records is None else str(one.records)
-        table.add_row(one.name, runs, one.origin, escape(one.licence), kept, escape(one.title))
+    for manifest in manifests:
+        location = "here" if manifest.redistributed else "by its owners"
+        runs = "–" if manifest.records is None else str(manifest.records)
+        table.add_row(
+            manifest.name, runs, manifest.origin, escape(manifest.licence), location, escape(manifest.title)
+        )
     Console().print(table)
 
 
@@ -73,13 +75,13 @@ def show(
     json: Json = False,
 ) -> None:
     """Show what is known of a data set, how to obtain it, and its card."""
-    one = _load_catalogue(datasets).get(name)
+    manifest = _load_catalogue(datasets).get(name)
     if json:
-        _print_json({**_to_dict(one), "card": one.read_card()})
+        _print_json({**_to_dict(manifest), "card": manifest.read_card()})
         return
-    for what, value in _format_details(one):
-        typer.echo(f"{what:12} {sanitize(value)}")
-    if card := one.read_card():
+    for label, value in _format_details(manifest):
+        typer.echo(f"{label:12} {sanitize(value)}")
+    if card := manifest.read_card():
         typer.echo(f"\n{sanitize(card).rstrip()}")
 
 
@@ -96,13 +98,13 @@ def verify_(
     Exit status: 0 all is as the manifest says, 1 something is not, 2 there is nothing to check.
     """
     manifest = _load_catalogue(datasets).get(name)
-    with _show_progress() as told:
-        found = verify_dataset(manifest, path, progress=told)
+    with _show_progress() as progress:
+        verification = verify_dataset(manifest, path, progress=progress)
     if json:
-        _print_json(_verification_to_dict(found))
+        _print_json(_verification_to_dict(verification))
     else:
-        _show_verified(found, manifest)
-    raise typer.Exit(0 if found.is_valid else 1)
+        _show_verified(verification, manifest)
+    raise typer.Exit(0 if verification.is_valid else 1)
 
 
 def build(
@@ -130,21 +132,21 @@ def build(
     Exit status: 0 made, and the same where it could be compared, 1 it differs or some records cannot be read,
     2 nothing could be made.
     """
-    known = _load_catalogue(datasets)
-    if target in known.names():
-        _build_known(known.get(target), output, limit=limit, force=force, json=json)
+    catalogue = _load_catalogue(datasets)
+    if target in catalogue.names():
+        _build_known(catalogue.get(target), output, limit=limit, force=force, json=json)
     elif not Path(target).exists():
-        known.get(target)  # raises an error that lists the known names
+        catalogue.get(target)  # raises an error that lists the known names
     if name is None or format is None:
         raise ConfigError("runs of your own need --name and --format")
     if origin not in ORIGINS:
         raise ConfigError(f"--origin {origin}: write {' or '.join(ORIGINS)}")
-    data, found = describe_dataset(
+    data, verification = describe_dataset(
         Path(target), name=name, format=format, title=title, licence=licence, origin=origin
     )
     _write_manifest(Path(target), output, data, force=force)
-    _print_json(_verification_to_dict(found)) if json else _show_verified(found, None)
-    raise typer.Exit(1 if found.broken else 0)
+    _print_json(_verification_to_dict(verification)) if json else _show_verified(verification, None)
+    raise typer.Exit(1 if verification.broken else 0)
 
 
 def _build_known(
@@ -152,22 +154,25 @@ def _build_known(
 ) -> None:
     records = generate_dataset(manifest)
     plan = {"by": "dataset build", "name": manifest.name, "limit": limit}
-    with _show_progress() as told, DatasetWriter(out, plan, force=force) if out else nullcontext() as output:
+    with (
+        _show_progress() as progress,
+        DatasetWriter(out, plan, force=force) if out else nullcontext() as output,
+    ):
 
         def keep(_: object) -> None:
             counted[0] += 1
-            told("made", counted[0])
+            progress("made", counted[0])
             if output is not None:
                 output.write(_)  # type: ignore[arg-type]
 
         counted = [0]
-        made = rebuild(manifest, records, limit=limit, on_record=keep)
+        result = rebuild(manifest, records, limit=limit, on_record=keep)
         if output is not None:
             output.finish()
-    _print_json({"name": manifest.name, "ok": made.ok, **asdict(made)}) if json else _show_rebuilt(
-        made, manifest
+    _print_json({"name": manifest.name, "ok": result.ok, **asdict(result)}) if json else _show_rebuilt(
+        result, manifest
     )
-    raise typer.Exit(0 if made.ok else 1)
+    raise typer.Exit(0 if result.ok else 1)
 
 
 def _write_manifest(path: Path, out: Path | None, data: dict[str, Any], *, force: bool) -> None:
@@ -183,13 +188,13 @@ def _write_manifest(path: Path, out: Path | None, data: dict[str, Any], *, force
 
 def _show_verified(found: VerificationReport, manifest: DatasetManifest | None) -> None:
     console = Console()
-    known = manifest is not None and manifest.has_checksums
+    has_known_checksums = manifest is not None and manifest.has_checksums
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("file", overflow="fold")
     table.add_column("bytes", justify="right")
     table.add_column("", no_wrap=True)
     table.add_column("sha256", overflow="fold")
-    rows = found.files if known else found.files[:_MAX_PROBLEMS]
+    rows = found.files if has_known_checksums else found.files[:_MAX_PROBLEMS]
     for file in rows:
         status = "" if file.status == "unknown" else file.status.value
         table.add_row(escape(to_one_line(file.path, 120)), str(file.size), status, file.sha256)
@@ -199,7 +204,7 @@ def _show_verified(found: VerificationReport, manifest: DatasetManifest | None) 
     typer.echo(f"{found.records} records read, {found.failed} failed, {found.passed} passed")
     for label, count in found.labels.items():
         typer.echo(f"{label}: {count}")
-    if manifest is not None and not known:
+    if manifest is not None and not has_known_checksums:
         typer.echo("The manifest has no sums: those above are of your copy; dataset build PATH keeps them.")
     for line in (*map(str, found.broken[:_MAX_PROBLEMS]), *found.problems):
         console.print(to_one_line(line, 500), style="red", markup=False, highlight=False)

@@ -74,8 +74,8 @@ class StoredRuns:
         for id in self._ids:
             run = store.get_trajectory(id, tenant=self._tenant)
             if run is None:
-                of = f" of tenant {self._tenant!r}" if self._tenant else ""
-                raise StoreError(f"{store.address} has no run {id!r}{of}")
+                tenant_note = f" of tenant {self._tenant!r}" if self._tenant else ""
+                raise StoreError(f"{store.address} has no run {id!r}{tenant_note}")
             yield run
 
 
@@ -158,15 +158,18 @@ def diagnose(
         policy, method, failed=assume_failed, judge=_parse_endpoint(judge, judge_model)
     ) as guard:
         if run_id:
-            stored = StoredRuns(run_id, store, tenant=tenant)
-            shown = stored.diagnose(guard, lambda found: _diagnose_runs(guard, found, outcome))
+            stored_runs = StoredRuns(run_id, store, tenant=tenant)
+            results_context = stored_runs.diagnose(guard, lambda found: _diagnose_runs(guard, found, outcome))
         else:
-            shown = _store_results(
+            results_context = _store_results(
                 _diagnose_runs(guard, _read_trajectories(runs or [], format, outcome), outcome), store, guard
             )
-        with shown as kept:
+        with results_context as results:
             _print_results(
-                kept, DiagnosisView(max_alternatives=top, show_all=verbose), no_summary=no_summary, json=json
+                results,
+                DiagnosisView(max_alternatives=top, show_all=verbose),
+                no_summary=no_summary,
+                json=json,
             )
     raise typer.Exit(_compute_exit_status(outcome, fail_on_failure))
 
@@ -192,16 +195,16 @@ def _store_results(results: DiagnosisResults, url: str | None, guard: Guard) -> 
     from agentguard.localize.serialization import build_diagnosis_rows
     from agentguard.store import Store
 
-    with Store.open(url) as opened, guard.override(store=opened):
+    with Store.open(url) as opened_store, guard.override(store=opened_store):
 
         def keep() -> DiagnosisResults:
             for trajectory, diagnosis in results:
-                opened.write_run(trajectory)
-                opened.write(*build_diagnosis_rows(diagnosis))
+                opened_store.write_run(trajectory)
+                opened_store.write(*build_diagnosis_rows(diagnosis))
                 yield trajectory, diagnosis
 
         yield keep()
-        flush_store(opened)
+        flush_store(opened_store)
 
 
 def _diagnose_runs(guard: Guard, trajectories: Iterator[Trajectory], outcome: _RunCounts) -> DiagnosisResults:
@@ -216,7 +219,7 @@ def _show_results(results: DiagnosisResults, view: DiagnosisView, *, no_summary:
     """Print a few runs in full and many as a table; ``no_summary`` prints each run in full."""
     console = Console()
     rows: list[DiagnosisTableRow] = []
-    held: list[tuple[Trajectory, Diagnosis]] = []
+    shown_diagnoses: list[tuple[Trajectory, Diagnosis]] = []
     with Console(stderr=True).status("diagnosing …") as status:
         for trajectory, diagnosis in results:
             rows.append(DiagnosisTableRow.from_diagnosis(trajectory, diagnosis))
@@ -224,9 +227,9 @@ def _show_results(results: DiagnosisResults, view: DiagnosisView, *, no_summary:
             if no_summary:
                 render_diagnosis(console, trajectory, diagnosis, view)
             elif len(rows) <= _MAX_FULL_RUNS:
-                held.append((trajectory, diagnosis))
+                shown_diagnoses.append((trajectory, diagnosis))
     if not no_summary and len(rows) <= _MAX_FULL_RUNS:
-        for trajectory, diagnosis in held:
+        for trajectory, diagnosis in shown_diagnoses:
             render_diagnosis(console, trajectory, diagnosis, view)
     if len(rows) > 1:
         console.print()
@@ -247,13 +250,15 @@ def _build_guard(policy: Path | None, method: str | None, *, failed: bool, judge
     """
     settings = Policy() if policy is None else Policy.load(policy)
     if judge:
-        kept = {} if settings.judge is None else settings.judge.model_dump(exclude={"base_url", "model"})
-        asked = Policy.parse({"judge": {**kept, **judge}}, source="--judge").judge
-        settings = settings.model_copy(update={"judge": asked})
-    chosen = settings.resolve_localizer() if method is None else LocalizerSettings(name=method)
+        judge_options = (
+            {} if settings.judge is None else settings.judge.model_dump(exclude={"base_url", "model"})
+        )
+        judge_settings = Policy.parse({"judge": {**judge_options, **judge}}, source="--judge").judge
+        settings = settings.model_copy(update={"judge": judge_settings})
+    localizer = settings.resolve_localizer() if method is None else LocalizerSettings(name=method)
     if failed:
-        chosen = LocalizerSettings.model_validate({**chosen.model_dump(), "given_failed": True})
-    return Guard.from_policy(settings.model_copy(update={"localizer": chosen}))
+        localizer = LocalizerSettings.model_validate({**localizer.model_dump(), "given_failed": True})
+    return Guard.from_policy(settings.model_copy(update={"localizer": localizer}))
 
 
 def _read_trajectories(runs: list[Path], format: str | None, outcome: _RunCounts) -> Iterator[Trajectory]:

@@ -53,16 +53,18 @@ def doctor(
     """
     from agentguard.cli.doctor_checks import CheckContext, run_checks
 
-    asked = CheckContext(config=config, store=store, network=network, timeout_s=timeout_s, probe=probe)
-    lines = list(run_checks(asked))
-    wrong = sum(line.condition == "wrong" for line in lines)
+    check_context = CheckContext(
+        config=config, store=store, network=network, timeout_s=timeout_s, probe=probe
+    )
+    lines = list(run_checks(check_context))
+    fault_count = sum(line.condition == "wrong" for line in lines)
     if json:
-        data = {"ok": not wrong, "wrong": wrong, "checks": [line.as_dict() for line in lines]}
+        data = {"ok": not fault_count, "wrong": fault_count, "checks": [line.as_dict() for line in lines]}
         sys.stdout.buffer.write(orjson.dumps(data, option=orjson.OPT_APPEND_NEWLINE | orjson.OPT_INDENT_2))
         sys.stdout.flush()
     else:
-        _show_results(lines, wrong)
-    raise typer.Exit(1 if wrong else 0)
+        _show_results(lines, fault_count)
+    raise typer.Exit(1 if fault_count else 0)
 
 
 def _show_results(lines: Sequence[CheckResult], wrong: int) -> None:
@@ -70,10 +72,10 @@ def _show_results(lines: Sequence[CheckResult], wrong: int) -> None:
     for title in ("", "area", "what", "found"):
         table.add_column(title, overflow="fold")
     for line in lines:
-        found = escape(line.found)
+        cell = escape(line.found)
         if line.way_out:
-            found += f"\n[dim]→ {escape(line.way_out)}[/]"
-        table.add_row(_CONDITION_MARKS[line.condition], escape(line.area), escape(line.what), found)
+            cell += f"\n[dim]→ {escape(line.way_out)}[/]"
+        table.add_row(_CONDITION_MARKS[line.condition], escape(line.area), escape(line.what), cell)
     console = Console()
     console.print(table)
     console.print(f"[bold red]{wrong} wrong[/]" if wrong else "[green]nothing is wrong[/]")

@@ -95,11 +95,13 @@ def eval_(
 
         write_report(report, results, plan=plan)
     if save or output:
-        saved = write_result_file(output or RESULTS_FOLDER / build_file_name(results), results, plan=plan)
-        typer.echo(f"saved in {saved}; agentguard view shows it", err=True)
+        result_path = write_result_file(
+            output or RESULTS_FOLDER / build_file_name(results), results, plan=plan
+        )
+        typer.echo(f"saved in {result_path}; agentguard view shows it", err=True)
     _print_results(results, plan, data, json=json)
-    bad = bool(data.broken) or any(p.error for result in results for p in result.predictions)
-    raise typer.Exit(1 if bad else 0)
+    has_errors = bool(data.broken) or any(p.error for result in results for p in result.predictions)
+    raise typer.Exit(1 if has_errors else 0)
 
 
 def _evaluate_methods(
@@ -112,13 +114,13 @@ def _evaluate_methods(
     no_resume: bool,
 ) -> tuple[Evaluation, ...]:
     try:
-        with _show_progress() as told:
+        with _show_progress() as progress_callback:
             return compare(
                 data,
                 specs,
                 plan=plan,
                 train=train,
-                progress=told,
+                progress=progress_callback,
                 checkpoint_dir=checkpoint,
                 discard_checkpoint=no_resume,
             )
@@ -157,12 +159,12 @@ def _show_progress() -> Iterator[Any]:
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bars:
         tasks: dict[str, Any] = {}
 
-        def told(label: str, done: int, total: int) -> None:
+        def update_progress(label: str, done: int, total: int) -> None:
             if label not in tasks:
                 tasks[label] = bars.add_task(label, total=total)
             bars.update(tasks[label], completed=done)
 
-        yield told
+        yield update_progress
 
 
 def _print_results(results: Sequence[Evaluation], plan: EvaluationPlan, data: Dataset, *, json: bool) -> None:
@@ -173,8 +175,8 @@ def _print_results(results: Sequence[Evaluation], plan: EvaluationPlan, data: Da
         for part in build_tables(results, plan):
             console.print(part)
         return
-    given = results[0].as_dict()
-    given["plan"] = plan
+    data_ = results[0].as_dict()
+    data_["plan"] = plan
     if len(results) > 1:
-        given["methods"] = [{k: v for k, v in r.as_dict().items() if k != "baselines"} for r in results]
-    sys.stdout.buffer.write(orjson.dumps(given, option=orjson.OPT_APPEND_NEWLINE))
+        data_["methods"] = [{k: v for k, v in r.as_dict().items() if k != "baselines"} for r in results]
+    sys.stdout.buffer.write(orjson.dumps(data_, option=orjson.OPT_APPEND_NEWLINE))

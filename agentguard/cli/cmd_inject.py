@@ -63,10 +63,10 @@ class InjectionSummary:
         if cause is not None:
             self.counts_by_kind["code"].update(cause.codes[:1])
             self.counts_by_kind["module"].update([cause.module] if cause.module else [])
-        told = record.annotation.extra.get(INJECTED)
-        if isinstance(told, dict):
-            self.counts_by_kind["edit"].update([told["edit"]] if "edit" in told else [])
-            self.counts_by_kind["tail"].update([told["tail"]] if "tail" in told else [])
+        injection = record.annotation.extra.get(INJECTED)
+        if isinstance(injection, dict):
+            self.counts_by_kind["edit"].update([injection["edit"]] if "edit" in injection else [])
+            self.counts_by_kind["tail"].update([injection["tail"]] if "tail" in injection else [])
 
 
 def register(app: typer.Typer) -> None:
@@ -104,20 +104,26 @@ def runs(
     Exit status: 0 all were used, 1 some were refused or could not be read, 2 nothing could be made, 130
     interrupted (--resume goes on).
     """
-    names = tuple(part for one in kind or () for part in one.replace(",", " ").split())
+    names = tuple(part for names_text in kind or () for part in names_text.replace(",", " ").split())
     weights = parse_rates(rates, kinds=names)
     plan = RewritePlan(rates=weights, per_run=per_run, seed=seed, assume_passed=assume_passed)
-    asked = {"by": "runs", "paths": list(map(str, paths)), "rates": weights, "per_run": per_run, "seed": seed}
-    asked |= {"assume_passed": assume_passed, "with_passed": with_passed, "format": format}
+    plan_data = {
+        "by": "runs",
+        "paths": list(map(str, paths)),
+        "rates": weights,
+        "per_run": per_run,
+        "seed": seed,
+    }
+    plan_data |= {"assume_passed": assume_passed, "with_passed": with_passed, "format": format}
     tally = InjectionSummary()
-    with DatasetWriter(out, asked, resume=resume, force=force) as output:
+    with DatasetWriter(out, plan_data, resume=resume, force=force) as output:
         write_records(_inject_runs(paths, format, plan, tally, with_passed=with_passed), output, tally)
     print_report(tally, out, json=json)
 
 
 def kinds(json: Json = False) -> None:
     """List the kinds of error that ``inject runs`` can put into a run."""
-    found = [get_edit_registry().get(name) for name in get_edit_registry()]
+    edits = [get_edit_registry().get(name) for name in get_edit_registry()]
     if json:
         _print_json(
             [
@@ -128,7 +134,7 @@ def kinds(json: Json = False) -> None:
                     "module": e.module,
                     "rate": NATURAL_RATES.get(e.name),
                 }
-                for e in found
+                for e in edits
             ]
         )
         return
@@ -137,7 +143,7 @@ def kinds(json: Json = False) -> None:
     table.add_column("rate", justify="right")
     table.add_column("what it does")
     table.add_column("code", no_wrap=True)
-    for e in found:
+    for e in edits:
         rate = NATURAL_RATES.get(e.name)
         table.add_row(e.name, "–" if rate is None else f"{rate:g}", escape(e.summary), e.codes[0])
     Console().print(table)
@@ -149,24 +155,24 @@ def _inject_runs(
     for record in _read_records(paths, format, tally):
         tally.read += 1
         try:
-            made = list(rewrite_record(record, plan))
+            rewritten = list(rewrite_record(record, plan))
         except InputError as error:
             tally.rejected.append(f"{record.trajectory.id}: {error}")
             continue
-        tally.without_place += not made
+        tally.without_place += not rewritten
         if with_passed:
             yield copy_passed_record(record)
-        yield from made
+        yield from rewritten
 
 
 def _read_records(paths: list[Path], format: str | None, tally: InjectionSummary) -> Iterator[Record]:
     for path in paths:
         try:
-            for found in read(path, format=format):
-                if isinstance(found, UnreadableRecord):
-                    tally.unreadable.append(str(found.error))
+            for record in read(path, format=format):
+                if isinstance(record, UnreadableRecord):
+                    tally.unreadable.append(str(record.error))
                 else:
-                    yield found
+                    yield record
         except InputError as error:
             tally.unreadable.append(str(error.with_location(file=str(path))))
 
@@ -181,9 +187,9 @@ def write_records(
         with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bars:
             task = bars.add_task("runs", total=total)
             for record in made:
-                new = output.write(record)
-                if new or output.is_from_previous_run(record):  # otherwise it is a copy of another run
-                    tally.add(record, new=new)
+                is_new = output.write(record)
+                if is_new or output.is_from_previous_run(record):  # otherwise it is a copy of another run
+                    tally.add(record, new=is_new)
                 bars.advance(task)
     except KeyboardInterrupt:
         typer.echo(f"interrupted after {tally.written} runs; --resume goes on from here", err=True)
@@ -206,11 +212,11 @@ def print_report(tally: InjectionSummary, out: Path, *, json: bool) -> None:
 
 
 def _check_output(tally: InjectionSummary) -> None:
-    for what, lines in (("not taken", tally.rejected), ("not read", tally.unreadable)):
+    for label, lines in (("not taken", tally.rejected), ("not read", tally.unreadable)):
         for line in lines[:_MAX_PROBLEMS]:
-            typer.echo(f"{what}: {line}", err=True)
+            typer.echo(f"{label}: {line}", err=True)
         if len(lines) > _MAX_PROBLEMS:
-            typer.echo(f"{what}: {len(lines) - _MAX_PROBLEMS} more", err=True)
+            typer.echo(f"{label}: {len(lines) - _MAX_PROBLEMS} more", err=True)
 
 
 def _to_summary(tally: InjectionSummary, out: Path) -> dict[str, Any]:
@@ -238,8 +244,8 @@ def _show(tally: InjectionSummary, out: Path) -> None:
     for code, count in tally.counts_by_kind["code"].most_common():
         table.add_row(code, str(count))
     console.print(table)
-    kept = f", {tally.previously_written} of them from before" if tally.previously_written else ""
-    typer.echo(f"{tally.failed} failed and {tally.passed} passed runs in {out}{kept}")
+    earlier_note = f", {tally.previously_written} of them from before" if tally.previously_written else ""
+    typer.echo(f"{tally.failed} failed and {tally.passed} passed runs in {out}{earlier_note}")
     if tally.without_place:
         typer.echo(f"{tally.without_place} runs have no place for the errors that were drawn")
 

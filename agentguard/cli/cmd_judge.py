@@ -48,20 +48,28 @@ def calibrate(
     if address.path is not None and not address.path.exists():
         raise StoreError(f"there is no store {address}: make one with `agentguard store init`")
     with Store.open(url) as store:
-        found = fit_recalibrations(iter_run_labels(store, tenant=tenant))
+        corrections = fit_recalibrations(iter_run_labels(store, tenant=tenant))
     if json:
-        _print_corrections_json(found)
+        _print_corrections_json(corrections)
     else:
-        _show_corrections(found)
-    raise typer.Exit(0 if any(one.has_enough_outcomes or one.has_enough_steps for one in found) else 1)
+        _show_corrections(corrections)
+    raise typer.Exit(
+        0
+        if any(correction.has_enough_outcomes or correction.has_enough_steps for correction in corrections)
+        else 1
+    )
 
 
 def _print_corrections_json(corrections: tuple[Recalibration, ...]) -> None:
-    plain = [
-        {**asdict(one), "corrects_outcomes": one.has_enough_outcomes, "corrects_steps": one.has_enough_steps}
-        for one in corrections
+    rows = [
+        {
+            **asdict(correction),
+            "corrects_outcomes": correction.has_enough_outcomes,
+            "corrects_steps": correction.has_enough_steps,
+        }
+        for correction in corrections
     ]
-    sys.stdout.buffer.write(orjson.dumps(plain, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
+    sys.stdout.buffer.write(orjson.dumps(rows, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
     sys.stdout.buffer.flush()
 
 
@@ -158,26 +166,26 @@ def train(
     from agentguard.judge.embedded.training import train_model as fit
 
     sources = [read_source(path, format=format) for path in data]
-    _print_status(f"training on {sum(len(one.records) for one in sources)} runs")
-    model = fit([record for one in sources for record in one.records], seed=seed)
-    held: dict[str, Any] = {
+    _print_status(f"training on {sum(len(source.records) for source in sources)} runs")
+    model = fit([record for source in sources for record in source.records], seed=seed)
+    card: dict[str, Any] = {
         "seed": seed,
-        "data": [one.as_dict() for one in sources],
+        "data": [source.as_dict() for source in sources],
         "kinds": [
             {
-                "structure": one.kind.key,
-                "runs": one.runs,
-                "ranks_steps": one.ranker is not None,
-                "tells_outcomes": one.outcome is not None,
+                "structure": source.kind.key,
+                "runs": source.runs,
+                "ranks_steps": source.ranker is not None,
+                "tells_outcomes": source.outcome is not None,
             }
-            for one in model.specialists
+            for source in model.specialists
         ],
         "scores": compute_scores(sources, repeats=repeats, report_progress=_print_status) if scored else [],
         "limits": list(LIMITS),
     }
-    full = save_model(model, output, held)
-    _print_status(f"wrote {full['bytes']:,} bytes to {output}")
-    _show_check(full, json=json)
+    full_card = save_model(model, output, card)
+    _print_status(f"wrote {full_card['bytes']:,} bytes to {output}")
+    _show_check(full_card, json=json)
 
 
 def info(model: Folder = None, json: Json = False) -> None:
@@ -224,17 +232,19 @@ def check(
     not judge above chance, or is worse than the other, 2 it is not sound, or cannot be asked.
     """
     if url is not None:
-        asking = build_endpoint_settings(url, model=name, key_env=key_env, deadline_s=timeout_s)
-        check_url(asking, comparison_options=ComparisonOptions(against=against, save=save), json=json)
+        endpoint_settings = build_endpoint_settings(url, model=name, key_env=key_env, deadline_s=timeout_s)
+        check_url(
+            endpoint_settings, comparison_options=ComparisonOptions(against=against, save=save), json=json
+        )
     if against is not None or save is not None:
         raise ConfigError("--against and --save go with the address of an endpoint")
     from agentguard.judge.embedded.judge import verify_model
 
-    found = verify_model(model)
+    facts = verify_model(model)
     if json:
-        _print_json(found)
+        _print_json(facts)
         return
-    for name, value in found.items():
+    for name, value in facts.items():
         typer.echo(f"{name}: {value}")
 
 

@@ -89,15 +89,15 @@ def distill(
     with open_schema_store(store if output is None else str(output)) as keep, SchemaCache(keep) as cache:
         for schema in _distill_failures(_read_records(runs, format, counts), distiller, diagnosed, counts):
             counts[cache.insert(schema, time.time()).outcome] += 1
-        held = len(cache)
+        schema_count = len(cache)
     names = ("read", "broken", "passed_over", "failed", "added", "merged", "known")
-    result = {name: counts[name] for name in names} | {"schemata": held}
+    result = {name: counts[name] for name in names} | {"schemata": schema_count}
     if json:
         show_.print_json(result)
     else:
         typer.echo(", ".join(f"{name.replace('_', ' ')} {count}" for name, count in result.items()))
-    nothing = not counts["added"] + counts["merged"] + counts["known"]
-    raise typer.Exit(2 if nothing else 1 if counts["broken"] + counts["failed"] else 0)
+    has_no_result = not counts["added"] + counts["merged"] + counts["known"]
+    raise typer.Exit(2 if has_no_result else 1 if counts["broken"] + counts["failed"] else 0)
 
 
 def list_(place: Place = None, json: Json = False) -> None:
@@ -132,21 +132,21 @@ def search(
     from agentguard.schemata.training import build_signals, detect_cached, profile_cached
 
     trajectory = next(_read_records([run], format, Counter())).trajectory
-    held = profile_cached(trajectory, detect_cached(trajectory))
-    looks = [one for one in held if step is None or one.step == step]
-    if not looks:
-        wrong = "the step is not in the run, or cannot be at fault"
-        raise InputError(wrong, file=str(run), field=f"step {step}")
-    matches = build_signals(_load_schemata(place), k=top_k).index.search(looks, top_k)
-    steps = [one.step or 0 for one in looks]
+    profiles = profile_cached(trajectory, detect_cached(trajectory))
+    queries = [profile for profile in profiles if step is None or profile.step == step]
+    if not queries:
+        problem = "the step is not in the run, or cannot be at fault"
+        raise InputError(problem, file=str(run), field=f"step {step}")
+    matches = build_signals(_load_schemata(place), k=top_k).index.search(queries, top_k)
+    steps = [profile.step or 0 for profile in queries]
     if json:
         show_.print_json(
             [
                 {
-                    "step": at,
+                    "step": step_index,
                     "schemata": [{"likeness": m.similarity, **show_.to_plain_dict(m.schema)} for m in row],
                 }
-                for at, row in zip(steps, matches, strict=True)
+                for step_index, row in zip(steps, matches, strict=True)
             ]
         )
     else:
@@ -168,15 +168,19 @@ def select(
     from agentguard.schemata.serialization import write_schemata
     from agentguard.schemata.training import build_signals
 
-    index = build_signals([one for one in _load_schemata(place) if one.status is SchemaStatus.ACTIVE]).index
-    held = {schema.id: schema for schema in index}
-    kept = [held[name] for name in choose(tuple(held.values()), index.vectors()[1], budget)]
+    index = build_signals(
+        [candidate for candidate in _load_schemata(place) if candidate.status is SchemaStatus.ACTIVE]
+    ).index
+    schemata_by_id = {schema.id: schema for schema in index}
+    selected = [
+        schemata_by_id[name] for name in choose(tuple(schemata_by_id.values()), index.vectors()[1], budget)
+    ]
     if output is not None:
-        write_schemata(output, kept)
+        write_schemata(output, selected)
     if json:
-        show_.print_json([show_.to_plain_dict(one) for one in kept])
+        show_.print_json([show_.to_plain_dict(candidate) for candidate in selected])
     else:
-        Console().print(show_.build_schema_table(kept))
+        Console().print(show_.build_schema_table(selected))
 
 
 def stats(place: Place = None, json: Json = False) -> None:
@@ -221,12 +225,17 @@ def induce(
     if output is not None:
         output.write_text(format_taxonomy(proposals), encoding="utf-8")
     if json:
-        show_.print_json([asdict(one) for one in proposals])
+        show_.print_json([asdict(proposal) for proposal in proposals])
         return
-    for one in proposals:
-        near = f", nearest {one.nearest} at {one.nearest_likeness:.2f}" if one.nearest else ""
-        typer.echo(f"{one.code}: {one.title} ({one.support} failures, likeness {one.cohesion:.2f}{near})")
-        typer.echo(f"    {one.definition}")
+    for proposal in proposals:
+        nearest_note = (
+            f", nearest {proposal.nearest} at {proposal.nearest_likeness:.2f}" if proposal.nearest else ""
+        )
+        typer.echo(
+            f"{proposal.code}: {proposal.title} ({proposal.support} failures, "
+            f"likeness {proposal.cohesion:.2f}{nearest_note})"
+        )
+        typer.echo(f"    {proposal.definition}")
 
 
 def accept(
@@ -240,11 +249,12 @@ def accept(
     """Write proposed codes into a taxonomy file of your own."""
     from agentguard.schemata.induction.taxonomy_writer import accept_proposals as write
 
-    proposals = {one.code: one for one in _propose_codes(place, min_support, min_similarity)}
-    missing = [code for code in codes if code not in proposals]
-    if missing:
+    proposals = {proposal.code: proposal for proposal in _propose_codes(place, min_support, min_similarity)}
+    unknown_codes = [code for code in codes if code not in proposals]
+    if unknown_codes:
         raise InputError(
-            f"no proposal has the code {missing[0]!r}", hint=f"there are: {', '.join(sorted(proposals))}"
+            f"no proposal has the code {unknown_codes[0]!r}",
+            hint=f"there are: {', '.join(sorted(proposals))}",
         )
     taxonomy = write(into, [proposals[code] for code in codes])
     if json:
@@ -291,21 +301,23 @@ def _distill_failures(
         try:
             if guard is not None and record.annotation.root_cause is None:
                 diagnosis = guard.diagnose(record.trajectory)
-                failed = diagnosis.verdict.value == "failure" and record.annotation.failed is not False
+                is_failure = diagnosis.verdict.value == "failure" and record.annotation.failed is not False
                 group = select_group(record)
-                made = (
-                    embedded.distill_diagnosis(record.trajectory, diagnosis, group=group) if failed else None
+                schema = (
+                    embedded.distill_diagnosis(record.trajectory, diagnosis, group=group)
+                    if is_failure
+                    else None
                 )
             else:
-                made = (distiller or embedded).distill(record, detect_cached(record.trajectory))
+                schema = (distiller or embedded).distill(record, detect_cached(record.trajectory))
         except JudgeError as error:
             counts["failed"] += 1
             typer.echo(f"cannot distil {record.trajectory.id!r}: {error}", err=True)
             continue
-        if made is None:
+        if schema is None:
             counts["passed_over"] += 1
         else:
-            yield made
+            yield schema
 
 
 def _build_distiller(url: str | None, model: str | None, deadline_s: float) -> Distiller | None:
@@ -329,11 +341,11 @@ def _load_schemata(place: str | None) -> tuple[ErrorSchema, ...]:
 
 def _find_schema(schemata: Sequence[ErrorSchema], schema_id: str) -> ErrorSchema:
     """The schema of an id, or of the beginning of one if only one has it."""
-    found = [one for one in schemata if one.id == schema_id]
-    found = found or [one for one in schemata if one.id.startswith(schema_id)]
-    if len(found) == 1:
-        return found[0]
-    problem = "no schema has" if not found else f"{len(found)} schemata have"
+    matches = [schema for schema in schemata if schema.id == schema_id]
+    matches = matches or [schema for schema in schemata if schema.id.startswith(schema_id)]
+    if len(matches) == 1:
+        return matches[0]
+    problem = "no schema has" if not matches else f"{len(matches)} schemata have"
     raise InputError(f"{problem} an id that begins with {schema_id!r}")
 
 

@@ -69,11 +69,11 @@ def migrate(url: Url = None, json: Json = False) -> None:
 def stats_(url: Url = None, tenant: Tenant = None, json: Json = False) -> None:
     """Show how many rows a store holds, their age and their size."""
     with _open_store(url) as store:
-        found = store.get_stats(tenant=tenant)
+        stats = store.get_stats(tenant=tenant)
     if json:
-        _print_json(asdict(found))
+        _print_json(asdict(stats))
     else:
-        _show_stats(found)
+        _show_stats(stats)
 
 
 def prune(
@@ -95,23 +95,25 @@ def prune(
     tenant: Tenant = None,
     json: Json = False,
 ) -> None:
-    """Remove runs with all that belongs to them: old ones, too many, one, or all of a tenant."""
-    ways = [older_than is not None or max_bytes is not None, run is not None, everything]
-    if sum(ways) != 1:
+    """Remove runs with all their rows: old runs, the oldest above a size, one run, or all of a tenant."""
+    selections = [older_than is not None or max_bytes is not None, run is not None, everything]
+    if sum(selections) != 1:
         raise ConfigError("say what to remove: --older-than or --max-bytes, or --run, or --everything")
     if everything and tenant is None:
         raise ConfigError("--everything needs --tenant")
-    if keep_failed and not ways[0]:
+    if keep_failed and not selections[0]:
         raise ConfigError("--keep-failed goes with --older-than and --max-bytes")
     age = None if older_than is None else _parse_age(older_than)
     with _open_store(url) as store:
         if run is not None:
-            gone = store.delete_run(run, tenant=tenant or "")
+            deletion = store.delete_run(run, tenant=tenant or "")
         elif everything:
-            gone = store.delete_tenant(tenant or "")
+            deletion = store.delete_tenant(tenant or "")
         else:
-            gone = store.prune(older_than_s=age, max_bytes=max_bytes, keep_failed=keep_failed, tenant=tenant)
-    _print_deleted(gone, json)
+            deletion = store.prune(
+                older_than_s=age, max_bytes=max_bytes, keep_failed=keep_failed, tenant=tenant
+            )
+    _print_deleted(deletion, json)
 
 
 def export_labels(
@@ -158,10 +160,10 @@ def _open_store(url: str | None, *, new: bool = False) -> Store:
 
 
 def _parse_age(text: str) -> int:
-    found = _AGE_PATTERN.fullmatch(text.strip())
-    if found is None:
+    match = _AGE_PATTERN.fullmatch(text.strip())
+    if match is None:
         raise ConfigError(f"--older-than: {text!r} is not an age such as 90s, 30m, 12h, 30d or 8w")
-    return int(found[1]) * _UNIT_SECONDS[found[2]]
+    return int(match[1]) * _UNIT_SECONDS[match[2]]
 
 
 def _show_stats(found: StoreStats) -> None:

@@ -48,15 +48,22 @@ def register(app: typer.Typer) -> None:
 
 def list_(taxonomies: Folders = None, json: Json = False) -> None:
     """List the taxonomies at hand."""
-    found = tuple(_load_taxonomies(taxonomies))
+    catalogue = tuple(_load_taxonomies(taxonomies))
     if json:
-        _print_json([{**_summarize_taxonomy(one), "codes": len(one.codes)} for one in found])
+        _print_json(
+            [{**_summarize_taxonomy(taxonomy), "codes": len(taxonomy.codes)} for taxonomy in catalogue]
+        )
         return
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in ("name", "codes", "what it is", "source"):
         table.add_column(column, justify="right" if column == "codes" else "left")
-    for one in found:
-        table.add_row(escape(one.name), str(len(one.codes)), escape(one.summary), escape(_format_source(one)))
+    for taxonomy in catalogue:
+        table.add_row(
+            escape(taxonomy.name),
+            str(len(taxonomy.codes)),
+            escape(taxonomy.summary),
+            escape(_format_source(taxonomy)),
+        )
     Console().print(table)
 
 
@@ -68,12 +75,12 @@ def show(
     json: Json = False,
 ) -> None:
     """Show a taxonomy with its codes, or one code with all that is known of it."""
-    known = _load_taxonomies(taxonomies)
+    catalogue = _load_taxonomies(taxonomies)
     if ":" in name:
-        code = known.get_code(name)
-        _print_json(_code_to_dict(code)) if json else _show_code(code, known)
+        code = catalogue.get_code(name)
+        _print_json(_code_to_dict(code)) if json else _show_code(code, catalogue)
         return
-    taxonomy = known.get_taxonomy(name)
+    taxonomy = catalogue.get_taxonomy(name)
     if json:
         groups = [{"id": g.id, "title": g.title, "definition": g.definition} for g in taxonomy.groups]
         _print_json(
@@ -94,12 +101,12 @@ def map_(
     json: Json = False,
 ) -> None:
     """Show which codes of other taxonomies correspond to a code."""
-    known = _load_taxonomies(taxonomies)
-    links = known.map_code(code, to=to)
+    catalogue = _load_taxonomies(taxonomies)
+    links = catalogue.map_code(code, to=to)
     if json:
         _print_json([_link_to_dict(link) for link in links])
     elif links:
-        Console().print(_format_links(links, known))
+        Console().print(_format_links(links, catalogue))
     else:
         typer.echo(f"nothing corresponds to {code}" + (f" in {to}" if to else ""))
 
@@ -152,8 +159,8 @@ def _show_taxonomy(taxonomy: Taxonomy) -> None:
 
 def _show_code(code: TaxonomyCode, known: TaxonomyCatalog) -> None:
     console = Console()
-    where = " · ".join(part for part in (code.qualified_id, code.group, code.module) if part)
-    console.print(f"[bold]{escape(code.title)}[/]  [dim]{escape(where)}[/]")
+    location = " · ".join(part for part in (code.qualified_id, code.group, code.module) if part)
+    console.print(f"[bold]{escape(code.title)}[/]  [dim]{escape(location)}[/]")
     console.print(escape(code.definition))
     for example in code.examples:
         console.print(f"[dim]for example[/]  {escape(example)}")

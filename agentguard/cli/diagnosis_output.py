@@ -58,18 +58,22 @@ class DiagnosisTableRow:
     @classmethod
     def from_diagnosis(cls, trajectory: Trajectory, diagnosis: Diagnosis) -> DiagnosisTableRow:
         """Reduce a diagnosis to a line."""
-        cause, what = "", ""
+        root_cause, failure_type = "", ""
         if diagnosis.verdict is Verdict.FAILURE and diagnosis.hypotheses:
-            first = diagnosis.hypotheses[0]
-            cause = f"step {first.step} · {to_one_line(first.agent, 24)}"
-            what = _get_code_title(first.codes[0]) if first.codes else to_one_line(first.reason, 60)
+            first_hypothesis = diagnosis.hypotheses[0]
+            root_cause = f"step {first_hypothesis.step} · {to_one_line(first_hypothesis.agent, 24)}"
+            failure_type = (
+                _get_code_title(first_hypothesis.codes[0])
+                if first_hypothesis.codes
+                else to_one_line(first_hypothesis.reason, 60)
+            )
         return cls(
             name=to_one_line(trajectory.id, 40),
             steps=len(trajectory.steps),
             verdict=diagnosis.verdict,
             probability=diagnosis.probability,
-            root_cause=cause,
-            failure_type=what,
+            root_cause=root_cause,
+            failure_type=failure_type,
         )
 
 
@@ -81,15 +85,15 @@ def render_diagnosis(
     if len(trajectory.steps) <= _MAX_TIMELINE_STEPS:
         parts.append(_build_timeline(trajectory, diagnosis))
     if diagnosis.hypotheses and diagnosis.verdict is not Verdict.NO_FAILURE:
-        first, *others = diagnosis.hypotheses
-        parts.append(_build_root_cause(console, trajectory, first, diagnosis.verdict))
-        if others[: view.max_alternatives]:
-            parts.append(_build_other_hypotheses(others[: view.max_alternatives]))
+        first_hypothesis, *alternatives = diagnosis.hypotheses
+        parts.append(_build_root_cause(console, trajectory, first_hypothesis, diagnosis.verdict))
+        if alternatives[: view.max_alternatives]:
+            parts.append(_build_other_hypotheses(alternatives[: view.max_alternatives]))
     parts.extend(_build_findings(console, trajectory, diagnosis, full=view.show_all))
     parts.extend(Text(f"note         {to_one_line(note, 300)}", "dim") for note in diagnosis.notes)
     for failure in diagnosis.failures:
-        where = "" if failure.step is None else f" at step {failure.step}"
-        parts.append(Text(f"{failure.detector} failed{where}: {failure.error}", "yellow"))
+        place = "" if failure.step is None else f" at step {failure.step}"
+        parts.append(Text(f"{failure.detector} failed{place}: {failure.error}", "yellow"))
     console.print(_build_header(trajectory, diagnosis))
     console.print(Padding(Group(*parts), (0, 0, 0, 2)))
 
@@ -136,8 +140,8 @@ def _build_timeline(trajectory: Trajectory, diagnosis: Diagnosis) -> Text:
     worst: dict[int, float] = {}
     for finding in diagnosis.findings:
         worst[finding.step] = max(worst.get(finding.step, 0.0), finding.probability)
-    failed = diagnosis.verdict is Verdict.FAILURE and bool(diagnosis.hypotheses)
-    cause = diagnosis.hypotheses[0].step if failed else None
+    has_cause = diagnosis.verdict is Verdict.FAILURE and bool(diagnosis.hypotheses)
+    cause = diagnosis.hypotheses[0].step if has_cause else None
     strip = Text("steps  ", "dim")
     for step in trajectory.steps:
         if step.index == cause:
@@ -156,11 +160,13 @@ def _build_root_cause(
 ) -> RenderableType:
     grid = _new_grid()
     name = "root cause" if verdict is Verdict.FAILURE else "likeliest"
-    where = Text()
-    where.append(_format_step(trajectory, first.step), "bold red" if verdict is Verdict.FAILURE else "bold")
-    where.append(f" · {to_one_line(first.agent, 40)}" + (f" · {first.module}" if first.module else ""))
-    where.append(f" · p {first.probability:.2f}", "dim")
-    grid.add_row(name, where)
+    description = Text()
+    description.append(
+        _format_step(trajectory, first.step), "bold red" if verdict is Verdict.FAILURE else "bold"
+    )
+    description.append(f" · {to_one_line(first.agent, 40)}" + (f" · {first.module}" if first.module else ""))
+    description.append(f" · p {first.probability:.2f}", "dim")
+    grid.add_row(name, description)
     if first.codes:
         grid.add_row("what", _format_codes(first.codes))
     if first.reason:
@@ -188,17 +194,17 @@ def _build_findings(
     console: Console, trajectory: Trajectory, diagnosis: Diagnosis, *, full: bool
 ) -> Iterator[RenderableType]:
     strong = [f for f in diagnosis.findings if f.probability >= _STRONG_PROBABILITY]
-    shown = list(diagnosis.findings) if full else strong[:_MAX_FINDINGS]
-    if shown:
+    shown_findings = list(diagnosis.findings) if full else strong[:_MAX_FINDINGS]
+    if shown_findings:
         table = _new_grid()
-        for i, finding in enumerate(shown):
+        for i, finding in enumerate(shown_findings):
             table.add_row("findings" if i == 0 else "", _format_finding(finding))
             if full and finding.evidence:
                 table.add_row(
                     "", _format_quote(trajectory, finding.evidence[0], limit=max(40, console.width - 16))
                 )
         yield table
-    hidden = len(diagnosis.findings) - len(shown)
+    hidden = len(diagnosis.findings) - len(shown_findings)
     if hidden:
         yield Text(f"{'':13}{_format_count(hidden, 'more finding')}; --verbose shows all", "dim")
 

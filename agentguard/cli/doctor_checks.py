@@ -101,28 +101,32 @@ _CHECK_REGISTRY: Registry[CheckFunction] = Registry(
 
 def check_python(_: CheckContext) -> Iterator[CheckResult]:
     """The interpreter, the package, the clock."""
-    found = f"{platform.python_implementation()} {platform.python_version()}, {platform.machine()}"
-    good = sys.version_info >= (3, 11)
-    way_out = "" if good else "install Python 3.11 or later"
+    version = f"{platform.python_implementation()} {platform.python_version()}, {platform.machine()}"
+    is_supported = sys.version_info >= (3, 11)
+    way_out = "" if is_supported else "install Python 3.11 or later"
     yield CheckResult(
-        area="python", what="version", condition="ok" if good else "wrong", found=found, way_out=way_out
+        area="python",
+        what="version",
+        condition="ok" if is_supported else "wrong",
+        found=version,
+        way_out=way_out,
     )
     yield CheckResult(area="python", what="agentguard", condition="ok", found=_get_installed_version())
-    late = time.time() < _YEAR_2024
+    is_clock_wrong = time.time() < _YEAR_2024
     yield CheckResult(
         area="python",
         what="clock",
-        condition="wrong" if late else "ok",
+        condition="wrong" if is_clock_wrong else "ok",
         found=time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime()),
-        way_out="set this machine's clock: certificates and logs need it" if late else "",
+        way_out="set this machine's clock: certificates and logs need it" if is_clock_wrong else "",
     )
 
 
 def check_extras(_: CheckContext) -> Iterator[CheckResult]:
     """Report the installed extras; a missing extra is not a problem."""
     for extra, packages in EXTRAS.items():
-        missing = [one for one in packages if not _is_installed(one)]
-        if not missing:
+        missing_packages = [package for package in packages if not _is_installed(package)]
+        if not missing_packages:
             yield CheckResult(
                 area="extras", what=extra, condition="ok", found=", ".join(map(_format_version, packages))
             )
@@ -131,7 +135,7 @@ def check_extras(_: CheckContext) -> Iterator[CheckResult]:
             area="extras",
             what=extra,
             condition="note",
-            found=f"{', '.join(missing)} not installed",
+            found=f"{', '.join(missing_packages)} not installed",
             way_out=f"where it is needed: pip install 'agentguard[{extra}]'",
         )
 
@@ -152,8 +156,8 @@ def check_model(_: CheckContext) -> Iterator[CheckResult]:
             way_out="install agentguard again, or train a model: agentguard judge train",
         )
         return
-    made = str(card.get("sha256", ""))[:12]
-    yield CheckResult(area="model", what="embedded judge", condition="ok", found=f"sound, sha256 {made}…")
+    digest = str(card.get("sha256", ""))[:12]
+    yield CheckResult(area="model", what="embedded judge", condition="ok", found=f"sound, sha256 {digest}…")
 
 
 def check_store(context: CheckContext) -> Iterator[CheckResult]:
@@ -199,8 +203,8 @@ def check_store_access(url: str | None) -> CheckResult:
         name = str(address)
         if address.path is not None and not address.path.exists():
             return _check_new_store_path(address.path)
-        with Store.open(url, options=StoreOptions(lock_timeout_s=2.0)) as opened:
-            runs = opened.get_stats(tenant=None).rows.get("runs", 0)
+        with Store.open(url, options=StoreOptions(lock_timeout_s=2.0)) as opened_store:
+            runs = opened_store.get_stats(tenant=None).rows.get("runs", 0)
     except StoreVersion as error:
         way_out = "make a copy of it, then: agentguard store migrate"
         return CheckResult(area="store", what=name, condition="wrong", found=str(error), way_out=way_out)

@@ -23,18 +23,18 @@ _TIMEOUT_HINT: Final = (
 
 def check_judges(settings: JudgeSettings, context: CheckContext) -> Iterator[CheckResult]:
     """Lines about a policy's judge and the second one, at each of their addresses."""
-    for one in (settings, settings.second):
-        if one is not None:
-            for at in _split_replicas(one):
-                here = at.model_copy(update={"deadline_s": context.timeout_s})
+    for judge_settings in (settings, settings.second):
+        if judge_settings is not None:
+            for replica_settings in _split_replicas(judge_settings):
+                check_settings = replica_settings.model_copy(update={"deadline_s": context.timeout_s})
                 try:
                     yield from (
-                        _check_pooling_judge(here)
-                        if at.kind == "pooling"
-                        else _check_chat_judge(here, at, context)
+                        _check_pooling_judge(check_settings)
+                        if replica_settings.kind == "pooling"
+                        else _check_chat_judge(check_settings, replica_settings, context)
                     )
                 except AgentGuardError as error:
-                    yield _build_result(here, "wrong", str(error), "correct the policy's judge")
+                    yield _build_result(check_settings, "wrong", str(error), "correct the policy's judge")
 
 
 def _split_replicas(settings: QuestionJudgeSettings) -> Iterator[QuestionJudgeSettings]:
@@ -42,10 +42,10 @@ def _split_replicas(settings: QuestionJudgeSettings) -> Iterator[QuestionJudgeSe
     if settings.base_url is not None:
         yield settings
         return
-    for one in settings.replicas:
-        told = {"url": one} if isinstance(one, str) else one
-        update = {"base_url": str(told.get("url", "")), "replicas": (), "pool": None}
-        update["api_key_env"] = cast("str | None", told.get("api_key_env", settings.api_key_env))
+    for replica in settings.replicas:
+        replica_options = {"url": replica} if isinstance(replica, str) else replica
+        update = {"base_url": str(replica_options.get("url", "")), "replicas": (), "pool": None}
+        update["api_key_env"] = cast("str | None", replica_options.get("api_key_env", settings.api_key_env))
         yield settings.model_copy(update=update)
 
 
@@ -71,20 +71,18 @@ def _check_chat_judge(
         if isinstance(facts, CallError):
             yield _build_result(settings, "wrong", f"{facts.kind}: {facts.message}", _UNREACHABLE_HINT)
             return
-        written = endpoint.loop.run(
+        answer = endpoint.loop.run(
             endpoint.generate_json(_TEST_MESSAGES, TEXT_SCHEMA, max_tokens=200, deadline_s=context.timeout_s)
         )
     finally:
         endpoint.close()
-    if isinstance(written, CallError):
-        found = f"no structured output: {written.kind}"
-        way_out = (
-            _TIMEOUT_HINT if written.kind is ErrorKind.TIMEOUT else "serve it with structured outputs on"
-        )
-        yield _build_result(settings, "wrong", found, way_out)
+    if isinstance(answer, CallError):
+        problem = f"no structured output: {answer.kind}"
+        way_out = _TIMEOUT_HINT if answer.kind is ErrorKind.TIMEOUT else "serve it with structured outputs on"
+        yield _build_result(settings, "wrong", problem, way_out)
         return
-    more = "" if context.probe else "; how well: agentguard doctor CONFIG --probe"
-    yield _build_result(settings, "ok", f"{facts.version}, structured outputs{more}")
+    probe_hint = "" if context.probe else "; how well: agentguard doctor CONFIG --probe"
+    yield _build_result(settings, "ok", f"{facts.version}, structured outputs{probe_hint}")
     if context.probe:
         yield _check_judgement_quality(policy_settings)
 
@@ -96,14 +94,16 @@ def _check_judgement_quality(settings: QuestionJudgeSettings) -> CheckResult:
 
     endpoint = build_endpoint(settings)
     try:
-        found = check_endpoint(endpoint, deadline_s=settings.deadline_s)
+        capability = check_endpoint(endpoint, deadline_s=settings.deadline_s)
     finally:
         endpoint.close()
-    told = f"{found.describe_quality()} ({found.asked} of {found.runs} canary runs answered)"
-    if found.is_usable() and found.is_above_chance():
-        return _build_result(settings, "ok", told)
+    summary = (
+        f"{capability.describe_quality()} ({capability.asked} of {capability.runs} canary runs answered)"
+    )
+    if capability.is_usable() and capability.is_above_chance():
+        return _build_result(settings, "ok", summary)
     way_out = f"serve another model; what it says of each: agentguard judge check {settings.base_url}"
-    return _build_result(settings, "wrong", told, way_out)
+    return _build_result(settings, "wrong", summary, way_out)
 
 
 def _check_pooling_judge(settings: QuestionJudgeSettings) -> Iterator[CheckResult]:
@@ -113,16 +113,20 @@ def _check_pooling_judge(settings: QuestionJudgeSettings) -> Iterator[CheckResul
 
     judge, run = build_pooling_judge(settings), build_reference_runs()[0].run
     try:
-        for by in judge.classifiers:
-            (answer,) = judge.decide(run, (_build_question(by, run),))
+        for classifier in judge.classifiers:
+            (answer,) = judge.decide(run, (_build_question(classifier, run),))
             if answer.error is None:
-                yield _build_result(settings, "ok", f"{by.task} answers {by.question}")
+                yield _build_result(settings, "ok", f"{classifier.task} answers {classifier.question}")
                 continue
             way_out = (
-                f"serve the model that the policy describes: agentguard judge serve MODEL --task {by.task}"
+                "serve the model that the policy describes: "
+                f"agentguard judge serve MODEL --task {classifier.task}"
             )
             yield _build_result(
-                settings, "wrong", f"{by.task} does not answer {by.question}: {answer.error}", way_out
+                settings,
+                "wrong",
+                f"{classifier.task} does not answer {classifier.question}: {answer.error}",
+                way_out,
             )
     finally:
         judge.close()

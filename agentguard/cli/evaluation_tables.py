@@ -27,8 +27,8 @@ _METHOD_COLUMN = 22
 
 def build_tables(results: Sequence[Evaluation], plan: EvaluationPlan) -> Iterator[RenderableType]:
     """Yield what to print: a table for the whole set and one for each of its parts, then what to know."""
-    first = results[0]
-    parts = sorted(first.subsets)
+    first_result = results[0]
+    parts = sorted(first_result.subsets)
     yield from _build_pair(results, None, plan)
     for part in parts:
         yield Text("")
@@ -40,15 +40,15 @@ def build_tables(results: Sequence[Evaluation], plan: EvaluationPlan) -> Iterato
 def _build_pair(
     results: Sequence[Evaluation], part: str | None, plan: EvaluationPlan
 ) -> Iterator[RenderableType]:
-    named = {result.method for result in results}
-    rows = [*results, *(b for label, b in results[0].baselines.items() if label not in named)]
-    where = [(row, scores) for row in rows if (scores := _format_interval(row, part)[0]) is not None]
-    if where:
-        yield _build_localization_table(where, part, plan, methods=len(results))
-    whether = [(row, found) for row in results if (found := _format_interval(row, part)[1]) is not None]
-    if whether:
+    methods = {result.method for result in results}
+    rows = [*results, *(b for label, b in results[0].baselines.items() if label not in methods)]
+    localized = [(row, scores) for row in rows if (scores := _format_interval(row, part)[0]) is not None]
+    if localized:
+        yield _build_localization_table(localized, part, plan, methods=len(results))
+    outcomes = [(row, outcome) for row in results if (outcome := _format_interval(row, part)[1]) is not None]
+    if outcomes:
         yield Text("")
-        yield _build_outcome_table(whether, part)
+        yield _build_outcome_table(outcomes, part)
 
 
 def _format_interval(
@@ -64,29 +64,29 @@ def _build_localization_table(
     *,
     methods: int,
 ) -> RenderableType:
-    first, scores = rows[0]
-    table = _new_table(f"{_format_title(first, part)}: root causes of {scores.n} runs, in %")
+    first_result, scores = rows[0]
+    table = _new_table(f"{_format_title(first_result, part)}: root causes of {scores.n} runs, in %")
     for name in ("method", "setting"):
         table.add_column(name, no_wrap=True)
     for name in ("agent", "step", "95 %", "±1/3/5", "top 3/5"):
         table.add_column(name, justify="right", no_wrap=True)
-    for place, (result, held) in enumerate(rows):
-        low, high = held.wilson95["step"]
+    for place, (result, row_scores) in enumerate(rows):
+        low, high = row_scores.wilson95["step"]
         table.add_row(
             Text(to_one_line(result.method, _METHOD_COLUMN), "bold" if place < methods else ""),
             _SETTINGS[result.setting],
-            _format_spread(held.agent.mean, held.agent.sd),
-            _format_spread(held.step.mean, held.step.sd),
+            _format_spread(row_scores.agent.mean, row_scores.agent.sd),
+            _format_spread(row_scores.step.mean, row_scores.step.sd),
             f"{100 * low:.0f}–{100 * high:.0f}",
-            "/".join(f"{100 * held.within[k]:.0f}" for k in ("1", "3", "5")),
-            "/".join(f"{100 * held.top[k]:.0f}" for k in ("3", "5")),
+            "/".join(f"{100 * row_scores.within[k]:.0f}" for k in ("1", "3", "5")),
+            "/".join(f"{100 * row_scores.top[k]:.0f}" for k in ("3", "5")),
             end_section=place == methods - 1,
         )
     for row in find_published_results(
-        first.dataset, part=part or _get_single_part(first), with_answer=plan.with_answer
+        first_result.dataset, part=part or _get_single_part(first_result), with_answer=plan.with_answer
     )[:_SHOWN_RECORDS]:
-        who = f"{row.method}, {row.model}" if row.model else row.method
-        label = Text(to_one_line(who, _METHOD_COLUMN), "dim")
+        method_label = f"{row.method}, {row.model}" if row.model else row.method
+        label = Text(to_one_line(method_label, _METHOD_COLUMN), "dim")
         setting = Text(row.training.replace("_", "-"), "dim")
         table.add_row(label, setting, _format_percent(row.agent), _format_percent(row.step))
     return table
@@ -95,20 +95,23 @@ def _build_localization_table(
 def _build_outcome_table(
     rows: Sequence[tuple[Evaluation, OutcomeScores]], part: str | None
 ) -> RenderableType:
-    first, scores = rows[0]
-    table = _new_table(f"{_format_title(first, part)}: {scores.n_failed} failed of {scores.n} runs")
+    first_result, scores = rows[0]
+    table = _new_table(f"{_format_title(first_result, part)}: {scores.n_failed} failed of {scores.n} runs")
     table.add_column("method", no_wrap=True)
     for name in ("AUROC", "av. prec.", "Brier", "named*", "abstained"):
         table.add_column(name, justify="right", no_wrap=True)
-    for result, held in rows:
+    for result, row_scores in rows:
         table.add_row(
             Text(to_one_line(result.method, _METHOD_COLUMN), "bold"),
-            *(f"{s.mean:.3f}±{s.sd:.3f}" for s in (held.auroc, held.average_precision, held.brier)),
-            f"{_format_percent(held.named_on_passed)} %",
-            f"{_format_percent(held.abstained)} %",
+            *(
+                f"{s.mean:.3f}±{s.sd:.3f}"
+                for s in (row_scores.auroc, row_scores.average_precision, row_scores.brier)
+            ),
+            f"{_format_percent(row_scores.named_on_passed)} %",
+            f"{_format_percent(row_scores.abstained)} %",
         )
-    if part is None and first.run_size_auroc is not None:
-        table.add_row("run size alone", f"{first.run_size_auroc:.3f}")
+    if part is None and first_result.run_size_auroc is not None:
+        table.add_row("run size alone", f"{first_result.run_size_auroc:.3f}")
     return table
 
 
@@ -123,13 +126,13 @@ def _build_notes(results: Sequence[Evaluation], plan: EvaluationPlan) -> Iterato
     if find_published_results(results[0].dataset, part=_get_single_part(results[0])) or results[0].subsets:
         yield _build_note("zero-shot, retrieval, trained: published results, as their authors report them")
     if plan.shuffle_labels:
-        beat = [r.method for r in results if r.is_above_baselines()]
-        said = f"{', '.join(beat)} IS: look for a leak" if beat else "none is"
+        methods_above = [r.method for r in results if r.is_above_baselines()]
+        summary = f"{', '.join(methods_above)} IS: look for a leak" if methods_above else "none is"
         yield _build_note(
-            f"trained on shuffled labels, so no method may be above the baselines: {said}", "yellow"
+            f"trained on shuffled labels, so no method may be above the baselines: {summary}", "yellow"
         )
-    named = {result.method for result in results}
-    for result in (*results, *(b for label, b in results[0].baselines.items() if label not in named)):
+    methods = {result.method for result in results}
+    for result in (*results, *(b for label, b in results[0].baselines.items() if label not in methods)):
         kinds = Counter(p.error for p in result.predictions if p.error is not None)
         if kinds:
             total = f"{kinds.total()} of {len(result.predictions)} predictions"

@@ -46,30 +46,30 @@ def check_url(
 
     Exit status: 0 it can be used, 1 it should not be, or is worse than the other, 2 no answer.
     """
-    wanted = comparison_options or ComparisonOptions()
+    options = comparison_options or ComparisonOptions()
     # Load first, so that an invalid file is reported before the check.
-    other = _load_comparison(wanted.against, settings)
-    found = _check_endpoint(settings)
+    other_answers = _load_comparison(options.against, settings)
+    check = _check_endpoint(settings)
     comparison = None
-    if found.asked and callable(other):
-        comparison = compare_judges(found.answers, other())
-    if wanted.save is not None and found.asked:
-        wanted.save.write_bytes(orjson.dumps(found.as_dict(), option=orjson.OPT_INDENT_2))
+    if check.asked and callable(other_answers):
+        comparison = compare_judges(check.answers, other_answers())
+    if options.save is not None and check.asked:
+        options.save.write_bytes(orjson.dumps(check.as_dict(), option=orjson.OPT_INDENT_2))
     if json:
-        told = found.as_dict() | ({} if comparison is None else {"against": comparison.as_dict()})
-        sys.stdout.buffer.write(orjson.dumps(told, option=orjson.OPT_APPEND_NEWLINE))
+        data = check.as_dict() | ({} if comparison is None else {"against": comparison.as_dict()})
+        sys.stdout.buffer.write(orjson.dumps(data, option=orjson.OPT_APPEND_NEWLINE))
     else:
-        _show_check(Console(), settings.base_url or "", found)
+        _show_check(Console(), settings.base_url or "", check)
         if comparison is not None:
             _show_comparison(Console(), comparison)
-    if not found.asked:
+    if not check.asked:
         raise typer.Exit(2)
-    good = (
-        found.is_usable()
-        and found.is_above_chance()
+    is_good = (
+        check.is_usable()
+        and check.is_above_chance()
         and not (comparison is not None and comparison.is_worse())
     )
-    raise typer.Exit(0 if good else 1)
+    raise typer.Exit(0 if is_good else 1)
 
 
 def _check_endpoint(settings: EndpointSettings) -> EndpointCapabilities:
@@ -100,8 +100,8 @@ def _load_comparison(against: str | None, settings: EndpointSettings) -> Callabl
     if against is None:
         return None
     if not against.startswith(("http://", "https://")):
-        held = load_answers(Path(against))
-        return lambda: held
+        answers = load_answers(Path(against))
+        return lambda: answers
 
     def ask() -> JudgeAnswers:
         check = _check_endpoint(settings.model_copy(update={"base_url": against, "model": None}))
@@ -172,20 +172,20 @@ def _show_check(console: Console, url: str, found: EndpointCapabilities) -> None
 
 
 def _show_comparison(console: Console, comparison: JudgeComparison) -> None:
-    beside = f"beside {escape(comparison.other or 'the other')}"
-    table = Table(beside, "difference", "95 %", "gained", "lost", "p")
+    title = f"beside {escape(comparison.other or 'the other')}"
+    table = Table(title, "difference", "95 %", "gained", "lost", "p")
     for part in comparison.parts:
-        one = part.difference
-        interval = f"{one.low:+.2f} to {one.high:+.2f}"
-        counts = (str(len(part.gained)), str(len(part.lost)), f"{one.p:.2f}")
-        table.add_row(PARTS[part.name], f"{one.mean:+.3f}", interval, *counts)
+        difference = part.difference
+        interval = f"{difference.low:+.2f} to {difference.high:+.2f}"
+        counts = (str(len(part.gained)), str(len(part.lost)), f"{difference.p:.2f}")
+        table.add_row(PARTS[part.name], f"{difference.mean:+.3f}", interval, *counts)
     table.box = None
     console.print(table)
     for part in comparison.parts:
         if part.lost:
             console.print(escape(f"lost, {PARTS[part.name]}: {', '.join(part.lost)}"))
-    told = "; ".join(comparison.reasons)
-    console.print(f"refused: {told}" if told else "it is not worse than the other", style="bold")
+    reasons = "; ".join(comparison.reasons)
+    console.print(f"refused: {reasons}" if reasons else "it is not worse than the other", style="bold")
 
 
 def _format_number(value: float | None) -> str:

@@ -51,14 +51,14 @@ class CardSource:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the entry of the card; it contains no path."""
-        known = [r.annotation.failed for r in self.records if r.annotation.failed is not None]
+        outcomes = [r.annotation.failed for r in self.records if r.annotation.failed is not None]
         return {
             "name": self.name,
             "licence": self.licence,
             "sha256": self.data.checksum,
             "runs": len(self.records),
-            "failed": sum(known),
-            "passed": len(known) - sum(known),
+            "failed": sum(outcomes),
+            "passed": len(outcomes) - sum(outcomes),
             "root_causes": sum(r.annotation.root_cause is not None for r in self.records),
         }
 
@@ -100,44 +100,45 @@ def compute_scores(
     sources: Sequence[CardSource], *, repeats: int, report_progress: ProgressCallback
 ) -> list[dict[str, Any]]:
     """Cross-validation on each source and transfer between those with root causes."""
-    made = []
-    for one in sources:
-        report_progress(f"cross-validating on {one.name}")
+    scores = []
+    for source in sources:
+        report_progress(f"cross-validating on {source.name}")
         method = EmbeddedLocalizer.from_model(build_untrained_model())
-        made.append(
+        scores.append(
             _build_score(
-                evaluate(one.data, method, cv="question", repeats=repeats), "cross_validated", one.name
+                evaluate(source.data, method, cv="question", repeats=repeats), "cross_validated", source.name
             )
         )
-    named = [one for one in sources if one.has_causes()]
-    for test in named:
-        for learnt in named:
+    sources_with_causes = [source for source in sources if source.has_causes()]
+    for test in sources_with_causes:
+        for learnt in sources_with_causes:
             if learnt is not test:
                 report_progress(f"transfer from {learnt.name} to {test.name}")
                 result = evaluate(
                     test.data, EmbeddedLocalizer.from_model(build_untrained_model()), train=learnt.data
                 )
-                made.append(_build_score(result, "transfer", test.name) | {"trained_on": learnt.name})
-    return made
+                scores.append(_build_score(result, "transfer", test.name) | {"trained_on": learnt.name})
+    return scores
 
 
 def _build_score(result: Evaluation, setting: str, name: str) -> dict[str, Any]:
     row: dict[str, Any] = {"data": name, "setting": setting, "n": result.n, "repeats": result.repeats}
     if result.localization is not None and result.localization.n:
-        held = result.localization.as_dict()
+        localization = result.localization.as_dict()
         row |= {
-            key: held[key] for key in ("step_accuracy", "agent_accuracy", "sd", "within", "top", "wilson95")
+            key: localization[key]
+            for key in ("step_accuracy", "agent_accuracy", "sd", "within", "top", "wilson95")
         }
-        row["calibration"] = held["calibration"]
+        row["calibration"] = localization["calibration"]
         row["baselines"] = {
             label: {"step": beside.localization.step.mean, "agent": beside.localization.agent.mean}
             for label, beside in result.baselines.items()
             if beside.localization is not None
         }
     if result.outcome is not None:
-        given = result.outcome.as_dict()
-        kept = ("auroc", "auroc_sd", "average_precision", "brier", "calibration_error")
-        row |= {key: given[key] for key in (*kept, "verdicts", "named_on_passed", "abstained")}
+        outcome = result.outcome.as_dict()
+        outcome_fields = ("auroc", "auroc_sd", "average_precision", "brier", "calibration_error")
+        row |= {key: outcome[key] for key in (*outcome_fields, "verdicts", "named_on_passed", "abstained")}
         row["run_size_auroc"] = result.run_size_auroc
     return dict(_round_values(row))
 

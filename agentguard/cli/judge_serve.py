@@ -84,25 +84,25 @@ def serve(
         probe_interval_s=probe_interval_s,
         max_restarts=max_restarts,
     )
-    told: list[tuple[str, int | None, str]] = []
+    printed_states: list[tuple[str, int | None, str]] = []
 
     def tell(state: ServerStatus, url: str) -> None:
-        seen = (str(state.phase), state.pid, state.reason)
-        if told and told[-1] == seen:
+        state_key = (str(state.phase), state.pid, state.reason)
+        if printed_states and printed_states[-1] == state_key:
             return
-        told.append(seen)
+        printed_states.append(state_key)
         if json:
             typer.echo(orjson.dumps(state.as_dict() | {"state_url": url}).decode())
         else:
             typer.echo(_format_state(state, url), err=True)
 
-    last = run(options, watch, state_port=state_port, log=log, on_status=tell)
-    raise typer.Exit(1 if last.phase is ServerPhase.GIVEN_UP else 0)
+    last_status = run(options, watch, state_port=state_port, log=log, on_status=tell)
+    raise typer.Exit(1 if last_status.phase is ServerPhase.GIVEN_UP else 0)
 
 
 def _format_state(state: ServerStatus, url: str) -> str:
     text = f"{state.phase}: {state.url}"
     if state.phase == "ready":
-        right, asked = state.canary.get("right"), state.canary.get("asked")
-        text += f" (canaries right {right} of {asked}; state at {url})"
+        right_count, asked_count = state.canary.get("right"), state.canary.get("asked")
+        text += f" (canaries right {right_count} of {asked_count}; state at {url})"
     return f"{text}: {state.reason}" if state.reason else text

@@ -64,22 +64,22 @@ def send_runs(
     from agentguard.otlp.exporter import send
 
     target = options.build_target()
-    runs, missing, total = 0, 0, None
-    found = (
+    runs, missing_count, total = 0, 0, None
+    span_groups = (
         _export_records(records, options) if store is None else _export_stored(store, ids, options, tenant)
     )
-    for spans in found:
+    for spans in span_groups:
         if spans is None:
-            missing += 1
+            missing_count += 1
             continue
-        sent = send(target, spans)
+        result = send(target, spans)
         runs += 1
-        total = sent if total is None else _add_results(total, sent)
+        total = result if total is None else _add_results(total, result)
     if total is not None:
         _print_result(total, runs, target)
     if not runs:
         return 2
-    return 1 if missing or (total is not None and total.rejected) else 0
+    return 1 if missing_count or (total is not None and total.rejected) else 0
 
 
 def _export_records(
@@ -99,10 +99,10 @@ def _export_stored(
 
     with Store.open(url) as store:
         for id in ids:
-            found = load_stored_spans(store, id, tenant=tenant, content=options.content)
-            if found is None:
+            spans = load_stored_spans(store, id, tenant=tenant, content=options.content)
+            if spans is None:
                 typer.echo(f"not sent: there is no run {id} in the store", err=True)
-            yield found
+            yield spans
 
 
 def _add_results(one: ExportResult, other: ExportResult) -> ExportResult:

@@ -93,16 +93,16 @@ def read_records(
         for path in paths:
             tally = ReadSummary(str(path))
             summaries.append(tally)
-            for found in _read_path(path, format):
-                if isinstance(found, UnreadableRecord):
-                    tally.errors.append(found.error)
+            for record in _read_path(path, format):
+                if isinstance(record, UnreadableRecord):
+                    tally.errors.append(record.error)
                     if not is_quiet:
-                        typer.echo(f"not read: {found.error}", err=True)
+                        typer.echo(f"not read: {record.error}", err=True)
                     continue
-                tally.add(found)
+                tally.add(record)
                 total += 1
                 status.update(f"reading … {total} runs")
-                yield found
+                yield record
 
 
 def _read_path(path: Path, format: str | None) -> Iterator[Record | UnreadableRecord]:

@@ -30,14 +30,27 @@ def build_schema_table(schemata: Iterable[ErrorSchema]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in ("id", "status", "origin", "failures", "used", "borne out", "code", "how it shows"):
         table.add_column(column, justify="right" if column in ("failures", "used") else "left")
-    held = list(schemata)
-    usual = _find_common_sentences(held)
-    for one in held:
-        cells = (one.id, one.status.value, one.provenance.origin.value, str(one.support), str(one.used))
-        proven = f"{one.confirmed} of {one.confirmed + one.refuted}" if one.confirmed + one.refuted else "-"
-        code = one.codes[0] if one.codes else "-"
+    all_schemata = list(schemata)
+    common_sentences = _find_common_sentences(all_schemata)
+    for schema in all_schemata:
+        cells = (
+            schema.id,
+            schema.status.value,
+            schema.provenance.origin.value,
+            str(schema.support),
+            str(schema.used),
+        )
+        proven = (
+            f"{schema.confirmed} of {schema.confirmed + schema.refuted}"
+            if schema.confirmed + schema.refuted
+            else "-"
+        )
+        code = schema.codes[0] if schema.codes else "-"
         table.add_row(
-            *(escape(sanitize(cell)) for cell in (*cells, proven, code, format_signature(one, usual)))
+            *(
+                escape(sanitize(cell))
+                for cell in (*cells, proven, code, format_signature(schema, common_sentences))
+            )
         )
     return table
 
@@ -51,8 +64,8 @@ def format_signature(schema: ErrorSchema, common_sentences: Collection[str] = ()
 
 def _find_common_sentences(schemata: Sequence[ErrorSchema]) -> frozenset[str]:
     """Sentences that more than a third of the schemata share: they tell none from another."""
-    said = Counter(sentence for one in schemata for sentence in set(one.signature))
-    return frozenset(sentence for sentence, count in said.items() if 1 < count > len(schemata) / 3)
+    counts = Counter(sentence for schema in schemata for sentence in set(schema.signature))
+    return frozenset(sentence for sentence, count in counts.items() if 1 < count > len(schemata) / 3)
 
 
 def print_schema(console: Console, schema: ErrorSchema) -> None:
@@ -90,12 +103,18 @@ def build_match_table(steps: Sequence[int], matches: Sequence[Sequence[Match]]) 
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in ("step", "likeness", "id", "code", "how it shows"):
         table.add_column(column, justify="right" if column in ("step", "likeness") else "left")
-    usual = _find_common_sentences(list({m.schema.id: m.schema for row in matches for m in row}.values()))
+    common_sentences = _find_common_sentences(
+        list({m.schema.id: m.schema for row in matches for m in row}.values())
+    )
     for step, row in zip(steps, matches, strict=True):
         for place, match in enumerate(row):
-            one = match.schema
-            shown = (one.id, one.codes[0] if one.codes else "-", format_signature(one, usual))
-            cells = (str(step) if place == 0 else "", f"{match.similarity:.2f}", *shown)
+            schema = match.schema
+            schema_cells = (
+                schema.id,
+                schema.codes[0] if schema.codes else "-",
+                format_signature(schema, common_sentences),
+            )
+            cells = (str(step) if place == 0 else "", f"{match.similarity:.2f}", *schema_cells)
             table.add_row(*(escape(sanitize(cell)) for cell in cells))
     return table
 

@@ -29,9 +29,9 @@ def extract_excerpt(text: str, start: int, end: int, *, limit: int) -> tuple[str
 def _collapse_whitespace(text: str) -> str:
     """Whitespace collapsed, but kept at the ends, where it separates the quote from its context."""
     words = " ".join(sanitize(text).split())
-    left = " " if words and text[:1].isspace() else ""
-    right = " " if words and text[-1:].isspace() else ""
-    return f"{left}{words}{right}"
+    prefix = " " if words and text[:1].isspace() else ""
+    suffix = " " if words and text[-1:].isspace() else ""
+    return f"{prefix}{words}{suffix}"
 
 
 def _replace_invisible(char: str) -> str:

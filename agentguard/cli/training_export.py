@@ -84,15 +84,15 @@ def export_training(
     counts = ExportCounts()
     groups = _group_by_input(_read_rows(store, ids, tenant), counts)
     make = _build_sft_examples if name == "sft" else _build_preference_examples
-    seen: set[str] = set()
+    keys: set[str] = set()
     for group in groups:
         for example in make(group, counts, openai=name == "preference_openai"):
             line = dumps(redaction.redact_data(example) if redaction is not None else example)
             key = compute_digest(line.decode())
-            if key in seen:  # two inputs that differed only in a secret
+            if key in keys:  # two inputs that differed only in a secret
                 counts.duplicates += 1
                 continue
-            seen.add(key)
+            keys.add(key)
             counts.written += 1
             yield line
     typer.echo(counts.format_summary(), err=True)
@@ -155,12 +155,17 @@ def _build_preference_examples(
     # Limit the pairs per input, so that one input does not dominate; use all outputs equally often.
     pairs = sorted(product(range(len(chosen)), range(len(rejected))), key=lambda pair: (max(pair), pair))
     for i, j in pairs[:_MAX_PAIRS]:
-        good, bad = [_to_assistant_message(chosen[i])], [_to_assistant_message(rejected[j])]
+        preferred, non_preferred = [_to_assistant_message(chosen[i])], [_to_assistant_message(rejected[j])]
         if openai:
-            given = {"messages": group.messages, **_get_tools_field(group)}
-            yield {"input": given, "preferred_output": good, "non_preferred_output": bad}
+            input_data = {"messages": group.messages, **_get_tools_field(group)}
+            yield {"input": input_data, "preferred_output": preferred, "non_preferred_output": non_preferred}
         else:
-            yield {"prompt": group.messages, "chosen": good, "rejected": bad, **_get_tools_field(group)}
+            yield {
+                "prompt": group.messages,
+                "chosen": preferred,
+                "rejected": non_preferred,
+                **_get_tools_field(group),
+            }
 
 
 def _to_assistant_message(output: str) -> dict[str, str]:

@@ -1,8 +1,8 @@
 """Spans and events in the two encodings of OTLP/HTTP 1.x: protobuf and JSON.
 
-Both are made from one structure, that of the JSON encoding. Source: the OpenTelemetry Protocol specification
-and the definitions in the package ``opentelemetry-proto``; JSON writes ids in hexadecimal and 64-bit numbers
-as text, where protobuf's own mapping would write ids in base64.
+Both come from one structure, that of the JSON encoding. Source: the OpenTelemetry Protocol specification and
+the definitions in the package ``opentelemetry-proto``. OTLP's JSON has ids in hexadecimal and 64-bit numbers
+as text; protobuf's standard JSON mapping would have ids in base64.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ JsonData = dict[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectorResponse:
-    """What a collector said to a batch: how many of it it rejected, and why."""
+    """Response of a collector to a batch: number of rejected records, and the reason."""
 
     rejected: int = 0
     message: str = ""
 
 
 def build_span_data(span: OtlpSpan, *, include_events: bool = True) -> JsonData:
-    """A span as the JSON encoding writes it; ``events`` says whether those of the span go with it."""
+    """Return a span in the JSON encoding; ``include_events`` includes its events."""
     data: JsonData = {
         "traceId": span.trace_id,
         "spanId": span.span_id,
@@ -65,7 +65,7 @@ def build_span_data(span: OtlpSpan, *, include_events: bool = True) -> JsonData:
 
 
 def build_log_records(span: OtlpSpan) -> Iterator[JsonData]:
-    """The events of a span as log records of that span, which is how the conventions define them."""
+    """Yield the events of a span as log records, as the conventions define them."""
     for event in span.events:
         yield {
             "timeUnixNano": str(event.at_ns),
@@ -79,7 +79,7 @@ def build_log_records(span: OtlpSpan) -> Iterator[JsonData]:
 
 
 def build_request_data(signal: Signal, records: Sequence[JsonData], *, service: str) -> JsonData:
-    """An export request of one signal; Phoenix puts it into the project that is named like the service."""
+    """Return an export request of one signal; Phoenix assigns it to the project named like the service."""
     names = {"service.name": service, "openinference.project.name": service}
     resource = {"attributes": _build_attributes(names)}
     scope = {"name": "agentguard", "version": __version__}
@@ -89,7 +89,7 @@ def build_request_data(signal: Signal, records: Sequence[JsonData], *, service: 
 
 
 def encode_request(signal: Signal, data: JsonData, encoding: Encoding) -> bytes:
-    """The bytes of a request. Raises MissingExtra where protobuf is asked for and not installed."""
+    """Return the bytes of a request. Raises MissingExtra if protobuf is requested but not installed."""
     if encoding == "json":
         return orjson.dumps(data)
     check_encoding(encoding)
@@ -97,13 +97,13 @@ def encode_request(signal: Signal, data: JsonData, encoding: Encoding) -> bytes:
 
 
 def parse_response(signal: Signal, body: bytes, encoding: Encoding) -> CollectorResponse:
-    """What a response of status 200 says; an empty one, or one that cannot be read, rejects nothing."""
-    found: Any
+    """Parse a response of status 200; an empty or unreadable one rejects nothing."""
+    data: Any
     try:
-        found = orjson.loads(body) if encoding == "json" else _parse_protobuf(signal, body)
+        data = orjson.loads(body) if encoding == "json" else _parse_protobuf(signal, body)
     except ValueError:
         return CollectorResponse()
-    partial = found.get("partialSuccess") if isinstance(found, Mapping) else None
+    partial = data.get("partialSuccess") if isinstance(data, Mapping) else None
     if not isinstance(partial, Mapping):
         return CollectorResponse()
     name = "rejectedSpans" if signal == "traces" else "rejectedLogRecords"
@@ -113,13 +113,13 @@ def parse_response(signal: Signal, body: bytes, encoding: Encoding) -> Collector
 
 
 def check_encoding(encoding: Encoding) -> None:
-    """Raise MissingExtra where the encoding is not installed."""
+    """Raise MissingExtra if the encoding is not installed."""
     if encoding == "protobuf":
         _load_message_types("traces")
 
 
 def _load_message_types(signal: Signal) -> tuple[Any, Any]:
-    """Request and response of a signal."""
+    """Return the request and response types of a signal."""
     try:
         if signal == "traces":
             from opentelemetry.proto.collector.trace.v1 import trace_service_pb2 as traces
@@ -167,7 +167,7 @@ def _build_any_value(value: AttributeValue) -> JsonData:
             else {"doubleValue": float(value)}
         )
     if isinstance(value, float):
-        # NaN and infinities are not JSON, and say nothing.
+        # NaN and infinities are not valid JSON.
         finite = value == value and value not in (float("inf"), float("-inf"))
         return {"doubleValue": value} if finite else {"stringValue": str(value)}
     if isinstance(value, tuple):
@@ -176,7 +176,7 @@ def _build_any_value(value: AttributeValue) -> JsonData:
 
 
 def _replace_surrogates(text: str) -> str:
-    """Text that UTF-8 can hold: half a surrogate pair becomes a question mark."""
+    """Return text that is valid in UTF-8; half a surrogate pair becomes a question mark."""
     return text.encode("utf-8", "replace").decode()
 
 

@@ -1,7 +1,7 @@
 """Assessment of a run as ``gen_ai.evaluation.result`` events, and its recoveries as guardrail spans.
 
-The verdict is an event of the run's span, the root cause and every finding one of its step's, and each
-recovery is a span of OpenInference's kind GUARDRAIL with its outcome as an event.
+The verdict is an event of the run's span. The root cause and every finding are events of the step's span.
+Each recovery is a span of OpenInference's kind GUARDRAIL with its outcome as an event.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _CURRENT_BRANCH: Final = ""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunAssessment:
-    """What was said of a run, and done about it."""
+    """Diagnosis, findings and recoveries of a run."""
 
     diagnosis: Diagnosis | None = None
     findings: Sequence[Finding] = ()
@@ -54,24 +54,25 @@ def _build_events(
     root = run_spans.spans[0]
     ends = {span.span_id: span.end_ns for span in run_spans.spans}
     if assessment.diagnosis is not None:
-        held = assessment.diagnosis
+        diagnosis = assessment.diagnosis
         yield root.span_id, _build_event(
-            root.end_ns, "agentguard.verdict", held.verdict.value, held.probability,
-            " ".join(held.notes) if include_content else "", {"agentguard.method": held.method},
+            root.end_ns, "agentguard.verdict", diagnosis.verdict.value, diagnosis.probability,
+            " ".join(diagnosis.notes) if include_content else "", {"agentguard.method": diagnosis.method},
         )  # fmt: skip
-        for rank, one in enumerate(held.hypotheses):
-            at = run_spans.span_id_by_step.get((_CURRENT_BRANCH, one.step), root.span_id)
-            yield at, _build_event(
-                ends[at], "agentguard.root_cause", one.codes[0] if one.codes else "root cause",
-                one.probability, one.reason if include_content else "",
-                {"agentguard.rank": rank, "agentguard.module": one.module or ""},
+        for rank, hypothesis in enumerate(diagnosis.hypotheses):
+            span_id = run_spans.span_id_by_step.get((_CURRENT_BRANCH, hypothesis.step), root.span_id)
+            yield span_id, _build_event(
+                ends[span_id], "agentguard.root_cause",
+                hypothesis.codes[0] if hypothesis.codes else "root cause",
+                hypothesis.probability, hypothesis.reason if include_content else "",
+                {"agentguard.rank": rank, "agentguard.module": hypothesis.module or ""},
             )  # fmt: skip
-    for found in assessment.findings:
-        at = run_spans.span_id_by_step.get((_CURRENT_BRANCH, found.step), root.span_id)
-        yield at, _build_event(
-            ends[at], f"agentguard.{found.detector}", found.codes[0] if found.codes else "finding",
-            found.probability, found.message if include_content else "",
-            {"agentguard.detector": found.detector},
+    for finding in assessment.findings:
+        span_id = run_spans.span_id_by_step.get((_CURRENT_BRANCH, finding.step), root.span_id)
+        yield span_id, _build_event(
+            ends[span_id], f"agentguard.{finding.detector}", finding.codes[0] if finding.codes else "finding",
+            finding.probability, finding.message if include_content else "",
+            {"agentguard.detector": finding.detector},
         )  # fmt: skip
 
 
@@ -111,8 +112,8 @@ def _build_recovery_span(row: RecoveryRow, root: OtlpSpan, include_content: bool
     reason = plan.get("reason")
     if include_content and isinstance(reason, str) and reason:
         attributes["input.value"] = reason
-    if include_content and (said := _extract_guard_text(plan)):
-        attributes["output.value"] = said
+    if include_content and (guard_text := _extract_guard_text(plan)):
+        attributes["output.value"] = guard_text
     explanation = reason if include_content and isinstance(reason, str) else ""
     score = _OUTCOME_SCORES.get(row.outcome)
     return OtlpSpan(

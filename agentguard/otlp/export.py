@@ -1,4 +1,4 @@
-"""A run, from a store or at hand, as the spans that are sent."""
+"""Conversion of a run, stored or in memory, into spans for export."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ def build_assessed_spans(
 def load_stored_spans(
     store: Store, run_id: str, *, tenant: str = "", content: bool = True
 ) -> tuple[OtlpSpan, ...] | None:
-    """The spans of a stored run with its latest diagnosis and all recoveries; None if it is not there.
+    """Return the spans of a stored run with its latest diagnosis and all recoveries; None if it is missing.
 
     Raises:
-        FormatError: what is stored makes no run, or no diagnosis.
+        FormatError: the stored rows are not a valid run or diagnosis.
         StoreUnavailable: the database cannot be read now.
     """
     row, run = store.get_run(run_id, tenant=tenant), store.get_trajectory(run_id, tenant=tenant)
@@ -44,9 +44,9 @@ def load_stored_spans(
         diagnosis = decode_diagnosis(JsonNode.from_value(dict(rows[-1].data))) if rows else None
     except FormatError as error:
         raise error.with_location(file=f"stored run {run_id}") from None
-    told = RunAssessment(
+    assessment = RunAssessment(
         diagnosis=diagnosis,
         findings=diagnosis.findings if diagnosis else (),
         recoveries=store.list_recoveries(run_id, tenant=tenant),
     )
-    return build_assessed_spans(run, told, content=content, at_s=row.created_at)
+    return build_assessed_spans(run, assessment, content=content, at_s=row.created_at)

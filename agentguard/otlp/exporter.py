@@ -103,20 +103,20 @@ class ExportTarget:
             ConfigError: the endpoint is missing or invalid.
         """
         base = environment.get("OTEL_EXPORTER_OTLP_ENDPOINT", "").rstrip("/")
-        found = (
+        target_endpoint = (
             endpoint
             or environment.get("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
             or (base and base + _TRACES_PATH)
         )
-        if not found:
+        if not target_endpoint:
             raise ConfigError(
                 "no collector is named: give --endpoint http://HOST:4318/v1/traces, or set "
                 "OTEL_EXPORTER_OTLP_ENDPOINT"
             )
-        held: dict[str, str] = {}
+        all_headers: dict[str, str] = {}
         for name in ("OTEL_EXPORTER_OTLP_HEADERS", "OTEL_EXPORTER_OTLP_TRACES_HEADERS"):
-            held |= parse_header_list(environment.get(name, ""))
-        return cls(endpoint=found, headers={**held, **headers}, **more)
+            all_headers |= parse_header_list(environment.get(name, ""))
+        return cls(endpoint=target_endpoint, headers={**all_headers, **headers}, **more)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,20 +181,20 @@ class SpanSender:
     async def send(self, spans: Iterable[OtlpSpan]) -> ExportResult:
         """Send spans in batches, one after the other."""
         target = self._target
-        apart = target.logs_endpoint is not None
-        held = list(spans)
-        found = ExportResult(spans=len(held), events=sum(len(one.events) for one in held))
-        post = _BatchSender(self._client, target)
+        has_logs_endpoint = target.logs_endpoint is not None
+        all_spans = list(spans)
+        result = ExportResult(spans=len(all_spans), events=sum(len(span.events) for span in all_spans))
+        batch_sender = _BatchSender(self._client, target)
         for batch in _split_batches(
-            otlp_encoding.build_span_data(one, include_events=not apart) for one in held
+            otlp_encoding.build_span_data(span, include_events=not has_logs_endpoint) for span in all_spans
         ):
-            found = _add_response(found, await post.send("traces", target.endpoint, batch))
+            result = _add_response(result, await batch_sender.send("traces", target.endpoint, batch))
         if target.logs_endpoint is not None:
             for batch in _split_batches(
-                record for one in held for record in otlp_encoding.build_log_records(one)
+                record for span in all_spans for record in otlp_encoding.build_log_records(span)
             ):
-                found = _add_response(found, await post.send("logs", target.logs_endpoint, batch))
-        return found
+                result = _add_response(result, await batch_sender.send("logs", target.logs_endpoint, batch))
+        return result
 
 
 class _BatchSender:
@@ -296,17 +296,17 @@ def _compress(body: bytes) -> tuple[bytes, dict[str, str]]:
 
 def _split_batches(records: Iterable[otlp_encoding.JsonData]) -> Iterator[list[otlp_encoding.JsonData]]:
     """Yield records in batches of limited count and size."""
-    held: list[otlp_encoding.JsonData] = []
+    batch: list[otlp_encoding.JsonData] = []
     size = 0
     for record in records:
-        more = len(orjson.dumps(record))
-        if held and (len(held) >= _MAX_BATCH_RECORDS or size + more > _MAX_BATCH_BYTES):
-            yield held
-            held, size = [], 0
-        held.append(record)
-        size += more
-    if held:
-        yield held
+        record_size = len(orjson.dumps(record))
+        if batch and (len(batch) >= _MAX_BATCH_RECORDS or size + record_size > _MAX_BATCH_BYTES):
+            yield batch
+            batch, size = [], 0
+        batch.append(record)
+        size += record_size
+    if batch:
+        yield batch
 
 
 def _add_response(found: ExportResult, answer: otlp_encoding.CollectorResponse) -> ExportResult:

@@ -1,4 +1,4 @@
-"""Steps as the JSON that ``gen_ai.input.messages``, ``gen_ai.output.messages`` and their like hold."""
+"""Steps as JSON for ``gen_ai.input.messages``, ``gen_ai.output.messages`` and similar attributes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def to_json_text(value: Any) -> str:
 
 
 def format_output_messages(step: Step) -> str:
-    """What an agent's step put out: reasoning, text and tool calls, as one message."""
+    """Return the output of an agent's step as one message: reasoning, text and tool calls."""
     parts: list[dict[str, Any]] = []
     if step.reasoning:
         parts.append({"type": "reasoning", "content": step.reasoning})
@@ -33,32 +33,32 @@ def format_output_messages(step: Step) -> str:
 
 
 def format_input_messages(steps: Iterable[Step]) -> str:
-    """What came in since the agent's last step: other speakers' texts and the results of tools."""
-    found: list[dict[str, Any]] = []
+    """Return the input since the agent's last step: texts of other sources, and tool results."""
+    messages: list[dict[str, Any]] = []
     for step in steps:
         if step.source is not Source.AGENT and step.content:
             role = "system" if step.source is Source.SYSTEM else "user"
-            found.append({"role": role, "parts": [{"type": "text", "content": step.content}]})
-        for seen in step.observations:
-            part: dict[str, Any] = {"type": "tool_call_response", "response": seen.content}
-            if seen.call_id is not None:
-                part["id"] = seen.call_id
-            found.append({"role": "tool", "parts": [part]})
-    return to_json_text(found) if found else ""
+            messages.append({"role": role, "parts": [{"type": "text", "content": step.content}]})
+        for observation in step.observations:
+            part: dict[str, Any] = {"type": "tool_call_response", "response": observation.content}
+            if observation.call_id is not None:
+                part["id"] = observation.call_id
+            messages.append({"role": "tool", "parts": [part]})
+    return to_json_text(messages) if messages else ""
 
 
 def format_task_message(task: str) -> str:
-    """The task as the message that began the run."""
+    """Return the task as the first message of the run."""
     return to_json_text([{"role": "user", "parts": [{"type": "text", "content": task}]}])
 
 
 def format_system_instructions(prompt: str) -> str:
-    """A system prompt as ``gen_ai.system_instructions`` holds it."""
+    """Return a system prompt for ``gen_ai.system_instructions``."""
     return to_json_text([{"type": "text", "content": prompt}])
 
 
 def format_tool_definitions(tools: Sequence[ToolSpec]) -> str:
-    """Tools as ``gen_ai.tool.definitions`` holds them."""
+    """Return tools for ``gen_ai.tool.definitions``."""
     return to_json_text(
         [
             {
@@ -73,7 +73,7 @@ def format_tool_definitions(tools: Sequence[ToolSpec]) -> str:
 
 
 def format_arguments(call: ToolCall) -> str:
-    """A call's arguments as text: as they were recorded, else as JSON."""
+    """Return the arguments of a call as recorded text, or else as JSON."""
     if call.raw_arguments is not None:
         return call.raw_arguments
     return "" if call.arguments is None else to_json_text(dict(call.arguments))

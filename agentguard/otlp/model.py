@@ -1,4 +1,4 @@
-"""Spans before their encoding, with ids that are the same at each export of a run."""
+"""Spans before their encoding, with ids that are equal in each export of a run."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ SpanKindName = Literal["internal", "server", "client"]
 Attributes = Mapping[str, AttributeValue]
 
 EVALUATION_EVENT: Final = "gen_ai.evaluation.result"
-"""Name of the event that says how well something did (OpenTelemetry's GenAI conventions, Development)."""
+"""Name of the evaluation event (OpenTelemetry's GenAI conventions, Development)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpanEvent:
-    """Something said at a time about a span."""
+    """Event of a span."""
 
     name: str
     at_ns: int
@@ -42,17 +42,17 @@ class OtlpSpan:
 
 
 def build_trace_id(run_id: str) -> str:
-    """Trace id of a run: the same each time, so that a run that is sent again is the same trace."""
+    """Return the trace id of a run; it is stable, so that a repeated export is the same trace."""
     return _hash_to_hex("trace", run_id, size=16)
 
 
 def build_span_id(trace_id: str, *parts: object) -> str:
-    """Span id of a part of a trace."""
+    """Return the span id of a part of a trace."""
     return _hash_to_hex("span", trace_id, *map(str, parts), size=8)
 
 
 def _hash_to_hex(*parts: str, size: int) -> str:
     text = "\0".join(parts).encode("utf-8", "surrogatepass")
-    found = hashlib.sha256(text).hexdigest()[: 2 * size]
-    # All zeros is how the protocol says that there is no id.
-    return found if found.strip("0") else found[:-1] + "1"
+    digest = hashlib.sha256(text).hexdigest()[: 2 * size]
+    # The protocol uses all zeros for a missing id.
+    return digest if digest.strip("0") else digest[:-1] + "1"

@@ -1,8 +1,8 @@
-"""Export requests as protobuf, written straight from the structure of their JSON encoding.
+"""Encoder of export requests as protobuf, directly from the structure of their JSON encoding.
 
-The library's own way from JSON to bytes takes several times as long, and a proxy sends a span for each of its
-requests. Field numbers are those of the definitions in ``opentelemetry-proto`` 1.x, against which the tests
-hold this; the wire format is https://protobuf.dev/programming-guides/encoding/.
+The conversion of the library takes several times as long, and a proxy sends a span for each request. Field
+numbers are those of ``opentelemetry-proto`` 1.x; tests compare them. Wire format:
+https://protobuf.dev/programming-guides/encoding/.
 """
 
 from __future__ import annotations
@@ -87,30 +87,30 @@ REQUEST_FIELDS: Final[Mapping[str, FieldMap]] = {
         {"scope": (1, "one", _SCOPE_FIELDS), "logRecords": (2, "many", _LOG_RECORD_FIELDS)}, "resourceLogs"
     ),
 }
-"""Signal to the fields of its export request."""
+"""Fields of the export request of each signal."""
 
 
 def encode_message(fields: FieldMap, data: Mapping[str, Any]) -> bytes:
-    """A message's bytes. Raises KeyError for a field that it does not have."""
-    made = bytearray()
+    """Return the bytes of a message. Raises KeyError for an unknown field."""
+    encoded = bytearray()
     for name, value in data.items():
         number, kind, inner = fields[name]
         if kind == "text":
-            _append_length_delimited(made, number, value.encode())
+            _append_length_delimited(encoded, number, value.encode())
         elif kind == "number":
-            made += _encode_varint(number << 3) + _encode_varint(int(value) & 0xFFFF_FFFF_FFFF_FFFF)
+            encoded += _encode_varint(number << 3) + _encode_varint(int(value) & 0xFFFF_FFFF_FFFF_FFFF)
         elif kind == "one":
-            _append_length_delimited(made, number, encode_message(inner, value))
+            _append_length_delimited(encoded, number, encode_message(inner, value))
         elif kind == "many":
-            for one in value:
-                _append_length_delimited(made, number, encode_message(inner, one))
+            for item in value:
+                _append_length_delimited(encoded, number, encode_message(inner, item))
         elif kind == "fixed":
-            made += _encode_varint(number << 3 | 1) + _FIXED64.pack(int(value))
+            encoded += _encode_varint(number << 3 | 1) + _FIXED64.pack(int(value))
         elif kind == "id":
-            _append_length_delimited(made, number, bytes.fromhex(value))
+            _append_length_delimited(encoded, number, bytes.fromhex(value))
         else:
-            made += _encode_varint(number << 3 | 1) + _DOUBLE.pack(value)
-    return bytes(made)
+            encoded += _encode_varint(number << 3 | 1) + _DOUBLE.pack(value)
+    return bytes(encoded)
 
 
 def _append_length_delimited(buffer: bytearray, number: int, body: bytes) -> None:
@@ -122,12 +122,12 @@ def _append_length_delimited(buffer: bytearray, number: int, body: bytes) -> Non
 def _encode_varint(value: int) -> bytes:
     if value < 0x80:
         return _SINGLE_BYTE_VARINTS[value]
-    made = bytearray()
+    encoded = bytearray()
     while value > 0x7F:
-        made.append(value & 0x7F | 0x80)
+        encoded.append(value & 0x7F | 0x80)
         value >>= 7
-    made.append(value)
-    return bytes(made)
+    encoded.append(value)
+    return bytes(encoded)
 
 
 _SINGLE_BYTE_VARINTS: Final = [bytes((value,)) for value in range(0x80)]

@@ -1,10 +1,10 @@
-"""A run as spans: the run, each step of each line, and each tool that was executed.
+"""Builder of the spans of a run: the run, each step of each branch, and each executed tool.
 
-An agent's step is a ``chat`` span, a tool's result an ``execute_tool`` span inside it, every other speaker's
-step a span of its own; a line that was left is a span that holds its steps. Names follow OpenTelemetry's
-conventions for generative AI (Development), with OpenInference's span kinds and texts beside them, which is
-what Phoenix shows. What is needed to read a run back as it was is marked (`_otel_marks`). Times that were not
-recorded are made up in the order of the steps, and marked.
+An agent's step is a ``chat`` span, and a tool result is an ``execute_tool`` span inside it. A step of any
+other source has its own span. An abandoned branch is a span that contains its steps. Names follow
+OpenTelemetry's conventions for generative AI (Development). OpenInference's span kinds and texts are added,
+which Phoenix shows. Marks preserve the data needed to import the run again (`_otel_marks`). Missing times are
+generated in the order of the steps, and marked.
 """
 
 from __future__ import annotations
@@ -23,43 +23,50 @@ from agentguard.trajectory.model import Branch, Observation, Source, Step, ToolC
 _GAP_NS: Final = 1_000
 _MAX_TIME_S: Final = 9_000_000_000  # in nanoseconds it still fits 64 bits
 StepPosition = tuple[str, int]
-"""Line (empty for the live one) and index of a step."""
+"""Branch id (empty for the current branch) and index of a step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSpans:
-    """A run's spans, the root first, and which span is which step's."""
+    """Spans of a run, the root first, and the span id of each step."""
 
     spans: tuple[OtlpSpan, ...]
     span_id_by_step: Mapping[StepPosition, str]
 
 
 class _StepClock:
-    """Start and end of each step of a line: as recorded, but never before the step before.
+    """Clock that yields start and end of each step of a branch, as recorded but in non-decreasing order.
 
-    A step without times is just after that, and not after what is recorded of those that follow.
+    A step without times follows the previous step directly, and precedes the recorded times of later steps.
     """
 
     def __init__(self, at_s: float, steps: Sequence[Step]) -> None:
         self._now_ns = to_nanoseconds(at_s)
         self._upper_bounds_ns: list[int] = []
-        bound = to_nanoseconds(_MAX_TIME_S)
+        upper_bound_ns = to_nanoseconds(_MAX_TIME_S)
         for step in reversed(steps):
-            self._upper_bounds_ns.append(bound)
-            bound = min(
-                (bound, *(to_nanoseconds(one) for one in (step.started_at, step.ended_at) if one is not None))
+            self._upper_bounds_ns.append(upper_bound_ns)
+            upper_bound_ns = min(
+                (
+                    upper_bound_ns,
+                    *(
+                        to_nanoseconds(time_s)
+                        for time_s in (step.started_at, step.ended_at)
+                        if time_s is not None
+                    ),
+                )
             )
 
     def next_interval(self, step: Step) -> tuple[int, int, str]:
-        """Start and end of the next step, and which of the two were recorded."""
-        bound = self._upper_bounds_ns.pop()
+        """Return start and end of the next step, and which of the two were recorded."""
+        upper_bound_ns = self._upper_bounds_ns.pop()
         start = None if step.started_at is None else to_nanoseconds(step.started_at)
         end = None if step.ended_at is None else to_nanoseconds(step.ended_at)
-        known = {(True, True): "both", (True, False): "start", (False, True): "end"}
-        told = known.get((start is not None, end is not None), "none")
-        likely = min(self._now_ns + _GAP_NS, bound, bound if end is None else end)
+        time_sources = {(True, True): "both", (True, False): "start", (False, True): "end"}
+        time_source = time_sources.get((start is not None, end is not None), "none")
+        likely = min(self._now_ns + _GAP_NS, upper_bound_ns, upper_bound_ns if end is None else end)
         self._now_ns = begin = max(likely if start is None else start, self._now_ns)
-        return begin, max(begin, begin if end is None else end), told
+        return begin, max(begin, begin if end is None else end), time_source
 
 
 def build_spans(run: Trajectory, *, include_content: bool = True, at_s: float | None = None) -> RunSpans:
@@ -84,13 +91,13 @@ class _SpanBuilder:
         self._span_id_by_step: dict[StepPosition, str] = {}
 
     def build(self) -> RunSpans:
-        made = [*self._build_step_spans("", self._run.steps, self._root_id)]
+        spans = [*self._build_step_spans("", self._run.steps, self._root_id)]
         for branch in self._run.branches:
-            made += self._build_branch_spans(branch)
-        start = min((one.start_ns for one in made), default=to_nanoseconds(self._at_s))
-        end = max((one.end_ns for one in made), default=start)
+            spans += self._build_branch_spans(branch)
+        start = min((span.start_ns for span in spans), default=to_nanoseconds(self._at_s))
+        end = max((span.end_ns for span in spans), default=start)
         return RunSpans(
-            spans=(self._build_root_span(start, end), *made), span_id_by_step=self._span_id_by_step
+            spans=(self._build_root_span(start, end), *spans), span_id_by_step=self._span_id_by_step
         )
 
     def _build_root_span(self, start: int, end: int) -> OtlpSpan:
@@ -122,31 +129,31 @@ class _SpanBuilder:
         )
 
     def _build_root_content(self) -> dict[str, AttributeValue]:
-        """What the run was given, and what it gave in the end."""
-        run, found = self._run, dict[str, AttributeValue]()
+        """Return the input and the final output of the run."""
+        run, attributes = self._run, dict[str, AttributeValue]()
         if run.task:
-            found |= {
+            attributes |= {
                 "gen_ai.input.messages": genai_messages.format_task_message(run.task),
                 "input.value": run.task,
             }
-        last = next((one for one in reversed(run.steps) if one.source is Source.AGENT), None)
-        if last is not None and last.content:
-            found |= {
-                "gen_ai.output.messages": genai_messages.format_output_messages(last),
-                "output.value": last.content,
+        last_step = next((step for step in reversed(run.steps) if step.source is Source.AGENT), None)
+        if last_step is not None and last_step.content:
+            attributes |= {
+                "gen_ai.output.messages": genai_messages.format_output_messages(last_step),
+                "output.value": last_step.content,
             }
         if run.tools:
-            found["gen_ai.tool.definitions"] = genai_messages.format_tool_definitions(run.tools)
+            attributes["gen_ai.tool.definitions"] = genai_messages.format_tool_definitions(run.tools)
         if "" in run.system_prompts:
-            found["gen_ai.system_instructions"] = genai_messages.format_system_instructions(
+            attributes["gen_ai.system_instructions"] = genai_messages.format_system_instructions(
                 run.system_prompts[""]
             )
-        return found
+        return attributes
 
     def _build_branch_spans(self, branch: Branch) -> Iterator[OtlpSpan]:
-        own = build_span_id(self._trace_id, "branch", branch.id)
-        steps = list(self._build_step_spans(branch.id, branch.steps, own))
-        start = min((one.start_ns for one in steps), default=to_nanoseconds(self._at_s))
+        span_id = build_span_id(self._trace_id, "branch", branch.id)
+        steps = list(self._build_step_spans(branch.id, branch.steps, span_id))
+        start = min((span.start_ns for span in steps), default=to_nanoseconds(self._at_s))
         attributes: dict[str, AttributeValue] = {
             "openinference.span.kind": "CHAIN",
             marks.BRANCH: branch.id,
@@ -158,11 +165,11 @@ class _SpanBuilder:
             attributes |= {marks.REASON: branch.reason, "output.value": branch.reason}
         yield OtlpSpan(
             trace_id=self._trace_id,
-            span_id=own,
+            span_id=span_id,
             parent_id=self._root_id,
             name="abandoned line",
             start_ns=start,
-            end_ns=max((one.end_ns for one in steps), default=start),
+            end_ns=max((span.end_ns for span in steps), default=start),
             attributes=attributes,
         )
         yield from steps
@@ -171,11 +178,11 @@ class _SpanBuilder:
         clock, since = _StepClock(self._at_s, steps), list[Step]()
         prompted: set[str] = {""}
         for step in steps:
-            start, end, told = clock.next_interval(step)
-            own = self._span_id_by_step[branch_id, step.index] = build_span_id(
+            start, end, time_source = clock.next_interval(step)
+            span_id = self._span_id_by_step[branch_id, step.index] = build_span_id(
                 self._trace_id, "step", branch_id, step.index
             )
-            attributes = {**self._build_step_marks(branch_id, step), marks.TIMES: told}
+            attributes = {**self._build_step_marks(branch_id, step), marks.TIMES: time_source}
             if step.source is Source.AGENT:
                 attributes |= self._build_chat_attributes(step, since)
                 if (
@@ -197,47 +204,50 @@ class _SpanBuilder:
                 since.append(step)
             yield OtlpSpan(
                 trace_id=self._trace_id,
-                span_id=own,
+                span_id=span_id,
                 parent_id=parent_id,
                 name=name,
                 start_ns=start,
                 end_ns=end,
                 attributes=attributes,
             )
-            for place, seen in enumerate(step.observations):
-                yield self._build_tool_span(branch_id, step, (place, seen), (own, end))
+            for place, observation in enumerate(step.observations):
+                yield self._build_tool_span(branch_id, step, (place, observation), (span_id, end))
 
     def _build_step_marks(self, branch_id: str, step: Step) -> dict[str, AttributeValue]:
-        found: dict[str, AttributeValue] = {
+        attributes: dict[str, AttributeValue] = {
             marks.STEP: step.index,
             marks.SOURCE: step.source.value,
             "gen_ai.agent.name": step.agent,
         }
         if branch_id:
-            found[marks.BRANCH] = branch_id
-        return found
+            attributes[marks.BRANCH] = branch_id
+        return attributes
 
     def _build_chat_attributes(self, step: Step, inputs: Sequence[Step]) -> dict[str, AttributeValue]:
-        found: dict[str, AttributeValue] = {"gen_ai.operation.name": "chat", "openinference.span.kind": "LLM"}
+        attributes: dict[str, AttributeValue] = {
+            "gen_ai.operation.name": "chat",
+            "openinference.span.kind": "LLM",
+        }
         if step.model is not None:
-            found |= {"gen_ai.request.model": step.model, "llm.model_name": step.model}
+            attributes |= {"gen_ai.request.model": step.model, "llm.model_name": step.model}
         if step.usage is not None:
-            used = step.usage
+            usage = step.usage
             counts = (
-                (used.prompt_tokens, ("gen_ai.usage.input_tokens", "llm.token_count.prompt")),
-                (used.completion_tokens, ("gen_ai.usage.output_tokens", "llm.token_count.completion")),
-                (used.cached_tokens, ("gen_ai.usage.cache_read.input_tokens",)),
-                (used.cost_usd, ("gen_ai.usage.cost", "llm.cost.total")),
+                (usage.prompt_tokens, ("gen_ai.usage.input_tokens", "llm.token_count.prompt")),
+                (usage.completion_tokens, ("gen_ai.usage.output_tokens", "llm.token_count.completion")),
+                (usage.cached_tokens, ("gen_ai.usage.cache_read.input_tokens",)),
+                (usage.cost_usd, ("gen_ai.usage.cost", "llm.cost.total")),
             )
-            found |= {name: count for count, names in counts if _is_valid_count(count) for name in names}
+            attributes |= {name: count for count, names in counts if _is_valid_count(count) for name in names}
         if self._include_content:
-            found["gen_ai.output.messages"] = genai_messages.format_output_messages(step)
+            attributes["gen_ai.output.messages"] = genai_messages.format_output_messages(step)
             if step.content:
-                found["output.value"] = step.content
-            if heard := genai_messages.format_input_messages(inputs):
-                found["gen_ai.input.messages"] = heard
-                found["input.value"] = heard
-        return found
+                attributes["output.value"] = step.content
+            if input_messages := genai_messages.format_input_messages(inputs):
+                attributes["gen_ai.input.messages"] = input_messages
+                attributes["input.value"] = input_messages
+        return attributes
 
     def _build_tool_span(
         self,
@@ -246,55 +256,58 @@ class _SpanBuilder:
         indexed_observation: tuple[int, Observation],
         parent_end: tuple[str, int],
     ) -> OtlpSpan:
-        place, seen = indexed_observation
-        parent, at = parent_end
-        call = next((one for one in step.tool_calls if one.id == seen.call_id), None)
-        name = seen.tool if seen.tool is not None else call.name if call else ""
+        place, observation = indexed_observation
+        parent, parent_end_ns = parent_end
+        call = next((tool_call for tool_call in step.tool_calls if tool_call.id == observation.call_id), None)
+        name = observation.tool if observation.tool is not None else call.name if call else ""
         return OtlpSpan(
             trace_id=self._trace_id,
             span_id=build_span_id(self._trace_id, "tool", branch_id, step.index, place),
             parent_id=parent,
             name=f"execute_tool {name}".strip(),
-            start_ns=at,
-            end_ns=at,
+            start_ns=parent_end_ns,
+            end_ns=parent_end_ns,
             attributes=self._build_tool_attributes(branch_id, name, indexed_observation, call),
-            error=seen.is_error,
-            message=seen.content[:200] if seen.is_error and self._include_content else "",
+            error=observation.is_error,
+            message=observation.content[:200] if observation.is_error and self._include_content else "",
         )
 
     def _build_tool_attributes(
         self, branch_id: str, name: str, indexed_observation: tuple[int, Observation], call: ToolCall | None
     ) -> dict[str, AttributeValue]:
-        place, seen = indexed_observation
-        missing = {(True, True): "both", (True, False): "call", (False, True): "tool"}
-        found: dict[str, AttributeValue] = {
+        place, observation = indexed_observation
+        unpaired_kinds = {(True, True): "both", (True, False): "call", (False, True): "tool"}
+        attributes: dict[str, AttributeValue] = {
             "gen_ai.operation.name": "execute_tool",
             "openinference.span.kind": "TOOL",
             "gen_ai.tool.name": name,
             "tool.name": name,
             marks.OBSERVATION: place,
         }
-        if unpaired := missing.get((seen.call_id is None, seen.tool is None)):
-            found[marks.UNPAIRED] = unpaired
+        if unpaired := unpaired_kinds.get((observation.call_id is None, observation.tool is None)):
+            attributes[marks.UNPAIRED] = unpaired
         if branch_id:
-            found[marks.BRANCH] = branch_id
-        if seen.call_id is not None:
-            found["gen_ai.tool.call.id"] = seen.call_id
+            attributes[marks.BRANCH] = branch_id
+        if observation.call_id is not None:
+            attributes["gen_ai.tool.call.id"] = observation.call_id
         if self._include_content:
-            if call is not None and (given := genai_messages.format_arguments(call)):
-                found |= {"gen_ai.tool.call.arguments": given, "input.value": given}
-            found |= {"gen_ai.tool.call.result": seen.content, "output.value": seen.content}
-        return found
+            if call is not None and (arguments := genai_messages.format_arguments(call)):
+                attributes |= {"gen_ai.tool.call.arguments": arguments, "input.value": arguments}
+            attributes |= {
+                "gen_ai.tool.call.result": observation.content,
+                "output.value": observation.content,
+            }
+        return attributes
 
 
 def _is_valid_count(value: float | None) -> TypeGuard[float]:
-    """Whether a count or a cost is one, and fits the protocol."""
+    """Return whether a count or a cost is valid and fits the protocol."""
     return value is not None and 0 <= value < 2**53
 
 
 def to_nanoseconds(seconds: float) -> int:
-    """Nanoseconds of a time that is one; of any other the nearest that the protocol can hold."""
+    """Return a time in nanoseconds, limited to the range of the protocol."""
     if seconds != seconds:
         return 1
-    # As fractions: a product of floats would be a hundred nanoseconds off, and no longer read back as it was.
+    # Use fractions: a product of floats would be off by about 100 ns and would not round-trip.
     return max(1, round(Fraction(min(max(seconds, 0.0), _MAX_TIME_S)) * 1_000_000_000))

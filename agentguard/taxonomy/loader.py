@@ -36,8 +36,8 @@ class TaxonomyCatalog:
         The result is cached by folders; a process does not read a changed file again. Raises TaxonomyError if
         a folder is missing or two files have the same name.
         """
-        listed = [part for part in os.environ.get(FOLDERS_VARIABLE, "").split(os.pathsep) if part]
-        return _load_folders(tuple(str(Path(folder).resolve()) for folder in (*listed, *folders)))
+        default_folders = [part for part in os.environ.get(FOLDERS_VARIABLE, "").split(os.pathsep) if part]
+        return _load_folders(tuple(str(Path(folder).resolve()) for folder in (*default_folders, *folders)))
 
     def names(self) -> tuple[str, ...]:
         """Return the names of all taxonomies, sorted."""
@@ -68,9 +68,13 @@ class TaxonomyCatalog:
         taxonomy = self.get_taxonomy(name)
         code = taxonomy.get_code(id)
         if code is None:
-            near = get_close_matches(id, [known.id for known in taxonomy.codes], n=3)
-            meant = f"did you mean {' or '.join(f'{name}:{one}' for one in near)}?" if near else ""
-            hint = meant or f"`agentguard taxonomy show {name}` lists its codes"
+            similar_ids = get_close_matches(id, [known_code.id for known_code in taxonomy.codes], n=3)
+            suggestion = (
+                f"did you mean {' or '.join(f'{name}:{similar_id}' for similar_id in similar_ids)}?"
+                if similar_ids
+                else ""
+            )
+            hint = suggestion or f"`agentguard taxonomy show {name}` lists its codes"
             raise TaxonomyError(f"no code {qualified!r}", hint=hint)
         return code
 
@@ -109,8 +113,10 @@ class TaxonomyCatalog:
                 try:
                     self.get_code(code)
                 except TaxonomyError as error:
-                    where = f"links[{i}].{field}"
-                    raise TaxonomyError(error.reason, file=str(path), field=where, hint=error.hint) from None
+                    field_path = f"links[{i}].{field}"
+                    raise TaxonomyError(
+                        error.reason, file=str(path), field=field_path, hint=error.hint
+                    ) from None
         return links
 
     def __iter__(self) -> Iterator[Taxonomy]:

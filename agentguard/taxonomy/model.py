@@ -128,9 +128,9 @@ class Crosswalk:
 
     def links_from(self, code: str, *, to: str | None = None) -> tuple[CrosswalkLink, ...]:
         """Return the links from ``code`` by closeness and name; ``to`` selects one target taxonomy."""
-        found = self._links.get(code, {}).values()
-        kept = (link for link in found if to is None or link.target.partition(":")[0] == to)
-        return tuple(sorted(kept, key=lambda link: (_RELATION_RANK[link.relation], link.target)))
+        links = self._links.get(code, {}).values()
+        selected = (link for link in links if to is None or link.target.partition(":")[0] == to)
+        return tuple(sorted(selected, key=lambda link: (_RELATION_RANK[link.relation], link.target)))
 
     def all_links(self) -> tuple[CrosswalkLink, ...]:
         """Return all links in both directions, by code."""
@@ -139,6 +139,6 @@ class Crosswalk:
     def _add_link(self, link: CrosswalkLink) -> None:
         # A pair with two entries has the stronger relation, so the order of files makes no difference.
         targets = self._links.setdefault(link.source, {})
-        known = targets.get(link.target)
-        if known is None or _RELATION_RANK[link.relation] < _RELATION_RANK[known.relation]:
+        existing = targets.get(link.target)
+        if existing is None or _RELATION_RANK[link.relation] < _RELATION_RANK[existing.relation]:
             targets[link.target] = link

@@ -175,8 +175,8 @@ def _check_duplicate_keys(root: yaml.Node, path: Path) -> None:
         if isinstance(node, yaml.MappingNode):
             counts = Counter(key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode))
             for key in (key for key, count in counts.items() if count > 1):
-                where = f"the mapping at line {node.start_mark.line + 1}"
-                raise TaxonomyError(f"{where} has the key {_shorten(key)!r} twice", file=str(path))
+                place = f"the mapping at line {node.start_mark.line + 1}"
+                raise TaxonomyError(f"{place} has the key {_shorten(key)!r} twice", file=str(path))
             queue.extend(part for pair in node.value for part in pair)
         elif isinstance(node, yaml.SequenceNode):
             queue.extend(node.value)

@@ -86,8 +86,8 @@ def _loads_with_stdlib(raw: bytes, strict: bool, depth: int) -> Any:
     except UnicodeDecodeError as error:
         raise FormatError(f"not UTF-8 text (byte {error.start})", hint="save it as UTF-8") from None
     try:
-        parsed = json.loads(text, parse_constant=_reject_constant if strict else str, strict=False)
-        return normalize_json(parsed, depth=depth)
+        value = json.loads(text, parse_constant=_reject_constant if strict else str, strict=False)
+        return normalize_json(value, depth=depth)
     except json.JSONDecodeError as error:
         raise FormatError(_syntax_error(error)) from None
     except RecursionError:

@@ -94,29 +94,29 @@ def collect_texts(data: dict[str, Any]) -> list[str] | None:
     that is JSON, the result has its inner names and texts, because escapes could hide a secret in the text
     itself.
     """
-    found: list[str] = []
+    texts: list[str] = []
     level: list[Any] = [data]
     for _ in range(_MAX_LEVELS):
         below: list[Any] = []
         for value in level:
             kind = type(value)
             if kind is str:
-                held = _parse_embedded_json(value) if value[:1] in ("{", "[") else None
-                if held is None:
-                    found.append(value)
+                embedded = _parse_embedded_json(value) if value[:1] in ("{", "[") else None
+                if embedded is None:
+                    texts.append(value)
                 else:
-                    below.append(held)
+                    below.append(embedded)
             elif kind is dict:
                 if not (_SAFE_NAMES.issuperset(value) or _has_only_safe_names(value)):
                     return None
-                found.extend(value)
+                texts.extend(value)
                 below.extend(value.values())
             elif kind is list:
                 below.extend(value)
             elif not _is_safe_scalar(value):
                 return None
         if not below:
-            return found
+            return texts
         level = below
     return None
 

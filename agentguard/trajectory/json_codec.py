@@ -57,9 +57,9 @@ def decode_dataclass(kind: type[T], node: JsonNode, **decoded: Any) -> T:
         FormatError: a required field is missing, or a value has another type; names the field.
     """
     data, owner = node.data, cast(type, kind)
-    for name, read, is_required in _read_schema(owner):
+    for name, read_field, is_required in _read_schema(owner):
         if name not in decoded and (is_required or data.get(name) is not None):
-            decoded[name] = read(node, name)
+            decoded[name] = read_field(node, name)
     return kind(**decoded)
 
 

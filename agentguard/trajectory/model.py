@@ -2,7 +2,7 @@
 
 A *step* is the unit of rollback: one turn of an agent with its tool calls and, if the recording pairs them,
 the observations that the calls returned. Some formats record the environment as a separate speaker
-(Who&When). Its turns stay steps with ``source=ENVIRONMENT``. Steps count from 0.
+(Who&When). Its turns are steps with ``source=ENVIRONMENT``. Steps count from 0.
 
 Rewards, labels and gold answers are in `Annotation`, beside the trajectory and never inside it. So no
 detector and no feature can read them.
@@ -132,9 +132,9 @@ class Step:
             yield "content", self.content
         for i, call in enumerate(self.tool_calls):
             yield f"tool_calls[{i}]", call.raw_arguments or _format_compact_json(call.arguments)
-        for i, seen in enumerate(self.observations):
-            if seen.content:
-                yield f"observations[{i}]", seen.content
+        for i, observation in enumerate(self.observations):
+            if observation.content:
+                yield f"observations[{i}]", observation.content
 
     def text(self, name: str) -> str:
         """Return the text of a field with a name from `texts`; empty if the step does not have it."""
@@ -187,9 +187,9 @@ class Step:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Branch:
-    """Abandoned line of steps.
+    """Abandoned branch.
 
-    The steps follow step ``fork_step - 1`` of the branch ``parent``; None is the live line.
+    The steps follow step ``fork_step - 1`` of the branch ``parent``; None is the current branch.
     """
 
     id: str
@@ -202,16 +202,16 @@ class Branch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trajectory:
-    """Run: the task, the inputs of the agents, and the live line of steps.
+    """Run: the task, the inputs of the agents, and the steps of the current branch.
 
     Attributes:
         id: unique within its source.
         format: name of the importer that built it.
         task: task of the agents.
-        steps: the live line; ``steps[i].index == i``.
+        steps: the current branch; ``steps[i].index == i``.
         tools: tools offered to the agents.
         system_prompts: agent name to its system prompt; ``""`` is the key of a prompt common to all.
-        branches: abandoned lines of steps (rolled back, forked).
+        branches: abandoned branches (rolled back, forked).
         extra: other fields of the source, except those that reveal a judgement of the run.
     """
 

@@ -77,13 +77,13 @@ class Redactor:
 
     def redact(self, record: Record) -> RedactionResult:
         """Return ``record`` without its secrets. Raises FormatError if it contains data that is not JSON."""
-        first = _RedactionPass(self, {})
-        cleaned = first.redact(record)
-        if not first.discovered_secrets:
-            return RedactionResult(record=cleaned, counts=dict(first.counts))
+        first_pass = _RedactionPass(self, {})
+        cleaned = first_pass.redact(record)
+        if not first_pass.discovered_secrets:
+            return RedactionResult(record=cleaned, counts=dict(first_pass.counts))
         # Second pass with all known secrets, so that the counts are right.
-        second = _RedactionPass(self, first.discovered_secrets)
-        return RedactionResult(record=second.redact(record), counts=dict(second.counts))
+        second_pass = _RedactionPass(self, first_pass.discovered_secrets)
+        return RedactionResult(record=second_pass.redact(record), counts=dict(second_pass.counts))
 
     def redact_data(self, data: dict[str, Any]) -> dict[str, Any]:
         """Return JSON data without its secrets.
@@ -92,11 +92,11 @@ class Redactor:
         """
         if self.is_harmless(data):
             return data
-        first = _RedactionPass(self, {})
-        cleaned = first.redact(data)
+        first_pass = _RedactionPass(self, {})
+        cleaned = first_pass.redact(data)
         return (
-            _RedactionPass(self, first.discovered_secrets).redact(data)
-            if first.discovered_secrets
+            _RedactionPass(self, first_pass.discovered_secrets).redact(data)
+            if first_pass.discovered_secrets
             else cleaned
         )
 
@@ -110,9 +110,9 @@ class Redactor:
         texts = None if self._custom_patterns else collect_texts(data)
         if texts is None:
             return False
-        whole = "\n".join(texts)
+        joined_text = "\n".join(texts)
         try:
-            return self._builtin_pattern.search(whole) is None
+            return self._builtin_pattern.search(joined_text) is None
         except UnicodeEncodeError:  # a lone surrogate
             return False
 
@@ -150,8 +150,8 @@ class _RedactionPass:
 
     def redact_text(self, text: str) -> str:
         """Return a text without secrets; text that is JSON is parsed, because escapes could hide a secret."""
-        if text[:1] in ("{", "[") and (found := self._redact_json_text(text)) is not None:
-            return found
+        if text[:1] in ("{", "[") and (redacted := self._redact_json_text(text)) is not None:
+            return redacted
         return self._redact_plain_text(text)
 
     def _redact_value(self, value: Any) -> Any:
@@ -168,12 +168,12 @@ class _RedactionPass:
         return self._redact_number(value)
 
     def _redact_dataclass(self, value: Any) -> Any:
-        changed = {one.name: self._redact_value(getattr(value, one.name)) for one in fields(value)}
+        changes = {field.name: self._redact_value(getattr(value, field.name)) for field in fields(value)}
         raw = value.raw_arguments if isinstance(value, ToolCall) else None
-        if raw is not None and changed["arguments"] != value.arguments and changed["raw_arguments"] == raw:
+        if raw is not None and changes["arguments"] != value.arguments and changes["raw_arguments"] == raw:
             # Escapes in the recorded text may hide a value that is plain in the parsed arguments.
-            changed["raw_arguments"] = dumps(changed["arguments"]).decode()
-        return replace(value, **changed)
+            changes["raw_arguments"] = dumps(changes["arguments"]).decode()
+        return replace(value, **changes)
 
     def _redact_key(self, key: Any) -> Any:
         if not isinstance(key, str):
@@ -183,15 +183,15 @@ class _RedactionPass:
             return key
         if normalize_name(key) in SENSITIVE_NAMES:
             return key
-        found = self._redact_plain_text(key)
+        redacted = self._redact_plain_text(key)
         if (
-            found == key
+            redacted == key
             and self._known_secrets is None
             and len(key) <= _MAX_NAME_CHARS
             and len(names) < _MAX_CACHED_NAMES
         ):
             names.add(key)
-        return found
+        return redacted
 
     def _redact_named_value(self, key: Any, value: Any) -> Any:
         """Redact a value with its name: under a sensitive name every value is a secret."""
@@ -205,30 +205,30 @@ class _RedactionPass:
 
     def _redact_number(self, value: Any) -> Any:
         if isinstance(value, int) and len(text := str(value)) >= 13:
-            found = self._redact_plain_text(text)
-            return value if found == text else found
+            redacted = self._redact_plain_text(text)
+            return value if redacted == text else redacted
         return value
 
     def _redact_json_text(self, text: str) -> str | None:
         try:
-            parsed = loads(text, strict=True)
+            value = loads(text, strict=True)
         except FormatError:
             return None
-        if not isinstance(parsed, dict | list):
+        if not isinstance(value, dict | list):
             return None
-        found = self._redact_value(parsed)
-        return text if found == parsed else dumps(found).decode()
+        redacted = self._redact_value(value)
+        return text if redacted == value else dumps(redacted).decode()
 
     def _redact_plain_text(self, text: str) -> str:
         harmless = self._redactor._harmless_texts if self._known_secrets is None else None
         if harmless is not None and text in harmless:
             return text
-        found = self._redact_matches(text)
-        if harmless is not None and found == text and len(text) <= _MAX_CACHED_TEXT_CHARS:
+        redacted = self._redact_matches(text)
+        if harmless is not None and redacted == text and len(text) <= _MAX_CACHED_TEXT_CHARS:
             if len(harmless) >= _MAX_CACHED_TEXTS:
                 harmless.pop(next(iter(harmless)), None)
             harmless[text] = None
-        return found
+        return redacted
 
     def _redact_matches(self, text: str) -> str:
         text = normalize_json(text)
@@ -249,14 +249,14 @@ class _RedactionPass:
         return placeholder
 
     def _replace_builtin_match(self, match: Any) -> str:
-        group = next(name for name, found in match.groupdict().items() if found)
+        group = next(name for name, value in match.groupdict().items() if value)
         secret = match.group(group)
         if group == "done" or (group == "card" and not _is_card_number(secret)):
             return str(match.group())
         if secret.startswith("[redacted:") or secret.casefold() in _HARMLESS_VALUES:
             return str(match.group())
-        new = self._replace(KIND_ALIASES.get(group, group), secret, learn=group in PROPAGATED_KINDS)
-        return _replace_group(match, match.re.groupindex[group], new)
+        replacement = self._replace(KIND_ALIASES.get(group, group), secret, learn=group in PROPAGATED_KINDS)
+        return _replace_group(match, match.re.groupindex[group], replacement)
 
     def _replace_custom_match(self, kind: str, match: Any) -> str:
         group = 1 if match.re.groups and match.group(1) is not None else 0
@@ -275,8 +275,8 @@ class _RedactionPass:
 def _replace_group(match: Any, group: int, new: str) -> str:
     """Return the matched text with one group replaced."""
     begin, end = match.span(group)
-    whole, start = match.group(), match.start()
-    return f"{whole[: begin - start]}{new}{whole[end - start :]}"
+    matched_text, start = match.group(), match.start()
+    return f"{matched_text[: begin - start]}{new}{matched_text[end - start :]}"
 
 
 def _is_card_number(text: str) -> bool:

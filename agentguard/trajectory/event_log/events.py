@@ -3,8 +3,8 @@
 A log is JSON Lines. Each line is one event with a field ``event``:
 
 ``header``      begins a run: ``version`` and all of the trajectory except its steps
-``step``        the next step of the live line, or of the branch named in ``branch``
-``fork``        moves the steps of the live line from ``at`` on to the branch ``branch``, with a ``reason``
+``step``        the next step of the current branch, or of the branch named in ``branch``
+``fork``        moves the current branch from ``at`` on to the branch ``branch``, with a ``reason``
 ``branch``      declares a branch; ``step`` events that name it follow
 ``annotation``  labels of the run from its data set; the last one counts
 ``end``         ends the run
@@ -59,7 +59,7 @@ class EventLogState:
         return frozenset(self._branches)
 
     def append_step(self, step: Step, branch: str | None = None) -> None:
-        """Add the next step of the live line or of a declared branch. Raises FormatError on a gap."""
+        """Add the next step of the current or a declared branch. Raises FormatError on a gap."""
         if branch is None:
             line, begins = self._current_steps, 0
         elif branch in self._branch_steps:
@@ -78,19 +78,19 @@ class EventLogState:
         self._branch_steps[branch.id] = list(branch.steps)
 
     def fork_branch(self, branch: str, at: int, *, reason: str, extra: Mapping[str, Any]) -> Branch:
-        """Move the steps of the live line from ``at`` on to a new branch and return it."""
+        """Move the steps of the current branch from ``at`` on to a new branch and return it."""
         if not 0 <= at <= len(self._current_steps):
             raise FormatError(f"the live line has {len(self._current_steps)} steps", field="at")
-        left = Branch(
+        abandoned_branch = Branch(
             id=branch, fork_step=at, steps=tuple(self._current_steps[at:]), reason=reason, extra=extra
         )
-        self.declare_branch(left)
+        self.declare_branch(abandoned_branch)
         del self._current_steps[at:]
-        for one in list(self._branches.values()):
-            # A branch that forked from the live line after this point is now a child of the new branch.
-            if one.parent is None and one.id != branch and one.fork_step > at:
-                self._branches[one.id] = replace(one, parent=branch)
-        return left
+        for existing in list(self._branches.values()):
+            # A branch that forked from the current branch after this point is now a child of the new branch.
+            if existing.parent is None and existing.id != branch and existing.fork_step > at:
+                self._branches[existing.id] = replace(existing, parent=branch)
+        return abandoned_branch
 
     def to_record(self) -> Record:
         """Return the run in its current state."""

@@ -164,7 +164,7 @@ class RunRecorder:
         return self._state.to_record().trajectory
 
     def __len__(self) -> int:
-        """Return the number of steps on the live line."""
+        """Return the number of steps on the current branch."""
         return len(self._state)
 
     @property
@@ -173,7 +173,7 @@ class RunRecorder:
         return self._state.branch_count
 
     def add(self, step: Step) -> Step:
-        """Append a step to the live line; return it with its new index."""
+        """Append a step to the current branch; return it with its new index."""
         self._require_open()
         numbered = step.with_index(len(self._state))
         if self._log is not None:
@@ -182,12 +182,12 @@ class RunRecorder:
         return numbered
 
     def fork(self, at: int, *, reason: str = "", branch: str | None = None) -> Branch:
-        """Fork the live line before step ``at``; return the branch that contains the abandoned steps."""
+        """Fork the current branch before step ``at``; return the branch with the abandoned steps."""
         self._require_open()
         name = branch if branch is not None else self._next_branch_id()
-        left = self._state.fork_branch(name, at, reason=reason, extra={})
-        self._append_event(build_fork_event(left))
-        return left
+        abandoned_branch = self._state.fork_branch(name, at, reason=reason, extra={})
+        self._append_event(build_fork_event(abandoned_branch))
+        return abandoned_branch
 
     def annotate(self, annotation: Annotation) -> None:
         """Set the annotation of the run."""

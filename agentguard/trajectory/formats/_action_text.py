@@ -30,12 +30,16 @@ def parse_action_text(text: str, *, id: str, default: str = "act") -> ToolCall |
     name = value.get("name", value.get("tool")) if isinstance(value, dict) else None
     if isinstance(value, dict) and isinstance(name, str):
         node = JsonNode(value)
-        given = next(
+        key_of_arguments = next(
             (key for key in ("arguments", "parameters", "args", "input") if key in node), "arguments"
         )
-        if isinstance(node.raw(given), str | dict):
-            parsed, raw = parse_arguments(node.raw(given), given)
-            return ToolCall(id=id, name=name, arguments=parsed, raw_arguments=raw)
-        return ToolCall(id=id, name=name, arguments={} if given not in node else {given: node.raw(given)})
+        if isinstance(node.raw(key_of_arguments), str | dict):
+            arguments, raw = parse_arguments(node.raw(key_of_arguments), key_of_arguments)
+            return ToolCall(id=id, name=name, arguments=arguments, raw_arguments=raw)
+        return ToolCall(
+            id=id,
+            name=name,
+            arguments={} if key_of_arguments not in node else {key_of_arguments: node.raw(key_of_arguments)},
+        )
     word = _WORD.match(action)
     return ToolCall(id=id, name=word.group() if word else default, arguments={"command": action})

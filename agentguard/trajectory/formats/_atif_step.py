@@ -53,20 +53,22 @@ def write_step(step: Step, *, agent: str, restore_extra: bool) -> dict[str, Any]
     """Return a step as ATIF; ``restore_extra`` moves fields that came from ATIF back to their place."""
     source = "system" if step.source is Source.ENVIRONMENT else str(step.source)
     data: dict[str, Any] = {"step_id": step.index + 1, "source": source, "message": step.content}
-    whole = encode_step(step)
+    encoded = encode_step(step)
     if step.started_at is not None and (stamp := _format_timestamp(step.started_at)) is not None:
         data["timestamp"] = stamp
     if source == "agent":
-        data |= _build_agent_fields(step, whole)
+        data |= _build_agent_fields(step, encoded)
     if step.observations and (source == "agent" or not step.tool_calls):
         names = {call.id: call.name for call in step.tool_calls}
-        results = [_write_result(one, names, restore_extra=restore_extra) for one in whole["observations"]]
+        results = [
+            _write_result(result, names, restore_extra=restore_extra) for result in encoded["observations"]
+        ]
         data["observation"] = {"results": results}
     if restore_extra:
         _restore_extra(data, step.extra)
     # Fields that a reader could not restore from ATIF are written under our own name.
-    if lost := compute_difference(whole, read_step(step.index, JsonNode(data), agent=agent)):
-        data["extra"] = {**data.get("extra", {}), _OWN_EXTRA_KEY: lost}
+    if difference := compute_difference(encoded, read_step(step.index, JsonNode(data), agent=agent)):
+        data["extra"] = {**data.get("extra", {}), _OWN_EXTRA_KEY: difference}
     return data
 
 
@@ -136,32 +138,34 @@ def _read_call(node: JsonNode) -> dict[str, Any]:
         "name": node.text("function_name"),
         "arguments": node.node_or("arguments").data,
     }
-    if rest := extra.extra_fields(_OWN_EXTRA_KEY):
-        call["extra"] = {"extra": rest}
+    if unmapped_fields := extra.extra_fields(_OWN_EXTRA_KEY):
+        call["extra"] = {"extra": unmapped_fields}
     return apply_difference(call, extra.node_or(_OWN_EXTRA_KEY).data)
 
 
 def _write_call(call: dict[str, Any]) -> dict[str, Any]:
     data = {"tool_call_id": call["id"], "function_name": call["name"]}
     data["arguments"] = call.get("arguments", {})
-    own = call.get("extra", {}).get("extra")
-    return _add_own_fields(data, own, call, _read_call)
+    own_extra = call.get("extra", {}).get("extra")
+    return _add_own_fields(data, own_extra, call, _read_call)
 
 
 def _read_result(node: JsonNode, names: Mapping[str, str]) -> dict[str, Any]:
     extra = node.node_or("extra")
-    seen: dict[str, Any] = {"content": extract_content_text(node.raw("content"), node.field_path("content"))}
+    result: dict[str, Any] = {
+        "content": extract_content_text(node.raw("content"), node.field_path("content"))
+    }
     if "source_call_id" in node:
-        seen["call_id"] = node.scalar("source_call_id")
-        seen["tool"] = names.get(seen["call_id"])
-    kept = node.extra_fields("source_call_id", "content", "extra")
+        result["call_id"] = node.scalar("source_call_id")
+        result["tool"] = names.get(result["call_id"])
+    extra_fields = node.extra_fields("source_call_id", "content", "extra")
     if isinstance(node.raw("content"), list):
-        kept["content"] = node.raw("content")
-    if rest := extra.extra_fields(_OWN_EXTRA_KEY):
-        kept["extra"] = rest
-    if kept:
-        seen["extra"] = kept
-    return apply_difference(seen, extra.node_or(_OWN_EXTRA_KEY).data)
+        extra_fields["content"] = node.raw("content")
+    if unmapped_fields := extra.extra_fields(_OWN_EXTRA_KEY):
+        extra_fields["extra"] = unmapped_fields
+    if extra_fields:
+        result["extra"] = extra_fields
+    return apply_difference(result, extra.node_or(_OWN_EXTRA_KEY).data)
 
 
 def _write_result(
@@ -170,12 +174,14 @@ def _write_result(
     data: dict[str, Any] = {"content": observation["content"]}
     if observation.get("call_id") in names:
         data["source_call_id"] = observation["call_id"]
-    kept = observation.get("extra", {}) if restore_extra else {}
-    if isinstance(kept.get("subagent_trajectory_ref"), list):
-        data["subagent_trajectory_ref"] = kept["subagent_trajectory_ref"]
-    if _is_content_parts(kept.get("content")):
-        data["content"] = kept["content"]
-    return _add_own_fields(data, kept.get("extra"), observation, lambda node: _read_result(node, names))
+    result_extra = observation.get("extra", {}) if restore_extra else {}
+    if isinstance(result_extra.get("subagent_trajectory_ref"), list):
+        data["subagent_trajectory_ref"] = result_extra["subagent_trajectory_ref"]
+    if _is_content_parts(result_extra.get("content")):
+        data["content"] = result_extra["content"]
+    return _add_own_fields(
+        data, result_extra.get("extra"), observation, lambda node: _read_result(node, names)
+    )
 
 
 def _add_own_fields(
@@ -183,21 +189,29 @@ def _add_own_fields(
 ) -> dict[str, Any]:
     if isinstance(own, dict) and own:
         data["extra"] = dict(own)
-    if lost := compute_difference(wanted, read(JsonNode(data))):
-        data["extra"] = {**data.get("extra", {}), _OWN_EXTRA_KEY: lost}
+    if difference := compute_difference(wanted, read(JsonNode(data))):
+        data["extra"] = {**data.get("extra", {}), _OWN_EXTRA_KEY: difference}
     return data
 
 
 def _collect_extra(node: JsonNode) -> dict[str, Any]:
-    known = ("step_id", "timestamp", "source", "message", "reasoning_content", "tool_calls", "observation")
-    rest = node.extra_fields(*known, "model_name", "metrics", "extra")
+    mapped_fields = (
+        "step_id",
+        "timestamp",
+        "source",
+        "message",
+        "reasoning_content",
+        "tool_calls",
+        "observation",
+    )
+    unmapped_fields = node.extra_fields(*mapped_fields, "model_name", "metrics", "extra")
     if isinstance(node.raw("message"), list):
-        rest["message"] = node.raw("message")
-    if more := node.node_or("metrics").extra_fields(*_METRICS):
-        rest["metrics"] = more
-    if more := node.node_or("extra").extra_fields(_OWN_EXTRA_KEY):
-        rest["extra"] = more
-    return {key: value for key, value in rest.items() if value is not None}
+        unmapped_fields["message"] = node.raw("message")
+    if nested_fields := node.node_or("metrics").extra_fields(*_METRICS):
+        unmapped_fields["metrics"] = nested_fields
+    if nested_fields := node.node_or("extra").extra_fields(_OWN_EXTRA_KEY):
+        unmapped_fields["extra"] = nested_fields
+    return {key: value for key, value in unmapped_fields.items() if value is not None}
 
 
 def _drop_defaults(data: dict[str, Any]) -> dict[str, Any]:

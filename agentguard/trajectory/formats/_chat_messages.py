@@ -1,9 +1,9 @@
 """Conversion of chat messages (OpenAI's shape, common in recordings) to steps.
 
-One step is one assistant turn with the tool results that follow it; user and system messages are steps of
-their own. A tool message answers the call of the turn before it that has its ``tool_call_id``, or the first
-one not yet answered where it has none. A tool message that answers no call of that turn becomes an
-ENVIRONMENT step: folding it into an earlier turn would show that turn something which came later.
+One step is one assistant turn with the tool results that follow it. User and system messages are separate
+steps. A tool message answers the call of the previous turn with its ``tool_call_id``, or without an id the
+first unanswered call. A tool message that answers no call of that turn becomes an ENVIRONMENT step: adding it
+to an earlier turn would show that turn later information.
 """
 
 from __future__ import annotations
@@ -130,10 +130,10 @@ def parse_arguments(value: Any, path: str) -> tuple[dict[str, Any] | None, str |
     if not isinstance(value, str):
         raise FormatError(f"expected text or an object, found {describe_type(value)}", field=path)
     try:
-        parsed = loads(value, strict=True)
+        arguments = loads(value, strict=True)
     except FormatError:
         return None, value
-    return (parsed if isinstance(parsed, dict) else None), value
+    return (arguments if isinstance(arguments, dict) else None), value
 
 
 def parse_tool_specs(values: list[Any], path: str) -> tuple[ToolSpec, ...]:
@@ -256,7 +256,7 @@ class _StepBuilder:
         self._add_observation(index, call, _build_observation(message, call))
 
     def _add_observation(self, index: int, call: ToolCall, observation: Observation) -> None:
-        self._pending_calls = [other for other in self._pending_calls if other is not call]
+        self._pending_calls = [pending for pending in self._pending_calls if pending is not call]
         step = self.steps[self._turn_index]
         self.steps[self._turn_index] = step.with_observations((*step.observations, observation))
         self.step_by_message[index] = step.index
@@ -306,7 +306,7 @@ def _parse_plain_calls(values: Any) -> tuple[ToolCall, ...] | None:
     """Parse calls that have only the usual fields; return None for an empty list or other calls."""
     if type(values) is not list or not values:
         return None
-    made = []
+    calls = []
     for call in values:
         if type(call) is not dict or (call.keys() != _TYPED_CALL and call.keys() != _CALL):
             return None
@@ -318,8 +318,8 @@ def _parse_plain_calls(values: Any) -> tuple[ToolCall, ...] | None:
         if type(function["arguments"]) is not str and type(function["arguments"]) is not dict:
             return None
         arguments, raw = parse_arguments(function["arguments"], "")
-        made.append(ToolCall(id=id, name=function["name"], arguments=arguments, raw_arguments=raw))
-    return tuple(made)
+        calls.append(ToolCall(id=id, name=function["name"], arguments=arguments, raw_arguments=raw))
+    return tuple(calls)
 
 
 def _parse_calls(index: int, message: JsonNode) -> tuple[ToolCall, ...]:

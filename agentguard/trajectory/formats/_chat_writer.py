@@ -18,7 +18,7 @@ _KNOWN_ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 
 
 def build_chat_messages(run: Trajectory) -> list[dict[str, Any]]:
-    """Return the live line as messages; system prompts that are not steps come first."""
+    """Return the current branch as messages; system prompts that are not steps come first."""
     messages: list[dict[str, Any]] = []
     if not any(step.source is Source.SYSTEM for step in run.steps):
         for agent, text in run.system_prompts.items():
@@ -37,8 +37,8 @@ def _build_tool(spec: ToolSpec) -> dict[str, Any]:
     extra = dict(spec.extra)
     inner = extra.pop("function", {})
     function = {"name": spec.name, "description": spec.description, "parameters": dict(spec.parameters)}
-    kept = {key: value for key, value in function.items() if value or key == "name"}
-    return {"type": "function", **extra, "function": kept | (inner if isinstance(inner, dict) else {})}
+    fields = {key: value for key, value in function.items() if value or key == "name"}
+    return {"type": "function", **extra, "function": fields | (inner if isinstance(inner, dict) else {})}
 
 
 def _build_step_messages(step: Step, *, restore_extra: bool) -> Iterator[dict[str, Any]]:
@@ -61,8 +61,8 @@ def _build_step_messages(step: Step, *, restore_extra: bool) -> Iterator[dict[st
     if legacy:
         message["function_call"] = _build_call(legacy[0])["function"]
     yield message | extra
-    for seen in step.observations:
-        yield _build_result(seen, legacy=any(call.id == seen.call_id for call in legacy))
+    for observation in step.observations:
+        yield _build_result(observation, legacy=any(call.id == observation.call_id for call in legacy))
 
 
 def _build_call(call: ToolCall) -> dict[str, Any]:

@@ -17,8 +17,8 @@ def iter_values(path: Path) -> Iterator[SourceItem]:
     """
     try:
         with path.open("rb") as stream:
-            found: SourceContent = detect_content(stream)
-            yield from found.items
+            content: SourceContent = detect_content(stream)
+            yield from content.items
     except OSError as error:
         raise FormatError(f"cannot be opened: {error.strerror}", file=str(path)) from None
     except InputError as error:
@@ -27,18 +27,18 @@ def iter_values(path: Path) -> Iterator[SourceItem]:
 
 def read_document(path: Path) -> Any:
     """Return the single JSON document in a file. Raises FormatError, with the file, otherwise."""
-    found = list(iter_values(path))
-    if len(found) != 1:
-        raise FormatError(f"expected one JSON document, found {len(found)} values", file=str(path))
-    if found[0].error is not None:
-        raise found[0].error.with_location(file=str(path))
-    return found[0].value
+    items = list(iter_values(path))
+    if len(items) != 1:
+        raise FormatError(f"expected one JSON document, found {len(items)} values", file=str(path))
+    if items[0].error is not None:
+        raise items[0].error.with_location(file=str(path))
+    return items[0].value
 
 
 def find_file(folder: Path, name: str) -> Path | None:
     """Return the file ``name`` in a folder or up to two levels below it, the nearest and first by name."""
     for pattern in (name, f"*/{name}", f"*/*/{name}"):
-        found = sorted(path for path in folder.glob(pattern) if path.is_file())
-        if found:
-            return found[0]
+        paths = sorted(path for path in folder.glob(pattern) if path.is_file())
+        if paths:
+            return paths[0]
     return None

@@ -24,10 +24,10 @@ def split_labels(data: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any
     for key in _NESTED_FIELDS:
         below = facts.get(key)
         if isinstance(below, dict) and (
-            found := {k: v for k, v in below.items() if k.casefold() in LABEL_FIELDS}
+            nested_labels := {k: v for k, v in below.items() if k.casefold() in LABEL_FIELDS}
         ):
-            judged[key] = found
-            facts[key] = {k: v for k, v in below.items() if k not in found}
+            judged[key] = nested_labels
+            facts[key] = {k: v for k, v in below.items() if k not in nested_labels}
     return facts, judged
 
 

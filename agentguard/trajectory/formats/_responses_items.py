@@ -88,21 +88,21 @@ class ResponseTurns:
         if not self._current_turn or self._is_answered:
             self._start_turn()
         step = self.steps[-1]
-        kept = dict(step.extra)
+        step_extra = dict(step.extra)
         if extra:
-            kept["items"] = [*kept.get("items", []), extra]
+            step_extra["items"] = [*step_extra.get("items", []), extra]
         self.steps[-1] = replace(
             step,
             content="\n".join(filter(None, (step.content, content))),
             reasoning="\n".join(filter(None, (step.reasoning, reasoning))),
             tool_calls=(*step.tool_calls, call) if call else step.tool_calls,
             observations=(*step.observations, observation) if observation else step.observations,
-            extra=kept,
+            extra=step_extra,
         )
 
     def _start_turn(self) -> None:
         self._current_turn, self._is_answered = True, False
-        fresh = Step(
+        step = Step(
             index=len(self.steps),
             source=Source.AGENT,
             agent=self.agent,
@@ -110,32 +110,32 @@ class ResponseTurns:
             **self._response_facts,
         )
         # The usage of a response counts for its first step only; otherwise sums would count it twice.
-        self._response_facts = {"model": fresh.model} if self._response_facts else {}
-        self.steps.append(fresh)
+        self._response_facts = {"model": step.model} if self._response_facts else {}
+        self.steps.append(step)
 
     def _add_call(self, item: JsonNode, kind: str) -> None:
         name = item.text_or("name") or kind.removesuffix(_CALL)
         key = next((key for key in ("arguments", "input", "action") if key in item), "arguments")
         arguments, text = _parse_item_arguments(item, key)
         hosted = kind != "function_call"
-        known = ("output", "error") if hosted else ("type",)
+        mapped_fields = ("output", "error") if hosted else ("type",)
         call = ToolCall(
             id=item.scalar_or("call_id") or item.scalar_or("id") or f"call-{self._items}",
             name=name,
             arguments=arguments,
             raw_arguments=text,
-            extra=_collect_extra(item, "call_id", "name", key, *known),
+            extra=_collect_extra(item, "call_id", "name", key, *mapped_fields),
         )
         self._extend_turn(call=call, observation=_parse_hosted_result(item, call) if hosted else None)
 
     def _add_output(self, item: JsonNode) -> None:
         call_id = item.scalar_or("call_id")
-        last = self.steps[-1] if self.steps else None
-        calls = last.tool_calls if last is not None and last.source is Source.AGENT else ()
-        call = next((one for one in calls if one.id == call_id), None)
+        last_step = self.steps[-1] if self.steps else None
+        calls = last_step.tool_calls if last_step is not None and last_step.source is Source.AGENT else ()
+        call = next((candidate for candidate in calls if candidate.id == call_id), None)
         content = extract_content_text(item.raw("output"), item.field_path("output"))
         extra = _collect_extra(item, "call_id", "output", "type") | _read_parts(item, "output")
-        if call is None or last is None:
+        if call is None or last_step is None:
             self._current_turn = False
             orphan = _collect_extra(item, "output") | _read_parts(item, "output")
             self.steps.append(
@@ -150,8 +150,8 @@ class ResponseTurns:
             )
             return
         self._is_answered = True
-        seen = Observation(content=content, call_id=call.id, tool=call.name, extra=extra)
-        self.steps[-1] = replace(last, observations=(*last.observations, seen))
+        observation = Observation(content=content, call_id=call.id, tool=call.name, extra=extra)
+        self.steps[-1] = replace(last_step, observations=(*last_step.observations, observation))
 
 
 def _collect_extra(item: JsonNode, *known: str) -> dict[str, Any]:

@@ -52,17 +52,17 @@ class StreamReader:
     def peek(self, size: int) -> bytes:
         """Return the next ``size`` bytes without consuming them; fewer at the end."""
         parts, total = [self._buffer], len(self._buffer)
-        while total < size and (more := self._read_stream(max(size, CHUNK_BYTES))):
-            parts.append(more)
-            total += len(more)
+        while total < size and (chunk := self._read_stream(max(size, CHUNK_BYTES))):
+            parts.append(chunk)
+            total += len(chunk)
         self._buffer = b"".join(parts)
         return self._buffer[:size]
 
     def read_chunk(self) -> bytes:
         """Return the next chunk; empty at the end."""
         if self._buffer:
-            taken, self._buffer = self._buffer, b""
-            return taken
+            buffered_data, self._buffer = self._buffer, b""
+            return buffered_data
         return self._read_stream(CHUNK_BYTES)
 
     def skip(self, size: int) -> None:
@@ -115,9 +115,9 @@ def detect_content(stream: BinaryIO | TextIO) -> SourceContent:
 
 def _skip_blank(reader: StreamReader) -> bytes:
     while head := reader.peek(CHUNK_BYTES):
-        if rest := head.lstrip():
-            reader.skip(len(head) - len(rest))
-            return rest[:1]
+        if stripped_head := head.lstrip():
+            reader.skip(len(head) - len(stripped_head))
+            return stripped_head[:1]
         reader.skip(len(head))
     return b""
 
@@ -133,13 +133,13 @@ def _is_lines(reader: StreamReader) -> bool:
         if head.startswith(b"["):
             return False  # An array of this length is cut into its elements, not read at once.
         size *= 2
-    first, *others = head.split(b"\n")
-    if not b"".join(others).strip():
+    first_line, *other_lines = head.split(b"\n")
+    if not b"".join(other_lines).strip():
         return False
-    if _is_json(first):
+    if _is_json(first_line):
         return True
-    others = [line for line in others[: -1 if len(head) == size else None] if line.strip()][:20]
-    if head.startswith(b"[") or not any(_is_json(line) for line in others):
+    other_lines = [line for line in other_lines[: -1 if len(head) == size else None] if line.strip()][:20]
+    if head.startswith(b"[") or not any(_is_json(line) for line in other_lines):
         return False
     return not _is_json(reader.peek(MAX_RECORD_BYTES))
 
@@ -170,15 +170,15 @@ def _read_text(reader: StreamReader) -> Iterator[SourceItem]:
 def _read_lines(reader: StreamReader) -> Iterator[SourceItem]:
     position, parts, size = 0, [b""], 0
     while chunk := reader.read_chunk():
-        *whole, rest = chunk.split(b"\n")
-        for line in whole:
+        *complete_lines, remainder = chunk.split(b"\n")
+        for line in complete_lines:
             parts.append(line)
             if (data := b"".join(parts)).strip():
                 yield _parse_item(position, data)
                 position += 1
             parts, size = [], 0
-        parts.append(rest)
-        size += len(rest)
+        parts.append(remainder)
+        size += len(remainder)
         if size > MAX_RECORD_BYTES:
             raise _size_error()
     if (data := b"".join(parts)).strip():
@@ -194,12 +194,12 @@ def _read_array(reader: StreamReader) -> Iterator[SourceItem]:
             position += 1
         if cutter.size > MAX_RECORD_BYTES:
             raise _size_error()
-    rest = cutter.remainder.strip()
+    remainder = cutter.remainder.strip()
     if not cutter.is_closed:
         yield SourceItem(
             position, error=FormatError("the file ends inside the array", hint="was it cut off?")
         )
-    elif rest:
+    elif remainder:
         yield SourceItem(position, error=FormatError("more text after the end of the array"))
 
 
@@ -221,25 +221,25 @@ class _ArraySplitter:
 
     def feed(self, chunk: bytes) -> Iterator[bytes]:
         data, self._carry = self._carry + chunk, b""
-        begin = at = 0
-        while at < len(data) and not self.is_closed:
+        begin = position = 0
+        while position < len(data) and not self.is_closed:
             if self._in_string:
-                at = self._skip_string(data, at)
+                position = self._skip_string(data, position)
                 continue
-            if (match := _STRUCTURE_PATTERN.search(data, at)) is None:
-                at = len(data)
+            if (match := _STRUCTURE_PATTERN.search(data, position)) is None:
+                position = len(data)
                 break
-            at = match.end()
-            cut = self._apply_token(match[0])
-            if cut == "begin":
-                begin = at
-            elif cut and (element := self._take_element(data[begin : at - 1])) is not None:
+            position = match.end()
+            boundary = self._apply_token(match[0])
+            if boundary == "begin":
+                begin = position
+            elif boundary and (element := self._take_element(data[begin : position - 1])) is not None:
                 yield element
-            if cut:
-                begin = at
-        kept = data[begin : len(data) - len(self._carry)]
-        self._parts.append(kept)
-        self.size += len(kept)
+            if boundary:
+                begin = position
+        unfinished_element = data[begin : len(data) - len(self._carry)]
+        self._parts.append(unfinished_element)
+        self.size += len(unfinished_element)
 
     def _skip_string(self, data: bytes, at: int) -> int:
         match = _STRING_PATTERN.match(data, at)

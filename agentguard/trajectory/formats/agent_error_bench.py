@@ -83,11 +83,11 @@ class AgentErrorBench:
         if not isinstance(value, Mapping) or not isinstance(value.get("messages"), list):
             return 0.0
         metadata = value.get("metadata")
-        told = isinstance(metadata, Mapping) and (
+        has_known_metadata = isinstance(metadata, Mapping) and (
             isinstance(metadata.get("won"), bool) or metadata.get("environment") in _ENVIRONMENTS
         )
         label = value.get("label")
-        return 0.95 if told or (isinstance(label, Mapping) and _STEP in label) else 0.0
+        return 0.95 if has_known_metadata or (isinstance(label, Mapping) and _STEP in label) else 0.0
 
     def parse(self, value: Any, *, name: str) -> Iterator[Record]:
         """Yield the run of a trajectory. Raises FormatError with the field."""
@@ -103,21 +103,21 @@ class AgentErrorBench:
             extra={key: metadata.raw(key) for key in _METADATA_FACTS if key in metadata},
         )
         # An unknown field may reveal a judgement of the run, so it goes to the annotation.
-        told = {
+        extra = {
             **record.extra_fields("messages", "metadata", "label", "trajectory_id"),
             **metadata.extra_fields(*_METADATA_FACTS),
         }
-        won = metadata.boolean_or("won")
+        has_won = metadata.boolean_or("won")
         label = record.node_or("label")
         causes = tuple(_parse_failures(label))
         yield Record(
             trajectory=trajectory,
             annotation=Annotation(
-                failed=(True if _STEP in label else None) if won is None else not won,
+                failed=(True if _STEP in label else None) if has_won is None else not has_won,
                 root_cause=_find_root_cause(label, causes),
                 failures=causes,
                 group=normalize_group_key(task) or None,
-                extra={**told, **({"label": dict(label.data)} if label.data else {})},
+                extra={**extra, **({"label": dict(label.data)} if label.data else {})},
             ),
         )
 
@@ -130,10 +130,10 @@ class AgentErrorBench:
 
 def _is_label_file(path: Path) -> bool:
     try:
-        first = next(iter_values(path), None)
+        first_item = next(iter_values(path), None)
     except InputError:
         return False
-    return first is not None and isinstance(first.value, dict) and _STEP in first.value
+    return first_item is not None and isinstance(first_item.value, dict) and _STEP in first_item.value
 
 
 def _join_labels(runs: list[Path], labels: list[Path]) -> Iterator[Record | UnreadableRecord]:
@@ -161,7 +161,7 @@ def _join_labels(runs: list[Path], labels: list[Path]) -> Iterator[Record | Unre
 
 def _parse_run(messages: list[JsonNode]) -> tuple[str, str, tuple[Step, ...]]:
     """Return (task, system prompt, steps) of a list of messages."""
-    asked: list[str] = []
+    user_texts: list[str] = []
     prompts: list[str] = []
     turns: list[tuple[int, JsonNode, list[Observation]]] = []
     for i, message in enumerate(messages):
@@ -173,18 +173,20 @@ def _parse_run(messages: list[JsonNode]) -> tuple[str, str, tuple[Step, ...]]:
             extra = message.extra_fields("role", "content") | ({} if role == "user" else {"role": role})
             turns[-1][2].append(Observation(content=text, extra=extra))
         else:
-            (prompts if role == "system" else asked).append(text)
-    steps = tuple(_build_step(n, i, message, seen) for n, (i, message, seen) in enumerate(turns))
-    return "\n".join(asked), "\n".join(prompts), steps
+            (prompts if role == "system" else user_texts).append(text)
+    steps = tuple(
+        _build_step(n, i, message, observations) for n, (i, message, observations) in enumerate(turns)
+    )
+    return "\n".join(user_texts), "\n".join(prompts), steps
 
 
 def _build_step(index: int, position: int, message: JsonNode, observations: list[Observation]) -> Step:
     text = extract_content_text(message.raw("content"), message.field_path("content"))
     sections = list(split_tagged_sections(text))
     modules: dict[str, str] = {}
-    for tag, said in sections:
-        modules[TAG_MODULES[tag]] = "\n".join(filter(None, (modules.get(TAG_MODULES[tag]), said)))
-    acts = (said for tag, said in sections if tag in ("action", "tool_call"))
+    for tag, section_text in sections:
+        modules[TAG_MODULES[tag]] = "\n".join(filter(None, (modules.get(TAG_MODULES[tag]), section_text)))
+    acts = (section_text for tag, section_text in sections if tag in ("action", "tool_call"))
     calls: list[ToolCall] = []
     for act in acts:
         call = parse_action_text(act, id=f"call_{index}_{len(calls)}")
@@ -207,20 +209,20 @@ def _build_step(index: int, position: int, message: JsonNode, observations: list
 def split_tagged_sections(text: str) -> Iterator[tuple[str, str]]:
     """Yield (tag, text) of every section; an open tag ends with the text, and the innermost tag counts."""
     inside: list[str] = []
-    at = 0
+    position = 0
     for mark in _TAG.finditer(text):
-        said = text[at : mark.start()].strip()
-        if inside and said:
-            yield inside[-1], said
-        at = mark.end()
+        section_text = text[position : mark.start()].strip()
+        if inside and section_text:
+            yield inside[-1], section_text
+        position = mark.end()
         tag = mark.group(2).lower()
         if not mark.group(1):
             inside.append(tag)
         elif tag in inside:
             del inside[len(inside) - 1 - inside[::-1].index(tag) :]
-    said = text[at:].strip()
-    if inside and said:
-        yield inside[-1], said
+    section_text = text[position:].strip()
+    if inside and section_text:
+        yield inside[-1], section_text
 
 
 def _parse_failures(label: JsonNode) -> Iterator[RootCause]:
@@ -263,8 +265,12 @@ def _parse_module(text: str) -> str | None:
 
 def _resolve_code(module: str, type: str) -> str | None:
     name = re.sub(r"[\s\-]+", "_", type.strip().lower())
-    name, known = _ALIASES.get(name, name), _parse_module(module)
-    return f"agent_error:{known}.{name}" if known is not None and name in FAILURE_TYPES[known] else None
+    name, module_name = _ALIASES.get(name, name), _parse_module(module)
+    return (
+        f"agent_error:{module_name}.{name}"
+        if module_name is not None and name in FAILURE_TYPES[module_name]
+        else None
+    )
 
 
 FORMAT = AgentErrorBench()

@@ -53,15 +53,15 @@ class AgentProcessBench:
 
 def _build_annotation(record: JsonNode, chat: ParsedChat, question: str) -> Annotation:
     labels: dict[int, int] = {}
-    given = record.node_or("step_labels")
-    for key, value in given.data.items():
-        message = parse_integer(key, given.field_path(key))
+    step_labels = record.node_or("step_labels")
+    for key, value in step_labels.data.items():
+        message = parse_integer(key, step_labels.field_path(key))
         if message not in chat.step_by_message:
-            raise given.build_error(key, "no message has this index")
+            raise step_labels.build_error(key, "no message has this index")
         if value is not None:
             step = chat.step_by_message[message]
             # Only assistant messages should have labels; if a tool message has one, the worse label counts.
-            labels[step] = min(labels.get(step, 1), _parse_label(value, given.field_path(key)))
+            labels[step] = min(labels.get(step, 1), _parse_label(value, step_labels.field_path(key)))
     final = _parse_label(record.raw("final_label"), "final_label") if "final_label" in record else 0
     return Annotation(
         failed={1: False, -1: True}.get(final),

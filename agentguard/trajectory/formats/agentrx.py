@@ -1,12 +1,11 @@
 """AgentRx: failed tau-bench retail runs with all failures of a run and its root cause.
 
-Source: arXiv 2602.02475. A data set is a folder that holds ``tau_dataset_failed.json`` (runs in the shape
+Source: arXiv 2602.02475. A data set is a folder with ``tau_dataset_failed.json`` (runs in the shape
 of tau-bench results) and ``tau_ground_truth.json``: ``[{trajectory_id, failures: [{failure_id, step_number,
 step_reason, failure_category, category_reason, failed_agent}], root_cause: {failure_id,
 reason_for_root_cause}, failure_summary}]``. ``trajectory_id`` is the run's ``task_id``; ``step_number``
-counts messages from 1, the system message being the first. A label that points at a tool's message goes to
-the step that contains it. A single run with its ground truth beside ``traj`` or under ``ground_truth`` is
-read too.
+counts messages from 1, beginning with the system message. A label of a tool message applies to the step that
+contains it. A single run with its ground truth beside ``traj`` or under ``ground_truth`` is also readable.
 """
 
 from __future__ import annotations
@@ -113,13 +112,13 @@ def _build_annotation(
         failure.scalar_or("failure_id", str(i)): _parse_failure(failure, trajectory, step_of)
         for i, failure in enumerate(truth.nodes("failures"))
     }
-    chosen = truth.node_or("root_cause")
+    cause_node = truth.node_or("root_cause")
     cause = None
-    if "failure_id" in chosen:
-        cause = failures.get(chosen.scalar("failure_id"))
+    if "failure_id" in cause_node:
+        cause = failures.get(cause_node.scalar("failure_id"))
         if cause is None:
-            raise chosen.build_error("failure_id", "names no failure of this run")
-        cause = replace(cause, reason=chosen.text_or("reason_for_root_cause") or cause.reason)
+            raise cause_node.build_error("failure_id", "names no failure of this run")
+        cause = replace(cause, reason=cause_node.text_or("reason_for_root_cause") or cause.reason)
     return replace(
         labels,
         failed=True,

@@ -84,28 +84,32 @@ class Atif:
         if annotation and record.annotation != Annotation():
             ours["annotation"] = encode_annotation(record.annotation)
         node = JsonNode(document)
-        steps = tuple(_parse_document_step(i, one, node) for i, one in enumerate(node.nodes("steps")))
-        if lost := compute_difference(encode_meta(run), _parse_meta(node, steps, _DEFAULT_AGENT_NAME)[0]):
-            ours["trajectory"] = lost
+        steps = tuple(
+            _parse_document_step(i, step_node, node) for i, step_node in enumerate(node.nodes("steps"))
+        )
+        if difference := compute_difference(
+            encode_meta(run), _parse_meta(node, steps, _DEFAULT_AGENT_NAME)[0]
+        ):
+            ours["trajectory"] = difference
         if ours:
             document["extra"] = {**document.get("extra", {}), _OWN_EXTRA_KEY: ours}
         return document
 
 
 def _build_document(run: Trajectory) -> dict[str, Any]:
-    own = run.extra if run.format == "atif" else {}
+    run_extra = run.extra if run.format == "atif" else {}
     speakers = (step.agent for step in run.steps if step.source is Source.AGENT)
     agent: dict[str, Any] = {"name": next(speakers, "agent"), "version": "unknown"}
-    agent |= own["agent"] if isinstance(own.get("agent"), dict) else {}
+    agent |= run_extra["agent"] if isinstance(run_extra.get("agent"), dict) else {}
     if run.tools:
         agent["tool_definitions"] = build_chat_tools(run.tools)
     document: dict[str, Any] = {"schema_version": _VERSION, "trajectory_id": run.id, "agent": agent}
-    document |= {key: own[key] for key in _PRESERVED_FIELDS if key in own}
+    document |= {key: run_extra[key] for key in _PRESERVED_FIELDS if key in run_extra}
     document["steps"] = [
         write_step(step, agent=str(agent["name"]), restore_extra=run.format == "atif") for step in run.steps
     ]
-    if isinstance(own.get("extra"), dict):
-        document["extra"] = dict(own["extra"])
+    if isinstance(run_extra.get("extra"), dict):
+        document["extra"] = dict(run_extra["extra"])
     return document
 
 
@@ -115,8 +119,8 @@ def _parse_meta(node: JsonNode, steps: tuple[Step, ...], name: str) -> tuple[dic
     tools = parse_tool_specs(agent.items_or("tool_definitions"), agent.field_path("tool_definitions"))
     facts = node.extra_fields("trajectory_id", "steps", "agent", "extra")
     facts["agent"] = agent.extra_fields("tool_definitions")
-    if rest := node.node_or("extra").extra_fields(_OWN_EXTRA_KEY):
-        facts["extra"] = rest
+    if unmapped_fields := node.node_or("extra").extra_fields(_OWN_EXTRA_KEY):
+        facts["extra"] = unmapped_fields
     facts, judged = split_labels(facts)
     leading = []
     for step in steps:

@@ -33,10 +33,10 @@ class EventLogFormat:
         items = (
             SourceItem(i, event) for i, event in enumerate(value if isinstance(value, list) else [value])
         )
-        for found in self.parse_sequence(items, name=name):
-            if isinstance(found, UnreadableRecord):
-                raise found.error
-            yield found
+        for record in self.parse_sequence(items, name=name):
+            if isinstance(record, UnreadableRecord):
+                raise record.error
+            yield record
 
     def parse_sequence(
         self,
@@ -50,30 +50,32 @@ class EventLogFormat:
         fit the run so far makes that run unreadable; its other events are skipped.
         """
         assembler = RunAssembler()
-        lost = False
+        is_run_lost = False
         for item in items:
             if item.error is not None:
                 yield UnreadableRecord(error=item.error.with_location(record=item.position))
                 continue
             begins = isinstance(item.value, dict) and item.value.get("event") == "header"
-            if lost and not begins:
+            if is_run_lost and not begins:
                 continue
-            lost = False
+            is_run_lost = False
             try:
-                done = assembler.apply(item.value)
+                finished_record = assembler.apply(item.value)
             except FormatError as error:
-                assembler.state, lost = None, True
+                assembler.state, is_run_lost = None, True
                 yield UnreadableRecord(error=error.with_location(record=item.position))
             else:
-                if done is not None:
-                    yield done
-        if (last := assembler.finish()) is not None:
-            yield last
+                if finished_record is not None:
+                    yield finished_record
+        if (last_record := assembler.finish()) is not None:
+            yield last_record
 
     def dump(self, record: Record, *, annotation: bool = False) -> list[dict[str, Any]]:
         """Return the run as a list of events."""
-        kept = record if annotation else Record(trajectory=record.trajectory, annotation=Annotation())
-        return list(build_events(kept))
+        exported_record = (
+            record if annotation else Record(trajectory=record.trajectory, annotation=Annotation())
+        )
+        return list(build_events(exported_record))
 
 
 FORMAT = EventLogFormat()

@@ -87,8 +87,8 @@ class Mast:
             return 0.95
         labels = next((value[key] for key in _LABELS if value.get(key)), None)
         names = labels if isinstance(labels, (Mapping, list)) else ()
-        named = any(parse_mode(_extract_label(name)) for name in names)
-        return 0.9 if named else 0.6 if "mas_name" in value else 0.0
+        has_mode_names = any(parse_mode(_extract_label(name)) for name in names)
+        return 0.9 if has_mode_names else 0.6 if "mas_name" in value else 0.0
 
     def parse(self, value: Any, *, name: str) -> Iterator[Record]:
         """Yield the run of a record or text. Raises FormatError with the field."""
@@ -96,11 +96,11 @@ class Mast:
         system = record.text_or("mas_name") or "agent"
         steps = tuple(_build_steps(record, system))
         task = flatten_text(record.raw("task")) or flatten_text(record.raw("question"))
-        first = next((step.content for step in steps if step.source is Source.USER), "")
+        first_user_text = next((step.content for step in steps if step.source is Source.USER), "")
         trajectory = Trajectory(
             id="/".join(filter(None, (record.text_or("mas_name"), record.scalar_or("trace_id")))) or name,
             format=self.name,
-            task=task or first,
+            task=task or first_user_text,
             steps=steps,
             extra={
                 **{key: record.raw(key) for key in _TASK_FACTS if key in record},
@@ -127,8 +127,8 @@ def _extract_label(item: Any) -> str:
 
 
 def _build_steps(record: JsonNode, system: str) -> Iterator[Step]:
-    where = next((key for key in _TRACES if key in record), _TRACES[0])
-    trace, path = record.raw(where), record.field_path(where)
+    trace_key = next((key for key in _TRACES if key in record), _TRACES[0])
+    trace, path = record.raw(trace_key), record.field_path(trace_key)
     if isinstance(trace, dict):
         inner = JsonNode(trace, path)
         key = next((key for key in ("trajectory", "messages", "text") if key in inner), "trajectory")
@@ -138,10 +138,10 @@ def _build_steps(record: JsonNode, system: str) -> Iterator[Step]:
             yield _build_message_step(i, message, system, f"{path}[{i}]")
     elif isinstance(trace, str):
         turns = _transcript.split_speakers(trace)
-        for i, (speaker, said) in enumerate(
+        for i, (speaker, turn_text) in enumerate(
             turns or [(system, block) for block in _transcript.split_paragraphs(trace)]
         ):
-            yield _build_step(i, speaker, said)
+            yield _build_step(i, speaker, turn_text)
     else:
         raise FormatError(f"expected text or a list of messages, found {describe_type(trace)}", field=path)
 
@@ -152,8 +152,8 @@ def _build_message_step(index: int, message: Any, system: str, path: str) -> Ste
     node = JsonNode.from_value(message, path)
     role = node.text_or("role")
     speaker = node.text_or("name") or node.text_or("agent") or node.text_or("sender") or role or system
-    rest = node.extra_fields("content", "role", "name", "agent", "sender")
-    return _build_step(index, speaker, flatten_text(node.raw("content")), role=role, extra=rest)
+    unmapped_fields = node.extra_fields("content", "role", "name", "agent", "sender")
+    return _build_step(index, speaker, flatten_text(node.raw("content")), role=role, extra=unmapped_fields)
 
 
 def _build_step(
@@ -180,8 +180,10 @@ def _resolve_source(speaker: str) -> Source:
 
 def _collect_trace_extra(record: JsonNode) -> dict[str, Any]:
     trace = record.raw("trace")
-    rest = JsonNode(trace).extra_fields("trajectory", "messages", "text") if isinstance(trace, dict) else {}
-    return {"trace": rest} if rest else {}
+    unmapped_fields = (
+        JsonNode(trace).extra_fields("trajectory", "messages", "text") if isinstance(trace, dict) else {}
+    )
+    return {"trace": unmapped_fields} if unmapped_fields else {}
 
 
 def _build_annotation(record: JsonNode, trajectory: Trajectory) -> Annotation:
@@ -217,17 +219,17 @@ def _parse_labels(record: JsonNode) -> Iterator[tuple[str, bool]]:
                     yield label, decided
         else:
             for item in record.nodes(key):
-                told = [
+                answers = [
                     _parse_yes(v, item.field_path(k))
                     for k, v in item.data.items()
                     if k.startswith("annotator")
                 ]
-                told += [
+                answers += [
                     _parse_yes(item.raw(k), item.field_path(k))
                     for k in ("present", "value", "label")
                     if k in item
                 ]
-                votes = [vote for vote in told if vote is not None]
+                votes = [vote for vote in answers if vote is not None]
                 if votes:
                     yield _extract_label(item.data), 2 * sum(votes) > len(votes)
 

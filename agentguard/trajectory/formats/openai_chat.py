@@ -30,10 +30,10 @@ class OpenAIChat:
         if not isinstance(messages, list) or not messages:
             return 0.0
         sample = messages[:_MAX_SAMPLED_MESSAGES]
-        beside = value if isinstance(value, dict) else {}
-        offered = isinstance(beside.get("tools"), list) and not any("label" in key for key in beside)
-        called = any(isinstance(one, dict) and "tool_calls" in one for one in sample)
-        likely = 0.96 if offered and called else 0.8 if called else 0.6
+        envelope = value if isinstance(value, dict) else {}
+        has_tools = isinstance(envelope.get("tools"), list) and not any("label" in key for key in envelope)
+        has_tool_calls = any(isinstance(message, dict) and "tool_calls" in message for message in sample)
+        likely = 0.96 if has_tools and has_tool_calls else 0.8 if has_tool_calls else 0.6
         return likely * sum(map(is_chat_message, sample)) / len(sample)
 
     def parse(self, value: Any, *, name: str) -> Iterator[Record]:

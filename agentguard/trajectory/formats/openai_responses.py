@@ -2,7 +2,7 @@
 
 Readable are a response (``{"object": "response", "output": [...]}``, with ``input`` beside it or in a
 ``request``), a list or JSON Lines of them, a list of items, and ``{"items": [...]}``. Responses with the same
-predecessor are branches: the line that leads to the last response of the file is the live one.
+predecessor are branches; the one that leads to the last response of the file is the current branch.
 """
 
 from __future__ import annotations
@@ -64,15 +64,19 @@ class OpenAIResponses:
 
     def parse(self, value: Any, *, name: str) -> Iterator[Record]:
         """Yield the runs of a response, a list of responses, or a list of items."""
-        if isinstance(value, list) and not any(isinstance(one, dict) and _is_response(one) for one in value):
+        if isinstance(value, list) and not any(
+            isinstance(item, dict) and _is_response(item) for item in value
+        ):
             value = {"items": value}
         responses = [value] if isinstance(value, dict) else value
         if not isinstance(responses, list):
             raise FormatError("expected an object or a list")
-        for found in self.parse_sequence((SourceItem(i, one) for i, one in enumerate(responses)), name=name):
-            if isinstance(found, UnreadableRecord):
-                raise found.error
-            yield found
+        for record in self.parse_sequence(
+            (SourceItem(i, item) for i, item in enumerate(responses)), name=name
+        ):
+            if isinstance(record, UnreadableRecord):
+                raise record.error
+            yield record
 
     def parse_sequence(
         self, items: Iterator[SourceItem], *, name: str
@@ -168,10 +172,10 @@ def _parse_response(item: SourceItem, name: str) -> _Response:
     outer = JsonNode.from_value(item.value)
     node = outer.node("response") if isinstance(outer.raw("response"), dict) else outer
     request = outer.node("request") if isinstance(outer.raw("request"), dict) else outer
-    given = _parse_input(request)
+    input_items = _parse_input(request)
     output = list(node.nodes_or("output"))
     if "items" in outer:
-        given += outer.nodes("items")
+        input_items += outer.nodes("items")
     facts, judged = split_labels(
         {**outer.extra_fields(*_HEAD, "items"), **node.extra_fields(*_HEAD, "items", "id", _PREVIOUS_ID)}
     )
@@ -181,8 +185,8 @@ def _parse_response(item: SourceItem, name: str) -> _Response:
         id=node.scalar_or("id") or (f"{name}#{item.position}" if item.position else name),
         order=item.position,
         node=JsonNode({**node.data, "instructions": prompted.raw("instructions")}, node.path),
-        items=given + output,
-        output_from=len(given),
+        items=input_items + output,
+        output_from=len(input_items),
         previous=node.scalar_or(_PREVIOUS_ID) or request.scalar_or(_PREVIOUS_ID) or None,
         extra={key: value for key, value in facts.items() if value is not None} | _item_ids(node),
         labels=judged,
@@ -229,22 +233,22 @@ def _collect_chain(response: _Response) -> list[_Response]:
 
 
 def _build_branches(live: list[_Response], steps: tuple[Step, ...]) -> Iterator[Branch]:
-    """Return the abandoned lines, each before its own forks."""
+    """Return the abandoned branches, each before its own forks."""
     lines: list[tuple[str | None, int, list[_Response], tuple[Step, ...]]] = [(None, 0, live, steps)]
-    for parent, begins, line, known in lines:
-        for at in range(begins, len(line) - 1):
-            for child in line[at].children:
-                if child is line[at + 1]:
+    for parent, begins, line, parent_steps in lines:
+        for position in range(begins, len(line) - 1):
+            for child in line[position].children:
+                if child is line[position + 1]:
                     continue
-                whole = [*line[: at + 1], *_collect_chain(child)]
-                left = _build_steps(whole)
-                fork = _find_fork_step(known, left)
-                yield Branch(id=child.id, fork_step=fork, steps=left[fork:], parent=parent)
-                lines.append((child.id, at + 1, whole, left))
+                branch_line = [*line[: position + 1], *_collect_chain(child)]
+                branch_steps = _build_steps(branch_line)
+                fork = _find_fork_step(parent_steps, branch_steps)
+                yield Branch(id=child.id, fork_step=fork, steps=branch_steps[fork:], parent=parent)
+                lines.append((child.id, position + 1, branch_line, branch_steps))
 
 
 def _find_fork_step(known: tuple[Step, ...], left: tuple[Step, ...]) -> int:
-    """Return the first step in which two lines differ.
+    """Return the first step in which two branches differ.
 
     A branch with its own tool outputs begins a turn earlier.
     """

@@ -61,16 +61,16 @@ class OtlpJson:
         A collector writes one per line and splits traces at any point.
         """
         traces = _TraceCollector(name)
-        bad = False
+        has_errors = False
         for item in items:
             try:
                 if item.error is not None:
                     raise item.error
                 traces.add_export(item.value)
             except InputError as error:
-                bad = True
+                has_errors = True
                 yield UnreadableRecord(error=error.with_location(record=item.position))
-        if traces.spans or not bad:
+        if traces.spans or not has_errors:
             yield from traces.build_records()
 
 
@@ -85,13 +85,13 @@ class _TraceCollector:
 
     def add_export(self, value: Any) -> None:
         """Add the spans of one export; if a span is malformed, add none of them."""
-        taken: list[tuple[str, Mapping[str, Any], SourceSpan]] = []
+        parsed_spans: list[tuple[str, Mapping[str, Any], SourceSpan]] = []
         for resource, span in _iter_spans(JsonNode.from_value(value)):
             trace = span.scalar_or(_find_key(span, "traceId", "trace_id"), self._name)
-            taken.append((trace, resource, _parse_span(span, self._count + len(taken))))
-        self._count += len(taken)
-        for trace, resource, one in taken:
-            self.spans.setdefault(trace, []).append(one)
+            parsed_spans.append((trace, resource, _parse_span(span, self._count + len(parsed_spans))))
+        self._count += len(parsed_spans)
+        for trace, resource, source_span in parsed_spans:
+            self.spans.setdefault(trace, []).append(source_span)
             self._resources.setdefault(trace, resource)
 
     def build_records(self) -> Iterator[Record]:
@@ -119,11 +119,12 @@ def _build_record(trace: str, spans: list[SourceSpan], resource: Mapping[str, An
         trajectory = SpanTrajectoryBuilder(spans).build_trajectory(
             id=trace, format=OtlpJson.name, extra=extra
         )
-    told = collect_evaluations(spans)
+    evaluations = collect_evaluations(spans)
     return Record(
         trajectory=trajectory,
         annotation=Annotation(
-            group=normalize_group_key(trajectory.task) or None, extra={"spans": told} if told else {}
+            group=normalize_group_key(trajectory.task) or None,
+            extra={"spans": evaluations} if evaluations else {},
         ),
     )
 

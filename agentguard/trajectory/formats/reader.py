@@ -45,26 +45,30 @@ def read(source: Source, *, format: str | None = None) -> Iterator[Record | Unre
         FormatError: the source is missing, empty, or of no known format. A file of a folder with that problem
             is an UnreadableRecord instead.
     """
-    chosen = formats().get(format) if format is not None else None
+    requested_format = formats().get(format) if format is not None else None
     if isinstance(source, dict | list):
-        return _read_parsed(source, chosen)
+        return _read_parsed(source, requested_format)
     if isinstance(source, str | os.PathLike):
         path = Path(source)
-        return _read_folder(path, chosen) if path.is_dir() else _read_file(path, chosen, name=path.stem)
+        return (
+            _read_folder(path, requested_format)
+            if path.is_dir()
+            else _read_file(path, requested_format, name=path.stem)
+        )
     name = getattr(source, "name", None)
     place = _SourceLocation(
         name if isinstance(name, str) else None, Path(name).stem if isinstance(name, str) else "stream"
     )
-    return _read_stream(source, chosen, place)
+    return _read_stream(source, requested_format, place)
 
 
 def load_records(source: Source, *, format: str | None = None) -> list[Record]:
     """Read all runs of ``source``; raise the error of the first record that cannot be read."""
     records = []
-    for found in read(source, format=format):
-        if isinstance(found, UnreadableRecord):
-            raise found.error
-        records.append(found)
+    for record in read(source, format=format):
+        if isinstance(record, UnreadableRecord):
+            raise record.error
+        records.append(record)
     return records
 
 
@@ -78,13 +82,13 @@ def load_trajectory(source: Source, *, format: str | None = None) -> Trajectory:
 
 def list_run_files(folder: Path) -> list[Path]:
     """Return the files of a folder and its subfolders that may contain runs, in natural order; skip links."""
-    found = []
+    paths = []
     for base, folders, names in os.walk(folder):
         folders[:] = [name for name in folders if not name.startswith((".", "_"))]
-        found += [
+        paths += [
             Path(base, name) for name in names if name.lower().endswith(FILE_SUFFIXES) and name[0] != "."
         ]
-    return sorted(found, key=lambda path: _natural_sort_key(path.relative_to(folder).as_posix()))
+    return sorted(paths, key=lambda path: _natural_sort_key(path.relative_to(folder).as_posix()))
 
 
 def _natural_sort_key(name: str) -> list[tuple[bool, int, str]]:
@@ -95,8 +99,8 @@ def _natural_sort_key(name: str) -> list[tuple[bool, int, str]]:
 
 def _read_folder(folder: Path, requested_format: Format | None) -> Iterator[Record | UnreadableRecord]:
     for candidate in [requested_format] if requested_format else _iter_formats():
-        if isinstance(candidate, FolderFormat) and (found := candidate.parse_folder(folder)) is not None:
-            yield from found
+        if isinstance(candidate, FolderFormat) and (records := candidate.parse_folder(folder)) is not None:
+            yield from records
             return
     paths = list_run_files(folder)
     if not paths:
@@ -115,8 +119,8 @@ def _read_file(
 ) -> Iterator[Record | UnreadableRecord]:
     try:
         # A file with this suffix is decompressed record by record; other compressed files are rejected.
-        opened = gzip.open if path.suffix.lower() == ".gz" else open
-        stream = cast(BinaryIO, opened(path, "rb"))
+        open_file = gzip.open if path.suffix.lower() == ".gz" else open
+        stream = cast(BinaryIO, open_file(path, "rb"))
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or "not a path"
         raise FormatError(f"cannot be opened: {reason}", file=str(path)) from None
@@ -138,10 +142,10 @@ def _read_parsed(
 ) -> Iterator[Record | UnreadableRecord]:
     value = normalize_json(value)
     if isinstance(value, dict):
-        found = SourceContent("document", iter([SourceItem(0, value)]))
+        content = SourceContent("document", iter([SourceItem(0, value)]))
     else:
-        found = SourceContent("sequence", (SourceItem(i, item) for i, item in enumerate(value)))
-    yield from _read_content(found, requested_format, _SourceLocation(None, "run"))
+        content = SourceContent("sequence", (SourceItem(i, item) for i, item in enumerate(value)))
+    yield from _read_content(content, requested_format, _SourceLocation(None, "run"))
 
 
 def _read_content(
@@ -165,21 +169,21 @@ def _read_content(
         for item in sample:
             yield from _to_unreadable(item, location)
         return
-    format, whole = (
+    format, is_whole = (
         (requested_format, _is_whole_record(requested_format, values))
         if requested_format
         else _detect_sequence_format(values)
     )
-    yield from _read_sequence(format, items, whole=whole, location=location)
+    yield from _read_sequence(format, items, whole=is_whole, location=location)
 
 
 def _take_sample(items: Iterator[SourceItem]) -> list[SourceItem]:
     """Return the first items, and as many more as needed to get one that could be parsed."""
     sample = list(islice(items, _MAX_SAMPLED_ITEMS))
-    good = any(item.error is None for item in sample)
-    while not good and (item := next(items, None)) is not None:
+    has_value = any(item.error is None for item in sample)
+    while not has_value and (item := next(items, None)) is not None:
         sample.append(item)
-        good = item.error is None
+        has_value = item.error is None
     return sample
 
 
@@ -189,11 +193,11 @@ def _read_sequence(
     if isinstance(format, SequenceFormat):
         yield from _iter_safely(format.parse_sequence(items, name=location.name), location, None)
     elif whole:
-        good = []
+        values = []
         for item in items:
-            good += [item.value] if item.error is None else []
+            values += [item.value] if item.error is None else []
             yield from _to_unreadable(item, location)
-        yield from _parse_item(format, SourceItem(0, good), location)
+        yield from _parse_item(format, SourceItem(0, values), location)
     else:
         for item in items:
             inside = _SourceLocation(location.file, f"{location.name}#{item.position}")
@@ -262,18 +266,18 @@ def _select_best(scores: list[tuple[float, Format]]) -> Format:
     top = max((score for score, _ in scores), default=0.0)
     if top <= 0:
         raise FormatError(f"of no known format (there are: {', '.join(formats())})", hint=_FORMAT_HINT)
-    first, *others = [format for score, format in scores if score == top]
-    if others:
-        names = ", ".join(format.name for format in (first, *others))
+    best, *rivals = [format for score, format in scores if score == top]
+    if rivals:
+        names = ", ".join(format.name for format in (best, *rivals))
         raise FormatError(f"could be any of: {names}", hint=_FORMAT_HINT)
-    return first
+    return best
 
 
 def _iter_formats() -> list[Format]:
-    found = []
+    loaded = []
     for name in formats():
         try:
-            found.append(formats().get(name))
+            loaded.append(formats().get(name))
         except ImportError:  # A format plug-in with a missing dependency must not disable the others.
             continue
-    return found
+    return loaded

@@ -39,10 +39,12 @@ class SweAgent:
         steps = value.get("trajectory") if isinstance(value, Mapping) else None
         if not isinstance(steps, list):
             return 0.0
-        told = [isinstance(step, Mapping) and "action" in step and "observation" in step for step in steps]
-        if not told:
+        has_step_fields = [
+            isinstance(step, Mapping) and "action" in step and "observation" in step for step in steps
+        ]
+        if not has_step_fields:
             return 0.5 if "history" in value and "info" in value else 0.0
-        return 0.9 if all(told) else 0.0
+        return 0.9 if all(has_step_fields) else 0.0
 
     def parse(self, value: Any, *, name: str) -> Iterator[Record]:
         """Yield the run of a file. Raises FormatError with the field."""
@@ -51,26 +53,30 @@ class SweAgent:
         history = list(record.nodes_or("history"))
         agent = next((m.text_or("agent") for m in history if m.raw("role") == "assistant"), "") or "agent"
         extra = record.extra_fields("trajectory", "info", "instance_id", *_EVALUATION_FIELDS)
-        rest = info.extra_fields(*_EVALUATION_FIELDS)
+        info_extra = info.extra_fields(*_EVALUATION_FIELDS)
         trajectory = Trajectory(
             id=record.scalar_or("instance_id", name),
             format=self.name,
             task=_find_message(history, "user"),
             steps=tuple(_build_step(i, entry, agent) for i, entry in enumerate(record.nodes("trajectory"))),
             system_prompts=_build_system_prompts(history, agent),
-            extra={**extra, **({"info": rest} if rest else {})},
+            extra={**extra, **({"info": info_extra} if info_extra else {})},
         )
         yield Record(trajectory=trajectory, annotation=_build_annotation(record, info, trajectory))
 
 
 def _build_step(index: int, entry: JsonNode, agent: str) -> Step:
     calls = tuple(_build_calls(index, entry))
-    seen: tuple[Observation, ...] = ()
+    observations: tuple[Observation, ...] = ()
     if "observation" in entry:
-        last = calls[-1] if calls else None
+        last_call = calls[-1] if calls else None
         content = flatten_text(entry.raw("observation"))
-        seen = (
-            Observation(content=content, call_id=last.id if last else None, tool=last.name if last else None),
+        observations = (
+            Observation(
+                content=content,
+                call_id=last_call.id if last_call else None,
+                tool=last_call.name if last_call else None,
+            ),
         )
     return Step(
         index=index,
@@ -78,7 +84,7 @@ def _build_step(index: int, entry: JsonNode, agent: str) -> Step:
         agent=agent,
         content=flatten_text(entry.raw("thought")) or flatten_text(entry.raw("response")),
         tool_calls=calls,
-        observations=seen,
+        observations=observations,
         source_index=index,
         extra=entry.extra_fields(*_ENTRY_FIELDS),
     )
@@ -87,8 +93,8 @@ def _build_step(index: int, entry: JsonNode, agent: str) -> Step:
 def _build_calls(index: int, entry: JsonNode) -> Iterator[ToolCall]:
     """Yield the action as a tool call: the recorded call of the model, else the command line."""
     recorded = list(entry.nodes_or("tool_calls"))
-    for number, made in enumerate(recorded):
-        yield parse_tool_call(made, fallback_id=f"call_{index}_{number}")
+    for number, recorded_call in enumerate(recorded):
+        yield parse_tool_call(recorded_call, fallback_id=f"call_{index}_{number}")
     if not recorded:
         call = parse_action_text(entry.text_or("action"), id=f"call_{index}", default="bash")
         if call is not None:
@@ -97,8 +103,8 @@ def _build_calls(index: int, entry: JsonNode) -> Iterator[ToolCall]:
 
 def _find_message(history: list[JsonNode], role: str) -> str:
     """Return the first message of a role that is not part of a demonstration."""
-    said = (message for message in history if message.raw("role") == role and not message.raw("is_demo"))
-    return next((flatten_text(message.raw("content")) for message in said), "")
+    messages = (message for message in history if message.raw("role") == role and not message.raw("is_demo"))
+    return next((flatten_text(message.raw("content")) for message in messages), "")
 
 
 def _build_system_prompts(history: list[JsonNode], agent: str) -> dict[str, str]:
@@ -107,12 +113,12 @@ def _build_system_prompts(history: list[JsonNode], agent: str) -> dict[str, str]
 
 
 def _build_annotation(record: JsonNode, info: JsonNode, trajectory: Trajectory) -> Annotation:
-    told = {key: node.raw(key) for node in (info, record) for key in _EVALUATION_FIELDS if key in node}
-    verdict = next((told[key] for key in _VERDICT_FIELDS if key in told), None)
-    failed = None
+    evaluation = {key: node.raw(key) for node in (info, record) for key in _EVALUATION_FIELDS if key in node}
+    verdict = next((evaluation[key] for key in _VERDICT_FIELDS if key in evaluation), None)
+    is_failed = None
     if isinstance(verdict, (bool, int, float)) and verdict in (0, 1):  # a score between 0 and 1 is ambiguous
-        failed = verdict == 0
-    return Annotation(failed=failed, group=normalize_group_key(trajectory.task) or None, extra=told)
+        is_failed = verdict == 0
+    return Annotation(failed=is_failed, group=normalize_group_key(trajectory.task) or None, extra=evaluation)
 
 
 FORMAT = SweAgent()

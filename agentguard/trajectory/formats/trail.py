@@ -136,7 +136,7 @@ def _build_record(trace: JsonNode, labels: JsonNode, *, name: str) -> Record:
     logs: dict[str, Any] = {}
     spans = list(_flatten_spans(trace, logs))
     run = SpanTrajectoryBuilder(spans)
-    told = {
+    span_data = {
         **trace.extra_fields("trace_id", "spans", "errors", "scores", "trace", "labels"),
         "logs": logs,
         "judgements": collect_evaluations(spans),
@@ -144,8 +144,8 @@ def _build_record(trace: JsonNode, labels: JsonNode, *, name: str) -> Record:
     }
     run.unmapped_spans = [span for span in run.unmapped_spans if not _is_harness_span(span)]
     trajectory = run.build_trajectory(id=trace.scalar_or("trace_id", name), format=Trail.name, extra={})
-    told = {key: value for key, value in told.items() if value}
-    return Record(trajectory=trajectory, annotation=_build_annotation(labels, trajectory, run, told))
+    span_data = {key: value for key, value in span_data.items() if value}
+    return Record(trajectory=trajectory, annotation=_build_annotation(labels, trajectory, run, span_data))
 
 
 def _is_harness_span(span: SourceSpan) -> bool:
@@ -193,10 +193,10 @@ def _parse_span(node: JsonNode, id: str, parent: str | None, position: int) -> S
 def _build_annotation(
     labels: JsonNode, trajectory: Trajectory, run: SpanTrajectoryBuilder, span_evaluations: dict[str, Any]
 ) -> Annotation:
-    where = run.map_spans_to_steps()
+    steps_by_span = run.map_spans_to_steps()
     failures = []
     for error in labels.nodes_or("errors"):
-        step = where.get(error.scalar_or("location").strip())
+        step = steps_by_span.get(error.scalar_or("location").strip())
         code = parse_category(error.text_or("category"))
         failures.append(
             RootCause(

@@ -91,13 +91,13 @@ def _collect_step_extra(entry: JsonNode) -> dict[str, Any]:
 
 def _find_executors(speakers: list[str], texts: list[str]) -> set[str]:
     """Return the speakers whose messages are all reports of code runs or of missing code."""
-    said: dict[str, list[str]] = defaultdict(list)
+    texts_by_speaker: dict[str, list[str]] = defaultdict(list)
     for speaker, text in zip(speakers, texts, strict=True):
-        said[speaker].append(text)
+        texts_by_speaker[speaker].append(text)
     return {
         speaker
-        for speaker, all_of in said.items()
-        if all(_EXECUTION_REPORT_PATTERN.match(text) for text in all_of)
+        for speaker, speaker_texts in texts_by_speaker.items()
+        if all(_EXECUTION_REPORT_PATTERN.match(text) for text in speaker_texts)
     }
 
 
@@ -119,7 +119,7 @@ def _build_system_prompts(node: JsonNode) -> dict[str, str]:
 def _build_annotation(node: JsonNode, question: str) -> Annotation:
     marked = "mistake_step" in node or "mistake_agent" in node
     verdict = next((node.boolean(key) for key in _VERDICT_FIELDS if key in node), None)
-    known = ("history", "question", "question_ID", "system_prompt", "ground_truth")
+    mapped_fields = ("history", "question", "question_ID", "system_prompt", "ground_truth")
     cause = None
     if marked:
         cause = RootCause(
@@ -133,7 +133,9 @@ def _build_annotation(node: JsonNode, question: str) -> Annotation:
         failures=(cause,) if cause else (),
         answer=node.scalar_or("ground_truth") or None,
         group=normalize_group_key(question) or None,
-        extra=node.extra_fields(*known, *_VERDICT_FIELDS, "mistake_step", "mistake_agent", "mistake_reason"),
+        extra=node.extra_fields(
+            *mapped_fields, *_VERDICT_FIELDS, "mistake_step", "mistake_agent", "mistake_reason"
+        ),
     )
 
 

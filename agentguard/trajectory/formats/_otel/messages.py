@@ -30,17 +30,17 @@ class SpanMessage:
 
 def extract_messages(span: SourceSpan, key: str) -> tuple[SpanMessage, ...]:
     """Return the input (``"input"``) or output (``"output"``) messages of a model call."""
-    found = next(filter(None, (get_list(source, key) for source in _iter_sources(span))), None)
-    if found is None:
-        named = (attributes for name, attributes in span.events if name in EVENT_NAMES[key])
+    items = next(filter(None, (get_list(source, key) for source in _iter_sources(span))), None)
+    if items is None:
+        attribute_sets = (attributes for name, attributes in span.events if name in EVENT_NAMES[key])
         roles = (name.split(".")[1] for name, _ in span.events if name in EVENT_NAMES[key])
-        found = [{"role": role, **attributes} for role, attributes in zip(roles, named, strict=True)]
-    if not found and span.get_value(f"{key}_text") is not None:
-        found = _parse_value(
+        items = [{"role": role, **attributes} for role, attributes in zip(roles, attribute_sets, strict=True)]
+    if not items and span.get_value(f"{key}_text") is not None:
+        items = _parse_value(
             decode_json_text(span.get_value(f"{key}_text")), span.get_text(f"{key}_text"), key
         )
-    read = (_parse_message(item, "assistant" if key == "output" else "user") for item in found)
-    return tuple(one for one in read if one is not None)
+    messages = (_parse_message(item, "assistant" if key == "output" else "user") for item in items)
+    return tuple(message for message in messages if message is not None)
 
 
 def _iter_sources(span: SourceSpan) -> Iterator[Mapping[str, Any]]:
@@ -70,18 +70,18 @@ def _parse_message(item: Any, role: str) -> SpanMessage | None:
         item = {**item, **inner}
     parts = next((item[key] for key in ("parts", "contents", "content") if item.get(key)), None)
     parts = decode_json_text(parts) if "parts" in item else parts
-    said, reasoning, calls, results = _parse_parts(parts)
+    texts, reasoning, calls, results = _parse_parts(parts)
     # Some libraries write the name of an enum member, such as MessageRole.USER.
     role = flatten_text(item.get("role")).rpartition(".")[2].lower() or role
     for number, call in enumerate(_as_items(item.get("tool_calls")), len(calls)):
         calls.append(_parse_call(call.get("tool_call", call), number))
     if role in ("tool", "tool-response", "tool_response") and not results:
         id = item.get("tool_call_id", item.get("id"))
-        results, said = [(id if isinstance(id, str) else None, "\n".join(said))], []
+        results, texts = [(id if isinstance(id, str) else None, "\n".join(texts))], []
     reasoning += [flatten_text(item[key]) for key in ("reasoning", "reasoning_content") if item.get(key)]
     return SpanMessage(
         role=role,
-        content="\n".join(said),
+        content="\n".join(texts),
         reasoning="\n".join(reasoning),
         calls=tuple(calls),
         results=tuple(results),
@@ -91,7 +91,7 @@ def _parse_message(item: Any, role: str) -> SpanMessage | None:
 def _parse_parts(
     parts: Any,
 ) -> tuple[list[str], list[str], list[ToolCall], list[tuple[str | None, str]]]:
-    said: list[str] = []
+    texts: list[str] = []
     reasoning: list[str] = []
     calls: list[ToolCall] = []
     results: list[tuple[str | None, str]] = []
@@ -103,25 +103,25 @@ def _parse_parts(
             calls.append(_parse_call(part, len(calls)))
         elif kind in ("tool_call_response", "tool_result"):
             id = part.get("id", part.get("tool_use_id"))
-            told = next((part[key] for key in ("response", "result", "content") if key in part), None)
-            results.append((id if isinstance(id, str) else None, flatten_text(told)))
+            result = next((part[key] for key in ("response", "result", "content") if key in part), None)
+            results.append((id if isinstance(id, str) else None, flatten_text(result)))
         elif kind in ("reasoning", "thinking"):
             reasoning.append(flatten_text(part.get("content", part.get("text", part.get("thinking")))))
         elif text := flatten_text(part):
-            said.append(text)
-    return said, reasoning, calls, results
+            texts.append(text)
+    return texts, reasoning, calls, results
 
 
 def _parse_call(call: Any, number: int) -> ToolCall:
     call = call if isinstance(call, Mapping) else {}
     inner = call["function"] if isinstance(call.get("function"), Mapping) else call
-    parsed, raw = parse_span_arguments(inner.get("arguments", inner.get("input")))
+    arguments, raw = parse_span_arguments(inner.get("arguments", inner.get("input")))
     id = call.get("id", call.get("call_id"))
     name = inner.get("name")
     return ToolCall(
         id=id if isinstance(id, str) and id else f"call_{number}",
         name=name if isinstance(name, str) else "",
-        arguments=parsed,
+        arguments=arguments,
         raw_arguments=raw,
     )
 

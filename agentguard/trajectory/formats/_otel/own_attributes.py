@@ -10,7 +10,7 @@ from typing import Final
 RUN_ID: Final = "agentguard.run.id"
 """Id of the run, on the root span."""
 BRANCH: Final = "agentguard.line"
-"""Id of the branch, on the spans of an abandoned line; spans of the live line do not have it."""
+"""Id of the branch, on the spans of an abandoned branch; spans of the current branch do not have it."""
 STEP: Final = "agentguard.step.index"
 SOURCE: Final = "agentguard.step.source"
 TIMES: Final = "agentguard.times"

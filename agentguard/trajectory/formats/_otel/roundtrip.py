@@ -27,7 +27,9 @@ def read_exported_run(
     spans: Sequence[SourceSpan], *, format: str, extra: Mapping[str, Any]
 ) -> Trajectory | None:
     """Return the original run of ``spans``; None if the spans are not our own, or too many are missing."""
-    root = next((one for one in spans if isinstance(one.attributes.get(marks.RUN_ID), str)), None)
+    root = next(
+        (candidate for candidate in spans if isinstance(candidate.attributes.get(marks.RUN_ID), str)), None
+    )
     if root is None:
         return None
     lines: dict[str, dict[int, SourceSpan]] = {}
@@ -40,16 +42,18 @@ def read_exported_run(
             inside.setdefault(span.parent, {})[place] = span
     if not lines:
         return None
-    made = {line: _build_steps(held, inside) for line, held in lines.items()}
+    steps_by_line = {line: _build_steps(spans_by_index, inside) for line, spans_by_index in lines.items()}
     return Trajectory(
         id=str(root.attributes[marks.RUN_ID]),
         format=format,
         task=_read_task(root),
-        steps=made.get("", ()),
+        steps=steps_by_line.get("", ()),
         tools=tuple(parse_span_tools(root)),
         system_prompts=_read_system_prompts(root, lines),
         branches=tuple(
-            _build_branch(one, made) for one in spans if _read_integer(one, marks.FORK_STEP) is not None
+            _build_branch(candidate, steps_by_line)
+            for candidate in spans
+            if _read_integer(candidate, marks.FORK_STEP) is not None
         ),
         extra=extra,
     )
@@ -67,17 +71,17 @@ def _branch_id(span: SourceSpan) -> str:
 def _build_steps(
     spans: Mapping[int, SourceSpan], children: Mapping[str, Mapping[int, SourceSpan]]
 ) -> tuple[Step, ...]:
-    """Return the steps of a line, numbered without gaps: some of its spans may be missing."""
-    first = min(spans) if min(spans) and _branch_id(spans[min(spans)]) else 0
+    """Return the steps of a branch, numbered without gaps: some of its spans may be missing."""
+    first_index = min(spans) if min(spans) and _branch_id(spans[min(spans)]) else 0
     return tuple(
-        _build_step(first + place, spans[index], children.get(spans[index].id, {}))
+        _build_step(first_index + place, spans[index], children.get(spans[index].id, {}))
         for place, index in enumerate(sorted(spans))
     )
 
 
 def _build_step(index: int, span: SourceSpan, children: Mapping[int, SourceSpan]) -> Step:
-    told = flatten_text(span.attributes.get(marks.SOURCE))
-    source = Source(told) if told in set(Source) else Source.AGENT
+    source_name = flatten_text(span.attributes.get(marks.SOURCE))
+    source = Source(source_name) if source_name in set(Source) else Source.AGENT
     message = next(iter(extract_messages(span, "output")), None) if source is Source.AGENT else None
     times = span.attributes.get(marks.TIMES)
     model = span.attributes.get("gen_ai.request.model")
@@ -98,12 +102,14 @@ def _build_step(index: int, span: SourceSpan, children: Mapping[int, SourceSpan]
 
 
 def _build_observation(span: SourceSpan) -> Observation:
-    missing = span.attributes.get(marks.UNPAIRED)
+    unpaired_kind = span.attributes.get(marks.UNPAIRED)
     call_id = span.attributes.get("gen_ai.tool.call.id")
     return Observation(
         content=flatten_text(span.attributes.get("gen_ai.tool.call.result")),
-        call_id=call_id if isinstance(call_id, str) and missing not in ("call", "both") else None,
-        tool=None if missing in ("tool", "both") else flatten_text(span.attributes.get("gen_ai.tool.name")),
+        call_id=call_id if isinstance(call_id, str) and unpaired_kind not in ("call", "both") else None,
+        tool=None
+        if unpaired_kind in ("tool", "both")
+        else flatten_text(span.attributes.get("gen_ai.tool.name")),
         is_error=span.error,
     )
 
@@ -124,11 +130,11 @@ def _read_task(root: SourceSpan) -> str:
 
 
 def _read_system_prompts(root: SourceSpan, lines: Mapping[str, Mapping[int, SourceSpan]]) -> dict[str, str]:
-    found: dict[str, str] = {}
-    steps = [held[index] for held in lines.values() for index in sorted(held)]
+    prompts: dict[str, str] = {}
+    steps = [line_spans[index] for line_spans in lines.values() for index in sorted(line_spans)]
     for span in (root, *steps):
         prompt = flatten_text(decode_json_text(span.attributes.get("gen_ai.system_instructions")))
         if prompt:
             agent = "" if span is root else flatten_text(span.attributes.get("gen_ai.agent.name"))
-            found.setdefault(agent, prompt)
-    return found
+            prompts.setdefault(agent, prompt)
+    return prompts

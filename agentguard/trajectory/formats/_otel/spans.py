@@ -124,11 +124,11 @@ class SourceSpan:
     @property
     def kind(self) -> SpanKind:
         """Kind of the span; a span that only names a model is a call of it."""
-        told = [self.attributes[name] for name in ATTRIBUTE_NAMES["kind"] if name in self.attributes]
-        for value in told:
+        kind_values = [self.attributes[name] for name in ATTRIBUTE_NAMES["kind"] if name in self.attributes]
+        for value in kind_values:
             if isinstance(value, str) and value.lower() in KIND_VALUES:
                 return KIND_VALUES[value.lower()]
-        return SpanKind.LLM if not told and self.get_value("model") else SpanKind.OTHER
+        return SpanKind.LLM if not kind_values and self.get_value("model") else SpanKind.OTHER
 
     def get_text(self, key: str) -> str:
         """Return the field ``key`` of `NAMES` as text; empty if absent."""
@@ -136,8 +136,8 @@ class SourceSpan:
 
     def get_value(self, key: str) -> Any:
         """Return the recorded value of the field ``key`` of `NAMES`, or None."""
-        found = (self.attributes.get(name) for name in ATTRIBUTE_NAMES[key])
-        return next((value for value in found if value not in (None, "")), None)
+        values = (self.attributes.get(name) for name in ATTRIBUTE_NAMES[key])
+        return next((value for value in values if value not in (None, "")), None)
 
     def describe_failure(self) -> str:
         """Return the recorded failure of the span: its exception, else its status message."""
@@ -151,7 +151,7 @@ class SourceSpan:
 def collect_unmapped(span: SourceSpan) -> dict[str, Any]:
     """Return the attributes without a field in the model, except judgements of the run."""
     prefixes = (*EVALUATION_PREFIXES, *(f"{prefix}." for prefix in ATTRIBUTE_PREFIXES["output"]))
-    rest = {
+    unmapped_attributes = {
         name: value
         for name, value in span.attributes.items()
         if name not in _CONSUMED_ATTRIBUTES and not name.startswith(prefixes)
@@ -162,24 +162,26 @@ def collect_unmapped(span: SourceSpan) -> dict[str, Any]:
         for name, attributes in span.events
         if not name.startswith(EVALUATION_PREFIXES)
     ]
-    return {**ids, "attributes": rest, **({"events": events} if events else {}), **span.extra}
+    return {**ids, "attributes": unmapped_attributes, **({"events": events} if events else {}), **span.extra}
 
 
 def collect_evaluations(spans: Sequence[SourceSpan]) -> dict[str, dict[str, Any]]:
     """Return a mapping of span id to the recorded evaluations of that span."""
-    found: dict[str, dict[str, Any]] = {}
+    evaluations: dict[str, dict[str, Any]] = {}
     for span in spans:
-        told = {
+        span_evaluations = {
             name: value for name, value in span.attributes.items() if name.startswith(EVALUATION_PREFIXES)
         }
         events: dict[str, list[Any]] = {}
         for name, value in span.events:
             if name.startswith(EVALUATION_PREFIXES):
                 events.setdefault(name, []).append(dict(value))
-        told |= {name: held if len(held) > 1 else held[0] for name, held in events.items()}
-        if told:
-            found.setdefault(span.id, {}).update(told)
-    return found
+        span_evaluations |= {
+            name: values if len(values) > 1 else values[0] for name, values in events.items()
+        }
+        if span_evaluations:
+            evaluations.setdefault(span.id, {}).update(span_evaluations)
+    return evaluations
 
 
 def parse_span_tools(span: SourceSpan) -> Iterator[ToolSpec]:

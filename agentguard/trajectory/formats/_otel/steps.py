@@ -43,14 +43,14 @@ def order_spans(spans: Sequence[SourceSpan]) -> tuple[list[int | None], tuple[in
 
 
 def _walk_depth_first(children: Mapping[int | None, list[int]], count: int) -> Iterator[int]:
-    done: set[int] = set()
+    visited_spans: set[int] = set()
     # Spans that are reachable only through a cycle of parents come last, each as its own root.
     for root in (*children.get(None, ()), *range(count)):
         stack = [root]
         while stack:
             i = stack.pop()
-            if i not in done:
-                done.add(i)
+            if i not in visited_spans:
+                visited_spans.add(i)
                 yield i
                 stack.extend(reversed(children.get(i, ())))
 
@@ -105,7 +105,7 @@ class SpanTrajectoryBuilder:
 
     def build_trajectory(self, *, id: str, format: str, extra: Mapping[str, Any]) -> Trajectory:
         """Return the trajectory; spans that are neither step nor observation go to ``extra["spans"]``."""
-        rest = (
+        unmapped = (
             {"spans": [collect_unmapped(span) for span in self.unmapped_spans]} if self.unmapped_spans else {}
         )
         return Trajectory(
@@ -115,26 +115,26 @@ class SpanTrajectoryBuilder:
             steps=tuple(_build_step_from_draft(i, draft) for i, draft in enumerate(self.drafts)),
             tools=tuple(self.tools.values()),
             system_prompts=self.prompts,
-            extra={**extra, **rest},
+            extra={**extra, **unmapped},
         )
 
     def map_spans_to_steps(self) -> dict[str, int]:
         """Return a mapping of span id to step: its own, else the first inside it, else the last before it."""
         index = {id(draft): i for i, draft in enumerate(self.drafts)}
-        first: dict[int, int] = {}
+        first_steps: dict[int, int] = {}
         for i in reversed(self._order):
             if i in self._draft_by_span:
-                first[i] = index[id(self._draft_by_span[i])]
+                first_steps[i] = index[id(self._draft_by_span[i])]
             parent = self._parents[i]
-            if i in first and parent is not None and parent not in self._draft_by_span:
-                first[parent] = first[i]
-        found: dict[str, int] = {}
-        last = 0
+            if i in first_steps and parent is not None and parent not in self._draft_by_span:
+                first_steps[parent] = first_steps[i]
+        steps_by_span: dict[str, int] = {}
+        last_step = 0
         for i in self._order:
-            last = first.get(i, last)
+            last_step = first_steps.get(i, last_step)
             if self.drafts:
-                found.setdefault(self._spans[i].id, last)
-        return found
+                steps_by_span.setdefault(self._spans[i].id, last_step)
+        return steps_by_span
 
     def _add_span(self, i: int, span: SourceSpan) -> None:
         up = self._parents[i]
@@ -142,10 +142,10 @@ class SpanTrajectoryBuilder:
         if up is not None and self._spans[up].kind is not SpanKind.OTHER:
             in_tool = above.in_tool or self._spans[up].kind is SpanKind.TOOL
             above = replace(above, nearest_ancestor=up, in_tool=in_tool)
-        named = span.get_text("agent") or (
+        agent_name = span.get_text("agent") or (
             span.name.removeprefix("invoke_agent ") if span.kind is SpanKind.AGENT else ""
         )
-        place = self._contexts[i] = replace(above, agent=named) if named else above
+        place = self._contexts[i] = replace(above, agent=agent_name) if agent_name else above
         if span.kind is SpanKind.LLM:
             self._add_model_call(i, span, place)
         elif span.kind is SpanKind.TOOL:
@@ -156,7 +156,7 @@ class SpanTrajectoryBuilder:
                 self.task, self._is_task_explicit = _extract_task(span)
 
     def _add_model_call(self, i: int, span: SourceSpan, context: _SpanContext) -> None:
-        said = extract_messages(span, "output")
+        messages = extract_messages(span, "output")
         outer = (
             self._draft_by_span.get(context.nearest_ancestor)
             if context.nearest_ancestor is not None
@@ -173,9 +173,9 @@ class SpanTrajectoryBuilder:
             draft = self._add_draft(_StepDraft(Source.AGENT, context.agent, span, self._parents[i]))
             self._model_call_drafts.append(draft)
             self._draft_by_span[i] = draft
-        draft.content = "\n".join(filter(None, (one.content for one in said)))
-        draft.reasoning = "\n".join(filter(None, (one.reasoning for one in said)))
-        for call in (call for one in said for call in one.calls):
+        draft.content = "\n".join(filter(None, (message.content for message in messages)))
+        draft.reasoning = "\n".join(filter(None, (message.reasoning for message in messages)))
+        for call in (call for message in messages for call in message.calls):
             self._add_call(draft, call)
         if span.error:
             draft.observations.append(Observation(content=span.describe_failure(), is_error=True))
@@ -184,19 +184,21 @@ class SpanTrajectoryBuilder:
 
     def _add_input_messages(self, span: SourceSpan, context: _SpanContext) -> None:
         """Add the messages of a model call's input that arrived since the last model call."""
-        told = extract_messages(span, "input")
-        prompts = [one.content for one in told if one.role in ("system", "developer")]
+        messages = extract_messages(span, "input")
+        prompts = [message.content for message in messages if message.role in ("system", "developer")]
         for prompt in filter(None, (flatten_text(decode_json_text(span.get_value("system"))), *prompts)):
             self.prompts.setdefault(context.agent, prompt)
-        last = max((n for n, one in enumerate(told) if one.role in _AGENT_ATTRIBUTES), default=-1)
-        for n, one in enumerate(told):
-            if n > last and one.role in ("user", "human") and one.content:
-                self._add_user_message(n, one, span=span, context=context)
-            for call_id, text in one.results:
-                found = self._find_pending_call(call_id) if call_id else None
-                if found is not None:
-                    self._add_observation(*found, Observation(content=text))
-                elif n > last and not call_id:
+        last_agent_index = max(
+            (n for n, message in enumerate(messages) if message.role in _AGENT_ATTRIBUTES), default=-1
+        )
+        for n, message in enumerate(messages):
+            if n > last_agent_index and message.role in ("user", "human") and message.content:
+                self._add_user_message(n, message, span=span, context=context)
+            for call_id, text in message.results:
+                pending_call = self._find_pending_call(call_id) if call_id else None
+                if pending_call is not None:
+                    self._add_observation(*pending_call, Observation(content=text))
+                elif n > last_agent_index and not call_id:
                     self._add_unkeyed_result(context.agent, text)
 
     def _add_user_message(
@@ -235,19 +237,19 @@ class SpanTrajectoryBuilder:
             self._draft_by_span[i] = self._draft_by_span[up]
             return
         call_id = span.get_text("call_id")
-        found = (self._find_pending_call(call_id) if call_id else None) or self._find_pending_call(
+        pending_call = (self._find_pending_call(call_id) if call_id else None) or self._find_pending_call(
             f"name {name}"
         )
-        if found is None:
-            parsed, raw = parse_span_arguments(span.get_value("arguments"))
+        if pending_call is None:
+            arguments, raw = parse_span_arguments(span.get_value("arguments"))
             draft = self._find_caller(i, span, context)
-            call = ToolCall(id=call_id or span.id, name=name, arguments=parsed, raw_arguments=raw)
+            call = ToolCall(id=call_id or span.id, name=name, arguments=arguments, raw_arguments=raw)
             self._add_call(draft, call)
-            found = draft, call
-        self._draft_by_span[i] = found[0]
+            pending_call = draft, call
+        self._draft_by_span[i] = pending_call[0]
         content = span.get_text("result") or (span.describe_failure() if span.error else "")
         self._add_observation(
-            *found, Observation(content=content, is_error=span.error, extra=collect_unmapped(span))
+            *pending_call, Observation(content=content, is_error=span.error, extra=collect_unmapped(span))
         )
 
     def _find_caller(self, i: int, span: SourceSpan, context: _SpanContext) -> _StepDraft:
@@ -275,8 +277,10 @@ class SpanTrajectoryBuilder:
         """Return the latest step with an unanswered call of this id (or ``name …``), and its first such
         call.
         """
-        waiting = self._pending_calls.get(key, [])
-        return next((one for one in waiting if one[0] is waiting[-1][0]), None)
+        pending_calls = self._pending_calls.get(key, [])
+        return next(
+            (pending_call for pending_call in pending_calls if pending_call[0] is pending_calls[-1][0]), None
+        )
 
     def _add_observation(self, draft: _StepDraft, call: ToolCall, observation: Observation) -> None:
         for key in (call.id, f"name {call.name}"):
@@ -311,12 +315,12 @@ def _extract_task(span: SourceSpan) -> tuple[str, bool]:
     """Return the task of an agent's span, and True if the span explicitly names it as the task."""
     value = decode_json_text(span.get_value("input_text"))
     if isinstance(value, Mapping):
-        named = next((value[key] for key in _TASK_ATTRIBUTES if isinstance(value.get(key), str)), "")
-        if named:
-            return named, True
+        task = next((value[key] for key in _TASK_ATTRIBUTES if isinstance(value.get(key), str)), "")
+        if task:
+            return task, True
     users = [
-        one.content
-        for one in extract_messages(span, "input")
-        if one.role in ("user", "human") and one.content
+        message.content
+        for message in extract_messages(span, "input")
+        if message.role in ("user", "human") and message.content
     ]
     return (users[0] if users else flatten_text(value)), False
