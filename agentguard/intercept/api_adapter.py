@@ -125,8 +125,8 @@ def select_context_steps(adapter: ApiAdapter, items: Sequence[Item], agent: str)
     turns = [items[start:end] for start, end in adapter.split_turns(items, 0)]
     prompts = (adapter.build_step(turn, agent) for turn in reversed(turns) if adapter.is_prompt(turn))
     last_user_prompt = next((step for step in prompts if step.source is Source.USER), None)
-    first = [adapter.build_step(turn, agent) for turn in turns[:1] if adapter.is_prompt(turn)]
-    return first if last_user_prompt is None else [*first, last_user_prompt]
+    first_steps = [adapter.build_step(turn, agent) for turn in turns[:1] if adapter.is_prompt(turn)]
+    return first_steps if last_user_prompt is None else [*first_steps, last_user_prompt]
 
 
 def build_response_key(response_id: str) -> bytes:

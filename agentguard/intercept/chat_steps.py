@@ -42,8 +42,8 @@ class ChatBranch:
         """Replace the text of tool result ``result_index`` of a step."""
         begin = self._step_ends[step - 1] if step else 0
         results = [i for i in range(begin, self._step_ends[step]) if self.messages[i].get("role") == "tool"]
-        at = results[result_index]
-        self.messages[at] = {**self.messages[at], "content": text}
+        position = results[result_index]
+        self.messages[position] = {**self.messages[position], "content": text}
 
     def truncate(self, to_step: int) -> None:
         """Drop the messages from step ``to_step`` on, and the guard messages directly before that step."""
@@ -84,21 +84,21 @@ def build_assistant_message(answer: Any) -> Message:
 
 def apply_repaired_turn(message: Message, turn: Step) -> Message:
     """Return the assistant message with the text and calls of ``turn``, its repaired step."""
-    made = {**message, "content": turn.content or message.get("content")}
+    repaired = {**message, "content": turn.content or message.get("content")}
     calls = [
         {
-            **given,
+            **original_call,
             "function": {
-                **given["function"],
+                **original_call["function"],
                 "name": call.name,
                 "arguments": canonicalize_json(call.arguments)
                 if call.raw_arguments is None
                 else call.raw_arguments,
             },
         }
-        for given, call in zip(message.get("tool_calls") or (), turn.tool_calls, strict=True)
+        for original_call, call in zip(message.get("tool_calls") or (), turn.tool_calls, strict=True)
     ]
-    return {**made, "tool_calls": calls} if calls else made
+    return {**repaired, "tool_calls": calls} if calls else repaired
 
 
 def build_messages(step: Step) -> list[Message]:

@@ -79,10 +79,10 @@ class ConversationBranch:
 
     def collect_item_refs(self, *, from_step: int = 0) -> list[int | Item]:
         """Return all items from ``from_step`` on, in the order in which they are sent."""
-        made: list[int | Item] = []
+        item_refs: list[int | Item] = []
         for step in self.steps[from_step:]:
-            made += [*step.guard_items, *step.items]
-        return made + self.pending_guard_items
+            item_refs += [*step.guard_items, *step.items]
+        return item_refs + self.pending_guard_items
 
     def split_at_stored_response(self) -> tuple[str | None, list[int | Item]]:
         """Return the ID of the last response on the branch that the server stores, and the items after it."""
@@ -217,14 +217,14 @@ class ConversationCache:
     def pop_unique(self, key: bytes) -> Conversation | None:
         """Remove and return the conversation with this key, if only one has it."""
         with self._lock:
-            known = self._by_continuation_key.get(key, {})
-            return self._remove(*known.values()) if len(known) == 1 else None
+            candidates = self._by_continuation_key.get(key, {})
+            return self._remove(*candidates.values()) if len(candidates) == 1 else None
 
     def pop_retried(self, key: bytes) -> Conversation | None:
         """Remove and return the conversation whose last, already answered request had this key."""
         with self._lock:
-            known = self._by_retry_key.get(key)
-            return self._remove(next(reversed(known.values()))) if known else None
+            candidates = self._by_retry_key.get(key)
+            return self._remove(next(reversed(candidates.values()))) if candidates else None
 
     def put(
         self, conversation: Conversation, continuation_keys: Sequence[bytes], retry_key: bytes = b""
@@ -242,12 +242,12 @@ class ConversationCache:
                 self._by_continuation_key.setdefault(key, {})[id(conversation)] = conversation
             if retry_key:
                 self._by_retry_key.setdefault(retry_key, {})[id(conversation)] = conversation
-            gone = []
+            evicted_conversations = []
             while self._is_over_limit():
-                gone.append(self._remove(next(iter(self._waiting.values()))))
+                evicted_conversations.append(self._remove(next(iter(self._waiting.values()))))
         if self._on_evict is not None:
-            for one in gone:
-                self._on_evict(one)
+            for evicted in evicted_conversations:
+                self._on_evict(evicted)
 
     def _is_over_limit(self) -> bool:
         too_heavy = self._max_bytes is not None and self._total_bytes > self._max_bytes
@@ -255,13 +255,13 @@ class ConversationCache:
 
     def pop_idle(self, idle_s: float) -> list[Conversation]:
         """Remove and return the conversations that have waited longer than ``idle_s`` seconds."""
-        before, found = time.monotonic() - idle_s, list[Conversation]()
+        idle_since, idle_conversations = time.monotonic() - idle_s, list[Conversation]()
         with self._lock:
             for conversation in list(self._waiting.values()):
-                if conversation.waiting_since > before:
+                if conversation.waiting_since > idle_since:
                     break
-                found.append(self._remove(conversation))
-        return found
+                idle_conversations.append(self._remove(conversation))
+        return idle_conversations
 
     def _remove(self, conversation: Conversation) -> Conversation:
         if self._waiting.pop(id(conversation), None) is not None:
@@ -274,8 +274,8 @@ class ConversationCache:
 
 
 def _remove_from_index(index: _KeyIndex, key: bytes, conversation: Conversation) -> None:
-    known = index.get(key)
-    if known is not None and known.pop(id(conversation), None) is not None and not known:
+    entries = index.get(key)
+    if entries is not None and entries.pop(id(conversation), None) is not None and not entries:
         del index[key]
 
 
@@ -290,8 +290,8 @@ def encode_canonical(value: Any) -> bytes:
 def extend_key(prefix_key: bytes, items: Sequence[Item], build_item_key: Callable[[Item], bytes]) -> bytes:
     """Return the key of a longer history, given the key of its prefix; see `build_prefix_keys`."""
     for item in items:
-        own = build_item_key(item)
-        prefix_key = hashlib.sha256(prefix_key + own).digest() if own else prefix_key
+        item_key = build_item_key(item)
+        prefix_key = hashlib.sha256(prefix_key + item_key).digest() if item_key else prefix_key
     return prefix_key
 
 
@@ -303,10 +303,10 @@ def build_prefix_keys(
     Each key is the hash of the previous key and an item. An item with an empty key leaves the key unchanged,
     because clients may omit it when they resend the history.
     """
-    begin = hashlib.sha256(seed.encode(errors="surrogatepass")).digest()
-    made = [begin]
+    prefix_key = hashlib.sha256(seed.encode(errors="surrogatepass")).digest()
+    keys = [prefix_key]
     for item in items:
-        own = build_item_key(item)
-        begin = hashlib.sha256(begin + own).digest() if own else begin
-        made.append(begin)
-    return made
+        item_key = build_item_key(item)
+        prefix_key = hashlib.sha256(prefix_key + item_key).digest() if item_key else prefix_key
+        keys.append(prefix_key)
+    return keys

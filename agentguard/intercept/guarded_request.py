@@ -21,7 +21,7 @@ from agentguard.intercept.adapters.openai_chat import add_usage
 from agentguard.intercept.api_adapter import ApiAdapter, build_response_key, select_context_steps
 from agentguard.intercept.conversation import BranchStep, Conversation, Item, build_prefix_keys, extend_key
 from agentguard.intercept.history_edits import HistoryEdits, build_shared_state
-from agentguard.intercept.history_matching import build_answer_key
+from agentguard.intercept.history_matcher import build_answer_key
 from agentguard.intercept.history_sync import HistorySync
 from agentguard.intercept.types import (
     AnswerSource,
@@ -81,12 +81,12 @@ class GuardedRequest(HistorySync):
 
     def build_candidate_body(self, variant: SampleVariant) -> bytes:
         """Build the body that requests another candidate of the turn; it never asks for a stream."""
-        line, told = self._conversation.branch, list(self._conversation.branch.pending_guard_items)
+        line, pending_items = self._conversation.branch, list(self._conversation.branch.pending_guard_items)
         if variant.instruction:
             self._has_hint = True
             line.add_guard_item(self.adapter.build_guard_item(variant.instruction))
         body = {k: v for k, v in self._build_body().items() if k not in ("stream", "stream_options")}
-        line.pending_guard_items = told
+        line.pending_guard_items = pending_items
         if variant.model:
             body["model"] = variant.model
         if variant.temperature is not None:
@@ -107,19 +107,19 @@ class GuardedRequest(HistorySync):
         Args:
             edits: edits from another process, if the conversation is new in this process.
         """
-        of, renewed = self._conversation, self._conversation.is_finished
+        conversation, is_renewed = self._conversation, self._conversation.is_finished
         self._edits = edits
         if edits is not None and edits.ledger_location is not None:
             self.session.ledger.restore(edits.ledger_location, edits.completed_effects)
-        if renewed:
+        if is_renewed:
             self._start_next_run()
-        turns = self.adapter.split_turns(self._history, of.processed_item_count)
-        if renewed or not of.processed_item_count:
-            of.step_offset = self._find_task_offset(turns, is_new_run=renewed)
+        turns = self.adapter.split_turns(self._history, conversation.processed_item_count)
+        if is_renewed or not conversation.processed_item_count:
+            conversation.step_offset = self._find_task_offset(turns, is_new_run=is_renewed)
         for start, end in turns:
             self._commit_turn(start, end)
-        of.processed_item_count = len(self._history)
-        of.clear_answer()
+        conversation.processed_item_count = len(self._history)
+        conversation.clear_answer()
         if edits is not None:
             self._apply_edits(edits)
         plan = self.session.check_boundary()
@@ -161,7 +161,7 @@ class GuardedRequest(HistorySync):
         if self._check_stopped():
             return "final"
         id = payload.get("id")
-        seen, alias = visible_answer(answer, self.answer_source)
+        visible_items, alias = visible_answer(answer, self.answer_source)
         self._conversation.superseded_response_ids = (alias,) if alias else ()
         if step.tool_calls:
             decision = self._claim_calls(step)
@@ -176,9 +176,9 @@ class GuardedRequest(HistorySync):
             )
             payload = {**payload, "id": None}
         self._conversation.answer_step = (
-            step if step.tool_calls and self.answer_source == "same" and seen is None else None
+            step if step.tool_calls and self.answer_source == "same" and visible_items is None else None
         )
-        return self._record_delivery(answer, payload, visible_items=seen)
+        return self._record_delivery(answer, payload, visible_items=visible_items)
 
     def record_answer(self, payload: Mapping[str, Any]) -> None:
         """Record an answer that has already been delivered to the client, without judging it.
@@ -206,21 +206,21 @@ class GuardedRequest(HistorySync):
         )
         if choice.plan is not None:
             return choice
-        taken: Any = choice.response
-        if taken is not payload:
-            taken, self.answer_source = candidate_request.parse_response(taken), "other"
+        chosen_payload: Any = choice.response
+        if chosen_payload is not payload:
+            chosen_payload, self.answer_source = candidate_request.parse_response(chosen_payload), "other"
         if choice.is_repaired:
-            taken = self.adapter.apply_repaired_turn(taken, choice.turn)
+            chosen_payload = self.adapter.apply_repaired_turn(chosen_payload, choice.turn)
             self._has_hint = self._has_hint or self.answer_source == "other"
             self.answer_source = "other" if self.answer_source == "other" else "repaired"
-        self.replacement_payload = None if taken is payload else taken
-        return replace(choice, response=taken)
+        self.replacement_payload = None if chosen_payload is payload else chosen_payload
+        return replace(choice, response=chosen_payload)
 
     def _build_step(self, payload: Mapping[str, Any]) -> Step:
         """Convert an answer to a step without results. Raises RecoveryError if the answer is incomplete."""
         answer = self.adapter.extract_answer_items(payload)
         if answer is None:
-            raise RecoveryError("a candidate is no whole answer")
+            raise RecoveryError("a candidate is not a complete answer")
         step = self.adapter.build_step(answer, self._services.agent)
         return add_usage(step, self.adapter.extract_usage(payload), payload.get("model"))
 
@@ -244,47 +244,63 @@ class GuardedRequest(HistorySync):
         """
         if self._is_settled:
             return
-        self._is_settled, of = True, self._conversation
+        self._is_settled, conversation = True, self._conversation
         if guard_items:
-            of.answer, of.is_finished, of.stored_response_id, of.replacement = (
+            (
+                conversation.answer,
+                conversation.is_finished,
+                conversation.stored_response_id,
+                conversation.replacement,
+            ) = (
                 list(guard_items),
                 True,
                 None,
                 None,
             )
-            of.superseded_response_ids = (response_id,) if response_id else ()
-        of.history = self._history if self.adapter.stores_history else []
-        if not of.answer:  # without an answer, the client may repeat the request
-            self._services.conversations.put(of, [self._retry_key])
+            conversation.superseded_response_ids = (response_id,) if response_id else ()
+        conversation.history = self._history if self.adapter.stores_history else []
+        if not conversation.answer:  # without an answer, the client may repeat the request
+            self._services.conversations.put(conversation, [self._retry_key])
             return
         if self.request_body.get("previous_response_id") is None:  # the client resends the whole history
-            key = extend_key(self._retry_key, of.answer, self.adapter.build_item_key)
+            key = extend_key(self._retry_key, conversation.answer, self.adapter.build_item_key)
         else:
             key = build_prefix_keys(
-                [*self._history, *of.answer], self.adapter.build_item_key, seed=f"{self._key_seed}\0"
+                [*self._history, *conversation.answer],
+                self.adapter.build_item_key,
+                seed=f"{self._key_seed}\0",
             )[-1]
         tips = [
             key,
-            *(build_response_key(one) for one in (*of.superseded_response_ids, of.stored_response_id) if one),
+            *(
+                build_response_key(stored_id)
+                for stored_id in (*conversation.superseded_response_ids, conversation.stored_response_id)
+                if stored_id
+            ),
         ]
-        if not of.is_finished:  # an answer with calls: results follow, even if the client drops older turns
-            tips.append(build_answer_key(self.adapter, of.answer, self._key_seed))
-        self._services.conversations.put(of, tips, self._retry_key)
+        # An answer with calls: results follow, even if the client drops older turns.
+        if not conversation.is_finished:
+            tips.append(build_answer_key(self.adapter, conversation.answer, self._key_seed))
+        self._services.conversations.put(conversation, tips, self._retry_key)
         if self._services.save_edits is not None:
-            data = build_shared_state(of, self.adapter, self._history, self.request_body)
+            data = build_shared_state(conversation, self.adapter, self._history, self.request_body)
             if data is not None:
-                of.version += 1
-                self._services.save_edits(of, data)
+                conversation.version += 1
+                self._services.save_edits(conversation, data)
 
     def _start_next_run(self) -> None:
         """Start another run in a conversation whose last run has ended."""
-        of = self._conversation
-        of.run_count, of.is_finished, of.claims = of.run_count + 1, False, {}
-        of.disabled_tools.clear()
+        conversation = self._conversation
+        conversation.run_count, conversation.is_finished, conversation.claims = (
+            conversation.run_count + 1,
+            False,
+            {},
+        )
+        conversation.disabled_tools.clear()
         self._recovery_offset = 0
         steps = select_context_steps(self.adapter, self._history, self._services.agent)
-        of.session = self._services.start_session(
-            self.adapter, self.request_body, steps, f"{of.first_run_id}.{of.run_count}"
+        conversation.session = self._services.start_session(
+            self.adapter, self.request_body, steps, f"{conversation.first_run_id}.{conversation.run_count}"
         )
 
     def _claim_calls(self, step: Step) -> Decision:
@@ -315,11 +331,11 @@ class GuardedRequest(HistorySync):
         if plan is None:
             return "final" if self._check_stopped() else "deliver"
         self._conversation.is_finished = False
-        held = BranchStep(
+        hidden_step = BranchStep(
             items=list(answer), stored_item_count=len(answer)
         )  # the client never sees this answer
-        held.stored_response_id = response_id if self.adapter.stores_history else None
-        self._conversation.branch.add_step(held)
+        hidden_step.stored_response_id = response_id if self.adapter.stores_history else None
+        self._conversation.branch.add_step(hidden_step)
         return self._apply_and_retry(plan)
 
     def _apply_and_retry(self, plan: RecoveryPlan) -> Decision:

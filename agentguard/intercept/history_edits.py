@@ -70,23 +70,23 @@ def build_shared_state(
     - ``items``: the items since the last request, if the client continues by response ID. They are stored
       under the last key of ``chain``.
     """
-    data, added = (
+    data, new_items = (
         serialize_edits(conversation, adapter, history),
         _select_new_items(conversation, adapter, history, body),
     )
-    where = (
+    ledger_location = (
         None if conversation.is_finished else conversation.session.ledger.location
     )  # a finished conversation continues with another run
-    if data is None and added is None and where is None and not conversation.version:
+    if data is None and new_items is None and ledger_location is None and not conversation.version:
         return None
     data = data or {"left": [], "notes": [], "told": [], "withheld": [], "spent": asdict(BudgetUsage())}
-    if where is not None:
-        data["effects"] = list(where)
-    if added is not None:
+    if ledger_location is not None:
+        data["effects"] = list(ledger_location)
+    if new_items is not None:
         data |= {
             "chain": list(conversation.shared_history_keys or ()),
             "root": conversation.root_response_id,
-            "items": added,
+            "items": new_items,
         }
     return data
 
@@ -97,32 +97,33 @@ def _select_new_items(
     """Return the items since the last request; None if the client resends its history or forbids storage."""
     if not adapter.stores_history or conversation.shared_history_keys is None or body.get("store") is False:
         return None
-    told = body.get("previous_response_id") is None
-    if (told and (conversation.shared_history_keys or any(map(adapter.is_result, history)))) or len(
-        conversation.shared_history_keys
-    ) >= MAX_SHARED_REQUESTS:
+    is_whole_history = body.get("previous_response_id") is None
+    if (
+        is_whole_history and (conversation.shared_history_keys or any(map(adapter.is_result, history)))
+    ) or len(conversation.shared_history_keys) >= MAX_SHARED_REQUESTS:
         conversation.shared_history_keys = None
         return None
-    whole = [*history, *conversation.answer]
-    added, conversation.shared_item_count = whole[conversation.shared_item_count :], len(whole)
+    items = [*history, *conversation.answer]
+    new_items, conversation.shared_item_count = items[conversation.shared_item_count :], len(items)
     conversation.shared_history_keys = (*conversation.shared_history_keys, secrets.token_hex(16))
-    return added
+    return new_items
 
 
 def serialize_edits(
     conversation: Conversation, adapter: ApiAdapter, history: Sequence[Item]
 ) -> dict[str, Any] | None:
     """Return the edits of a conversation as plain data; None if it has no edits."""
-    noted = [held for held in conversation.branch.steps if held.guard_items]
+    steps_with_items = [step for step in conversation.branch.steps if step.guard_items]
     if not (
         conversation.abandoned_turns
-        or noted
+        or steps_with_items
         or conversation.branch.pending_guard_items
         or conversation.disabled_tools
     ):
         return None
     notes = [
-        [build_turn_key(adapter, resolve_items(held.items, history)), held.guard_items] for held in noted
+        [build_turn_key(adapter, resolve_items(step.items, history)), step.guard_items]
+        for step in steps_with_items
     ]
     return {
         "left": sorted(conversation.abandoned_turns),
@@ -138,7 +139,9 @@ def parse_edits(data: Mapping[str, Any]) -> HistoryEdits:
     try:
         return HistoryEdits(
             abandoned_turns=frozenset(map(str, data["left"])),
-            guard_items_by_turn={str(name): [dict(item) for item in told] for name, told in data["notes"]},
+            guard_items_by_turn={
+                str(name): [dict(item) for item in guard_items] for name, guard_items in data["notes"]
+            },
             pending_guard_items=[dict(item) for item in data["told"]],
             disabled_tools=frozenset(map(str, data["withheld"])),
             budget_usage=BudgetUsage(**data["spent"]),

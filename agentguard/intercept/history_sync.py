@@ -46,63 +46,67 @@ class HistorySync:
 
     def _apply_edits(self, edits: HistoryEdits) -> None:
         """Apply edits from another process after the turns have been committed."""
-        of, self._edits = self._conversation, None
-        of.version += 1
+        conversation, self._edits = self._conversation, None
+        conversation.version += 1
         self.session.ledger.rewind(len(self.session))
-        of.abandoned_turns |= edits.abandoned_turns
-        of.disabled_tools |= edits.disabled_tools
-        of.session.account.restore(edits.budget_usage, {})
+        conversation.abandoned_turns |= edits.abandoned_turns
+        conversation.disabled_tools |= edits.disabled_tools
+        conversation.session.account.restore(edits.budget_usage, {})
         for item in edits.pending_guard_items:
-            of.branch.add_guard_item(item)
+            conversation.branch.add_guard_item(item)
 
     def _find_task_offset(self, turns: Sequence[tuple[int, int]], *, is_new_run: bool) -> int:
         """Return the number of steps before the latest task; they are context and are not part of the run."""
-        given = [self.adapter.is_prompt(self._history[start:end]) for start, end in turns]
-        return len(self._conversation.branch) + count_turns_before_task(given, is_new_run=is_new_run)
+        prompt_flags = [self.adapter.is_prompt(self._history[start:end]) for start, end in turns]
+        return len(self._conversation.branch) + count_turns_before_task(prompt_flags, is_new_run=is_new_run)
 
     def _recommit_steps(self) -> None:
         """Commit the steps of the branch that the session lacks."""
-        for held in self._conversation.branch.steps[
+        for branch_step in self._conversation.branch.steps[
             max(0, self._conversation.step_offset + len(self.session)) :
         ]:
             self._commit_step(
-                self.adapter.build_step(resolve_items(held.items, self._history), self._services.agent)
+                self.adapter.build_step(resolve_items(branch_step.items, self._history), self._services.agent)
             )
 
     def _commit_turn(self, start: int, end: int) -> None:
-        of, items = self._conversation, self._history[start:end]
+        conversation, items = self._conversation, self._history[start:end]
         places: list[int | Item] = list(range(start, end))
-        results = [one for one in range(start, end) if self.adapter.is_result(self._history[one])]
-        answer = start == of.processed_item_count
-        if of.replacement is not None and answer:
-            places = [*of.replacement, *results]
+        results = [place for place in range(start, end) if self.adapter.is_result(self._history[place])]
+        is_answer = start == conversation.processed_item_count
+        if conversation.replacement is not None and is_answer:
+            places = [*conversation.replacement, *results]
         if self._edits is not None:
             name = build_turn_key(self.adapter, items)
             if name in self._edits.abandoned_turns:
-                if len(of.branch) >= of.step_offset:
+                if len(conversation.branch) >= conversation.step_offset:
                     self._record_calls(self.adapter.build_step(items, self._services.agent))
-                of.step_offset -= len(of.branch) < of.step_offset
+                conversation.step_offset -= len(conversation.branch) < conversation.step_offset
                 return
             self.session.ledger.rewind(len(self.session))  # abandoned turns before it are not on the branch
             for item in self._edits.guard_items_by_turn.get(name, ()):
-                of.branch.add_guard_item(item)
-        if len(of.branch) >= of.step_offset:
-            self._commit_step(self._build_turn_step(items, is_answer=answer))
-        held = BranchStep(items=places, is_prompt=self.adapter.is_prompt(items))
-        if answer and of.stored_response_id is not None:
-            held.stored_response_id, held.stored_item_count = (
-                of.stored_response_id,
+                conversation.branch.add_guard_item(item)
+        if len(conversation.branch) >= conversation.step_offset:
+            self._commit_step(self._build_turn_step(items, is_answer=is_answer))
+        branch_step = BranchStep(items=places, is_prompt=self.adapter.is_prompt(items))
+        if is_answer and conversation.stored_response_id is not None:
+            branch_step.stored_response_id, branch_step.stored_item_count = (
+                conversation.stored_response_id,
                 len(places) - len(results),
             )
-        of.branch.add_step(held)
+        conversation.branch.add_step(branch_step)
 
     def _build_turn_step(self, items: Sequence[Item], *, is_answer: bool) -> Step:
         """Convert a turn to a step; reuse the judged step if the client resends the answer unchanged."""
-        judged, given = self._conversation.answer_step, len(self._conversation.answer)
-        if is_answer and judged is not None and _are_equal(items[:given], self._conversation.answer):
-            results = items[given:]
+        answer_step, answer_length = self._conversation.answer_step, len(self._conversation.answer)
+        if (
+            is_answer
+            and answer_step is not None
+            and _are_equal(items[:answer_length], self._conversation.answer)
+        ):
+            results = items[answer_length:]
             if all(map(self.adapter.is_result, results)):
-                return self.adapter.add_results(judged, results)
+                return self.adapter.add_results(answer_step, results)
         return self.adapter.build_step(items, self._services.agent)
 
     def _commit_step(self, step: Step) -> None:
@@ -112,13 +116,13 @@ class HistorySync:
 
     def _record_calls(self, step: Step) -> None:
         """Record the calls of a step in the ledger; also of an abandoned turn, since they were executed."""
-        seen = {one.call_id: one.content for one in step.observations}
+        results = {observation.call_id: observation.content for observation in step.observations}
         for call in step.tool_calls:
             claim = self._conversation.claims.pop(call.id, None)
             if claim is None:
                 claim = self.session.begin_tool(call.name, call.arguments or {})
-            if call.id in seen:
-                self.session.end_tool(claim, seen[call.id])
+            if call.id in results:
+                self.session.end_tool(claim, results[call.id])
 
     def _apply_plan(self, plan: RecoveryPlan) -> None:
         """Apply to the branch a plan that the session has already executed."""
@@ -140,10 +144,10 @@ class HistorySync:
 
     def _truncate(self, from_step: int) -> None:
         """Roll back the agent's steps from ``from_step`` on."""
-        for held in self._conversation.branch.steps[from_step:]:
-            if not held.is_prompt:
+        for branch_step in self._conversation.branch.steps[from_step:]:
+            if not branch_step.is_prompt:
                 self._conversation.abandoned_turns.add(
-                    build_turn_key(self.adapter, resolve_items(held.items, self._history))
+                    build_turn_key(self.adapter, resolve_items(branch_step.items, self._history))
                 )
         self._conversation.branch.truncate(from_step)
 
@@ -154,13 +158,18 @@ class HistorySync:
             return
         items = resolve_items(line.steps[step].items, self._history)
         results = [place for place, item in enumerate(items) if self.adapter.is_result(item)]
-        at = results[int(repair.field.partition("[")[2].rstrip("]"))]
-        line.replace_item(step, at, self.adapter.replace_result_text(items[at], repair.text))
+        result_place = results[int(repair.field.partition("[")[2].rstrip("]"))]
+        line.replace_item(
+            step, result_place, self.adapter.replace_result_text(items[result_place], repair.text)
+        )
 
     def _find_first_answer(self) -> int:
         """Return the index of the first step after the latest task."""
         return (
-            max((i for i, held in enumerate(self._conversation.branch.steps) if held.is_prompt), default=-1)
+            max(
+                (i for i, branch_step in enumerate(self._conversation.branch.steps) if branch_step.is_prompt),
+                default=-1,
+            )
             + 1
         )
 
@@ -173,19 +182,21 @@ def count_turns_before_task(prompt_flags: Sequence[bool], *, is_new_run: bool) -
         is_new_run: True if the turns follow a finished run. If False and only prompts precede the task, these
             prompts are part of the run.
     """
-    asked = max((place for place, is_given in enumerate(prompt_flags) if is_given), default=None)
-    if asked is None:
+    task_index = max((place for place, is_given in enumerate(prompt_flags) if is_given), default=None)
+    if task_index is None:
         return len(prompt_flags) if is_new_run else 0
-    while asked and prompt_flags[asked - 1]:
-        asked -= 1
-    return asked if is_new_run or not all(prompt_flags[:asked]) else 0
+    while task_index and prompt_flags[task_index - 1]:
+        task_index -= 1
+    return task_index if is_new_run or not all(prompt_flags[:task_index]) else 0
 
 
 def _are_equal(left: Sequence[Item], right: Sequence[Item]) -> bool:
     """Return whether the items are equal apart from null fields, which clients add and omit."""
     return len(left) == len(right) and all(
-        one is other or one == other or _drop_nulls(one) == _drop_nulls(other)
-        for one, other in zip(left, right, strict=True)
+        left_item is right_item
+        or left_item == right_item
+        or _drop_nulls(left_item) == _drop_nulls(right_item)
+        for left_item, right_item in zip(left, right, strict=True)
     )
 
 

@@ -14,7 +14,7 @@ from agentguard.intercept.api_adapter import ApiAdapter, build_response_key, sel
 from agentguard.intercept.conversation import Conversation, ConversationCache, Item, build_prefix_keys
 from agentguard.intercept.guarded_request import GuardedRequest
 from agentguard.intercept.history_edits import HistoryEdits
-from agentguard.intercept.history_matching import (
+from agentguard.intercept.history_matcher import (
     build_answer_key,
     find_last_turn,
     has_random_call_ids,
@@ -112,36 +112,50 @@ class Interceptor:
             edits: edits from another process; used if the conversation is new in this process.
             size_bytes: size of the request.
         """
-        given, before = adapter.extract_items(body), body.get("previous_response_id")
-        keys = build_prefix_keys(given, adapter.build_item_key, seed=f"{run_name}\0{before or ''}")
-        found = self.conversations.pop_latest(
-            keys if before is None else [build_response_key(before), keys[-1]]
+        items, previous_id = adapter.extract_items(body), body.get("previous_response_id")
+        keys = build_prefix_keys(items, adapter.build_item_key, seed=f"{run_name}\0{previous_id or ''}")
+        conversation = self.conversations.pop_latest(
+            keys if previous_id is None else [build_response_key(previous_id), keys[-1]]
         )
-        if found is None and is_retry and (found := self.conversations.pop_retried(keys[-1])) is not None:
-            release_claims(found)
-            found.answer = []
-            found.shared_history_keys = None  # the shared history ends with an answer that no client received
-        if edits is not None and before is None:
-            found = None  # this process knows an earlier turn than the other process
-        elif found is None and before is None:
-            found = self._match_last_turn(adapter, given, run_name)
-        history, known = given, found is not None
-        if found is None:
-            history = history if edits is None or before is None else [*edits.history, *given]
-            found = self._start_conversation(adapter, body, history, run_name=run_name)
+        if (
+            conversation is None
+            and is_retry
+            and (conversation := self.conversations.pop_retried(keys[-1])) is not None
+        ):
+            release_claims(conversation)
+            conversation.answer = []
+            conversation.shared_history_keys = (
+                None  # the shared history ends with an answer that no client received
+            )
+        if edits is not None and previous_id is None:
+            conversation = None  # this process knows an earlier turn than the other process
+        elif conversation is None and previous_id is None:
+            conversation = self._match_last_turn(adapter, items, run_name)
+        history, is_known = items, conversation is not None
+        if conversation is None:
+            history = history if edits is None or previous_id is None else [*edits.history, *items]
+            conversation = self._start_conversation(adapter, body, history, run_name=run_name)
             if edits is not None and edits.shared_history_keys:
-                found.root_response_id, found.shared_history_keys, found.shared_item_count = (
+                (
+                    conversation.root_response_id,
+                    conversation.shared_history_keys,
+                    conversation.shared_item_count,
+                ) = (
                     edits.root_response_id,
                     edits.shared_history_keys,
                     len(edits.history),
                 )
-        elif before is not None:  # the server stores the history, and the conversation has a copy
-            history = [*found.history, *found.answer, *given] if found.answer else found.history
-        found.size_bytes = size_bytes
+        elif previous_id is not None:  # the server stores the history, and the conversation has a copy
+            history = (
+                [*conversation.history, *conversation.answer, *items]
+                if conversation.answer
+                else conversation.history
+            )
+        conversation.size_bytes = size_bytes
         exchange = self.request_class(
-            self, adapter, found, body, history=history, retry_key=keys[-1], key_seed=run_name
+            self, adapter, conversation, body, history=history, retry_key=keys[-1], key_seed=run_name
         )
-        exchange.prepare(None if known else edits)
+        exchange.prepare(None if is_known else edits)
         return exchange
 
     def list_foreign_keys(
@@ -151,25 +165,31 @@ class Interceptor:
 
         The list is empty if the conversation has just begun or if this process holds its latest turn.
         """
-        given, before = adapter.extract_items(body), body.get("previous_response_id")
-        if before is not None:
-            named = build_response_key(before) if isinstance(before, str) else b""
-            return [] if not named or named in self.conversations else [named]
-        if not any(map(adapter.is_result, given)):
+        items, previous_id = adapter.extract_items(body), body.get("previous_response_id")
+        if previous_id is not None:
+            response_key = build_response_key(previous_id) if isinstance(previous_id, str) else b""
+            return [] if not response_key or response_key in self.conversations else [response_key]
+        if not any(map(adapter.is_result, items)):
             return []
-        keys = build_prefix_keys(given, adapter.build_item_key, seed=f"{run_name}\0")
-        turn = find_last_turn(adapter, given)
-        last = turn or (len(given), len(given))
-        answered = next((place for place in range(*last) if adapter.is_result(given[place])), len(given))
+        keys = build_prefix_keys(items, adapter.build_item_key, seed=f"{run_name}\0")
+        turn = find_last_turn(adapter, items)
+        turn_range = turn or (len(items), len(items))
+        first_result = next(
+            (place for place in range(*turn_range) if adapter.is_result(items[place])), len(items)
+        )
         # A conversation may wait here at an earlier turn if another process has handled the later ones.
-        here = max((place for place, key in enumerate(keys) if key in self.conversations), default=0)
-        likely = keys[answered:here:-1]
-        if turn is None or not likely or not (run_name or has_random_call_ids(adapter, given[slice(*turn)])):
-            return likely
+        known_length = max((place for place, key in enumerate(keys) if key in self.conversations), default=0)
+        likely_keys = keys[first_result:known_length:-1]
+        if (
+            turn is None
+            or not likely_keys
+            or not (run_name or has_random_call_ids(adapter, items[slice(*turn)]))
+        ):
+            return likely_keys
         answer = build_answer_key(
-            adapter, given[slice(*turn)], run_name
+            adapter, items[slice(*turn)], run_name
         )  # matches clients that have dropped older turns
-        return [] if answer in self.conversations else [likely[0], answer, *likely[1:]]
+        return [] if answer in self.conversations else [likely_keys[0], answer, *likely_keys[1:]]
 
     def has_run(self, run_name: str) -> bool:
         """Return whether a client gave this name to a run."""
@@ -184,13 +204,13 @@ class Interceptor:
         self, adapter: ApiAdapter, body: Mapping[str, Any], steps: Sequence[Step], run_id: str
     ) -> Session:
         """Start the session of a run."""
-        asked = [step.content for step in steps if step.source is Source.USER]
+        user_texts = [step.content for step in steps if step.source is Source.USER]
         system = [step.content for step in steps[:1] if step.source is Source.SYSTEM]
         system += filter(None, [adapter.extract_system_prompt(body)])
         meta = Trajectory(
             id=run_id,
             format="event_log",
-            task=asked[-1] if asked else "",
+            task=user_texts[-1] if user_texts else "",
             steps=(),
             tools=parse_tool_specs(adapter.extract_tools(body), "tools"),
             system_prompts={self.agent: "\n\n".join(system)} if system else {},
@@ -222,13 +242,15 @@ class Interceptor:
         self, adapter: ApiAdapter, items: Sequence[Item], run_name: str
     ) -> Conversation | None:
         """Find the only conversation whose last answer ends the history, and rebuild its branch."""
-        last = find_last_turn(adapter, items)
-        if last is None:
+        last_turn = find_last_turn(adapter, items)
+        if last_turn is None:
             return None
-        found = self.conversations.pop_unique(build_answer_key(adapter, items[last[0] : last[1]], run_name))
-        if found is not None:
-            rebuild_branch(found, adapter, items, self.agent)
-        return found
+        conversation = self.conversations.pop_unique(
+            build_answer_key(adapter, items[last_turn[0] : last_turn[1]], run_name)
+        )
+        if conversation is not None:
+            rebuild_branch(conversation, adapter, items, self.agent)
+        return conversation
 
     def _start_conversation(
         self, adapter: ApiAdapter, body: Mapping[str, Any], history: Sequence[Item], *, run_name: str

@@ -13,7 +13,7 @@ from agentguard.intercept.api_adapter import ApiAdapter, select_context_steps
 from agentguard.intercept.conversation import Conversation, Item
 from agentguard.intercept.guarded_request import GuardedRequest
 from agentguard.intercept.history_edits import HistoryEdits
-from agentguard.intercept.history_matching import build_answer_key, find_last_turn
+from agentguard.intercept.history_matcher import build_answer_key, find_last_turn
 from agentguard.intercept.history_sync import count_turns_before_task
 from agentguard.intercept.interceptor import Interceptor
 from agentguard.trajectory.model import Source, Step
@@ -40,27 +40,32 @@ class PassiveRequest(GuardedRequest):
     def prepare(self, edits: HistoryEdits | None = None) -> None:
         """Commit the new turns."""
         del edits  # a completed request cannot be edited
-        of, dialect, history, agent = self._conversation, self.adapter, self._history, self._services.agent
-        if of.pending_steps:
-            steps, of.pending_steps = of.pending_steps, []
+        conversation, dialect, history, agent = (
+            self._conversation,
+            self.adapter,
+            self._history,
+            self._services.agent,
+        )
+        if conversation.pending_steps:
+            steps, conversation.pending_steps = conversation.pending_steps, []
         else:
             steps = _build_new_steps(
                 dialect,
                 history,
                 agent,
-                processed_item_count=of.processed_item_count,
-                is_new_run=of.is_finished,
+                processed_item_count=conversation.processed_item_count,
+                is_new_run=conversation.is_finished,
             )
-        if of.is_finished:
-            of.run_count, of.is_finished = of.run_count + 1, False
-            basis = _select_context_steps(dialect, history, agent, [of.first_step, *steps])
-            of.session = self._services.start_session(
-                dialect, self.request_body, basis, f"{of.first_run_id}.{of.run_count}"
+        if conversation.is_finished:
+            conversation.run_count, conversation.is_finished = conversation.run_count + 1, False
+            basis = _select_context_steps(dialect, history, agent, [conversation.first_step, *steps])
+            conversation.session = self._services.start_session(
+                dialect, self.request_body, basis, f"{conversation.first_run_id}.{conversation.run_count}"
             )
         for step in steps:
-            of.session.commit(step)
-        of.processed_item_count = len(history)
-        of.clear_answer()
+            conversation.session.commit(step)
+        conversation.processed_item_count = len(history)
+        conversation.clear_answer()
 
 
 class PassiveInterceptor(Interceptor):
@@ -73,30 +78,36 @@ class PassiveInterceptor(Interceptor):
     ) -> PassiveConversation:
         name, agent = self._next_run_id(run_name), self.agent
         start, end = adapter.split_turns(history, 0)[0]
-        first = adapter.build_step(history[start:end], agent)
+        first_step = adapter.build_step(history[start:end], agent)
         steps = _build_new_steps(adapter, history, agent, processed_item_count=0, is_new_run=False)
         session = self.start_session(
-            adapter, body, _select_context_steps(adapter, history, agent, [first, *steps]), name
+            adapter, body, _select_context_steps(adapter, history, agent, [first_step, *steps]), name
         )
         root = body.get("previous_response_id")
         return PassiveConversation(
-            session=session, first_run_id=name, root_response_id=root, first_step=first, pending_steps=steps
+            session=session,
+            first_run_id=name,
+            root_response_id=root,
+            first_step=first_step,
+            pending_steps=steps,
         )
 
     def _match_last_turn(
         self, adapter: ApiAdapter, items: Sequence[Item], run_name: str
     ) -> Conversation | None:
-        last = find_last_turn(adapter, items)
-        if last is None:
+        last_turn = find_last_turn(adapter, items)
+        if last_turn is None:
             return None
-        found = self.conversations.pop_unique(build_answer_key(adapter, items[last[0] : last[1]], run_name))
-        if isinstance(found, PassiveConversation):
+        conversation = self.conversations.pop_unique(
+            build_answer_key(adapter, items[last_turn[0] : last_turn[1]], run_name)
+        )
+        if isinstance(conversation, PassiveConversation):
             start, end = adapter.split_turns(items, 0)[0]
-            found.processed_item_count, found.first_step = (
-                last[0],
+            conversation.processed_item_count, conversation.first_step = (
+                last_turn[0],
                 adapter.build_step(items[start:end], self.agent),
             )
-        return found
+        return conversation
 
 
 def _build_new_steps(
@@ -105,8 +116,8 @@ def _build_new_steps(
     """Return the new steps; the steps before the task of a new run are not parsed."""
     turns = adapter.split_turns(history, processed_item_count)
     if is_new_run or not processed_item_count:
-        given = [adapter.is_prompt(history[start:end]) for start, end in turns]
-        turns = turns[count_turns_before_task(given, is_new_run=is_new_run) :]
+        prompt_flags = [adapter.is_prompt(history[start:end]) for start, end in turns]
+        turns = turns[count_turns_before_task(prompt_flags, is_new_run=is_new_run) :]
     return [adapter.build_step(history[start:end], agent) for start, end in turns]
 
 
@@ -114,5 +125,5 @@ def _select_context_steps(
     adapter: ApiAdapter, history: Sequence[Item], agent: str, steps: list[Step]
 ) -> list[Step]:
     """Return the given steps if they contain a user prompt, else those of `select_context_steps`."""
-    asked = any(step.source is Source.USER for step in steps[1:])
-    return steps if asked else select_context_steps(adapter, history, agent)
+    has_user_step = any(step.source is Source.USER for step in steps[1:])
+    return steps if has_user_step else select_context_steps(adapter, history, agent)

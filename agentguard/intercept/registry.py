@@ -51,5 +51,7 @@ def build_stream_buffer(
     """Build the buffer for the streamed answers of a request; see `EventStreamBuffer`."""
     # A safety assessor must judge all text before the client sees it.
     buffer_all = buffer_all or request.session.config.safety_assessor is not None
-    made = next(api.stream_buffer_class for api in GUARDED_APIS.values() if api.adapter is request.adapter)
-    return made(request, candidate_request, buffer_all=buffer_all)
+    buffer_class = next(
+        api.stream_buffer_class for api in GUARDED_APIS.values() if api.adapter is request.adapter
+    )
+    return buffer_class(request, candidate_request, buffer_all=buffer_all)

@@ -43,8 +43,8 @@ class EventStreamBuffer(ABC):
 
     def feed(self, data: bytes) -> bytes:
         """Process bytes of the current answer; return the bytes to forward to the client."""
-        shown = [self._process_event(event) for event in self._event_reader.feed(data)]
-        return shown[0] if len(shown) == 1 else b"".join(shown)
+        forwarded_events = [self._process_event(event) for event in self._event_reader.feed(data)]
+        return forwarded_events[0] if len(forwarded_events) == 1 else b"".join(forwarded_events)
 
     def finish(self) -> _sync_async.Effects[tuple[bytes, Decision]]:
         """Judge the answer after its last byte; yield the effects that request further candidates.
@@ -65,8 +65,10 @@ class EventStreamBuffer(ABC):
         if decision == "final":
             return self._encode_final_answer(), decision
         self._request.settle()
-        taken, how = self._request.replacement_payload, self._request.answer_source
-        return (self.flush() if taken is None else self._encode_replacement(taken, how)), decision
+        replacement, source = self._request.replacement_payload, self._request.answer_source
+        return (
+            self.flush() if replacement is None else self._encode_replacement(replacement, source)
+        ), decision
 
     def build_answer(self) -> dict[str, Any] | None:
         """Return the answer without judging it, for passive interception; None if it is an error.
@@ -80,9 +82,9 @@ class EventStreamBuffer(ABC):
 
     def flush(self) -> bytes:
         """Return all held events, without a verdict."""
-        held, self._buffered_events = self._buffered_events, []
+        buffered_events, self._buffered_events = self._buffered_events, []
         return (
-            b"".join([self._try_rewrite_event(event, value) for event, value in held])
+            b"".join([self._try_rewrite_event(event, value) for event, value in buffered_events])
             + self._event_reader.remainder
         )
 

@@ -75,11 +75,15 @@ def release_claims(conversation: Conversation) -> None:
 
 def format_repeated_calls(claims: Sequence[EffectClaim]) -> str:
     """Build the message to a model that repeats calls which were, or may have been, executed."""
-    done = [claim.effect for claim in claims if claim.decision is ExecutionDecision.REUSE]
-    doubt = [claim.effect for claim in claims if claim.decision is ExecutionDecision.OUTCOME_UNKNOWN]
+    completed_effects = [claim.effect for claim in claims if claim.decision is ExecutionDecision.REUSE]
+    open_effects = [claim.effect for claim in claims if claim.decision is ExecutionDecision.OUTCOME_UNKNOWN]
     parts = ["[guard] Your last answer was dropped."]
-    if done:
-        parts.append(f"These calls have already taken effect; do not repeat them: {format_effects(done)}.")
-    if doubt:
-        parts.append(f"{UNKNOWN_OUTCOME_MESSAGE.removeprefix('[guard] ')} The call: {format_effects(doubt)}.")
+    if completed_effects:
+        parts.append(
+            f"These calls have already taken effect; do not repeat them: {format_effects(completed_effects)}."
+        )
+    if open_effects:
+        parts.append(
+            f"{UNKNOWN_OUTCOME_MESSAGE.removeprefix('[guard] ')} The call: {format_effects(open_effects)}."
+        )
     return " ".join([*parts, "Go on from what they returned."])

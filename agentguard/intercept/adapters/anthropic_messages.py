@@ -35,10 +35,13 @@ class AnthropicAdapter:
 
     def can_guard(self, body: Mapping[str, Any]) -> bool:
         """Return whether a request can be guarded."""
-        given = body.get("messages")
-        if not isinstance(given, list) or not given:
+        messages = body.get("messages")
+        if not isinstance(messages, list) or not messages:
             return False
-        return all(isinstance(one, dict) and isinstance(one.get("content"), str | list) for one in given)
+        return all(
+            isinstance(message, dict) and isinstance(message.get("content"), str | list)
+            for message in messages
+        )
 
     def extract_items(self, body: Mapping[str, Any]) -> list[Item]:
         """Return the history in a request, with tool results as separate items."""
@@ -54,14 +57,14 @@ class AnthropicAdapter:
 
     def split_turns(self, items: Sequence[Item], start: int) -> list[tuple[int, int]]:
         """Return the turns from ``start``: an answer with its results, or a single message."""
-        made: list[tuple[int, int]] = []
+        turns: list[tuple[int, int]] = []
         for place in range(start, len(items)):
-            folded = made and items[made[-1][0]].get("role") == "assistant"
-            if folded and self.is_result(items[place]):
-                made[-1] = (made[-1][0], place + 1)
+            follows_assistant = turns and items[turns[-1][0]].get("role") == "assistant"
+            if follows_assistant and self.is_result(items[place]):
+                turns[-1] = (turns[-1][0], place + 1)
             else:
-                made.append((place, place + 1))
-        return made
+                turns.append((place, place + 1))
+        return turns
 
     def build_step(self, items: Sequence[Item], agent: str) -> Step:
         """Convert a turn to a step. Raises FormatError if it is malformed."""
@@ -98,21 +101,21 @@ class AnthropicAdapter:
 
     def extract_usage(self, payload: Mapping[str, Any]) -> Usage | None:
         """Return the token usage of an answer, if it reports any."""
-        used = payload.get("usage")
-        if not isinstance(used, dict):
+        usage = payload.get("usage")
+        if not isinstance(usage, dict):
             return None
-        return Usage(prompt_tokens=used.get("input_tokens"), completion_tokens=used.get("output_tokens"))
+        return Usage(prompt_tokens=usage.get("input_tokens"), completion_tokens=usage.get("output_tokens"))
 
     def apply_repaired_turn(self, payload: Mapping[str, Any], step: Step) -> dict[str, Any]:
         """Return the answer with the text and the calls of ``step``, its repaired step."""
         calls = iter(step.tool_calls)
         content = [
-            _apply_repaired_call(one, next(calls)) if _is_client_call(one) else one
-            for one in payload["content"]
+            _apply_repaired_call(block, next(calls)) if _is_client_call(block) else block
+            for block in payload["content"]
         ]
-        said = [place for place, one in enumerate(content) if _get_type(one) == "text"]
-        if len(said) == 1 and content[said[0]].get("text") != step.content:
-            content[said[0]] = {"type": "text", "text": step.content}
+        text_places = [place for place, block in enumerate(content) if _get_type(block) == "text"]
+        if len(text_places) == 1 and content[text_places[0]].get("text") != step.content:
+            content[text_places[0]] = {"type": "text", "text": step.content}
         return {**payload, "content": content}
 
     def replace_result_text(self, item: Item, text: str) -> Item:
@@ -121,16 +124,18 @@ class AnthropicAdapter:
 
     def extract_system_prompt(self, body: Mapping[str, Any]) -> str:
         """Return the system prompt."""
-        given = body.get("system")
-        return _join_text(given) if isinstance(given, list) else str(given or "")
+        system_prompt = body.get("system")
+        return _join_text(system_prompt) if isinstance(system_prompt, list) else str(system_prompt or "")
 
     def extract_tools(self, body: Mapping[str, Any]) -> list[Any]:
         """Return the tool definitions of a request, with the input schema under ``parameters``."""
-        made = []
+        tools = []
         for tool in body.get("tools") or ():
-            rest = {key: value for key, value in tool.items() if key not in ("input_schema", "cache_control")}
-            made.append({**rest, "parameters": tool.get("input_schema") or {}})
-        return made
+            tool_fields = {
+                key: value for key, value in tool.items() if key not in ("input_schema", "cache_control")
+            }
+            tools.append({**tool_fields, "parameters": tool.get("input_schema") or {}})
+        return tools
 
     def remove_tools(self, body: dict[str, Any], disabled_tools: set[str]) -> dict[str, Any]:
         """Return the request without the disabled tools.
@@ -143,8 +148,12 @@ class AnthropicAdapter:
             return body
         if offered <= disabled_tools:
             return {**body, "tool_choice": {"type": "none"}}
-        made = remove_tools(body, disabled_tools)
-        return {**made, "tool_choice": {"type": "auto"}} if made.get("tool_choice") == "auto" else made
+        reduced_body = remove_tools(body, disabled_tools)
+        return (
+            {**reduced_body, "tool_choice": {"type": "auto"}}
+            if reduced_body.get("tool_choice") == "auto"
+            else reduced_body
+        )
 
     def encode_stream(self, payload: Mapping[str, Any], *, include_usage: bool) -> bytes:
         """Encode a complete answer as a stream of events; its token usage is always included."""
@@ -174,7 +183,7 @@ class AnthropicAdapter:
         self, body: Mapping[str, Any], payload: Mapping[str, Any] | None, text: str
     ) -> dict[str, Any]:
         """Build the guard's answer that ends the run; a refusal if the client expects JSON."""
-        made = {
+        answer = {
             "id": f"msg_agentguard_{uuid.uuid4().hex[:12]}",
             "type": "message",
             "role": "assistant",
@@ -183,9 +192,9 @@ class AnthropicAdapter:
             "usage": {"input_tokens": 0, "output_tokens": 0},
             **(payload or {}),
         }
-        made["content"] = [{"type": "text", "text": text}]
-        made["stop_reason"] = "refusal" if requires_json(body) else "end_turn"
-        return made
+        answer["content"] = [{"type": "text", "text": text}]
+        answer["stop_reason"] = "refusal" if requires_json(body) else "end_turn"
+        return answer
 
 
 def _split_results(message: Item) -> list[Item]:
@@ -196,20 +205,23 @@ def _split_results(message: Item) -> list[Item]:
     results = [block for block in content if _get_type(block) == "tool_result"]
     if not results:
         return [message]
-    made = [{**message, "content": [block]} for block in results]
-    rest = [block for block in content if _get_type(block) != "tool_result"]
-    return [*made, {**message, "content": rest}] if rest else made
+    messages = [{**message, "content": [block]} for block in results]
+    other_blocks = [block for block in content if _get_type(block) != "tool_result"]
+    return [*messages, {**message, "content": other_blocks}] if other_blocks else messages
 
 
 def _merge_user_items(items: Sequence[Item]) -> list[Item]:
     """Merge items into messages with alternating roles."""
-    made: list[Item] = []
+    merged_items: list[Item] = []
     for item in items:
-        if made and made[-1].get("role") == item.get("role") == "user":
-            made[-1] = {**made[-1], "content": [*_get_blocks(made[-1]), *_get_blocks(item)]}
+        if merged_items and merged_items[-1].get("role") == item.get("role") == "user":
+            merged_items[-1] = {
+                **merged_items[-1],
+                "content": [*_get_blocks(merged_items[-1]), *_get_blocks(item)],
+            }
         else:
-            made.append(item)
-    return made
+            merged_items.append(item)
+    return merged_items
 
 
 def _get_result_block(item: Item) -> Item:
@@ -237,17 +249,17 @@ def _normalize_block(block: Any) -> Any:
     """Return a block without the ignored fields; content with a single text becomes that text."""
     if not isinstance(block, dict):
         return block
-    made = {key: value for key, value in block.items() if key not in _IGNORED_FIELDS}
-    if isinstance(made.get("content"), list):
-        inner = [_normalize_block(one) for one in made["content"]]
-        only = inner[0] if len(inner) == 1 and _get_type(inner[0]) == "text" else None
-        made["content"] = inner if only is None else only.get("text")
-    return made
+    normalized = {key: value for key, value in block.items() if key not in _IGNORED_FIELDS}
+    if isinstance(normalized.get("content"), list):
+        inner = [_normalize_block(part) for part in normalized["content"]]
+        single_text = inner[0] if len(inner) == 1 and _get_type(inner[0]) == "text" else None
+        normalized["content"] = inner if single_text is None else single_text.get("text")
+    return normalized
 
 
 def _join_text(blocks: Sequence[Any]) -> str:
-    said = [str(block.get("text") or "") for block in blocks if _get_type(block) == "text"]
-    return "\n".join(filter(None, said))
+    texts = [str(block.get("text") or "") for block in blocks if _get_type(block) == "text"]
+    return "\n".join(filter(None, texts))
 
 
 def _to_chat_message(item: Item) -> Item:
@@ -257,25 +269,30 @@ def _to_chat_message(item: Item) -> Item:
         if _get_type(blocks[0] if blocks else None) == "tool_result":
             return _to_tool_message(blocks[0])
         return {"role": str(item.get("role")), "content": _join_text(blocks)}
-    thought = [str(one.get("thinking") or "") for one in blocks if _get_type(one) == "thinking"]
+    thoughts = [str(block.get("thinking") or "") for block in blocks if _get_type(block) == "thinking"]
     calls = [
-        {"id": one.get("id"), "function": {"name": one.get("name"), "arguments": one.get("input")}}
-        for one in blocks
-        if _is_client_call(one)
+        {"id": block.get("id"), "function": {"name": block.get("name"), "arguments": block.get("input")}}
+        for block in blocks
+        if _is_client_call(block)
     ]
-    made: Item = {"role": "assistant", "content": _join_text(blocks)}
-    if any(thought):
-        made["reasoning_content"] = "\n".join(filter(None, thought))
-    return {**made, "tool_calls": calls} if calls else made
+    message: Item = {"role": "assistant", "content": _join_text(blocks)}
+    if any(thoughts):
+        message["reasoning_content"] = "\n".join(filter(None, thoughts))
+    return {**message, "tool_calls": calls} if calls else message
 
 
 def _mark_errors(step: Step, items: Sequence[Item]) -> Step:
     """Return the step with its failed tool results marked as errors."""
-    failed = [one["tool_use_id"] for one in map(_get_result_block, items) if one.get("is_error") is True]
-    if not failed:
+    failed_call_ids = [
+        block["tool_use_id"] for block in map(_get_result_block, items) if block.get("is_error") is True
+    ]
+    if not failed_call_ids:
         return step
-    seen = (replace(one, is_error=one.call_id in failed) for one in step.observations)
-    return step.with_observations(tuple(seen))
+    observations = (
+        replace(observation, is_error=observation.call_id in failed_call_ids)
+        for observation in step.observations
+    )
+    return step.with_observations(tuple(observations))
 
 
 def _to_tool_message(block: Mapping[str, Any]) -> Item:
@@ -285,8 +302,10 @@ def _to_tool_message(block: Mapping[str, Any]) -> Item:
 
 
 def _apply_repaired_call(block: Item, call: ToolCall) -> Item:
-    given = call.arguments if call.raw_arguments is None else json.loads(call.raw_arguments)
-    return block if _is_same_call(block, call) else {**block, "name": call.name, "input": dict(given or {})}
+    arguments = call.arguments if call.raw_arguments is None else json.loads(call.raw_arguments)
+    return (
+        block if _is_same_call(block, call) else {**block, "name": call.name, "input": dict(arguments or {})}
+    )
 
 
 def _is_same_call(block: Item, call: ToolCall) -> bool:

@@ -47,10 +47,10 @@ def build_block_events(block: Mapping[str, Any], index: int) -> list[MessageEven
 
 def build_end_events(payload: Mapping[str, Any]) -> list[MessageEvent]:
     """Return the events that end a message."""
-    used = (payload.get("usage") or {}).get("output_tokens") or 0
+    output_tokens = (payload.get("usage") or {}).get("output_tokens") or 0
     delta = {"stop_reason": payload.get("stop_reason"), "stop_sequence": payload.get("stop_sequence")}
     return [
-        {"type": "message_delta", "delta": delta, "usage": {"output_tokens": used}},
+        {"type": "message_delta", "delta": delta, "usage": {"output_tokens": output_tokens}},
         {"type": "message_stop"},
     ]
 
@@ -85,9 +85,11 @@ def _split_block(block: Mapping[str, Any]) -> tuple[MessageEvent, list[MessageEv
     """Split a block into its initial state and its deltas."""
     match block.get("type"):
         case "text":
-            made: list[MessageEvent] = [{"type": "text_delta", "text": block.get("text") or ""}]
-            made += ({"type": "citations_delta", "citation": one} for one in block.get("citations") or ())
-            return {**block, "text": "", **({"citations": []} if block.get("citations") else {})}, made
+            deltas: list[MessageEvent] = [{"type": "text_delta", "text": block.get("text") or ""}]
+            deltas += (
+                {"type": "citations_delta", "citation": citation} for citation in block.get("citations") or ()
+            )
+            return {**block, "text": "", **({"citations": []} if block.get("citations") else {})}, deltas
         case "thinking":
             return {**block, "thinking": "", "signature": ""}, [
                 {"type": "thinking_delta", "thinking": block.get("thinking") or ""},
@@ -114,8 +116,8 @@ class AnthropicStreamBuffer(EventStreamBuffer):
 
     def build_error_event(self, message: str) -> bytes:
         """Build the event that reports that a retry of the model call failed."""
-        said = {"type": "api_error", "message": message}
-        return encode_event({"type": "error", "error": said}, include_name=True)
+        error = {"type": "api_error", "message": message}
+        return encode_event({"type": "error", "error": error}, include_name=True)
 
     def _reset(self) -> None:
         super()._reset()
@@ -143,10 +145,10 @@ class AnthropicStreamBuffer(EventStreamBuffer):
         return [{**answer[0], "content": [*before, *answer[0]["content"]]}], ""
 
     def _encode_replacement(self, payload: dict[str, Any], source: AnswerSource) -> bytes:
-        shown = len(self._visible_blocks) - len(self._earlier_blocks)
+        visible_count = len(self._visible_blocks) - len(self._earlier_blocks)
         self._begin_retry()
         if source != "other":  # the client has seen these blocks
-            payload = {**payload, "content": payload["content"][shown:]}
+            payload = {**payload, "content": payload["content"][visible_count:]}
         return self.feed(self._request.adapter.encode_stream(payload, include_usage=True)) + self.flush()
 
     def _begin_retry(self) -> bytes:
@@ -167,8 +169,8 @@ class AnthropicStreamBuffer(EventStreamBuffer):
             case "message_delta":
                 self._is_buffering = True
                 self._message |= value.get("delta") or {}
-                used = self._message.get("usage") or {}
-                self._message["usage"] = {**used, **(value.get("usage") or {})}
+                usage = self._message.get("usage") or {}
+                self._message["usage"] = {**usage, **(value.get("usage") or {})}
             case "message_stop":
                 self._is_done = True
             case "error":
@@ -190,13 +192,13 @@ class AnthropicStreamBuffer(EventStreamBuffer):
     def _encode_final_answer(self) -> bytes:
         """Encode the guard's final answer as another block of the message, and the end of the message."""
         text = self._request.final_text or ""
-        made = self._request.adapter.build_final_answer(
+        answer = self._request.adapter.build_final_answer(
             self._request.request_body, self._message or None, text
         )
-        seen, events = list(self._visible_blocks), list[JsonObject]()
+        visible_blocks, events = list(self._visible_blocks), list[JsonObject]()
         if not self._answer_head:
-            events.append(build_start_event(made))
-        events += build_block_events(made["content"][0], len(seen))
-        events += build_end_events(made)
-        self._request.settle([{"role": "assistant", "content": [*seen, *made["content"]]}])
+            events.append(build_start_event(answer))
+        events += build_block_events(answer["content"][0], len(visible_blocks))
+        events += build_end_events(answer)
+        self._request.settle([{"role": "assistant", "content": [*visible_blocks, *answer["content"]]}])
         return b"".join(encode_event(event, include_name=True) for event in events)

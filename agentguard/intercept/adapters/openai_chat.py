@@ -49,19 +49,19 @@ class ChatAdapter:
         if role != "assistant":
             return encode_canonical([role, item.get("name"), item.get("tool_call_id"), item.get("content")])
         calls = [_build_call_key(call) for call in item.get("tool_calls") or ()]
-        said = "" if calls else (_join_text(item.get("content")) or str(item.get("refusal") or "")).strip()
-        return encode_canonical([role, said, calls])
+        text = "" if calls else (_join_text(item.get("content")) or str(item.get("refusal") or "")).strip()
+        return encode_canonical([role, text, calls])
 
     def split_turns(self, items: Sequence[Item], start: int) -> list[tuple[int, int]]:
         """Return the turns from ``start`` as (start, end): an answer with its results, or one message."""
-        made: list[tuple[int, int]] = []
+        turns: list[tuple[int, int]] = []
         for place in range(start, len(items)):
-            folded = made and items[made[-1][0]].get("role") == "assistant"
-            if items[place].get("role") in _RESULT_ROLES and folded:
-                made[-1] = (made[-1][0], place + 1)
+            follows_assistant = turns and items[turns[-1][0]].get("role") == "assistant"
+            if items[place].get("role") in _RESULT_ROLES and follows_assistant:
+                turns[-1] = (turns[-1][0], place + 1)
             else:
-                made.append((place, place + 1))
-        return made
+                turns.append((place, place + 1))
+        return turns
 
     def build_step(self, items: Sequence[Item], agent: str) -> Step:
         """Convert a turn to a step. Raises FormatError if it is malformed."""
@@ -95,16 +95,18 @@ class ChatAdapter:
 
     def extract_usage(self, payload: Mapping[str, Any]) -> Usage | None:
         """Return the token usage of an answer, if it reports any."""
-        used = payload.get("usage")
-        if not isinstance(used, dict):
+        usage = payload.get("usage")
+        if not isinstance(usage, dict):
             return None
-        return Usage(prompt_tokens=used.get("prompt_tokens"), completion_tokens=used.get("completion_tokens"))
+        return Usage(
+            prompt_tokens=usage.get("prompt_tokens"), completion_tokens=usage.get("completion_tokens")
+        )
 
     def apply_repaired_turn(self, payload: Mapping[str, Any], step: Step) -> dict[str, Any]:
         """Return the answer with the text and the calls of ``step``, its repaired step."""
-        first = payload["choices"][0]
-        message = apply_repaired_turn(first["message"], step)
-        return {**payload, "choices": [{**first, "message": message}]}
+        choice = payload["choices"][0]
+        message = apply_repaired_turn(choice["message"], step)
+        return {**payload, "choices": [{**choice, "message": message}]}
 
     def replace_result_text(self, item: Item, text: str) -> Item:
         """Return a copy of a tool result with another text."""
@@ -130,16 +132,18 @@ class ChatAdapter:
             **{k: v for k, v in payload.items() if k in CHUNK_HEAD_FIELDS},
             "object": "chat.completion.chunk",
         }
-        said = {key: value for key, value in message.items() if value is not None}
-        if said.get("tool_calls"):
-            said["tool_calls"] = [{"index": i, **call} for i, call in enumerate(said["tool_calls"])]
-        made = b""
-        for delta, end in ((said, None), ({}, finish or "stop")):
+        delta_fields = {key: value for key, value in message.items() if value is not None}
+        if delta_fields.get("tool_calls"):
+            delta_fields["tool_calls"] = [
+                {"index": i, **call} for i, call in enumerate(delta_fields["tool_calls"])
+            ]
+        encoded = b""
+        for delta, end in ((delta_fields, None), ({}, finish or "stop")):
             choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": end}
-            made += encode_event({**head, "choices": [choice]})
+            encoded += encode_event({**head, "choices": [choice]})
         if include_usage and payload.get("usage"):
-            made += encode_event({**head, "choices": [], "usage": payload["usage"]})
-        return made + b"data: [DONE]\n\n"
+            encoded += encode_event({**head, "choices": [], "usage": payload["usage"]})
+        return encoded + b"data: [DONE]\n\n"
 
     def is_unchanged(
         self, branch: ConversationBranch, body: Mapping[str, Any], history: Sequence[Item]
@@ -167,15 +171,15 @@ class ChatAdapter:
         message: Item = {"role": "assistant", "content": text, "refusal": None}
         if requires_json(body):
             message = {"role": "assistant", "content": None, "refusal": text}
-        made = {
+        answer = {
             "id": f"chatcmpl-agentguard-{uuid.uuid4().hex[:12]}",
             "object": "chat.completion",
             "created": int(time.time()),
             "model": body.get("model", ""),
             **(payload or {}),
         }
-        made["choices"] = [{"index": 0, "message": message, "logprobs": None, "finish_reason": "stop"}]
-        return made
+        answer["choices"] = [{"index": 0, "message": message, "logprobs": None, "finish_reason": "stop"}]
+        return answer
 
 
 def add_usage(step: Step, usage: Usage | None, model: Any) -> Step:
@@ -187,24 +191,28 @@ def add_usage(step: Step, usage: Usage | None, model: Any) -> Step:
 
 def requires_json(body: Mapping[str, Any]) -> bool:
     """Return whether the request demands an answer in JSON."""
-    where = body.get("text") or body.get("output_config") or {}  # Responses, Messages
-    wanted = body.get("response_format") or (where.get("format") if isinstance(where, dict) else None) or {}
-    return isinstance(wanted, dict) and wanted.get("type") in ("json_schema", "json_object")
+    output_options = body.get("text") or body.get("output_config") or {}  # Responses, Messages
+    response_format = (
+        body.get("response_format")
+        or (output_options.get("format") if isinstance(output_options, dict) else None)
+        or {}
+    )
+    return isinstance(response_format, dict) and response_format.get("type") in ("json_schema", "json_object")
 
 
 def remove_tools(body: dict[str, Any], disabled_tools: set[str]) -> dict[str, Any]:
     """Return the request without the disabled tools; a tool choice that forces one becomes ``auto``."""
     if not disabled_tools or not body.get("tools"):
         return body
-    kept = [tool for tool in body["tools"] if get_tool_name(tool) not in disabled_tools]
-    made = {**body, "tools": kept}
+    remaining_tools = [tool for tool in body["tools"] if get_tool_name(tool) not in disabled_tools]
+    reduced_body = {**body, "tools": remaining_tools}
     choice = body.get("tool_choice")
     if isinstance(choice, dict) and get_tool_name(choice) in disabled_tools:
-        made["tool_choice"] = "auto"
-    if not kept:
+        reduced_body["tool_choice"] = "auto"
+    if not remaining_tools:
         for name in ("tools", "tool_choice", "parallel_tool_calls"):
-            made.pop(name, None)
-    return made
+            reduced_body.pop(name, None)
+    return reduced_body
 
 
 def get_tool_name(tool: Mapping[str, Any]) -> str:

@@ -28,8 +28,8 @@ class _PartialCall:
     function: dict[str, list[str]] = field(default_factory=lambda: {"name": [], "arguments": []})
 
     def build(self) -> dict[str, Any]:
-        made = {name: "".join(pieces) for name, pieces in self.function.items()}
-        return {"id": self.id, "type": "function", "function": made}
+        function = {name: "".join(pieces) for name, pieces in self.function.items()}
+        return {"id": self.id, "type": "function", "function": function}
 
 
 class ChatStreamBuffer(EventStreamBuffer):
@@ -103,9 +103,9 @@ class ChatStreamBuffer(EventStreamBuffer):
         del event
         self._has_error_event = self._has_error_event or bool(value.get("error"))
         meta = self._meta
-        for name, said in value.items():
-            if said is not None and name in CHUNK_META_FIELDS:
-                meta[name] = said
+        for name, field_value in value.items():
+            if field_value is not None and name in CHUNK_META_FIELDS:
+                meta[name] = field_value
         if not self._answer_head:
             self._answer_head = {k: v for k, v in value.items() if k in CHUNK_HEAD_FIELDS}
         for choice in value.get("choices") or ():
@@ -117,31 +117,31 @@ class ChatStreamBuffer(EventStreamBuffer):
             self._add_delta(delta)
 
     def _add_delta(self, delta: Mapping[str, Any]) -> None:
-        for name, said in delta.items():
+        for name, field_value in delta.items():
             if name == "content":
-                if isinstance(said, str):
-                    self._content_parts.append(said)
-            elif name in _EXTRA_TEXT_FIELDS and isinstance(said, str):
-                self._extra_text_parts.setdefault(name, []).append(said)
+                if isinstance(field_value, str):
+                    self._content_parts.append(field_value)
+            elif name in _EXTRA_TEXT_FIELDS and isinstance(field_value, str):
+                self._extra_text_parts.setdefault(name, []).append(field_value)
             elif name == "tool_calls":
-                for call in said or ():
+                for call in field_value or ():
                     self._add_call(call)
 
     def _add_call(self, call: Mapping[str, Any]) -> None:
         index = call.get("index", 0)
-        if (known := self._calls.get(index)) is None:
-            known = self._calls[index] = _PartialCall()
-        known.id = call.get("id") or known.id
+        if (partial_call := self._calls.get(index)) is None:
+            partial_call = self._calls[index] = _PartialCall()
+        partial_call.id = call.get("id") or partial_call.id
         for name, text in (call.get("function") or {}).items():
             if isinstance(text, str):
-                known.function.setdefault(name, []).append(text)
+                partial_call.function.setdefault(name, []).append(text)
 
     def _build_message(self) -> dict[str, Any]:
-        said: dict[str, Any] = {"content": "".join(self._content_parts) if self._content_parts else None}
-        said |= {name: "".join(pieces) for name, pieces in self._extra_text_parts.items()}
+        fields: dict[str, Any] = {"content": "".join(self._content_parts) if self._content_parts else None}
+        fields |= {name: "".join(pieces) for name, pieces in self._extra_text_parts.items()}
         if self._calls:
-            said["tool_calls"] = [self._calls[index].build() for index in sorted(self._calls)]
-        return {"role": "assistant", **said}
+            fields["tool_calls"] = [self._calls[index].build() for index in sorted(self._calls)]
+        return {"role": "assistant", **fields}
 
     def _build_payload(self) -> dict[str, Any]:
         if not self._is_done:
@@ -195,6 +195,9 @@ class ChatStreamBuffer(EventStreamBuffer):
             part = {"refusal": text}
         else:
             part = {"content": f"\n\n{text}" if self._visible_text.strip() else text}
-        seen = {"content": self._visible_text + part.get("content", ""), "refusal": part.get("refusal")}
-        self._request.settle([{"role": "assistant", **seen}])
+        visible_fields = {
+            "content": self._visible_text + part.get("content", ""),
+            "refusal": part.get("refusal"),
+        }
+        self._request.settle([{"role": "assistant", **visible_fields}])
         return self._encode_chunk(part) + self._encode_chunk({}, "stop") + b"data: [DONE]\n\n"

@@ -34,15 +34,17 @@ class ResponsesAdapter:
         """Return whether a request can be guarded: not in the background, and without ``conversation``."""
         if body.get("background") or body.get("conversation"):
             return False
-        given = body.get("input")
-        if isinstance(given, list):
-            return bool(given) and all(isinstance(item, dict) for item in given)
-        return isinstance(given, str)
+        input_value = body.get("input")
+        if isinstance(input_value, list):
+            return bool(input_value) and all(isinstance(item, dict) for item in input_value)
+        return isinstance(input_value, str)
 
     def extract_items(self, body: Mapping[str, Any]) -> list[Item]:
         """Return the items in a request."""
-        given = body["input"]
-        return [{"role": "user", "content": given}] if isinstance(given, str) else list(given)
+        input_value = body["input"]
+        return (
+            [{"role": "user", "content": input_value}] if isinstance(input_value, str) else list(input_value)
+        )
 
     def build_item_key(self, item: Item) -> bytes:
         """Return the key of an item; it is empty for items that clients may omit, such as reasoning."""
@@ -68,26 +70,28 @@ class ResponsesAdapter:
 
     def split_turns(self, items: Sequence[Item], start: int) -> list[tuple[int, int]]:
         """Return the turns from ``start``: items of the model with their results, or a single item."""
-        made: list[tuple[int, int]] = []
+        turns: list[tuple[int, int]] = []
         for place in range(start, len(items)):
             item = items[place]
-            folds = made and _is_model_item(items[made[-1][0]])
-            if folds and (
+            follows_model_item = turns and _is_model_item(items[turns[-1][0]])
+            if follows_model_item and (
                 self.is_result(item) or (_is_model_item(item) and not self.is_result(items[place - 1]))
             ):
-                made[-1] = (made[-1][0], place + 1)
+                turns[-1] = (turns[-1][0], place + 1)
             else:
-                made.append((place, place + 1))
-        return made
+                turns.append((place, place + 1))
+        return turns
 
     def build_step(self, items: Sequence[Item], agent: str) -> Step:
         """Convert a turn to a step. Raises FormatError if it is malformed."""
         results = [_to_tool_message(item) for item in items if self.is_result(item)]
-        models = [item for item in items if not self.is_result(item)]
-        if models and _is_model_item(models[0]):
-            return parse_chat([_to_assistant_message(models), *results], agent=agent).steps[0]
-        given = [{"role": item.get("role", "user"), "content": item.get("content")} for item in models]
-        return parse_chat([*given, *results], agent=agent).steps[0]
+        other_items = [item for item in items if not self.is_result(item)]
+        if other_items and _is_model_item(other_items[0]):
+            return parse_chat([_to_assistant_message(other_items), *results], agent=agent).steps[0]
+        messages = [
+            {"role": item.get("role", "user"), "content": item.get("content")} for item in other_items
+        ]
+        return parse_chat([*messages, *results], agent=agent).steps[0]
 
     def add_results(self, step: Step, results: Sequence[Item]) -> Step:
         """Return an answer's step with its tool results. Raises FormatError if a result is malformed."""
@@ -95,9 +99,10 @@ class ResponsesAdapter:
 
     def is_prompt(self, items: Sequence[Item]) -> bool:
         """Return whether a turn is a user or system prompt."""
-        first = items[0]
+        first_item = items[0]
         return (
-            not (self.is_result(first) or _is_model_item(first)) and first.get("role", "user") in PROMPT_ROLES
+            not (self.is_result(first_item) or _is_model_item(first_item))
+            and first_item.get("role", "user") in PROMPT_ROLES
         )
 
     def build_guard_item(self, text: str) -> Item:
@@ -113,10 +118,10 @@ class ResponsesAdapter:
 
     def extract_usage(self, payload: Mapping[str, Any]) -> Usage | None:
         """Return the token usage of a response, if it reports any."""
-        used = payload.get("usage")
-        if not isinstance(used, dict):
+        usage = payload.get("usage")
+        if not isinstance(usage, dict):
             return None
-        return Usage(prompt_tokens=used.get("input_tokens"), completion_tokens=used.get("output_tokens"))
+        return Usage(prompt_tokens=usage.get("input_tokens"), completion_tokens=usage.get("output_tokens"))
 
     def apply_repaired_turn(self, payload: Mapping[str, Any], step: Step) -> dict[str, Any]:
         """Return the answer with the text and the calls of ``step``, its repaired step."""
@@ -125,10 +130,10 @@ class ResponsesAdapter:
             _apply_repaired_call(item, next(calls)) if _is_client_call(item) else item
             for item in payload["output"]
         ]
-        said = [i for i, item in enumerate(output) if item.get("role") == "assistant"]
-        if len(said) == 1 and _join_text(output[said[0]].get("content")) != step.content:
+        message_places = [i for i, item in enumerate(output) if item.get("role") == "assistant"]
+        if len(message_places) == 1 and _join_text(output[message_places[0]].get("content")) != step.content:
             part = {"type": "output_text", "text": step.content, "annotations": [], "logprobs": []}
-            output[said[0]] = {**output[said[0]], "content": [part]}
+            output[message_places[0]] = {**output[message_places[0]], "content": [part]}
         return {**payload, "output": output}
 
     def replace_result_text(self, item: Item, text: str) -> Item:
@@ -137,8 +142,8 @@ class ResponsesAdapter:
 
     def extract_system_prompt(self, body: Mapping[str, Any]) -> str:
         """Return the instructions."""
-        given = body.get("instructions")
-        return given if isinstance(given, str) else ""
+        instructions = body.get("instructions")
+        return instructions if isinstance(instructions, str) else ""
 
     def extract_tools(self, body: Mapping[str, Any]) -> list[Any]:
         """Return the tool definitions of a request."""
@@ -157,12 +162,12 @@ class ResponsesAdapter:
         self, branch: ConversationBranch, body: Mapping[str, Any], history: Sequence[Item]
     ) -> bool:
         """Return whether the history of the request equals the view of the branch."""
-        before = body.get("previous_response_id")
-        if before is None:
+        previous_id = body.get("previous_response_id")
+        if previous_id is None:
             return branch.collect_item_refs() == list(range(len(history)))
         anchor, places = branch.split_at_stored_response()
-        given = range(len(history) - len(self.extract_items(body)), len(history))
-        return anchor in (before, None) and places == list(given)
+        new_places = range(len(history) - len(self.extract_items(body)), len(history))
+        return anchor in (previous_id, None) and places == list(new_places)
 
     def build_body(
         self,
@@ -176,20 +181,20 @@ class ResponsesAdapter:
         if body.get("previous_response_id") is None:
             return {**body, "input": resolve_items(branch.collect_item_refs(), history)}
         anchor, places = branch.split_at_stored_response()
-        made = {
+        new_body = {
             **body,
             "previous_response_id": anchor or root_response_id,
             "input": resolve_items(places, history),
         }
-        if made["previous_response_id"] is None:
-            del made["previous_response_id"]
-        return made
+        if new_body["previous_response_id"] is None:
+            del new_body["previous_response_id"]
+        return new_body
 
     def build_final_answer(
         self, body: Mapping[str, Any], payload: Mapping[str, Any] | None, text: str
     ) -> dict[str, Any]:
         """Build the guard's response that ends the run; a refusal if the client expects JSON."""
-        made = {
+        answer = {
             "object": "response",
             "created_at": int(time.time()),
             "model": body.get("model", ""),
@@ -203,9 +208,9 @@ class ResponsesAdapter:
             "previous_response_id": body.get("previous_response_id"),
             **(payload or {}),
         }
-        made["id"], made["status"] = f"resp_agentguard_{uuid.uuid4().hex[:12]}", "completed"
-        made["output"] = [build_guard_message(text, refusal=requires_json(body))]
-        return made
+        answer["id"], answer["status"] = f"resp_agentguard_{uuid.uuid4().hex[:12]}", "completed"
+        answer["output"] = [build_guard_message(text, refusal=requires_json(body))]
+        return answer
 
 
 def _is_client_call(item: Item) -> bool:
@@ -239,12 +244,12 @@ def _to_assistant_message(items: Sequence[Item]) -> Item:
         for item in items
         if _is_client_call(item)
     ]
-    said = [_join_text(item.get("content")) for item in items if item.get("role") == "assistant"]
-    thought = [_join_text(item.get("summary")) for item in items if item.get("type") == "reasoning"]
-    made: Item = {"role": "assistant", "content": "\n".join(filter(None, said))}
-    if any(thought):
-        made["reasoning_content"] = "\n".join(filter(None, thought))
-    return {**made, "tool_calls": calls} if calls else made
+    texts = [_join_text(item.get("content")) for item in items if item.get("role") == "assistant"]
+    thoughts = [_join_text(item.get("summary")) for item in items if item.get("type") == "reasoning"]
+    message: Item = {"role": "assistant", "content": "\n".join(filter(None, texts))}
+    if any(thoughts):
+        message["reasoning_content"] = "\n".join(filter(None, thoughts))
+    return {**message, "tool_calls": calls} if calls else message
 
 
 def _to_chat_call(item: Item) -> Item:
@@ -268,8 +273,8 @@ def _get_call_name(item: Item) -> str:
 
 
 def _get_arguments(item: Item) -> str:
-    given = item.get("arguments", item.get("input", item.get("action")))
-    return given if isinstance(given, str) else json.dumps(given)
+    arguments = item.get("arguments", item.get("input", item.get("action")))
+    return arguments if isinstance(arguments, str) else json.dumps(arguments)
 
 
 def _join_text(content: Any) -> str:

@@ -30,23 +30,23 @@ def build_guard_message(text: str, *, refusal: bool) -> Item:
 
 def build_item_events(item: Item, index: int) -> list[dict[str, Any]]:
     """Return the events of an item; an item of an unknown type is added and finished as a whole."""
-    empty, between = dict(item), list[dict[str, Any]]()
+    empty_item, inner_events = dict(item), list[dict[str, Any]]()
     if item.get("type", "message") == "message":
-        empty = {**item, "status": "in_progress", "content": []}
+        empty_item = {**item, "status": "in_progress", "content": []}
         for place, part in enumerate(item.get("content") or ()):
-            at = {"output_index": index, "item_id": item.get("id"), "content_index": place}
-            between += _build_part_events(part, at)
+            location = {"output_index": index, "item_id": item.get("id"), "content_index": place}
+            inner_events += _build_part_events(part, location)
     elif item.get("type") == "function_call":
-        empty = {**item, "arguments": "", "status": "in_progress"}
-        at = {"output_index": index, "item_id": item.get("id")}
+        empty_item = {**item, "arguments": "", "status": "in_progress"}
+        location = {"output_index": index, "item_id": item.get("id")}
         kind, text = "response.function_call_arguments", item.get("arguments") or ""
-        between = [
-            {"type": f"{kind}.delta", **at, "delta": text},
-            {"type": f"{kind}.done", **at, "arguments": text, "name": item.get("name")},
+        inner_events = [
+            {"type": f"{kind}.delta", **location, "delta": text},
+            {"type": f"{kind}.done", **location, "arguments": text, "name": item.get("name")},
         ]
     return [
-        {"type": "response.output_item.added", "output_index": index, "item": empty},
-        *between,
+        {"type": "response.output_item.added", "output_index": index, "item": empty_item},
+        *inner_events,
         {"type": "response.output_item.done", "output_index": index, "item": item},
     ]
 
@@ -72,12 +72,12 @@ def build_in_progress_response(payload: Mapping[str, Any]) -> dict[str, Any]:
 def _build_part_events(part: Item, location: Mapping[str, Any]) -> list[dict[str, Any]]:
     name = "refusal" if part.get("type") == "refusal" else "output_text"
     field = "refusal" if name == "refusal" else "text"
-    more: dict[str, Any] = {} if name == "refusal" else {"logprobs": []}
+    extra_fields: dict[str, Any] = {} if name == "refusal" else {"logprobs": []}
     text = part.get(field) or ""
     return [
         {"type": "response.content_part.added", **location, "part": {**part, field: ""}},
-        {"type": f"response.{name}.delta", **location, "delta": text, **more},
-        {"type": f"response.{name}.done", **location, field: text, **more},
+        {"type": f"response.{name}.delta", **location, "delta": text, **extra_fields},
+        {"type": f"response.{name}.done", **location, field: text, **extra_fields},
         {"type": "response.content_part.done", **location, "part": part},
     ]
 
@@ -129,10 +129,10 @@ class ResponsesStreamBuffer(EventStreamBuffer):
         return [*before, *answer] if before else None, alias
 
     def _encode_replacement(self, payload: dict[str, Any], source: AnswerSource) -> bytes:
-        shown = len(self._visible_items) - len(self._earlier_items)
+        visible_count = len(self._visible_items) - len(self._earlier_items)
         self._begin_retry()
         if source != "other":  # the client has seen these items
-            payload = {**payload, "output": payload["output"][shown:]}
+            payload = {**payload, "output": payload["output"][visible_count:]}
         return self.feed(self._request.adapter.encode_stream(payload, include_usage=True)) + self.flush()
 
     def _begin_retry(self) -> bytes:
@@ -173,9 +173,9 @@ class ResponsesStreamBuffer(EventStreamBuffer):
         if isinstance(value.get("output_index"), int):
             value["output_index"] += self._item_offset
         if kind in _TERMINAL_EVENT_TYPES and self._answer_head:
-            given = value.get("response") or {}
-            output = [*self._earlier_items, *(given.get("output") or ())]
-            value["response"] = {**given, "id": self._answer_head.get("id"), "output": output}
+            response = value.get("response") or {}
+            output = [*self._earlier_items, *(response.get("output") or ())]
+            value["response"] = {**response, "id": self._answer_head.get("id"), "output": output}
         return self._encode_event(value)
 
     def _encode_event(self, value: dict[str, Any]) -> bytes:
@@ -186,16 +186,16 @@ class ResponsesStreamBuffer(EventStreamBuffer):
     def _encode_final_answer(self) -> bytes:
         """Encode the guard's final answer as another item of the response, and the terminal event."""
         body, text = self._request.request_body, self._request.final_text or ""
-        made = self._request.adapter.build_final_answer(body, self._response, text)
-        data, seen = b"", list(self._visible_items)
+        answer = self._request.adapter.build_final_answer(body, self._response, text)
+        data, visible_items = b"", list(self._visible_items)
         if not self._answer_head:
             data = self._encode_event(
-                {"type": "response.created", "response": build_in_progress_response(made)}
+                {"type": "response.created", "response": build_in_progress_response(answer)}
             )
         else:
-            made["id"] = self._answer_head.get("id")
+            answer["id"] = self._answer_head.get("id")
         item = build_guard_message(text, refusal=requires_json(body))
-        made["output"] = [*seen, item]
+        answer["output"] = [*visible_items, item]
         data += b"".join(self._encode_event(event) for event in build_item_events(item, self._item_count))
-        self._request.settle(made["output"], response_id=str(made["id"]))
-        return data + self._encode_event({"type": "response.completed", "response": made})
+        self._request.settle(answer["output"], response_id=str(answer["id"]))
+        return data + self._encode_event({"type": "response.completed", "response": answer})

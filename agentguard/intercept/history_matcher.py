@@ -46,19 +46,19 @@ def rebuild_branch(
     The session's steps are matched from the end of the branch. How much of the earlier history agrees is
     unknown, so a rollback counts its target step from the end.
     """
-    left = _collect_abandoned_call_ids(conversation)
-    line, told = (
+    abandoned_call_ids = _collect_abandoned_call_ids(conversation)
+    line, guard_items_by_calls = (
         ConversationBranch(),
-        {tuple(ids): held.guard_items for ids, held in _list_steps_with_calls(conversation)},
+        {tuple(ids): branch_step.guard_items for ids, branch_step in _list_steps_with_calls(conversation)},
     )
     for start, end in adapter.split_turns(history, 0)[:-1]:
         step = adapter.build_step(history[start:end], agent)
         ids = tuple(call.id for call in step.tool_calls)
-        if ids and left.issuperset(ids):
+        if ids and abandoned_call_ids.issuperset(ids):
             continue
-        given = step.source in (Source.USER, Source.SYSTEM)
-        line.add_step(BranchStep(items=list(range(start, end)), is_prompt=given))
-        line.steps[-1].guard_items = told.get(ids, []) if ids else []
+        is_prompt = step.source in (Source.USER, Source.SYSTEM)
+        line.add_step(BranchStep(items=list(range(start, end)), is_prompt=is_prompt))
+        line.steps[-1].guard_items = guard_items_by_calls.get(ids, []) if ids else []
     line.pending_guard_items = conversation.branch.pending_guard_items
     conversation.branch, conversation.step_offset = line, len(line) - len(conversation.session)
     conversation.processed_item_count = adapter.split_turns(history, 0)[-1][0]
@@ -66,14 +66,16 @@ def rebuild_branch(
 
 def _collect_abandoned_call_ids(conversation: Conversation) -> set[str]:
     run = conversation.session.run
-    live = {call.id for step in run.steps for call in step.tool_calls}
-    left = {call.id for branch in run.branches for step in branch.steps for call in step.tool_calls}
-    return left - live
+    live_ids = {call.id for step in run.steps for call in step.tool_calls}
+    abandoned_ids = {call.id for branch in run.branches for step in branch.steps for call in step.tool_calls}
+    return abandoned_ids - live_ids
 
 
 def _list_steps_with_calls(conversation: Conversation) -> list[tuple[list[str], BranchStep]]:
     """Return the steps of the branch that have calls, each with its call IDs."""
     steps: Sequence[Step] = conversation.session.run.steps
-    held = conversation.branch.steps[max(0, conversation.step_offset) :]
-    pairs = zip(steps[max(0, -conversation.step_offset) :], held, strict=False)
-    return [([call.id for call in step.tool_calls], one) for step, one in pairs if step.tool_calls]
+    branch_steps = conversation.branch.steps[max(0, conversation.step_offset) :]
+    pairs = zip(steps[max(0, -conversation.step_offset) :], branch_steps, strict=False)
+    return [
+        ([call.id for call in step.tool_calls], branch_step) for step, branch_step in pairs if step.tool_calls
+    ]
