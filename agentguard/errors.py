@@ -1,35 +1,35 @@
-"""Every error agentguard raises, under one root.
+"""Errors of agentguard, with one root class.
 
 ::
 
     AgentGuardError
     ├── ConfigError            a setting, option or policy is wrong
-    │   └── UnknownPlugin      no plug-in of that name in a registry
-    ├── InputError             something read from outside is wrong; says file, record, field, way out
+    │   └── UnknownPlugin      a registry has no plug-in of that name
+    ├── InputError             external input is wrong; has file, record, field, remedy
     │   ├── FormatError        a trajectory that an importer cannot read
     │   ├── EventLogError      an event log that cannot be read or appended to
     │   └── TaxonomyError      a taxonomy or crosswalk file
     ├── JudgeError             a judge could not answer
     │   └── ModelFileError     a model file is missing, changed or does not match its card
     ├── RecoveryError          a recovery that cannot be carried out, or a run that the guard stopped
-    │   └── RunStopped         the guard ended the run; says why
-    ├── EvaluationError        an evaluation that cannot be carried out as asked
-    ├── StoreError             the store of runs and of what was learnt from them
-    │   ├── StoreVersion       the database was made by another version of agentguard
+    │   └── RunStopped         the guard ended the run; the message is the reason
+    ├── EvaluationError        an evaluation that cannot be carried out as requested
+    ├── StoreError             the store of runs and of learnt schemata
+    │   ├── StoreVersion       the database was created by another version of agentguard
     │   ├── StoreUnavailable   the database cannot be reached, read or written now
-    │   ├── StoreTimeout       rows were not written in the time allowed; they are still waiting
+    │   ├── StoreTimeout       rows were not written in the time allowed; they are still queued
     │   └── RowsLost           rows that will not be written
-    ├── ResilienceError        a call to an endpoint was not carried out; says how far it had got
+    ├── ResilienceError        a call to an endpoint was not carried out; has the stage it reached
     │   ├── BackendError       the endpoint refused, failed, or broke off
     │   ├── DeadlineExceeded   the time for the call is up
     │   ├── Stalled            a stream made no progress in its time
-    │   ├── CircuitOpen        not sent: the endpoint failed too often just now
-    │   ├── Overloaded         not sent: there is more work than can be done in time
-    │   └── RetriesExhausted   tried again as often as allowed, in vain
+    │   ├── CircuitOpen        not sent: the endpoint failed too often recently
+    │   ├── Overloaded         not sent: the work cannot be done in time
+    │   └── RetriesExhausted   all permitted attempts failed
     └── MissingExtra           an optional dependency is not installed
 
-Messages are built from names, paths, positions and limits, never from the contents of a run, so that every
-error is safe to log. ``code`` is stable and meant for programs.
+Messages contain names, paths, positions and limits, never the contents of a run, so that every error is safe
+to log. ``code`` is stable and intended for programs.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ from __future__ import annotations
 from typing import Literal
 
 Stage = Literal["unsent", "sent", "committed"]
-"""How far a call got: nothing left us; the endpoint may have acted; the caller has a part of the answer."""
+"""Progress of a call: not sent; the endpoint may have acted; the caller has a part of the answer."""
 
 
 class AgentGuardError(Exception):
-    """The root: catch this to catch everything agentguard raises on purpose."""
+    """Root class: catch it to catch every error that agentguard raises on purpose."""
 
     code = "agentguard_error"
 
@@ -53,20 +53,20 @@ class ConfigError(AgentGuardError):
 
 
 class UnknownPlugin(ConfigError):
-    """No plug-in of that name is registered; the message lists those that are."""
+    """The registry has no plug-in of that name; the message lists the known names."""
 
     code = "unknown_plugin"
 
 
 class InputError(AgentGuardError):
-    """Something read from outside is wrong.
+    """External input is wrong.
 
     Attributes:
-        reason: what is wrong, in one clause.
+        reason: the problem, in one clause.
         file: path or name of the source, if known.
         record: position of the record in the source, counted from 0, if known.
         field: dotted path of the field inside the record, if known.
-        hint: the way out, if there is one.
+        hint: a remedy, if known.
     """
 
     code = "input_error"
@@ -93,7 +93,7 @@ class InputError(AgentGuardError):
         return f"{text} ({self.hint})" if self.hint else text
 
     def with_location(self, *, file: str | None = None, record: int | None = None) -> InputError:
-        """Return a copy of this error with the place filled in where it was not known."""
+        """Return a copy of this error with missing parts of the location filled in."""
         return type(self)(
             self.reason,
             file=self.file or file,
@@ -146,7 +146,7 @@ class RunStopped(RecoveryError):
 
 
 class EvaluationError(AgentGuardError):
-    """An evaluation cannot be carried out as asked."""
+    """An evaluation cannot be carried out as requested."""
 
     code = "evaluation_error"
 
@@ -155,9 +155,9 @@ class ResilienceError(AgentGuardError):
     """A call to an endpoint was not carried out.
 
     Attributes:
-        reason: what went wrong, in one clause, without contents of the request or the answer.
-        stage: how far the call had got, which decides whether it may be tried again.
-        retry_after_s: seconds after which it may be tried again, if known; negative: do not try again.
+        reason: the problem, in one clause, without contents of the request or the answer.
+        stage: progress of the call, which decides whether it may be retried.
+        retry_after_s: seconds after which it may be retried, if known; negative: do not retry.
     """
 
     code = "resilience_error"
@@ -191,28 +191,28 @@ class DeadlineExceeded(ResilienceError):
 
 
 class Stalled(ResilienceError):
-    """A stream brought nothing but heartbeats, or nothing at all, for longer than it may."""
+    """A stream delivered only heartbeats, or nothing, for longer than permitted."""
 
     code = "stalled"
 
 
 class CircuitOpen(ResilienceError):
-    """The call was not sent, because the endpoint failed too often just now."""
+    """The call was not sent, because the endpoint failed too often recently."""
 
     code = "circuit_open"
 
 
 class Overloaded(ResilienceError):
-    """The call was not sent, because there is more work than can be done in time."""
+    """The call was not sent, because the pending work cannot be done in time."""
 
     code = "overloaded"
 
 
 class RetriesExhausted(ResilienceError):
-    """The call failed as often as it may be tried.
+    """All permitted attempts of the call failed.
 
     Attributes:
-        attempts: how often it was tried.
+        attempts: number of attempts.
         last: the error of the last attempt.
     """
 
@@ -228,13 +228,13 @@ class RetriesExhausted(ResilienceError):
 
 
 class StoreError(AgentGuardError):
-    """The store, or what was asked of it, is wrong."""
+    """The store is wrong, or an operation on it is invalid."""
 
     code = "store_error"
 
 
 class StoreVersion(StoreError):
-    """The database was made by another version of agentguard; the message says what to do."""
+    """The database was created by another version of agentguard; the message contains the remedy."""
 
     code = "store_version"
 
@@ -246,7 +246,7 @@ class StoreUnavailable(StoreError):
 
 
 class StoreTimeout(StoreError):
-    """Rows were not written in the time allowed; they are still waiting."""
+    """Rows were not written in the time allowed; they are still queued."""
 
     code = "store_timeout"
 

@@ -1,4 +1,4 @@
-"""Where the data that ships with agentguard lies: packaged first, the repository's folder else."""
+"""Locations of the data of agentguard: in the package if present, otherwise in the repository."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ _REPOSITORY_DIR = _PACKAGE_DIR.parent
 
 
 def get_taxonomies_dir() -> Path:
-    """Folder of the taxonomies that ship with agentguard."""
+    """Return the folder of the bundled taxonomies."""
     packaged = _PACKAGED_DATA_DIR / "taxonomies"
     return packaged if packaged.is_dir() else _REPOSITORY_DIR / "taxonomies"
 
 
 def get_datasets_dir() -> Path:
-    """Folder of the cards and manifests of data sets, one folder each."""
+    """Return the folder of the cards and manifests of data sets, one folder each."""
     packaged = _PACKAGED_DATA_DIR / "datasets"
     return packaged if packaged.is_dir() else _REPOSITORY_DIR / "datasets"
 
 
 def get_models_dir() -> Path:
-    """Folder of the embedded judge's model files; it may not exist before the first training."""
+    """Return the folder of the embedded judge's model files; it may not exist before the first training."""
     return _PACKAGE_DIR / "judge" / "models"

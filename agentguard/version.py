@@ -1,3 +1,3 @@
-"""The version, where every room can import it without importing the package's whole surface."""
+"""Version, in a module that can be imported without the rest of the package."""
 
 __version__ = "0.1.0"

@@ -117,7 +117,7 @@ def read_result_file(path: Path) -> ResultFile:
     except OSError as error:
         raise FormatError(f"cannot be read: {error.strerror}", file=str(path)) from None
     except orjson.JSONDecodeError:
-        raise FormatError("is no JSON", file=str(path)) from None
+        raise FormatError("is not JSON", file=str(path)) from None
     except FormatError as error:
         raise error.with_location(file=str(path)) from None
 

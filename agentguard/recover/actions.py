@@ -97,8 +97,8 @@ class Sample:
     Attributes:
         n: maximum number of candidates, including the proposed turn.
         quorum: number of candidates that must agree; with 1, the first acceptable candidate is accepted.
-        models, tells, temperatures: models, instructions and temperatures of the further candidates. Each
-            list is cycled; an empty list keeps the value of the proposed turn.
+        `models`, `tells`, `temperatures`: models, instructions and temperatures of the further candidates.
+            Each list is cycled; an empty list keeps the value of the proposed turn.
         staged: request only as many candidates at a time as may decide the vote.
         ignore: names of arguments in which candidates may differ.
     """

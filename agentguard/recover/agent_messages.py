@@ -53,7 +53,7 @@ def format_correction(
         "the step you took here" if not extra_steps else f"step {extra_steps + 1} of those you took from here"
     )
     parts = [
-        f"[guard] Your run was taken back to this point, because {which} led to a failure.",
+        f"[guard] Your run was rolled back to this point, because {which} led to a failure.",
         to_sentence(hypothesis.reason),
         format_advice(hypothesis),
     ]

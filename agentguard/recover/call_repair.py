@@ -102,7 +102,7 @@ def apply_repairs(turn: Step, repairs: Iterable[Repair]) -> Step:
 
 
 def match_name(name: str, known_names: Sequence[str]) -> str | None:
-    """Return the only known name that equals ``name`` exactly, up to case and punctuation, or up to one typo."""
+    """Return the known name that equals ``name``, also up to punctuation or one typo; None if ambiguous."""
     if name in known_names:
         return name
     plain = _normalize_name(name)
@@ -118,7 +118,7 @@ def match_name(name: str, known_names: Sequence[str]) -> str | None:
 
 
 def is_one_typo_apart(a: str, b: str) -> bool:
-    """Return whether one letter was added, removed or changed, or two neighbours swapped (Damerau, 1964)."""
+    """Return whether two names differ by one insertion, deletion, change or swap (Damerau, 1964)."""
     if a == b or abs(len(a) - len(b)) > 1:
         return False
     start = next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
@@ -134,7 +134,7 @@ def _normalize_name(name: str) -> str:
 
 
 def _extract_object(text: str) -> dict[str, Any] | None:
-    """Parse an arguments object, also from a code fence or a JSON string; return None if there is no object."""
+    """Parse an arguments object, also in a code fence or a JSON string; return None without an object."""
     bare = text.strip()
     if bare.startswith("```") and bare.endswith("```"):
         bare = bare.strip("`").removeprefix("json").strip()
@@ -149,7 +149,7 @@ def _extract_object(text: str) -> dict[str, Any] | None:
 def _repair_arguments(
     arguments: Mapping[str, Any], schema: Mapping[str, Any], changes: list[str]
 ) -> dict[str, Any] | None:
-    """Return the arguments converted to their schema and append to ``changes``; None if they are ambiguous."""
+    """Convert the arguments to their schema and append to ``changes``; return None if they are ambiguous."""
     top = resolve_reference(schema, schema)
     properties: Mapping[str, Any] = top.get("properties") or {}
     made: dict[str, Any] = {}
@@ -211,12 +211,12 @@ def _parse_object(field: str, text: str) -> dict[str, Any]:
     except orjson.JSONDecodeError:
         value = None
     if not isinstance(value, dict):
-        raise RecoveryError(f"repair: the text for {field!r} is no JSON object")
+        raise RecoveryError(f"repair: the text for {field!r} is not a JSON object")
     return value
 
 
 def _is_same_json(a: Any, b: Any) -> bool:
-    """Return whether two values are equal as JSON: ``1`` differs from ``True``, and a number from its text."""
+    """Return whether two values are the same JSON: ``1`` is not ``True``, and a number is not its text."""
     return type(a) is type(b) and canonicalize_json(a) == canonicalize_json(b)
 
 

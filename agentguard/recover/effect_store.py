@@ -45,7 +45,7 @@ class SqlEffectStore:
         raise AssertionError("unreachable")
 
     def settle(self, effect: Effect) -> None:
-        """Write state and result; see `EffectStore.settle`. Raises StoreUnavailable if that is not durable."""
+        """Write the result; see `EffectStore.settle`. Raises StoreUnavailable if the write is not durable."""
         row = self._to_row(effect, self._generations.get(effect.id, 0))
         done = effect.state is EffectState.DONE
         self._store.settle(row, "done" if done else "compensated", result=row.data)

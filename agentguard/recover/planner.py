@@ -126,7 +126,7 @@ class RecoveryPlanner:
         if _was_tried(context.past_recoveries, plan, trigger, max_attempts=strategy.max_attempts):
             return None, "was tried and did not help"
         if _is_too_near(plan, context):
-            return None, "going back as far as that was in vain"
+            return None, "a rollback to that step did not help"
         if plan.tier in _TERMINAL_TIERS:
             return plan, ""
         refused = context.account.find_exceeded_limit(**compute_plan_cost(plan))

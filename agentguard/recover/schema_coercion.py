@@ -19,7 +19,7 @@ _BOOLEANS = {"true": True, "false": False}
 
 
 def coercions(value: Any, schema: Mapping[str, Any], root: Mapping[str, Any], depth: int = 0) -> list[Any]:
-    """Return the possible readings of ``value`` under a schema: the value itself if permitted, or conversions.
+    """Return the readings of ``value`` under a schema: the value itself if permitted, or its conversions.
 
     Args:
         value: a JSON value.

@@ -49,7 +49,7 @@ UNKNOWN_TOOL_EFFECT = ToolEffect(effect=EffectClass.DESTRUCTIVE)
 
 
 def from_annotations(annotations: Mapping[str, Any]) -> ToolEffect:
-    """Parse the annotations of an MCP tool (Model Context Protocol, revision 2025-06-18, ``ToolAnnotations``).
+    """Read the annotations of an MCP tool (Model Context Protocol, revision 2025-06-18, ``ToolAnnotations``).
 
     A missing hint has the protocol's default: not read-only, destructive, not idempotent. The hints are
     claims of the server; a declaration of the user takes precedence.

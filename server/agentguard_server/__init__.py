@@ -1,1 +1,1 @@
-"""The servers of agentguard: what answers over HTTP lives here, above everything else."""
+"""HTTP servers of agentguard: the proxy and the viewer."""

@@ -227,10 +227,12 @@ def _build_loader(
 
         diagnose_run = Guard().diagnose
 
-    def told(text: str) -> None:
+    def print_problem(text: str) -> None:
         typer.echo(f"not read: {text}", err=True)
 
-    return FileLoader(store, sources.runs, diagnose=diagnose_run, tenant=settings.tenant, on_error=told)
+    return FileLoader(
+        store, sources.runs, diagnose=diagnose_run, tenant=settings.tenant, on_error=print_problem
+    )
 
 
 def _bind_socket(host: str, port: int | None) -> socket.socket:

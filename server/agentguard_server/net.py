@@ -1,4 +1,4 @@
-"""Whether an address is this machine's own; apart, as a server that starts needs no more of the settings."""
+"""Classification of network addresses; a separate module, so that servers import no more than this."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import ipaddress
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach ``host``."""
+    """Return whether ``host`` is a loopback name or address."""
     if host == "localhost":
         return True
     try:

@@ -166,7 +166,7 @@ def agent(messages: list[dict[str, Any]]) -> dict[str, Any] | str:
     at = next((int(text.split()[-1]) for text in reversed(seen) if text.startswith("at row")), 0)
     if at != seat:
         return _call("walk", to=seat)
-    warned = any("taken back" in str(message["content"]) for message in messages)
+    warned = any("rolled back" in str(message["content"]) for message in messages)
     if seat == 2 and not warned:
         return _call("search", where="aisle")
     last = next(place for place, text in enumerate(reversed(seen)) if text.startswith("at row"))

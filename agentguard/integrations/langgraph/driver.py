@@ -217,8 +217,8 @@ class GraphDriver:
             self.run.session.end()
         elif not head.next or not set(head.next) <= self._graph_info.turn_nodes:
             raise RecoveryError(
-                f"langgraph: after the correction the graph would continue with {list(head.next)}, not with a "
-                "turn; say which node the correction is to come from: guard.langgraph(graph, as_node='...')"
+                f"langgraph: after the correction the graph would continue with {list(head.next)}, not with "
+                "a turn; name the node that sends the correction: guard.langgraph(graph, as_node='...')"
             )
 
     def _commit_new_turns(self, head: StateSnapshot) -> None:

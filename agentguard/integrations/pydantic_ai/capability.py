@@ -167,11 +167,13 @@ class GuardCapability(AbstractCapability[Any]):
         if claim.decision is ExecutionDecision.OUTCOME_UNKNOWN:
             return UNKNOWN_OUTCOME_MESSAGE
 
-        def said(result: Any) -> tuple[str, bool | None]:
+        def format_result(result: Any) -> tuple[str, bool | None]:
             return format_tool_result(call.tool_name, result), None
 
         try:
-            reads = run_with_read_retry(session, claim, args, said, control_exceptions=_NOT_EXECUTED_ERRORS)
+            reads = run_with_read_retry(
+                session, claim, args, format_result, control_exceptions=_NOT_EXECUTED_ERRORS
+            )
             result = await _sync_async.run_async(reads, handler)
         except _NOT_EXECUTED_ERRORS:
             session.end_tool(claim, "", is_refused=True)

@@ -29,7 +29,7 @@ from agentguard.judge.classifier.spec import ClassifierSpec, PoolingTask, build_
 from agentguard.judge.llm.background_loop import get_loop_time
 from agentguard.judge.llm.client import JudgeEndpoint
 from agentguard.judge.llm.multiple_choice import list_options
-from agentguard.judge.llm.response_parsing import parse_usage
+from agentguard.judge.llm.response_parser import parse_usage
 from agentguard.judge.llm.types import CallError, CallUsage, EndpointInfo, ErrorKind
 from agentguard.trajectory.model import Trajectory
 

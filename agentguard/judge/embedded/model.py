@@ -112,13 +112,14 @@ class EmbeddedModel:
         """Return the model with the given signal weights in every ranker that was trained without signals."""
         signal_model = build_signal_model(weights)
 
-        def told(ranker: Ranker) -> Ranker:
+        def add_signals(ranker: Ranker) -> Ranker:
             return ranker if ranker.beside is not None else replace(ranker, beside=signal_model)
 
         specialists = tuple(
-            one if one.ranker is None else replace(one, ranker=told(one.ranker)) for one in self.specialists
+            one if one.ranker is None else replace(one, ranker=add_signals(one.ranker))
+            for one in self.specialists
         )
-        return replace(self, specialists=specialists, portable=told(self.portable))
+        return replace(self, specialists=specialists, portable=add_signals(self.portable))
 
     def without_specialists(self) -> EmbeddedModel:
         """Return the model without specialists, as it answers on an unknown kind of log."""

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from agentguard.errors import ConfigError, MissingExtra
 from agentguard.judge.llm.background_loop import BackgroundLoop, get_loop_time
-from agentguard.judge.llm.response_parsing import parse_completion, parse_json_answer, to_call_error
+from agentguard.judge.llm.response_parser import parse_completion, parse_json_answer, to_call_error
 from agentguard.judge.llm.types import (
     TRANSIENT_ERRORS,
     CallError,

@@ -64,7 +64,7 @@ def fetch_counters(root: str) -> Mapping[str, float]:
         with urllib.request.urlopen(f"{root}/metrics", timeout=_TIMEOUT_S) as answer:  # noqa: S310
             text = answer.read(_MAX_BYTES).decode(errors="replace")
     except (urllib.error.URLError, OSError, ValueError):
-        raise JudgeError("the endpoint tells no metrics; only vLLM's are read") from None
+        raise JudgeError("the endpoint exposes no metrics; only vLLM's are read") from None
     return sum_counters(text)
 
 

@@ -85,12 +85,12 @@ class FusedLocalizer(BaseLocalizer):
         """Train the ranker and learn the judge's weight; asks the judge about every run."""
         from agentguard.judge.embedded.training import build_untrained_model, train_model
 
-        def heard(record: Record) -> NDArray[Any]:
+        def build_signals(record: Record) -> NDArray[Any]:
             run = record.trajectory
             return self.compute_signal(QuerySession(self.judge), run, detect(run).findings)
 
         try:
-            model = train_model(records, seed=self.seed, signals=heard, ridge=_RIDGE)
+            model = train_model(records, seed=self.seed, signals=build_signals, ridge=_RIDGE)
         except JudgeError:
             model = build_untrained_model()
         fitted = type(self).__new__(type(self))

@@ -1,9 +1,8 @@
-"""The state that a run's tools act on, saved at turn boundaries: bounded, compressed, written behind.
+"""Snapshots of the state that a run's tools change, saved at turn boundaries.
 
-``codec``    a state as bytes and back
-``delta``    one state's bytes as what differs from another's
-``series``   the snapshots of one run: dense behind its head, sparse further back, bounded in bytes
-``cadence``  how often to take one (Young 1974, Daly 2006)
-``kept``     snapshots in the store: written behind, and read again after a crash
-``keeper``   these together, for an integration that can save and restore
+``serializers``  conversion of a state to bytes and back
+``delta``        differences between the bytes of two states
+``history``      snapshots of one run: dense at its end, sparse further back, bounded in bytes
+``store_sink``   snapshots in the store: written in the background, read after a crash
+``manager``      snapshot interval (Young 1974, Daly 2006), saving and restoring for an integration
 """

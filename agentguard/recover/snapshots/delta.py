@@ -1,9 +1,9 @@
-"""One byte string as what differs from another: copies from the base, and literals.
+"""Delta encoding of a byte string relative to a base: copies from the base, and literals.
 
-States of a run change little from turn to turn: text is appended, a few fields change. Equal runs are looked
-for as in rdiff (Tridgell 1999), but from the last difference onwards and by short anchors, in slices that
-``bytes`` compares and searches at the speed of memory; a rolling hash would be slow in Python. What is not
-found is a literal: the delta is larger then, never wrong.
+The state of a run changes little from turn to turn: text is appended, a few fields change. The encoder
+searches equal ranges as in rdiff (Tridgell 1999). It searches forward from the last difference and uses short
+anchors, since ``bytes`` compares and searches slices at the speed of memory. A rolling hash would be slow in
+Python. Ranges that are not found become literals, so the delta is larger, but always correct.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ import struct
 from agentguard.errors import RecoveryError
 
 _COPY_HEADER = struct.Struct(">III")
-"""Before each literal: its length, then where the copy behind it begins in the base, and its length."""
+"""Header of an operation: length of the literal, offset of the copy in the base, length of the copy."""
 _DAMAGED_MESSAGE = "a saved state is damaged: its delta does not fit its base"
 _BLOCK_BYTES = 1 << 16
 _ANCHOR_BYTES = 24
 _SKIPS = (0, 16, 64, 256, 1 << 10, 1 << 12, 1 << 14, 1 << 16, 1 << 18)
-"""How far behind a difference an anchor is taken: a difference is at most that long, and less is wasted."""
+"""Distances after a difference at which anchors are tried; the largest bounds the length of a difference."""
 _SEARCH_WINDOW = 1 << 16
 _MAX_SEARCHES = 512
 
 
 def encode_delta(base: bytes, new: bytes) -> bytes:
-    """What turns ``base`` into ``new``, by `patched`."""
+    """Encode the delta from which `apply_delta` builds ``new`` out of ``base``."""
     made = bytearray()
     literal = at = read = searches = 0
     while at < len(new):
@@ -45,7 +45,7 @@ def encode_delta(base: bytes, new: bytes) -> bytes:
 
 
 def apply_delta(base: bytes, encoded: bytes) -> bytes:
-    """The bytes that a `delta` was made for. Raises RecoveryError on one that does not belong to ``base``."""
+    """Decode a delta. Raises RecoveryError if it does not fit ``base``."""
     parts: list[bytes] = []
     place = 0
     while place < len(encoded):
@@ -60,7 +60,7 @@ def apply_delta(base: bytes, encoded: bytes) -> bytes:
 
 
 def _find_next_match(base: bytes, read: int, new: bytes, at: int) -> tuple[int, int] | None:
-    """Where the two are equal again, looked for behind a difference at ``at`` and ``read``."""
+    """Return the offsets at which the two are equal again after a difference at ``at`` and ``read``."""
     for skip in _SKIPS:
         anchor = new[at + skip : at + skip + _ANCHOR_BYTES]
         if len(anchor) < _ANCHOR_BYTES:
@@ -73,7 +73,7 @@ def _find_next_match(base: bytes, read: int, new: bytes, at: int) -> tuple[int, 
 
 
 def _count_equal_bytes(base: bytes, read: int, new: bytes, at: int) -> int:
-    """How many bytes are equal from there on."""
+    """Count the equal bytes from ``read`` in ``base`` and ``at`` in ``new``."""
     begin = at
     while at < len(new) and read < len(base):
         if new[at : at + _BLOCK_BYTES] != base[read : read + _BLOCK_BYTES]:
@@ -88,7 +88,7 @@ def _count_equal_bytes(base: bytes, read: int, new: bytes, at: int) -> int:
 
 
 def _common_prefix_length(one: bytes, other: bytes) -> int:
-    """Length of the common beginning."""
+    """Return the length of the common prefix."""
     low, high = 0, min(len(one), len(other))
     while low < high:
         middle = (low + high + 1) // 2
@@ -100,7 +100,7 @@ def _common_prefix_length(one: bytes, other: bytes) -> int:
 
 
 def _common_suffix_length(one: bytes, other: bytes) -> int:
-    """Length of the common end."""
+    """Return the length of the common suffix."""
     return _common_prefix_length(one[::-1], other[::-1])
 
 

@@ -1,13 +1,16 @@
-"""The snapshots of one run: dense behind its head, sparse further back, bounded in bytes.
+"""Snapshots of one run: dense at its end, sparse further back, bounded in bytes.
 
-Snapshots are counted from 0 along the live line. With the head at number *h*, number *i* is kept while
-``h - i < dense * 2**v``, where *v* is how often 2 divides *i*; number 0 stays. So no more than about
-``dense / 2 * log2(h)`` are kept, and a target that lies *a* snapshots behind the head has one at or before
-it that is at most ``a // (dense - 1)`` further back, rounded up to a power of two. What was dropped does not
-come back when the run is taken back: the bound is that of the largest *a* the target has had.
+The snapshots of the current branch are numbered from 0. If the latest has the number *h*, number *i* is kept
+while ``h - i < dense * 2**v``, where ``2**v`` is the largest power of two that divides *i*. The rule always
+keeps number 0.
 
-Each is compressed (zlib, RFC 1950), most of them as what differs from an earlier whole one. A delta hangs on
-one whole snapshot and on nothing else, which is kept as long as it is needed.
+- At most about ``dense / 2 * log2(h)`` snapshots are kept.
+- For a target *a* snapshots before the latest, there is a snapshot at or before it. It is at most
+  ``a // (dense - 1)`` further back, rounded up to a power of two.
+- A rollback does not restore dropped snapshots: the bound uses the largest *a* that the target has had.
+
+Each snapshot is compressed (zlib, RFC 1950), most of them as a delta of an earlier full snapshot. A delta
+depends only on one full snapshot, which is kept as long as a delta needs it.
 """
 
 from __future__ import annotations
@@ -26,24 +29,25 @@ from agentguard.recover.snapshots.delta import apply_delta, encode_delta
 MAX_STATE_BYTES = 256 * 1024 * 1024
 """Bytes of one state before compression; larger ones are refused."""
 _FULL_SNAPSHOT_INTERVAL = 16
-"""Every so many snapshots one is whole. It is a power of two, so that whole ones are the last to go."""
+"""Number of snapshots per full one. It is a power of two, so that full snapshots are dropped last."""
 _MIN_DELTA_BYTES = 4096
-"""Bytes of a state below which a delta would cost more time than it saves room."""
+"""Size of a state in bytes below which a delta costs more time than it saves memory."""
 _COMPRESSION_LEVEL = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotFrame:
-    """One snapshot.
+    """Snapshot of a state.
 
     Attributes:
-        step: steps on the live line when it was taken.
-        number: how many snapshots lay before it on its line.
-        forks: lines that had been left by then: tells whether it lies on the live line of a stored run.
-        id: its name, by which a delta knows its base.
-        base: step of the whole snapshot that it is a delta of, and its id; None for a whole one.
+        step: number of steps on the current branch at the time of the snapshot.
+        sequence_number: number of earlier snapshots on its branch.
+        forks: number of abandoned branches at that time; it shows whether the snapshot is on the current
+            branch of a stored run.
+        id: identifier by which a delta refers to its base.
+        base: step and id of the full snapshot that is the base of a delta; None for a full snapshot.
         blob: compressed bytes.
-        size: bytes of the state.
+        size: size of the state in bytes.
     """
 
     step: int
@@ -56,20 +60,20 @@ class SnapshotFrame:
 
 
 class SnapshotSink(Protocol):
-    """Where changes of a series go as well: written behind."""
+    """Receiver of the changes of a history, which writes them in the background."""
 
     def write(self, frame: SnapshotFrame | None, dropped_steps: Sequence[int]) -> bool:
-        """Take a new snapshot, and steps whose snapshots are gone. Never waits. False if it was lost."""
+        """Write a new snapshot and drop those of the given steps without waiting; return False if lost."""
         ...
 
 
 class SnapshotHistory:
-    """Snapshots by step; thread-safe.
+    """Snapshots of one run by step; thread-safe.
 
     Args:
-        most_bytes: of all that is kept in memory: compressed states, and the last whole one as it is.
-        dense: how many of the latest are all kept, from 2 on.
-        sink: where they are written behind.
+        max_bytes: memory limit of the compressed states and the uncompressed latest full state.
+        dense_count: number of latest snapshots that are all kept; at least 2.
+        sink: receiver of the changes.
 
     Raises:
         ConfigError: a limit is out of its range.
@@ -86,37 +90,37 @@ class SnapshotHistory:
         self._compressed_bytes = 0
         self._base_state: tuple[int, str, bytes] | None = None
         self.rejected_count = 0
-        """Snapshots that were not kept: a state over the limits, or lost by the sink."""
+        """Number of snapshots that exceeded a limit or were lost by the sink."""
 
     @property
     def steps(self) -> tuple[int, ...]:
-        """The steps that can be restored, the earliest first."""
+        """Steps that can be restored, the earliest first."""
         with self._lock:
             return tuple(self._frames)
 
     @property
     def first_step(self) -> int | None:
-        """The step of the very first snapshot; None where that is not kept (any more)."""
+        """Step of the snapshot with number 0; None if it is not kept."""
         with self._lock:
             return next((step for step, frame in self._frames.items() if frame.sequence_number == 0), None)
 
     @property
     def latest_step(self) -> int | None:
-        """The last of them; None while there is none."""
+        """Last step that can be restored; None without a snapshot."""
         with self._lock:
             return next(reversed(self._frames), None)
 
     @property
     def size_bytes(self) -> int:
-        """Bytes that are kept in memory."""
+        """Number of bytes in memory."""
         with self._lock:
             return self._count_bytes()
 
     def put(self, step: int, raw: bytes, *, forks: int = 0) -> bool:
-        """Keep the state that the run has with ``step`` steps; those of that step and later are forgotten.
+        """Add the state of the run after ``step`` steps; replace the snapshots of this and later steps.
 
         Returns:
-            Whether it was kept: False for a state over the limits.
+            True if the snapshot was kept, False if the state exceeds a limit.
         """
         with self._lock:
             gone = self._truncate(step)
@@ -131,7 +135,7 @@ class SnapshotHistory:
             return kept
 
     def get(self, step: int) -> bytes:
-        """The state of a step. Raises RecoveryError if it is not kept or damaged."""
+        """Return the state of a step. Raises RecoveryError if it is not kept or damaged."""
         with self._lock:
             frame = self._frames.get(step)
             if frame is None:
@@ -145,19 +149,19 @@ class SnapshotHistory:
             return apply_delta(_decompress(base), raw)
 
     def find_nearest(self, step: int) -> int | None:
-        """The latest step at or before ``step`` that can be restored; None if there is none."""
+        """Return the latest restorable step at or before ``step``; None without such a step."""
         with self._lock:
             steps = list(self._frames)
             place = bisect.bisect_right(steps, step)
             return steps[place - 1] if place else None
 
     def truncate(self, step: int) -> None:
-        """Forget the snapshots of ``step`` and later: the live line was left there."""
+        """Drop the snapshots from ``step`` on, after a rollback to this step."""
         with self._lock:
             self._notify_sink(None, self._truncate(step))
 
     def load(self, frames: Iterable[SnapshotFrame]) -> None:
-        """Begin with snapshots that were kept elsewhere; those whose base is missing are left out."""
+        """Load stored snapshots; skip those whose base is missing."""
         with self._lock:
             given = {frame.step: frame for frame in sorted(frames, key=lambda frame: frame.step)}
             gone = [step for step, frame in given.items() if not _is_usable(frame, given)]
@@ -167,7 +171,7 @@ class SnapshotHistory:
             self._notify_sink(None, gone + self._thin())
 
     def _build_frame(self, step: int, raw: bytes, forks: int) -> SnapshotFrame:
-        """A delta of the last whole one where that is smaller by half, else a whole one."""
+        """Build a delta of the last full snapshot, or a full one if the delta is over half as large."""
         name, number, whole = secrets.token_hex(8), self._get_head_number() + 1, self._base_state
         blob = base = None
         if whole is not None and number % _FULL_SNAPSHOT_INTERVAL and len(raw) >= _MIN_DELTA_BYTES:
@@ -196,7 +200,7 @@ class SnapshotHistory:
                 self._base_state = None
 
     def _thin(self) -> list[int]:
-        """Drop what the rule does not keep, then, by a stricter rule, what is too much."""
+        """Drop snapshots by the retention rule; tighten the rule until the memory limit is met."""
         gone: list[int] = []
         dense = self._dense_count
         while True:
@@ -221,7 +225,7 @@ class SnapshotHistory:
         return sorted(gone)
 
     def _evict(self) -> list[int]:
-        """Drop the least dear: the state that is not compressed, the earliest but the first, the first."""
+        """Drop the least valuable data: the uncompressed state, then the second snapshot, then the first."""
         if self._base_state is not None:
             self._base_state = None
             return []
@@ -239,7 +243,7 @@ class SnapshotHistory:
             return
         if not self._sink.write(frame, sorted(set(dropped_steps))) and frame is not None:
             self.rejected_count += 1
-            self._base_state = None  # nobody can build on what was not stored
+            self._base_state = None  # a stored delta must not depend on a base that is not stored
 
 
 def _is_retained(number: int, head: int, dense: int) -> bool:
@@ -254,7 +258,7 @@ def _is_usable(frame: SnapshotFrame, frames: dict[int, SnapshotFrame]) -> bool:
 
 
 def _decompress(frame: SnapshotFrame) -> bytes:
-    """Bounded, so that no few bytes fill the memory."""
+    """Decompress a snapshot up to a size limit, which protects against decompression bombs."""
     stream = zlib.decompressobj()
     try:
         raw = stream.decompress(frame.blob, MAX_STATE_BYTES + (1 << 20))

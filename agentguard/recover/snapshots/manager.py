@@ -1,4 +1,4 @@
-"""Saves the state that a run's tools act on, as often as it pays, and puts it back."""
+"""Snapshot manager: it saves the state of a run at a cost-optimal interval and restores it."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 
 def compute_daly_interval(cost: float, mean_time_between_failures: float) -> float:
-    """The best interval between two snapshots, in the unit of its arguments.
+    """Return the optimal interval between two snapshots, in the unit of the arguments (Daly 2006).
 
     Args:
-        cost: of one snapshot, 0 or more.
-        between: mean time between failures, over 0.
+        cost: cost of one snapshot, 0 or more.
+        mean_time_between_failures: mean time between failures, greater than 0.
     """
     if cost >= 2 * mean_time_between_failures:
         return mean_time_between_failures
@@ -32,17 +32,17 @@ def compute_daly_interval(cost: float, mean_time_between_failures: float) -> flo
 
 
 class CheckpointInterval:
-    """Says at which boundary to save. Time comes in as numbers of seconds; there is no clock in here.
+    """Interval between snapshots in turns; the caller measures all times.
 
     Args:
-        turns_between: turns that are thought to lie between two failures before any was seen: it counts as
-            one failure in so many turns.
-        most: turns between two snapshots at most.
-        free: seconds that count as no cost: a turn has a price in tokens, too, however little time it takes.
-        weight: of the latest measurement in the moving averages, in (0, 1].
+        expected_turns_between_failures: prior of the failure rate: one failure in this number of turns.
+        max_turns: maximum number of turns between two snapshots.
+        free_cost_s: snapshot cost in seconds up to which each boundary is saved. A turn also costs tokens,
+            even if it takes little time.
+        smoothing: weight of the latest measurement in the moving averages, in (0, 1].
 
     Raises:
-        ConfigError: one of them is out of its range.
+        ConfigError: an argument is out of its range.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class CheckpointInterval:
 
     @property
     def turns(self) -> int:
-        """Turns from one snapshot to the next, as things stand; 1 saves at each boundary."""
+        """Current number of turns between snapshots; 1 saves at each boundary."""
         cost, turn = self._cost_s, self._turn_s
         if cost is None or turn is None or cost <= self._free_cost_s:
             return 1
@@ -84,26 +84,26 @@ class CheckpointInterval:
 
     @property
     def turns_between_failures(self) -> float:
-        """Turns between two failures, as it is held now: what was seen, and the prior as one failure more."""
+        """Estimated turns between failures: the observations, and the prior as one further failure."""
         return (self._prior_turns_between_failures + self._turn_count) / (1 + self._failure_count)
 
     def is_due(self) -> bool:
-        """Whether to save at this boundary."""
+        """Return whether to save at this boundary."""
         return self._turns_since_snapshot >= self.turns
 
     def record_snapshot(self, seconds: float) -> None:
-        """A snapshot was made and took so long."""
+        """Record the duration of a snapshot."""
         self._cost_s = self._update_mean(self._cost_s, seconds)
         self._turns_since_snapshot = 0
 
     def record_turn(self, seconds: float) -> None:
-        """A turn went by and took so long."""
+        """Record the duration of a turn."""
         self._turn_s = self._update_mean(self._turn_s, seconds)
         self._turn_count += 1
         self._turns_since_snapshot += 1
 
     def record_failure(self) -> None:
-        """A saved state was needed; the run goes on from it."""
+        """Record a failure after which the run continues from a saved state."""
         self._failure_count += 1
         self._turns_since_snapshot = 0
 
@@ -114,15 +114,15 @@ class CheckpointInterval:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotOptions:
-    """How the state of a run is saved; what is out of its range is a ConfigError when a run begins.
+    """Options of the snapshots of a run; a wrong value raises ConfigError when a run begins.
 
     Attributes:
-        codec: ``"json"`` (JSON data and bytes), ``"pickle"``, or a codec of one's own.
-        most_bytes: that the snapshots of a run take in memory.
-        dense: how many of the latest are all kept; further back they are thinned out (`Series`).
-        turns_between: turns thought to lie between two failures before any was seen (`CheckpointInterval`).
-        most_turns: turns between two snapshots at most; with 1 each boundary is saved.
-        clock: seconds, for measuring what snapshots and turns take.
+        codec: ``"json"`` (JSON data and bytes), ``"pickle"``, or a custom `StateCodec`.
+        max_bytes: memory limit of the snapshots of a run.
+        dense_count: number of latest snapshots that are all kept; `SnapshotHistory` thins out earlier ones.
+        expected_turns_between_failures: prior of the failure rate; see `CheckpointInterval`.
+        max_turns: maximum number of turns between two snapshots; with 1, each boundary is saved.
+        clock: function that returns seconds, to measure snapshots and turns.
     """
 
     codec: str | StateCodec = "json"
@@ -134,14 +134,14 @@ class SnapshotOptions:
 
 
 class SnapshotManager:
-    """The saved states of one run; one thread drives it, as one drives the run.
+    """Manager of the saved states of one run; not thread-safe, since one thread drives a run.
 
     Args:
-        save: gives the state.
-        restore: puts one back that was saved.
-        options: how.
-        store: where they are written behind; in memory alone if absent.
-        run_id: whose they are.
+        save_state: function that returns the state.
+        restore_state: function that restores a saved state.
+        options: options of the snapshots.
+        store: store to which snapshots are written in the background; by default they stay in memory.
+        run_id: id of the run.
 
     Raises:
         ConfigError: an option is out of its range.
@@ -170,15 +170,15 @@ class SnapshotManager:
         self._is_stale = self._has_tried = False
 
     def save_if_due(self, step: int, *, forks: int = 0) -> None:
-        """Save the state before the turn ``step`` if that is due; the first boundary always is.
+        """Save the state before ``step`` if a snapshot is due; at the first boundary it always is.
 
         Args:
-            step: steps on the live line.
-            forks: lines that were left so far.
+            step: number of steps on the current branch.
+            forks: number of abandoned branches.
 
         Raises:
             ConfigError: the state cannot be encoded.
-            Exception: whatever ``save`` raises.
+            Exception: ``save_state`` raised it.
         """
         now = self._clock()
         if self._last_boundary is not None and step > self._last_boundary[0]:
@@ -186,16 +186,16 @@ class SnapshotManager:
         if self._is_due(step):
             began = self._clock()
             self.history.put(step, self._codec.encode(self._save_state()), forks=forks)
-            self._has_tried = True  # one that is too large is not tried at every boundary
+            self._has_tried = True  # a state that is too large is not tried at every boundary
             self.interval.record_snapshot(self._clock() - began)
             self._is_stale = False
         self._last_boundary = (step, self._clock())
 
     def restore_step(self, step: int) -> None:
-        """Put back the state saved before ``step``; the live line was left there.
+        """Restore the state saved before ``step``, after a rollback to this step.
 
         Raises:
-            RecoveryError: none was saved there (`restorable`), or it is damaged.
+            RecoveryError: no state was saved there (see `restorable_steps`), or it is damaged.
         """
         self._restore_state(self._codec.decode(self.history.get(step)))
         self.history.truncate(step + 1)
@@ -203,7 +203,7 @@ class SnapshotManager:
         self._last_boundary = (step, self._clock())
 
     def restore_first(self, *, forks: int = 0) -> bool:
-        """Put back the first state: the run begins anew. False where it is not kept: the state stays."""
+        """Restore the first state for a restart; return False, without a change, if it is not kept."""
         first = self.history.first_step
         if first is None:
             self._is_stale = True
@@ -216,17 +216,17 @@ class SnapshotManager:
         return True
 
     def mark_stale(self, step: int) -> None:
-        """The live line was left at ``step`` and the state stayed as it is: save it at the next boundary."""
+        """Save the state at the next boundary, since a rollback to ``step`` did not restore the state."""
         self._is_stale, self._last_boundary = True, (step, self._clock())
 
     def restore_latest(self, run: Trajectory) -> int | None:
-        """Put back the latest state that was stored of the live line of ``run``.
+        """Restore the latest stored state on the current branch of ``run``.
 
         Returns:
-            The step it was saved before; None if there is none.
+            The step before which the state was saved; None if no state is stored.
 
         Raises:
-            StoreUnavailable, ConfigError, RecoveryError: it cannot be read or decoded.
+            StoreUnavailable, ConfigError, RecoveryError: the state cannot be read or decoded.
         """
         if self._sink is not None:
             self.history.load(self._sink.load(run))
@@ -234,7 +234,7 @@ class SnapshotManager:
             try:
                 self.history.get(step)
             except RecoveryError:
-                self.history.truncate(step)  # damaged: an earlier one will do
+                self.history.truncate(step)  # damaged: try an earlier snapshot
             else:
                 self.restore_step(step)
                 return step
@@ -242,11 +242,11 @@ class SnapshotManager:
 
     @property
     def restorable_steps(self) -> tuple[int, ...]:
-        """The steps before which a state was saved that can be put back, the earliest first."""
+        """Steps before which a restorable state was saved, the earliest first."""
         return self.history.steps
 
     def clear(self) -> None:
-        """The run is over: nothing will be put back."""
+        """Drop all snapshots after the end of the run."""
         self.history.truncate(0)
 
     def _is_due(self, step: int) -> bool:

@@ -1,4 +1,4 @@
-"""A state as bytes, and back: JSON and plain bytes by themselves, pickle where it is asked for by name."""
+"""Serialization of states: JSON and bytes by default, pickle on request."""
 
 from __future__ import annotations
 
@@ -18,60 +18,60 @@ _STRICT_OPTIONS = (
 
 
 class StateCodec(Protocol):
-    """Turns states into bytes; one's own may be given in `SnapshotOptions`."""
+    """Codec of states; `SnapshotOptions` accepts a custom one."""
 
     @property
     def name(self) -> str:
-        """Kept with each snapshot in the store: what another codec wrote is not read."""
+        """Name that is stored with each snapshot; a codec reads only snapshots with its own name."""
         ...
 
     def encode(self, state: Any) -> bytes:
-        """The state as bytes, which do not change when it does. Raises ConfigError if it has none."""
+        """Encode the state as bytes. Raises ConfigError if the codec cannot encode it."""
         ...
 
     def decode(self, raw: bytes) -> Any:
-        """A state equal to the one that was encoded, and not the same object."""
+        """Decode a new state that equals the encoded one."""
         ...
 
 
 class JsonCodec:
-    """JSON data and bytes. Whatever would come back as something else is refused: tuples, NaN, dates."""
+    """Codec of JSON data and bytes; it refuses values that JSON would change: tuples, NaN, dates."""
 
     name = "json"
 
     def encode(self, state: Any) -> bytes:
-        """As `StateCodec.encode`."""
+        """Encode a state; see `StateCodec.encode`."""
         if isinstance(state, bytes | bytearray | memoryview):
             return b"b" + bytes(state)
         try:
             raw = orjson.dumps(state, option=_STRICT_OPTIONS)
         except TypeError as error:
-            raise ConfigError(f"a state that is no JSON data cannot be saved ({error}): {_HINT}") from None
+            raise ConfigError(f"a state that is not JSON data cannot be saved ({error}): {_HINT}") from None
         if orjson.loads(raw) != state:
             raise ConfigError(f"a state that JSON would change cannot be saved (a tuple, NaN): {_HINT}")
         return b"j" + raw
 
     def decode(self, raw: bytes) -> Any:
-        """As `StateCodec.decode`."""
+        """Decode a state; see `StateCodec.decode`."""
         return raw[1:] if raw[:1] == b"b" else orjson.loads(raw[1:])
 
 
 class PickleCodec:
-    """Python objects. A pickle runs what is in it: whoever can write to the store can run code here."""
+    """Codec of Python objects. Unpickling runs code: write access to the store permits code execution."""
 
     name = "pickle"
 
     def encode(self, state: Any) -> bytes:
-        """As `StateCodec.encode`."""
+        """Encode a state; see `StateCodec.encode`."""
         import pickle
 
         try:
             return pickle.dumps(state, protocol=pickle.HIGHEST_PROTOCOL)
-        except Exception as error:  # an object's own methods may raise anything
+        except Exception as error:  # the methods of an object may raise anything
             raise ConfigError(f"a state cannot be pickled: {type(error).__name__}") from None
 
     def decode(self, raw: bytes) -> Any:
-        """As `StateCodec.decode`. Raises RecoveryError where the classes of the state are gone."""
+        """Decode a state; see `StateCodec.decode`. Raises RecoveryError if it cannot be unpickled."""
         import pickle
 
         try:
@@ -81,7 +81,7 @@ class PickleCodec:
 
 
 def get_codec(codec: str | StateCodec) -> StateCodec:
-    """The codec of a name, or the one that was given. Raises ConfigError if there is none of that name."""
+    """Return the codec with this name, or the codec itself. Raises ConfigError if the name is unknown."""
     if not isinstance(codec, str):
         return codec
     if codec not in _CODECS:

@@ -1,4 +1,4 @@
-"""Snapshots in the store: written behind a run, and read again when it is gone on with."""
+"""Snapshots in the store: written in the background, and read when a run is resumed."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ if TYPE_CHECKING:
 
 
 class SnapshotStoreSink:
-    """Writes a series behind; what the store cannot take is lost and counted by it (`Store.health`).
+    """Sink that writes a history to a store in the background; the store counts lost rows (`Store.health`).
 
     Args:
-        store: where they go.
-        run_id: whose snapshots they are.
-        codec: name of the codec that encoded them.
-        tenant: whose run it is.
+        store: the store.
+        run_id: id of the run.
+        codec: name of the codec of the snapshots.
+        tenant: tenant of the run.
     """
 
     def __init__(self, store: Store, run_id: str, *, codec: str, tenant: str = "") -> None:
         self._store, self._run, self._codec, self._tenant = store, run_id, codec, tenant
 
     def write(self, frame: SnapshotFrame | None, dropped_steps: Sequence[int]) -> bool:
-        """As `Sink.take`: both become durable together."""
+        """Write both changes in one transaction; see `SnapshotSink.write`."""
         from agentguard.store.db.rows import DropSnapshotsRow, Row
 
         rows: list[Row] = [] if frame is None else [self._to_row(frame)]
@@ -37,11 +37,11 @@ class SnapshotStoreSink:
         return self._store.write(*rows).state not in ("lost", "refused")
 
     def load(self, run: Trajectory) -> tuple[SnapshotFrame, ...]:
-        """The snapshots of the run's live line; others are forgotten.
+        """Return the snapshots of the run's current branch and drop the others.
 
         Raises:
             StoreUnavailable: the store cannot be read.
-            ConfigError: they were saved by another codec.
+            ConfigError: another codec saved the snapshots.
         """
         rows = self._store.list_snapshots(self._run, tenant=self._tenant)
         others = {str(row.data.get("codec")) for row in rows} - {self._codec}
@@ -76,7 +76,7 @@ class SnapshotStoreSink:
 
 
 def _is_on_current_branch(row: SnapshotRow, run: Trajectory) -> bool:
-    """Whether it lies on the live line: no line was left before its step since it was taken."""
+    """Return whether a snapshot is on the current branch: no later fork is before its step."""
     left = run.branches[int(row.data.get("forks", 0)) :]
     return row.step <= len(run.steps) and all(branch.fork_step >= row.step for branch in left)
 

@@ -1,4 +1,4 @@
-"""The built-in strategies, one a file; a ladder in the policy names them."""
+"""Built-in strategies by the names that escalation policies use."""
 
 BUILTIN_STRATEGIES = {
     "hint": "agentguard.recover.strategies.hint:HintStrategy",

@@ -1,4 +1,4 @@
-"""What plans of every strategy have in common."""
+"""Functions shared by the built-in strategies."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from agentguard.recover.strategy import RecoveryContext
 def build_plan(
     context: RecoveryContext, strategy: str, tier: RecoveryTier, *actions: RecoveryAction, undone: int = 0
 ) -> RecoveryPlan:
-    """A plan that acts on the situation's hypothesis."""
+    """Build a plan for the hypothesis of the context."""
     held = context.hypothesis
     return RecoveryPlan(
         strategy=strategy,
@@ -29,6 +29,6 @@ def build_plan(
 
 
 def reject_unknown_options(strategy: str, unknown: Mapping[str, object]) -> None:
-    """Raise ConfigError if there are options that the strategy does not know."""
+    """Raise ConfigError if the strategy got unknown options."""
     if unknown:
         raise ConfigError(f"strategy {strategy!r}: unknown option {', '.join(sorted(unknown))}")

@@ -1,4 +1,4 @@
-"""What strategies that ask for several candidates of one turn have in common."""
+"""Functions shared by the strategies that request several candidates of one turn."""
 
 from __future__ import annotations
 
@@ -12,14 +12,13 @@ from agentguard.recover.strategies.rollback import RollbackStrategy
 from agentguard.recover.strategy import RecoveryContext
 
 MAX_CANDIDATES = 15
-"""Candidates of one turn at most: what lies above is a mistake, and costs as much."""
+"""Maximum number of candidates of one turn; a higher number is an expensive mistake."""
 
 
 def build_sample_plan(context: RecoveryContext, strategy: str, sample: Sample) -> RecoveryPlan | None:
-    """A plan that has candidates vote: on the turn that was proposed, else on the turn that replaces the
-    step.
+    """Build a plan with a vote on the proposed turn, or else on the turn that replaces the step.
 
-    None where the integration cannot ask for candidates, or cannot go back to the step.
+    Return None if the integration cannot request candidates or cannot roll back to the step.
     """
     if not context.capabilities.sample:
         return None
@@ -33,7 +32,7 @@ def build_sample_plan(context: RecoveryContext, strategy: str, sample: Sample) -
 
 
 def parse_count(strategy: str, option: str, value: object, min_value: int, max_value: int) -> int:
-    """A whole number within bounds. Raises ConfigError that names strategy, option and bounds."""
+    """Return a whole number within bounds. Raises ConfigError, which names strategy, option and bounds."""
     if isinstance(value, bool) or not isinstance(value, int) or not min_value <= value <= max_value:
         raise ConfigError(
             f"strategy {strategy!r}: {option} is {value!r}, expected {min_value} to {max_value}"
@@ -42,17 +41,17 @@ def parse_count(strategy: str, option: str, value: object, min_value: int, max_v
 
 
 def compute_quorum(strategy: str, n: int, quorum: int | None) -> int:
-    """How many of ``n`` must agree: more than half of them, so that no two groups can.
+    """Return how many of ``n`` candidates must agree: a majority, so that two groups cannot both win.
 
     Raises:
-        ConfigError: the quorum that was given is no majority, or more than there are.
+        ConfigError: the given quorum is not a majority, or exceeds ``n``.
     """
     least = n // 2 + 1
     return least if quorum is None else parse_count(strategy, "quorum", quorum, least, n)
 
 
 def parse_names(strategy: str, option: str, value: Iterable[str]) -> tuple[str, ...]:
-    """Texts as a tuple. Raises ConfigError if it is one text, or one of them is empty or no text."""
+    """Return a list of texts as a tuple. Raises ConfigError if it is not a list of non-empty texts."""
     made = () if isinstance(value, str) else tuple(value)
     if isinstance(value, str) or not all(isinstance(one, str) and one for one in made):
         raise ConfigError(f"strategy {strategy!r}: {option} is {value!r}, expected a list of texts")

@@ -1,4 +1,4 @@
-"""``disable_tool``: take away the tool that the failure hangs on."""
+"""``disable_tool``: disable the tools of the faulty step."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from agentguard.recover.strategy import RecoveryContext
 
 
 class DisableToolStrategy(BaseStrategy):
-    """For loops on one tool that hints do not end: an agent cannot call what it is not offered.
+    """Strategy against loops that hints do not end: the agent cannot call a disabled tool.
 
     Args:
-        keep: tools that are never taken away.
+        keep: tools that are never disabled.
     """
 
     name = "disable_tool"
@@ -24,14 +24,14 @@ class DisableToolStrategy(BaseStrategy):
         self.keep = frozenset(keep)
 
     def plan(self, context: RecoveryContext) -> RecoveryPlan | None:
-        """Withhold the tools that the step called; None if it called none that may be taken away."""
+        """Disable the tools that the step called; None if it called no tool that may be disabled."""
         if not (context.capabilities.disable_tools and context.capabilities.send_message):
             return None
         offered = {tool.name for tool in context.run.tools}
         called = {call.name for call in context.run.steps[context.hypothesis.step].tool_calls}
         tools = tuple(sorted(called & offered - self.keep if offered else called - self.keep))
         if not tools or offered == set(tools):
-            return None  # an agent without any tool can do nothing but give up
+            return None  # an agent without any tool could only give up
         text = f"[guard] {', '.join(tools)} is not available any more. {format_advice(context.hypothesis)}"
         actions = (DisableTools(tools=tools), SendMessage(text=text))
         return build_plan(context, self.name, RecoveryTier.SUBSTITUTE, *actions)

@@ -1,4 +1,4 @@
-"""``escalate``: ask a person, and wait."""
+"""``escalate``: ask a person and wait."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from agentguard.recover.strategy import RecoveryContext
 
 
 class EscalateStrategy(BaseStrategy):
-    """For what no machine should decide alone."""
+    """Strategy for decisions that need a person."""
 
     name = "escalate"
 
@@ -19,7 +19,7 @@ class EscalateStrategy(BaseStrategy):
         reject_unknown_options(self.name, unknown)
 
     def plan(self, context: RecoveryContext) -> RecoveryPlan | None:
-        """A question that says what is wrong, what was proposed and what has already happened."""
+        """Ask about the failure, with the proposed correction and the effects so far."""
         if not context.capabilities.escalate:
             return None
         held = context.hypothesis

@@ -1,4 +1,4 @@
-"""``hint``: tell the agent what is wrong and let it go on; nothing is taken back."""
+"""``hint``: send the agent a corrective message; it continues from its last step."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from agentguard.recover.strategy import RecoveryContext
 
 
 class HintStrategy(BaseStrategy):
-    """The cheapest recovery. Models often ignore a mere hint, so a ladder goes on from here."""
+    """Cheapest strategy. Models often ignore a hint, so an escalation policy needs further levels."""
 
     name = "hint"
 
@@ -19,7 +19,7 @@ class HintStrategy(BaseStrategy):
         reject_unknown_options(self.name, unknown)
 
     def plan(self, context: RecoveryContext) -> RecoveryPlan | None:
-        """A hint at the next boundary."""
+        """Send a hint at the next boundary."""
         if not context.capabilities.send_message:
             return None
         return build_plan(

@@ -1,4 +1,4 @@
-"""``recovery_block``: a primary, alternates, and an acceptance test; the first that is accepted is taken."""
+"""``recovery_block``: primary, alternates and an acceptance test; the first accepted candidate wins."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from agentguard.trajectory.model import Trajectory
 
 
 class RecoveryBlockStrategy(BaseStrategy):
-    """The recovery block (B. Randell, "System structure for software fault tolerance", IEEE TSE 1(2), 1975).
+    """Recovery block (B. Randell, "System structure for software fault tolerance", IEEE TSE 1(2), 1975).
 
-    The primary is the turn that the agent proposed. Its acceptance test is what the detectors foresee of it,
-    and a function of one's own. Where it is not accepted, alternates are asked for, one after the other, only
-    until one is. It is as good as its acceptance test is, and cheap, since a good primary costs nothing.
+    The primary is the turn that the agent proposed. Its acceptance test consists of the detectors and an
+    optional function of the user. If the primary is refused, alternates are requested one after the other
+    until one is accepted. The result is as good as the acceptance test. An accepted primary costs nothing.
 
     Args:
-        models: names of the models that give the alternates; the agent's own if absent.
-        prompts: what the alternates are told, each its own.
-        temperatures: of the alternates' sampling.
-        tries: alternates at most; as many as the longest of the three lists if absent, and one at least.
-        accept: given the run with the candidate as its last step: True, or False or a reason against it. It
-            cannot be given in a file.
+        models: names of the models of the alternates; by default the agent's own model.
+        prompts: instructions of the alternates.
+        temperatures: sampling temperatures of the alternates.
+        tries: maximum number of alternates; by default the length of the longest list, at least 1.
+        accept: function of the run with the candidate as its last step; returns True, False or the reason of
+            the refusal. It cannot be set in a file.
 
     Raises:
         ConfigError: an option does not exist or is out of its range.
@@ -53,7 +53,7 @@ class RecoveryBlockStrategy(BaseStrategy):
     ) -> None:
         reject_unknown_options(self.name, unknown)
         if accept is not None and not callable(accept):
-            raise ConfigError("strategy 'recovery_block': accept is no function")
+            raise ConfigError("strategy 'recovery_block': accept is not a function")
         longest = max(1, len(models), len(prompts), len(temperatures))
         count = longest if tries is None else tries
         self._accept = accept
@@ -66,7 +66,7 @@ class RecoveryBlockStrategy(BaseStrategy):
         )
 
     def plan(self, context: RecoveryContext) -> RecoveryPlan | None:
-        """Ask for alternates; None where the integration cannot."""
+        """Request alternates; None if the integration cannot."""
         return build_sample_plan(context, self.name, self.sample)
 
     def accept(self, run: Trajectory) -> bool | str:

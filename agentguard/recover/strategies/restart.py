@@ -1,4 +1,4 @@
-"""``restart``: begin the run again with a different initial input."""
+"""``restart``: restart the run with a different initial input."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from agentguard.recover.strategy import RecoveryContext
 
 
 class RestartStrategy(BaseStrategy):
-    """The acceptance-test loop's step: re-execution with another input (Wang, IFIP WG 10.4, 2024).
+    """Re-execution with another input, as in the acceptance-test loop (Wang, IFIP WG 10.4, 2024).
 
-    A deterministic agent repeats its failure on the same input, so what went wrong is added to the task.
+    A deterministic agent repeats its failure on the same input, so the correction is added to the task.
 
     Args:
-        times: that a run may be begun again for one and the same reason; the budgets ``rollbacks`` and
-            ``per_step`` must allow as many.
+        times: number of restarts for the same trigger; the limits ``rollbacks`` and ``rollbacks_per_step`` of
+            the budget must permit as many.
 
     Raises:
-        ConfigError: ``times`` is no whole number of at least 1, or an option does not exist.
+        ConfigError: ``times`` is not a whole number of at least 1, or an option does not exist.
     """
 
     name = "restart"
@@ -33,7 +33,7 @@ class RestartStrategy(BaseStrategy):
         self.max_attempts = times
 
     def plan(self, context: RecoveryContext) -> RecoveryPlan | None:
-        """Restart with the correction as a note; effects that stand are told."""
+        """Restart with a note of the correction and the remaining effects."""
         if not context.capabilities.restart:
             return None
         reason = to_sentence(context.hypothesis.reason)

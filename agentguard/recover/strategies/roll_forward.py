@@ -1,4 +1,4 @@
-"""``roll_forward``: repair what is wrong and go on; nothing is lost and no model is asked."""
+"""``roll_forward``: repair the error and continue; no work is lost and no model is called."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from agentguard.recover.strategy import RecoveryContext, RepairFunction
 class RollForwardStrategy(BaseStrategy):
     """Forward error recovery (Randell, Lee and Treleaven 1978; Anderson and Lee 1981).
 
-    It repairs three things, and invents nothing:
+    It repairs three kinds of errors without guessing:
 
-    - calls of a turn that break their tool's schema in a way that can be read in one way alone, before they
-      run (`agentguard.recover.call_repair`);
-    - what a tool declared ``read`` returned, where that is an error, empty or cut off: the call is made once
-      more, and what it returns then takes its place;
-    - whatever a function of one's own repairs: ``Guard(repair=...)``, or the option ``repair``.
+    - calls that violate their tool's schema but have exactly one valid reading, before they run
+      (`agentguard.recover.call_repair`);
+    - broken results (an error, empty or cut off) of a tool declared ``read``: the call is retried, and the
+      new result replaces the first;
+    - errors that a user's function repairs: ``Guard(repair=...)``, or the option ``repair``.
 
     Args:
-        acts_from: probability from which it acts on a turn, though the policy's threshold be higher: that a
-            call breaks its schema is certain, how much it matters is not.
-        calls: repair calls.
-        reads: make failed reads once more.
-        repair: given the run and the hypothesis; returns the field of its step and the text to put there, or
-            None. It cannot be given in a file.
+        acts_from: probability from which the strategy acts on a turn, even below the policy's threshold. A
+            schema violation is certain; only its severity is uncertain.
+        calls: whether to repair calls.
+        reads: whether to retry failed reads.
+        repair: function of the run and the hypothesis; returns the field of its step and the new text, or
+            None. It cannot be set in a file.
 
     Raises:
         ConfigError: an option does not exist or is out of its range.
@@ -50,12 +50,12 @@ class RollForwardStrategy(BaseStrategy):
         if isinstance(acts_from, bool) or not isinstance(acts_from, int | float) or not 0 < acts_from <= 1:
             raise ConfigError(f"strategy 'roll_forward': acts_from is {acts_from!r}, expected (0, 1]")
         if repair is not None and not callable(repair):
-            raise ConfigError("strategy 'roll_forward': repair is no function")
+            raise ConfigError("strategy 'roll_forward': repair is not a function")
         self.min_confidence, self.repairs_calls, self.retries_reads = float(acts_from), calls, reads
         self.repair = repair
 
     def plan(self, context: RecoveryContext) -> RecoveryPlan | None:
-        """Repair the step; None if nothing is known that would be right."""
+        """Repair the step; None if the correct value is unknown."""
         if not context.capabilities.repair:
             return None
         given = self._plan_user_repair(context)
@@ -71,7 +71,7 @@ class RollForwardStrategy(BaseStrategy):
         return build_plan(context, self.name, RecoveryTier.REPAIR, *repairs, *told)
 
     def _plan_user_repair(self, context: RecoveryContext) -> RecoveryPlan | None:
-        """What the user's own function repairs."""
+        """Return a plan with the repair of the user's function."""
         function = self.repair or context.repair_function
         made = None if function is None else function(context.run, context.hypothesis)
         if made is None:
@@ -80,9 +80,9 @@ class RollForwardStrategy(BaseStrategy):
         field, text = made
         open_turn = not context.is_committed and step == context.last_step
         if open_turn == field.startswith("observations"):
-            return None  # what was done is not undone by other words; what was not has no result yet
+            return None  # a committed turn can only change its results, an open turn has none
         repair = Repair(step=step, field=field, text=text)
-        apply_repairs(context.run.steps[step], (repair,))  # raises where it cannot be carried out
+        apply_repairs(context.run.steps[step], (repair,))  # raises if the repair is invalid
         text = f"[guard] {field} of your step {step} was wrong and has been put right."
         told = (SendMessage(text=text),) if context.capabilities.send_message else ()
         return build_plan(context, self.name, RecoveryTier.REPAIR, repair, *told)

@@ -1,4 +1,4 @@
-"""``rollback``: take the run back to before the step at fault and tell the agent what to do instead."""
+"""``rollback``: roll the run back to the faulty step and send the agent a correction."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from agentguard.recover.strategy import RecoveryContext
 
 
 class RepromptStrategy(BaseStrategy):
-    """T0: no tool has run yet, so nothing has to be undone. Only for a fault of the last step."""
+    """Rejection of the uncommitted last step (T0): its tools have not run, so no effect must be undone."""
 
     name = "reprompt"
 
@@ -24,12 +24,12 @@ class RepromptStrategy(BaseStrategy):
         reject_unknown_options(self.name, unknown)
 
     def plan(self, context: RecoveryContext) -> RecoveryPlan | None:
-        """Reject the last step and ask again; None where it is committed or not the one at fault."""
+        """Reject the last step and ask again; None if it is committed or not the faulty step."""
         if context.is_committed or context.hypothesis.step != context.last_step:
             return None
         if not (context.capabilities.reject and context.capabilities.send_message):
             return None
-        # Effects of lines that were left stay out of the agent's sight: they are told here, too.
+        # The agent does not see the effects of abandoned branches, so the message lists them, too.
         told = format_correction(context.hypothesis, context.ledger.list_active_since(context.last_step))
         return build_plan(context, self.name, RecoveryTier.REJECT, Reject(), SendMessage(text=told), undone=1)
 
@@ -38,12 +38,12 @@ RollbackPreference = Literal["cheapest", "fork"]
 
 
 class RollbackStrategy(BaseStrategy):
-    """T0 where the last step is at fault and not committed, else T1 (truncate) or T2 (fork).
+    """Rollback: T0 for an uncommitted last step, otherwise T1 (truncate) or T2 (fork).
 
     Args:
-        prefer: ``"cheapest"`` truncates the messages where it can; ``"fork"`` restores the saved state where
-            it can, which also takes back what agents keep outside of their messages. Where no state was saved
-            just before the step, the run goes back to the nearest one before it.
+        prefer: ``"cheapest"`` truncates the messages if possible. ``"fork"`` restores the saved state if
+            possible, which also rolls back state outside of the messages. If no state was saved just before
+            the step, a fork restores the nearest earlier one.
 
     Raises:
         ConfigError: an option does not exist or has another value.
@@ -59,7 +59,7 @@ class RollbackStrategy(BaseStrategy):
         self._reprompt = RepromptStrategy()
 
     def plan(self, context: RecoveryContext) -> RecoveryPlan | None:
-        """Rewind to before the step of the hypothesis; None if the integration can do neither."""
+        """Roll back to the step of the hypothesis; None if the integration can neither truncate nor fork."""
         if self.prefer == "cheapest" and (light := self._reprompt.plan(context)) is not None:
             return build_plan(context, self.name, RecoveryTier.REJECT, *light.actions, undone=1)
         rewind = self.build_rewind(context)
@@ -74,7 +74,7 @@ class RollbackStrategy(BaseStrategy):
         return build_plan(context, self.name, tier, *actions, undone=context.last_step + 1 - back)
 
     def build_rewind(self, context: RecoveryContext) -> Rewind | None:
-        """How to rewind, and how far: a fork goes to the nearest boundary whose state was saved."""
+        """Return the rewind action; a fork goes to the nearest saved state at or before the step."""
         can, step = context.capabilities, context.hypothesis.step
         saved = context.find_restorable_step(step) if can.fork else None
         if saved is not None and (self.prefer == "fork" or not can.truncate):
@@ -83,9 +83,10 @@ class RollbackStrategy(BaseStrategy):
 
 
 class CompensateStrategy(BaseStrategy):
-    """T3. Undoes the effects that have an undo, the latest first; the agent is told of those that stay.
+    """Rollback with compensation (T3): undo functions run in reverse order of the effects.
 
-    An effect in doubt is never undone: undoing what did not happen is an effect of its own.
+    A message lists the effects that remain. An effect with unknown outcome is never undone: the undo of an
+    effect that did not happen would be a new effect.
 
     Args:
         prefer: as in `RollbackStrategy`.
@@ -98,7 +99,7 @@ class CompensateStrategy(BaseStrategy):
         self._rollback = RollbackStrategy(prefer=prefer)
 
     def plan(self, context: RecoveryContext) -> RecoveryPlan | None:
-        """Undo, then rewind; None if nothing can be undone or the integration cannot rewind."""
+        """Undo effects, then roll back; None if either is impossible."""
         under = self._rollback.plan(context)
         if under is None or not context.capabilities.compensate:
             return None

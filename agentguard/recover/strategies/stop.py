@@ -1,4 +1,4 @@
-"""``stop``: end the run before it does harm; the last rung of every ladder."""
+"""``stop``: end the run before it does harm; usually the last level of an escalation policy."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from agentguard.recover.strategy import RecoveryContext
 
 
 class StopStrategy(BaseStrategy):
-    """Ends the run with the reason."""
+    """Strategy that ends the run and gives the reason."""
 
     name = "stop"
 
@@ -18,7 +18,7 @@ class StopStrategy(BaseStrategy):
         reject_unknown_options(self.name, unknown)
 
     def plan(self, context: RecoveryContext) -> RecoveryPlan | None:
-        """Stop, if the integration can."""
+        """Stop the run; None if the integration cannot."""
         if not context.capabilities.stop:
             return None
         held = context.hypothesis

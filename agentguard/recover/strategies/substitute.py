@@ -1,4 +1,4 @@
-"""``substitute``: let another tool, agent or model take over."""
+"""``substitute``: replace a tool, an agent or a model with another."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from agentguard.recover.strategy import RecoveryContext
 
 
 class SubstituteStrategy(BaseStrategy):
-    """A recovery block's next alternate (Randell 1975), named by the user beforehand.
+    """Next alternate of a recovery block (Randell 1975), configured by the user.
 
     Args:
-        tools, agents, models: name to the name that takes its place; for models, ``"*"`` is any.
+        tools, agents, models: substitute of each tool, agent or model by name; ``"*"`` is any model.
     """
 
     name = "substitute"
@@ -36,7 +36,7 @@ class SubstituteStrategy(BaseStrategy):
             raise ConfigError("strategy 'substitute': name at least one of tools, agents, models to replace")
 
     def plan(self, context: RecoveryContext) -> RecoveryPlan | None:
-        """Replace the tool the step called, else its agent, else its model; None if none has an alternate."""
+        """Replace the step's tool, else its agent, else its model; None if none of them has a substitute."""
         chosen = self._select_substitute(context)
         if chosen is None or not (context.capabilities.substitute and context.capabilities.send_message):
             return None

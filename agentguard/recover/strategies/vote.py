@@ -1,4 +1,4 @@
-"""``vote``: ask for several candidates of one turn, and take what most of them agree on."""
+"""``vote`` and ``n_version``: request several candidates of one turn and accept the majority."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from agentguard.recover.strategy import RecoveryContext
 
 
 class NVersionStrategy(BaseStrategy):
-    """N-version programming (A. Avizienis, "The N-version approach to fault-tolerant software", IEEE TSE
-    11(12), 1985): versions that were made apart fail apart.
+    """N-version programming with different models: independent versions fail independently.
 
-    Better than asking one model again only as far as the models' errors are independent, which they are less
-    than one would hope (J. C. Knight, N. G. Leveson, "An experimental evaluation of the assumption of
-    independence in multiversion programming", IEEE TSE 12(1), 1986).
+    See A. Avizienis, "The N-version approach to fault-tolerant software", IEEE TSE 11(12), 1985. It is better
+    than several candidates of one model only if the models' errors are independent. They are less independent
+    than expected (J. C. Knight, N. G. Leveson, "An experimental evaluation of the assumption of independence
+    in multiversion programming", IEEE TSE 12(1), 1986).
 
     Args:
-        models: names of the models to ask, besides the agent's own.
-        quorum: how many must agree, the agent's own turn among them; more than half if absent.
+        models: names of the models to ask besides the agent's own.
+        quorum: number of candidates that must agree, including the agent's own turn; by default a majority.
         staged, ignore: as for ``vote``.
 
     Raises:
-        ConfigError: no model is named, or an option does not exist or is out of its range.
+        ConfigError: no model is given, or an option does not exist or is out of its range.
     """
 
     name = "n_version"
@@ -60,24 +60,25 @@ class NVersionStrategy(BaseStrategy):
         )
 
     def plan(self, context: RecoveryContext) -> RecoveryPlan | None:
-        """Have the models vote; None where the integration cannot ask them."""
+        """Start a vote of the models; None if the integration cannot ask them."""
         return build_sample_plan(context, self.name, self.sample)
 
 
 class VoteStrategy(BaseStrategy):
     """Triple modular redundancy, or m of n (von Neumann 1956; Lyons and Vanderkulk 1962).
 
-    Candidates agree if their calls do: the same tools with the same canonical arguments; turns without calls,
-    if their texts do. One that the detectors foresee as failing has no vote. It masks what an agent does
-    wrong now and then. What it gets wrong each time, all candidates get wrong: for that, see ``n_version``.
+    - Candidates agree if they call the same tools with the same canonical arguments. Turns without calls
+      agree if their texts are equal.
+    - A candidate with a finding above the threshold has no vote.
+    - A vote masks occasional errors. A systematic error occurs in all candidates: see ``n_version``.
 
     Args:
-        n: candidates, the proposed turn among them.
-        quorum: how many must agree, more than half of them; just that if absent. Without it the next rung is
-            taken.
-        staged: ask for no more candidates at a time than may decide it: fewer calls, and where candidates are
-            asked for side by side, more time. Else all are asked for at once.
-        ignore: names of arguments in which candidates may differ, e.g. a free text.
+        n: number of candidates, including the proposed turn.
+        quorum: number of candidates that must agree; at least a majority, which is the default. If it is not
+            reached, the next escalation level is tried.
+        staged: request only as many candidates at a time as may decide the vote. That saves calls, but takes
+            longer than concurrent requests. If False, all candidates are requested at once.
+        ignore: names of arguments in which candidates may differ, for example a free text.
 
     Raises:
         ConfigError: an option does not exist or is out of its range.
@@ -105,5 +106,5 @@ class VoteStrategy(BaseStrategy):
         )
 
     def plan(self, context: RecoveryContext) -> RecoveryPlan | None:
-        """Have candidates vote; None where the integration cannot ask for any."""
+        """Start a vote of candidates; None if the integration cannot request any."""
         return build_sample_plan(context, self.name, self.sample)

@@ -1,1 +1,1 @@
-"""The proxy: model endpoints behind one address, kept up, and the runs that go through it guarded."""
+"""Proxy in front of model endpoints, with load balancing, resilience and an inline guard."""

@@ -1,16 +1,16 @@
-"""A failure of our own, as a log may have it: neither its message nor its variables are told."""
+"""Summary of an internal error for the log, without its message and variables."""
 
 from __future__ import annotations
 
 
 def summarize_error(error: BaseException) -> str:
-    """Which error it is, and where it came from."""
+    """Return type and location of an error."""
     where = error_location(error)
     return f"{type(error).__name__} at {where}" if where else type(error).__name__
 
 
 def error_location(error: BaseException) -> str:
-    """Where in the code an error came from: file, line and function; empty if it was never raised."""
+    """Return the location of an error: file, line and function; empty if it was never raised."""
     trace = error.__traceback__
     if trace is None:
         return ""

@@ -1,8 +1,15 @@
-"""Errors of ours as the client's API has them: before an answer as a body, within a stream as an event.
+"""Errors of the proxy in the format of the client's API: as a body, or as an event in a stream.
 
-Shapes: OpenAI's ``{"error": {"message", "type", "param", "code"}}``; Anthropic's ``{"type": "error", "error":
-{"type", "message"}, "request_id"}``; in a stream of chat or completions a data line with the former, in one
-of responses the event ``error``, in one of messages the event ``error`` with the latter.
+Bodies:
+
+* OpenAI: ``{"error": {"message", "type", "param", "code"}}``
+* Anthropic: ``{"type": "error", "error": {"type", "message"}, "request_id"}``
+
+Events in a stream:
+
+* chat, completions: a data line with the body of OpenAI
+* responses: the event ``error``
+* messages: the event ``error`` with the body of Anthropic
 """
 
 from __future__ import annotations
@@ -35,17 +42,18 @@ _MESSAGES_ERROR_TYPES: Final = {
 }  # fmt: skip
 _MAX_RETRY_AFTER_S: Final = 3600.0
 _DRAINED_RETRY_AFTER_S: Final = 5.0
-"""When to come again where all replicas are drained: for how long is a person's to say."""
+"""Retry delay if all replicas are drained; an operator decides how long this lasts."""
 
 
 class ProxyError(AgentGuardError):
-    """The proxy itself answers with an error.
+    """Error response of the proxy itself.
 
     Attributes:
-        status: of HTTP.
-        reason: for the client, without anything of its request.
-        retry_after_s: when to come again, if known.
-        close: whether the connection can't be used any more.
+        status: HTTP status.
+        code: code of the error.
+        reason: message for the client, without parts of its request.
+        retry_after_s: seconds to wait before a retry, if known.
+        closes_connection: True if the connection cannot be used again.
     """
 
     def __init__(
@@ -63,7 +71,7 @@ class ProxyError(AgentGuardError):
 
 
 def to_proxy_error(error: ResilienceError) -> ProxyError:
-    """What a client is told of a call that was not carried out: a status for its code."""
+    """Convert an error of a model call into an error response."""
     last = error.last if isinstance(error, RetriesExhausted) else error
     if isinstance(last, NoReplica):
         if last.is_drained:
@@ -80,19 +88,19 @@ def to_proxy_error(error: ResilienceError) -> ProxyError:
 
 
 def upstream_error_response(error: BaseException) -> Response | None:
-    """The endpoint's own answer, where that was an error, to be handed on as it came."""
+    """Return the endpoint's own error response, to be sent unchanged; None if there is no such response."""
     if isinstance(error, RetriesExhausted):
         error = error.last
     return error.response if isinstance(error, UpstreamError) else None
 
 
 def error_body(error: ProxyError, shape: ErrorShape, request_id: str) -> bytes:
-    """The error as a JSON body."""
+    """Encode the error as a JSON body."""
     return orjson.dumps(_error_fields(error, shape, request_id))
 
 
 def error_headers(error: ProxyError) -> list[tuple[bytes, bytes]]:
-    """The headers of a body with the error, all but its length."""
+    """Return the headers of the error response, without the content length."""
     headers = [(b"content-type", b"application/json"), (b"date", formatdate(usegmt=True).encode())]
     after = error.retry_after_s
     if after is not None and after >= 0:
@@ -109,7 +117,7 @@ def error_headers(error: ProxyError) -> list[tuple[bytes, bytes]]:
 
 
 def error_event(error: ProxyError, api: str, request_id: str) -> bytes:
-    """The error as the last event of a stream; nothing follows it, no ``[DONE]`` either."""
+    """Encode the error as the last event of a stream; no ``[DONE]`` follows it."""
     if api == "messages":
         return b"event: error\ndata: " + error_body(error, "messages", request_id) + b"\n\n"
     if api == "responses":

@@ -1,4 +1,4 @@
-"""Which path is which API, and what its answers look like when they are errors of ours."""
+"""Routes of the proxy: API, authentication and error format by path."""
 
 from __future__ import annotations
 
@@ -12,12 +12,14 @@ RouteKind = Literal["model", "models", "through", "admin", "open", "none"]
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """What becomes of a path.
+    """Route of a path.
 
     Attributes:
-        kind: a model API that is read; the models; what passes through; our own, open or not; nothing.
-        api: name of the model API; empty if it is none.
-        shape: of our errors.
+        kind: ``model``: model API whose body the proxy reads. ``models``: list of models. ``through``: other
+            path of the endpoint. ``admin``: admin application. ``open``: admin path without a key check.
+            ``none``: no route.
+        api: name of the model API; empty for other paths.
+        error_shape: format of the proxy's errors.
     """
 
     kind: RouteKind
@@ -42,18 +44,18 @@ _MODEL_ROUTES: Final = {
     b"/v1/messages": Route("model", "messages", "messages"),
 }
 _PUBLIC_PATHS: Final = frozenset({b"/healthz", b"/readyz"})
-"""Beside the viewer, which asks for the key itself: a browser shows it once, and a cookie from then on."""
+"""Public paths besides the viewer, which authenticates browsers itself by key and cookie."""
 _LITELLM_PATH: Final = b"/beta/litellm_basic_guardrail_api"
-# A path that a server below might read as another: dot segments, plain or encoded, and encoded slashes.
+# Paths that an endpoint may normalise to another path: dot segments, plain or encoded, and encoded slashes.
 _AMBIGUOUS_PATH: Final = re.compile(rb"/\.{1,2}(?:/|$)|%2e|%2f|%5c|%00|\\|//|[^\x21-\x7e]", re.IGNORECASE)
 
 
 def match_route(method: str, path: bytes) -> Route:
-    """What becomes of a request.
+    """Return the route of a request.
 
     Args:
-        method: of HTTP; a model API is read when it is asked with POST, anything else of it passes through.
-        path: as it came, not decoded: what decides who gets in is what is sent on.
+        method: HTTP method; only a POST to a model API is read, other methods pass through.
+        path: path as the client sent it, not decoded, so that authorisation and endpoint see the same path.
     """
     if method == "POST":
         found = _MODEL_ROUTES.get(path)

@@ -81,7 +81,9 @@ def test_invalid_arguments_are_reported(tmp_path, monkeypatch):
         Store.open(tmp_path / name).close()
     assert "one store at a time" in refused(tmp_path / "a.db", tmp_path / "b.db")
     assert "put --store before the store" in refused(tmp_path / "a.db", SAMPLE)
-    assert "is not an address of this machine" in refused(SAMPLE, "--host", "203.0.113.9", "--token", "x" * 20)
+    assert "is not an address of this machine" in refused(
+        SAMPLE, "--host", "203.0.113.9", "--token", "x" * 20
+    )
 
 
 def test_used_port_is_reported():

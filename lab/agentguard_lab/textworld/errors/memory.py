@@ -56,7 +56,7 @@ def _drop_rule(agent: Agent, name: str, rng: random.Random) -> None:
     agent.task = replace(agent.task, close_after=tuple(n for n in agent.task.close_after if n != name))
 
 
-def _known_wanted(agent: Agent) -> Sequence[str]:
+def _list_known_wanted_objects(agent: Agent) -> Sequence[str]:
     return sorted(name for name in agent.wanted() if name in agent.memory.things)
 
 
@@ -143,7 +143,7 @@ ERRORS = (
         code=_F,
         variant="place",
         reason="It has seen the thing, and searches for it as if it had not.",
-        options=_known_wanted,
+        options=_list_known_wanted_objects,
         apply=_forget_place,
     ),
     Error(
@@ -164,7 +164,7 @@ ERRORS = (
         code=_H,
         variant="carried",
         reason="It remembers taking a thing that it only saw.",
-        options=_known_wanted,
+        options=_list_known_wanted_objects,
         apply=_believe_carried,
     ),
     Error(

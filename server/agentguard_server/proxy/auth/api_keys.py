@@ -1,8 +1,7 @@
-"""API keys: who asks, what they may do, and how much of it.
+"""API keys: tenants, scopes and limits of clients.
 
-Only SHA-256 hashes are kept. A key of ours holds 256 random bits, so that a fast hash is as good as a slow
-one (there is nothing to guess), and finding one by its hash tells nobody's clock anything of use: it would
-take a preimage to choose the hash that is looked up.
+The proxy stores only SHA-256 hashes. Generated keys hold 256 random bits, so a slow hash would add no
+security. A lookup by hash leaks no useful timing: to choose the hash, an attacker would need a preimage.
 """
 
 from __future__ import annotations
@@ -20,11 +19,11 @@ _MAX_KEY_BYTES = 512
 
 
 class Caller:
-    """Who asks, with the count of what they ask; one a key and worker.
+    """Client of one API key with its request counts; each worker has one per key.
 
     Args:
-        options: of the key; None for anybody, where there are no keys.
-        share: of the key's limits that this worker may give out.
+        options: options of the key; None for an anonymous client.
+        limit_share: share of the key's limits that this worker enforces.
     """
 
     __slots__ = (
@@ -49,13 +48,14 @@ class Caller:
         self.in_flight = 0
 
     def acquire(self, now: float) -> float | None:
-        """Begin a request, if the limits allow it.
+        """Begin a request if the limits allow it.
 
         Args:
             now: clock time in seconds.
 
         Returns:
-            None if it may go on, and `leave` must follow; else seconds after which to come again.
+            None if the request is accepted; call `release` at its end. Otherwise the seconds to wait
+            before a retry.
         """
         if self._max_concurrent is not None and self.in_flight >= self._max_concurrent:
             return 1.0
@@ -72,20 +72,20 @@ class Caller:
         return None
 
     def release(self) -> None:
-        """A request that was let in is over."""
+        """End an accepted request."""
         self.in_flight -= 1
 
     def restore(self, previous: Caller) -> None:
-        """Go on from the counts of the same key before a reload."""
+        """Continue with the counts that the same key had before a reload."""
         self._tokens, self._refilled_at = min(self._tokens, previous._tokens), previous._refilled_at
 
 
 class SharedLimitCaller(Caller):
-    """A caller whose limits hold over all workers of the machine.
+    """Client whose limits apply across all workers of the machine.
 
     Args:
-        options: of the key.
-        quota: what all workers have given out of its limits.
+        options: options of the key.
+        shared_limit: counters of the key that all workers share.
     """
 
     __slots__ = ("_shared_limit",)
@@ -95,7 +95,7 @@ class SharedLimitCaller(Caller):
         self._shared_limit = shared_limit
 
     def acquire(self, now: float) -> float | None:
-        """As `Caller.enter`; the clock must be the same in all workers."""
+        """Begin a request; see `Caller.acquire`. All workers must use the same clock."""
         most, quota = self._max_concurrent, self._shared_limit
         if most is not None and not quota.acquire(most):
             return 1.0
@@ -109,22 +109,23 @@ class SharedLimitCaller(Caller):
         return None
 
     def release(self) -> None:
-        """As `Caller.leave`."""
+        """End an accepted request; see `Caller.release`."""
         self.in_flight -= 1
         if self._max_concurrent is not None:
             self._shared_limit.release()
 
     def restore(self, previous: Caller) -> None:
-        """Nothing is to be done: the counts are where they were."""
+        """Do nothing: the shared counters survive a reload."""
 
 
 class Keyring:
-    """The keys that are known.
+    """Configured API keys.
 
     Args:
-        keys: as they are configured.
-        share: of their limits that this worker may give out, where the workers do not count together.
-        quotas: what all workers of the machine have given out; each gives out its share if absent.
+        keys: configuration of the keys.
+        limit_share: share of the limits that this worker enforces without ``rate_limits``.
+        rate_limits: counters that all workers of the machine share; by default each worker enforces its
+            share.
     """
 
     def __init__(
@@ -147,11 +148,11 @@ class Keyring:
         limit_share: float = 1.0,
         rate_limits: SharedRateLimits | None = None,
     ) -> Keyring | None:
-        """A ring of configured keys; None where there are none, and everybody is let in."""
+        """Create a keyring; return None if no keys are configured, so that the proxy accepts all clients."""
         return None if keys is None else cls(keys, limit_share=limit_share, rate_limits=rate_limits)
 
     def find(self, key: bytes) -> Caller | None:
-        """Whose key it is; None if nobody's."""
+        """Return the client of a key; None if the key is unknown."""
         if not key or len(key) > _MAX_KEY_BYTES:
             return None
         digest = hashlib.sha256(key).digest()
@@ -159,18 +160,18 @@ class Keyring:
         return known[1] if known is not None and hmac.compare_digest(known[0], digest) else None
 
     def find_by_name(self, name: str) -> tuple[bytes, Caller] | None:
-        """The hash and the caller of the key of that name; None if there is none."""
+        """Return hash and client of the key with this name; None if no key has it."""
         return next((held for held in self._callers.values() if held[1].name == name), None)
 
     def restore(self, previous: Keyring) -> None:
-        """Go on from the counts before a reload, for the keys that stayed."""
+        """Continue with the counts from before a reload, for keys that exist in both keyrings."""
         for digest, caller in self._callers.values():
             if (old := previous._callers.get(digest)) is not None:
                 caller.restore(old[1])
 
 
 def generate_key() -> tuple[str, str]:
-    """A new key and the hash that goes into the configuration."""
+    """Return a new key and its hash for the configuration."""
     key = KEY_PREFIX + secrets.token_urlsafe(32)
     return key, f"sha256:{hashlib.sha256(key.encode()).hexdigest()}"
 
@@ -189,4 +190,4 @@ def _scale_limit(limit: int | None, share: float) -> int | None:
 
 
 ANONYMOUS = Caller()
-"""Who asks where there are no keys."""
+"""Client of all requests if no keys are configured."""

@@ -1,4 +1,4 @@
-"""Who is let in: deny by default, before anything else of a request is looked at."""
+"""Authorisation of requests: deny by default, before any other part of a request is processed."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ def authorize(
     *,
     allow_unauthenticated: bool,
 ) -> Caller:
-    """Whose request it is, if it may do what it asks for.
+    """Return the client of a request if the client may send it.
 
     Raises:
-        Refusal: 401 without a key that is known, 403 for one that may not do this, 403 where there are no
-            keys and a web site is behind it.
+        ProxyError: 401 without a known key; 403 if the key lacks the scope; 403 for a request of a web site
+            if no keys are configured.
     """
     if keyring is None:
         if not allow_unauthenticated:
@@ -53,9 +53,9 @@ def _required_scope(method: str, route: Route) -> Scope:
 
 
 def _require_local_site(headers: HeaderPairs) -> None:
-    """Without keys only this machine is let in, and no web site that a browser on it has open.
+    """Check that a request without a key was sent to a local name, and not by a web site in a browser.
 
-    A site can point a name of its own at 127.0.0.1 (DNS rebinding), and can send forms anywhere.
+    A site can point its domain name at 127.0.0.1 (DNS rebinding), and can send forms to any address.
     """
     for name, value in headers:
         if name not in _SITE_HEADERS:
@@ -70,7 +70,7 @@ def _require_local_site(headers: HeaderPairs) -> None:
 
 
 def _is_local(value: bytes) -> bool:
-    """Whether a Host or an Origin is this machine's; kept, as it comes with each request."""
+    """Return whether a Host or Origin is a loopback name; results are cached, as each request has one."""
     known = _trusted_values.get(value)
     if known is None:
         text = value.decode("latin-1")

@@ -1,16 +1,17 @@
-"""What the workers of one machine have given out of keys' limits, in memory that they share.
+"""Rate limits of API keys in memory that all workers of a machine share.
 
-A file in the workers' folder is mapped by each of them. A key has a row in it: when its next request may come
-(the rate), and for each worker how many of its requests run there (what may run at once). A worker writes
-only its own count, and looks at all of them; so no request takes a lock.
+Each worker maps a file in the workers' folder. The file has a row per key: the time of its next permitted
+request (the rate), and for each worker the number of its requests in flight (the concurrency). A worker
+writes only its own count and reads the counts of all workers, so no request takes a lock.
 
-* What runs at once never exceeds the limit: a worker counts its request first, and looks then. Of two that
-  come at the same moment for the last place both may be refused.
-* The rate is one number a key, read and written again: the generic cell rate algorithm (ITU-T I.371), which
-  lets through what a token bucket does. Of two requests at two workers within the same microsecond one may
-  not be counted; a worker that is halted in that microsecond forgets what the others let in until it goes on.
+* The number of concurrent requests never exceeds the limit: a worker counts its request before it compares.
+  Of two simultaneous requests for the last place both may be rejected.
+* The rate is one number per key, read and then written: the generic cell rate algorithm (ITU-T I.371), which
+  admits the same requests as a token bucket. Of two requests at two workers within the same microsecond one
+  may not be counted. If a worker is suspended in that microsecond, its later write discards what the other
+  workers admitted in between.
 
-A worker that dies takes its count along: whoever comes in its place begins with none.
+The worker that replaces a dead worker resets its count to zero.
 """
 
 from __future__ import annotations
@@ -25,16 +26,16 @@ from typing import Final
 _MAX_ROWS: Final = 8192
 _CELL_BYTES: Final = 8
 _HEADER_CELLS: Final = 2
-"""Cells of a row before the workers' counts: what key it is of, and when its next request may come."""
+"""Cells of a row before the workers' counts: tag of the key, and time of its next permitted request."""
 
 
 class SharedRateLimits:
-    """The rows of all keys.
+    """Rows of all keys in the shared memory.
 
     Args:
-        folder: that of the workers.
-        worker: number of this one.
-        workers: how many there are.
+        folder: folder that the workers share.
+        worker: number of this worker.
+        workers: number of workers.
     """
 
     def __init__(self, folder: Path, *, worker: int, workers: int) -> None:
@@ -49,11 +50,11 @@ class SharedRateLimits:
             os.close(file)
         self._counts, self._times = whole.cast("q"), whole.cast("d")
         for row in range(0, _MAX_ROWS * self._stride, self._stride):
-            if self._counts[row]:  # left behind by a worker that this one stands in for
+            if self._counts[row]:  # the count of a dead worker that this one replaces
                 self._counts[row + _HEADER_CELLS + worker] = 0
 
     def find_or_create(self, digest: bytes) -> SharedKeyLimit | None:
-        """The row of a key, for good; None if there are too many keys. Takes a lock: not for each request."""
+        """Return the row of a key; None if all rows are used. Takes a lock, so do not call it per request."""
         tag = int.from_bytes(hashlib.sha256(digest).digest()[:_CELL_BYTES], "little", signed=True) or 1
         lock = os.open(self._path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
@@ -71,7 +72,7 @@ class SharedRateLimits:
 
 
 class SharedKeyLimit:
-    """One key's row, as one worker uses it."""
+    """Row of one key, used by one worker."""
 
     __slots__ = ("_counts", "_end_cell", "_first_cell", "_next_cell", "_own_cell", "_times")
 
@@ -84,11 +85,11 @@ class SharedKeyLimit:
 
     @property
     def in_flight(self) -> int:
-        """Requests of the key that run, in all workers."""
+        """Return the key's number of requests in flight in all workers."""
         return sum(self._counts[self._first_cell : self._end_cell])
 
     def acquire(self, max_concurrent: int) -> bool:
-        """Count a request, if not as many run as may."""
+        """Count a request unless the limit is reached; return whether it was counted."""
         self._counts[self._own_cell] += 1
         if self.in_flight <= max_concurrent:
             return True
@@ -96,18 +97,18 @@ class SharedKeyLimit:
         return False
 
     def release(self) -> None:
-        """A request that was counted is over."""
+        """End a counted request."""
         self._counts[self._own_cell] -= 1
 
     def take_token(self, now: float, requests_per_minute: int) -> float:
-        """Take one of the requests of a minute.
+        """Take a token for one request.
 
         Args:
-            now: seconds of a clock that all workers have.
-            a_minute: requests that may come at once after a minute of none; as many come in each minute.
+            now: time in seconds of a clock that all workers share.
+            requests_per_minute: rate, and size of a burst after a minute without requests.
 
         Returns:
-            0 if it was taken; else seconds after which there will be one.
+            0 if a token was taken; otherwise the seconds until the next one.
         """
         apart = 60 / requests_per_minute
         due = max(self._times[self._next_cell], now)

@@ -1,4 +1,4 @@
-"""Loader of the configuration: a file and the options of the command line; SIGHUP reads both again."""
+"""Loader of the configuration: a file, and options of the command line that override it."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from agentguard_server.proxy.config.schema import ProxySettings
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigLoader:
-    """A configuration that can be read again.
+    """Source of the configuration, for the start and for reloads.
 
     Attributes:
-        file: YAML; None if the command line says it all.
-        over: sections, or fields of them, that hold whatever the file says.
+        file: path of a YAML file; None if the command line is the only source.
+        overrides: sections, or fields of sections, that override the file.
     """
 
     file: Path | None = None
     overrides: Mapping[str, Any] = field(default_factory=dict)
 
     def load(self) -> ProxySettings:
-        """Read and validate it. Raises ConfigError that names the file and every field that is wrong."""
+        """Read and validate the configuration. Raises ConfigError that lists every invalid field."""
         if self.file is None:
             return ProxySettings.parse(dict(self.overrides), source="the command line")
         found = load_yaml(self.file)
@@ -40,7 +40,7 @@ class ConfigLoader:
 
 
 def merge_sections(base: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """One mapping over another; sections are merged field by field, all else is replaced."""
+    """Return ``base`` with overrides: sections are merged field by field, other values are replaced."""
     result = dict(base)
     for name, value in overrides.items():
         old = result.get(name)

@@ -1,4 +1,4 @@
-"""The proxy's configuration: one YAML document, whose sections belong to those who act on them.
+"""Configuration of the proxy: one YAML document with a section per component.
 
 ::
 
@@ -27,13 +27,13 @@ from agentguard_server.proxy.telemetry.options import LogsOptions, MetricsOption
 
 
 class UiOptions(BaseModel):
-    """The viewer under ``/ui``; it is there where a store is configured, for keys with the scope ``read``.
+    """Section ``ui``: the viewer under ``/ui``. It needs a store, and keys with the scope ``read``.
 
     Attributes:
-        enabled: whether it is there.
-        store: whose runs it shows: a path or URL; null: that of ``capture``.
-        evals: files and folders with kept evaluations.
-        signed_in_s: seconds after which a browser must show its key again.
+        enabled: enables the viewer.
+        store: path or URL of the store with the runs; null for the store of ``capture``.
+        evals: files and folders with saved evaluations.
+        session_lifetime_s: seconds after which a browser must send its key again.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -45,16 +45,16 @@ class UiOptions(BaseModel):
 
 
 class ClusterOptions(BaseModel):
-    """What is shared with other workers and machines; without this section each knows its own.
+    """Section ``cluster``: state shared with other workers and machines. Without it nothing is shared.
 
     Attributes:
-        store: the database: ``postgresql://…`` for several machines; a file of SQLite does for several
-            workers of one. Null: that of ``capture``.
-        sessions: whether a guarded conversation may go on at another worker or machine.
-        hints: whether replicas that one finds in trouble are left alone by the others for a while.
-        every_s: seconds between two looks at the others' hints.
-        wait_s: longest wait of a request for a conversation that may have begun elsewhere.
-        keep_s: seconds after which a conversation that nobody goes on with is forgotten.
+        store: database: ``postgresql://…`` for several machines; an SQLite file suffices for several
+            workers of one machine. Null for the store of ``capture``.
+        sessions: lets another worker or machine continue a guarded conversation.
+        health_hints: shares hints about failing replicas, so that other proxies avoid them for a while.
+        poll_interval_s: seconds between two polls of the hints.
+        lookup_timeout_s: longest wait of a request for a conversation that may have begun elsewhere.
+        ttl_s: seconds after its last request after which a conversation is deleted.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -68,7 +68,8 @@ class ClusterOptions(BaseModel):
 
 
 Scope = Literal["call", "read", "admin"]
-"""Ask models; see the state and the runs; change replicas and sessions. ``admin`` includes ``read``."""
+"""``call``: send requests to models. ``read``: see status and runs. ``admin``: change replicas and sessions;
+includes ``read``."""
 
 _TIMEOUT_BOUNDS = Field(gt=0, le=86_400, allow_inf_nan=False)
 
@@ -78,14 +79,14 @@ class _ConfigSection(BaseModel):
 
 
 class ListenOptions(_ConfigSection):
-    """Where the proxy answers.
+    """Section ``listen``: address and processes of the proxy.
 
     Attributes:
         host: address to listen on.
-        port: 0 lets the system choose.
-        workers: processes that share the port, each with an event loop of its own.
-        shutdown_timeout_s: seconds that requests have to end when the proxy does.
-        allow_unauthenticated: whether it may listen off loopback with no keys configured.
+        port: port to listen on; 0 lets the system choose one.
+        workers: number of processes that share the port.
+        shutdown_timeout_s: seconds that requests have to finish when the proxy drains.
+        allow_unauthenticated: permits an address off loopback without configured keys.
     """
 
     host: Annotated[str, Field(min_length=1, max_length=255)] = "127.0.0.1"
@@ -96,19 +97,20 @@ class ListenOptions(_ConfigSection):
 
 
 class LimitsOptions(_ConfigSection):
-    """What a client may use up; uvicorn itself limits none of this.
+    """Section ``limits``: limits on clients; uvicorn itself enforces none of them.
 
     Attributes:
-        head_bytes: of a request line and its headers; 431 beyond it.
-        headers: of one request; 431 beyond it.
-        body_bytes: of one request; 413 beyond it, before it is read.
-        bodies_bytes: of all requests that are being read at once; 503 beyond it.
-        head_s: seconds in which a head must be there; the connection is closed then.
-        body_s: seconds in which a body must be there; 408 then.
-        idle_s: seconds that a connection is kept open between requests.
-        write_s: seconds in which a client must make room for more of an answer; it is cut off then.
-        connections: open at once, of one worker; more of them get a 503.
-        requests: under way at once, of one worker; more of them get a 503.
+        max_header_bytes: size of the request line and all headers; 431 above it.
+        max_headers: number of headers of a request; 431 above it.
+        max_body_bytes: size of a request body; 413 above it, before the body is read.
+        max_buffered_bytes: size of all bodies that a worker reads at once; 503 above it.
+        header_timeout_s: seconds in which the headers must arrive; the connection is closed afterwards.
+        body_timeout_s: seconds in which the body must arrive; 408 afterwards.
+        keepalive_timeout_s: seconds that an idle connection stays open between requests.
+        write_timeout_s: seconds in which the client must read pending data; the connection is closed
+            afterwards.
+        max_connections: open connections of a worker; 503 above it.
+        max_requests: requests in flight of a worker; 503 above it.
     """
 
     max_header_bytes: Annotated[int, Field(ge=1024, le=16_777_216)] = 65_536
@@ -124,21 +126,22 @@ class LimitsOptions(_ConfigSection):
 
 
 class KeyLimits(_ConfigSection):
-    """What one key may ask for; null is no limit."""
+    """Limits of one key; null for no limit."""
 
     requests_per_minute: Annotated[int, Field(ge=1)] | None = None
     max_concurrent: Annotated[int, Field(ge=1)] | None = None
 
 
 class KeyOptions(_ConfigSection):
-    """One API key, of which only the hash is known.
+    """One API key; the configuration has only its hash.
 
     Attributes:
-        name: in logs and metrics.
-        hash: ``sha256:`` and the key's SHA-256 in hexadecimal; ``agentguard serve key`` makes both.
-        tenant: whose runs it sees.
-        scopes: what it may do.
-        limits: how much of it.
+        name: name of the key in logs and metrics.
+        hash: ``sha256:`` and the key's SHA-256 in hexadecimal; ``agentguard serve --new-key`` generates
+            both.
+        tenant: tenant whose runs the key can see.
+        scopes: permissions of the key.
+        limits: limits of the key.
     """
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
@@ -149,7 +152,7 @@ class KeyOptions(_ConfigSection):
 
 
 class ProxySettings(_ConfigSection):
-    """The whole configuration, validated; frozen."""
+    """Validated configuration of the proxy; immutable."""
 
     version: Literal[1] = 1
     listen: ListenOptions = ListenOptions()
@@ -168,7 +171,7 @@ class ProxySettings(_ConfigSection):
     @classmethod
     def _require_unique_keys(cls, keys: tuple[KeyOptions, ...] | None) -> tuple[KeyOptions, ...] | None:
         if keys is not None and not keys:
-            raise ValueError("an empty list lets nobody in: leave it out for no keys, or make one")
+            raise ValueError("an empty list accepts no client: leave it out for no keys, or make one")
         for what in ("name", "hash"):
             given = [getattr(key, what) for key in keys or ()]
             if len(set(given)) != len(given):
@@ -181,13 +184,13 @@ class ProxySettings(_ConfigSection):
         if self.keys is None and not listen.allow_unauthenticated and not is_loopback(listen.host):
             raise ValueError(
                 f"off loopback ({listen.host}) keys are needed: make one with `agentguard serve --new-key`, "
-                "or say --no-keys if something before the proxy checks who asks"
+                "or set --no-keys if a component in front of the proxy authenticates clients"
             )
         return self
 
     @classmethod
     def parse(cls, data: object, *, source: str = "the configuration") -> ProxySettings:
-        """Validate a parsed configuration. Raises ConfigError with every field that is wrong."""
+        """Validate a parsed configuration. Raises ConfigError that lists every invalid field."""
         try:
             return cls.model_validate(data)
         except ValidationError as error:

@@ -136,7 +136,9 @@ def _check_collector(settings: ProxySettings) -> Iterator[CheckResult]:
         )
         return
     if target is not None:
-        yield CheckResult(area="proxy", what="tracing", condition="ok", found=f"go to {target.host}; not asked")
+        yield CheckResult(
+            area="proxy", what="tracing", condition="ok", found=f"go to {target.host}; not asked"
+        )
 
 
 def _check_replicas(settings: ProxySettings, context: CheckContext) -> Iterator[CheckResult]:

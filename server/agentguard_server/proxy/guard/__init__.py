@@ -1,1 +1,1 @@
-"""The guard in the proxy: `interceptor` checks runs while their requests pass."""
+"""Inline guard of the proxy."""

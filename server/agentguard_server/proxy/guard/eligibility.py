@@ -1,4 +1,4 @@
-"""Which requests need a verdict before the client sees their answer: those in which it could act on it."""
+"""Eligibility of requests for the inline guard: those in whose response the client could call tools."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ from agentguard.intercept.api_adapter import ApiAdapter
 _RUN_ID: Final = re.compile(r"[\x21-\x7e]{1,128}")
 _TOOLS_FIELD: Final = b'"tools"'
 _TOOL_HISTORY_MARKS: Final = (b'"tool_', b"_call", b"previous_response_id")
-"""What a body has in it whose history has calls, or is the server's."""
+"""Byte strings that occur in a body whose history has tool calls or is stored at the endpoint."""
 
 _decode = msgspec.json.Decoder().decode
 
 
 def may_offer_tools(body: bytes, *, may_continue_run: bool) -> bool:
-    """Whether a body may offer tools; a look at the bytes, right when it says no.
+    """Return whether a body may offer tools. A fast scan of the bytes: False is certain, True is not.
 
     Args:
-        body: of a request, no name in which is written with escapes.
-        going_on: whether it may also go on with a run that is guarded, which it could without tools.
+        body: body of a request whose JSON names contain no escapes.
+        may_continue_run: True if the request may also continue a guarded run, which it can without tools.
     """
     return _TOOLS_FIELD in body or (may_continue_run and any(trace in body for trace in _TOOL_HISTORY_MARKS))
 
 
 def parse_run_id(value: str) -> str:
-    """The name of a run that a client gave, if it can be one; else, and for ``off``, it has none."""
+    """Return the client's run ID; empty if it is not valid, or ``off``."""
     return value if value != "off" and _RUN_ID.fullmatch(value) else ""
 
 
 def decode_body(body: bytes) -> dict[str, Any] | None:
-    """A body as an object; None if it is none. Numbers keep all their digits."""
+    """Decode a body; return None if it is not a JSON object. Numbers keep all their digits."""
     try:
         value = _decode(body)
     except RecursionError:
@@ -46,7 +46,7 @@ def decode_body(body: bytes) -> dict[str, Any] | None:
 
 
 def _decode_lenient(body: bytes) -> Any:
-    """What servers may take though it is no JSON: NaN, half of a surrogate pair."""
+    """Decode input that is not valid JSON but that servers may accept: NaN, lone surrogates."""
     try:
         return json.loads(body)
     except (ValueError, RecursionError):
@@ -54,7 +54,7 @@ def _decode_lenient(body: bytes) -> Any:
 
 
 def requires_guard(adapter: ApiAdapter, body: Mapping[str, Any]) -> bool:
-    """Whether a request offers tools, or has calls in its history; it can be guarded."""
+    """Return whether a request offers tools or has tool calls in its history."""
     if body.get("tools"):
         return True
     return any(item.get("tool_calls") or adapter.is_result(item) for item in adapter.extract_items(body))

@@ -1,4 +1,4 @@
-"""One request of a guarded run: the engine's exchange, with the model asked over asyncio."""
+"""Request of a guarded run, with asynchronous model calls."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _EVENT_STREAM_CONTENT_TYPE: Final = (b"content-type", b"text/event-stream; chars
 _BODY_HEADERS: Final = (b"content-length", b"content-encoding", b"transfer-encoding", b"etag", b"content-md5")
 _MAX_FINDINGS: Final = 16
 _KEEPALIVE_INTERVAL_S: Final = 10.0
-"""Seconds without an event after which a client may begin to doubt; a tool call can be long."""
+"""Seconds without output after which a comment keeps the client from a timeout during a long tool call."""
 _KEEPALIVE_COMMENT: Final = b": held\n\n"
 GUARD_FAILED: Final = ProxyError(
     403, "guard_failed", "the guard failed on this request, and the policy lets none by"
@@ -33,14 +33,14 @@ GUARD_FAILED: Final = ProxyError(
 
 
 class InlineGuardedRequest:
-    """As `agentguard_server.proxy.hooks.InterceptedRequest`.
+    """Implementation of `agentguard_server.proxy.hooks.InterceptedRequest`.
 
     Args:
-        engine: whose conversations the request belongs to.
-        exchange: the request, as the engine opened it.
-        asked: the request, as it came.
-        everything: hold text, too.
-        settled: called once, when the request is over.
+        interceptor: interceptor of the tenant.
+        guarded: the request, as the interceptor opened it.
+        request: the request, as the client sent it.
+        buffers_text: True to hold back text, too.
+        on_settled: called when the request is over.
     """
 
     __slots__ = (
@@ -71,12 +71,12 @@ class InlineGuardedRequest:
 
     @property
     def local_response(self) -> Response | None:
-        """The guard's own answer, where the run was stopped before the model was asked."""
+        """Return the guard's own response if the guard stopped the run before the model call, else None."""
         return self._local_response
 
     @property
     def body(self) -> bytes | None:
-        """The body that is sent, or was sent last; None where it is the client's own."""
+        """Return the body of the latest model call; None for the client's own body."""
         return self._body
 
     @property
@@ -98,10 +98,10 @@ class InlineGuardedRequest:
         )
 
     async def judge(self, response: Response, call_model: ModelCaller) -> Response:
-        """As `Guarded.judge`.
+        """Judge a whole response; see `InterceptedRequest.judge`.
 
         Raises:
-            Refused, ResilienceError: the model could not be asked again.
+            ResilienceError: another call of the model failed.
         """
         exchange = self._guarded
         while not exchange.is_dropped and response.status == 200:
@@ -118,7 +118,7 @@ class InlineGuardedRequest:
                     self._body = exchange.encoded_body
             except ResilienceError:
                 raise
-            except Exception as error:  # whatever the guard trips over, the request is not to blame
+            except Exception as error:  # an error of the guard is not an error of the request
                 exchange.discard()
                 return self._handle_guard_error(error) or response
             if decision == "deliver":
@@ -137,27 +137,27 @@ class InlineGuardedRequest:
         return response
 
     def create_stream_buffer(self) -> AsyncStreamBuffer:
-        """As `Guarded.hold`."""
+        """Return the buffer for a streamed response."""
         return AsyncStreamBuffer(
             self, build_stream_buffer(self._guarded, _CANDIDATE_REQUEST, buffer_all=self._buffers_text)
         )
 
     def settle(self) -> None:
-        """As `Guarded.settle`."""
+        """End this request; see `InterceptedRequest.settle`."""
         try:
             self._guarded.settle()
-        except Exception as error:  # the request is over; its run cannot be gone on with
+        except Exception as error:  # the request is over, but its run cannot continue
             self._guarded.discard()
             self._interceptor.record_failure(error)
         self._on_settled()
 
     def _handle_guard_error(self, error: Exception) -> Response | None:
-        """Note that the guard failed; an answer if the policy refuses the request then."""
+        """Record a failure of the guard; return a refusal if the policy fails closed, else None."""
         self._interceptor.record_failure(error)
         return build_guard_failure_response(self._request) if self._interceptor.fails_closed else None
 
     def _build_local_response(self, payload: dict[str, Any] | None) -> Response:
-        """The guard's own answer, in the form that the client asked for."""
+        """Build the guard's own response, as a stream if the client requested one."""
         exchange = self._guarded
         made = exchange.adapter.build_final_answer(exchange.request_body, payload, exchange.final_text or "")
         exchange.settle(exchange.adapter.extract_answer_items(made) or (), response_id=made["id"])
@@ -171,9 +171,7 @@ class InlineGuardedRequest:
 
 
 class AsyncStreamBuffer:
-    """As `agentguard_server.proxy.hooks.StreamBuffer`: the engine's hold, with the model asked over
-    asyncio.
-    """
+    """Implementation of `agentguard_server.proxy.hooks.StreamBuffer` with asynchronous model calls."""
 
     __slots__ = ("_buffer", "_last_output_at", "_owner")
 
@@ -182,7 +180,7 @@ class AsyncStreamBuffer:
         self._last_output_at = time.monotonic()
 
     def feed(self, data: bytes) -> bytes:
-        """As `Hold.feed`. While events are held a comment shows now and then that there is somebody."""
+        """Add events; return the released bytes, or a comment now and then while all events are held back."""
         shown, now = self._buffer.feed(data), time.monotonic()
         if shown:
             self._last_output_at = now
@@ -192,7 +190,7 @@ class AsyncStreamBuffer:
         return shown
 
     async def finish(self, call_model: ModelCaller) -> tuple[bytes, bool]:
-        """As `Hold.finish`."""
+        """Judge the current response after its end; see `StreamBuffer.finish`."""
         of = self._owner
         exchange = of._guarded
         if exchange.is_dropped:
@@ -213,12 +211,12 @@ class AsyncStreamBuffer:
             return self._buffer.build_error_event("the guard failed"), False
 
     def format_error_event(self, message: str) -> bytes:
-        """As `Hold.failed`."""
+        """Return an error event; see `StreamBuffer.format_error_event`."""
         return self._buffer.build_error_event(message)
 
 
 def build_guard_failure_response(request: ProxyRequest) -> Response:
-    """What a client gets where the guard failed and the policy lets nothing by then."""
+    """Build the response for a client if the guard failed and the policy fails closed."""
     shape: ErrorShape = "messages" if request.api == "messages" else "openai"
     headers = (*error_headers(GUARD_FAILED), (b"x-should-retry", b"false"))
     return Response(
@@ -227,7 +225,7 @@ def build_guard_failure_response(request: ProxyRequest) -> Response:
 
 
 def _parse_candidate_response(response: Response | StreamingResponse) -> dict[str, Any]:
-    """What came of asking for a candidate. Raises RecoveryError if it is no answer."""
+    """Return the payload of a candidate response. Raises RecoveryError if the call failed."""
     payload = (
         decode_body(response.body) if isinstance(response, Response) and response.status == 200 else None
     )
@@ -242,7 +240,7 @@ _CANDIDATE_REQUEST: Final = CandidateRequest(
 
 
 def _replace_body(response: Response, payload: Mapping[str, Any]) -> Response:
-    """The answer with another object as its body."""
+    """Return the response with another body."""
     headers = tuple(pair for pair in response.headers if pair[0] not in _BODY_HEADERS)
     return Response(
         status=200,

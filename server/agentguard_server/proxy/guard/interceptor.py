@@ -1,4 +1,4 @@
-"""Guards requests as they pass: one engine a tenant, so that no key ever goes on with another's run."""
+"""Inline guard of the proxy: one `Interceptor` per tenant, so that no key continues another tenant's run."""
 
 from __future__ import annotations
 
@@ -31,55 +31,56 @@ from agentguard_server.proxy.guard.session_registry import SessionRegistry
 from agentguard_server.proxy.hooks import GuardCounters, InterceptedRequest, ProxyRequest
 
 _SWEEPS_PER_TIMEOUT: Final = 4
-"""Looks for idle runs in the time after which one counts as idle."""
+"""Number of sweeps for idle runs per idle timeout."""
 _MAX_INLINE_BODY_BYTES: Final = 65_536
-"""Bytes of a body that is read in a thread, so that other requests do not wait for it."""
+"""Size above which a thread parses the body, so that other requests do not wait."""
 
 InterceptResult = InterceptedRequest | Response | None
 
 
 class RunLogFactory(Protocol):
-    """Where guarded runs are kept as they happen:
-    `agentguard_server.proxy.capture.client.CollectorClient`.
-    """
+    """Recorder of guarded runs: `agentguard_server.proxy.capture.client.CollectorClient`."""
 
     def open_run_log(self, tenant: str) -> EventSink:
-        """Takes the events of one run of a tenant."""
+        """Return a sink for the events of one run of a tenant."""
         ...
 
     def record_recovery(self, tenant: str, recovery: Recovery) -> None:
-        """Takes a recovery when it begins, and again when its outcome is known."""
+        """Record a recovery when it begins, and again when its outcome is known."""
         ...
 
 
 class ConversationStore(Protocol):
-    """Where workers find what others did to a run: `agentguard_server.proxy.cluster.SharedSessions`."""
+    """Store of conversations that workers share.
+
+    Implemented by `agentguard_server.proxy.cluster.session_store.SharedConversationStore`.
+    """
 
     def save(
         self, keys: Iterable[bytes], state: Mapping[str, Any], *, tenant: str, run: str, version: int
     ) -> None:
-        """Keep the state of a conversation under its keys; never waits and never raises."""
+        """Save the state of a conversation under its keys. Never waits or raises."""
         ...
 
     async def load(self, keys: Sequence[bytes], *, tenant: str) -> Mapping[str, Any] | None:
-        """The state under the first of the keys that has one; never raises."""
+        """Return the state of the first key that has one; None if no key has one. Never raises."""
         ...
 
     def create_effect_store(self, run: str, *, tenant: str) -> EffectStore | None:
-        """Where the effects of a run that begins here are kept for others; None if they are not."""
+        """Return a store that shares the effects of a new run; None if effects are not shared."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GuardCandidate:
-    """A request on its way to be guarded.
+    """Request that the guard may handle.
 
     Attributes:
-        asked: the request.
-        engine: of its tenant.
-        dialect: of its API.
-        run: name that the client gave, if it is one.
-        must: guard it though no tool is offered.
+        request: the request.
+        interceptor: interceptor of the tenant.
+        adapter: adapter of the API.
+        run_id: run that the client names; empty if it names none or the name is not valid.
+        is_required: True to guard the request also if it offers no tools.
     """
 
     request: ProxyRequest = field(kw_only=False)
@@ -90,16 +91,17 @@ class GuardCandidate:
 
 
 class InlineGuard:
-    """As `agentguard_server.proxy.hooks.RequestInterceptor`; lives in one event loop.
+    """Implementation of `agentguard_server.proxy.hooks.RequestInterceptor` for one event loop.
 
     Args:
         options: section ``guard`` of the configuration.
-        log: where they are kept; nowhere if absent.
-        tag: added to the names of runs, to tell those of several workers apart.
-        shared: where other workers find what was done to a run; each begins with its history if absent.
+        run_log_factory: recorder of guarded runs; by default runs are not recorded.
+        run_id_suffix: suffix of run IDs that distinguishes the runs of several workers.
+        conversations: store through which workers continue each other's runs. By default a worker knows
+            only the history in the request.
 
     Raises:
-        ConfigError, UnknownPlugin, ModelFileError: as `Guard.from_policy` does.
+        ConfigError, UnknownPlugin, ModelFileError: see `Guard.from_policy`.
     """
 
     def __init__(
@@ -124,7 +126,7 @@ class InlineGuard:
         self._sweep_timer: asyncio.TimerHandle | None = None
 
     def intercept(self, request: ProxyRequest) -> InterceptResult | asyncio.Future[InterceptResult]:
-        """As `Guarding.open`; what is long, or may go on from another worker, is awaited."""
+        """Open a guarded request; see `RequestInterceptor.intercept`."""
         api = GUARDED_APIS.get(request.api)
         if api is None or request.run_id == "off" or self.options.stream_mode == "observe":
             return None
@@ -143,7 +145,7 @@ class InlineGuard:
         return asyncio.ensure_future(self._intercept_deferred(asking))
 
     async def _intercept_deferred(self, candidate: GuardCandidate) -> InterceptResult:
-        """Open a request whose bodies take long to read, or whose run may have begun elsewhere."""
+        """Open a request with a long body, or one whose run another worker may have begun."""
         edits = (
             None
             if self._conversations is None
@@ -154,14 +156,14 @@ class InlineGuard:
         made = asyncio.ensure_future(asyncio.to_thread(self._intercept_now, candidate, edits))
         try:
             return await asyncio.shield(made)
-        except asyncio.CancelledError:  # the client has left; its run is to wait for the next request
+        except asyncio.CancelledError:  # the client disconnected, but the run must accept its next request
             made.add_done_callback(_settle_abandoned)
             raise
 
     async def _load_remote_edits(
         self, candidate: GuardCandidate, conversations: ConversationStore
     ) -> HistoryEdits | None:
-        """What another worker, or another machine, has done to the run; None if it is none of theirs."""
+        """Return the history edits of another worker; None if no other worker has the run."""
         try:
             body = decode_body(candidate.request.body)
             if body is None or not candidate.adapter.can_guard(body):
@@ -169,7 +171,7 @@ class InlineGuard:
             keys = candidate.interceptor.list_foreign_keys(candidate.adapter, body, run_name=candidate.run_id)
             found = await conversations.load(keys, tenant=candidate.request.tenant) if keys else None
             return None if found is None else parse_edits(found)
-        except Exception as error:  # it begins with its history, as if nobody had known it
+        except Exception as error:  # continue with the history in the request
             candidate.interceptor.record_failure(error)
             return None
 
@@ -191,7 +193,7 @@ class InlineGuard:
                 size_bytes=len(asked.body),
             )
             return self._build_intercepted(engine, exchange, asked)
-        except Exception as error:  # whatever the guard trips over, the request is not to blame
+        except Exception as error:  # an error of the guard is not an error of the request
             engine.record_failure(error)
             if not engine.fails_closed:
                 return None
@@ -199,11 +201,11 @@ class InlineGuard:
             return build_guard_failure_response(asked)
 
     def end_idle(self) -> int:
-        """End the runs that nobody goes on with; how many."""
+        """End the runs that are idle longer than the timeout; return their number."""
         return sum(engine.end_idle(self.options.idle_timeout_s) for engine in self._interceptors.values())
 
     def close(self) -> None:
-        """End all runs: whoever goes on with one later begins another with its history."""
+        """End all runs; a later request with the same history begins another run."""
         if self._sweep_timer is not None:
             self._sweep_timer.cancel()
         for engine in self._interceptors.values():
@@ -221,7 +223,7 @@ class InlineGuard:
         )
 
     def _schedule_sweep(self) -> None:
-        """See to it that somebody looks for idle runs, as long as there are any."""
+        """Schedule the next sweep for idle runs, unless one is scheduled."""
         if self._sweep_timer is None:
             loop = asyncio.get_running_loop()
             self._sweep_timer = loop.call_later(
@@ -249,15 +251,17 @@ class InlineGuard:
         return made
 
     def _create_guard(self, tenant: str) -> Guard:
-        """A guard of its own for each tenant; they share what localizes."""
+        """Create the tenant's guard; all guards share one localizer."""
         log = self._run_log_factory
         if log is None:
             return self._default_guard
 
-        def told(recovery: Recovery) -> None:
+        def observe_recovery(recovery: Recovery) -> None:
             log.record_recovery(tenant, recovery)
 
-        return Guard.from_policy(self._policy, localizer=self._default_guard.localizer, observers=(told,))
+        return Guard.from_policy(
+            self._policy, localizer=self._default_guard.localizer, observers=(observe_recovery,)
+        )
 
     def _build_state_saver(
         self, conversations: ConversationStore, tenant: str
@@ -293,7 +297,7 @@ def _settle_abandoned(future: asyncio.Future[InterceptResult]) -> None:
 
 
 def _warm_up(guard: Guard) -> None:
-    """Let detectors load and compile what they need now, and not while the first request waits."""
+    """Run the detectors once, so that the first request does not wait for their initialisation."""
     session = guard.session(Trajectory(id="warm", format="event_log", task="", steps=()), CAPABILITIES)
     call = ToolCall(id="c", name="warm", arguments={})
     turn = Step(index=0, source=Source.AGENT, agent="assistant", content="Warm up.", tool_calls=(call,))
@@ -303,5 +307,5 @@ def _warm_up(guard: Guard) -> None:
 
 
 def _is_retry(request: ProxyRequest) -> bool:
-    """Whether a client says that it sends a request again; the SDKs do."""
+    """Return whether the client marks the request as a retry, as the OpenAI and Anthropic SDKs do."""
     return any(name == b"x-stainless-retry-count" and text != b"0" for name, text in request.headers)

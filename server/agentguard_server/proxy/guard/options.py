@@ -60,15 +60,16 @@ class GuardOptions(BaseModel):
 
 
 class CaptureOptions(BaseModel):
-    """How what passes is kept.
+    """Section ``capture``: recording of requests and responses.
 
     Attributes:
-        store: a path or URL; ``AGENTGUARD_STORE`` or ``.agentguard/store.db`` if absent.
-        max_body_bytes: of a body, or of an answer, that is kept; a longer one is noted without its contents.
-        max_queue_bytes: that may wait for the keeper, in each worker; what comes on top is lost and counted.
-        redact: whether secrets are taken out of steps before they are written.
-        diagnose: whether a run in which tools were called is diagnosed when it has ended, and detectors look
-            through one in which none were.
+        store: path or URL of the store; by default ``AGENTGUARD_STORE`` or ``.agentguard/store.db``.
+        max_body_bytes: upper bound on a captured body. A request with a longer body is not captured; of a
+            longer response only the request is captured.
+        max_queue_bytes: upper bound on messages that wait for the collector, per worker; further messages
+            are dropped and counted.
+        redact: removes secrets from steps before they are stored.
+        diagnose: diagnoses ended runs with tool calls, and runs the detectors on ended runs without.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")

@@ -1,6 +1,6 @@
-"""The runs that one worker guards, for those who want to see them: what was found, what was done.
+"""Registry of the guarded runs of one worker: findings and recoveries for the status pages.
 
-Nothing here holds what was said: `agentguard.store` has that, if capture is on.
+It returns no message texts; `agentguard.store` has them if capture is configured.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from agentguard.runtime.session import Session
 
 
 class SessionRegistry:
-    """Guarded runs of all tenants, the longest unused forgotten first; thread-safe.
+    """Guarded runs of all tenants, with eviction of the least recently used; thread-safe.
 
     Args:
-        most: how many are kept.
-        most_bytes: what their last requests may have in all.
+        max_sessions: upper bound on the number of runs.
+        max_bytes: upper bound on the total size of the runs' last requests.
     """
 
     def __init__(self, max_sessions: int, *, max_bytes: int) -> None:
@@ -33,18 +33,18 @@ class SessionRegistry:
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
-        """Runs that are kept."""
+        """Return the number of runs."""
         return len(self._sessions)
 
     def add(self, tenant: str, session: Session) -> None:
-        """A run has begun."""
+        """Add a new run."""
         with self._lock:
             self._sessions[tenant, session.id] = session
             self._used_at[tenant, session.id] = time.time()
             self._evict()
 
     def touch(self, tenant: str, session: Session, size: int) -> None:
-        """A run was gone on with, by a request of so many bytes."""
+        """Mark a run as used by a request of ``size`` bytes."""
         key = (tenant, session.id)
         with self._lock:
             if key in self._sessions:
@@ -63,7 +63,7 @@ class SessionRegistry:
             self._used_at.pop(key, None)
 
     def list_summaries(self, tenant: str | None = None, *, limit: int = 100) -> list[dict[str, Any]]:
-        """Runs at a glance, the latest used first; of all tenants for None."""
+        """Return summaries of a tenant's runs, or of all runs for None; the last used first."""
         made: list[dict[str, Any]] = []
         for of, session in self._iter_sessions(tenant):
             if len(made) == limit:
@@ -72,7 +72,7 @@ class SessionRegistry:
         return made
 
     def list_recent(self, *, tenant_limit: int, limit: int) -> list[dict[str, Any]]:
-        """The latest runs at a glance, for other workers to list: so many of each tenant, and in all."""
+        """Return summaries of the last used runs: ``tenant_limit`` per tenant, ``limit`` in total."""
         made: list[dict[str, Any]] = []
         count = Counter[str]()
         for of, session in self._iter_sessions(None):
@@ -84,7 +84,7 @@ class SessionRegistry:
         return made
 
     def describe(self, id: str, tenant: str | None = None) -> dict[str, Any] | None:
-        """A run with its steps, findings and recoveries; None if this worker guards no such run."""
+        """Return a run with its steps, findings and recoveries; None if this worker does not have it."""
         for of, session in self._iter_sessions(tenant):
             if session.id == id:
                 return {
@@ -126,7 +126,7 @@ class SessionRegistry:
 
 
 def list_codes(findings: list[Finding]) -> list[str]:
-    """The first code of each finding, or its detector where it has none; each once, in order."""
+    """Return the first code of each finding, or its detector without a code; each once, in order."""
     return list(dict.fromkeys(one.codes[0] if one.codes else one.detector for one in findings))
 
 

@@ -1,4 +1,4 @@
-"""One timer for all that a connection waits for, set anew for a request at the price of two assignments."""
+"""Timer of a connection, shared by all its timeouts; a later deadline costs only two assignments."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ _TOLERANCE_S: Final = 0.001
 
 
 class ConnectionTimer:
-    """Has something done, unless it is put off, or something else comes in its place.
+    """Timer with one callback and one deadline, both of which can be replaced.
 
-    A timer that is set already and rings earlier is left as it is, and looks again when it does: nearly every
-    request is over long before, and setting and cancelling a timer for each costs more than reading it.
+    If the event loop's timer fires before a postponed deadline, it is scheduled again. Nearly every request
+    ends long before its deadline, so this is cheaper than a new loop timer for each request.
 
     Attributes:
-        late: what is done when it rings; None for nothing.
+        callback: function to call at the deadline; None for no call.
     """
 
     __slots__ = ("_deadline", "_fires_at", "_loop", "_timer", "callback")
@@ -28,13 +28,13 @@ class ConnectionTimer:
         self.callback: Callable[[], None] | None = None
 
     def arm(self, seconds: float, callback: Callable[[], None]) -> None:
-        """From now on, so many seconds."""
+        """Set callback and deadline; both replace the previous ones."""
         self._deadline, self.callback = self._loop.time() + seconds, callback
         if self._timer is None or self._deadline < self._fires_at:
             self._schedule()
 
     def cancel(self) -> None:
-        """For good: nothing of it is left with the loop."""
+        """Cancel the callback and the event loop's timer."""
         self.callback = None
         if self._timer is not None:
             self._timer.cancel()

@@ -1,4 +1,4 @@
-"""Headers on their way through, and bodies on their way in."""
+"""Filters and builders of request and response headers."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ _HOP_BY_HOP: Final = {
     b"connection", b"keep-alive", b"proxy-connection", b"te", b"trailer", b"transfer-encoding", b"upgrade",
     b"http2-settings", b"proxy-authorization", b"proxy-authenticate",
 }  # fmt: skip
-"""Of one connection: RFC 9110, 7.6.1."""
+"""Hop-by-hop headers: RFC 9110, 7.6.1."""
 _CREDENTIALS: Final = {b"authorization", b"x-api-key", b"api-key", b"cookie"}
-"""What the client shows us; a cookie may be the viewer's."""
+"""Credentials of the client; a cookie may be the viewer's."""
 _PROXY_HEADERS: Final = {b"agentguard-run", b"agentguard-quorum", b"agentguard-priority"}
 _RECOMPUTED: Final = {b"host", b"content-length", b"expect", b"accept-encoding"}
-"""What is made anew where the request is sent."""
+"""Headers that the upstream request sets again."""
 _NOT_FORWARDED: Final = frozenset(
     _HOP_BY_HOP | _CREDENTIALS | _PROXY_HEADERS | _RECOMPUTED | {b"content-encoding"}
 )
 _NOT_RETURNED: Final = frozenset(_HOP_BY_HOP | {b"content-length"})
 _API_KEY_HEADERS: Final = frozenset({b"authorization", b"x-api-key", b"api-key"})
 _FORWARDED_AND_READ: Final = frozenset({b"content-encoding"})
-"""Goes on, and is looked at."""
+"""Headers that the proxy forwards and also reads."""
 _FORWARDED_AND_READ_WITH_KEYS: Final = _FORWARDED_AND_READ | _API_KEY_HEADERS
 
 HeaderPairs = Iterable[tuple[bytes, bytes]]
@@ -33,14 +33,15 @@ HeaderPairs = Iterable[tuple[bytes, bytes]]
 def split_request_headers(
     headers: HeaderPairs, *, forward_api_key: bool
 ) -> tuple[list[tuple[bytes, bytes]], dict[bytes, bytes]]:
-    """Tell what is sent on from what is for us.
+    """Split the headers of a request into those to forward and those for the proxy.
 
     Args:
-        raw: headers as they came, names in lower case.
-        auth: whether the client's own key goes on, since there are no keys of ours.
+        headers: headers as the client sent them, with names in lower case.
+        forward_api_key: True to forward the client's API key, since the proxy has no keys itself.
 
     Returns:
-        What is sent on, in its order; and by name what is not, the first of a name.
+        The headers to forward, in their order, and the headers for the proxy by name. Of a repeated name
+        the latter have the first value.
     """
     on: list[tuple[bytes, bytes]] = []
     ours: dict[bytes, bytes] = {}
@@ -54,7 +55,7 @@ def split_request_headers(
         if name not in ours:
             ours[name] = pair[1]
         elif name in _API_KEY_HEADERS:
-            ours[name] = b""  # two of them: who reads which one is nothing to rely on
+            ours[name] = b""  # two values are rejected, since the endpoint may read the other one
         elif name == b"connection":
             ours[name] += b"," + pair[1]
         if name in both:
@@ -66,7 +67,7 @@ def split_request_headers(
 
 
 def response_headers(headers: Headers) -> list[tuple[bytes, bytes]]:
-    """What of an answer's headers the client gets; its length is said anew."""
+    """Return the upstream headers for the client; the caller adds the content length."""
     return [
         pair for pair in headers if pair[0] not in _NOT_RETURNED and not pair[0].startswith(b"agentguard-")
     ]
@@ -96,7 +97,7 @@ def _to_visible_ascii(text: str) -> bytes:
 
 
 def extract_api_key(proxy_headers: dict[bytes, bytes]) -> bytes:
-    """The API key that a client shows, as OpenAI's clients do, Anthropic's, or Azure's; empty if none."""
+    """Return the API key from the header of OpenAI's, Anthropic's or Azure's clients; empty without one."""
     given = proxy_headers.get(b"authorization")
     if given is not None:
         kind, _, key = given.partition(b" ")

@@ -1,12 +1,12 @@
-"""LiteLLM's generic guardrail endpoint: who has a LiteLLM proxy keeps it and has its runs guarded.
+"""LiteLLM's generic guardrail endpoint: guards the runs of an existing LiteLLM proxy.
 
-LiteLLM sends each request before the model is asked, and each answer before the client gets it. The request's
-messages are a turn of a run, as if they came through this proxy: the run's findings, its budgets and its
-sticky view are the same. What can be done is less: LiteLLM takes a changed list of messages and a blocked
-answer, but neither another answer nor a changed tool call. So where the guard would ask the model again, the
-answer is blocked, and the run's next request is the corrected one.
+LiteLLM sends each request before the model call, and each response before the client receives it. The
+messages of a request form a turn of a run, as if they passed through this proxy, with the same findings,
+budgets and history edits. LiteLLM accepts changed messages and a blocked response, but neither another
+response nor a changed tool call. If the guard would call the model again, the endpoint therefore blocks the
+response, and the guard corrects the next request of the run.
 
-This was tested with LiteLLM 1.106.2; older versions may take no changed messages.
+Tested with LiteLLM 1.106.2; older versions may ignore changed messages.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ _RETRY_HEADERS: Final[Headers] = ((b"x-stainless-retry-count", b"1"),)
 
 
 class _ResendRequested(ResilienceError):
-    """The guard wants another answer, which LiteLLM cannot be asked for."""
+    """Request of the guard for another response, which LiteLLM cannot provide."""
 
 
 @dataclass(slots=True)
 class _PendingCall:
-    """A call whose request was judged and whose answer is awaited, or was judged."""
+    """Call whose request was judged; its response may be judged already."""
 
     request: ProxyRequest
     intercepted: InterceptedRequest | None
@@ -59,7 +59,7 @@ class _PendingCall:
 
 
 class LiteLLMGuardrail:
-    """The endpoint.
+    """Endpoint for LiteLLM's guardrail requests.
 
     Args:
         get_interceptor: returns the current interceptor; None if there is no guard.
@@ -77,7 +77,7 @@ class LiteLLMGuardrail:
         self.counts: dict[str, int] = {}
 
     async def __call__(self, request: Request) -> Response:
-        """Answer a request of LiteLLM's."""
+        """Serve a request of LiteLLM."""
         found = request.scope.get("agentguard.caller")
         caller = found if isinstance(found, Caller) else ANONYMOUS
         after = caller.acquire(self._clock.now())
@@ -93,7 +93,7 @@ class LiteLLMGuardrail:
         return _json_response(verdict)
 
     def close(self) -> None:
-        """Let all runs wait for their next requests."""
+        """End all pending calls, so that their runs accept the next request."""
         while self._calls:
             self._forget(self._calls.popitem(last=False)[1])
 
@@ -103,11 +103,11 @@ class LiteLLMGuardrail:
             if request.kind == "request":
                 return await self._judge_request(request, tenant)
             return await self._judge_response(request, tenant)
-        except Exception as error:  # whatever the guard trips over, the request is not to blame
+        except Exception as error:  # an error of the guard is not an error of the request
             _LOG.warning("the guard failed on a request of LiteLLM's: %s", type(error).__name__)
             return {"action": "NONE"}
 
-    # -- before the model is asked
+    # -- before the model call
 
     async def _judge_request(self, request: GuardrailRequest, tenant: str) -> dict[str, Any]:
         if not request.messages:
@@ -142,7 +142,7 @@ class LiteLLMGuardrail:
             started_at=self._clock.now(),
         )
 
-    # -- before the client gets the answer
+    # -- before the client receives the response
 
     async def _judge_response(self, request: GuardrailRequest, tenant: str) -> dict[str, Any]:
         call = self._calls.get((tenant, request.call_id))
@@ -161,7 +161,7 @@ class LiteLLMGuardrail:
         return call.verdict
 
     async def _intercept_again(self, call: _PendingCall) -> InterceptedRequest | None:
-        """The same request once more: LiteLLM shows a stream's answer again and again as it grows."""
+        """Open the same request again: LiteLLM sends a streamed response repeatedly while it grows."""
         opened = await self._intercept(replace(call.request, headers=_RETRY_HEADERS))
         return (
             None
@@ -174,7 +174,7 @@ class LiteLLMGuardrail:
         opened = None if guarding is None else guarding.intercept(request)
         return await opened if isinstance(opened, asyncio.Future) else opened
 
-    # -- what is remembered between the two
+    # -- pending calls
 
     def _remember(self, key: tuple[str, str], call: _PendingCall) -> None:
         before = self._calls.pop(key, None)
@@ -185,7 +185,7 @@ class LiteLLMGuardrail:
             self._forget(self._calls.popitem(last=False)[1])
 
     def _expire(self) -> None:
-        """Forget calls whose answer never came: the model failed, or the client left."""
+        """Remove calls without a response: the model failed, or the client disconnected."""
         before = time.monotonic() - _CALL_TTL_S
         while self._calls and next(iter(self._calls.values())).created_at < before:
             self._forget(self._calls.popitem(last=False)[1])
@@ -197,7 +197,7 @@ class LiteLLMGuardrail:
 
 
 async def _judge_response(intercepted: InterceptedRequest, request: GuardrailRequest) -> dict[str, Any]:
-    """What LiteLLM is told of an answer."""
+    """Return the verdict on a response."""
     answer = _to_chat_completion(request)
     try:
         judged = await intercepted.judge(answer, _reject_resend)
@@ -207,9 +207,7 @@ async def _judge_response(intercepted: InterceptedRequest, request: GuardrailReq
         return {"action": "NONE"}
     message = _extract_message(judged)
     text = message.get("content") if isinstance(message.get("content"), str) else ""
-    if (
-        request.tool_calls
-    ):  # a call that is changed or taken back cannot be handed on: the client would run the other
+    if request.tool_calls:  # LiteLLM would deliver the original tool calls, so block the response
         return _blocked_verdict(text or _block_reason(intercepted.outcome))
     if not request.texts or not text:
         return {"action": "NONE"}
@@ -221,7 +219,7 @@ async def _reject_resend(_body: bytes, _stream: bool) -> BackendResponse | Strea
 
 
 def _to_chat_completion(request: GuardrailRequest) -> BackendResponse:
-    """The answer as a completion of a chat."""
+    """Convert the response into a chat completion."""
     message: dict[str, Any] = {"role": "assistant", "content": "\n".join(request.texts) or None}
     if request.tool_calls:
         message["tool_calls"] = list(request.tool_calls)
@@ -239,7 +237,7 @@ def _to_chat_completion(request: GuardrailRequest) -> BackendResponse:
 
 
 def _request_verdict(body: bytes | None, request: GuardrailRequest) -> dict[str, Any]:
-    """The verdict on a request whose body the guard has changed, or not."""
+    """Return the verdict on a request; ``body`` is the body that the guard changed, or None."""
     if body is None:
         return {"action": "NONE"}
     made = orjson.loads(body)
@@ -272,7 +270,7 @@ def _extract_message(response: BackendResponse) -> Mapping[str, Any]:
 
 
 def _extract_text(response: BackendResponse) -> str:
-    """The text of the guard's own answer, or of a refusal."""
+    """Return the text of the guard's own response, or of a refusal."""
     text = _extract_message(response).get("content")
     return text if isinstance(text, str) else ""
 

@@ -1,4 +1,4 @@
-"""What LiteLLM sends to a generic guardrail, read.
+"""Parser of the requests that LiteLLM sends to a generic guardrail.
 
 Source: LiteLLM's "[BETA] Generic Guardrail API", and what its client in version 1.106.2 sends and reads.
 """
@@ -34,17 +34,17 @@ REQUEST_SCHEMA: Final[dict[str, Any]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GuardrailRequest:
-    """What LiteLLM sent.
+    """Guardrail request of LiteLLM.
 
     Attributes:
-        kind: whether a request or its answer is judged.
-        call: LiteLLM's id of the call, the same for both.
-        messages: of the request; empty with an answer, and where it is no chat.
-        tools: that the request offers.
-        texts: of the answer.
-        calls: of tools, in the answer.
-        model: that was asked, or answered.
-        run: that the client names; empty if it names none.
+        kind: ``request`` or ``response``: the part of the call to judge.
+        call_id: LiteLLM's ID of the call, the same for request and response.
+        messages: messages of the request; empty for a response and for APIs other than chat.
+        tools: tools that the request offers.
+        texts: texts of the response.
+        tool_calls: tool calls of the response.
+        model: model of the request or the response.
+        run_id: run that the client names; empty if it names none.
     """
 
     kind: Literal["request", "response"]
@@ -58,11 +58,11 @@ class GuardrailRequest:
 
 
 def parse_guardrail_request(body: bytes) -> GuardrailRequest:
-    """Read what LiteLLM sent. Raises InputError that names the field."""
+    """Parse a guardrail request. Raises InputError with the name of the invalid field."""
     try:
         found = orjson.loads(body)
     except ValueError:
-        raise InputError("it is no JSON", file="the request") from None
+        raise InputError("it is not JSON", file="the request") from None
     if not isinstance(found, dict) or found.get("input_type") not in ("request", "response"):
         raise InputError("is neither request nor response", file="the request", field="input_type")
     headers = {name.lower(): value for name, value in (_get_object(found, "request_headers")).items()}
@@ -82,7 +82,7 @@ def parse_guardrail_request(body: bytes) -> GuardrailRequest:
 
 
 def _parse_tool_call(data: dict[str, Any]) -> dict[str, Any]:
-    """A tool call as a completion has it; LiteLLM leaves some of a streamed one's fields empty."""
+    """Convert a tool call into OpenAI's format; LiteLLM leaves fields of streamed calls empty."""
     inner = data.get("function")
     function = inner if isinstance(inner, dict) else {}
     return {
@@ -114,5 +114,5 @@ def _get_list(data: Mapping[str, Any], name: str, kind: type[Any]) -> list[Any]:
     if value is None:
         return []
     if not isinstance(value, list) or not all(isinstance(one, kind) for one in value):
-        raise InputError(f"is no list of {kind.__name__}", file="the request", field=name)
+        raise InputError(f"is not a list of {kind.__name__}", file="the request", field=name)
     return value

@@ -1,4 +1,4 @@
-"""Puts a gateway together from its settings, and exchanges its parts when they change."""
+"""Composition root of a worker: creates its components from the settings and replaces them on a reload."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _RESTART_SECTIONS: Final = ("listen", "capture", "metrics", "logs", "tracing", "
 
 
 def require_dependencies() -> None:
-    """Raises MissingExtra if a package that the proxy needs is not there."""
+    """Check that the packages of the proxy are installed. Raises MissingExtra."""
     needed = _REQUIRED_PACKAGES if sys.platform == "win32" else (*_REQUIRED_PACKAGES, "uvloop")
     for package in needed:
         if find_spec(package) is None:
@@ -35,20 +35,20 @@ def require_dependencies() -> None:
 
 
 class Bootstrap:
-    """A gateway with the parts that were made for it; for one event loop.
+    """Components of one worker, for one event loop.
 
     Args:
         settings: the configuration.
-        worker: number of this process, from 0 on.
-        folder: where workers of one machine tell each other of themselves; None if there is one.
+        worker: number of this process, from 0.
+        folder: folder that the workers of the machine share; None for a single worker.
 
     Attributes:
-        gateway: what the application works with.
-        pool: who answers requests.
+        app_state: state of the application.
+        pool: replicas that serve requests.
 
     Raises:
-        ConfigError: a part can't be made as it is configured.
-        MissingExtra: a package that a part needs is not installed.
+        ConfigError: a component cannot be created from its configuration.
+        MissingExtra: a required package is not installed.
     """
 
     def __init__(self, settings: ProxySettings, *, worker: int = 0, folder: Path | None = None) -> None:
@@ -79,17 +79,17 @@ class Bootstrap:
         operation.attach(self.app_state, self.pool)
 
     async def start(self) -> None:
-        """Begin: heartbeats, the keeper, and whatever else runs beside the requests."""
+        """Start the background services: telemetry, collector and health checks."""
         await self._services.start()
         if self._capture is not None:
             self._capture.start()
         await self.pool.start()
 
     async def apply(self, settings: ProxySettings) -> None:
-        """Exchange what has changed; requests that are under way go on as they began.
+        """Replace the components whose settings have changed; requests in flight keep the old components.
 
         Raises:
-            ConfigError: a part can't be made of the new settings; the old ones hold then.
+            ConfigError: a component cannot be created from the new settings; the old settings stay in effect.
         """
         gateway, before, guarding = self.app_state, self.app_state.settings, self._interceptor
         guard = _resolve_guard(settings)
@@ -108,10 +108,10 @@ class Bootstrap:
         self._services.on_reload()
         stays = [name for name in _RESTART_SECTIONS if getattr(settings, name) != getattr(before, name)]
         if stays:
-            logger.warning("changes of %s hold once the proxy is started anew", ", ".join(stays))
+            logger.warning("changes of %s take effect when the proxy restarts", ", ".join(stays))
 
     async def aclose(self) -> None:
-        """End what runs beside the requests; what waits to be kept, told or sent is, for a moment."""
+        """Stop all components; wait briefly until captured requests, telemetry and spans are written."""
         if self._interceptor is not None:
             self._interceptor.close()
         await self.pool.aclose()

@@ -1,4 +1,4 @@
-"""uvicorn's server with what a proxy owes its clients: a reload and an end without a dropped stream."""
+"""Server of one worker on uvicorn, with reloads and a drain that does not interrupt streams."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ logger = logging.getLogger("agentguard.proxy")
 BACKLOG: Final = 2048
 _PARENT_CHECK_INTERVAL_S: Final = 1.0
 _ERROR_DELIVERY_TIMEOUT_S: Final = 1.0
-"""What clients have to be told, by one error each, that the proxy ends."""
+"""Time to send an error to each client whose request did not finish during the drain."""
 
 
 class ProxyServer(uvicorn.Server):
-    """One worker.
+    """Server of one worker.
 
     Args:
-        app: the application, with its gateway.
-        began: called once it answers.
-        reload: reads the configuration anew and acts on it; logs what is wrong with it.
-        parent: process whose end is this one's too; None for a worker that stands alone.
+        app: application of the worker.
+        on_ready: called when the server accepts requests.
+        reload: reads the configuration again and applies it; the server logs its errors.
+        parent: process ID of the supervisor, with which the worker ends; None for a single worker.
     """
 
     def __init__(
@@ -50,9 +50,9 @@ class ProxyServer(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
-        """Leave signals to the loop, which handles them at once; uvicorn looks ten times a second."""
+        """Handle signals in the event loop, which reacts at once; uvicorn polls ten times a second."""
         loop = asyncio.get_running_loop()
-        # A worker's parent passes on what ends it; a terminal's SIGINT would come twice.
+        # The supervisor forwards SIGTERM. A terminal sends SIGINT to all processes, so it would arrive twice.
         ends = (signal.SIGTERM,) if self._parent is not None else (signal.SIGTERM, signal.SIGINT)
         reloads = getattr(signal, "SIGHUP", None)
         for one in ends:
@@ -66,12 +66,12 @@ class ProxyServer(uvicorn.Server):
                 loop.remove_signal_handler(one)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Begin to answer."""
+        """Start to accept requests."""
         await super().startup(sockets=sockets)
         self._on_ready()
 
     async def main_loop(self) -> None:
-        """Wait for the end; a worker whose parent is gone has come to its own."""
+        """Wait for the stop event; begin the shutdown if the supervisor has died."""
         while not self._stop_event.is_set():
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_PARENT_CHECK_INTERVAL_S if self._parent is not None else None):
@@ -80,7 +80,7 @@ class ProxyServer(uvicorn.Server):
                 self._begin_shutdown()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Accept nothing more, let what runs end within its time, tell the rest by an error, and go."""
+        """Accept no new requests, drain requests in flight until the timeout, and fail the rest."""
         for server in self.servers:
             server.close()
         for one in sockets or []:
@@ -98,7 +98,7 @@ class ProxyServer(uvicorn.Server):
             task.cancel()
 
     async def _wait_until_idle(self, timeout_s: float) -> None:
-        """Wait until no request is under way and no answer is left to be read, or the time is up."""
+        """Wait until no request is in flight and the clients have read all output, or until the timeout."""
         loop = asyncio.get_running_loop()
         end = loop.time() + timeout_s
         while (

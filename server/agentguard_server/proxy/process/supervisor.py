@@ -1,7 +1,6 @@
-"""Several workers on one socket: each a process with a loop of its own, started anew when it dies.
+"""Supervisor of several worker processes on one listening socket; it restarts workers that die.
 
-They share the listening socket, so that no connection is lost with a worker: what it had not accepted yet
-another one does.
+The workers share the listening socket: if a worker dies, another one accepts its pending connections.
 """
 
 from __future__ import annotations
@@ -33,13 +32,14 @@ CONFIG_ERROR_STATUS: Final = 2
 
 
 class WorkerSupervisor:
-    """The workers and their parent, which answers nothing itself.
+    """Supervisor that forks and restarts workers; it serves no requests itself.
 
     Args:
-        source: the configuration; read by each worker on SIGHUP, if the parent finds it valid.
-        settings: what it holds now.
-        listening: the socket that they share.
-        began: called once the first of them answers.
+        config_loader: loader of the configuration. On SIGHUP each worker loads it again if the supervisor
+            finds it valid.
+        settings: the current configuration.
+        listener: listening socket that the workers share.
+        on_ready: called when the first worker accepts requests.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class WorkerSupervisor:
         os.set_blocking(self._write, False)
 
     def run(self) -> int:
-        """Keep them at work until a signal ends it; returns the exit status."""
+        """Supervise the workers until a signal ends the proxy; return the exit status."""
         before = {one: signal.signal(one, lambda *_: None) for one in _HANDLED_SIGNALS}
         wakeup = signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
         try:
@@ -88,7 +88,7 @@ class WorkerSupervisor:
         return self._exit_status
 
     def _step(self) -> None:
-        """Sleep until something happens, and act on it."""
+        """Wait for a signal or a due restart, and handle it."""
         due = min(self._restart_at.values(), default=None)
         left = None if due is None or self._is_stopping else max(0.0, due - time.monotonic())
         if select.select([self._read], [], [], left)[0]:
@@ -108,8 +108,8 @@ class WorkerSupervisor:
         elif number == signal.SIGHUP:
             self._reload()
         elif number in (signal.SIGTERM, signal.SIGINT):
-            # A second one is passed on, too, and ends the workers at once. The socket is closed here as well,
-            # or connections would still be made that nobody accepts.
+            # A second signal is forwarded, too, and ends the workers at once. The supervisor also closes its
+            # socket; otherwise the kernel would still queue connections that no process accepts.
             self._is_stopping = True
             self._listener.close()
             self._forward_signal(signal.SIGTERM)
@@ -142,15 +142,15 @@ class WorkerSupervisor:
             self._schedule_restart(worker, code, time.monotonic() - at)
 
     def _schedule_restart(self, worker: int, code: int, uptime_s: float) -> None:
-        """Start a worker anew, the later the more often it died young."""
+        """Schedule the restart of a worker; the delay grows with the number of early exits."""
         wait = self._restart_policies[worker].record_exit(uptime_s)
         self._restart_at[worker] = time.monotonic() + wait
         logger.error("worker %d ended with status %d; another follows in %.1f s", worker, code, wait)
 
     def _fork_worker(self, worker: int) -> None:
         parent = os.getpid()
-        # Whatever came to the child before it is on its own would be written into the parent's pipe: there a
-        # second signal ends the other workers at once, streams and all.
+        # Until the child resets its handlers, its signals would be written to the supervisor's pipe. The
+        # supervisor would take them for its own, and a second one would end the other workers at once.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, _HANDLED_SIGNALS)
         pid = os.fork()
         if pid:
@@ -179,9 +179,11 @@ class WorkerSupervisor:
 
 
 def _reset_signals(mask: set[signal.Signals] | set[int]) -> None:
-    """In a worker: none of its signals is the parent's any more, and those that waited come now."""
+    """Detach a worker's signals from the supervisor and deliver the pending ones."""
     signal.set_wakeup_fd(-1)
     for one in _HANDLED_SIGNALS:
         signal.signal(one, signal.SIG_DFL)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's goes to all; the parent passes it on
+    signal.signal(
+        signal.SIGINT, signal.SIG_IGN
+    )  # a terminal sends it to all processes; the supervisor forwards it
     signal.pthread_sigmask(signal.SIG_SETMASK, mask)

@@ -1,4 +1,4 @@
-"""One worker from its start to its end: a loop, a gateway and a server on a socket that listens."""
+"""Worker process: event loop, components and server on a listening socket."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from agentguard_server.proxy.process.server import ProxyServer
 logger = logging.getLogger("agentguard.proxy")
 
 _GC_THRESHOLD: Final = 20_000
-"""Objects made since the last look: some tens of requests. Few of them are garbage that only a look finds."""
+"""New objects between two collections: some tens of requests, which create few reference cycles."""
 
 
 def run_worker(
@@ -33,19 +33,19 @@ def run_worker(
     parent: int | None = None,
     folder: Path | None = None,
 ) -> None:
-    """Answer until a signal ends it; returns then.
+    """Serve requests until a signal arrives.
 
     Args:
-        source: is read anew on SIGHUP.
-        settings: what it holds now.
-        listening: a socket that listens; closed at the end.
-        began: called once it answers.
+        config_loader: loader of the configuration; SIGHUP loads it again.
+        settings: the current configuration.
+        listener: listening socket; closed at the end.
+        on_ready: called when the worker accepts requests.
         worker: number of this process.
-        parent: process whose end is this one's, too.
-        folder: where workers tell each other of themselves; None if there is one.
+        parent: process ID of the supervisor, with which the worker ends; None for a single worker.
+        folder: folder that the workers share; None for a single worker.
 
     Raises:
-        ConfigError: something that was configured can't be made.
+        ConfigError: a component cannot be created from its configuration.
     """
     with asyncio.Runner(loop_factory=_get_loop_factory()) as runner:
         assembly = Bootstrap(settings, worker=worker, folder=folder)
@@ -74,11 +74,11 @@ async def _serve(
 
 
 def _tune_garbage_collector() -> None:
-    """Look for garbage less often, and never at what the start has made: it is there to stay."""
+    """Collect garbage less often, and exempt the objects of the start, which stay alive."""
     gc.collect()
     gc.freeze()
-    gc.enable()  # a start may have gone without
-    gc.set_threshold(_GC_THRESHOLD, 10, 5)  # a million objects that refer to each other wait at most
+    gc.enable()  # the command may have disabled it for the start
+    gc.set_threshold(_GC_THRESHOLD, 10, 5)  # at most a million objects in cycles remain uncollected
 
 
 def _get_loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:

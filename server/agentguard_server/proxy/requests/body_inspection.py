@@ -1,4 +1,4 @@
-"""Reads of a model API's body what the proxy needs, and leaves the rest of it alone."""
+"""Partial parser of request bodies: decodes only the fields that the proxy needs."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from agentguard_server.proxy.errors import ProxyError
 
 _EMPTY: Final = msgspec.Raw()
 _PREFIX_BYTES: Final = 4096
-"""Bytes of a text that tell its beginning."""
+"""Length of the hashed prefix of a text."""
 _MAX_MESSAGES: Final = 8
-"""Messages in which the first of a user is looked for."""
+"""Upper bound on the hashed messages if there is no user message."""
 
 
 class RequestFields(msgspec.Struct, gc=False):
-    """What a body asks for, whichever API it is of.
+    """Fields of a body that all model APIs share; their values are not validated.
 
     Attributes:
-        model: that it names; whatever stands there.
-        stream: whether a stream is wanted.
-        background: whether the answer is fetched later (responses).
+        model: model of the request.
+        stream: true for a streamed response.
+        background: true if the client fetches the response later (responses API).
     """
 
     model: Any = None
@@ -35,7 +35,7 @@ class RequestFields(msgspec.Struct, gc=False):
 
     @property
     def session_key(self) -> str:
-        """What the requests of one run have in common, as far as the body says."""
+        """Return the first identifier that the requests of a session share; empty if the body has none."""
         if self.prompt_cache_key is None and self.conversation is None and self.user is None:
             return ""
         for given in (self.prompt_cache_key, self.conversation, self.user):
@@ -45,7 +45,7 @@ class RequestFields(msgspec.Struct, gc=False):
 
 
 class _PromptFields(RequestFields, gc=False):
-    """Also how the prompt begins; costs a little more."""
+    """Fields of a body with the prompt; decoding takes slightly longer."""
 
     messages: msgspec.Raw = _EMPTY
     input: msgspec.Raw = _EMPTY
@@ -65,7 +65,7 @@ _MESSAGE_DECODER: Final = msgspec.json.Decoder(_Message)
 
 
 def inspect_body(body: bytes) -> RequestFields:
-    """Read a body. Raises Refusal with status 400 unless it is one object of JSON."""
+    """Parse a body. Raises ProxyError with status 400 if it is not a JSON object."""
     try:
         return _FIELDS_DECODER.decode(body)
     except (msgspec.MsgspecError, RecursionError, ValueError) as error:
@@ -73,12 +73,12 @@ def inspect_body(body: bytes) -> RequestFields:
 
 
 def inspect_body_with_prefix(body: bytes) -> tuple[RequestFields, bytes]:
-    """Read a body, and a digest of how its prompt begins: all up to the first message of a user.
+    """Parse a body and hash the prefix of its prompt, up to the first user message.
 
-    Requests of one run have that in common; so have runs of one task, whose prefix a server may have cached.
+    Requests of one run share this prefix. Runs of one task share it, too, and a replica may have it cached.
 
     Raises:
-        Refusal: with status 400 unless it is one object of JSON.
+        ProxyError: status 400 if the body is not a JSON object.
     """
     try:
         found = _PROMPT_DECODER.decode(body)

@@ -1,4 +1,4 @@
-"""The list of models, where the configuration says which there are: a replica knows them by other names."""
+"""List of models from the configuration, since replicas may use other model names."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ PATH: Final = b"/v1/models"
 
 
 def build_model_list_response(options: BackendsOptions, path: bytes) -> Response | None:
-    """The answer to a request for the list, or for one model of it.
+    """Build the response to a request for the list of models, or for one model.
 
-    One shape serves the clients of OpenAI and of Anthropic: it has the fields of both.
+    The response has the fields of both OpenAI's and Anthropic's API.
 
     Args:
         options: section ``backends`` with the current replicas.
-        path: as it came.
+        path: path as the client sent it.
 
     Returns:
-        None where some replica may serve models that the configuration does not name: it is asked then.
+        None if a replica may serve models that the configuration does not name; forward the request then.
 
     Raises:
-        Refusal: 404 if there is no such model.
+        ProxyError: 404 if the model does not exist.
     """
     named = [replica.models for replica in options.replicas]
     if not all(named) or any(ANY_MODEL in models for models in named):

@@ -1,6 +1,7 @@
-"""Which replica has which stored response: only that one can go on from it, show it, or cancel it.
+"""Affinity of stored responses: only the replica that has one can continue, return or cancel it.
 
-Known is what passed this worker, the last of it; where a response is not known, the policy chooses.
+A worker knows the latest responses that passed through it. For other responses the load balancing policy
+chooses the replica.
 """
 
 from __future__ import annotations
@@ -11,18 +12,18 @@ from typing import Final
 
 _RESPONSE_ID: Final = re.compile(rb'"id"\s*:\s*"(resp_[A-Za-z0-9_-]{1,128})"')
 _SCAN_BYTES: Final = 4096
-"""Bytes of an answer, or of an event, in which its id stands: before what the model said."""
+"""Length of the prefix of a response or event to search for its ID, which precedes the model's output."""
 _MAX_RESPONSES: Final = 20_000
 
 
 class ResponseAffinity:
-    """Responses and replicas; at most so many, the oldest are forgotten."""
+    """Map from response IDs to replicas with 20 000 entries at most; the oldest are removed first."""
 
     def __init__(self) -> None:
         self._replicas: OrderedDict[str, str] = OrderedDict()
 
     def record(self, data: bytes, replica: str) -> bool:
-        """Look for a response's id in an answer, or in a stream's events; returns whether it is there."""
+        """Search a response, or events of a stream, for the response ID; return whether it was found."""
         found = _RESPONSE_ID.search(data, 0, _SCAN_BYTES)
         if found is None or not replica:
             return False
@@ -33,5 +34,5 @@ class ResponseAffinity:
         return True
 
     def lookup(self, response_id: str) -> str:
-        """Who has a response; empty if that is not known."""
+        """Return the replica that has a response; empty if it is unknown."""
         return self._replicas.get(response_id, "") if response_id else ""

@@ -1,1 +1,1 @@
-"""What the proxy tells of itself: metrics, spans, logs; each is a `Recorder`, none holds a request up."""
+"""Telemetry of the proxy: metrics, spans and logs, each a `RequestObserver` that never blocks a request."""

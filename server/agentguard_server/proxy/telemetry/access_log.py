@@ -1,9 +1,9 @@
-"""Logs: a line of JSON for each request and each event, of fields that are on a list and no others.
+"""Structured log: one JSON line for each request and each event, with a fixed set of fields.
 
-A key, a prompt or an answer gets into a log by way of a message that somebody formats. So nothing is written
-but the fields in `FIELDS`, whose values are numbers, names of ours, or short texts without what looks like a
-secret; of other packages' messages only the place is kept that they came from. Bodies are written where
-``contents`` asks for them, without what looks like a secret.
+Keys, prompts and responses usually reach a log through formatted messages. The log therefore has only the
+fields in `LOG_FIELDS`. Their values are numbers, our own names, or short texts with secrets redacted. Of a
+message of another package the log has only the source location. With ``include_bodies`` it also has bodies,
+with secrets redacted.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ LOG_FIELDS: Final = frozenset(
         *("source", "target", "reason", "attempt", "port", "workers", "version", "what", "lost", "replicas"),
     }
 )
-"""All that a line may hold."""
+"""Fields that a line may have."""
 
 _LEVELS: Final[Mapping[LogLevel, int]] = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 _STATE_CHANGE_KINDS: Final = frozenset(
@@ -60,10 +60,10 @@ _REDACTOR: Final = Redactor()
 
 
 class StructuredLogger:
-    """A `Recorder` and an observer of events, and where the logs of Python's ``logging`` go.
+    """Request observer, event observer and target of Python's ``logging``.
 
     Args:
-        options: what is written, and where to.
+        options: section ``logs`` of the configuration.
         worker: number of this process.
     """
 
@@ -75,7 +75,7 @@ class StructuredLogger:
         self._handler = LoggingBridge(self.writer, worker)
 
     def record(self, completed: CompletedRequest) -> None:
-        """A line about a request."""
+        """Log a completed request."""
         if not self._logs_requests:
             return
         asked = completed.request
@@ -114,7 +114,7 @@ class StructuredLogger:
         self.writer.put(orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE))
 
     def __call__(self, event: ResilienceEvent) -> None:
-        """A line about an event of the pipeline."""
+        """Log a resilience event."""
         level: LogLevel = "warning" if event.kind in _STATE_CHANGE_KINDS | _FAILURE_KINDS else "debug"
         if event.kind is EventKind.READMIT:
             level = "info"
@@ -129,7 +129,7 @@ class StructuredLogger:
         )
 
     def log_event(self, level: LogLevel, event: str, **fields: Any) -> None:
-        """A line about something else; fields that are not in `FIELDS` are left out."""
+        """Log another event; fields that are not in `LOG_FIELDS` are left out."""
         if _LEVELS[level] < self._min_level:
             return
         line = {"time": _format_timestamp(), "level": level, "event": event, "worker": self._worker}
@@ -141,7 +141,7 @@ class StructuredLogger:
         self.writer.put(orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE))
 
     def install(self) -> None:
-        """Take what Python's ``logging`` is told, in place of all handlers there are."""
+        """Replace all handlers of Python's root logger by this log."""
         root = logging.getLogger()
         for handler in root.handlers[:]:
             root.removeHandler(handler)
@@ -149,22 +149,22 @@ class StructuredLogger:
         root.setLevel(self._min_level)
 
     def close(self) -> None:
-        """Write what waits, and let go of ``logging``."""
+        """Remove the handler from Python's root logger and write the queued lines."""
         logging.getLogger().removeHandler(self._handler)
         self.writer.close()
 
     def _format_body(self, body: bytes) -> str:
         most = self.options.max_chars
         text = body[: 4 * most].decode("utf-8", "replace")
-        # A secret that is cut in two is none that can be found: it is looked for first.
+        # Redact before the truncation, since a truncated secret is not recognised.
         return _REDACTOR.redact_text(text)[:most]
 
 
 class LoggingBridge(logging.Handler):
-    """What is told to Python's ``logging``, as lines.
+    """Handler that writes records of Python's ``logging`` as JSON lines.
 
-    Messages of ours are safe, as errors are. What others write may hold anything: of it the place is kept,
-    and the kind of the error.
+    Messages of our own packages contain no secrets. Messages of other packages may, so their lines have
+    only the source location and the type of the error.
     """
 
     def __init__(self, writer: BackgroundLogWriter, worker: int) -> None:
@@ -175,7 +175,7 @@ class LoggingBridge(logging.Handler):
         """Queue a line. Never raises."""
         try:
             self._writer.put(orjson.dumps(self._build_fields(record), option=orjson.OPT_APPEND_NEWLINE))
-        except Exception:  # a record that cannot be written must not fail what it tells of
+        except Exception:  # a failed log record must not fail the code that logs
             self._writer.dropped += 1
 
     def _build_fields(self, record: logging.LogRecord) -> dict[str, Any]:
@@ -200,7 +200,7 @@ class LoggingBridge(logging.Handler):
 
 @lru_cache(maxsize=4096)
 def sanitize_text(text: str) -> str:
-    """A text of somebody else's as a line may hold it: not long, and without what looks like a secret."""
+    """Return an untrusted text for a log line: truncated, and with secrets redacted."""
     return (
         _REDACTOR.redact_text(text[: 2 * _MAX_TEXT_CHARS])[:_MAX_TEXT_CHARS]
         .encode("utf-8", "replace")
@@ -209,7 +209,7 @@ def sanitize_text(text: str) -> str:
 
 
 def _format_timestamp(at: float | None = None) -> str:
-    """A time in UTC, to the millisecond: ``2026-01-02T03:04:05.678Z``."""
+    """Format a time in UTC with milliseconds: ``2026-01-02T03:04:05.678Z``."""
     when = time.time() if at is None else at
     return f"{_format_second(int(when))}.{int(when * 1000) % 1000:03d}Z"
 

@@ -1,6 +1,6 @@
-"""Counts of one worker, as plain numbers, and how those of several are added up.
+"""Metrics of one worker as plain numbers, and their sum over several workers.
 
-Everything is made of dicts, lists, texts and numbers, so that a worker can hand its counts to another.
+A metric set converts to dicts, lists, strings and numbers, so that workers can exchange it.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from agentguard_server.proxy.telemetry.metric_definitions import METRIC_DEFINITI
 
 Labels = tuple[str, ...]
 MetricSample = tuple[str, Labels, float]
-"""Name of a family, values of its labels, and a number."""
+"""Name of a metric, values of its labels, and a number."""
 
 MAX_LABEL_SETS: Final = 20_000
 
 
 class Histogram:
-    """Counts by bucket; the last one is what lies above all bounds."""
+    """Counts by bucket; the last bucket has the values above all bounds."""
 
     __slots__ = ("bucket_counts", "sum")
 
@@ -28,12 +28,12 @@ class Histogram:
 
 
 class MetricSet:
-    """Numbers by family and labels.
+    """Metrics by name and labels.
 
     Attributes:
         bounds: upper bounds of the histograms, in seconds.
-        numbers: of counters and gauges.
-        histograms: of times.
+        values: values of counters and gauges.
+        histograms: histograms of durations.
     """
 
     def __init__(self, bounds: Sequence[float] = ()) -> None:
@@ -42,18 +42,18 @@ class MetricSet:
         self.histograms: dict[str, dict[Labels, Histogram]] = {}
 
     def add(self, name: str, labels: Labels = (), amount: float = 1.0) -> None:
-        """Count; what has too many labels already is counted as ``other``."""
+        """Add to a counter; above `MAX_LABEL_SETS` label sets, new ones are counted as ``other``."""
         held = self.values.setdefault(name, {})
         if labels not in held and len(held) >= MAX_LABEL_SETS:
             labels = (OTHER_LABEL,) * len(labels)
         held[labels] = held.get(labels, 0.0) + amount
 
     def set_value(self, name: str, labels: Labels, value: float) -> None:
-        """Set a gauge, or a counter that somebody else counts."""
+        """Set a gauge, or a counter that another component maintains."""
         self.values.setdefault(name, {})[labels] = value
 
     def merge(self, other: MetricSet, *, include_gauges: bool = True) -> None:
-        """Add another worker's; ``gauges`` says whether what only holds now counts."""
+        """Add the metrics of another worker, with or without its gauges."""
         for name, held in other.values.items():
             family = METRIC_DEFINITIONS.get(name)
             if family is None or (family.kind == "gauge" and not include_gauges):
@@ -79,7 +79,7 @@ class MetricSet:
                 found.sum += given.sum
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain data."""
+        """Convert to plain data."""
         return {
             "bounds": list(self.bounds),
             "numbers": [[n, list(k), v] for n, held in self.values.items() for k, v in held.items()],
@@ -92,7 +92,7 @@ class MetricSet:
 
     @classmethod
     def from_dict(cls, data: Any) -> MetricSet:
-        """From plain data. Raises ValueError, TypeError or KeyError where it is something else."""
+        """Convert from plain data. Raises ValueError, TypeError or KeyError if the data is not valid."""
         made = cls([float(bound) for bound in data["bounds"]])
         for name, labels, value in data["numbers"]:
             if _is_valid_sample(name, labels):
@@ -105,7 +105,7 @@ class MetricSet:
         return made
 
     def add_samples(self, samples: Iterable[MetricSample]) -> None:
-        """Add figures that others hold, each with its whole value; those of no family are left out."""
+        """Add absolute values of other components; unknown metrics are ignored."""
         for name, labels, value in samples:
             if _is_valid_sample(name, labels):
                 self.add(name, labels, value)

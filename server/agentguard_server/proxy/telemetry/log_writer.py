@@ -1,4 +1,4 @@
-"""Lines for a file or a pipe, written by a thread: who logs never waits for a disk or a full pipe."""
+"""Background writer of log lines: a caller never waits for a disk or a full pipe."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ _STREAM_DESCRIPTORS: Final = {"stderr": 2, "stdout": 1}
 
 
 class BackgroundLogWriter:
-    """A bounded queue with a writer behind it; the thread begins with the first line.
+    """Bounded queue with a writer thread, which the first line starts.
 
-    A file that was moved away is opened anew, so that it can be rotated. Each write is of whole lines, in
-    append mode, so that several workers may share a file.
+    The writer reopens a file that was moved, so that log rotation works. It writes whole lines in append
+    mode, so that several workers can share a file.
 
     Args:
-        to: ``stderr``, ``stdout``, or the path of a file; it is made readable by its owner alone.
-        most: lines that may wait.
+        output: ``stderr``, ``stdout``, or the path of a file; a new file is readable by its owner only.
+        max_queue: upper bound on queued lines.
 
     Attributes:
-        lost: lines that were not written: the queue was full, or the file could not be written.
-        written: lines that were.
+        dropped: number of lines that were not written because the queue was full or the write failed.
+        written: number of written lines.
     """
 
     def __init__(self, output: str, max_queue: int) -> None:
@@ -40,7 +40,7 @@ class BackgroundLogWriter:
         self.dropped = self.written = 0
 
     def put(self, line: bytes) -> None:
-        """Queue a line, with its end. Never waits and never raises."""
+        """Queue a line that ends with a newline. Never waits or raises."""
         if len(self._queue) >= self._max_queue or self._is_closing:
             self.dropped += 1
             return
@@ -51,7 +51,7 @@ class BackgroundLogWriter:
                 self._start_thread()
 
     def close(self, timeout_s: float = 1.0) -> None:
-        """Write what waits, as far as that goes in the time; what comes afterwards is lost."""
+        """Write the queued lines until the timeout; later lines are dropped."""
         self._is_closing = True
         self._wake_event.set()
         if self._thread is not None:
@@ -73,11 +73,11 @@ class BackgroundLogWriter:
         while True:
             self._wake_event.wait()
             if not self._is_closing:
-                time.sleep(_BATCH_INTERVAL_S)  # lines that come together are written together
+                time.sleep(_BATCH_INTERVAL_S)  # write a burst of lines at once
             self._wake_event.clear()
             while self._queue:
                 self._write_batch()
-            if self._is_closing and not self._queue:  # a line may have come just before it was closed
+            if self._is_closing and not self._queue:  # a line may arrive just before the close
                 return
 
     def _write_batch(self) -> None:
@@ -86,7 +86,7 @@ class BackgroundLogWriter:
         while self._queue and size < _BATCH_BYTES:
             held.append(self._queue.popleft())
             size += len(held[-1])
-        # Counted before: a call between reading and writing `lost` would let other threads' counts be undone.
+        # Compute the count before the addition: ``+=`` with a call could lose increments of other threads.
         left, count = memoryview(b"".join(held)), len(held)
         try:
             file = self._ensure_open()
@@ -98,7 +98,7 @@ class BackgroundLogWriter:
             self.written += count
 
     def _ensure_open(self) -> int:
-        """The file; opened anew if it is no longer the one at its path. Raises OSError."""
+        """Return the open file; reopen it if another file has its path. Raises OSError."""
         if self._output in _STREAM_DESCRIPTORS:
             return _STREAM_DESCRIPTORS[self._output]
         if self._file is not None and self._file_identity != _read_file_identity(self._output):

@@ -1,7 +1,7 @@
-"""Every metric there is: name, kind, help, labels. The docs list the same; a test holds them together.
+"""Definitions of all metrics: name, kind, help and labels. A test compares them with the docs.
 
-Names follow Prometheus's practices (https://prometheus.io/docs/practices/naming/): base units, ``_total`` for
-what only grows. A name here has neither the prefix nor ``_total``.
+Names follow the practices of Prometheus (https://prometheus.io/docs/practices/naming/): base units, and
+``_total`` for counters. A name here has neither the prefix nor ``_total``.
 """
 
 from __future__ import annotations
@@ -11,21 +11,21 @@ from typing import Final, Literal
 
 METRIC_PREFIX: Final = "agentguard_"
 OTHER_LABEL: Final = "other"
-"""The label of what has none of its own."""
+"""Label value for all values without their own label."""
 
 MetricKind = Literal["counter", "gauge", "histogram"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricDefinition:
-    """One metric.
+    """Definition of one metric.
 
     Attributes:
-        name: without prefix and suffix.
-        kind: counters and histograms of several workers are added up; gauges too, unless ``most``.
-        help: what it counts, in one line.
-        labels: names of its labels, in order.
-        most: of several workers' gauges the largest is shown.
+        name: name without prefix and suffix.
+        kind: kind of the metric. The values of several workers are summed, unless ``merges_by_maximum``.
+        help: description in one line.
+        label_names: names of the labels in order.
+        merges_by_maximum: True to use the maximum of several workers' values instead of the sum.
     """
 
     name: str

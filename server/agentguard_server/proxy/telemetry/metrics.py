@@ -1,7 +1,7 @@
-"""Counts requests and events; on the way of a request it only adds to plain numbers.
+"""Metrics of requests and resilience events; a request only adds to plain numbers.
 
-Incrementing a labelled counter of prometheus-client takes several microseconds, so that its counters are not
-used: what is counted here is shown by a collector of our own when somebody asks (`exposed`).
+An increment of a labelled counter of prometheus-client takes several microseconds. The proxy therefore
+counts itself, and `render_prometheus` converts the counts when a client requests them.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ _BREAKER_VALUES: Final = {"closed": 0.0, "half_open": 1.0, "half-open": 1.0, "op
 _TOKEN_APIS: Final = frozenset({"chat", "completions", "embeddings", "responses", "messages"})
 
 MetricSource = Callable[[], Iterable[MetricSample]]
-"""Gives figures that others keep, when they are asked for: whole values, not what was added since."""
+"""Function that returns the current values of another component: absolute values, not increments."""
 
 _SeriesKey = tuple[str, str, str, int, str]
 
 
 class _Series:
-    """The counts of one combination of labels, where a request finds them at once."""
+    """Counts of one combination of labels."""
 
     __slots__ = ("count", "duration", "input_tokens", "output_tokens", "time_to_first_byte")
 
@@ -42,12 +42,12 @@ class _Series:
 
 
 class Metrics:
-    """A `Recorder` and an observer of the pipeline's events.
+    """Request observer and observer of resilience events that counts both.
 
-    Model names come from clients: only what a replica has answered gets a label, and only so many.
+    Clients choose model names. Only models with a successful response get a label value, up to a limit.
 
     Args:
-        options: how finely is counted.
+        options: section ``metrics`` of the configuration.
     """
 
     def __init__(self, options: MetricsOptions | None = None) -> None:
@@ -61,7 +61,7 @@ class Metrics:
         self._finding_deduplicator = FindingDeduplicator()
 
     def record(self, completed: CompletedRequest) -> None:
-        """Count a request that is over."""
+        """Count a completed request."""
         asked = completed.request
         key = (asked.api, asked.model, asked.tenant, completed.status, completed.replica)
         series = self._series.get(key) or self._find_or_create_series(key)
@@ -81,7 +81,7 @@ class Metrics:
             self._record_exceptional(completed)
 
     def __call__(self, event: ResilienceEvent) -> None:
-        """Count an event of the pipeline."""
+        """Count a resilience event."""
         add = self._metric_set.add
         add("resilience_events", (event.kind.value, event.source, event.target))
         match event.kind:
@@ -93,15 +93,15 @@ class Metrics:
                 self._metric_set.set_value("breaker_state", (event.target,), _BREAKER_VALUES[event.reason])
 
     def increment(self, name: str, labels: Labels = (), amount: float = 1.0) -> None:
-        """Count something else that is a family."""
+        """Add to another metric."""
         self._metric_set.add(name, labels, amount)
 
     def add_source(self, source: MetricSource) -> None:
-        """Ask ``source`` for its figures whenever the counts are looked at."""
+        """Add a source whose values `collect` includes."""
         self._sources.append(source)
 
     def collect(self) -> MetricSet:
-        """All counts of this worker, now."""
+        """Return all metrics of this worker."""
         made = MetricSet(self._bounds)
         made.merge(self._metric_set)
         for (api, model, tenant, status, replica), series in self._series_by_labels.items():
@@ -113,12 +113,12 @@ class Metrics:
         for source in self._sources:
             try:
                 made.add_samples(source())
-            except Exception as error:  # a figure that cannot be had must not hide the others
+            except Exception as error:  # one failed source must not hide the others
                 _LOG.warning("a source of metrics failed: %s", type(error).__name__)
         return made
 
     def _record_exceptional(self, completed: CompletedRequest) -> None:
-        """What is not true of most requests."""
+        """Count errors, aborted responses, actions of the guard and notes, which most requests lack."""
         api, add = completed.request.api, self._metric_set.add
         if completed.error_code:
             add("request_errors", (api, completed.error_code[:_MAX_LABEL_CHARS]))
@@ -136,7 +136,7 @@ class Metrics:
             add("upstream_interventions", (name[:_MAX_LABEL_CHARS],))
 
     def _find_or_create_series(self, key: _SeriesKey) -> _Series:
-        """The counts of labels that were not seen yet, or are to stand with others."""
+        """Return the series of a new combination of labels, or the series ``other`` above the limits."""
         api, model, tenant, status, replica = key
         known = self._has_own_label(model, status)
         full = len(self._series_by_labels) >= self.options.max_series

@@ -1,4 +1,4 @@
-"""Counts in Prometheus's text format."""
+"""Renderer of metrics in Prometheus's text format."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 
 def render_prometheus(metric_set: MetricSet) -> bytes:
-    """The counts as the text that a Prometheus reads. Raises MissingExtra without prometheus-client."""
+    """Render metrics in the text format of Prometheus. Raises MissingExtra without prometheus-client."""
     try:
         from prometheus_client import CollectorRegistry, generate_latest
     except ImportError:
@@ -31,7 +31,7 @@ def render_prometheus(metric_set: MetricSet) -> bytes:
 
 
 class _MetricSetCollector:
-    """What prometheus-client asks for the metrics: a collector, in its words."""
+    """Collector of prometheus-client for a metric set."""
 
     def __init__(self, metric_set: MetricSet) -> None:
         self._metric_set = metric_set

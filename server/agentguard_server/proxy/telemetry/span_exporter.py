@@ -1,7 +1,7 @@
-"""A span for each request, sent to a collector in batches by a thread of its own.
+"""Exporter of one span per request; a thread sends the spans to an OpenTelemetry collector in batches.
 
-On the way of a request a few fields are put into a bounded queue; what does not fit is lost and counted, as
-is what the collector does not take.
+A request only adds a few fields to a bounded queue. Spans beyond its limit, and spans that the collector
+rejects, are dropped and counted.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ _WARNING_INTERVAL_S: Final = 60.0
 
 
 class SpanExporter:
-    """A `Recorder`; the thread begins with the first request.
+    """Request observer that exports spans; the first request starts its thread.
 
     Args:
-        options: what is in the spans, and how many may wait.
-        target: where they go; what the options say, if absent.
+        options: section ``tracing`` of the configuration.
+        target: export target; by default the target in the options.
 
     Attributes:
-        sent: spans that the collector took.
-        lost: spans that it did not, or that there was no room for.
+        sent: number of spans that the collector accepted.
+        dropped: number of spans that did not fit into the queue or could not be sent.
 
     Raises:
-        ConfigError: there is no endpoint, or its headers are not in the environment.
+        ConfigError: the variable with the headers is not set or not valid.
         MissingExtra: the extra ``otel`` is not installed.
     """
 
@@ -53,7 +53,7 @@ class SpanExporter:
         if found is None:
             raise ValueError("spans need an endpoint")
         self.options, self._target = options, found
-        # Made here, as importing its client would hold every request up while the thread does it.
+        # Create the sender here: an import of its client in the thread would block all requests.
         self._sender = SpanSender(found)
         self._queue: deque[tuple[int, CompletedRequest]] = deque()
         self._queued_bytes = 0
@@ -65,11 +65,11 @@ class SpanExporter:
         self.sent = self.dropped = 0
 
     def build_trace_headers(self, request: ProxyRequest) -> Headers:
-        """The headers of the request's trace, for who is asked: our span is the parent."""
+        """Return the trace headers for the endpoint, with the proxy's span as the parent."""
         return propagation_headers(request, self.options.sample_ratio)
 
     def record(self, completed: CompletedRequest) -> None:
-        """Queue what a span is made of."""
+        """Queue a completed request of a model API."""
         if not completed.request.api:
             return
         kept = self._truncate(completed)
@@ -88,11 +88,11 @@ class SpanExporter:
             self._thread.start()
 
     def collect_metrics(self) -> Iterable[MetricSample]:
-        """What became of the spans."""
+        """Return the counters of sent and dropped spans."""
         return (("spans_sent", (), self.sent), ("spans_dropped", (), self.dropped))
 
     def close(self, timeout_s: float = 2.0) -> None:
-        """Send what waits, as far as that goes in the time; the rest is lost."""
+        """Send the queued spans until the timeout; the rest is dropped."""
         self._is_closing = True
         self._wake_event.set()
         if self._thread is not None:
@@ -102,11 +102,11 @@ class SpanExporter:
         self._queue.clear()
 
     def _truncate(self, completed: CompletedRequest) -> CompletedRequest:
-        """What of a request is needed later: no long body unless it is shown, of a long answer both ends."""
+        """Truncate the request body; keep both ends of a long response unless content is captured."""
         asked, answer, shown = completed.request, completed.response_body, self.options.capture_content
         most = 4 * self.options.max_chars if shown else 2 * EDGE_BYTES
         if len(asked.body) <= most and len(answer) <= most:
-            return completed  # to make another one takes longer than all else here
+            return completed  # a copy would take longer than the rest of this method
         if len(answer) > most:
             answer = answer[:most] if shown else answer[:EDGE_BYTES] + answer[-EDGE_BYTES:]
         return replace(
@@ -120,14 +120,14 @@ class SpanExporter:
         async with self._sender:
             while not self._is_closing or self._queue:
                 if not self._is_closing and len(self._queue) < _MAX_BATCH:
-                    # The thread has nothing else to do: the loop may stand still.
+                    # This blocks the event loop, but the thread has no other tasks.
                     self._wake_event.wait(self.options.flush_interval_s)
                 if self._queue:
                     await self._send_batch()
 
     async def _send_batch(self) -> None:
         taken = [self._queue.popleft() for _ in range(min(_MAX_BATCH, len(self._queue)))]
-        # Made before: a call between reading and writing a number would undo what `record` adds meanwhile.
+        # Compute the sums before the subtraction: ``-=`` with a call could lose concurrent additions.
         size, count = sum(len(one.request.body) + len(one.response_body) for _, one in taken), len(taken)
         self._queued_bytes -= size
         try:
@@ -136,7 +136,7 @@ class SpanExporter:
         except AgentGuardError as error:
             self.dropped += count
             self._warn_dropped(f"{error.code}: {error}")
-        except Exception as error:  # a span that cannot be made must not end the thread
+        except Exception as error:  # one failed span must not end the thread
             self.dropped += count
             self._warn_dropped(type(error).__name__)
         else:
@@ -154,7 +154,7 @@ class SpanExporter:
         return to_span(completed, at_ns, self.options, findings=findings)
 
     def _warn_dropped(self, reason: str) -> None:
-        """Once a minute is enough for a collector that is gone."""
+        """Log dropped spans, at most once a minute."""
         if time.monotonic() - self._warned_at > _WARNING_INTERVAL_S:
             self._warned_at = time.monotonic()
             _LOG.warning("spans were lost: %s", reason)

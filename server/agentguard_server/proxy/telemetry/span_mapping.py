@@ -1,7 +1,7 @@
-"""A request as a span, in the words of OpenTelemetry's conventions for generative AI (Development).
+"""Mapping of requests to spans by OpenTelemetry's conventions for generative AI (status: Development).
 
-Source: https://opentelemetry.io/docs/specs/semconv/gen-ai/gen-ai-spans/; OpenInference's names stand beside
-them, as in `agentguard.otlp`.
+Source: https://opentelemetry.io/docs/specs/semconv/gen-ai/gen-ai-spans/. Attributes of OpenInference are
+added, as in `agentguard.otlp`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from agentguard_server.proxy.telemetry.token_usage import extract_token_usage
 from agentguard_server.proxy.telemetry.trace_context import extract_trace_context
 
 EDGE_BYTES: Final = 4096
-"""Bytes at both ends of an answer that tell what a span says of it."""
+"""Length of both ends of a response from which the attributes of a span are read."""
 
 _OPERATIONS: Final[Mapping[str, str]] = {
     "chat": "chat",
@@ -37,13 +37,13 @@ _REDACTOR: Final = Redactor()
 def to_span(
     completed: CompletedRequest, ended_ns: int, options: TracingOptions, *, findings: Sequence[str] = ()
 ) -> OtlpSpan | None:
-    """The span of a request; None if its trace is not recorded.
+    """Convert a completed request into a span; return None if its trace is not sampled.
 
     Args:
-        recorded: the request.
-        ended_ns: when it was over, in nanoseconds since 1970.
-        options: what is told.
-        findings: codes of what was found in it.
+        completed: the request.
+        ended_ns: end of the request in nanoseconds since 1970.
+        options: section ``tracing`` of the configuration.
+        findings: codes of the findings to report.
     """
     trace = extract_trace_context(completed.request, options.sample_ratio)
     if not trace.is_sampled:
@@ -98,7 +98,7 @@ def _build_attributes(
 
 
 def _build_response_attributes(body: bytes) -> Iterator[tuple[str, AttributeValue]]:
-    """What an answer says of itself, from both its ends."""
+    """Yield attributes from both ends of a response."""
     head, tail = body[:EDGE_BYTES], body[-EDGE_BYTES:]
     for name, pattern in (("gen_ai.response.id", _ID), ("gen_ai.response.model", _MODEL)):
         if found := pattern.search(head):
@@ -117,7 +117,7 @@ def _build_response_attributes(body: bytes) -> Iterator[tuple[str, AttributeValu
 def _build_evaluation_events(
     completed: CompletedRequest, findings: Sequence[str], at_ns: int
 ) -> Iterator[SpanEvent]:
-    """What the guard said of the request: one event for each finding, and each recovery."""
+    """Yield one event for each finding and each recovery of the guard."""
     for code in findings:
         yield _build_event("agentguard.finding", code, at_ns)
     if completed.guard_outcome is not None:

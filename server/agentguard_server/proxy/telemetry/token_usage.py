@@ -1,8 +1,8 @@
-"""How many tokens an answer says it took, found without reading all of it.
+"""Extraction of the token usage from a response without parsing the whole body.
 
-Every API puts a ``usage`` object at the end of its answer or into one of the last events of its stream;
-Anthropic's stream tells of the input in its first event. So only both ends are looked at. Text of a model
-cannot pass for it: inside a JSON string each quotation mark has a backslash before it.
+Every API puts a ``usage`` object at the end of its response or into one of the last events of its stream.
+Anthropic's stream has the input tokens in its first event. The scan therefore covers only both ends. Model
+output cannot match: inside a JSON string each quotation mark follows a backslash.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ _COMMON_USAGE: Final = re.compile(
     rb'"usage":\s?\{"prompt_tokens":\s?(\d{1,12}),\s?(?:"total_tokens":\s?\d{1,12},\s?)?'
     rb'"completion_tokens":\s?(\d{1,12})(?!\d)'
 )
-"""As OpenAI and vLLM write it: most answers are read in one step."""
+"""Usage in the order of OpenAI and vLLM; a fast path for most responses."""
 _INPUT_TOKENS: Final = re.compile(rb'(?<!\\)"(?:prompt|input)_tokens"\s*:\s*(\d{1,12})(?!\d)')
 _OUTPUT_TOKENS: Final = re.compile(rb'(?<!\\)"(?:completion|output)_tokens"\s*:\s*(\d{1,12})(?!\d)')
 
 
 def extract_token_usage(response_body: bytes) -> tuple[int, int]:
-    """Input and output tokens of an answer or of a stream's events; 0 where it does not say."""
+    """Return the input and output tokens of a response or of a stream's events; 0 if unknown."""
     at = _find_last_usage(response_body)
     if at >= 0:
         usual = _COMMON_USAGE.match(response_body, at)
@@ -42,7 +42,7 @@ def extract_token_usage(response_body: bytes) -> tuple[int, int]:
 
 
 def _find_last_usage(response_body: bytes) -> int:
-    """Where the last usage object begins; -1 if there is none near the end."""
+    """Return the offset of the last usage object; -1 if the end of the response has none."""
     end = len(response_body)
     least = max(0, end - _SCAN_BYTES)
     while (end := response_body.rfind(b'"usage"', least, end)) >= 0:

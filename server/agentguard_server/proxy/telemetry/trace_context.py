@@ -1,8 +1,7 @@
-"""Which trace a request is of: W3C Trace Context, taken from the client and handed on.
+"""W3C Trace Context of a request: extraction from the client's headers and propagation upstream.
 
-Source: https://www.w3.org/TR/trace-context/ (version 00 of ``traceparent``). The span of a request gets an id
-that follows from the request's own, so that what is sent upstream and what is recorded afterwards agree
-without anything being kept between them.
+Source: https://www.w3.org/TR/trace-context/ (version 00 of ``traceparent``). The span ID is derived from the
+request ID. The header sent upstream and the span exported later therefore agree without shared state.
 """
 
 from __future__ import annotations
@@ -23,13 +22,13 @@ _TRACEPARENT: Final = re.compile(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TraceContext:
-    """Where a request's span stands.
+    """Trace context of a request.
 
     Attributes:
-        trace_id: 32 hexadecimal digits.
-        span_id: of the request's own span, 16 digits.
-        parent_id: of the client's span; None if it told of none.
-        sampled: whether the span is recorded.
+        trace_id: ID of the trace, 32 hexadecimal digits.
+        span_id: ID of the request's span, 16 hexadecimal digits.
+        parent_id: ID of the client's span; None if the client sent no trace context.
+        is_sampled: True if the span is recorded.
     """
 
     trace_id: str
@@ -39,21 +38,21 @@ class TraceContext:
 
     @property
     def traceparent(self) -> bytes:
-        """What is sent upstream."""
+        """Return the ``traceparent`` header to send upstream."""
         return f"00-{self.trace_id}-{self.span_id}-{int(self.is_sampled):02x}".encode()
 
 
 def extract_trace_context(request: ProxyRequest, sample_ratio: float = 1.0) -> TraceContext:
-    """The trace of a request: the client's, or one that begins here.
+    """Return the client's trace context, or a new one.
 
     Args:
-        asked: the request.
-        sample: share of the traces that begin here that are recorded; the id decides, so that who is asked
-            again says the same.
+        request: the request.
+        sample_ratio: share of new traces to record. The decision depends only on the trace ID, so that
+            repeated calls agree.
     """
     given = [value for name, value in request.headers if name == b"traceparent"]
     found = _TRACEPARENT.fullmatch(given[0].strip()) if len(given) == 1 else None
-    # A version that is not known may have more at its end; version 00 may not.
+    # An unknown version may have further fields at its end; version 00 may not.
     if found is None or (found[1] == b"00" and found[5]):
         trace_id = hashlib.sha256(b"agentguard trace\0" + request.request_id.encode()).hexdigest()[:32]
         sampled = int(trace_id[:13], 16) < sample_ratio * 16**13
@@ -73,9 +72,9 @@ def extract_trace_context(request: ProxyRequest, sample_ratio: float = 1.0) -> T
 
 
 def propagation_headers(request: ProxyRequest, sample_ratio: float = 1.0) -> Headers:
-    """The headers that take the place of the client's upstream: our span is the parent of what happens there.
+    """Return the trace headers to send upstream, with the proxy's span as the parent.
 
-    A state without a trace that it belongs to means nothing: an empty one takes its place.
+    A ``tracestate`` of the client without a valid ``traceparent`` is replaced by an empty one.
     """
     trace = extract_trace_context(request, sample_ratio)
     made: Headers = ((b"traceparent", trace.traceparent),)

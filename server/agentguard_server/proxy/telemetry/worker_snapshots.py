@@ -1,8 +1,9 @@
-"""What the workers of one machine tell each other, so that whichever of them is asked answers for all.
+"""Snapshots through which each worker of a machine can report on all workers.
 
-Each worker writes its counts and its state into a file of its own, about once a second; who is asked adds up
-the files of the others. Counts must not fall when a worker ends: those of ended workers are kept in one file
-more. The folder belongs to this user alone, and nothing in it is believed that is not of the expected shape.
+Each worker writes its metrics and status to its own file about once a second. The worker that serves a
+request for metrics or status adds the files of the others. Counters must not fall when a worker ends, so
+one more file holds the counts of ended workers. Only this user can access the folder. Files of an
+unexpected shape are ignored.
 """
 
 from __future__ import annotations
@@ -27,19 +28,19 @@ _FILE_NAME: Final = re.compile(r"worker-(\d+)-(\d+)\.json")
 _ENDED_FILE: Final = "ended.json"
 _MAX_FILE_BYTES: Final = 32 * 1024 * 1024
 STALE_AFTER_S: Final = 10.0
-"""Seconds without news after which a worker does not count as answering."""
+"""Seconds without a snapshot after which a worker counts as unresponsive."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerSnapshot:
-    """What a worker told last.
+    """Latest snapshot of a worker.
 
     Attributes:
-        worker: its number.
-        pid: its process.
-        at: when, in seconds since 1970.
-        tally: its counts.
-        state: what it says of itself, for ``/status``.
+        worker: number of the worker.
+        pid: process ID of the worker.
+        published_at: time of the snapshot in seconds since 1970.
+        metrics: metrics of the worker.
+        status: status of the worker for ``/status``.
     """
 
     worker: int
@@ -50,16 +51,16 @@ class WorkerSnapshot:
 
     @property
     def is_fresh(self) -> bool:
-        """Whether it told so lately that it may be taken to answer."""
+        """Return whether the snapshot is recent enough for its worker to count as responsive."""
         return abs(time.time() - self.published_at) <= STALE_AFTER_S
 
 
 class SnapshotDirectory:
-    """The sheets of all workers.
+    """Snapshots of all workers of a machine.
 
     Args:
-        folder: where they lie; made, for this user alone. None: there is one worker, and nothing to tell.
-        worker: number of this one.
+        folder: folder of the snapshots; it is created for this user only. None for a single worker.
+        worker: number of this worker.
     """
 
     def __init__(self, folder: Path | None, worker: int = 0) -> None:
@@ -69,11 +70,11 @@ class SnapshotDirectory:
 
     @staticmethod
     def create_folder() -> Path:
-        """A new folder for a group of workers; whoever makes it removes it."""
+        """Create a folder for a group of workers; the caller must remove it."""
         return Path(tempfile.mkdtemp(prefix="agentguard-workers-"))
 
     def load_secret(self) -> bytes:
-        """32 random bytes that all workers of the folder know, and nobody after them."""
+        """Return 32 random bytes that all workers of the folder share; the first call creates them."""
         if self._folder is None:
             return secrets.token_bytes(32)
         path = self._folder / "secret"
@@ -85,31 +86,33 @@ class SnapshotDirectory:
             return path.read_bytes()
 
     def publish(self, metrics: MetricSet, status: dict[str, Any]) -> None:
-        """Write this worker's sheet. Raises OSError."""
+        """Write this worker's snapshot. Raises OSError."""
         if self._folder is None:
             return
         data = {"at": time.time(), "tally": metrics.to_dict(), "state": status}
         _write_json(self._folder / f"worker-{self._worker}-{self._pid}.json", data)
 
     def list_live_snapshots(self) -> list[WorkerSnapshot]:
-        """The sheets of the other workers that live, by number."""
+        """Return the snapshots of the other running workers, sorted by worker number."""
         return sorted(self._iter_snapshots(include_dead=False), key=lambda sheet: (sheet.worker, sheet.pid))
 
     def read_metrics(self) -> tuple[list[WorkerSnapshot], MetricSet | None]:
-        """What all others have counted: the sheets of workers, and the counts of those that have ended.
+        """Return the snapshots of the other workers and the metrics of ended workers.
 
-        Each worker is in one of the two, also one that ends while they are read; those that ended just now
-        are added to the ended ones first.
+        Each worker is in exactly one of the two, also if it ends during the call.
         """
         if self._folder is None:
             return [], None
-        with contextlib.suppress(OSError), self._lock():  # nobody takes a sheet over meanwhile
+        with (
+            contextlib.suppress(OSError),
+            self._lock(),
+        ):  # the lock keeps other workers from absorbing a file during the read
             self._absorb_dead_workers()
             return list(self._iter_snapshots(include_dead=True)), self._read_ended_metrics()
         return self.list_live_snapshots(), self._read_ended_metrics()
 
     def withdraw(self) -> None:
-        """This worker ends: its counts stay."""
+        """Add this worker's counts to those of ended workers and remove its snapshot."""
         if self._folder is not None:
             with contextlib.suppress(OSError), self._lock():
                 self._absorb(self._folder / f"worker-{self._worker}-{self._pid}.json")
@@ -147,7 +150,7 @@ class SnapshotDirectory:
                 self._absorb(path)
 
     def _absorb(self, path: Path) -> None:
-        """Add a sheet's counts to those of the ended; what only held then is left out."""
+        """Add a snapshot's counters, without its gauges, to those of ended workers; remove the snapshot."""
         assert self._folder is not None
         tally = _parse_metrics(_read_json(path))
         if tally is not None:
@@ -181,7 +184,7 @@ def _is_process_alive(pid: int) -> bool:
 
 
 def _write_json(path: Path, data: dict[str, Any]) -> None:
-    """Whole or not at all: whoever reads meanwhile gets what was there before."""
+    """Replace a file atomically: a concurrent reader gets the old or the new content."""
     made = path.with_suffix(f".{os.getpid()}.tmp")
     made.write_bytes(orjson.dumps(data, option=orjson.OPT_NON_STR_KEYS))
     made.replace(path)

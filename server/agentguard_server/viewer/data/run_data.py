@@ -95,18 +95,18 @@ class RunData:
             return None
         problems: list[str] = []
 
-        def asked(name: str, read: Callable[..., tuple[R, ...]]) -> tuple[R, ...]:
+        def read_rows(name: str, read: Callable[..., tuple[R, ...]]) -> tuple[R, ...]:
             return _read_rows(name, lambda: read(run_id, tenant=tenant), problems)
 
         run = _decode_run(*rows, problems)
         diagnoses = _decode_rows(
-            asked("diagnoses", store.list_diagnoses), _decode_stored_diagnosis, "diagnosis", problems
+            read_rows("diagnoses", store.list_diagnoses), _decode_stored_diagnosis, "diagnosis", problems
         )
-        finding_rows = asked("findings", store.list_findings)
+        finding_rows = read_rows("findings", store.list_findings)
         findings = _decode_rows(
             finding_rows, lambda row: decode_finding(JsonNode.from_value(dict(row.data))), "finding", problems
         )
-        recoveries = asked("recoveries", store.list_recoveries)
+        recoveries = read_rows("recoveries", store.list_recoveries)
         read = enumerate(recoveries)
         return cls(
             run=run,
@@ -114,8 +114,8 @@ class RunData:
             findings=diagnoses[-1].diagnosis.findings if diagnoses else findings,
             finding_ids={(row.detector, row.step): row.id for row in finding_rows if row.step is not None},
             recoveries=_decode_rows(read, lambda one: read_recovery(one[1], one[0]), "recovery", problems),
-            effects=asked("effects", store.list_effects),
-            judgements=asked("judgements", store.list_judgements),
+            effects=read_rows("effects", store.list_effects),
+            judgements=read_rows("judgements", store.list_judgements),
             problems=tuple(problems),
             stored_at=rows[0].created_at,
         )

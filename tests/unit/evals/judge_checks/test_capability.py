@@ -78,7 +78,7 @@ def test_capable_model_is_reported_as_such() -> None:
     assert found.is_above_chance()
     assert found.raw
     assert found.context == 4_096
-    assert "tells runs that failed" in found.describe_quality()
+    assert "distinguishes failed runs" in found.describe_quality()
 
 
 def test_replies_of_every_tier_are_checked() -> None:

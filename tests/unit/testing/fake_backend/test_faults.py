@@ -300,7 +300,7 @@ def test_oversized_head_body_and_event_are_sent():
 def test_error_event_is_sent_in_a_stream(api, done):
     with FaultBackend(ErrorEvent(tokens=2, include_done=done)) as backend:
         data = body_of(ask(backend, api, stream=True)[0])
-        assert b"was told to fail" in data
+        assert b"was configured to fail" in data
         assert (LAST[api] in data) == done
         assert "error" in json.loads(body_of(ask(backend, api)[0]))
 

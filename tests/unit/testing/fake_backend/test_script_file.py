@@ -59,7 +59,7 @@ def test_faults_are_parsed_by_name_with_options():
         ({"script": {"status": {"status": 99}}}, r"from 200 to 599, not 99"),
         ({"script": {"ok": {"delay_s": -1}}}, r"delay_s must be 0 or more"),
         ({"script": []}, "at least one fault"),
-        ({"script": ["ok", "refuse"]}, "Refuse is no fault of one request"),
+        ({"script": ["ok", "refuse"]}, "Refuse is not a fault of one request"),
         ({"script": "ok", "schedule": []}, "not both"),
         ({"schedule": "ok"}, "must be a list"),
         ({"schedule": [{"ok": {}, "weight": "x"}]}, r"schedule\[0\].weight"),

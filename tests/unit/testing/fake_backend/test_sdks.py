@@ -100,5 +100,5 @@ def test_anthropic_reads_messages_tool_call(backend, anthropic):
 
 def test_sdks_recognise_errors(backend, openai):
     backend.set_script(StatusFault(status=500))
-    with pytest.raises(InternalServerError, match="was told to fail"):
+    with pytest.raises(InternalServerError, match="was configured to fail"):
         openai.chat.completions.create(model="m", messages=TURNS)

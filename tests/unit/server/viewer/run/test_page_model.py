@@ -316,7 +316,7 @@ def test_recovery_actions_are_described_in_words(recovered: RunPageModel) -> Non
 
 def test_guard_message_precedes_its_turn(recovered: RunPageModel) -> None:
     (turn,) = recovered.build_turns(recovered.branches.current, 4, 5)
-    assert turn.guard_messages[0].startswith("[guard] Your run was taken back")
+    assert turn.guard_messages[0].startswith("[guard] Your run was rolled back")
     assert turn.kind == classify_step(recovered.branches.current.steps[4])
 
 
