@@ -29,7 +29,8 @@ NOUNS = {
     "outlier_ejection", "probe_pooling", "routing", "row_mapping", "sampling",
     "selection", "span_mapping", "string", "testing", "timing", "tool_timing", "tracing", "training",
     "trajectory_mapping",
-    "scoring", "ranking", "planning", "first_finding", "value_tracking", "voting", "decoding", "encoding", "step_timing", "streaming",
+    "scoring", "ranking", "planning", "first_finding", "value_tracking", "voting", "decoding",
+    "encoding", "step_timing", "streaming",
     "selfcheck_timing",
 }  # fmt: skip
 VERB_FORM = re.compile(
