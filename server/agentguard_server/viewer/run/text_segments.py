@@ -19,6 +19,7 @@ _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\],:]|[^\s{}\[\],:"]+|\s+|"', re.DO
 _FENCE = re.compile(r"^```[^\n]*\n.*?(?:^```[ \t]*$|\Z)", re.DOTALL | re.MULTILINE)
 _ESCAPE = re.compile(r"\\.", re.DOTALL)
 _NAME = re.compile(r'"[A-Za-z_][\w.-]{0,60}"\Z')
+_LONE_CARRIAGE_RETURN = re.compile(r"\r(?!\n)")
 _MAX_CHARS = 60_000
 _MAX_DEPTH = 24
 _MAX_LINE_CHARS = 96
@@ -51,6 +52,9 @@ def is_json(text: str) -> bool:
     """Return whether a text is one JSON object or array that is short enough to format."""
     head, tail = text[:64].lstrip()[:1], text[-64:].rstrip()[-1:]
     if (head, tail) not in {("{", "}"), ("[", "]")} or len(text) > _MAX_CHARS:
+        return False
+    # A lone carriage return is JSON whitespace. Formatting would hide it; as prose it is shown.
+    if _LONE_CARRIAGE_RETURN.search(text):
         return False
     try:
         orjson.loads(text)

@@ -170,3 +170,10 @@ def test_quote_is_checked_against_run() -> None:
 def test_quote_of_missing_step_is_marked_as_missing() -> None:
     (found,) = QuoteIndex().add([Evidence(step=7, field="content", quote="x", start=0, end=1)], [], [])
     assert found.match == "gone"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"), [('{"a":\r\n1}', True), ('\r{"a": 1}', False), ('{"a":\r1}', False)]
+)
+def test_json_with_lone_carriage_return_is_shown_as_prose(text: str, expected: bool) -> None:
+    assert text_segments.is_json(text) is expected
