@@ -97,8 +97,8 @@ class BreakerMachine(RuleBasedStateMachine):
 
     def finish(self, index, outcome):
         permit, number, probe = self.open_permits.pop(index)
-        permit.end(outcome)
-        permit.end(CallOutcome.FAILURE)  # a second end is ignored
+        permit.release(outcome)
+        permit.release(CallOutcome.FAILURE)  # a second end is ignored
         if number != self.number:
             return
         if probe:
@@ -193,7 +193,7 @@ class OutlierMachine(RuleBasedStateMachine):
         base_ejection_time_s=30.0,
         max_ejection_time_s=90.0,
         interval_s=10.0,
-        max_ejection_percent=0.4,
+        max_ejection_percent=40.0,
         success_rate_request_volume=100_000,
     )
 

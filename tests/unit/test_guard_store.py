@@ -88,7 +88,7 @@ def test_pending_hints_are_repeated_after_resume(tmp_path: Path) -> None:
             run.tools(run.model(lambda messages: call("find", where="aisle")))
         run.tools(run.model(lambda messages: call("book", seat=4)))
         store.flush(20)
-        assert any("taken back" in str(message["content"]) for message in run.messages)
+        assert any("rolled back" in str(message["content"]) for message in run.messages)
         assert Agency(store).run(resume=True).messages == run.messages
 
 

@@ -478,7 +478,7 @@ def test_guard_within_another_graph_is_rejected() -> None:
 
 def test_unsupported_graph_is_rejected() -> None:
     guard, seats = make(), Seats()
-    with pytest.raises(ConfigError, match="no checkpointer"):
+    with pytest.raises(ConfigError, match="no own checkpointer"):
         guard.langgraph(create_agent(Scripted(answer=looping), seats.tools))
     with pytest.raises(ConfigError, match="compiled state graph"):
         guard.langgraph(StateGraph(State))

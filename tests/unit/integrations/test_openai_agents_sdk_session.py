@@ -205,7 +205,7 @@ def test_run_that_waited_for_approval_resumes(streamed: bool, approved: bool) ->
     assert run.seats.booked == {4: 1}
     assert len(run.session) == 3
     assert kept(store) == run.result.to_input_list()
-    with pytest.raises(ConfigError, match="goes on once"):
+    with pytest.raises(ConfigError, match="continues once"):
         go(run, state)
 
 

@@ -103,7 +103,7 @@ def test_loop_is_rolled_back_and_record_branches() -> None:
     assert session.account.usage.tokens == 200
     step = session.commit(turn(seen="seat 4 is free", where="front"))
     assert step.index == 2
-    assert "taken back" in step.extra["agentguard"]["told"][0]
+    assert "rolled back" in step.extra["agentguard"]["told"][0]
 
 
 def test_recovery_is_confirmed_if_loop_does_not_recur() -> None:

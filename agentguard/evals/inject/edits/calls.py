@@ -64,7 +64,7 @@ class InvalidActionEdit(RefusedCallEdit):
     """Edit that calls a tool that is not offered; the environment refuses it, and the agent gives up."""
 
     name = "invalid_action"
-    summary = "a tool is called by a name that nobody offers"
+    summary = "a tool is called by a name that does not exist"
     codes = ("agent_error:action.invalid_action", "agentrx:invalid_invocation")
     module = "action"
     refusal_reason = RefusalReason.UNKNOWN_TOOL
@@ -88,7 +88,7 @@ class FormatErrorEdit(RefusedCallEdit):
     """Edit that makes arguments invalid JSON; the environment cannot parse them, and the agent gives up."""
 
     name = "format_error"
-    summary = "a call's arguments are not a JSON object any more"
+    summary = "a call's arguments are no longer a JSON object"
     codes = ("agent_error:action.format_error", "agentrx:invalid_invocation")
     module = "action"
     refusal_reason = RefusalReason.BAD_FORMAT

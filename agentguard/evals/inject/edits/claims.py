@@ -65,7 +65,7 @@ class HallucinatedMemory(WrongClaim):
     """Edit that makes a turn recall an earlier value as one that never occurred."""
 
     name = "hallucinated_memory"
-    summary = "a value from earlier in the run is recalled as one that stands nowhere"
+    summary = "a value from earlier in the run is recalled wrongly"
     codes = ("agent_error:memory.hallucination", "agentrx:invention_of_new_information")
     module = "memory"
     reason = "The agent recalls {new}, which nobody gave; it was {old}."

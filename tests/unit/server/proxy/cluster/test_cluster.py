@@ -225,7 +225,7 @@ def test_hanging_database_delays_request_only_up_to_timeout(tmp_path: Path) -> N
 
 
 def test_cluster_options_without_database_are_rejected() -> None:
-    with pytest.raises(ConfigError, match=r"shared\.store"):
+    with pytest.raises(ConfigError, match=r"cluster\.store"):
         ClusterServices(ClusterOptions())
 
 
