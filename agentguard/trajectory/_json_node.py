@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 from agentguard.errors import FormatError
@@ -106,6 +107,10 @@ class JsonNode:
         """Return a list, empty if it is absent or null."""
         return self.items(key) if key in self else []
 
+    def timestamp_or(self, key: str) -> float | None:
+        """Return a time as epoch seconds; None if it is absent or not a time; see `parse_timestamp`."""
+        return parse_timestamp(self.data.get(key))
+
     def node(self, key: str) -> JsonNode:
         """Return a required object."""
         return JsonNode(self._require_type(key, dict, "an object"), self.field_path(key))
@@ -158,6 +163,29 @@ def parse_integer(value: Any, path: str) -> int:
         if digits.isascii() and digits.isdigit() and len(digits) < 19:
             return int(value.strip())
     raise FormatError(f"expected a whole number, found {describe_type(value)}", field=path or None)
+
+
+def parse_timestamp(value: Any) -> float | None:
+    """Return epoch seconds from ISO 8601 text or a number; None if the value is not a time.
+
+    A number of more than 1e11 counts milliseconds, microseconds or nanoseconds. Text without a zone is UTC.
+    """
+    if isinstance(value, str):
+        try:
+            time = datetime.fromisoformat(value)
+        except ValueError:
+            is_number = len(value) < 20 and value.isascii() and value.isdigit()
+            return _scale_timestamp(float(value)) if is_number else None
+        return (time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp()
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return _scale_timestamp(float(value))
+    return None
+
+
+def _scale_timestamp(value: float) -> float | None:
+    while 1e11 <= value < 1e21:
+        value /= 1e3
+    return value if 0 < value < 1e11 else None
 
 
 def describe_type(value: Any) -> str:

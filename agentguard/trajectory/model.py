@@ -104,6 +104,9 @@ class Step:
         observations: results of the calls, in order; may be fewer than the calls.
         started_at, ended_at: epoch seconds, if recorded.
         source_index: position of the step's first record in the source (message, span or line), from 0.
+        stop_reason: reason why the model ended its turn, as recorded (``end_turn``, ``length``, …).
+        unknown_parts: types of the content parts that the importer could not read, one entry a part. A step
+            with unknown parts may have content that is not shown.
     """
 
     index: int
@@ -119,6 +122,8 @@ class Step:
     usage: Usage | None = None
     model: str | None = None
     source_index: int | None = None
+    stop_reason: str | None = None
+    unknown_parts: tuple[str, ...] = ()
     extra: Extra = field(default_factory=dict)
 
     def texts(self) -> Iterator[tuple[str, str]]:
@@ -181,6 +186,8 @@ class Step:
             usage=usage,
             model=model,
             source_index=self.source_index,
+            stop_reason=self.stop_reason,
+            unknown_parts=self.unknown_parts,
             extra=self.extra,
         )
 
@@ -212,6 +219,10 @@ class Trajectory:
         tools: tools offered to the agents.
         system_prompts: agent name to its system prompt; ``""`` is the key of a prompt common to all.
         branches: abandoned branches (rolled back, forked).
+        exit_status: reason why the run ended, as recorded (``Submitted``, ``max_turns``, …).
+        unknown_parts: type of content part or event to the number of them that the importer could not read,
+            those of `Step.unknown_parts` included.
+        is_content_recorded: False if the source has no message content (a trace without content capture).
         extra: other fields of the source, except those that reveal a judgement of the run.
     """
 
@@ -222,6 +233,9 @@ class Trajectory:
     tools: tuple[ToolSpec, ...] = ()
     system_prompts: Mapping[str, str] = field(default_factory=dict)
     branches: tuple[Branch, ...] = ()
+    exit_status: str | None = None
+    unknown_parts: Mapping[str, int] = field(default_factory=dict)
+    is_content_recorded: bool = True
     extra: Extra = field(default_factory=dict)
 
 

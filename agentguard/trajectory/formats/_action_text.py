@@ -7,7 +7,7 @@ import re
 from agentguard.errors import FormatError
 from agentguard.trajectory._json_node import JsonNode
 from agentguard.trajectory._safe_json import loads
-from agentguard.trajectory.formats._chat_messages import parse_arguments
+from agentguard.trajectory.formats._content_parts import parse_arguments
 from agentguard.trajectory.model import ToolCall
 
 _WORD = re.compile(r"[\w./-]{1,64}")

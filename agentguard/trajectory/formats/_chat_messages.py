@@ -1,9 +1,8 @@
-"""Conversion of chat messages (OpenAI's shape, common in recordings) to steps.
+"""Conversion of chat messages (OpenAI's shape, with the content parts of all model APIs) to steps.
 
 One step is one assistant turn with the tool results that follow it. User and system messages are separate
-steps. A tool message answers the call of the previous turn with its ``tool_call_id``, or without an id the
-first unanswered call. A tool message that answers no call of that turn becomes an ENVIRONMENT step: adding it
-to an earlier turn would show that turn later information.
+steps. A result is a tool message, or a content part of any message (Anthropic writes results into a user
+message). It answers the call of the previous turn with its id, or without an id the first unanswered call.
 """
 
 from __future__ import annotations
@@ -12,9 +11,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from agentguard.errors import FormatError
-from agentguard.trajectory._json_node import JsonNode, describe_type, wrap_nodes
-from agentguard.trajectory._safe_json import loads
+from agentguard.trajectory._json_node import JsonNode, parse_timestamp, wrap_nodes
+from agentguard.trajectory.formats._content_parts import MessageContent, parse_arguments, parse_content
+from agentguard.trajectory.formats._step_builder import StepBuilder, collect_system_prompts
+from agentguard.trajectory.formats._usage import parse_usage
 from agentguard.trajectory.model import Observation, Source, Step, ToolCall, ToolSpec
 
 _ROLE_SOURCES = {
@@ -27,6 +27,8 @@ _ROLE_SOURCES = {
     "ipython": Source.ENVIRONMENT,
 }
 _RESULT_ROLES = ("tool", "function")
+_AGENT_ROLES = ("assistant", "model")
+_TIME_FIELDS = ("timestamp", "created_at", "createdAt", "created")
 _STANDARD_FIELDS = ("system", "user", "assistant")
 _TURN_FIELDS = frozenset({"role", "content", "tool_calls", "function_call", "reasoning_content"})
 
@@ -40,12 +42,14 @@ class ParsedChat:
         task: text of the first user message; empty if there is no user message.
         system_prompts: the leading system messages under ``""``.
         step_by_message: message index to the index of its step.
+        unknown_parts: type to number of the content parts that could not be read.
     """
 
     steps: tuple[Step, ...]
     task: str
     system_prompts: Mapping[str, str]
     step_by_message: Mapping[int, int]
+    unknown_parts: Mapping[str, int]
 
 
 def parse_chat(messages: list[Any], *, path: str = "messages", agent: str = "assistant") -> ParsedChat:
@@ -56,7 +60,7 @@ def parse_chat(messages: list[Any], *, path: str = "messages", agent: str = "ass
         path: dotted path of the list, for errors.
         agent: name of the assistant for messages without a ``name``.
     """
-    builder = _StepBuilder(agent=agent)
+    builder = _ChatBuilder(agent=agent)
     for index, message in enumerate(messages):
         if not builder.add_plain_message(index, message):
             builder.add_message(index, JsonNode.from_value(message, f"{path}[{index}]"))
@@ -65,8 +69,9 @@ def parse_chat(messages: list[Any], *, path: str = "messages", agent: str = "ass
     return ParsedChat(
         steps=steps,
         task=task,
-        system_prompts=_collect_system_prompts(steps),
+        system_prompts=collect_system_prompts(steps),
         step_by_message=builder.step_by_message,
+        unknown_parts=dict(sorted(builder.unknown_parts.items())),
     )
 
 
@@ -76,9 +81,8 @@ def add_tool_results(step: Step, messages: Sequence[Any], *, path: str = "messag
     Raises:
         FormatError: a message is malformed; the error names its field.
     """
-    builder = _StepBuilder(
-        agent=step.agent, steps=[step], _calls=step.tool_calls, _pending_calls=list(step.tool_calls)
-    )
+    builder = _ChatBuilder(agent=step.agent)
+    builder.append_turn(step)
     for index, message in enumerate(messages, start=1):
         if not builder.add_plain_message(index, message):
             builder.add_message(index, JsonNode.from_value(message, f"{path}[{index}]"))
@@ -94,13 +98,7 @@ def is_chat_message(value: Any) -> bool:
 
 def extract_content_text(value: Any, path: str) -> str:
     """Return the text of a message's content: a string, null, or a list of parts (only texts are read)."""
-    if value is None or isinstance(value, str):
-        return value or ""
-    if not isinstance(value, list):
-        raise FormatError(f"expected text or a list of parts, found {describe_type(value)}", field=path)
-    return "\n".join(
-        text for i, part in enumerate(value) if (text := _extract_part_text(part, f"{path}[{i}]"))
-    )
+    return parse_content(value, path).text
 
 
 def parse_tool_call(node: JsonNode, *, fallback_id: str) -> ToolCall:
@@ -119,21 +117,6 @@ def parse_tool_call(node: JsonNode, *, fallback_id: str) -> ToolCall:
         raw_arguments=raw,
         extra=extra,
     )
-
-
-def parse_arguments(value: Any, path: str) -> tuple[dict[str, Any] | None, str | None]:
-    """Return arguments as ``(object, recorded text)``; each is None if absent or not a JSON object."""
-    if value is None:
-        return None, None
-    if isinstance(value, dict):
-        return value, None
-    if not isinstance(value, str):
-        raise FormatError(f"expected text or an object, found {describe_type(value)}", field=path)
-    try:
-        arguments = loads(value, strict=True)
-    except FormatError:
-        return None, value
-    return (arguments if isinstance(arguments, dict) else None), value
 
 
 def parse_tool_specs(values: list[Any], path: str) -> tuple[ToolSpec, ...]:
@@ -156,53 +139,34 @@ def _parse_tool_spec(node: JsonNode) -> ToolSpec:
     )
 
 
-def _extract_part_text(part: Any, path: str) -> str:
-    if isinstance(part, str):
-        return part
-    node = JsonNode.from_value(part, path)
-    for key in ("text", "refusal"):
-        value = node.raw(key)
-        if isinstance(value, str):
-            return value
-    return ""
-
-
-def _collect_system_prompts(steps: tuple[Step, ...]) -> dict[str, str]:
-    leading = []
-    for step in steps:
-        if step.source is not Source.SYSTEM:
-            break
-        leading.append(step.content)
-    return {"": "\n\n".join(leading)} if leading else {}
-
-
 @dataclass(slots=True, kw_only=True)
-class _StepBuilder:
-    agent: str
-    steps: list[Step] = field(default_factory=list)
+class _ChatBuilder(StepBuilder):
     step_by_message: dict[int, int] = field(default_factory=dict)
-    _pending_calls: list[ToolCall] = field(default_factory=list)
-    _calls: tuple[ToolCall, ...] = ()
-    _turn_index: int = 0
 
     def add_message(self, index: int, message: JsonNode) -> None:
         role = message.text("role")
-        if role in _RESULT_ROLES and (call := self._find_answered_call(message)) is not None:
-            self._attach_result(index, message, call)
-            return
-        step = (
-            self._add_result_step(index, message)
-            if role in _RESULT_ROLES
-            else self._add_turn(index, message, role)
+        content = parse_content(
+            message.raw("content"), message.field_path("content"), call_prefix=f"call-{index}"
         )
-        if role not in _RESULT_ROLES:
-            self._calls, self._pending_calls, self._turn_index = (
-                step.tool_calls,
-                list(step.tool_calls),
-                step.index,
+        if role in _RESULT_ROLES and not content.results:
+            self.step_by_message[index] = self._add_tool_message(index, message, content)
+            return
+        is_answer = bool(content.results) and role not in _AGENT_ROLES
+        if not is_answer:
+            self.step_by_message[index] = self._add_turn_message(index, message, role, content)
+        for result in content.results:
+            step = self.add_result(
+                result.content,
+                call_id=result.call_id,
+                tool=result.tool,
+                is_error=result.is_error,
+                source_index=index,
+                unknown_parts=result.unknown_parts,
             )
-        self.step_by_message[index] = step.index
-        self.steps.append(step)
+            self.step_by_message.setdefault(index, step)
+        if is_answer and (content.text or content.unknown_parts):
+            # The user's own text is beside the results, and the model reads it after them.
+            self._add_turn_message(index, message, role, content)
 
     def add_plain_message(self, index: int, message: Any) -> bool:
         """Add a message with only the usual fields at lower cost; return False for any other message.
@@ -221,82 +185,91 @@ class _StepBuilder:
             return False
         if calls is None:
             return False
-        self._calls, self._pending_calls, self._turn_index = calls, list(calls), len(self.steps)
         step = Step(
-            index=self._turn_index,
+            index=len(self.steps),
             source=_ROLE_SOURCES.get(role, Source.AGENT),
             agent=self.agent if role == "assistant" else role,
             content=content or "",
             tool_calls=calls,
             source_index=index,
         )
-        self.step_by_message[index] = step.index
-        self.steps.append(step)
+        self.step_by_message[index] = self.append_turn(step)
         return True
 
     def _attach_plain_result(self, index: int, message: dict[str, Any], content: str) -> bool:
         id = message.get("tool_call_id")
-        if type(id) is not str or not id:
+        if type(id) is not str or not id or (call := self.find_call(id)) is None:
             return False
-        call = next((call for call in (*self._pending_calls, *self._calls) if call.id == id), None)
-        if call is None:
-            return False
-        self._add_observation(index, call, Observation(content=content, call_id=id, tool=call.name))
+        self.step_by_message[index] = self.attach_observation(
+            call, Observation(content=content, call_id=id, tool=call.name)
+        )
         return True
 
-    def _find_answered_call(self, message: JsonNode) -> ToolCall | None:
-        """Return the call that a tool message answers; two answers to one call count as one."""
-        call_id = message.scalar_or("tool_call_id")
-        if call_id:
-            return next((call for call in (*self._pending_calls, *self._calls) if call.id == call_id), None)
-        name = message.text_or("name")
-        return next((call for call in self._pending_calls if not name or call.name == name), None)
+    def _add_tool_message(self, index: int, message: JsonNode, content: MessageContent) -> int:
+        raw, name = message.raw("content"), message.text_or("name")
+        parts = {"content": raw} if isinstance(raw, list) else {}
+        call = self.find_call(message.scalar_or("tool_call_id") or None, name or None)
+        if call is None:
+            return self.append_step(
+                Step(
+                    index=len(self.steps),
+                    source=Source.ENVIRONMENT,
+                    agent=name or "tool",
+                    content=content.text,
+                    source_index=index,
+                    unknown_parts=tuple(content.unknown_parts),
+                    extra=message.extra_fields("content") | parts,
+                )
+            )
+        observation = Observation(
+            content=content.text,
+            call_id=call.id,
+            tool=name or call.name,
+            is_error=_parse_error_flag(message),
+            extra=message.extra_fields("role", "content", "tool_call_id") | parts,
+        )
+        return self.attach_observation(call, observation, unknown_parts=content.unknown_parts)
 
-    def _attach_result(self, index: int, message: JsonNode, call: ToolCall) -> None:
-        self._add_observation(index, call, _build_observation(message, call))
-
-    def _add_observation(self, index: int, call: ToolCall, observation: Observation) -> None:
-        self._pending_calls = [pending for pending in self._pending_calls if pending is not call]
-        step = self.steps[self._turn_index]
-        self.steps[self._turn_index] = step.with_observations((*step.observations, observation))
-        self.step_by_message[index] = step.index
-
-    def _add_turn(self, index: int, message: JsonNode, role: str) -> Step:
+    def _add_turn_message(self, index: int, message: JsonNode, role: str, content: MessageContent) -> int:
         data = message.data
-        content, refusal = data.get("content"), data.get("refusal")
+        raw, refusal = data.get("content"), data.get("refusal")
         extra = {name: value for name, value in data.items() if name not in _TURN_FIELDS}
         if role not in _STANDARD_FIELDS:
             extra["role"] = role
-        if isinstance(content, list) or (content == "" and "tool_calls" in message):
-            extra["content"] = content
-        text = (
-            content
-            if isinstance(content, str)
-            else extract_content_text(content, message.field_path("content"))
-        )
-        return Step(
-            index=len(self.steps),
-            source=_ROLE_SOURCES.get(role, Source.AGENT),
-            agent=message.text_or("name") or (self.agent if role == "assistant" else role),
-            content=text or (refusal if isinstance(refusal, str) else ""),
-            reasoning=message.text_or("reasoning_content"),
-            tool_calls=_parse_calls(index, message),
-            source_index=index,
-            extra=extra,
+        if (isinstance(raw, list) and not content.has_blocks) or (raw == "" and "tool_calls" in message):
+            extra["content"] = raw
+        reasoning = (message.text_or("reasoning_content"), *content.reasoning)
+        return self.append_turn(
+            Step(
+                index=len(self.steps),
+                source=_ROLE_SOURCES.get(role, Source.AGENT),
+                agent=message.text_or("name") or (self.agent if role in _AGENT_ROLES else role),
+                content=content.text or (refusal if isinstance(refusal, str) else ""),
+                reasoning="\n".join(filter(None, reasoning)),
+                tool_calls=(*content.calls, *_parse_calls(index, message)),
+                started_at=parse_timestamp(next((data[key] for key in _TIME_FIELDS if key in data), None)),
+                usage=parse_usage(data.get("usage")),
+                model=_get_text(data, "model") if role in _AGENT_ROLES else None,
+                source_index=index,
+                stop_reason=_get_text(data, "stop_reason") or _get_text(data, "finish_reason"),
+                unknown_parts=tuple(content.unknown_parts),
+                extra=extra,
+            )
         )
 
-    def _add_result_step(self, index: int, message: JsonNode) -> Step:
-        extra = message.extra_fields("content")
-        if isinstance(message.raw("content"), list):
-            extra["content"] = message.raw("content")
-        return Step(
-            index=len(self.steps),
-            source=Source.ENVIRONMENT,
-            agent=message.text_or("name") or "tool",
-            content=extract_content_text(message.raw("content"), message.field_path("content")),
-            source_index=index,
-            extra=extra,
-        )
+
+def _get_text(data: Mapping[str, Any], key: str) -> str | None:
+    value = data.get(key)
+    return value if isinstance(value, str) and value else None
+
+
+def _parse_error_flag(message: JsonNode) -> bool | None:
+    """Return the error flag of a tool message: ``is_error`` or ``error``, or ``status`` of LangChain."""
+    for key in ("is_error", "isError", "error"):
+        if isinstance(flag := message.raw(key), bool):
+            return flag
+    status = message.raw("status")
+    return status == "error" if status in ("error", "success") else None
 
 
 _CALL, _TYPED_CALL, _FUNCTION = {"id", "function"}, {"id", "type", "function"}, {"name", "arguments"}
@@ -333,15 +306,3 @@ def _parse_calls(index: int, message: JsonNode) -> tuple[ToolCall, ...]:
         wrapped = JsonNode({"function": message.raw("function_call"), "legacy": True}, message.path)
         calls.append(parse_tool_call(wrapped, fallback_id=f"call-{index}-{len(calls)}"))
     return tuple(calls)
-
-
-def _build_observation(message: JsonNode, call: ToolCall) -> Observation:
-    extra = message.extra_fields("role", "content", "tool_call_id")
-    if isinstance(message.raw("content"), list):
-        extra["content"] = message.raw("content")
-    return Observation(
-        content=extract_content_text(message.raw("content"), message.field_path("content")),
-        call_id=call.id,
-        tool=message.text_or("name") or call.name,
-        extra=extra,
-    )

@@ -55,6 +55,8 @@ def _build_step_messages(step: Step, *, restore_extra: bool) -> Iterator[dict[st
         message["content"] = None
     if step.reasoning:
         message["reasoning_content"] = step.reasoning
+    if step.stop_reason:
+        message["stop_reason"] = step.stop_reason
     legacy = [call for call in step.tool_calls if call.extra.get("legacy") is True]
     if calls := [call for call in step.tool_calls if call not in legacy]:
         message["tool_calls"] = [_build_call(call) for call in calls]
@@ -83,4 +85,5 @@ def _build_result(observation: Observation, *, legacy: bool) -> dict[str, Any]:
             **observation.extra,
         }
     ids = {"tool_call_id": observation.call_id} if observation.call_id is not None else {}
-    return {"role": "tool", **ids, "content": observation.content, **observation.extra}
+    errors = {"is_error": observation.is_error} if observation.is_error is not None else {}
+    return {"role": "tool", **ids, "content": observation.content, **errors, **observation.extra}

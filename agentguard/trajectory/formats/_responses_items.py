@@ -11,7 +11,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from agentguard.trajectory._json_node import JsonNode
-from agentguard.trajectory.formats._chat_messages import extract_content_text, parse_arguments
+from agentguard.trajectory.formats._chat_messages import extract_content_text
+from agentguard.trajectory.formats._content_parts import parse_arguments
 from agentguard.trajectory.model import Observation, Source, Step, ToolCall, Usage
 
 _ROLE_SOURCES = {"system": Source.SYSTEM, "developer": Source.SYSTEM, "user": Source.USER}

@@ -8,6 +8,7 @@ so a round trip is lossless by construction. Embedded sub-agent trajectories sta
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from agentguard.errors import FormatError
@@ -21,6 +22,7 @@ from agentguard.trajectory.formats._atif_step import (
 from agentguard.trajectory.formats._chat_messages import parse_tool_specs
 from agentguard.trajectory.formats._chat_writer import build_chat_tools
 from agentguard.trajectory.formats._label_fields import infer_failed, split_labels
+from agentguard.trajectory.formats._step_builder import collect_system_prompts
 from agentguard.trajectory.model import Annotation, Branch, Record, Source, Step, Trajectory
 from agentguard.trajectory.serialization import (
     decode_annotation,
@@ -72,7 +74,7 @@ class Atif:
         if "annotation" in ours:
             annotation = decode_annotation(ours.node("annotation"))
         branches = tuple(_read_branch(one) for one in ours.nodes_or("branches"))
-        yield Record(trajectory=_with_steps(run, steps, branches), annotation=annotation)
+        yield Record(trajectory=replace(run, steps=steps, branches=branches), annotation=annotation)
 
     def dump(self, record: Record, *, annotation: bool = False) -> dict[str, Any]:
         """Return the run as an ATIF document that ATIF's own models accept."""
@@ -122,18 +124,13 @@ def _parse_meta(node: JsonNode, steps: tuple[Step, ...], name: str) -> tuple[dic
     if unmapped_fields := node.node_or("extra").extra_fields(_OWN_EXTRA_KEY):
         facts["extra"] = unmapped_fields
     facts, judged = split_labels(facts)
-    leading = []
-    for step in steps:
-        if step.source is not Source.SYSTEM:
-            break
-        leading.append(step.content)
     run = Trajectory(
         id=node.scalar_or("trajectory_id") or node.scalar_or("session_id") or name,
         format="atif",
         task=next((step.content for step in steps if step.source is Source.USER), ""),
         steps=(),
         tools=tools,
-        system_prompts={"": "\n\n".join(leading)} if leading else {},
+        system_prompts=collect_system_prompts(steps),
         extra=facts,
     )
     return encode_meta(run), judged
@@ -149,19 +146,6 @@ def _parse_document_step(index: int, node: JsonNode, document: JsonNode) -> Step
     if step.index != index:
         raise FormatError(f"expected step {index}", field=node.field_path("extra"))
     return step
-
-
-def _with_steps(run: Trajectory, steps: tuple[Step, ...], branches: tuple[Branch, ...]) -> Trajectory:
-    return Trajectory(
-        id=run.id,
-        format=run.format,
-        task=run.task,
-        steps=steps,
-        tools=run.tools,
-        system_prompts=run.system_prompts,
-        branches=branches,
-        extra=run.extra,
-    )
 
 
 def _write_branch(branch: Branch) -> dict[str, Any]:

@@ -29,7 +29,7 @@ class UnreadableRecord:
 
 
 class Format(Protocol):
-    """Trajectory format; `SequenceFormat`, `FolderFormat` and `WritableFormat` are optional abilities.
+    """Trajectory format; `SequenceFormat`, `FolderFormat` and the other protocols are optional abilities.
 
     Attributes:
         name: name in commands and options, such as ``"who_and_when"``.
@@ -61,6 +61,26 @@ class SequenceFormat(Protocol):
         self, items: Iterator[SourceItem], *, name: str
     ) -> Iterator[Record | UnreadableRecord]:
         """Yield the runs of a JSON array or JSON Lines; an item with an error becomes an UnreadableRecord."""
+        ...
+
+
+@runtime_checkable
+class BinaryFormat(Protocol):
+    """Format whose files are not JSON or text (a zip archive, Parquet).
+
+    Attributes:
+        suffixes: endings of its file names in lower case, such as ``(".parquet",)``.
+    """
+
+    suffixes: tuple[str, ...]
+
+    def parse_file(self, path: Path, *, name: str) -> Iterator[Record | UnreadableRecord] | None:
+        """Yield the runs of the file; None if it is not such a file. Raises FormatError if it is damaged.
+
+        Args:
+            path: the file.
+            name: id of the run if the file has no id.
+        """
         ...
 
 

@@ -50,6 +50,7 @@ class OpenAIChat:
                 tools=parse_tool_specs(node.items_or("tools"), "tools")
                 + parse_tool_specs(node.items_or("functions"), "functions"),
                 system_prompts=chat.system_prompts,
+                unknown_parts=chat.unknown_parts,
                 extra=extra,
             ),
             annotation=Annotation(failed=infer_failed(judged), extra=judged),

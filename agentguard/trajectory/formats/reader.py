@@ -14,7 +14,14 @@ from typing import Any, BinaryIO, TextIO, cast
 from agentguard.errors import FormatError, InputError
 from agentguard.trajectory._safe_json import MAX_DEPTH, check_depth, normalize_json
 from agentguard.trajectory.formats._stream_reader import SourceContent, SourceItem, detect_content
-from agentguard.trajectory.formats.base import FolderFormat, Format, SequenceFormat, UnreadableRecord, formats
+from agentguard.trajectory.formats.base import (
+    BinaryFormat,
+    FolderFormat,
+    Format,
+    SequenceFormat,
+    UnreadableRecord,
+    formats,
+)
 from agentguard.trajectory.model import Record, Trajectory
 
 Source = str | os.PathLike[str] | BinaryIO | TextIO | dict[str, Any] | list[Any]
@@ -22,6 +29,7 @@ Source = str | os.PathLike[str] | BinaryIO | TextIO | dict[str, Any] | list[Any]
 FILE_SUFFIXES = (".json", ".jsonl", ".ndjson", ".traj", ".txt", ".json.gz", ".jsonl.gz")
 _MAX_SAMPLED_ITEMS = 8
 _FORMAT_HINT = "name it with --format"
+_IGNORED_NAME_PATTERN = re.compile(r"\.|(?:licen[cs]e|readme|copying|notice)\b[^/]*\.txt$", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,10 +91,13 @@ def load_trajectory(source: Source, *, format: str | None = None) -> Trajectory:
 def list_run_files(folder: Path) -> list[Path]:
     """Return the files of a folder and its subfolders that may contain runs, in natural order; skip links."""
     paths = []
+    suffixes = (*FILE_SUFFIXES, *_list_binary_suffixes())
     for base, folders, names in os.walk(folder):
-        folders[:] = [name for name in folders if not name.startswith((".", "_"))]
+        folders[:] = [name for name in folders if not name.startswith(".") and name != "__pycache__"]
         paths += [
-            Path(base, name) for name in names if name.lower().endswith(FILE_SUFFIXES) and name[0] != "."
+            Path(base, name)
+            for name in names
+            if name.lower().endswith(suffixes) and not _IGNORED_NAME_PATTERN.match(name)
         ]
     return sorted(paths, key=lambda path: _natural_sort_key(path.relative_to(folder).as_posix()))
 
@@ -117,6 +128,9 @@ def _read_folder(folder: Path, requested_format: Format | None) -> Iterator[Reco
 def _read_file(
     path: Path, requested_format: Format | None, *, name: str
 ) -> Iterator[Record | UnreadableRecord]:
+    if (records := _read_binary_file(path, requested_format, name=name)) is not None:
+        yield from _iter_safely(records, _SourceLocation(str(path), name), None)
+        return
     try:
         # A file with this suffix is decompressed record by record; other compressed files are rejected.
         open_file = gzip.open if path.suffix.lower() == ".gz" else open
@@ -126,6 +140,26 @@ def _read_file(
         raise FormatError(f"cannot be opened: {reason}", file=str(path)) from None
     with stream:
         yield from _read_stream(stream, requested_format, _SourceLocation(str(path), name))
+
+
+def _read_binary_file(
+    path: Path, requested_format: Format | None, *, name: str
+) -> Iterator[Record | UnreadableRecord] | None:
+    candidates = [requested_format] if requested_format else _iter_formats()
+    for candidate in candidates:
+        if (
+            isinstance(candidate, BinaryFormat)
+            and path.name.lower().endswith(candidate.suffixes)
+            and (records := candidate.parse_file(path, name=name)) is not None
+        ):
+            return records
+    return None
+
+
+def _list_binary_suffixes() -> set[str]:
+    return {
+        suffix for format in _iter_formats() if isinstance(format, BinaryFormat) for suffix in format.suffixes
+    }
 
 
 def _read_stream(

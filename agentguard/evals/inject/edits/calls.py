@@ -13,7 +13,7 @@ from agentguard.evals.inject.edits.propagation import refuse_call, replace_answe
 from agentguard.evals.inject.edits.run_editor import RunEditor
 from agentguard.evals.inject.edits.run_index import RunIndex
 from agentguard.judge.embedded.features.lexicon import is_write_tool
-from agentguard.trajectory.formats._chat_messages import parse_arguments
+from agentguard.trajectory.formats._content_parts import parse_arguments
 from agentguard.trajectory.model import ToolCall
 
 _SYNONYMS = {

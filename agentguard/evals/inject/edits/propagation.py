@@ -45,7 +45,7 @@ from agentguard.evals.inject.edits.values import (
     replace_value,
 )
 from agentguard.judge.embedded.features.lexicon import is_write_tool
-from agentguard.trajectory.formats._chat_messages import parse_arguments
+from agentguard.trajectory.formats._content_parts import parse_arguments
 from agentguard.trajectory.model import Observation, Source, Step, ToolCall
 
 _RETRIES = (0, 0, 1, 1, 2, 3)

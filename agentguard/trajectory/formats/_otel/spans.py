@@ -17,7 +17,7 @@ import orjson
 
 from agentguard.errors import FormatError
 from agentguard.trajectory._safe_json import loads
-from agentguard.trajectory.formats._chat_messages import parse_arguments
+from agentguard.trajectory.formats._content_parts import parse_arguments
 from agentguard.trajectory.model import ToolSpec, Usage
 
 

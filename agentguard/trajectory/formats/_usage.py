@@ -1,0 +1,66 @@
+"""Token usage and cost in the spellings of the model APIs and tracing products."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from agentguard.trajectory.model import Usage
+
+_PROMPT = (
+    *("prompt_tokens", "input_tokens", "promptTokens", "inputTokens", "promptTokenCount", "inputTokenCount"),
+    *("input", "prompt"),
+)
+_COMPLETION = (
+    *("completion_tokens", "output_tokens", "completionTokens", "outputTokens", "candidatesTokenCount"),
+    *("outputTokenCount", "output", "completion"),
+)
+_CACHED = (
+    *("cached_tokens", "cache_read_input_tokens", "cachedInputTokens", "cachedContentTokenCount", "cached"),
+    *(
+        "cache_read_tokens",
+        "cacheReadInputTokens",
+        "input_cached_tokens",
+        "cache_read",
+        "cached_input_tokens",
+    ),
+)
+_CACHED_DETAILS = ("prompt_tokens_details", "input_tokens_details", "input_token_details")
+_COST = ("cost_usd", "total_cost_usd", "costUSD", "total_cost", "cost")
+_SEPARATE_CACHE_COUNTS = ("cache_read_input_tokens", "cache_creation_input_tokens")
+
+
+def parse_usage(value: Any) -> Usage | None:
+    """Return the usage of a usage object in any known spelling; None if it has no known field.
+
+    Anthropic counts cached tokens beside ``input_tokens``; `Usage.prompt_tokens` includes them, as in the
+    other APIs.
+    """
+    if not isinstance(value, Mapping):
+        return None
+    prompt, cached = _find_number(value, _PROMPT), _find_number(value, _CACHED)
+    if cached is None:
+        details = (value[key] for key in _CACHED_DETAILS if isinstance(value.get(key), Mapping))
+        cached = next((_find_number(one, _CACHED) for one in details), None)
+    if prompt is not None and "input_tokens" in value:
+        prompt += sum(_find_number(value, (key,)) or 0 for key in _SEPARATE_CACHE_COUNTS)
+    cost = _find_number(value, _COST)
+    usage = Usage(
+        prompt_tokens=_to_count(prompt),
+        completion_tokens=_to_count(_find_number(value, _COMPLETION)),
+        cached_tokens=_to_count(cached),
+        cost_usd=float(cost) if cost is not None else None,
+    )
+    return None if usage == Usage() else usage
+
+
+def _find_number(value: Mapping[str, Any], keys: tuple[str, ...]) -> float | None:
+    for key in keys:
+        number = value.get(key)
+        if isinstance(number, int | float) and not isinstance(number, bool) and number >= 0:
+            return number
+    return None
+
+
+def _to_count(number: float | None) -> int | None:
+    return int(number) if number is not None else None
