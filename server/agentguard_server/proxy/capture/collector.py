@@ -12,6 +12,7 @@ import logging
 import os
 import signal
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -76,9 +77,19 @@ class CaptureCollector:
         finally:
             for task in (*beside, *self._connection_tasks):
                 task.cancel()
-            with self.run_writer.unit_of_work():
-                self.correlator.end_idle(-1.0)
-            self.run_writer.close()
+            self.close()
+
+    def close(self) -> None:
+        """End all runs and finish the queued diagnoses."""
+        with self.run_writer.unit_of_work():
+            self.correlator.end_idle(-1.0)
+        self.run_writer.close()
+
+    def handle_frame(self, messages: Sequence[CollectorMessage]) -> None:
+        """Process messages and queue their rows as one unit, so that the store's thread wakes up once."""
+        with self.run_writer.unit_of_work():
+            for message in messages:
+                self.handle_message(message)
 
     def handle_message(self, message: CollectorMessage) -> None:
         """Process one message. Never raises."""
@@ -119,9 +130,7 @@ class CaptureCollector:
             while True:
                 length = parse_frame_length(await reader.readexactly(HEADER_BYTES))
                 messages = decode_messages(await reader.readexactly(length))
-                with self.run_writer.unit_of_work():  # wakes the store's thread once per frame
-                    for message in messages:
-                        self.handle_message(message)
+                self.handle_frame(messages)
                 self._handled_counts[writer] += len(messages)
                 writer.write(encode_frame(self.build_status(self._handled_counts[writer])))
                 await writer.drain()

@@ -1,0 +1,67 @@
+"""Capture stores the rows of the snapshot, and the verdicts that the guard gives for the stored runs.
+
+``python -m tests.support.capture_traffic --digests`` generates the snapshot; without the option it prints
+the rows themselves, so that two versions can be compared.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agentguard.config.policy import Policy
+from agentguard.detect.persistence import build_finding_rows
+from agentguard.detect.runner import detect
+from agentguard.guard import Guard
+from agentguard.localize.serialization import build_diagnosis_rows
+from agentguard.store import Store
+from agentguard.store.db.rows import DiagnosisRow, FindingRow
+from tests.support.capture_traffic import POLICY, build_digests, build_traffic, read_output, record_traffic
+
+SNAPSHOT = Path(__file__).parent / "capture_output.json"
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> str:
+    path = str(tmp_path_factory.mktemp("capture") / "runs.db")
+    record_traffic(path, build_traffic())
+    return path
+
+
+def test_capture_rows_of_recorded_traffic_equal_snapshot(url: str) -> None:
+    assert build_digests(read_output(url)) == json.loads(SNAPSHOT.read_text())
+
+
+def test_capture_verdicts_equal_offline_diagnosis(url: str) -> None:
+    guard = Guard.from_policy(Policy.parse(POLICY))
+    verdicts = 0
+    with Store.open(url) as store:
+        for name in json.loads(SNAPSHOT.read_text()):
+            tenant, _, run_id = name.partition("/")
+            run = store.get_trajectory(run_id, tenant=tenant)
+            assert run is not None
+            if any(step.tool_calls for step in run.steps):
+                expected = build_diagnosis_rows(guard.diagnose(run), tenant=tenant)
+            else:
+                found = detect(run, guard.detectors, deadline_s=60.0).findings
+                expected = build_finding_rows(run_id, found, tenant=tenant)
+            findings = store.list_findings(run_id, tenant=tenant)
+            diagnoses = store.list_diagnoses(run_id, tenant=tenant)
+            assert _describe_rows([*diagnoses, *findings]) == _describe_rows(expected), name
+            verdicts += len(diagnoses)
+    assert verdicts > 10
+
+
+def _describe_rows(rows: Any) -> list[str]:
+    """Return the contents of findings and diagnoses without times and random ids."""
+    described = []
+    for row in rows:
+        if isinstance(row, DiagnosisRow):
+            data = {key: value for key, value in row.data.items() if key != "timing"}
+            described.append(json.dumps(["diagnosis", row.verdict, row.method, row.step, row.code, data]))
+        elif isinstance(row, FindingRow):
+            described.append(json.dumps(["finding", row.id, row.detector, row.step, dict(row.data)]))
+    return sorted(described)
