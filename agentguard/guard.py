@@ -54,6 +54,7 @@ from agentguard.runtime.resumption import (
 from agentguard.runtime.schema_feedback import SchemaFeedback, build_schema_feedback
 from agentguard.runtime.session import Session
 from agentguard.runtime.session_config import RecoveryObserver, SessionConfig
+from agentguard.trajectory.completeness import describe_gaps
 from agentguard.trajectory.event_log.recorder import RunRecorder
 from agentguard.trajectory.model import Trajectory
 
@@ -269,7 +270,12 @@ class Guard:
         located = time.perf_counter()
         timing = {"detect_s": detected - start, "localize_s": located - detected}
         failures = (*detection.failures, *diagnosis.failures)
-        diagnosis = replace(diagnosis, findings=tuple(detection.findings), failures=failures)
+        diagnosis = replace(
+            diagnosis,
+            findings=tuple(detection.findings),
+            failures=failures,
+            notes=(*describe_gaps(trajectory), *diagnosis.notes),
+        )
         if isinstance(parts.safety, ResponseSafety):
             diagnosis = add_safety_findings(diagnosis, trajectory, parts.safety)
             timing["safety_s"] = time.perf_counter() - located

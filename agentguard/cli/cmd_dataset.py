@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from agentguard.cli.terminal_text import sanitize, to_one_line
+from agentguard.cli.terminal_text import build_console, sanitize, to_one_line
 from agentguard.errors import ConfigError
 from agentguard.evals.datasets.manifest import (
     DATASETS_VARIABLE,
@@ -66,7 +66,7 @@ def list_(datasets: Folders = None, json: Json = False) -> None:
         table.add_row(
             manifest.name, runs, manifest.origin, escape(manifest.licence), location, escape(manifest.title)
         )
-    Console().print(table)
+    build_console().print(table)
 
 
 def show(
@@ -187,7 +187,7 @@ def _write_manifest(path: Path, out: Path | None, data: dict[str, Any], *, force
 
 
 def _show_verified(found: VerificationReport, manifest: DatasetManifest | None) -> None:
-    console = Console()
+    console = build_console()
     has_known_checksums = manifest is not None and manifest.has_checksums
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("file", overflow="fold")

@@ -19,6 +19,7 @@ from agentguard.cli.diagnosis_output import (
     build_summary_table,
     render_diagnosis,
 )
+from agentguard.cli.terminal_text import build_console
 from agentguard.config.policy import LocalizerSettings, Policy
 from agentguard.errors import ConfigError, StoreError
 from agentguard.guard import Guard
@@ -217,7 +218,7 @@ def _diagnose_runs(guard: Guard, trajectories: Iterator[Trajectory], outcome: _R
 
 def _show_results(results: DiagnosisResults, view: DiagnosisView, *, no_summary: bool) -> None:
     """Print a few runs in full and many as a table; ``no_summary`` prints each run in full."""
-    console = Console()
+    console = build_console()
     rows: list[DiagnosisTableRow] = []
     shown_diagnoses: list[tuple[Trajectory, Diagnosis]] = []
     with Console(stderr=True).status("diagnosing …") as status:

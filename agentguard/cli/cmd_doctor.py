@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import orjson
 import typer
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
+
+from agentguard.cli.terminal_text import build_console
 
 if TYPE_CHECKING:
     from agentguard.cli.doctor_checks import CheckResult
@@ -76,6 +77,6 @@ def _show_results(lines: Sequence[CheckResult], wrong: int) -> None:
         if line.way_out:
             cell += f"\n[dim]→ {escape(line.way_out)}[/]"
         table.add_row(_CONDITION_MARKS[line.condition], escape(line.area), escape(line.what), cell)
-    console = Console()
+    console = build_console()
     console.print(table)
     console.print(f"[bold red]{wrong} wrong[/]" if wrong else "[green]nothing is wrong[/]")

@@ -16,6 +16,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from agentguard.cli.terminal_text import build_console
 from agentguard.errors import ConfigError, InputError
 from agentguard.evals.datasets.writer import DatasetWriter
 from agentguard.evals.inject.edits.base import get_edit_registry
@@ -146,7 +147,7 @@ def kinds(json: Json = False) -> None:
     for e in edits:
         rate = NATURAL_RATES.get(e.name)
         table.add_row(e.name, "–" if rate is None else f"{rate:g}", escape(e.summary), e.codes[0])
-    Console().print(table)
+    build_console().print(table)
 
 
 def _inject_runs(
@@ -237,7 +238,7 @@ def _to_summary(tally: InjectionSummary, out: Path) -> dict[str, Any]:
 
 
 def _show(tally: InjectionSummary, out: Path) -> None:
-    console = Console()
+    console = build_console()
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("code of the error")
     table.add_column("runs", justify="right")

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 
 from agentguard.cli import schema_tables as show_
+from agentguard.cli.terminal_text import build_console
 from agentguard.errors import ConfigError, InputError
 from agentguard.trajectory.formats.base import UnreadableRecord
 from agentguard.trajectory.formats.reader import read
@@ -106,7 +106,7 @@ def list_(place: Place = None, json: Json = False) -> None:
     if json:
         show_.print_json([show_.to_plain_dict(one) for one in schemata])
     else:
-        Console().print(show_.build_schema_table(schemata))
+        build_console().print(show_.build_schema_table(schemata))
 
 
 def show(schema_id: Id, place: Place = None, json: Json = False) -> None:
@@ -115,7 +115,7 @@ def show(schema_id: Id, place: Place = None, json: Json = False) -> None:
     if json:
         show_.print_json(show_.to_plain_dict(schema))
     else:
-        show_.print_schema(Console(), schema)
+        show_.print_schema(build_console(), schema)
 
 
 def search(
@@ -150,7 +150,7 @@ def search(
             ]
         )
     else:
-        Console().print(show_.build_match_table(steps, matches))
+        build_console().print(show_.build_match_table(steps, matches))
 
 
 def select(
@@ -180,7 +180,7 @@ def select(
     if json:
         show_.print_json([show_.to_plain_dict(candidate) for candidate in selected])
     else:
-        Console().print(show_.build_schema_table(selected))
+        build_console().print(show_.build_schema_table(selected))
 
 
 def stats(place: Place = None, json: Json = False) -> None:

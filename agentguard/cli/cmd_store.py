@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import orjson
 import typer
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from agentguard.cli.terminal_text import build_console
 from agentguard.errors import ConfigError, StoreError
 
 if TYPE_CHECKING:
@@ -167,7 +167,7 @@ def _parse_age(text: str) -> int:
 
 
 def _show_stats(found: StoreStats) -> None:
-    console = Console()
+    console = build_console()
     console.print(f"[bold]{escape(found.address)}[/]  [dim]version {found.version}[/]", soft_wrap=True)
     table = Table("what", "rows", box=None, pad_edge=False, header_style="bold")
     table.columns[1].justify = "right"

@@ -8,10 +8,10 @@ from typing import Annotated
 
 import orjson
 import typer
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from agentguard.cli.terminal_text import build_console
 from agentguard.errors import TaxonomyError
 from agentguard.taxonomy.loader import FOLDERS_VARIABLE, TaxonomyCatalog
 from agentguard.taxonomy.model import CrosswalkLink, Relation, Taxonomy, TaxonomyCode
@@ -64,7 +64,7 @@ def list_(taxonomies: Folders = None, json: Json = False) -> None:
             escape(taxonomy.summary),
             escape(_format_source(taxonomy)),
         )
-    Console().print(table)
+    build_console().print(table)
 
 
 def show(
@@ -106,7 +106,7 @@ def map_(
     if json:
         _print_json([_link_to_dict(link) for link in links])
     elif links:
-        Console().print(_format_links(links, catalogue))
+        build_console().print(_format_links(links, catalogue))
     else:
         typer.echo(f"nothing corresponds to {code}" + (f" in {to}" if to else ""))
 
@@ -145,7 +145,7 @@ def _find_problem(path: Path, folders: list[Path] | None) -> str | None:
 
 
 def _show_taxonomy(taxonomy: Taxonomy) -> None:
-    console = Console()
+    console = build_console()
     console.print(f"[bold]{escape(taxonomy.title)}[/]  [dim]{taxonomy.name} {taxonomy.version}[/]")
     console.print(escape(taxonomy.summary))
     console.print(f"[dim]{escape(_format_source(taxonomy))}[/]\n")
@@ -158,7 +158,7 @@ def _show_taxonomy(taxonomy: Taxonomy) -> None:
 
 
 def _show_code(code: TaxonomyCode, known: TaxonomyCatalog) -> None:
-    console = Console()
+    console = build_console()
     location = " · ".join(part for part in (code.qualified_id, code.group, code.module) if part)
     console.print(f"[bold]{escape(code.title)}[/]  [dim]{escape(location)}[/]")
     console.print(escape(code.definition))

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 import orjson
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from agentguard.cli.run_input import (
@@ -18,8 +18,12 @@ from agentguard.cli.run_input import (
     compute_exit_status,
     read_records,
 )
-from agentguard.cli.terminal_text import to_one_line
+from agentguard.cli.terminal_text import build_console, to_one_line
 from agentguard.errors import InputError
+from agentguard.trajectory.completeness import describe_unknown_parts
+
+_MAX_REASONS = 20
+_MAX_PLACES = 3
 
 
 def register(app: typer.Typer) -> None:
@@ -57,6 +61,8 @@ def _to_summary(tallies: list[ReadSummary]) -> dict[str, Any]:
                 "runs": tally.runs,
                 "steps": tally.steps,
                 "annotated": tally.annotated,
+                "without_content": tally.without_content,
+                "unknown_parts": dict(tally.unknown_parts.most_common()),
                 "broken": [_error_to_dict(error) for error in tally.errors],
             }
             for tally in tallies
@@ -76,7 +82,7 @@ def _error_to_dict(error: InputError) -> dict[str, Any]:
 
 
 def _show(tallies: list[ReadSummary]) -> None:
-    console = Console()
+    console = build_console()
     table = Table(box=None, pad_edge=False)
     table.add_column("source", overflow="fold")
     table.add_column("recorded as")
@@ -86,7 +92,32 @@ def _show(tallies: list[ReadSummary]) -> None:
         numbers = (tally.runs, tally.steps, tally.annotated, len(tally.errors))
         table.add_row(to_one_line(tally.path, 200), ", ".join(tally.formats) or "–", *map(str, numbers))
     console.print(table)
-    for error in (error for tally in tallies for error in tally.errors):
-        console.print(f"not read: {to_one_line(str(error), 500)}", style="red", markup=False, highlight=False)
+    for tally in tallies:
+        for line in _describe_gaps(tally):
+            console.print(line, style="yellow", markup=False, highlight=False)
+    for line in _group_errors([error for tally in tallies for error in tally.errors]):
+        console.print(f"not read: {line}", style="red", markup=False, highlight=False)
     if not any(tally.errors for tally in tallies):
         console.print("all can be read", style="green")
+
+
+def _describe_gaps(tally: ReadSummary) -> Iterator[str]:
+    path = to_one_line(tally.path, 200)
+    if tally.unknown_parts:
+        yield f"{path}: {describe_unknown_parts(tally.unknown_parts)}"
+    if tally.without_content:
+        yield f"{path}: {tally.without_content} of {tally.runs} runs were recorded without message content"
+
+
+def _group_errors(errors: list[InputError]) -> Iterator[str]:
+    """Yield a line a reason with the number of records and the first places; at most `_MAX_REASONS` lines."""
+    groups: dict[str, list[InputError]] = {}
+    for error in errors:
+        groups.setdefault(error.reason, []).append(error)
+    order = sorted(groups.values(), key=len, reverse=True)
+    for group in order[:_MAX_REASONS]:
+        yield from (to_one_line(str(error), 500) for error in group[:_MAX_PLACES])
+        if len(group) > _MAX_PLACES:
+            yield f"{len(group) - _MAX_PLACES} more for the same reason: {to_one_line(group[0].reason, 200)}"
+    if hidden := sum(map(len, order[_MAX_REASONS:])):
+        yield f"{hidden} more for {len(order) - _MAX_REASONS} other reasons; --json lists all"

@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from agentguard.cli.terminal_text import build_console
 from agentguard.config.judge import EndpointSettings
 from agentguard.config.policy import format_validation_error
 from agentguard.errors import ConfigError
@@ -59,9 +60,9 @@ def check_url(
         data = check.as_dict() | ({} if comparison is None else {"against": comparison.as_dict()})
         sys.stdout.buffer.write(orjson.dumps(data, option=orjson.OPT_APPEND_NEWLINE))
     else:
-        _show_check(Console(), settings.base_url or "", check)
+        _show_check(build_console(), settings.base_url or "", check)
         if comparison is not None:
-            _show_comparison(Console(), comparison)
+            _show_comparison(build_console(), comparison)
     if not check.asked:
         raise typer.Exit(2)
     is_good = (

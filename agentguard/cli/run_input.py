@@ -40,6 +40,8 @@ class ReadSummary:
     runs: int = 0
     steps: int = 0
     annotated: int = 0
+    without_content: int = 0
+    unknown_parts: Counter[str] = field(default_factory=Counter)
     formats: Counter[str] = field(default_factory=Counter)
     errors: list[InputError] = field(default_factory=list)
 
@@ -49,6 +51,8 @@ class ReadSummary:
         self.steps += len(record.trajectory.steps)
         self.annotated += record.annotation != Annotation()
         self.formats[record.trajectory.format] += 1
+        self.without_content += not record.trajectory.is_content_recorded
+        self.unknown_parts.update(record.trajectory.unknown_parts)
 
 
 class Redaction:

@@ -2,7 +2,23 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import unicodedata
+from typing import Any
+
+from rich.console import Console
+
+_PIPE_WIDTH, _PIPE_HEIGHT = 10_000, 25
+"""Columns of output that is not a terminal: no table is cut and no sentence is wrapped."""
+
+
+def build_console(**options: Any) -> Console:
+    """Return a console on standard output; a pipe or a file gets whole lines unless ``COLUMNS`` is set."""
+    if sys.stdout.isatty() or "COLUMNS" in os.environ:
+        return Console(**options)
+    # Rich uses the width of a dumb terminal unless the height is given, too.
+    return Console(width=_PIPE_WIDTH, height=_PIPE_HEIGHT, **options)
 
 
 def sanitize(text: str) -> str:

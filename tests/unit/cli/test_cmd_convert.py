@@ -156,6 +156,30 @@ class TestValidate:
         assert "record1:notvalidJSON" in shown
         assert "record3:notvalidJSON" in shown
 
+    def test_many_broken_records_are_grouped_by_reason(self, tmp_path: Path) -> None:
+        path = tmp_path / "runs.jsonl"
+        path.write_text(f"{RUN}\n" + '{"messages": [{}]}\n' * 50)
+        lines = call("validate", path).stdout.splitlines()
+        assert sum(": record" in line or ", record" in line for line in lines) == 3
+        assert any("47 more for the same reason: missing" in line for line in lines)
+        assert len(json.loads(call("validate", path, "--json").stdout)["sources"][0]["broken"]) == 50
+
+    def test_unknown_parts_are_listed_with_type_and_count(self, tmp_path: Path) -> None:
+        path = tmp_path / "run.json"
+        parts = [{"type": "text", "text": "See."}, {"type": "image_url"}, {"type": "image_url"}]
+        path.write_text(json.dumps({"messages": [{"role": "user", "content": parts}]}))
+        assert "2 parts were not understood: 2 of type image_url" in call("validate", path).stdout
+        (source,) = json.loads(call("validate", path, "--json").stdout)["sources"]
+        assert source["unknown_parts"] == {"image_url": 2}
+        diagnosis = json.loads(call("diagnose", path, "--json").stdout)
+        assert "2 parts were not understood: 2 of type image_url" in diagnosis["notes"]
+
+    def test_piped_table_is_not_cut(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.delenv("COLUMNS", raising=False)
+        path = tmp_path / ("a" * 100 + ".json")
+        path.write_text(RUN)
+        assert str(path) in call("validate", path).stdout
+
     @pytest.mark.parametrize("text", ["", '{"some": "thing"}', "\x00\x01"])
     def test_unusable_file_has_exit_status_2(self, tmp_path: Path, text: str) -> None:
         path = tmp_path / "x.json"

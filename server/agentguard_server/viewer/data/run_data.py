@@ -20,6 +20,7 @@ from agentguard.store.db.rows import BranchRow, EffectRow, JudgementRow, Row, Ru
 from agentguard.store.store import Store
 from agentguard.store.trajectory_mapping import build_trajectory
 from agentguard.trajectory._json_node import JsonNode
+from agentguard.trajectory.completeness import describe_gaps
 from agentguard.trajectory.model import Branch, Source, Step, Trajectory
 from agentguard.trajectory.serialization import decode_meta, decode_step
 from agentguard_server.viewer.data.recovery import StoredRecovery, read_recovery
@@ -65,6 +66,11 @@ class RunData:
     judgements: tuple[JudgementRow, ...] = ()
     problems: tuple[str, ...] = ()
     stored_at: float | None = None
+
+    @property
+    def gaps(self) -> tuple[str, ...]:
+        """Return a sentence for each kind of content that the run lacks."""
+        return describe_gaps(self.run)
 
     @property
     def stored_diagnosis(self) -> StoredDiagnosis | None:

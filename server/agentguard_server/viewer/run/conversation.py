@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from agentguard.detect.base import Finding
-from agentguard.detect.error_patterns import match_error
+from agentguard.detect.result_classification import classify_result
 from agentguard.trajectory.model import Observation, Source, Step
 from agentguard_server.viewer.data.run_data import DAMAGED_ROW_KEY
 from agentguard_server.viewer.run.branches import BranchView
@@ -220,7 +220,7 @@ def describe_error(observation: Observation) -> str:
     """Return the reason why a result counts as an error; empty if it does not."""
     if observation.is_error is not None:
         return "error" if observation.is_error else ""
-    return "looks like an error" if match_error(observation.content.lower()) is not None else ""
+    return "looks like an error" if classify_result(observation.content.lower()).is_error else ""
 
 
 def _build_modules(step: Step, fold: FoldOptions) -> tuple[tuple[str, TextView], ...]:
