@@ -6,13 +6,14 @@ import gzip
 import os
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any, BinaryIO, TextIO, cast
 
 from agentguard.errors import FormatError, InputError
 from agentguard.trajectory._safe_json import MAX_DEPTH, check_depth, normalize_json
+from agentguard.trajectory.formats._content_description import describe_content
 from agentguard.trajectory.formats._stream_reader import SourceContent, SourceItem, detect_content
 from agentguard.trajectory.formats.base import (
     BinaryFormat,
@@ -28,7 +29,7 @@ Source = str | os.PathLike[str] | BinaryIO | TextIO | dict[str, Any] | list[Any]
 
 FILE_SUFFIXES = (".json", ".jsonl", ".ndjson", ".traj", ".txt", ".json.gz", ".jsonl.gz")
 _MAX_SAMPLED_ITEMS = 8
-_FORMAT_HINT = "name it with --format"
+_FORMAT_HINT = "name its format with --format; docs/formats.md lists the formats"
 _IGNORED_NAME_PATTERN = re.compile(r"\.|(?:licen[cs]e|readme|copying|notice)\b[^/]*\.txt$", re.IGNORECASE)
 
 
@@ -114,15 +115,24 @@ def _read_folder(folder: Path, requested_format: Format | None) -> Iterator[Reco
             yield from records
             return
     paths = list_run_files(folder)
+    file_by_id: dict[str, str] = {}
     if not paths:
         raise FormatError(f"no files of runs ({', '.join(FILE_SUFFIXES)}) in the folder", file=str(folder))
     for path in paths:
+        name = path.relative_to(folder).with_suffix("").as_posix()
         try:
-            yield from _read_file(
-                path, requested_format, name=path.relative_to(folder).with_suffix("").as_posix()
-            )
+            for item in _read_file(path, requested_format, name=name):
+                yield _separate_id(item, name, file_by_id) if isinstance(item, Record) else item
         except InputError as error:
             yield UnreadableRecord(error=error.with_location(file=str(path)))
+
+
+def _separate_id(record: Record, file: str, file_by_id: dict[str, str]) -> Record:
+    """Add the file to the id of a run if a run of an earlier file has that id."""
+    run = record.trajectory
+    if file_by_id.setdefault(run.id, file) == file:
+        return record
+    return replace(record, trajectory=replace(run, id=f"{file}:{run.id}"))
 
 
 def _read_file(
@@ -274,13 +284,13 @@ def _iter_safely(
 
 def detect_format(value: Any) -> Format:
     """Detect the format of one parsed record (or text). Raises FormatError if none or several match."""
-    return _select_best([(format.score_match(value), format) for format in _iter_formats()])
+    return _select_best([(format.score_match(value), format) for format in _iter_formats()], value)
 
 
 def _detect_sequence_format(values: list[Any]) -> tuple[Format, bool]:
     """Return the format of a sequence, and True if the sequence as a whole is one record."""
     everyone = _iter_formats()
-    best = _select_best([(max(_score_whole(f, values), _score_item(f, values)), f) for f in everyone])
+    best = _select_best([(max(_score_whole(f, values), _score_item(f, values)), f) for f in everyone], values)
     return best, _is_whole_record(best, values)
 
 
@@ -296,10 +306,11 @@ def _score_item(format: Format, values: list[Any]) -> float:
     return max(format.score_match(value) for value in values)
 
 
-def _select_best(scores: list[tuple[float, Format]]) -> Format:
+def _select_best(scores: list[tuple[float, Format]], value: Any) -> Format:
     top = max((score for score, _ in scores), default=0.0)
     if top <= 0:
-        raise FormatError(f"of no known format (there are: {', '.join(formats())})", hint=_FORMAT_HINT)
+        kind, hint = describe_content(value)
+        raise FormatError(f"of no known format: {kind}", hint=hint or _FORMAT_HINT)
     best, *rivals = [format for score, format in scores if score == top]
     if rivals:
         names = ", ".join(format.name for format in (best, *rivals))

@@ -178,9 +178,20 @@ class TestInvalidInput:
         with pytest.raises(UnknownPlugin, match="openai_chat"):
             load_records(CHAT, format="nonesuch")
 
-    def test_unrecognised_input_error_lists_formats(self) -> None:
-        with pytest.raises(FormatError, match=r"tau_bench.*name it with --format"):
-            load_records({"some": "thing"})
+    @pytest.mark.parametrize(
+        ("value", "kind"),
+        [
+            ({"some": "thing"}, "an object with the fields some"),
+            ([{"cells": [], "nbformat": 4}], "a Jupyter notebook"),
+            ({"log": {"entries": []}}, "an HTTP archive"),
+            ({"info": {}, "data": {"spans": []}}, "an MLflow trace"),
+            ([5], "neither an object nor text"),
+        ],
+    )
+    def test_unrecognised_input_error_names_its_kind_and_a_way_out(self, value: Any, kind: str) -> None:
+        with pytest.raises(FormatError, match=kind) as error:
+            load_records(value)
+        assert error.value.hint
 
     def test_ambiguous_format_error_names_both(self, monkeypatch: pytest.MonkeyPatch) -> None:
         class Same:
@@ -278,6 +289,18 @@ class TestFolders:
     def test_empty_folder_is_rejected(self, tmp_path: Path) -> None:
         with pytest.raises(FormatError, match="no files of runs"):
             load_records(tmp_path)
+
+    def test_equal_ids_in_different_files_are_told_apart(self, tmp_path: Path) -> None:
+        for day in ("monday", "tuesday"):
+            (tmp_path / day).mkdir()
+            (tmp_path / day / "1.json").write_text(json.dumps({"id": "same", **CHAT}))
+        assert [record.trajectory.id for record in load_records(tmp_path)] == ["same", "tuesday/1:same"]
+
+    def test_folder_with_leading_underscore_is_read_and_licence_is_not(self, tmp_path: Path) -> None:
+        (tmp_path / "_runs").mkdir()
+        (tmp_path / "_runs" / "1.json").write_text(json.dumps(CHAT))
+        (tmp_path / "LICENSE.txt").write_text("Anybody may use this.")
+        assert len(load_records(tmp_path)) == 1
 
 
 class TestPlugins:
