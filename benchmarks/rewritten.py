@@ -18,7 +18,7 @@ from pathlib import Path
 import yaml
 
 from agentguard.detect._text import to_lower
-from agentguard.detect.error_patterns import match_error
+from agentguard.detect.result_classification import classify_result
 from agentguard.evals.baselines import resolve_method
 from agentguard.evals.datasets.dataset import Dataset
 from agentguard.evals.inject.rewriter import RewritePlan, rewrite_records
@@ -42,7 +42,7 @@ def errors(run: Trajectory) -> list[int]:
     return [
         s.index
         for s in run.steps
-        if any(match_error(to_lower(o.content), flag=o.is_error) for o in s.observations)
+        if any(classify_result(to_lower(o.content), flag=o.is_error).is_error for o in s.observations)
     ]
 
 

@@ -18,7 +18,12 @@ import orjson
 
 from agentguard._lazy import lazy_property
 from agentguard.detect._text import extract_words, normalize_text, to_lower
-from agentguard.detect.error_patterns import ErrorMatch, match_error
+from agentguard.detect.result_classification import (
+    USABLE,
+    ResultClassification,
+    ResultStatus,
+    classify_result,
+)
 from agentguard.trajectory.model import Source, Step, ToolCall
 
 _ACTION_LINE_PATTERN = re.compile(r"^[ \t>*]*Action(?: \d+)?\s*:[ \t]*(\S[^\n]*)$", re.MULTILINE)
@@ -59,12 +64,12 @@ class ToolResult:
     field: str
     lower_text: str
     tool: str | None
-    error: ErrorMatch | None
+    classification: ResultClassification
 
     @property
-    def is_empty(self) -> bool:
-        """Return True if nothing was returned: no text, or an empty JSON container."""
-        return len(self.lower_text) < 8 and self.lower_text.strip() in ("", "[]", "{}", "null", "none", '""')
+    def error(self) -> ResultClassification | None:
+        """Classification of the result if it is an error, else None."""
+        return self.classification if self.classification.is_error else None
 
 
 class StepFacts:
@@ -182,25 +187,20 @@ def _collect_results(step: Step) -> tuple[ToolResult, ...]:
     results = []
     if step.source is Source.ENVIRONMENT and step.content:
         lower_text = to_lower(step.content)
-        results.append(
-            ToolResult(
-                step=step, field="content", lower_text=lower_text, tool=None, error=match_error(lower_text)
-            )
-        )
+        results.append(_build_result(step, "content", lower_text, None, None))
     names = {call.id: call.name for call in step.tool_calls}
     for i, observation in enumerate(step.observations):
-        lower_text = to_lower(observation.content)
         tool = observation.tool or names.get(observation.call_id or "")
-        results.append(
-            ToolResult(
-                step=step,
-                field=f"observations[{i}]",
-                lower_text=lower_text,
-                tool=tool,
-                error=match_error(lower_text, flag=observation.is_error),
-            )
-        )
+        lower_text = to_lower(observation.content)
+        results.append(_build_result(step, f"observations[{i}]", lower_text, tool, observation.is_error))
     return tuple(results)
+
+
+def _build_result(step: Step, field: str, lower_text: str, tool: str | None, flag: bool | None) -> ToolResult:
+    classification = classify_result(lower_text, flag=flag)
+    if step.unknown_parts and classification.status is ResultStatus.EMPTY:
+        classification = USABLE  # the content may be in a part that the importer could not read
+    return ToolResult(step=step, field=field, lower_text=lower_text, tool=tool, classification=classification)
 
 
 def _build_call_action(index: int, call: ToolCall) -> Action:

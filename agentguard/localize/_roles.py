@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-from agentguard.detect.error_patterns import ToolErrorKind, match_error
+from agentguard.detect.result_classification import classify_result
 from agentguard.trajectory.model import Source, Step, Trajectory
 
 _COORDINATOR_NAMES = frozenset(
@@ -72,17 +72,11 @@ def list_outcome_steps(trajectory: Trajectory, index: int) -> tuple[Step, ...]:
 def has_failed_outcome(trajectory: Trajectory, index: int) -> bool:
     """Return whether the outcome of a step was an error: by its flag or, if unflagged, by its text."""
     for step in list_outcome_steps(trajectory, index):
-        if step.source is Source.ENVIRONMENT and _is_error(step.content, None):
+        if step.source is Source.ENVIRONMENT and classify_result(step.content.lower()).is_error:
             return True
-        if any(_is_error(observation.content, observation.is_error) for observation in step.observations):
+        if any(classify_result(one.content.lower(), flag=one.is_error).is_error for one in step.observations):
             return True
     return False
-
-
-def _is_error(text: str, flag: bool | None) -> bool:
-    match = match_error(text.lower(), flag=flag)
-    # "Nothing to execute" is not an error: the step asked for no execution.
-    return match is not None and match.kind is not ToolErrorKind.NO_ACTION
 
 
 def _is_coordinator_name(agent: str) -> bool:

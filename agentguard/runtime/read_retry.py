@@ -14,7 +14,7 @@ from typing import Any
 import orjson
 
 from agentguard.detect._text import to_lower
-from agentguard.detect.error_patterns import ToolErrorKind, match_error
+from agentguard.detect.result_classification import ResultReason, classify_result
 from agentguard.recover.actions import Repair, SendMessage
 from agentguard.recover.agent_messages import format_repeated_read
 from agentguard.recover.effect_ledger import EffectClaim
@@ -23,8 +23,8 @@ from agentguard.recover.tool_effects import EffectClass
 from agentguard.runtime.run_state import RunState
 from agentguard.trajectory.model import Step
 
-_PERMANENT_KINDS = frozenset({ToolErrorKind.REJECTED, ToolErrorKind.NO_ACTION})
-"""Errors that a retry does not change."""
+_PERMANENT_REASONS = frozenset({ResultReason.REJECTED, ResultReason.DENIED, ResultReason.NO_ACTION})
+"""Faults that a retry does not change."""
 
 _TRUNCATION_PATTERN = re.compile(
     r"[\[(<]\s*(?:output |response |result )?truncated\s*[\])>]\s*\Z", re.IGNORECASE
@@ -39,10 +39,12 @@ def find_read_fault(text: str, *, has_failed: bool | None = None) -> str:
         has_failed: whether the call has failed; None if unknown.
     """
     bare = text.strip()
-    found = match_error(to_lower(text), flag=has_failed)
-    if found is not None:
-        return "" if found.kind in _PERMANENT_KINDS else "an error"
-    if bare in ("", "[]", "{}", "null", "None", '""'):
+    result = classify_result(to_lower(text), flag=has_failed)
+    if result.reason in _PERMANENT_REASONS:
+        return ""
+    if result.is_error:
+        return "an error"
+    if not bare or result.reason is ResultReason.NO_OUTPUT:
         return "empty"
     if _TRUNCATION_PATTERN.search(bare[-40:]) or _is_truncated_json(bare):
         return "cut off"

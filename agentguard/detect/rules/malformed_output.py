@@ -10,7 +10,6 @@ from typing import Any
 from agentguard.detect._text import find_sentence, to_lower
 from agentguard.detect.base import Finding
 from agentguard.detect.base_detector import NO_FINDINGS, BaseDetector
-from agentguard.detect.error_patterns import ToolErrorKind
 from agentguard.detect.evidence import quote_move, quote_span
 from agentguard.detect.run_view import RunView
 from agentguard.detect.step_facts import StepFacts
@@ -159,9 +158,7 @@ class PrematureEnd(BaseDetector):
             return NO_FINDINGS
         last = view.steps[len(view.steps) - 1]
         facts = view.get_facts(last)
-        trouble = next(
-            (r for r in facts.results if r.error and r.error.kind is not ToolErrorKind.NO_ACTION), None
-        )
+        trouble = next((result for result in facts.results if result.error), None)
         if trouble is not None and trouble.error is not None:
             move = view.moves[-1].step if view.moves and last.source is not Source.AGENT else last
             return (

@@ -8,8 +8,8 @@ from typing import Any
 
 from agentguard.detect.base import Finding, RunRequirements
 from agentguard.detect.base_detector import NO_FINDINGS, BaseDetector
-from agentguard.detect.error_patterns import ToolErrorKind
 from agentguard.detect.evidence import quote_move, quote_span
+from agentguard.detect.result_classification import ResultReason
 from agentguard.detect.run_view import RunView
 from agentguard.detect.step_facts import ActionForm, StepFacts, ToolResult
 from agentguard.detect.text_patterns import acknowledges_error
@@ -22,19 +22,21 @@ _REJECTED_CODES = ("agent_error:planning.impossible_action", "agent_error:action
 _NO_ACTION_CODES = ("agent_error:action.format_error", "fault_model:omission")
 
 _PROBABILITY = {
-    ToolErrorKind.FLAGGED: 0.3,
-    ToolErrorKind.EXCEPTION: 0.35,
-    ToolErrorKind.EXIT_CODE: 0.35,
-    ToolErrorKind.HTTP: 0.3,
-    ToolErrorKind.ERROR_OBJECT: 0.25,
-    ToolErrorKind.ERROR_TEXT: 0.25,
-    ToolErrorKind.TIMEOUT: 0.3,
-    ToolErrorKind.REJECTED: 0.2,
-    ToolErrorKind.NO_ACTION: 0.1,
+    ResultReason.FLAGGED: 0.3,
+    ResultReason.EXCEPTION: 0.35,
+    ResultReason.EXIT_CODE: 0.35,
+    ResultReason.HTTP: 0.3,
+    ResultReason.ERROR_OBJECT: 0.25,
+    ResultReason.ERROR_TEXT: 0.25,
+    ResultReason.TEST_FAILURE: 0.2,
+    ResultReason.TIMEOUT: 0.3,
+    ResultReason.REJECTED: 0.2,
+    ResultReason.DENIED: 0.2,
+    ResultReason.NO_ACTION: 0.1,
 }
-"""Probability of an error by kind; an agent often recovers from an error, so the values are low."""
+"""Probability of an error by reason; an agent often recovers from an error, so the values are low."""
 
-_TRANSIENT_KINDS = frozenset({ToolErrorKind.HTTP, ToolErrorKind.TIMEOUT})
+_TRANSIENT_REASONS = frozenset({ResultReason.HTTP, ResultReason.TIMEOUT})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,37 +70,37 @@ class ToolError(BaseDetector):
             return NO_FINDINGS
         findings: list[Finding] = []
         for result in results:
-            if result.error is None:
+            reason = result.classification.reason
+            if reason not in _PROBABILITY:
                 self._consecutive_errors = 0
                 continue
             cause = _find_cause(result, view)
-            if result.error.kind is not ToolErrorKind.NO_ACTION:
+            if result.error is not None:
                 self._streak_start = self._streak_start if self._consecutive_errors else cause
                 self._consecutive_errors += 1
-            findings.append(self._build_error_finding(result, cause))
+            findings.append(self._build_error_finding(result, reason, cause))
         return findings
 
-    def _build_error_finding(self, result: ToolResult, cause: Step) -> Finding:
-        trouble = result.error
-        assert trouble is not None
-        row = self._consecutive_errors >= self.streak and trouble.kind is not ToolErrorKind.NO_ACTION
+    def _build_error_finding(self, result: ToolResult, reason: ResultReason, cause: Step) -> Finding:
+        trouble = result.classification
+        row = self._consecutive_errors >= self.streak and trouble.is_error
         if row and self._streak_start is not None:
             cause = self._streak_start  # report a streak at its first error
         tool = f" of {result.tool}" if result.tool else ""
         no = {
-            ToolErrorKind.REJECTED: "The environment rejected the action",
-            ToolErrorKind.NO_ACTION: "There was no action to carry out",
+            ResultReason.REJECTED: "The environment rejected the action",
+            ResultReason.NO_ACTION: "There was no action to carry out",
         }
         repetition_note = f", {self._consecutive_errors} in a row" if row else ""
         return self.build_finding(
             cause,
-            0.5 if row else _PROBABILITY[trouble.kind],
-            f"{no.get(trouble.kind, f'The result{tool} is an error')}{repetition_note}.",
-            correction=_CORRECTION_BY_KIND.get(trouble.kind, _READ_CORRECTION),
+            0.5 if row else _PROBABILITY[reason],
+            f"{no.get(reason, f'The result{tool} is an error')}{repetition_note}.",
+            correction=_CORRECTION_BY_REASON.get(reason, _READ_CORRECTION),
             evidence=quote_span(result.step, result.field, trouble.start, trouble.end),
             noticed_at=result.step.index,
-            codes=_select_codes(trouble.kind),
-            kind=trouble.kind.value,
+            codes=_select_codes(reason),
+            kind=reason.value,
             row=self._consecutive_errors,
         )
 
@@ -117,7 +119,7 @@ class ToolErrorIgnored(BaseDetector):
         if not facts.is_agent or not facts.previous_results:
             return NO_FINDINGS
         last = facts.previous_results[-1]
-        if last.error is None or last.error.kind is ToolErrorKind.NO_ACTION:
+        if last.error is None:
             return NO_FINDINGS
         repeated = self._is_same_call_repeated(facts, last, view) if facts.actions else NO_FINDINGS
         if repeated:
@@ -131,7 +133,7 @@ class ToolErrorIgnored(BaseDetector):
         return (
             self.build_finding(
                 step,
-                0.3 if acting or last.error.kind is ToolErrorKind.REJECTED else 0.45,
+                0.3 if acting or last.error.reason is ResultReason.REJECTED else 0.45,
                 f"{step.agent} went on without a word about the error that had just come back.",
                 correction="The last action failed. Say so, find out why, and repair it before you go on.",
                 evidence=(
@@ -143,7 +145,7 @@ class ToolErrorIgnored(BaseDetector):
 
     def _is_same_call_repeated(self, facts: StepFacts, last: ToolResult, view: RunView) -> Iterable[Finding]:
         trouble = last.error
-        if trouble is None or trouble.kind in _TRANSIENT_KINDS:
+        if trouble is None or trouble.reason in _TRANSIENT_REASONS:
             return NO_FINDINGS
         moves = view.moves
         if len(moves) < 2 or moves[-2].key != facts.key or not moves[-2].has_error:
@@ -169,23 +171,24 @@ def _find_cause(result: ToolResult, view: RunView) -> Step:
 
 
 _READ_CORRECTION = "Read the error, change what it complains about, and check the result before you go on."
-_CORRECTION_BY_KIND = {
-    ToolErrorKind.REJECTED: (
+_CORRECTION_BY_REASON = {
+    ResultReason.REJECTED: (
         "This is not possible here. Look at what is possible in this state, and choose from that."
     ),
-    ToolErrorKind.NO_ACTION: "Give the action itself, in the form the environment can carry out.",
-    ToolErrorKind.HTTP: (
+    ResultReason.NO_ACTION: "Give the action itself, in the form the environment can carry out.",
+    ResultReason.HTTP: (
         "The service did not answer as it should. Wait and try once more, or use another source."
     ),
-    ToolErrorKind.TIMEOUT: "The action took too long. Make it smaller, or use another way.",
+    ResultReason.TIMEOUT: "The action took too long. Make it smaller, or use another way.",
 }
 
 
-def _select_codes(kind: ToolErrorKind) -> tuple[str, ...]:
-    by_kind = {
-        ToolErrorKind.REJECTED: _REJECTED_CODES,
-        ToolErrorKind.NO_ACTION: _NO_ACTION_CODES,
-        ToolErrorKind.HTTP: _ENVIRONMENT_CODES,
-        ToolErrorKind.TIMEOUT: _ENVIRONMENT_CODES,
+def _select_codes(reason: ResultReason) -> tuple[str, ...]:
+    codes_by_reason = {
+        ResultReason.REJECTED: _REJECTED_CODES,
+        ResultReason.DENIED: _REJECTED_CODES,
+        ResultReason.NO_ACTION: _NO_ACTION_CODES,
+        ResultReason.HTTP: _ENVIRONMENT_CODES,
+        ResultReason.TIMEOUT: _ENVIRONMENT_CODES,
     }
-    return by_kind.get(kind, _EXECUTION_CODES)
+    return codes_by_reason.get(reason, _EXECUTION_CODES)

@@ -9,8 +9,8 @@ from typing import Any
 from agentguard.detect._text import find_sentence
 from agentguard.detect.base import Finding, RunRequirements
 from agentguard.detect.base_detector import NO_FINDINGS, BaseDetector
-from agentguard.detect.error_patterns import ToolErrorKind
 from agentguard.detect.evidence import quote_move, quote_span
+from agentguard.detect.result_classification import ResultReason
 from agentguard.detect.run_view import RunView
 from agentguard.detect.step_facts import ActionForm, StepFacts, ToolResult
 from agentguard.detect.text_patterns import acknowledges_error, find_satisfaction_claim, find_success_claim
@@ -49,13 +49,13 @@ class ContradictedClaim(BaseDetector):
 
     def _check_success_claim(self, facts: StepFacts, last: ToolResult) -> Iterable[Finding]:
         trouble, claim = last.error, find_satisfaction_claim(facts.lower_text)
-        if claim is None or trouble is None or trouble.kind is ToolErrorKind.NO_ACTION:
+        if claim is None or trouble is None:
             return NO_FINDINGS
         noticed = acknowledges_error(facts.lower_text)
         return (
             self.build_finding(
                 facts.step,
-                0.35 if noticed else 0.5 if trouble.kind is ToolErrorKind.REJECTED else 0.65,
+                0.35 if noticed else 0.5 if trouble.reason is ResultReason.REJECTED else 0.65,
                 f"{facts.step.agent} claims success, but the result before it is an error.",
                 correction="The action failed: do not report success. Repair it, or say that it failed.",
                 evidence=(

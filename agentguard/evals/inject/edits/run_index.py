@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 
 from agentguard.detect._text import to_lower
-from agentguard.detect.error_patterns import match_error
+from agentguard.detect.result_classification import classify_result
 from agentguard.evals.inject.edits.values import Value, ValueKind, classify_value, extract_values, find_names
 from agentguard.judge.embedded.features.lexicon import is_write_tool
 from agentguard.trajectory.model import Observation, Source, Step, ToolCall, Trajectory
@@ -259,7 +259,7 @@ def read_call_text(call: ToolCall) -> str:
 
 def is_error_text(seen: Observation) -> bool:
     """Return whether a result looks like an error."""
-    return match_error(to_lower(seen.content), flag=seen.is_error) is not None
+    return classify_result(to_lower(seen.content), flag=seen.is_error).is_error
 
 
 def iterate_leaves(data: Any) -> Iterator[tuple[tuple[str | int, ...], Any]]:
