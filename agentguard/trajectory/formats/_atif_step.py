@@ -8,6 +8,7 @@ from typing import Any
 
 from agentguard.trajectory._json_node import JsonNode
 from agentguard.trajectory.formats._chat_messages import extract_content_text
+from agentguard.trajectory.formats._content_parts import parse_content
 from agentguard.trajectory.model import Source, Step
 from agentguard.trajectory.serialization import encode_step
 
@@ -26,16 +27,19 @@ def read_step(index: int, node: JsonNode, *, agent: str) -> dict[str, Any]:
         raise node.build_error("source", "expected system, user or agent")
     calls = [_read_call(one) for one in node.nodes_or("tool_calls")]
     names = {call["id"]: call["name"] for call in calls}
-    results = node.node_or("observation").nodes_or("results")
+    results = list(node.node_or("observation").nodes_or("results"))
+    message = parse_content(node.raw("message"), node.field_path("message"))
+    contents = [parse_content(one.raw("content"), one.field_path("content")) for one in results]
     data: dict[str, Any] = {
         "index": index,
         "source": source,
         "agent": agent if source == "agent" else source,
-        "content": extract_content_text(node.raw("message"), node.field_path("message")),
+        "content": message.text,
         "reasoning": node.text_or("reasoning_content"),
         "tool_calls": calls,
         "observations": [_read_result(one, names) for one in results],
         "source_index": index,
+        "unknown_parts": [part for content in (message, *contents) for part in content.unknown_parts],
     }
     if "timestamp" in node:
         data["started_at"] = _parse_timestamp(node)

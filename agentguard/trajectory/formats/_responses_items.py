@@ -7,13 +7,15 @@ model begins a new step. Calls of hosted tools contain their own result.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from agentguard.trajectory._json_node import JsonNode
 from agentguard.trajectory.formats._chat_messages import extract_content_text
-from agentguard.trajectory.formats._content_parts import parse_arguments
-from agentguard.trajectory.model import Observation, Source, Step, ToolCall, Usage
+from agentguard.trajectory.formats._content_parts import parse_arguments, parse_content
+from agentguard.trajectory.formats._usage import parse_usage
+from agentguard.trajectory.model import Observation, Source, Step, ToolCall
 
 _ROLE_SOURCES = {"system": Source.SYSTEM, "developer": Source.SYSTEM, "user": Source.USER}
 _CALL, _OUTPUT = "_call", "_call_output"
@@ -39,7 +41,8 @@ class ResponseTurns:
         self._current_turn, self._response_facts = False, {}
         if node is None:
             return
-        self._response_facts = {"model": node.text_or("model") or None, "usage": _parse_response_usage(node)}
+        usage = parse_usage(node.node("usage").data) if "usage" in node else None
+        self._response_facts = {"model": node.text_or("model") or None, "usage": usage}
         self._response_facts["started_at"] = node.number_or("created_at")
         self._response_facts["ended_at"] = node.number_or("completed_at")
         self._response_facts["extra"] = {"response": extra}
@@ -53,25 +56,31 @@ class ResponseTurns:
         elif kind.endswith(_OUTPUT):
             self._add_output(item)
         elif kind == "message":
-            text = extract_content_text(item.raw("content"), item.field_path("content"))
-            self._extend_turn(content=text, extra=_collect_extra(item, "role", "content", "type"))
+            content = parse_content(item.raw("content"), item.field_path("content"))
+            self._extend_turn(
+                content=content.text,
+                extra=_collect_extra(item, "role", "content", "type"),
+                unknown_parts=content.unknown_parts,
+            )
         elif kind == "reasoning":
             self._extend_turn(reasoning=_parse_reasoning(item), extra=_collect_extra(item, "type"))
         elif kind.endswith(_CALL) or kind in _HOSTED_TOOL_ITEMS:
             self._add_call(item, kind)
         else:
-            self._extend_turn(extra=dict(item.data))
+            self._extend_turn(extra=dict(item.data), unknown_parts=(kind,))
         self._items += 1
 
     def _add_message(self, item: JsonNode, role: str) -> None:
         self._current_turn = False
+        content = parse_content(item.raw("content"), item.field_path("content"))
         self.steps.append(
             Step(
                 index=len(self.steps),
                 source=_ROLE_SOURCES[role],
                 agent=role if role == "user" else "system",
-                content=extract_content_text(item.raw("content"), item.field_path("content")),
+                content=content.text,
                 source_index=self._items,
+                unknown_parts=tuple(content.unknown_parts),
                 extra=_read_parts(item) | ({"role": role} if role == "developer" else {}),
             )
         )
@@ -84,6 +93,7 @@ class ResponseTurns:
         call: ToolCall | None = None,
         observation: Observation | None = None,
         extra: dict[str, Any] | None = None,
+        unknown_parts: Iterable[str] = (),
     ) -> None:
         """Extend the turn; begin a new one if results have arrived since."""
         if not self._current_turn or self._is_answered:
@@ -98,6 +108,7 @@ class ResponseTurns:
             reasoning="\n".join(filter(None, (step.reasoning, reasoning))),
             tool_calls=(*step.tool_calls, call) if call else step.tool_calls,
             observations=(*step.observations, observation) if observation else step.observations,
+            unknown_parts=(*step.unknown_parts, *unknown_parts),
             extra=step_extra,
         )
 
@@ -134,7 +145,7 @@ class ResponseTurns:
         last_step = self.steps[-1] if self.steps else None
         calls = last_step.tool_calls if last_step is not None and last_step.source is Source.AGENT else ()
         call = next((candidate for candidate in calls if candidate.id == call_id), None)
-        content = extract_content_text(item.raw("output"), item.field_path("output"))
+        content = parse_content(item.raw("output"), item.field_path("output"))
         extra = _collect_extra(item, "call_id", "output", "type") | _read_parts(item, "output")
         if call is None or last_step is None:
             self._current_turn = False
@@ -144,15 +155,20 @@ class ResponseTurns:
                     index=len(self.steps),
                     source=Source.ENVIRONMENT,
                     agent="tool",
-                    content=content,
+                    content=content.text,
                     source_index=self._items,
+                    unknown_parts=tuple(content.unknown_parts),
                     extra=orphan,
                 )
             )
             return
         self._is_answered = True
-        observation = Observation(content=content, call_id=call.id, tool=call.name, extra=extra)
-        self.steps[-1] = replace(last_step, observations=(*last_step.observations, observation))
+        observation = Observation(content=content.text, call_id=call.id, tool=call.name, extra=extra)
+        self.steps[-1] = replace(
+            last_step,
+            observations=(*last_step.observations, observation),
+            unknown_parts=(*last_step.unknown_parts, *content.unknown_parts),
+        )
 
 
 def _collect_extra(item: JsonNode, *known: str) -> dict[str, Any]:
@@ -185,14 +201,3 @@ def _parse_hosted_result(item: JsonNode, call: ToolCall) -> Observation | None:
     if isinstance(output, str):
         return Observation(content=output, call_id=call.id, tool=call.name)
     return None
-
-
-def _parse_response_usage(node: JsonNode) -> Usage | None:
-    if "usage" not in node:
-        return None
-    usage = node.node("usage")
-    return Usage(
-        prompt_tokens=usage.integer_or("input_tokens"),
-        completion_tokens=usage.integer_or("output_tokens"),
-        cached_tokens=usage.node_or("input_tokens_details").integer_or("cached_tokens"),
-    )

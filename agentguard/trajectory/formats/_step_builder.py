@@ -173,6 +173,11 @@ class StepBuilder:
         return Trajectory(id=id, format=format, steps=steps, unknown_parts=unknown_parts, **fields)
 
 
+def count_unknown_parts(steps: Iterable[Step]) -> dict[str, int]:
+    """Return type to number of the unknown parts of steps."""
+    return dict(sorted(Counter(part for step in steps for part in step.unknown_parts).items()))
+
+
 def collect_system_prompts(steps: Sequence[Step]) -> dict[str, str]:
     """Return the text of the leading system steps under ``""``."""
     leading = []

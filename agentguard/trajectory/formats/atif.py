@@ -22,7 +22,7 @@ from agentguard.trajectory.formats._atif_step import (
 from agentguard.trajectory.formats._chat_messages import parse_tool_specs
 from agentguard.trajectory.formats._chat_writer import build_chat_tools
 from agentguard.trajectory.formats._label_fields import infer_failed, split_labels
-from agentguard.trajectory.formats._step_builder import collect_system_prompts
+from agentguard.trajectory.formats._step_builder import collect_system_prompts, count_unknown_parts
 from agentguard.trajectory.model import Annotation, Branch, Record, Source, Step, Trajectory
 from agentguard.trajectory.serialization import (
     decode_annotation,
@@ -131,6 +131,7 @@ def _parse_meta(node: JsonNode, steps: tuple[Step, ...], name: str) -> tuple[dic
         steps=(),
         tools=tools,
         system_prompts=collect_system_prompts(steps),
+        unknown_parts=count_unknown_parts(steps),
         extra=facts,
     )
     return encode_meta(run), judged

@@ -16,6 +16,7 @@ from agentguard.trajectory._json_node import JsonNode, wrap_nodes
 from agentguard.trajectory.formats._chat_messages import is_chat_message, parse_tool_specs
 from agentguard.trajectory.formats._label_fields import infer_failed, split_labels
 from agentguard.trajectory.formats._responses_items import ResponseTurns
+from agentguard.trajectory.formats._step_builder import count_unknown_parts
 from agentguard.trajectory.formats._stream_reader import SourceItem
 from agentguard.trajectory.formats.base import UnreadableRecord
 from agentguard.trajectory.model import Annotation, Branch, Record, Source, Step, ToolSpec, Trajectory
@@ -135,6 +136,7 @@ class OpenAIResponses:
             tools=next((one.tools for one in reversed(live) if one.tools), ()),
             system_prompts={"": prompts[0]} if prompts else {},
             branches=tuple(_build_branches(live, steps)),
+            unknown_parts=count_unknown_parts(steps),
             extra={_PREVIOUS_ID: root.previous} if root.previous is not None else {},
         )
         judged = {key: value for one in live for key, value in one.labels.items()}

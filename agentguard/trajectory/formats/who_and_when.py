@@ -14,7 +14,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from agentguard.trajectory._json_node import JsonNode
-from agentguard.trajectory.formats._chat_messages import extract_content_text
+from agentguard.trajectory.formats._content_parts import parse_content
+from agentguard.trajectory.formats._step_builder import count_unknown_parts
 from agentguard.trajectory.grouping import normalize_group_key
 from agentguard.trajectory.model import Annotation, Record, RootCause, Source, Step, Trajectory
 
@@ -45,14 +46,16 @@ class WhoAndWhen:
         """Yield the run of a file."""
         node = JsonNode.from_value(value)
         question = node.text_or("question")
+        steps = _build_steps(node)
         extra = {"question_id": node.scalar("question_ID")} if "question_ID" in node else {}
         yield Record(
             trajectory=Trajectory(
                 id=name,
                 format=self.name,
                 task=question,
-                steps=_build_steps(node),
+                steps=steps,
                 system_prompts=_build_system_prompts(node),
+                unknown_parts=count_unknown_parts(steps),
                 extra=extra,
             ),
             annotation=_build_annotation(node, question),
@@ -66,7 +69,8 @@ def parse_agent_name(role: str) -> str:
 
 def _build_steps(node: JsonNode) -> tuple[Step, ...]:
     entries = list(node.nodes("history"))
-    texts = [extract_content_text(entry.raw("content"), entry.field_path("content")) for entry in entries]
+    contents = [parse_content(entry.raw("content"), entry.field_path("content")) for entry in entries]
+    texts = [content.text for content in contents]
     speakers = [parse_agent_name(entry.text_or("name") or entry.text("role")) for entry in entries]
     executors = _find_executors(speakers, texts)
     return tuple(
@@ -74,11 +78,12 @@ def _build_steps(node: JsonNode) -> tuple[Step, ...]:
             index=i,
             source=_resolve_source(speaker, executors),
             agent=speaker,
-            content=text,
+            content=content.text,
             source_index=i,
+            unknown_parts=tuple(content.unknown_parts),
             extra=_collect_step_extra(entry),
         )
-        for i, (entry, speaker, text) in enumerate(zip(entries, speakers, texts, strict=True))
+        for i, (entry, speaker, content) in enumerate(zip(entries, speakers, contents, strict=True))
     )
 
 
