@@ -128,7 +128,7 @@ version: 1
 listen: {{host: 127.0.0.1, port: {port}, workers: 1}}
 backends:
   replicas: [{{name: a, url: "http://127.0.0.1:{backend}/v1"}}]
-logs: {{access: false, level: warning}}
+logs: {{access_log: false, level: warning}}
 {more}"""
     agentguard = ROOT / ".venv/bin/agentguard"
     program = str(agentguard) if agentguard.exists() else "agentguard"
