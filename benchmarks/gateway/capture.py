@@ -1,9 +1,9 @@
 """Cost of the collector: processor time per captured request, in one process, without sockets.
 
-Run: python -m benchmarks.gateway.capture [--repeat 5] [--seconds-of-profile 0]
+Run: python -m benchmarks.gateway.capture [--repeat 5]
 
-Each scenario passes the same frames to a new collector with a new store. ``us`` is the least processor time of
-all threads per request, rows and diagnoses included; ``main_us`` is that of the thread that reads frames.
+Each scenario passes the same frames to a new collector with a new store. ``us`` is the least processor time
+of all threads per request, rows and diagnoses included; ``main_us`` is that of the thread that reads frames.
 """
 
 from __future__ import annotations
