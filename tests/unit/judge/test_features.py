@@ -17,12 +17,7 @@ from agentguard.judge.embedded.features.catalogue import (
     render_markdown,
     select_columns,
 )
-from agentguard.judge.embedded.features.lexicon import (
-    WORD_CLASSES,
-    classify_word,
-    is_read_tool,
-    is_write_tool,
-)
+from agentguard.judge.embedded.features.lexicon import WORD_CLASSES, classify_word
 from agentguard.judge.embedded.features.roles import SpeakerRole, analyze_layout
 from agentguard.judge.embedded.features.run_level import RUN_FEATURE_NAMES, RUN_FEATURES, compute_run_features
 from agentguard.judge.embedded.features.table import (
@@ -180,12 +175,6 @@ def test_long_text_is_read_only_at_both_ends() -> None:
     assert "therefore" in held.lower_text
 
 
-@pytest.mark.parametrize(("name", "writes"), [("book_flight", True), ("Update_x", True), ("get_user", False)])
-def test_mutating_tools_are_recognised_by_their_verb(name: str, writes: bool) -> None:
-    assert is_write_tool(name) is writes
-    assert is_read_tool(name) is not writes
-
-
 def test_known_answer_adds_its_columns() -> None:
     record = group_chat(1)
     table = build_step_table(record.trajectory)
@@ -241,3 +230,77 @@ def test_any_run_has_a_finite_table(made: list[Step], task: str) -> None:
     assert np.isfinite(table.values).all()
     assert all(map(np.isfinite, compute_run_features(table.layout).values()))
     assert COLUMN_BY_NAME["position.last"] < table.values.shape[1]
+
+
+def _build_run(*steps: Step, task: str = "") -> Trajectory:
+    numbered = tuple(replace(step, index=i) for i, step in enumerate(steps))
+    return Trajectory(id="x", format="test", task=task, steps=numbered)
+
+
+def _say(text: str, agent: str = "a", *calls: ToolCall, result: str | None = None) -> Step:
+    seen = () if result is None else (Observation(content=result),)
+    return Step(index=0, source=Source.AGENT, agent=agent, content=text, tool_calls=calls, observations=seen)
+
+
+_BRIEF = (
+    "Find the harbour that shipped the most barrels of herring during the winter before the great storm, "
+    "compare every ledger of the guild, and report the harbour together with the number of barrels."
+)
+
+
+def test_short_answer_of_a_read_only_run_is_a_candidate() -> None:
+    look = _say("", "a", ToolCall(id="1", name="search_ledgers"), result="Oslo: 40 barrels")
+    change = _say("", "a", ToolCall(id="2", name="update_ledger"), result="done")
+    assert analyze_layout(_build_run(look, look, _say("Oslo"))).candidates == (0, 1, 2)
+    assert analyze_layout(_build_run(look, change, _say("Oslo"))).candidates == (0, 1)
+
+
+def test_turn_that_repeats_its_prompt_is_not_a_candidate() -> None:
+    order = _say(f"Reader, please do this: {_BRIEF}", "chief")
+    look = _say("I looked into the ledgers of Bergen and found a note.", "Reader")
+    held = analyze_layout(_build_run(_say("Let us begin with the plan now.", "chief"), order, order, look))
+    echo = _build_run(
+        _say("Let us begin with the plan now.", "chief"), order, replace(order, agent="Reader"), look
+    )
+    assert 2 in held.candidates
+    assert 2 not in analyze_layout(echo).candidates
+
+
+def test_whole_opening_stretch_of_a_coordinator_is_the_brief() -> None:
+    run = _build_run(
+        _say(_BRIEF, "chief"),
+        _say("Facts to look up: ledgers, barrels, the date of the storm.", "chief"),
+        _say("Plan: the reader opens the ledgers first.", "chief"),
+        _say("I opened the ledgers of the guild.", "Reader"),
+        _say("Continue with the second ledger.", "chief"),
+        task=_BRIEF,
+    )
+    assert analyze_layout(run).task_handoffs == {0, 1, 2}
+    alone = replace(run, steps=tuple(replace(step, agent="chief") for step in run.steps))
+    assert analyze_layout(alone).task_handoffs == {0}
+
+
+def test_terminal_action_ends_a_run_and_another_call_breaks_it_off() -> None:
+    look = _say("", "a", ToolCall(id="1", name="search_ledgers"), result="Oslo: 40 barrels")
+    submit = _say("", "a", ToolCall(id="2", name="submit"))
+    ended, cut = analyze_layout(_build_run(look, submit)), analyze_layout(_build_run(look, look))
+    assert (ended.has_final_answer, cut.has_final_answer) == (True, False)
+    assert compute_run_features(ended)["end.calls"] == 0
+    assert compute_run_features(cut)["end.calls"] == 1
+
+
+@pytest.mark.parametrize(
+    ("result", "feature"),
+    [
+        ("<returncode>1</returncode>", "outcome.failed"),
+        ("%PDF-1.7 stream", "outcome.failed"),
+        ("[]", "outcome.empty"),
+        ("375", "outcome.fine"),
+        ("The chapter explains why the error not found page timed out. " * 9, "outcome.fine"),
+    ],
+)
+def test_outcome_features_follow_the_classification_of_results(result: str, feature: str) -> None:
+    run = _build_run(_say("", "a", ToolCall(id="1", name="get_x"), result=result), _say("It is there, all."))
+    held = row(run, 0)
+    assert held[feature] == 1
+    assert held["outcome.failed"] == (feature == "outcome.failed")

@@ -10,6 +10,7 @@ from typing import Any
 
 import orjson
 
+from agentguard.detect.tool_names import is_write_tool
 from agentguard.evals.inject.edits.base import BaseEdit, RewrittenRun, TailHandling
 from agentguard.evals.inject.edits.messages import RefusalReason, format_refusal
 from agentguard.evals.inject.edits.propagation import (
@@ -33,7 +34,6 @@ from agentguard.evals.inject.edits.values import (
     is_confusable,
     parse_number_like,
 )
-from agentguard.judge.embedded.features.lexicon import is_write_tool
 from agentguard.trajectory.model import Step, ToolCall
 
 

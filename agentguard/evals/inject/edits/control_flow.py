@@ -5,11 +5,11 @@ from __future__ import annotations
 import random
 import re
 
+from agentguard.detect.tool_names import is_write_tool
 from agentguard.evals.inject.edits.base import BaseEdit, RewrittenRun, TailHandling
 from agentguard.evals.inject.edits.messages import format_done_claim
 from agentguard.evals.inject.edits.run_editor import RunEditor, build_message_turn
 from agentguard.evals.inject.edits.run_index import RunIndex
-from agentguard.judge.embedded.features.lexicon import is_write_tool
 from agentguard.trajectory.model import Source
 
 _LEAST_REPEATS, _MOST_REPEATS = 3, 10

@@ -23,6 +23,7 @@ from typing import Any
 
 import orjson
 
+from agentguard.detect.tool_names import is_write_tool
 from agentguard.evals.inject.edits.base import TailHandling
 from agentguard.evals.inject.edits.messages import (
     RefusalReason,
@@ -44,7 +45,6 @@ from agentguard.evals.inject.edits.values import (
     parse_number_like,
     replace_value,
 )
-from agentguard.judge.embedded.features.lexicon import is_write_tool
 from agentguard.trajectory.formats._content_parts import parse_arguments
 from agentguard.trajectory.model import Observation, Source, Step, ToolCall
 

@@ -10,8 +10,8 @@ import orjson
 
 from agentguard.detect._text import to_lower
 from agentguard.detect.result_classification import classify_result
+from agentguard.detect.tool_names import is_write_tool
 from agentguard.evals.inject.edits.values import Value, ValueKind, classify_value, extract_values, find_names
-from agentguard.judge.embedded.features.lexicon import is_write_tool
 from agentguard.trajectory.model import Observation, Source, Step, ToolCall, Trajectory
 
 Values = frozenset[Value]

@@ -147,10 +147,10 @@ code.unsourced_numbers: numbers in the code that occurred nowhere before
 code.not_run: code that nothing ran
 wording.first_to_assume: the first step with words of assuming
 wording.assumed_before: steps before it with words of assuming
-outcome.failed: what came back shows an error
+outcome.failed: what came back is an error or unusable
 outcome.nothing_ran: the executor said there was nothing to run
-outcome.fine: something came back without an error
-outcome.empty: next to nothing came back
+outcome.fine: something came back that is neither an error nor unusable
+outcome.empty: something ran and nothing came back
 outcome.length: length of what came back
 outcome.after_failed: what came back just before shows an error
 outcome.after_fine: what came back just before shows none
@@ -158,7 +158,7 @@ outcome.errors_before: errors before it
 outcome.errors_left: errors after it
 outcome.first_error: the first error of the run is its outcome
 outcome.last_error: the last error of the run is its outcome
-outcome.speaks_of_trouble: shapes of an error in its own text
+outcome.speaks_of_trouble: its own text has the form of an error or of a blocked page
 outcome.since_error: steps since the last error
 outcome.to_error: steps to the next error
 outcome.any_error: the run has an error
@@ -171,7 +171,7 @@ brief.length: length of the brief
 brief.run_has_code: the run's brief has code
 brief.run_ran: the run's brief was executed at once
 brief.numbers: numbers in the brief that the task does not give
-brief.failure: words and shapes of errors in the brief
+brief.failure: words of failure in the brief
 evidence.act_ordinal: acts before it; -1 if it does not act
 evidence.runs: what it hands over is executed
 evidence.run_ordinal: runs before it; -1 if nothing of it is executed

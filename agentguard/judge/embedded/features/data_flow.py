@@ -6,7 +6,9 @@ import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
 
+from agentguard.detect.result_classification import classify_result
 from agentguard.judge.embedded.features.lexicon import CLASS_INDEX
+from agentguard.judge.embedded.features.outcomes import has_no_action, is_empty, is_failed
 from agentguard.judge.embedded.features.roles import RunLayout, SpeakerRole
 from agentguard.judge.embedded.features.run_state import (
     RunContext,
@@ -44,25 +46,26 @@ def _compute_outcome_features(
 ) -> dict[str, float]:
     result, errors, error_flags = layout.get_outcome_scan(index), context.error_steps, context.error_flags
     before, ahead = index - 1, bisect_left(errors, index)
-    failed = result is not None and result.error_count > 0
+    outcome = layout.get_outcome(index)
+    ran = outcome is not None and not has_no_action(outcome)
     has_previous_outcome = index > 0 and (
         layout.roles[before] is SpeakerRole.EXECUTOR or layout.observation_scans[before] is not None
     )
     return {
-        "outcome.failed": failed,
-        "outcome.nothing_ran": result is not None and result.has_no_execution,
-        "outcome.fine": result is not None and not failed and not result.has_no_execution,
-        "outcome.empty": result is not None and result.length < 60 and not result.has_no_execution,
+        "outcome.failed": is_failed(outcome),
+        "outcome.nothing_ran": has_no_action(outcome),
+        "outcome.fine": ran and not is_failed(outcome),
+        "outcome.empty": is_empty(outcome),
         "outcome.length": math.log1p(result.length) if result is not None else 0.0,
         "outcome.after_failed": index > 0 and error_flags[before],
         "outcome.after_fine": has_previous_outcome
         and not error_flags[before]
-        and not layout.step_scans[before].has_no_execution,
+        and not has_no_action(layout.results[before]),
         "outcome.errors_before": progress.error_count,
         "outcome.errors_left": len(errors) - bisect_right(errors, index),
         "outcome.first_error": bool(errors) and errors[0] in (index, index + 1),
         "outcome.last_error": bool(errors) and errors[-1] in (index, index + 1),
-        "outcome.speaks_of_trouble": math.log1p(layout.step_scans[index].error_count),
+        "outcome.speaks_of_trouble": is_failed(classify_result(layout.step_scans[index].lower_text)),
         "outcome.since_error": min(_FAR, index - progress.last_error)
         if progress.last_error is not None
         else _FAR,
@@ -84,7 +87,7 @@ def _compute_handoff_features(layout: RunLayout, context: RunContext, index: int
         "brief.run_has_code": any(layout.step_scans[i].has_code for i in layout.task_handoffs),
         "brief.run_ran": any(layout.was_executed(i) for i in layout.task_handoffs),
         "brief.numbers": math.log1p(len(one.numbers - context.task_numbers)) if is_handoff else 0.0,
-        "brief.failure": math.log1p(one.error_count + one.class_counts[_FAILURE]) if is_handoff else 0.0,
+        "brief.failure": math.log1p(one.class_counts[_FAILURE]) if is_handoff else 0.0,
     }
 
 

@@ -139,22 +139,3 @@ def classify_word(word: str) -> tuple[int, ...]:
         classes = tuple(index for index, pattern in enumerate(_PATTERNS) if pattern.match(word))
         _CLASS_CACHE[word] = classes
     return classes
-
-
-_WRITE_VERBS = re.compile(
-    r"(?:book|update|cancel|send|modify|return|exchange|create|delete|add|remove|set|put|insert|open|close"
-    r"|take|drop|write|edit|post|buy|pay|move|submit|go|unlock|lock|cook|use|click|type)"
-)
-_READ_VERBS = re.compile(
-    r"(?:get|search|list|find|calculate|think|look|read|fetch|query|check|show|inventory|examine|view)"
-)
-
-
-def is_write_tool(name: str) -> bool:
-    """Return whether a tool's name begins with a verb of change."""
-    return bool(_WRITE_VERBS.match(name.lower()))
-
-
-def is_read_tool(name: str) -> bool:
-    """Return whether a tool's name begins with a verb of reading."""
-    return not is_write_tool(name) and bool(_READ_VERBS.match(name.lower()))

@@ -12,12 +12,17 @@ from dataclasses import dataclass
 from enum import StrEnum
 from itertools import pairwise
 
+from agentguard.detect.result_classification import ResultClassification
+from agentguard.detect.tool_names import is_terminal_tool, is_write_tool
+from agentguard.judge.embedded.features.outcomes import classify_outcome, has_no_action
 from agentguard.judge.embedded.features.text_scan import TextScan, extract_words, scan_text
 from agentguard.trajectory.model import Source, Step, Trajectory
 
 _MAX_RELAY_WORDS = 6
 _MAX_EMPTY_WORDS = 3
 _MAX_OBSERVATION_CHARS = 3_000
+_MIN_ECHO_WORDS = 12
+_ECHO_SHARE = 0.9
 
 
 class SpeakerRole(StrEnum):
@@ -39,6 +44,7 @@ class RunLayout:
         roles: role of each step.
         step_scans: for each step, the scan of its text and tool calls.
         observation_scans: for each step, the scan of its observations; None if it has no observations.
+        results: for each step, the classification of its observations, or of an executor's text; else None.
         candidates: indices of the steps that can be at fault, in order; never empty if the run has steps.
         candidate_ordinals: index of a candidate to its ordinal.
         task_handoffs: indices of opening steps that pass on the task.
@@ -46,13 +52,15 @@ class RunLayout:
         it at once.
         turn_ordinals: index of a worker step to its ordinal.
         task_words: words of the task.
-        has_final_answer: whether one of the last three steps is worded as the end of the run.
+        has_final_answer: whether one of the last three steps is worded as the end of the run, or the last
+        step is a terminal action.
     """
 
     run: Trajectory
     roles: tuple[SpeakerRole, ...]
     step_scans: tuple[TextScan, ...]
     observation_scans: tuple[TextScan | None, ...]
+    results: tuple[ResultClassification | None, ...]
     candidates: tuple[int, ...]
     candidate_ordinals: dict[int, int]
     task_handoffs: frozenset[int]
@@ -74,10 +82,18 @@ class RunLayout:
         executed = after < len(self.roles) and self.roles[after] is SpeakerRole.EXECUTOR
         return self.step_scans[after] if executed else None
 
+    def get_outcome(self, index: int) -> ResultClassification | None:
+        """Return the classification of a step's outcome, from the same place as `get_outcome_scan`."""
+        if self.observation_scans[index] is not None:
+            return self.results[index]
+        after = index + 1
+        executed = after < len(self.roles) and self.roles[after] is SpeakerRole.EXECUTOR
+        return self.results[after] if executed else None
+
     def was_executed(self, index: int) -> bool:
         """Return whether code or a call of the step was executed."""
-        outcome = self.get_outcome_scan(index)
-        return outcome is not None and not outcome.has_no_execution
+        outcome = self.get_outcome(index)
+        return outcome is not None and not has_no_action(outcome)
 
     def is_action(self, index: int) -> bool:
         """Return whether the step has code or calls a tool."""
@@ -89,22 +105,24 @@ def analyze_layout(run: Trajectory) -> RunLayout:
     roles = _assign_roles(run)
     scans = tuple(scan_text(_collect_step_text(step)) for step in run.steps)
     observation_scans = tuple(_scan_observations(step) for step in run.steps)
-    candidates = _find_candidates(run, roles, scans)
+    results = tuple(classify_outcome(step) for step in run.steps)
     task = frozenset(word for word in extract_words(run.task.lower()) if len(word) > 3)
-    task_handoffs = frozenset(i for i in range(min(2, len(roles))) if _is_task_handoff(i, roles, scans, task))
-    workers = tuple(i for i in candidates if _is_worker_step(i, roles, scans, task_handoffs))
+    task_handoffs = _find_task_handoffs(run, roles, scans, task)
+    candidates = _find_candidates(run, roles, scans, task_handoffs)
+    workers = tuple(i for i in candidates if _is_worker_step(i, roles, results, task_handoffs))
     return RunLayout(
         run=run,
         roles=roles,
         step_scans=scans,
         observation_scans=observation_scans,
+        results=results,
         candidates=candidates,
         candidate_ordinals={index: ordinal for ordinal, index in enumerate(candidates)},
         task_handoffs=task_handoffs,
         worker_steps=workers,
         turn_ordinals={index: turn for turn, index in enumerate(workers)},
         task_words=task,
-        has_final_answer=any(scanned.is_ending for scanned in scans[-3:]),
+        has_final_answer=any(scanned.is_ending for scanned in scans[-3:]) or _ends_with_terminal_action(run),
     )
 
 
@@ -179,16 +197,55 @@ def _count_handoffs(steps: Sequence[Step]) -> Counter[str]:
 
 
 def _find_candidates(
-    run: Trajectory, roles: Sequence[SpeakerRole], scans: Sequence[TextScan]
+    run: Trajectory, roles: Sequence[SpeakerRole], scans: Sequence[TextScan], handoffs: frozenset[int]
 ) -> tuple[int, ...]:
     names = {step.agent.lower() for step in run.steps if step.source is Source.AGENT}
     working = [i for i, role in enumerate(roles) if role in (SpeakerRole.ORCHESTRATOR, SpeakerRole.WORKER)]
-    steps = [i for i in working if not _is_relay(i, roles, scans, names) and _has_content(run.steps[i])]
+    steps = [
+        i
+        for i in working
+        if not _is_relay(i, roles, scans, names)
+        and _has_content(run.steps[i])
+        and (i in handoffs or not _is_prompt_echo(run, i, scans))
+    ]
     if len(steps) > 1 and _is_closing(steps[-1], roles, scans):
         last = steps[-1]
         steps = [i for i in steps if i < last - 1 or not _is_closing(i, roles, scans)] or steps
-    substantial = [i for i in steps if _is_substantial(scans[i]) or run.steps[i].tool_calls]
+    answer = _find_read_only_answer(run, steps)
+    substantial = [i for i in steps if _is_substantial(scans[i]) or run.steps[i].tool_calls or i == answer]
     return tuple((substantial if len(steps) > 1 else steps) or steps or working or range(len(roles)))
+
+
+def _find_read_only_answer(run: Trajectory, steps: Sequence[int]) -> int | None:
+    """Return the final turn of a run that changed nothing: the answer is then its only effect."""
+    calls = [call for step in run.steps for call in step.tool_calls]
+    if not steps or not calls or any(is_write_tool(call.name) for call in calls):
+        return None
+    return steps[-1]
+
+
+def _is_prompt_echo(run: Trajectory, index: int, scans: Sequence[TextScan]) -> bool:
+    """Return whether a turn without a call only repeats the message before it, the task or its prompt."""
+    step, words = run.steps[index], scans[index].vocabulary
+    if len(words) < _MIN_ECHO_WORDS or step.tool_calls:
+        return False
+    previous = run.steps[index - 1] if index else None
+    if (
+        previous is not None
+        and previous.agent != step.agent
+        and _is_alike(words, scans[index - 1].vocabulary)
+    ):
+        return True
+    prompts = (run.task, run.system_prompts.get(step.agent, ""), run.system_prompts.get("", ""))
+    length = scans[index].length
+    return any(
+        0.8 * length <= len(prompt) <= 1.25 * length and _is_alike(words, scan_text(prompt).vocabulary)
+        for prompt in prompts
+    )
+
+
+def _is_alike(words: frozenset[str], other: frozenset[str]) -> bool:
+    return len(words & other) >= _ECHO_SHARE * len(words | other)
 
 
 def _has_content(step: Step) -> bool:
@@ -215,6 +272,30 @@ def _is_closing(index: int, roles: Sequence[SpeakerRole], scans: Sequence[TextSc
     )
 
 
+def _find_task_handoffs(
+    run: Trajectory, roles: Sequence[SpeakerRole], scans: Sequence[TextScan], task: frozenset[str]
+) -> frozenset[int]:
+    """Return the opening turns that pass on the task, with the rest of the opener's uninterrupted stretch.
+
+    The stretch ends where the opener acts. A run of a single agent has no handoff beyond its first turns.
+    """
+    handoffs = [i for i in range(min(2, len(roles))) if _is_task_handoff(i, roles, scans, task)]
+    if not handoffs or len({step.agent for step in run.steps if step.source is Source.AGENT}) < 2:
+        return frozenset(handoffs)
+    index = handoffs[-1] + 1
+    opener = run.steps[handoffs[-1]].agent
+    while index < len(roles) and run.steps[index].agent == opener and not run.steps[index].tool_calls:
+        if index + 1 < len(roles) and roles[index + 1] is SpeakerRole.EXECUTOR:
+            break
+        handoffs.append(index)
+        index += 1
+    return frozenset(handoffs)
+
+
+def _ends_with_terminal_action(run: Trajectory) -> bool:
+    return bool(run.steps) and any(is_terminal_tool(call.name) for call in run.steps[-1].tool_calls)
+
+
 def _is_task_handoff(
     index: int, roles: Sequence[SpeakerRole], scans: Sequence[TextScan], task: frozenset[str]
 ) -> bool:
@@ -225,11 +306,15 @@ def _is_task_handoff(
 
 
 def _is_worker_step(
-    index: int, roles: Sequence[SpeakerRole], scans: Sequence[TextScan], handoffs: frozenset[int]
+    index: int,
+    roles: Sequence[SpeakerRole],
+    results: Sequence[ResultClassification | None],
+    handoffs: frozenset[int],
 ) -> bool:
     if roles[index] is not SpeakerRole.WORKER:
         return False
     if index not in handoffs:
         return True
     after = index + 1
-    return after < len(roles) and roles[after] is SpeakerRole.EXECUTOR and not scans[after].has_no_execution
+    executed = after < len(roles) and roles[after] is SpeakerRole.EXECUTOR
+    return executed and not has_no_action(results[after])

@@ -9,8 +9,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from agentguard.detect._text import to_lower
+from agentguard.detect.result_classification import classify_result
+from agentguard.detect.tool_names import is_read_tool, is_terminal_tool, is_write_tool
 from agentguard.judge.embedded.features.catalogue import Feature
-from agentguard.judge.embedded.features.lexicon import CLASS_NAMES, WORD_CLASSES, is_read_tool, is_write_tool
+from agentguard.judge.embedded.features.lexicon import CLASS_NAMES, WORD_CLASSES
 from agentguard.judge.embedded.features.roles import RunLayout, SpeakerRole
 from agentguard.judge.embedded.features.text_scan import TextScan
 from agentguard.trajectory.model import Observation, ToolCall
@@ -21,7 +24,6 @@ _REFUSAL = re.compile(r"\b(?:unfortunately|unable|cannot|can't|not (?:allowed|po
 _APOLOGY = re.compile(r"\b(?:apolog|sorry|mistake|misunderst)")
 _OBJECTION = re.compile(r"\W*(?:no|actually|wait|but|however|that's not|i (?:don't|didn't)|hmm)\b")
 _ACCEPTANCE = re.compile(r"\W*(?:yes|sure|ok|great|thank|perfect)")
-_FAILURE = re.compile(r"\s*(?:error|invalid|failed|exception)", re.IGNORECASE)
 _RATE, _BASE = 50.0, 20
 _MAX_KNOWN_CHARS = 200_000
 
@@ -61,10 +63,10 @@ trouble.refusals: share of the agents' turns that say what cannot be done
 trouble.regrets: share of the agents' turns that regret something
 trouble.objections: share of the users' turns that object
 trouble.assents: share of the users' turns that assent
-end.calls: ends with a tool call
+end.calls: ends with a tool call that is no terminal action
 end.other_tool: ends with a tool that neither changes nor looks
 end.asks: the last agent's turn asks
-end.answered: ends with words of ending
+end.answered: ends with words of ending or a terminal action
 talk.silent: share of the agents' turns without text
 talk.agent_numbers: numbers that agents said
 talk.user_numbers: numbers that users said
@@ -129,7 +131,7 @@ def _is_worker(role: SpeakerRole) -> bool:
 
 
 def _is_error(seen: Observation) -> bool:
-    return bool(_FAILURE.match(seen.content)) if seen.is_error is None else seen.is_error
+    return classify_result(to_lower(seen.content), flag=seen.is_error).is_error
 
 
 def _list_calls(layout: RunLayout) -> list[_Call]:
@@ -230,7 +232,7 @@ def _compute_ending_features(
     layout: RunLayout, calls: Sequence[_Call], mine: Sequence[TextScan], theirs: Sequence[TextScan]
 ) -> dict[str, float]:
     last = layout.run.steps[-1] if layout.run.steps else None
-    ends = last is not None and bool(last.tool_calls)
+    ends = last is not None and any(not is_terminal_tool(call.name) for call in last.tool_calls)
     other = ends and not calls[-1].is_write and not calls[-1].is_read
     steps = [step for step, role in zip(layout.run.steps, layout.roles, strict=True) if _is_worker(role)]
     return {

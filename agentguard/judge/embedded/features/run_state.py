@@ -6,7 +6,9 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from agentguard.detect.result_classification import ResultClassification
 from agentguard.judge.embedded.features.lexicon import CLASS_INDEX
+from agentguard.judge.embedded.features.outcomes import has_no_action, is_empty, is_failed
 from agentguard.judge.embedded.features.roles import RunLayout, SpeakerRole
 from agentguard.judge.embedded.features.text_scan import (
     TextScan,
@@ -16,8 +18,8 @@ from agentguard.judge.embedded.features.text_scan import (
 )
 
 _ASSUME, _CORRECT = CLASS_INDEX["assume"], CLASS_INDEX["correct"]
-_SHORT_OUTCOME = 60
-_MIN_REPORT_ERRORS = 2  # error patterns that a worker's own report needs to count as an error
+_FAILURE = CLASS_INDEX["failure"]
+_MIN_REPORT_FAILURES = 3  # words of failure that a worker's own report needs to count as an error
 
 
 def compute_jaccard_overlap(a: frozenset[str], b: frozenset[str]) -> float:
@@ -185,27 +187,27 @@ def update_progress(progress: RunProgress, layout: RunLayout, context: RunContex
     if role in (SpeakerRole.EXECUTOR, SpeakerRole.USER):
         progress.env_numbers |= scan.numbers
     if role is SpeakerRole.EXECUTOR:
-        _add_outcome(progress, scan, context.error_flags[index])
+        _add_outcome(progress, scan, layout.results[index])
     elif role in (SpeakerRole.ORCHESTRATOR, SpeakerRole.WORKER):
         _add_turn(progress, layout, context, index)
     if observation_scan is not None:
         progress.numbers |= observation_scan.numbers
         progress.env_numbers |= observation_scan.numbers
-        _add_outcome(progress, observation_scan, context.error_flags[index])
+        _add_outcome(progress, observation_scan, layout.results[index])
     if context.error_flags[index]:
         progress.error_count += 1
         progress.last_error = index
 
 
-def _add_outcome(progress: RunProgress, outcome: TextScan, bad: bool) -> None:
+def _add_outcome(progress: RunProgress, outcome: TextScan, result: ResultClassification | None) -> None:
     progress.env_names |= outcome.names
-    if outcome.has_no_execution:
+    if has_no_action(result):
         return
     progress.execution_count += 1
-    if bad:
+    if is_failed(result):
         progress.last_outcome = -1.0
         progress.failed_executions += 1
-    elif outcome.length < _SHORT_OUTCOME:
+    elif is_empty(result):
         progress.last_outcome = -0.5
     else:
         progress.last_outcome = 1.0
@@ -233,17 +235,11 @@ def _add_turn(progress: RunProgress, layout: RunLayout, context: RunContext, ind
 
 
 def _has_error(layout: RunLayout, index: int) -> bool:
-    scan, observation_scan, role = (
-        layout.step_scans[index],
-        layout.observation_scans[index],
-        layout.roles[index],
-    )
-    if role is SpeakerRole.EXECUTOR:
-        return scan.error_count > 0
-    if observation_scan is not None:
-        flags = [o.is_error for o in layout.run.steps[index].observations if o.is_error is not None]
-        return any(flags) or (not flags and observation_scan.error_count > 0)
-    return role is SpeakerRole.WORKER and layout.has_orchestrator and scan.error_count >= _MIN_REPORT_ERRORS
+    """Return whether a result is an error, or the report of a directed worker is mostly about failure."""
+    if layout.results[index] is not None:
+        return is_failed(layout.results[index])
+    is_report = layout.roles[index] is SpeakerRole.WORKER and layout.has_orchestrator
+    return is_report and layout.step_scans[index].class_counts[_FAILURE] >= _MIN_REPORT_FAILURES
 
 
 def _tokens(scan: TextScan) -> frozenset[str]:
@@ -297,8 +293,8 @@ def _count_remaining(layout: RunLayout) -> dict[int, tuple[int, int]]:
 
 
 def _did_all_fail(layout: RunLayout) -> bool:
-    outcomes = [layout.get_outcome_scan(index) for index in layout.candidates if layout.was_executed(index)]
-    return bool(outcomes) and all(one is not None and one.error_count > 0 for one in outcomes)
+    outcomes = [layout.get_outcome(index) for index in layout.candidates if layout.was_executed(index)]
+    return bool(outcomes) and all(map(is_failed, outcomes))
 
 
 def _count_turns(layout: RunLayout) -> dict[str, tuple[int, int]]:

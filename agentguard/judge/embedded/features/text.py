@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 
-from agentguard.judge.embedded.features.lexicon import CLASS_INDEX, CLASS_NAMES, is_write_tool
+from agentguard.detect.tool_names import is_write_tool
+from agentguard.judge.embedded.features.lexicon import CLASS_INDEX, CLASS_NAMES
 from agentguard.judge.embedded.features.roles import RunLayout
 from agentguard.judge.embedded.features.run_state import RunContext, RunProgress, compute_jaccard_overlap
 from agentguard.judge.embedded.features.text_scan import TextScan

@@ -19,13 +19,6 @@ _NAME = re.compile(r"\b[A-Z][a-z]{2,}\b")
 _FENCE = re.compile(r"```.*?(?:```|\Z)", re.DOTALL)
 _FUNCTION_DEF = re.compile(r"\bdef \w+\(")
 _FROM_IMPORT = re.compile(r"^from \w+ import ", re.MULTILINE)
-_EXIT_CODE = re.compile(r"exit ?code:? ?[1-9]|exit status [1-9]")
-_HTTP_STATUS = re.compile(r"\b(?:40[0-9]|50[0-4])\b")
-_ERROR_PHRASES = (
-    "Traceback", "Error", "xception", "not found", "o results", "imed out", "imeout", "failed", "Failed",
-    "nable to", "ermission denied", "chrome-error", "can't be reached", "can\u2019t be reached", "ould not",
-)  # fmt: skip
-_IDLE = re.compile(r"no code|nothing to (?:run|execute)", re.IGNORECASE)
 _JSON_FLAG = re.compile(
     r'"(\w*(?:progress|loop|satisf|stall|complete|done)\w*)"\s*:\s*'
     r'(?:\{[^{}]{0,1500}?"answer"\s*:\s*)?(true|false)',
@@ -73,8 +66,6 @@ class TextScan:
         numbers: distinct numbers of two digits or more.
         prose_numbers: numbers outside code.
         names: distinct capitalised words.
-        error_count: number of error patterns that occur.
-        has_no_execution: whether it says that there was nothing to run.
         flags: boolean fields of JSON about progress, loops and completion.
     """
 
@@ -89,12 +80,10 @@ class TextScan:
     has_code: bool
     literals: int
     fences: int
-    error_count: int
     questions: int
     is_question: bool
     items: int
     headings: int
-    has_no_execution: bool
     is_ending: bool
     code: CodeScan
     flags: Mapping[str, bool] = field(default_factory=dict)
@@ -146,12 +135,10 @@ def scan_text(text: str, max_characters: int = _MAX_CHARS) -> TextScan:
         has_code=has_code,
         literals=len(_LITERAL.findall(read)) if has_code else 0,
         fences=fences,
-        error_count=_count_errors(read),
         questions=read.count("?"),
         is_question=read.rstrip().endswith("?"),
         items=len(_LIST_ITEM.findall(read)),
         headings=len(_HEADING.findall(read)),
-        has_no_execution=bool(_IDLE.search(read[:300])),
         is_ending=any(cue in read for cue in _ENDING_PHRASES)
         or ("task" in read and bool(_TASK_DONE.search(read))),
         code=_scan_code(code),
@@ -165,12 +152,6 @@ def _has_code(text: str) -> bool:
     if "def " in text and _FUNCTION_DEF.search(text):
         return True
     return " import " in text and bool(_FROM_IMPORT.search(text))
-
-
-def _count_errors(text: str) -> int:
-    """Count error patterns; plain substrings cost a twentieth of one regular expression of alternatives."""
-    count = sum(map(text.count, _ERROR_PHRASES)) + (len(_EXIT_CODE.findall(text)) if "exit" in text else 0)
-    return count + (len(_HTTP_STATUS.findall(text)) if "40" in text or "50" in text else 0)
 
 
 def _extract_flags(text: str) -> dict[str, bool]:

@@ -1,0 +1,54 @@
+"""Outcomes of steps: the classification of what came back, merged over the results of a step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from agentguard.detect._text import to_lower
+from agentguard.detect.result_classification import (
+    USABLE,
+    ResultClassification,
+    ResultReason,
+    ResultStatus,
+    classify_result,
+)
+from agentguard.trajectory.model import Source, Step
+
+_FAILED = frozenset({ResultStatus.ERROR, ResultStatus.UNUSABLE})
+_SEVERITY = {
+    ResultStatus.ERROR: 0,
+    ResultStatus.UNUSABLE: 1,
+    ResultStatus.PARTIAL: 2,
+    ResultStatus.OK: 3,
+    ResultStatus.EMPTY: 4,
+}
+
+
+def classify_outcome(step: Step) -> ResultClassification | None:
+    """Return the gravest classification of a step's results; None if the step has none.
+
+    An empty result counts only if all results of the step are empty.
+    """
+    if step.source is Source.ENVIRONMENT:
+        found: Sequence[ResultClassification] = (classify_result(to_lower(step.content)),)
+    else:
+        found = [classify_result(to_lower(one.content), flag=one.is_error) for one in step.observations]
+    if not found:
+        return None
+    gravest = min(found, key=lambda one: _SEVERITY[one.status])
+    return USABLE if step.unknown_parts and gravest.status is ResultStatus.EMPTY else gravest
+
+
+def is_failed(outcome: ResultClassification | None) -> bool:
+    """Return whether an outcome is an error or of no use."""
+    return outcome is not None and outcome.status in _FAILED
+
+
+def has_no_action(outcome: ResultClassification | None) -> bool:
+    """Return whether the executor stated that there was nothing to execute."""
+    return outcome is not None and outcome.reason is ResultReason.NO_ACTION
+
+
+def is_empty(outcome: ResultClassification | None) -> bool:
+    """Return whether something was executed and nothing came back."""
+    return outcome is not None and outcome.status is ResultStatus.EMPTY and not has_no_action(outcome)
