@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import io
+import sys
+
 
 def main() -> None:
-    """Run the ``agentguard`` command."""
-    import sys
-
+    """Run the ``agentguard`` command; its output is UTF-8 on every platform."""
     from agentguard.cli.app import build_app
 
-    build_app(only_command=sys.argv[1] if len(sys.argv) > 1 else None)()
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(encoding="utf-8", errors="replace")
+    build_app()()

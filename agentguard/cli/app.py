@@ -1,25 +1,89 @@
-"""Root command: it finds the command modules of this package and of installed packages, which add commands.
+"""Root command: it imports a command's module when the command is invoked.
 
-Packages above this one and third-party packages provide commands by an entry point of the group
-``agentguard.commands``: a function that receives the Typer application.
+A command ``name`` is the module ``agentguard.cli.cmd_<name>`` with the function ``register(app)``. Packages
+above this one and third-party packages provide commands by an entry point of the group
+``agentguard.commands``: its name is the command, its object is the function ``register``.
 """
 
 from __future__ import annotations
 
+import os
 import pkgutil
+import sys
+from collections.abc import Callable
+from functools import cache
 from importlib import import_module
-from importlib.metadata import entry_points
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 
 import agentguard
 from agentguard import cli
 from agentguard.errors import AgentGuardError
 
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoints
 
-class _RootGroup(typer.core.TyperGroup):
-    """Shows an agentguard error as one clear line and exit status 2, not as a traceback."""
+_MODULE_PREFIX = "cmd_"
+
+SUMMARIES: Final = {
+    "Runs": {
+        "diagnose": "Name the failed runs and the step that caused each failure.",
+        "validate": "Check that runs can be read.",
+        "convert": "Write runs in another format, as a document, or to a collector of traces.",
+        "view": "Show runs, failures and evaluations in the browser.",
+        "store": "Create, migrate, inspect and prune the store.",
+    },
+    "Servers": {
+        "serve": "Run the proxy: reliability and guarding for model endpoints.",
+        "judge": "Train, describe and check the embedded judge; serve a judge with vLLM.",
+        "doctor": "Check the installation, the configuration, the store and the judge.",
+    },
+    "Evaluation": {
+        "eval": "Measure methods on annotated runs.",
+        "dataset": "List, describe, check and build data sets.",
+        "inject": "Make failed runs with one known error each.",
+        "schemata": "Distil failures to error schemata; search and select them.",
+        "taxonomy": "List, show, map and validate taxonomies of failures.",
+        "chaos": "Serve a fake model endpoint that fails on command.",
+    },
+}
+"""Section of the help to the commands in it with their summaries.
+
+The help of the root command has them from here, since the import of all commands takes half a second.
+"""
+
+
+class _CommandSummary(TyperCommand):
+    """Placeholder of a command in the help and in suggestions, until the command is invoked."""
+
+
+class _RootGroup(TyperGroup):
+    """Group that loads a command on use and shows an agentguard error as one line and exit status 2."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self._shows_help = False
+        for name in _list_command_names():
+            section = next((title for title, summaries in SUMMARIES.items() if name in summaries), None)
+            summary = SUMMARIES[section][name] if section else None
+            self.commands[name] = _CommandSummary(name, help=summary, rich_help_panel=section)
+
+    def list_commands(self, ctx: typer.Context) -> list[str]:  # type: ignore[override]
+        del ctx
+        return list(self.commands)
+
+    def get_command(self, ctx: typer.Context, name: str) -> TyperCommand | TyperGroup | None:  # type: ignore[override]
+        del ctx
+        command = self.commands.get(name)
+        if isinstance(command, _CommandSummary) and not (self._shows_help and command.help):
+            command = self.commands[name] = _load_command(name)
+        return command  # type: ignore[return-value]
+
+    def format_help(self, ctx: typer.Context, formatter: Any) -> None:  # type: ignore[override]
+        self._shows_help = True
+        super().format_help(ctx, formatter)
 
     def invoke(self, ctx: typer.Context) -> object:  # type: ignore[override]
         try:
@@ -27,6 +91,10 @@ class _RootGroup(typer.core.TyperGroup):
         except AgentGuardError as error:
             typer.echo(f"error: {error}", err=True)
             raise typer.Exit(2) from None
+        except BrokenPipeError:
+            # The reader of the output has closed it (`| head`); Python would report the flush at exit.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise typer.Exit(0) from None
 
 
 def _print_version(value: bool) -> None:
@@ -35,17 +103,11 @@ def _print_version(value: bool) -> None:
         raise typer.Exit
 
 
-def build_app(*, only_command: str | None = None) -> typer.Typer:
-    """Return the command with every module ``agentguard.cli.cmd_*`` registered.
-
-    Args:
-        alone: a command that is all that is asked for: if it comes by an entry point, nothing else is loaded,
-            since a server must start at once.
-    """
+def build_app() -> typer.Typer:
+    """Return the root command."""
     app = typer.Typer(
         cls=_RootGroup,
         no_args_is_help=True,
-        add_completion=False,
         pretty_exceptions_enable=False,
         help="Find the step that made an LLM agent fail.",
     )
@@ -58,13 +120,39 @@ def build_app(*, only_command: str | None = None) -> typer.Typer:
     ) -> None:
         pass
 
-    points = entry_points(group="agentguard.commands")
-    if only_command is not None and only_command in points.names:
-        points[only_command].load()(app)
-        return app
-    for info in pkgutil.iter_modules(cli.__path__):
-        if info.name.startswith("cmd_"):
-            import_module(f"{cli.__name__}.{info.name}").register(app)
-    for point in points:
-        point.load()(app)
     return app
+
+
+@cache
+def _list_command_names() -> list[str]:
+    order = [name for summaries in SUMMARIES.values() for name in summaries]
+    modules = (info.name for info in pkgutil.iter_modules(cli.__path__))
+    builtin = {
+        name.removeprefix(_MODULE_PREFIX).replace("_", "-")
+        for name in modules
+        if name.startswith(_MODULE_PREFIX)
+    }
+    available = builtin | set(_find_entry_points().names)
+    return [*(name for name in order if name in available), *sorted(available - set(order))]
+
+
+@cache
+def _find_entry_points() -> EntryPoints:
+    from importlib.metadata import entry_points
+
+    return entry_points(group="agentguard.commands")
+
+
+def _load_command(name: str) -> TyperCommand | TyperGroup:
+    """Import the module of a command and return the command."""
+    points = _find_entry_points()
+    register: Callable[[typer.Typer], None]
+    if name in points.names:
+        register = points[name].load()
+    else:
+        register = import_module(f"{cli.__name__}.{_MODULE_PREFIX}{name.replace('-', '_')}").register
+    app = typer.Typer()
+    app.callback()(lambda: None)  # With a callback, the application is a group even for one command.
+    register(app)
+    commands = typer.main.get_group(app).commands
+    return commands[name]  # type: ignore[return-value]

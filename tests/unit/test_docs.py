@@ -22,7 +22,9 @@ SHOWN = re.compile(r"<!-- output of: (.+?) -->\s*```[a-z]*\n(.*?)```", re.DOTALL
 def commands(command: Any, path: tuple[str, ...] = ()) -> list[tuple[str, Any]]:
     """Return every leaf command with its full name."""
     if hasattr(command, "commands"):
-        return [leaf for name, sub in command.commands.items() for leaf in commands(sub, (*path, name))]
+        context = typer.Context(command)
+        names = command.list_commands(context)
+        return [leaf for name in names for leaf in commands(command.get_command(context, name), (*path, name))]
     return [(" ".join(path), command)]
 
 

@@ -18,7 +18,7 @@ EXAMPLE = Path(__file__).parents[4] / "examples" / "serve.yaml"
 
 
 def run(*arguments: str) -> tuple[int, str]:
-    result = CliRunner().invoke(build_app(only_command="serve"), ["serve", *map(str, arguments)])
+    result = CliRunner().invoke(build_app(), ["serve", *map(str, arguments)])
     return result.exit_code, result.output
 
 
