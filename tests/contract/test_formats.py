@@ -220,7 +220,7 @@ class TestGarbage:
         assert 0 <= format.score_match(value) <= 1
         try:
             for record in format.parse(value, name="junk"):
-                assert isinstance(record, Record)
+                assert isinstance(record, Record | UnreadableRecord)
         except InputError as error:
             assert error.reason
 

@@ -49,8 +49,17 @@ def read_step(index: int, node: JsonNode, *, agent: str) -> dict[str, Any]:
         data["usage"] = {
             key: value for key in _METRICS if (value := node.node("metrics").raw(key)) is not None
         }
+    data |= _read_harbor_extra(node.node_or("extra"), data["observations"])
     data["extra"] = _collect_extra(node)
     return apply_difference(_drop_defaults(data), node.node_or("extra").node_or(_OWN_EXTRA_KEY).data)
+
+
+def _read_harbor_extra(extra: JsonNode, observations: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the step fields that Harbor writes into ``extra``; set the error flag of a single result."""
+    is_error, stop_reason = extra.raw("tool_result_is_error"), extra.raw("stop_reason")
+    if isinstance(is_error, bool) and len(observations) == 1:
+        observations[0].setdefault("is_error", is_error)
+    return {"stop_reason": stop_reason} if isinstance(stop_reason, str) else {}
 
 
 def write_step(step: Step, *, agent: str, restore_extra: bool) -> dict[str, Any]:

@@ -10,10 +10,19 @@ LABEL_FIELDS = frozenset(
         *("reward", "rewards", "score", "scores", "grade", "label", "labels", "annotation", "annotations"),
         *("success", "successful", "succeeded", "passed", "failed", "failure", "resolved", "won", "correct"),
         *("is_correct", "verdict", "outcome", "ground_truth", "gold", "gold_answer", "expected"),
-        *("expected_answer", "reference", "target", "answer"),
+        *("expected_answer", "reference", "target", "answer", "answers", "annotator metadata", "rationale"),
+        *("task_success", "is_resolved", "is_success", "scores", "verdicts", "judge", "judges", "judgement"),
+        *("judgment", "evaluation", "evaluations", "feedback", "feedback_stats", "test_results"),
     )
 )
-_SUCCESS_FIELDS = ("success", "successful", "succeeded", "passed", "resolved", "won", "correct", "is_correct")
+_SUCCESS_FIELDS = (
+    *("success", "successful", "succeeded", "passed", "resolved", "won", "correct", "is_correct"),
+    *("task_success", "is_resolved", "is_success"),
+)
+_VERDICT_WORDS = {
+    **dict.fromkeys(("success", "successful", "succeeded", "pass", "passed", "true", "yes"), True),
+    **dict.fromkeys(("failure", "failed", "fail", "unsuccessful", "false", "no"), False),
+}
 _NESTED_FIELDS = ("metadata", "meta", "extra")
 
 
@@ -41,16 +50,20 @@ def merge_labels(facts: Mapping[str, Any], labels: Mapping[str, Any]) -> dict[st
 
 
 def infer_failed(labels: Mapping[str, Any]) -> bool | None:
-    """Return True if the run failed, or None; only a clear label counts: a boolean, or a reward of 0 or 1."""
+    """Return True if the run failed, or None; only a clear label counts, see `parse_verdict`."""
     levels = [labels, *(labels[key] for key in _NESTED_FIELDS if isinstance(labels.get(key), dict))]
     for level in levels:
         for key in ("failed", "failure"):
             if isinstance(level.get(key), bool):
                 return bool(level[key])
-        for key in _SUCCESS_FIELDS:
-            if isinstance(level.get(key), bool):
-                return not level[key]
-        reward = level.get("reward")
-        if isinstance(reward, int | float) and not isinstance(reward, bool) and reward in (0, 1):
-            return not reward
+        for key in (*_SUCCESS_FIELDS, "reward"):
+            if (succeeded := parse_verdict(level.get(key))) is not None:
+                return not succeeded
     return None
+
+
+def parse_verdict(value: Any) -> bool | None:
+    """Return the outcome that a label states: a boolean, 0 or 1, or a word such as "success"; else None."""
+    if isinstance(value, str):
+        return _VERDICT_WORDS.get(value.strip().casefold())
+    return bool(value) if isinstance(value, int | float) and value in (0, 1) else None

@@ -43,8 +43,10 @@ class Format(Protocol):
         """Return the likelihood in [0, 1] that a parsed top-level record (or a text) is of this format."""
         ...
 
-    def parse(self, value: Any, *, name: str) -> Iterator[Record]:
+    def parse(self, value: Any, *, name: str) -> Iterator[Record | UnreadableRecord]:
         """Yield the runs in one parsed record. Raises FormatError with the field.
+
+        A record of several runs yields an UnreadableRecord for each run with an error.
 
         Args:
             value: plain JSON data from the reader: no NaN, no lone surrogates, bounded depth.
@@ -114,14 +116,18 @@ _REGISTRY: Registry[Format] = Registry(
             "agent_error_bench",
             "agent_process_bench",
             "agentrx",
+            "alfworld",
             "atif",
             "event_log",
+            "intercode",
             "mast",
             "openai_chat",
             "openai_responses",
             "otlp_json",
+            "stepshield",
             "swe_agent",
             "tau_bench",
+            "terminal_bench",
             "trail",
             "who_and_when",
         )

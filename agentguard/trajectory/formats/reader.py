@@ -259,7 +259,7 @@ def _parse_item(
     return _iter_safely(_parse_value(format, item.value, location.name), location, item.position)
 
 
-def _parse_value(format: Format, value: Any, name: str) -> Iterator[Record]:
+def _parse_value(format: Format, value: Any, name: str) -> Iterator[Record | UnreadableRecord]:
     check_depth(value, getattr(format, "max_depth", MAX_DEPTH))
     yield from format.parse(value, name=name)
 

@@ -1,0 +1,82 @@
+"""Terminal-Bench runs: Claude Code events, or an ATIF document, with the outcome of the tests.
+
+Source: Terminal-Bench (tbench.ai) and Harbor. Two records are read: ``{task, model, instruction, events,
+is_resolved, failure_mode, parser_results}`` with the events of Claude Code's stream-json, and ``{trial,
+trajectory, reward}`` with an ATIF document. All other fields judge the run or describe the trial, so they go
+to the annotation. The group is the task.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from agentguard.trajectory._json_node import JsonNode
+from agentguard.trajectory.formats._claude_code_stream import parse_events
+from agentguard.trajectory.formats.atif import FORMAT as ATIF
+from agentguard.trajectory.model import Annotation, Record, Trajectory
+
+_TIMEOUT = "agent_timeout"
+_TRIAL_SEPARATOR = "__"
+
+
+class TerminalBench:
+    """Importer of Terminal-Bench runs."""
+
+    name = "terminal_bench"
+    summary = "Terminal-Bench runs: Claude Code events or ATIF, with the test results"
+
+    def score_match(self, value: Any) -> float:
+        """Score events beside an outcome, or an ATIF document inside a trial."""
+        if not isinstance(value, dict):
+            return 0.0
+        if isinstance(value.get("events"), list) and {"is_resolved", "instruction"} <= value.keys():
+            return 0.95
+        return 0.95 if "trial" in value and ATIF.score_match(value.get("trajectory")) > 0 else 0.0
+
+    def parse(self, value: Any, *, name: str) -> Iterator[Record]:
+        """Yield the run of a record. Raises FormatError with the field."""
+        node = JsonNode.from_value(value)
+        yield _parse_event_run(node, name) if "events" in node else _parse_atif_run(node, name)
+
+
+def _parse_event_run(node: JsonNode, name: str) -> Record:
+    stream = parse_events(node.nodes("events"))
+    task, model = node.scalar_or("task"), node.scalar_or("model")
+    exit_status = _TIMEOUT if node.raw("failure_mode") == _TIMEOUT else stream.exit_status
+    run = stream.builder.build_trajectory(
+        "/".join(filter(None, (task, model))) or name,
+        FORMAT.name,
+        task=node.text_or("instruction"),
+        tools=stream.tools,
+        exit_status=exit_status,
+        extra=stream.extra | ({"model": model} if model else {}),
+    )
+    is_resolved = node.boolean_or("is_resolved")
+    return Record(
+        trajectory=run,
+        annotation=Annotation(
+            failed=None if is_resolved is None else not is_resolved,
+            group=task or None,
+            extra=node.extra_fields("events", "task", "model", "instruction"),
+        ),
+    )
+
+
+def _parse_atif_run(node: JsonNode, name: str) -> Record:
+    (record,) = ATIF.parse(node.node("trajectory").data, name=name)
+    trial, reward = node.scalar_or("trial"), node.number_or("reward")
+    run: Trajectory = replace(record.trajectory, id=trial or record.trajectory.id, format=FORMAT.name)
+    judged = {**node.extra_fields("trajectory", "trial"), **record.annotation.extra}
+    return Record(
+        trajectory=run,
+        annotation=Annotation(
+            failed=None if reward is None else reward < 1,
+            group=trial.rpartition(_TRIAL_SEPARATOR)[0] or trial or None,
+            extra=judged,
+        ),
+    )
+
+
+FORMAT = TerminalBench()

@@ -1,0 +1,28 @@
+"""Importers against independent counts on real files; see tests/support/format_counts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.data import shared_data
+from tests.support.format_counts import development_sets
+from tests.support.format_counts.totals import Totals, count_imported
+
+COUNTS: dict[str, Callable[[Path], Totals]] = {
+    "intercode": development_sets.count_intercode,
+    "knowagent_alfworld": development_sets.count_alfworld,
+    "stepshield": development_sets.count_stepshield,
+    "terminal_bench_atif": development_sets.count_atif_trials,
+    "terminal_bench_claude_code": development_sets.count_claude_code,
+}
+
+
+@pytest.mark.parametrize("relative", COUNTS)
+def test_importer_equals_independent_count(relative: str) -> None:
+    path = shared_data(relative)
+    counted = COUNTS[relative](path)
+    assert counted.runs > 0
+    assert count_imported(path) == counted
