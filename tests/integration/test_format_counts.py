@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from tests.data import shared_data
-from tests.support.format_counts import development_sets
-from tests.support.format_counts.totals import Totals, count_imported
+from tests.support.format_counts import FormatCounts, count_imported, development_sets, langfuse
 
-COUNTS: dict[str, Callable[[Path], Totals]] = {
+COUNTS: dict[str, Callable[[Path], FormatCounts]] = {
+    "formats/langfuse": langfuse.count_traces,
     "intercode": development_sets.count_intercode,
     "knowagent_alfworld": development_sets.count_alfworld,
     "stepshield": development_sets.count_stepshield,

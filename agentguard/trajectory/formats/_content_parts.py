@@ -55,6 +55,14 @@ class MessageContent:
     results: list[ContentResult] = field(default_factory=list)
     unknown_parts: list[str] = field(default_factory=list)
 
+    def extend(self, other: MessageContent) -> None:
+        """Add the parts of a later piece of the same message."""
+        self.texts += other.texts
+        self.reasoning += other.reasoning
+        self.calls += other.calls
+        self.results += other.results
+        self.unknown_parts += other.unknown_parts
+
     @property
     def text(self) -> str:
         """Return the non-empty texts as lines."""
@@ -137,7 +145,10 @@ def _find_text(node: JsonNode) -> str | None:
 
 def _add_text(content: MessageContent, node: JsonNode, fallback_id: str) -> None:
     del fallback_id
-    text = _find_text(node) or ""
+    text = _find_text(node)
+    if text is None and isinstance(node.raw("content"), str):  # OpenTelemetry
+        text = node.text("content")
+    text = text or ""
     # Gemini marks a reasoning text by `thought`.
     (content.reasoning if node.raw("thought") is True else content.texts).append(text)
 
@@ -259,4 +270,5 @@ _PART_READERS: dict[str, _PartReader] = {
     **dict.fromkeys(
         ("tool_result", "tool-result", "functionResponse", "function_response", "toolResult"), _add_result
     ),
+    **dict.fromkeys(("tool_call_response", "tool_response", "function_call_output"), _add_result),
 }

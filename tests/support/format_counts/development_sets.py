@@ -8,12 +8,12 @@ import re
 from itertools import pairwise
 from pathlib import Path
 
-from tests.support.format_counts.totals import Totals, iter_lines
+from tests.support.format_counts import FormatCounts, iter_lines
 
 
-def count_intercode(folder: Path) -> Totals:
+def count_intercode(folder: Path) -> FormatCounts:
     """Count an action and an observation a turn."""
-    totals = Totals()
+    totals = FormatCounts()
     for path in folder.glob("*.json.gz"):
         for run in json.loads(gzip.decompress(path.read_bytes())).values():
             totals.runs += 1
@@ -23,9 +23,9 @@ def count_intercode(folder: Path) -> Totals:
     return totals
 
 
-def count_stepshield(folder: Path) -> Totals:
+def count_stepshield(folder: Path) -> FormatCounts:
     """Count a call a step; an observation may be null."""
-    totals = Totals()
+    totals = FormatCounts()
     for run in iter_lines(folder / "runs.jsonl.gz"):
         totals.runs += 1
         totals.turns += len(run["steps"])
@@ -34,9 +34,9 @@ def count_stepshield(folder: Path) -> Totals:
     return totals
 
 
-def count_alfworld(folder: Path) -> Totals:
+def count_alfworld(folder: Path) -> FormatCounts:
     """Count lines of action as calls, and the other lines up to the next ">" as one result."""
-    totals = Totals()
+    totals = FormatCounts()
     for path in folder.glob("*.jsonl"):
         for run in iter_lines(path):
             totals.runs += 1
@@ -52,9 +52,9 @@ def count_alfworld(folder: Path) -> Totals:
     return totals
 
 
-def count_claude_code(folder: Path) -> Totals:
+def count_claude_code(folder: Path) -> FormatCounts:
     """Count distinct message ids as turns and content blocks as calls and results."""
-    totals = Totals()
+    totals = FormatCounts()
     for run in iter_lines(folder / "runs.jsonl.gz"):
         totals.runs += 1
         totals.turns += len({e["message"]["id"] for e in run["events"] if e["type"] == "assistant"})
@@ -68,9 +68,9 @@ def count_claude_code(folder: Path) -> Totals:
     return totals
 
 
-def count_atif_trials(folder: Path) -> Totals:
+def count_atif_trials(folder: Path) -> FormatCounts:
     """Count ATIF steps of the agent; the error flag of a result is in the step's extra fields."""
-    totals = Totals()
+    totals = FormatCounts()
     for run in iter_lines(folder / "runs.jsonl.gz"):
         totals.runs += 1
         for step in run["trajectory"]["steps"]:

@@ -1,41 +1,41 @@
-"""Counts of Langfuse traces: the innermost generations, and the tool calls in their outputs."""
+"""Counts of Langfuse traces: the innermost generations and the tool calls in their outputs."""
 
 from __future__ import annotations
 
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 from tests.support.format_counts import FormatCounts
 
-_CALL = re.compile(r'"(?:tool_calls|function_call|tool_use|tool_call)"')
+_CALL = re.compile(r'"(?:tool_calls|function_call)": ?[\[{]|"type": ?"(?:function_call|tool_use|tool_call)"')
 
 
-def count_file(path: Path) -> FormatCounts:
-    """Count the runs of a downloaded trace."""
-    rows = json.loads(path.read_text("utf-8"))["observations"]
-    generations = [row for row in rows if row["type"] == "GENERATION"]
-    parents = {row["parentObservationId"] for row in generations}
-    inner = [row for row in generations if row["id"] not in parents]
-    outer = {row["parentObservationId"]: row for row in generations if row["id"] in parents}
-    outputs = {row["id"]: (row["output"] or "") for row in generations}
-    calls = 0
-    for row in inner:
-        around = [one["id"] for one in outer.values() if one["id"] == row["parentObservationId"]]
-        calls += any(_CALL.search(outputs[id]) for id in (row["id"], *around))
-    tools = [row for row in rows if row["type"] == "TOOL" or _is_old_tool(row)]
-    return FormatCounts(
-        runs=1,
-        turns=len(inner),
-        calls=calls,
-        results=len(tools),
-        errors=sum(row["level"] == "ERROR" for row in tools),
-    )
+def count_traces(folder: Path) -> FormatCounts:
+    """Count the downloaded traces of a folder; no output in them has more than one call."""
+    totals = FormatCounts()
+    for path in folder.glob("*.json"):
+        rows = json.loads(path.read_text("utf-8"))["observations"]
+        generations = {row["id"]: row for row in rows if row["type"] == "GENERATION"}
+        outer = {row["parentObservationId"] for row in generations.values()} & generations.keys()
+        inner = [row for row in generations.values() if row["id"] not in outer]
+        tools = [row for row in rows if _is_tool(row)]
+        totals.runs += 1
+        totals.turns += len(inner)
+        totals.calls += sum(_has_call(row, generations) for row in inner)
+        totals.results += len(tools)
+        totals.errors += sum(row["level"] == "ERROR" for row in tools)
+    return totals
 
 
-def _is_old_tool(row: dict[str, str]) -> bool:
-    metadata = json.dumps(row["metadata"])
-    named = '"ToolMessage"' in (row["output"] or "") and (row["output"] or "").startswith('{"lc"')
-    return row["type"] == "SPAN" and (
-        'openinference.span.kind\\": \\"TOOL' in metadata or named or '"TOOL\\' in metadata
-    )
+def _has_call(row: dict[str, Any], generations: dict[str, dict[str, Any]]) -> bool:
+    around = generations.get(row["parentObservationId"], {})
+    return any(_CALL.search(one.get("output") or "") for one in (row, around))
+
+
+def _is_tool(row: dict[str, Any]) -> bool:
+    """Return True for a tool, also from before Langfuse had the type."""
+    is_message = (row["output"] or "").startswith('{"lc"') and '"ToolMessage"' in row["output"]
+    is_marked = re.search(r'openinference.span.kind[\\": ]+TOOL', json.dumps(row["metadata"])) is not None
+    return row["type"] == "TOOL" or (row["type"] == "SPAN" and (is_message or is_marked))

@@ -6,6 +6,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from agentguard.errors import FormatError
+from agentguard.trajectory.formats._content_parts import ContentResult, MessageContent, parse_content
+from agentguard.trajectory.formats._langchain_messages import normalize_langchain_message
+from agentguard.trajectory.formats._otel.message_values import decode_value, find_messages
 from agentguard.trajectory.formats._otel.spans import (
     EVENT_NAMES,
     SourceSpan,
@@ -16,31 +20,69 @@ from agentguard.trajectory.formats._otel.spans import (
 )
 from agentguard.trajectory.model import ToolCall
 
+_RESULT_ROLES = ("tool", "function", "tool-response", "tool_response")
+_REASONING_FIELDS = ("reasoning", "reasoning_content")
+_STOP_FIELDS = ("finish_reason", "finishReason", "stop_reason")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpanMessage:
-    """Chat message, independent of the convention; ``results`` are (call id, text)."""
+    """Chat message, independent of the convention."""
 
     role: str
     content: str = ""
     reasoning: str = ""
     calls: tuple[ToolCall, ...] = ()
-    results: tuple[tuple[str | None, str], ...] = ()
+    results: tuple[ContentResult, ...] = ()
+    stop_reason: str = ""
+    unknown_parts: tuple[str, ...] = ()
 
 
 def extract_messages(span: SourceSpan, key: str) -> tuple[SpanMessage, ...]:
     """Return the input (``"input"``) or output (``"output"``) messages of a model call."""
-    items = next(filter(None, (get_list(source, key) for source in _iter_sources(span))), None)
-    if items is None:
-        attribute_sets = (attributes for name, attributes in span.events if name in EVENT_NAMES[key])
-        roles = (name.split(".")[1] for name, _ in span.events if name in EVENT_NAMES[key])
-        items = [{"role": role, **attributes} for role, attributes in zip(roles, attribute_sets, strict=True)]
+    role = "assistant" if key == "output" else "user"
+    items = next(filter(None, (get_list(source, key) for source in _iter_sources(span))), [])
+    if not items:
+        items = _collect_event_messages(span, key)
+    if not items and key == "output":
+        items = _collect_output_fields(span)
     if not items and span.get_value(f"{key}_text") is not None:
-        items = _parse_value(
-            decode_json_text(span.get_value(f"{key}_text")), span.get_text(f"{key}_text"), key
-        )
-    messages = (_parse_message(item, "assistant" if key == "output" else "user") for item in items)
+        items = find_messages(span.get_value(f"{key}_text"), role)
+    messages = (parse_message(item, role) for item in items)
     return tuple(message for message in messages if message is not None)
+
+
+def parse_message(item: Any, role: str) -> SpanMessage | None:
+    """Return a raw message of any API; None if it is neither an object nor text.
+
+    Args:
+        item: the message; also an item of the Responses API, or a choice with a ``message``.
+        role: role of a message without one.
+    """
+    item = decode_value(item)
+    if not isinstance(item, Mapping):
+        return SpanMessage(role=role, content=item) if isinstance(item, str) else None
+    item = normalize_langchain_message(item) or _unwrap_message(item)
+    if item.get("type") in ("function_call", "function_call_output", "reasoning"):
+        role = "user" if item["type"] == "function_call_output" else "assistant"
+        item = {"role": role, "content": [item]}
+    content = _parse_parts(item)
+    # Some libraries write the name of an enum member, such as MessageRole.USER.
+    role = flatten_text(item.get("role")).rpartition(".")[2].lower() or role
+    calls = [*content.calls, *_parse_calls(item, len(content.calls))]
+    results, text = content.results, content.text
+    if role in _RESULT_ROLES and not results:
+        results, text = [_build_result(item, content)], ""
+    reasoning = [*content.reasoning, *(flatten_text(item[key]) for key in _REASONING_FIELDS if item.get(key))]
+    return SpanMessage(
+        role=role,
+        content=text or flatten_text(item.get("refusal")),
+        reasoning="\n".join(filter(None, reasoning)),
+        calls=tuple(calls),
+        results=tuple(results),
+        stop_reason=next((item[key] for key in _STOP_FIELDS if isinstance(item.get(key), str)), ""),
+        unknown_parts=tuple(content.unknown_parts),
+    )
 
 
 def _iter_sources(span: SourceSpan) -> Iterator[Mapping[str, Any]]:
@@ -49,83 +91,93 @@ def _iter_sources(span: SourceSpan) -> Iterator[Mapping[str, Any]]:
         yield attributes
 
 
-def _parse_value(value: Any, text: str, key: str) -> list[Any]:
-    """Return the messages in an ``input.value`` or ``output.value``: a request, a response, or plain text."""
-    if isinstance(value, Mapping):
-        for name in ("messages", "choices", "output"):
-            if isinstance(value.get(name), list):
-                return list(value[name])
-        if "role" in value or "tool_calls" in value:
-            return [value]
-    if isinstance(value, list) and all(isinstance(item, Mapping) and "role" in item for item in value):
-        return value
-    return [{"role": "assistant" if key == "output" else "user", "content": text}]
+def _collect_event_messages(span: SourceSpan, key: str) -> list[Any]:
+    """Return messages that are events of the span, or items of an attribute ``events`` (pydantic-ai)."""
+    listed = decode_json_text(span.attributes.get("events"))
+    pairs = [*span.events]
+    pairs += [
+        (event["event.name"], event)
+        for event in (listed if isinstance(listed, list) else [])
+        if isinstance(event, Mapping) and isinstance(event.get("event.name"), str)
+    ]
+    return [
+        {"role": name.split(".")[1], **attributes} for name, attributes in pairs if name in EVENT_NAMES[key]
+    ]
 
 
-def _parse_message(item: Any, role: str) -> SpanMessage | None:
-    if not isinstance(item, Mapping):
-        return SpanMessage(role=role, content=item) if isinstance(item, str) else None
+def _collect_output_fields(span: SourceSpan) -> list[Any]:
+    """Return the output of a call whose text and tool calls are separate attributes (Vercel AI SDK)."""
+    message = {
+        "content": span.get_text("output_content"),
+        "reasoning": span.get_text("output_reasoning"),
+        "tool_calls": decode_json_text(span.get_value("output_calls")),
+    }
+    return [message] if any(message.values()) else []
+
+
+def _unwrap_message(item: Mapping[str, Any]) -> Mapping[str, Any]:
     inner = decode_json_text(item.get("message"))
-    if isinstance(inner, Mapping):
-        item = {**item, **inner}
+    return {**item, **(normalize_langchain_message(inner) or inner)} if isinstance(inner, Mapping) else item
+
+
+def _parse_parts(item: Mapping[str, Any]) -> MessageContent:
     parts = next((item[key] for key in ("parts", "contents", "content") if item.get(key)), None)
-    parts = decode_json_text(parts) if "parts" in item else parts
-    texts, reasoning, calls, results = _parse_parts(parts)
-    # Some libraries write the name of an enum member, such as MessageRole.USER.
-    role = flatten_text(item.get("role")).rpartition(".")[2].lower() or role
-    for number, call in enumerate(_as_items(item.get("tool_calls")), len(calls)):
-        calls.append(_parse_call(call.get("tool_call", call), number))
-    if role in ("tool", "tool-response", "tool_response") and not results:
-        id = item.get("tool_call_id", item.get("id"))
-        results, texts = [(id if isinstance(id, str) else None, "\n".join(texts))], []
-    reasoning += [flatten_text(item[key]) for key in ("reasoning", "reasoning_content") if item.get(key)]
-    return SpanMessage(
-        role=role,
-        content="\n".join(texts),
-        reasoning="\n".join(reasoning),
-        calls=tuple(calls),
-        results=tuple(results),
+    parts = decode_json_text(parts) if isinstance(parts, str) and _is_part_list(parts) else parts
+    if isinstance(parts, Mapping) and isinstance(parts.get("parts"), list):
+        parts = parts["parts"]
+    if isinstance(parts, list):
+        parts = [_unwrap_part(part) for part in parts]
+    try:
+        return parse_content(parts, "content")
+    except FormatError:
+        return MessageContent(texts=[flatten_text(parts)], unknown_parts=["malformed content"])
+
+
+def _is_part_list(text: str) -> bool:
+    """Return True for JSON text of typed parts; a message may also consist of other JSON."""
+    parts = decode_json_text(text)
+    return isinstance(parts, list) and all(isinstance(part, Mapping) and "type" in part for part in parts)
+
+
+def _unwrap_part(part: Any) -> Any:
+    part = decode_json_text(part) if isinstance(part, str) and _is_part_list(f"[{part}]") else part
+    if not isinstance(part, Mapping):
+        return part if isinstance(part, str) else flatten_text(part)
+    inner = part.get("message_content")
+    if isinstance(inner, Mapping):
+        return inner
+    if "type" not in part and isinstance(part.get("content"), str):
+        return part["content"]
+    return part
+
+
+def _parse_calls(item: Mapping[str, Any], first: int) -> list[ToolCall]:
+    values = decode_json_text(item.get("tool_calls") or item.get("toolCalls"))
+    calls = [call for call in values if isinstance(call, Mapping)] if isinstance(values, list) else []
+    if isinstance(item.get("function_call"), Mapping):
+        calls.append({"function": item["function_call"]})
+    return [_parse_call(call.get("tool_call", call), number) for number, call in enumerate(calls, first)]
+
+
+def _build_result(item: Mapping[str, Any], content: MessageContent) -> ContentResult:
+    ids = (item.get(key) for key in ("tool_call_id", "toolCallId", "id"))
+    return ContentResult(
+        content=content.text,
+        call_id=next((id for id in ids if isinstance(id, str) and id), None),
+        is_error=True if item.get("status") == "error" or item.get("is_error") is True else None,
     )
-
-
-def _parse_parts(
-    parts: Any,
-) -> tuple[list[str], list[str], list[ToolCall], list[tuple[str | None, str]]]:
-    texts: list[str] = []
-    reasoning: list[str] = []
-    calls: list[ToolCall] = []
-    results: list[tuple[str | None, str]] = []
-    for part in parts if isinstance(parts, list) else [parts]:
-        if isinstance(part, Mapping) and isinstance(part.get("message_content"), Mapping):
-            part = part["message_content"]
-        kind = part.get("type") if isinstance(part, Mapping) else None
-        if kind in ("tool_call", "tool_use", "function_call"):
-            calls.append(_parse_call(part, len(calls)))
-        elif kind in ("tool_call_response", "tool_result"):
-            id = part.get("id", part.get("tool_use_id"))
-            result = next((part[key] for key in ("response", "result", "content") if key in part), None)
-            results.append((id if isinstance(id, str) else None, flatten_text(result)))
-        elif kind in ("reasoning", "thinking"):
-            reasoning.append(flatten_text(part.get("content", part.get("text", part.get("thinking")))))
-        elif text := flatten_text(part):
-            texts.append(text)
-    return texts, reasoning, calls, results
 
 
 def _parse_call(call: Any, number: int) -> ToolCall:
     call = call if isinstance(call, Mapping) else {}
     inner = call["function"] if isinstance(call.get("function"), Mapping) else call
-    arguments, raw = parse_span_arguments(inner.get("arguments", inner.get("input")))
-    id = call.get("id", call.get("call_id"))
-    name = inner.get("name")
+    key = next((key for key in ("arguments", "input", "args") if key in inner), "arguments")
+    arguments, raw = parse_span_arguments(inner.get(key))
+    id = next((call[key] for key in ("id", "call_id", "toolCallId") if call.get(key)), None)
+    name = next((inner[key] for key in ("name", "toolName") if inner.get(key)), None)
     return ToolCall(
         id=id if isinstance(id, str) and id else f"call_{number}",
         name=name if isinstance(name, str) else "",
         arguments=arguments,
         raw_arguments=raw,
     )
-
-
-def _as_items(value: Any) -> list[Mapping[str, Any]]:
-    value = decode_json_text(value)
-    return [item for item in value if isinstance(item, Mapping)] if isinstance(value, list) else []

@@ -18,6 +18,7 @@ import orjson
 from agentguard.errors import FormatError
 from agentguard.trajectory._safe_json import loads
 from agentguard.trajectory.formats._content_parts import parse_arguments
+from agentguard.trajectory.formats._otel.message_values import has_messages
 from agentguard.trajectory.model import ToolSpec, Usage
 
 
@@ -31,32 +32,57 @@ class SpanKind(StrEnum):
 
 
 ATTRIBUTE_NAMES: Mapping[str, tuple[str, ...]] = {
-    "kind": ("openinference.span.kind", "gen_ai.operation.name", "traceloop.span.kind", "llm.request.type"),
+    # Vercel's own name is first: it distinguishes a loop of calls from the calls inside.
+    "kind": (
+        *("ai.operationId", "openinference.span.kind", "gen_ai.operation.name", "traceloop.span.kind"),
+        "llm.request.type",
+    ),
     "agent": ("gen_ai.agent.name", "agent.name", "agent_name"),
-    "model": ("gen_ai.response.model", "gen_ai.request.model", "llm.model_name"),
-    "prompt_tokens": ("gen_ai.usage.input_tokens", "gen_ai.usage.prompt_tokens", "llm.token_count.prompt"),
+    "model": (
+        *("gen_ai.response.model", "ai.response.model", "gen_ai.request.model", "ai.model.id"),
+        *("llm.model_name", "embedding.model_name"),
+    ),
+    "prompt_tokens": (
+        *("gen_ai.usage.input_tokens", "gen_ai.usage.prompt_tokens", "llm.token_count.prompt"),
+        *("ai.usage.inputTokens", "ai.usage.promptTokens"),
+    ),
     "completion_tokens": (
-        "gen_ai.usage.output_tokens",
-        "gen_ai.usage.completion_tokens",
-        "llm.token_count.completion",
+        *("gen_ai.usage.output_tokens", "gen_ai.usage.completion_tokens", "llm.token_count.completion"),
+        *("ai.usage.outputTokens", "ai.usage.completionTokens"),
     ),
     "cached_tokens": (
         "gen_ai.usage.cache_read.input_tokens",
         "gen_ai.usage.cache_read_input_tokens",
+        "gen_ai.usage.details.cache_read_tokens",
         "llm.token_count.prompt_details.cache_read",
+        "ai.usage.cachedInputTokens",
     ),
-    "cost": ("gen_ai.usage.cost", "llm.cost.total"),
+    "cost": ("gen_ai.usage.cost", "llm.cost.total", "operation.cost"),
     "system": ("gen_ai.system_instructions", "system_prompt"),
-    "input": ("gen_ai.input.messages",),
+    "input": ("gen_ai.input.messages", "ai.prompt.messages"),
     "output": ("gen_ai.output.messages",),
-    "tools": ("gen_ai.tool.definitions", "gen_ai.request.tools"),
-    "input_text": ("input.value", "traceloop.entity.input"),
-    "output_text": ("output.value", "traceloop.entity.output"),
-    "tool": ("gen_ai.tool.name", "tool.name", "traceloop.entity.name"),
-    "call_id": ("gen_ai.tool.call.id", "tool_call.id", "tool.call_id"),
-    "arguments": ("gen_ai.tool.call.arguments", "input.value", "tool.parameters", "traceloop.entity.input"),
-    "result": ("gen_ai.tool.call.result", "output.value", "traceloop.entity.output"),
-    "conversation": ("gen_ai.conversation.id", "session.id", "traceloop.association.properties.session_id"),
+    "tools": ("gen_ai.tool.definitions", "gen_ai.request.tools", "ai.prompt.tools"),
+    "input_text": ("input.value", "traceloop.entity.input", "ai.prompt", "request_data"),
+    "output_text": ("output.value", "traceloop.entity.output", "response_data"),
+    "output_content": ("ai.response.text", "ai.result.text", "ai.response.object", "ai.result.object"),
+    "output_reasoning": ("ai.response.reasoning",),
+    "output_calls": ("ai.response.toolCalls", "ai.result.toolCalls"),
+    "stop_reason": ("gen_ai.response.finish_reasons", "ai.response.finishReason", "ai.finishReason"),
+    "tool": ("gen_ai.tool.name", "tool.name", "ai.toolCall.name", "traceloop.entity.name"),
+    "call_id": ("gen_ai.tool.call.id", "tool_call.id", "tool.call_id", "ai.toolCall.id"),
+    "arguments": (
+        *("gen_ai.tool.call.arguments", "tool_arguments", "ai.toolCall.args", "ai.toolCall.input"),
+        *("gcp.vertex.agent.tool_call_args", "input.value", "tool.parameters", "traceloop.entity.input"),
+    ),
+    "result": (
+        *("gen_ai.tool.call.result", "tool_response", "ai.toolCall.result", "ai.toolCall.output"),
+        *("gcp.vertex.agent.tool_response", "output.value", "traceloop.entity.output"),
+    ),
+    "history": ("pydantic_ai.all_messages", "all_messages_events"),
+    "conversation": (
+        *("gen_ai.conversation.id", "session.id", "traceloop.association.properties.session_id"),
+        "ai.telemetry.metadata.sessionId",
+    ),
 }
 """Our name of a field to the attributes that may contain it; the first one present is used."""
 
@@ -78,6 +104,9 @@ EVENT_NAMES: Mapping[str, tuple[str, ...]] = {
 }
 """Fields that earlier revisions recorded as span events, one event for each message."""
 
+_MESSAGE_PREFIXES = tuple(f"{prefix}." for prefixes in ATTRIBUTE_PREFIXES.values() for prefix in prefixes)
+_MESSAGE_EVENTS = tuple(name for names in EVENT_NAMES.values() for name in names)
+
 KIND_VALUES: Mapping[str, SpanKind] = {
     "chat": SpanKind.LLM,
     "text_completion": SpanKind.LLM,
@@ -89,20 +118,26 @@ KIND_VALUES: Mapping[str, SpanKind] = {
     "retriever": SpanKind.TOOL,
     "invoke_agent": SpanKind.AGENT,
     "agent": SpanKind.AGENT,
+    **dict.fromkeys(("ai.generatetext", "ai.streamtext"), SpanKind.AGENT),
+    **dict.fromkeys(("ai.generateobject", "ai.streamobject"), SpanKind.AGENT),
+    **dict.fromkeys(("ai.generatetext.dogenerate", "ai.generateobject.dogenerate"), SpanKind.LLM),
+    **dict.fromkeys(("ai.streamtext.dostream", "ai.streamobject.dostream"), SpanKind.LLM),
+    "ai.toolcall": SpanKind.TOOL,
 }
 
 EVALUATION_PREFIXES = ("gen_ai.evaluation.", "eval.", "evaluation.", "score.", "feedback.")
 """Prefixes of attributes that judge the run; they never enter a trajectory."""
 
 
-_CONSUMED_ATTRIBUTES = {
-    *(
-        name
-        for key in ("model", "prompt_tokens", "completion_tokens", "output")
-        for name in ATTRIBUTE_NAMES[key]
+_CONSUMED_FIELDS: Mapping[SpanKind, tuple[str, ...]] = {
+    SpanKind.LLM: (
+        *("model", "prompt_tokens", "completion_tokens", "cached_tokens", "cost", "stop_reason", "tools"),
+        *("input", "output", "input_text", "output_text", "output_content", "output_reasoning"),
+        "output_calls",
     ),
-    *("gen_ai.tool.call.result", "gen_ai.tool.call.id"),
+    SpanKind.TOOL: ("tool", "call_id", "arguments", "result"),
 }
+"""Fields of a span that its step or observation contains."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,7 +163,11 @@ class SourceSpan:
         for value in kind_values:
             if isinstance(value, str) and value.lower() in KIND_VALUES:
                 return KIND_VALUES[value.lower()]
-        return SpanKind.LLM if not kind_values and self.get_value("model") else SpanKind.OTHER
+        if kind_values:
+            return SpanKind.OTHER
+        if "gen_ai.tool.name" in self.attributes:
+            return SpanKind.TOOL
+        return SpanKind.LLM if self.get_value("model") else SpanKind.OTHER
 
     def get_text(self, key: str) -> str:
         """Return the field ``key`` of `NAMES` as text; empty if absent."""
@@ -149,18 +188,24 @@ class SourceSpan:
 
 
 def collect_unmapped(span: SourceSpan) -> dict[str, Any]:
-    """Return the attributes without a field in the model, except judgements of the run."""
-    prefixes = (*EVALUATION_PREFIXES, *(f"{prefix}." for prefix in ATTRIBUTE_PREFIXES["output"]))
+    """Return the attributes without a field in the model, except judgements of the run.
+
+    Messages are dropped too: they are steps of their own.
+    """
+    kind = span.kind
+    consumed_fields = _CONSUMED_FIELDS.get(kind, ())
+    consumed = {name for field in consumed_fields for name in ATTRIBUTE_NAMES[field]}
+    prefixes = (*EVALUATION_PREFIXES, *(_MESSAGE_PREFIXES if kind is SpanKind.LLM else ()))
     unmapped_attributes = {
         name: value
         for name, value in span.attributes.items()
-        if name not in _CONSUMED_ATTRIBUTES and not name.startswith(prefixes)
+        if name not in consumed and not name.startswith(prefixes) and not has_messages(value)
     }
     ids = {"span_id": span.id, "parent_span_id": span.parent, "span_name": span.name}
     events = [
         {"name": name, "attributes": dict(attributes)}
         for name, attributes in span.events
-        if not name.startswith(EVALUATION_PREFIXES)
+        if not name.startswith((*EVALUATION_PREFIXES, *_MESSAGE_EVENTS))
     ]
     return {**ids, "attributes": unmapped_attributes, **({"events": events} if events else {}), **span.extra}
 
