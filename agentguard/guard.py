@@ -7,22 +7,18 @@ the diagnosis continues.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, cast
 
 from agentguard.config.policy import Policy
-from agentguard.detect.base import DetectorFailure, Finding
-from agentguard.detect.runner import detect
 from agentguard.errors import ConfigError
 from agentguard.judge.response_safety import ResponseSafety
 from agentguard.localize.adapter import adapt_localizer
-from agentguard.localize.base import Diagnosis, Localizer, SimpleLocalizer, Verdict
-from agentguard.localize.llm.safety_findings import add_safety_findings
+from agentguard.localize.base import Diagnosis, Localizer, SimpleLocalizer
 from agentguard.recover.acceptance.base import AcceptanceFunction
 from agentguard.recover.capabilities import Capabilities
 from agentguard.recover.effect_ledger import EffectLedger, EffectStore
@@ -51,10 +47,10 @@ from agentguard.runtime.resumption import (
     resume_stored_run,
     start_stored_run,
 )
+from agentguard.runtime.run_diagnosis import RunDiagnosis
 from agentguard.runtime.schema_feedback import SchemaFeedback, build_schema_feedback
 from agentguard.runtime.session import Session
 from agentguard.runtime.session_config import RecoveryObserver, SessionConfig
-from agentguard.trajectory.completeness import describe_gaps
 from agentguard.trajectory.event_log.recorder import RunRecorder
 from agentguard.trajectory.model import Trajectory
 
@@ -62,6 +58,8 @@ if TYPE_CHECKING:
     from agentguard.store.store import Store
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+_CLOSE_TIMEOUT_S: Final = 60.0
 
 
 class Guard:
@@ -80,7 +78,8 @@ class Guard:
             (`agentguard.judge.response_safety.ResponseSafety`); in recorded runs, of the messages that users
             saw.
         observers: callbacks for recoveries, called when one begins and when its outcome is known.
-        store: store to which guarded runs, findings, recoveries and effects are written as they happen.
+        store: store to which guarded runs, findings, recoveries and effects are written as they happen. A
+            background thread diagnoses each run that has ended and writes its diagnosis there.
         repair: custom repair for ``roll_forward``. It receives the run and the hypothesis, and returns the
             field of the step and its new text, or None.
         schemata: schemata of earlier failures, which support recoveries and are updated by their outcomes: a
@@ -164,8 +163,16 @@ class Guard:
             **{"schemata": settings.schemata, "safety": build_response_safety(settings, judge), **more},
         )
 
+    def flush(self, timeout_s: float | None = None) -> bool:
+        """Wait until all runs that have ended are diagnosed; return False after the timeout."""
+        return self.components.diagnosis_queue.flush(timeout_s)
+
     def close(self) -> None:
-        """Close the judge connections of localizer and safety; a later question opens them again."""
+        """Diagnose the runs that have ended, then close the judge connections of localizer and safety.
+
+        A later question opens them again.
+        """
+        self.flush(_CLOSE_TIMEOUT_S)
         self.components.localizer.close()
         if self.components.safety is not None:
             self.components.safety.close()
@@ -261,25 +268,8 @@ class Guard:
 
     def diagnose(self, trajectory: Trajectory) -> Diagnosis:
         """Return the diagnosis of a recorded run; does not raise on any valid trajectory."""
-        parts = self.components
-        start = time.perf_counter()
-        detection = detect(trajectory, parts.detectors, deadline_s=parts.detector_deadline_s)
-        detected = time.perf_counter()
-        localizer = cast(Localizer, cast(SessionConfig, parts.session_config).offline_localizer)
-        diagnosis = _locate(localizer, trajectory, detection.findings)
-        located = time.perf_counter()
-        timing = {"detect_s": detected - start, "localize_s": located - detected}
-        failures = (*detection.failures, *diagnosis.failures)
-        diagnosis = replace(
-            diagnosis,
-            findings=tuple(detection.findings),
-            failures=failures,
-            notes=(*describe_gaps(trajectory), *diagnosis.notes),
-        )
-        if isinstance(parts.safety, ResponseSafety):
-            diagnosis = add_safety_findings(diagnosis, trajectory, parts.safety)
-            timing["safety_s"] = time.perf_counter() - located
-        return replace(diagnosis, timing=timing | {"total_s": time.perf_counter() - start})
+        config = cast(SessionConfig, self.components.session_config)
+        return cast(RunDiagnosis, config.run_diagnosis).diagnose(trajectory)
 
     def session(
         self,
@@ -388,18 +378,3 @@ def diagnose(trajectory: Trajectory, *, method: str = "embedded") -> Diagnosis:
 
 _GUARDS: dict[str, Guard] = {}
 """One guard per method, so that the model file is loaded once."""
-
-
-def _locate(localizer: Localizer, trajectory: Trajectory, findings: Sequence[Finding]) -> Diagnosis:
-    try:
-        return localizer.locate(trajectory, findings)
-    except Exception as error:  # a plug-in may raise anything; the caller still gets the findings
-        failure = DetectorFailure(detector=localizer.name, step=None, error=type(error).__name__)
-        return Diagnosis(
-            trajectory_id=trajectory.id,
-            method=localizer.name,
-            verdict=Verdict.ABSTAINED,
-            probability=0.5,
-            failures=(failure,),
-            notes=(f"the localizer failed with {type(error).__name__}; the findings stand",),
-        )

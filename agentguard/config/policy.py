@@ -123,7 +123,7 @@ class Policy(BaseModel):
     version: Literal[1] = 1
     detectors: Mapping[str, Mapping[str, Any] | Literal[False] | None] = Field(default_factory=dict)
     enabled_detectors: tuple[str, ...] | None = None
-    localizer: LocalizerSettings = LocalizerSettings()
+    localizer: LocalizerSettings | None = None
     detector_deadline_s: Annotated[float, Field(gt=0, le=60)] = 0.5
     recover: RecoverSettings = RecoverSettings()
     budgets: BudgetSettings = BudgetSettings()
@@ -147,10 +147,8 @@ class Policy(BaseModel):
         return self
 
     def resolve_localizer(self) -> LocalizerSettings:
-        """Return the configured localizer; `fused` if there is only a judge."""
-        if self.judge is not None and "localizer" not in self.model_fields_set:
-            return LocalizerSettings(name="fused")
-        return self.localizer
+        """Return the configured localizer; by default `fused` with a judge and `embedded` without one."""
+        return self.localizer or LocalizerSettings(name="embedded" if self.judge is None else "fused")
 
     def list_escalations(self) -> dict[str, Any]:
         """Return the escalation policies of detectors that have their own."""

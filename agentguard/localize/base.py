@@ -63,6 +63,7 @@ class Diagnosis:
         timing: seconds by part.
         usage: cost of model calls: ``calls``, ``prompt_tokens``, ``completion_tokens``, ``cached_tokens`` and
             ``seconds`` of waiting; empty if no model was called.
+        judge: version of the judge that answered; empty if no judge did.
         notes: remarks for the user, e.g. why the method abstained.
         recalibrated: parameters of the recalibration (`agentguard.localize.recalibration`); empty if the
             probabilities are the method's own.
@@ -77,6 +78,7 @@ class Diagnosis:
     failures: tuple[DetectorFailure, ...] = ()
     timing: Mapping[str, float] = field(default_factory=dict)
     usage: Mapping[str, float] = field(default_factory=dict)
+    judge: str = ""
     notes: tuple[str, ...] = ()
     recalibrated: Mapping[str, float] = field(default_factory=dict)
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, cast
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from agentguard.config.policy import Policy
-from agentguard.detect.base import detectors
+from agentguard.detect.base import Finding, detectors
 from agentguard.detect.persistence import build_finding_rows
 from agentguard.detect.run_view import RunView
 from agentguard.detect.runner import IncrementalRunner
@@ -21,6 +22,7 @@ from agentguard.judge.response_safety import (
 )
 from agentguard.localize.adapter import adapt_localizer
 from agentguard.localize.base import Localizer, SimpleLocalizer, get_localizer_registry
+from agentguard.localize.serialization import build_diagnosis_rows
 from agentguard.recover.acceptance.adapter import AcceptanceFunctionAdapter
 from agentguard.recover.acceptance.base import AcceptanceEvaluator, AcceptanceFunction
 from agentguard.recover.budget import RecoveryBudget
@@ -30,6 +32,8 @@ from agentguard.recover.recovery_policy import DEFAULT_ESCALATION, RecoveryPolic
 from agentguard.recover.selective_redundancy import SelectiveRedundancy
 from agentguard.recover.strategy import RepairFunction
 from agentguard.recover.tool_effects import EffectClass, ToolEffect, Undo
+from agentguard.runtime.background_queue import BackgroundQueue
+from agentguard.runtime.run_diagnosis import RunDiagnosis
 from agentguard.runtime.session_config import (
     RecoveryObserver,
     RunEndObserver,
@@ -42,6 +46,13 @@ if TYPE_CHECKING:
     from agentguard.judge.base import Judge
     from agentguard.runtime.schema_feedback import SchemaFeedback
     from agentguard.store.store import Store
+
+
+_MAX_PENDING_DIAGNOSES: Final = 1_024
+
+
+def _build_diagnosis_queue() -> BackgroundQueue:
+    return BackgroundQueue("agentguard-diagnosis", max_jobs=_MAX_PENDING_DIAGNOSES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +69,7 @@ class GuardComponents:
     store: Store | None = None
     repair: RepairFunction | None = None
     schemata: SchemaFeedback | None = None
+    diagnosis_queue: BackgroundQueue = field(default_factory=_build_diagnosis_queue, compare=False)
     session_config: SessionConfig | None = field(default=None, compare=False)
 
 
@@ -68,7 +80,7 @@ SAFETY_ESCALATIONS = {
 }
 """Default escalation policies of the response safety actions; the recovery policy may replace them."""
 
-REPLACEABLE_COMPONENTS = frozenset(GuardComponents.__slots__) - {"session_config"}
+REPLACEABLE_COMPONENTS = frozenset(GuardComponents.__slots__) - {"diagnosis_queue", "session_config"}
 """Names of the components that an override may replace."""
 
 
@@ -81,22 +93,31 @@ def attach_session_config(components: GuardComponents) -> GuardComponents:
     def watcher(meta: Trajectory) -> IncrementalRunner:
         return IncrementalRunner(RunView.from_trajectory(meta), specs, deadline_s=deadline)
 
+    afterwards = _correct_localizer(components, components.localizer)
+    immediate = components.localizer.immediate_localizer
+    run_diagnosis = RunDiagnosis(
+        detectors=specs,
+        detector_deadline_s=deadline,
+        localizer=afterwards,
+        safety=components.safety if isinstance(components.safety, ResponseSafety) else None,
+    )
     store, observers, at_end = components.store, components.observers, _NO_OBSERVERS
     if store is not None:
         observers = (*observers, lambda recovery: _discard_receipt(store.write(to_recovery_row(recovery))))
-        at_end = (lambda run, found: _discard_receipt(store.write(*build_finding_rows(run.id, found))),)
+        at_end = (
+            lambda run, found: _discard_receipt(store.write(*build_finding_rows(run.id, found))),
+            _build_run_end_diagnosis(run_diagnosis, components.diagnosis_queue, store),
+        )
     learning = components.schemata
     if learning is not None:
         observers, at_end = (*observers, learning.record_recovery), (*at_end, learning.record_run_end)
-    afterwards = _correct_localizer(components, components.localizer)
-    immediate = components.localizer.immediate_localizer
     rules = SessionConfig(
         planner=recover.build_planner(),
         build_detector_runner=watcher,
         localizer=afterwards
         if immediate is components.localizer
         else _correct_localizer(components, immediate),
-        offline_localizer=afterwards,
+        run_diagnosis=run_diagnosis,
         recovery_budget=recover.budget,
         verification=recover.verification,
         finding_threshold=recover.threshold,
@@ -113,6 +134,21 @@ def attach_session_config(components: GuardComponents) -> GuardComponents:
 
 
 _NO_OBSERVERS: tuple[RunEndObserver, ...] = ()
+
+
+def _build_run_end_diagnosis(diagnosis: RunDiagnosis, jobs: BackgroundQueue, store: Store) -> RunEndObserver:
+    """Build the observer that queues each run for a diagnosis, which is written to the store."""
+    store.register_producer(jobs)
+
+    def diagnose(run: Trajectory) -> None:
+        store.write(*build_diagnosis_rows(diagnosis.diagnose(run)))
+
+    def enqueue(run: Trajectory, findings: Sequence[Finding]) -> None:
+        del findings  # the diagnosis also covers what the detectors find in the whole run
+        if run.steps:
+            jobs.put(partial(diagnose, run))
+
+    return enqueue
 
 
 def _build_acceptance(components: GuardComponents) -> AcceptanceEvaluator | None:

@@ -15,9 +15,10 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from agentguard.detect.base import Finding
@@ -25,6 +26,7 @@ from agentguard.detect.runner import detect
 from agentguard.localize.base import Diagnosis, Hypothesis
 from agentguard.recover.outcome_verification import get_resume_step
 from agentguard.recover.plan import Recovery, RecoveryOutcome, RecoveryTier
+from agentguard.runtime.background_queue import BackgroundQueue
 from agentguard.trajectory.model import Trajectory
 
 if TYPE_CHECKING:
@@ -39,6 +41,7 @@ _MAX_RUNS: Final = 1_024
 _MAX_QUEUE: Final = 256
 _MAX_NEW_SCHEMATA: Final = 4
 _REFRESH_INTERVAL_S: Final = 30.0
+_EVIDENT_OUTCOMES: Final = frozenset({RecoveryOutcome.CONFIRMED, RecoveryOutcome.REFUTED})
 _EXCLUDED_TIERS: Final = frozenset({RecoveryTier.ESCALATE, RecoveryTier.STOP})
 
 
@@ -58,23 +61,18 @@ class SchemaFeedback:
 
     Attributes:
         cache: cache of the schemata.
-        dropped_runs: number of runs that were discarded because the queue was full.
-        failures: types of the latest 16 errors in the background thread.
+        queue: queue of the runs that have ended.
     """
 
     def __init__(
         self, cache: SchemaCache, *, allow_same_task: bool = True, clock: Callable[[], float] = time.time
     ) -> None:
         self.cache, self.allow_same_task = cache, allow_same_task
-        self.dropped_runs = 0
-        self.failures: deque[str] = deque(maxlen=16)
+        self.queue = BackgroundQueue("agentguard-learning", max_jobs=_MAX_QUEUE)
         self._clock = clock
         self._open_recoveries: OrderedDict[str, dict[int, Recovery]] = OrderedDict()
         self._counted_uses: OrderedDict[tuple[str, str], None] = OrderedDict()
-        self._queue: deque[_FeedbackJob] = deque()
         self._lock = threading.Lock()
-        self._idle = threading.Condition(self._lock)
-        self._worker: threading.Thread | None = None
         self._last_exchange = clock()
 
     def annotate_diagnosis(
@@ -108,39 +106,19 @@ class SchemaFeedback:
         del findings  # they cover the current branch; a recovered failure is on an abandoned branch
         with self._lock:
             held = tuple(self._open_recoveries.pop(run.id, {}).values())
-            settled = tuple(one for one in held if one.outcome is not RecoveryOutcome.PENDING)
+            settled = tuple(one for one in held if one.outcome in _EVIDENT_OUTCOMES)
             if not settled and self._clock() - self._last_exchange < _REFRESH_INTERVAL_S:
                 return
-            if len(self._queue) >= _MAX_QUEUE:
-                self._queue.popleft()
-                self.dropped_runs += 1
-            self._queue.append(_FeedbackJob(run=run, recoveries=settled))
-            if self._worker is None:
-                self._worker = threading.Thread(target=self._run_worker, name="agentguard-learning")
-                self._worker.start()
+        self.queue.put(partial(self._learn, _FeedbackJob(run=run, recoveries=settled)))
 
     def flush(self, timeout_s: float | None = None) -> bool:
         """Wait until all queued runs are processed; return False after the timeout."""
-        with self._lock:
-            return self._idle.wait_for(lambda: self._worker is None, timeout_s)
+        return self.queue.flush(timeout_s)
 
-    def _run_worker(self) -> None:
-        while True:
-            with self._lock:
-                if not self._queue:
-                    self._worker = None
-                    self._idle.notify_all()
-                    return
-                job = self._queue.popleft()
-            try:
-                new = self._distill(job)
-                pending = [(job, new)]
-                self.cache.synchronize(lambda pending=pending: self._apply(pending))  # type: ignore[misc]
-                self._last_exchange = self._clock()
-            except (
-                Exception
-            ) as error:  # from the store or a plug-in's vectoriser; the runs continue without this job
-                self.failures.append(type(error).__name__)
+    def _learn(self, job: _FeedbackJob) -> None:
+        pending = [(job, self._distill(job))]
+        self.cache.synchronize(lambda: self._apply(pending))
+        self._last_exchange = self._clock()
 
     def _apply(self, pending: list[tuple[_FeedbackJob, list[ErrorSchema]]]) -> None:
         """Count outcomes and insert new schemata; each job only once, although the caller may retry."""

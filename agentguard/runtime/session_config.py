@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
@@ -17,6 +18,7 @@ from agentguard.recover.plan import Recovery
 from agentguard.recover.planner import RecoveryPlanner
 from agentguard.recover.selective_redundancy import SelectiveRedundancy
 from agentguard.recover.strategy import RepairFunction
+from agentguard.runtime.run_diagnosis import RunDiagnosis
 from agentguard.trajectory.model import Trajectory
 
 ACCEPTANCE_TRIGGER = "acceptance"
@@ -63,7 +65,7 @@ class SessionConfig:
         recovery_budget: limits of the recoveries of one run.
         verification: verification of recovery outcomes.
         finding_threshold: probability from which a finding triggers a recovery.
-        offline_localizer: localizer of recorded runs. It may ask a judge and wait.
+        run_diagnosis: diagnosis of whole runs. It may ask a judge and wait.
         acceptance_function: acceptance test of a run that is about to end.
         safety_assessor: assessment of the final message of a run that is about to end.
         on_guard_error: ``"fail_open"`` continues the run if a part of the guard fails; ``"fail_closed"``
@@ -73,6 +75,7 @@ class SessionConfig:
         redundancy: selection of turns on which candidates vote although no detector has a finding.
         repair_function: custom repair of the user.
         annotate_diagnosis: function that adds matching schemata of earlier failures to a diagnosis.
+        clock: function that returns epoch seconds, for the times of steps.
     """
 
     planner: RecoveryPlanner
@@ -81,7 +84,7 @@ class SessionConfig:
     recovery_budget: RecoveryBudget = field(default_factory=RecoveryBudget)
     verification: OutcomeVerification = field(default_factory=OutcomeVerification)
     finding_threshold: float = 0.5
-    offline_localizer: Localizer | None = None
+    run_diagnosis: RunDiagnosis | None = None
     acceptance_function: AcceptanceEvaluator | None = None
     safety_assessor: SafetyAssessor | None = None
     on_guard_error: Literal["fail_open", "fail_closed"] = "fail_open"
@@ -90,6 +93,7 @@ class SessionConfig:
     redundancy: SelectiveRedundancy | None = None
     repair_function: RepairFunction | None = None
     annotate_diagnosis: DiagnosisAnnotator | None = None
+    clock: Callable[[], float] = time.time
 
     @property
     def may_block(self) -> bool:

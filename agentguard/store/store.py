@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import atexit
 import os
+import time
 import weakref
 from contextlib import AbstractContextManager
 from pathlib import Path
 from types import TracebackType
-from typing import Literal
+from typing import Literal, Protocol
 
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -32,9 +33,18 @@ from agentguard.trajectory.model import Record, Trajectory
 
 _CLOSE_TIMEOUT_S = 5.0
 _FLUSH_TIMEOUT_S = 30.0
+_PRODUCER_TIMEOUT_S = 30.0
 
 _OPEN_STORES: weakref.WeakSet[Store] = weakref.WeakSet()
 _INHERITED_RESOURCES: list[object] = []
+
+
+class RowProducer(Protocol):
+    """Background work that writes rows, e.g. the diagnosis of runs that have ended."""
+
+    def flush(self, timeout_s: float | None = None) -> bool:
+        """Wait until all work is done; return False after the timeout."""
+        ...
 
 
 class Store(StoreQueries):
@@ -59,6 +69,7 @@ class Store(StoreQueries):
         self._database = Database(self.address, synchronous=o.synchronous, lock_timeout_s=o.lock_timeout_s)
         self._writer = StoreWriter(self._database, max_rows=o.max_rows, max_bytes=o.max_bytes)
         self._unit_of_work = UnitOfWork(self._writer)
+        self._producers: weakref.WeakSet[RowProducer] = weakref.WeakSet()
         self._executor = QueryExecutor(self._database)
         self._retention = Retention(self._database)
         # If a power failure lost a claim, its effect could be executed twice. So claims always wait for the
@@ -162,9 +173,19 @@ class Store(StoreQueries):
                 f"rows still wait to be written after {timeout_s} s: {self.get_health().last_error}"
             )
 
+    def register_producer(self, producer: RowProducer) -> None:
+        """Let `close` wait for a producer, so that its last rows are written; the reference is weak."""
+        self._producers.add(producer)
+
     def close(self, timeout_s: float = _CLOSE_TIMEOUT_S) -> None:
-        """Write the pending rows for at most ``timeout_s`` seconds; the rest is lost and counted."""
+        """Write the pending rows for at most ``timeout_s`` seconds; the rest is lost and counted.
+
+        Before that, wait at most 30 s for the registered producers.
+        """
         atexit.unregister(self.close)
+        deadline = time.monotonic() + _PRODUCER_TIMEOUT_S
+        for producer in tuple(self._producers):
+            producer.flush(max(0.0, deadline - time.monotonic()))
         self._writer.close(timeout_s)
         self._database.invalidate()
         self._claims_database.invalidate()

@@ -59,6 +59,11 @@ def test_fused_is_the_default_with_a_configured_judge(made: Make) -> None:
     assert made(named).localizer.name == "embedded", "who names a localizer gets it"
 
 
+def test_policy_keeps_the_default_localizer_in_json() -> None:
+    given = policy("http://127.0.0.1:1/v1")
+    assert Policy.model_validate_json(given.model_dump_json()).resolve_localizer().name == "fused"
+
+
 def test_localizer_uses_its_own_judge_or_that_of_the_policy(made: Make) -> None:
     with serving(preferring("yes", "3")) as (url, script):
         told = made(policy(url, localizer={"name": "all_at_once"})).diagnose(chat())

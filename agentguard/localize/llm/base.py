@@ -23,6 +23,7 @@ from agentguard.judge.base import (
     JudgeAnswer,
     Predicate,
     Question,
+    VersionedJudge,
     close_judge,
 )
 from agentguard.judge.ensemble.panel import ask_judges
@@ -43,12 +44,14 @@ class QuerySession:
 
     Attributes:
         usage: cost of all answers; see `Diagnosis.usage`.
+        judge_version: version of the judge; empty if it answered no question or has none.
         failures: questions without an answer, one entry for each kind of error.
     """
 
     def __init__(self, judge: Judge) -> None:
         self.judge = judge
         self.usage = dict.fromkeys(USAGE_KEYS, 0.0)
+        self.judge_version = ""
         self._faults: dict[str, None] = {}
 
     @property
@@ -66,6 +69,8 @@ class QuerySession:
             self.add_usage(answer.usage)
             if answer.error is not None:
                 self._faults[str(answer.usage.get("fault") or answer.error)] = None
+        if isinstance(self.judge, VersionedJudge) and any(answer.error is None for answer in answers):
+            self.judge_version = self.judge.version(run)
         return tuple(answers)
 
     def add_usage(self, usage: Mapping[str, object]) -> None:
@@ -223,6 +228,7 @@ class LlmLocalizer(BaseLocalizer):
             hypotheses=() if verdict is Verdict.NO_FAILURE else _build_hypotheses(run, ranking),
             failures=session.failures,
             usage=session.usage,
+            judge=session.judge_version,
             notes=(*note, *ranking.notes),
         )
 

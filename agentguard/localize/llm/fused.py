@@ -121,6 +121,7 @@ class FusedLocalizer(BaseLocalizer):
             diagnosis,
             method=self.name,
             usage=session.usage,
+            judge=session.judge_version,
             failures=(*diagnosis.failures, *session.failures),
             notes=(
                 *diagnosis.notes,

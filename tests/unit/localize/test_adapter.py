@@ -74,6 +74,7 @@ def test_complete_localizers_are_not_wrapped() -> None:
 def test_live_runs_use_the_immediate_localizer() -> None:
     config = Guard(localizer=Complete()).components.session_config
     assert config is not None
-    assert config.localizer is not config.offline_localizer
+    assert config.run_diagnosis is not None
+    assert config.localizer is not config.run_diagnosis.localizer
     assert config.localizer is not None
     assert config.localizer.name == "minimal"

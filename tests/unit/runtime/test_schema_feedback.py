@@ -47,7 +47,7 @@ def guarded(taught: SchemaFeedback, name: str, *, helps: bool = True, where: str
         session.commit(turn(seen=f"seat in the {place}" if helps else "no seat", where=there))
     session.end()
     assert taught.flush(10)
-    assert not taught.failures
+    assert not taught.queue.failures
     return session
 
 
@@ -150,7 +150,7 @@ def test_failing_schema_store_affects_no_run_and_is_retried(tmp_path: Path) -> N
         session.commit(turn(seen=f"seat in the {place}", where=place))
     assert session.end() is None
     assert taught.flush(10)
-    assert list(taught.failures)
+    assert list(taught.queue.failures)
     assert session.failures == []
     (tmp_path / "gone").mkdir()
     guarded_again = learning(SchemaCache(keep))

@@ -30,6 +30,7 @@ from hypothesis import strategies as st
 
 from agentguard.config.policy import Policy
 from agentguard.store import Store
+from tests.unit.judge.chat_server import serving
 from tests.unit.server.proxy.guard.scripted_model import APIS, CHAT, Api, Played, calls
 
 SECRET = "sk-" + "a1B2" * 12
@@ -39,12 +40,12 @@ POLICY = Policy.parse({"localizer": {"name": "first_finding"}, "recover": {"on_f
 
 @asynccontextmanager
 async def capturing(
-    folder: Path, *, runs: GuardOptions | None = None, **options: Any
+    folder: Path, *, runs: GuardOptions | None = None, policy: Policy = POLICY, **options: Any
 ) -> AsyncIterator[CaptureRecorder]:
     made = CaptureOptions(**{"store": str(folder / "runs.db"), **options})
     capture = CaptureRecorder(
         made,
-        (runs or GuardOptions()).model_copy(update={"policy": POLICY}),
+        (runs or GuardOptions()).model_copy(update={"policy": policy}),
         socket_path_override=str(folder / "k.sock"),
     )
     capture.start()
@@ -155,6 +156,27 @@ def test_guarded_run_is_stored_with_its_recoveries(tmp_path: Path) -> None:
         assert [one.strategy for one in store.list_recoveries(run, tenant="team")] == ["rollback"]
         assert len(store.list_diagnoses(run, tenant="team")) == 1
         assert SECRET not in repr(kept)
+
+
+def test_captured_run_is_diagnosed_with_the_judge_of_the_policy(tmp_path: Path) -> None:
+    async def play(policy: Policy) -> None:
+        async with capturing(tmp_path, runs=GuardOptions(idle_timeout_s=1), policy=policy) as capture:
+            history: list[Any] = [TASK]
+            for turn in [*calls("find", 2), ("say", "There is none.")]:
+                made = CHAT.answer(turn)
+                answer = json.dumps(made).encode()
+                capture.record(recorded(CHAT, CHAT.body(history), answer, tenant="team", run_id="mine"))
+                history += CHAT.given(made)
+                history += [CHAT.result(id, "nothing found") for id in CHAT.calls(made)]
+            await until(lambda: capture.client.collector_status.diagnosed == 1)
+
+    with serving() as (url, script):
+        asyncio.run(play(Policy.parse({"judge": {"base_url": url}})))
+        assert len(script.seen) == 4, "two questions in both orders"
+    with Store.open(tmp_path / "runs.db") as store:
+        (row,) = store.list_diagnoses("mine", tenant="team")
+    assert (row.method, row.data["usage"]["calls"]) == ("fused", 4)
+    assert row.data["judge"].startswith("judge (/models/small); prompts ")
 
 
 def test_dead_collector_is_restarted(tmp_path: Path) -> None:
