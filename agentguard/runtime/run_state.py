@@ -106,6 +106,7 @@ class RunState:
         self._added_tools: tuple[ToolSpec, ...] = ()
         self._detector_runner = config.build_detector_runner(meta)
         self._step_timer = StepTimer()
+        self._turn_started_at: float | None = None
         if len(self.recorder):
             self.replay_detectors()
         self.ledger.replay(self.run.steps)
@@ -173,6 +174,17 @@ class RunState:
         self.update_outcomes()
         self.queue_trigger(most_severe(found, self.config.finding_threshold))
         return step, found
+
+    def start_turn(self) -> None:
+        """Set the start of the next turn to now; `stamp_times` uses it."""
+        self._turn_started_at = self.config.clock()
+
+    def stamp_times(self, turn: Step) -> Step:
+        """Return an agent's turn with its start and end; a turn of the history, without a start, as it is."""
+        started_at, self._turn_started_at = self._turn_started_at, None
+        if turn.source is not Source.AGENT or started_at is None:
+            return turn
+        return turn.with_times(started_at, self.config.clock())
 
     def check_proposed(self, turn: Step) -> Sequence[Finding]:
         """Return the findings on a turn whose tools have not run; its index is the number of steps."""

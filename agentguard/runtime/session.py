@@ -62,6 +62,7 @@ class Session(RunState):
     def check_boundary(self) -> RecoveryPlan | None:
         """Return the plan to carry out before the next model call, if there is one."""
         with self.acquire_lock():
+            self.start_turn()
             trigger = self.pending_trigger
             self.clear_trigger()
             if self.stop_reason is not None:
@@ -145,7 +146,7 @@ class Session(RunState):
             The recorded step with its index.
         """
         with self.acquire_lock():
-            step, found = self.record_step(self._annotate(turn))
+            step, found = self.record_step(self._annotate(self.stamp_times(turn)))
             self.pending_turn.uncertainty = max((one.probability for one in found), default=0.0)
             return step
 

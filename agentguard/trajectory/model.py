@@ -13,7 +13,7 @@ All classes are frozen; equality is by value, and the round-trip tests rely on i
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
@@ -158,6 +158,15 @@ class Step:
     def with_observations(self, observations: tuple[Observation, ...]) -> Step:
         """Return a copy with these observations; as fast as `with_index`."""
         return self._copy_with(self.index, observations, self.usage, self.model)
+
+    def with_times(self, started_at: float, ended_at: float) -> Step:
+        """Return a copy with these times in epoch seconds; a recorded time wins."""
+        if self.started_at is not None and self.ended_at is not None:
+            return self
+        started_at = self.started_at if self.started_at is not None else started_at
+        return replace(
+            self, started_at=started_at, ended_at=self.ended_at if self.ended_at is not None else ended_at
+        )
 
     def with_index(self, index: int) -> Step:
         """Return a copy with this index; several times faster than `dataclasses.replace`."""

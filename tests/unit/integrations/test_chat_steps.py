@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -60,7 +61,7 @@ def test_resent_answer_keeps_its_usage() -> None:
 def test_changed_resent_answer_is_parsed_again(resent: dict[str, Any]) -> None:
     step = committed(said(), resent, RESULT)
     expected = CHAT.build_step([resent, RESULT], "assistant")
-    assert step.with_index(0) == expected
+    assert replace(step, index=0, started_at=None, ended_at=None) == expected
 
 
 def test_stray_tool_result_is_ignored() -> None:

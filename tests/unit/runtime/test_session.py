@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import weakref
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -89,6 +90,25 @@ def test_clean_run_is_unchanged() -> None:
     )
     assert session.end() is None
     assert (session.has_ended, session.recoveries, session.run.branches) == (True, [], ())
+
+
+def test_turn_has_the_times_between_its_boundary_and_its_commit() -> None:
+    session = begin()
+    times = iter([100.0, 107.5])
+    session.config = replace(session.config, clock=lambda: next(times))
+    session.check_boundary()
+    turn = Step(index=0, source=Source.AGENT, agent="clerk", content="I look.")
+    step = session.commit(turn)
+    assert (step.started_at, step.ended_at) == (100.0, 107.5)
+    history = session.commit(turn)  # without a boundary, the turn is part of the client's history
+    assert (history.started_at, history.ended_at) == (None, None)
+
+
+def test_recorded_times_of_a_turn_win() -> None:
+    session = begin()
+    session.check_boundary()
+    turn = Step(index=0, source=Source.AGENT, agent="clerk", content="I look.", started_at=1.0, ended_at=2.0)
+    assert session.commit(turn).ended_at == 2.0
 
 
 def test_loop_is_rolled_back_and_record_branches() -> None:

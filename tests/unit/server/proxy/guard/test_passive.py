@@ -88,7 +88,11 @@ def as_acted(messages: list[CapturedExchange]) -> dict[str, Trajectory]:
         if one.response:
             exchange.record_answer(json.loads(one.response))
         exchange.settle()
-    return {name: session.run for name, session in sessions.items()}
+    return {name: _without_times(session.run) for name, session in sessions.items()}
+
+
+def _without_times(run: Trajectory) -> Trajectory:
+    return replace(run, steps=tuple(replace(step, started_at=None, ended_at=None) for step in run.steps))
 
 
 def as_kept(messages: list[CapturedExchange], folder: Path, *, at_once: int, **options: Any) -> Store:
