@@ -121,6 +121,7 @@ _REGISTRY: Registry[Format] = Registry(
             "claude_code",
             "event_log",
             "intercode",
+            "langchain",
             "langfuse",
             "mast",
             "openai_chat",
