@@ -82,11 +82,11 @@ def add_tool_results(step: Step, messages: Sequence[Any], *, path: str = "messag
         FormatError: a message is malformed; the error names its field.
     """
     builder = _ChatBuilder(agent=step.agent)
-    builder.append_turn(step)
+    builder.append_turn(step.with_index(0))
     for index, message in enumerate(messages, start=1):
         if not builder.add_plain_message(index, message):
             builder.add_message(index, JsonNode.from_value(message, f"{path}[{index}]"))
-    return builder.steps[0]
+    return builder.steps[0].with_index(step.index)
 
 
 def is_chat_message(value: Any) -> bool:
