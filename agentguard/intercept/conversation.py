@@ -296,16 +296,21 @@ def extend_key(prefix_key: bytes, items: Sequence[Item], build_item_key: Callabl
 
 
 def build_prefix_keys(
-    items: Sequence[Item], build_item_key: Callable[[Item], bytes], *, seed: str = ""
+    items: Sequence[Item],
+    build_item_key: Callable[[Item], bytes],
+    *,
+    seed: str = "",
+    known_keys: Sequence[bytes] = (),
 ) -> list[bytes]:
     """Return a key for each prefix of the items, the empty prefix first.
 
     Each key is the hash of the previous key and an item. An item with an empty key leaves the key unchanged,
-    because clients may omit it when they resend the history.
+    because clients may omit it when they resend the history. ``known_keys`` are the keys of the first
+    prefixes, if the caller has them.
     """
-    prefix_key = hashlib.sha256(seed.encode(errors="surrogatepass")).digest()
-    keys = [prefix_key]
-    for item in items:
+    keys = list(known_keys) or [hashlib.sha256(seed.encode(errors="surrogatepass")).digest()]
+    prefix_key = keys[-1]
+    for item in items[len(keys) - 1 :]:
         item_key = build_item_key(item)
         prefix_key = hashlib.sha256(prefix_key + item_key).digest() if item_key else prefix_key
         keys.append(prefix_key)

@@ -101,6 +101,7 @@ class Interceptor:
         is_retry: bool,
         edits: HistoryEdits | None = None,
         size_bytes: int = 0,
+        keys: Sequence[bytes] = (),
     ) -> GuardedRequest:
         """Assign a request to a conversation, commit its new turns and apply pending recoveries.
 
@@ -111,9 +112,10 @@ class Interceptor:
             is_retry: True if the client repeats a request because it did not get the answer.
             edits: edits from another process; used if the conversation is new in this process.
             size_bytes: size of the request.
+            keys: result of `build_history_keys`, if the caller has it.
         """
         items, previous_id = adapter.extract_items(body), body.get("previous_response_id")
-        keys = build_prefix_keys(items, adapter.build_item_key, seed=f"{run_name}\0{previous_id or ''}")
+        keys = keys or self.build_history_keys(adapter, body, run_name=run_name)
         conversation = self.conversations.pop_latest(
             keys if previous_id is None else [build_response_key(previous_id), keys[-1]]
         )
@@ -157,6 +159,27 @@ class Interceptor:
         )
         exchange.prepare(None if is_known else edits)
         return exchange
+
+    def build_history_keys(
+        self,
+        adapter: ApiAdapter,
+        body: Mapping[str, Any],
+        *,
+        run_name: str,
+        known_keys: Sequence[bytes] = (),
+    ) -> list[bytes]:
+        """Return a key for each prefix of the request's history.
+
+        Args:
+            adapter: adapter of the API.
+            body: request body.
+            run_name: name that the client gave to the run.
+            known_keys: keys of an earlier request whose history is a prefix of this history.
+        """
+        seed = f"{run_name}\0{body.get('previous_response_id') or ''}"
+        return build_prefix_keys(
+            adapter.extract_items(body), adapter.build_item_key, seed=seed, known_keys=known_keys
+        )
 
     def list_foreign_keys(
         self, adapter: ApiAdapter, body: Mapping[str, Any], *, run_name: str

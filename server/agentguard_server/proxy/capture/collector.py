@@ -32,6 +32,7 @@ from agentguard_server.proxy.capture.protocol import (
     parse_frame_length,
 )
 from agentguard_server.proxy.capture.run_writer import RunWriter
+from agentguard_server.proxy.garbage_collector import tune_garbage_collector
 
 logger = logging.getLogger("agentguard.collector")
 
@@ -190,6 +191,7 @@ def main() -> int:
     except AgentGuardError as error:
         logger.error("the collector cannot start: %s", error)
         return 2
+    tune_garbage_collector()
     try:
         asyncio.run(_run_collector(config, store))
     finally:

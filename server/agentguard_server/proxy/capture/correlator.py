@@ -16,6 +16,7 @@ from agentguard.runtime.passive_session import PassiveSession
 from agentguard.runtime.session import Session
 from agentguard.runtime.session_config import SessionConfig
 from agentguard.trajectory.model import Trajectory
+from agentguard_server.proxy.capture.history_cache import HistoryCache
 from agentguard_server.proxy.capture.protocol import CapturedExchange
 from agentguard_server.proxy.capture.run_writer import RunWriter
 from agentguard_server.proxy.guard.eligibility import decode_body
@@ -50,19 +51,31 @@ class RunCorrelator:
         )
         self._guard, self._writer, self._options = guard, writer, options
         self._interceptors: dict[str, PassiveInterceptor] = {}
+        self._histories = HistoryCache()
 
     def process(self, captured: CapturedExchange) -> None:
         """Assign a request and its response to a run. Raises an exception if they are not valid."""
-        api, body = GUARDED_APIS.get(captured.api), decode_body(captured.request_body)
-        if api is None or body is None or not api.adapter.can_guard(body):
+        api, scope = GUARDED_APIS.get(captured.api), (captured.tenant, captured.api, captured.run_id)
+        request = self._histories.decode(scope, captured.request_body)
+        if api is None or request is None or not api.adapter.can_guard(request.body):
             return
         engine = self._interceptors.get(captured.tenant) or self._create_interceptor(captured.tenant)
+        has_whole_history = request.body.get("previous_response_id") is None
+        keys = engine.build_history_keys(
+            api.adapter,
+            request.body,
+            run_name=captured.run_id,
+            known_keys=request.known_keys if has_whole_history else (),
+        )
+        if has_whole_history:
+            self._histories.store(scope, captured.request_body, request, keys)
         exchange = engine.open_request(
             api.adapter,
-            body,
+            request.body,
             run_name=captured.run_id,
             is_retry=captured.is_retry,
             size_bytes=len(captured.request_body),
+            keys=keys,
         )
         try:
             if (payload := _parse_payload(exchange, captured.response)) is not None:

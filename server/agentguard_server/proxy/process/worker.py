@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 import socket
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final
 
 from agentguard_server.proxy.app import ProxyApp
 from agentguard_server.proxy.config.loader import ConfigLoader
 from agentguard_server.proxy.config.schema import ProxySettings
+from agentguard_server.proxy.garbage_collector import tune_garbage_collector
 from agentguard_server.proxy.process.bootstrap import Bootstrap
 from agentguard_server.proxy.process.server import ProxyServer
 
 logger = logging.getLogger("agentguard.proxy")
-
-_GC_THRESHOLD: Final = 20_000
-"""New objects between two collections: some tens of requests, which create few reference cycles."""
 
 
 def run_worker(
@@ -66,19 +62,11 @@ async def _serve(
 
     try:
         await bootstrap.start()
-        _tune_garbage_collector()
+        tune_garbage_collector()
         server = ProxyServer(ProxyApp(bootstrap.app_state), on_ready=on_ready, reload=reload, parent=parent)
         await server.serve(sockets=[listener])
     finally:
         await bootstrap.aclose()
-
-
-def _tune_garbage_collector() -> None:
-    """Collect garbage less often, and exempt the objects of the start, which stay alive."""
-    gc.collect()
-    gc.freeze()
-    gc.enable()  # the command may have disabled it for the start
-    gc.set_threshold(_GC_THRESHOLD, 10, 5)  # at most a million objects in cycles remain uncollected
 
 
 def _get_loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
