@@ -118,7 +118,6 @@ _REGISTRY: Registry[Format] = Registry(
             "agentrx",
             "alfworld",
             "atif",
-            "claude_code",
             "event_log",
             "intercode",
             "langchain",
@@ -131,6 +130,7 @@ _REGISTRY: Registry[Format] = Registry(
             "swe_agent",
             "tau_bench",
             "terminal_bench",
+            "text_actions",
             "trail",
             "who_and_when",
         )
