@@ -8,10 +8,12 @@ from pathlib import Path
 import pytest
 
 from tests.data import shared_data
-from tests.support.format_counts import FormatCounts, count_imported, development_sets, langfuse
+from tests.support.format_counts import FormatCounts, count_imported, development_sets, langfuse, langsmith
 
 COUNTS: dict[str, Callable[[Path], FormatCounts]] = {
     "formats/langfuse": langfuse.count_traces,
+    "formats/langsmith/src_tests_test_data_langsmith_js_wrap_openai_stream.json": langsmith.count_batch,
+    "formats/langsmith/tests_integration_tests_test_data_langsmith_py_wrap_openai_.json": langsmith.count_batch,
     "intercode": development_sets.count_intercode,
     "knowagent_alfworld": development_sets.count_alfworld,
     "stepshield": development_sets.count_stepshield,

@@ -18,7 +18,8 @@ from agentguard.trajectory.formats._otel.spans import (
     get_list,
     parse_span_arguments,
 )
-from agentguard.trajectory.model import ToolCall
+from agentguard.trajectory.formats._usage import parse_usage
+from agentguard.trajectory.model import ToolCall, Usage
 
 _RESULT_ROLES = ("tool", "function", "tool-response", "tool_response")
 _REASONING_FIELDS = ("reasoning", "reasoning_content")
@@ -35,6 +36,8 @@ class SpanMessage:
     calls: tuple[ToolCall, ...] = ()
     results: tuple[ContentResult, ...] = ()
     stop_reason: str = ""
+    usage: Usage | None = None
+    model: str = ""
     unknown_parts: tuple[str, ...] = ()
 
 
@@ -81,6 +84,8 @@ def parse_message(item: Any, role: str) -> SpanMessage | None:
         calls=tuple(calls),
         results=tuple(results),
         stop_reason=next((item[key] for key in _STOP_FIELDS if isinstance(item.get(key), str)), ""),
+        usage=parse_usage(item.get("usage")),
+        model=item["model"] if isinstance(item.get("model"), str) else "",
         unknown_parts=tuple(content.unknown_parts),
     )
 

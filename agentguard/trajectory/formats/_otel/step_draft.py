@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from agentguard.trajectory.formats._otel.spans import SourceSpan, SpanKind, collect_unmapped, parse_usage
-from agentguard.trajectory.model import Observation, Source, Step, ToolCall
+from agentguard.trajectory.model import Observation, Source, Step, ToolCall, Usage
 
 
 @dataclass(slots=True)
@@ -21,6 +21,8 @@ class StepDraft:
     tool_calls: list[ToolCall] = field(default_factory=list)
     observations: list[Observation] = field(default_factory=list)
     stop_reason: str = ""
+    usage: Usage | None = None
+    model: str = ""
     unknown_parts: list[str] = field(default_factory=list)
     is_copied_context: bool = False
 
@@ -52,8 +54,8 @@ class StepDraft:
             observations=tuple(self.observations),
             started_at=start,
             ended_at=end if is_agent else start,
-            usage=parse_usage(span) if self.is_model_call else None,
-            model=(span.get_text("model") or None) if self.is_model_call else None,
+            usage=(parse_usage(span) or self.usage) if self.is_model_call else None,
+            model=(span.get_text("model") or self.model or None) if self.is_model_call else None,
             source_index=span.position,
             stop_reason=self.stop_reason or None,
             unknown_parts=tuple(self.unknown_parts),

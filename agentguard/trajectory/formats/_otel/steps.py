@@ -190,6 +190,8 @@ class SpanTrajectoryBuilder:
         draft.stop_reason = _read_stop_reason(span) or next(
             (message.stop_reason for message in own_messages if message.stop_reason), ""
         )
+        draft.usage = next((message.usage for message in own_messages if message.usage), None)
+        draft.model = next((message.model for message in own_messages if message.model), "")
         draft.unknown_parts += [part for message in own_messages for part in message.unknown_parts]
         for call in (call for message in own_messages for call in message.calls):
             self._add_call(draft, call)
