@@ -20,6 +20,9 @@ Scope = tuple[str, ...]
 """Tenant, API and run ID of a request; histories of different scopes are not compared."""
 
 _MAX_TOTAL_BYTES: Final = 16 * 1024 * 1024
+_MIN_BYTES: Final = 8192
+"""Size of the smallest body for which the cache takes less time than a complete decoding."""
+
 _SAMPLE_BYTES: Final = 4096
 """Bytes at both ends of a history that are part of its key; messages differ near one of them."""
 
@@ -70,20 +73,23 @@ _Key = tuple[Scope, int, int, int]
 
 
 class HistoryCache:
-    """LRU cache of histories, bounded by the size of their requests."""
+    """LRU cache of histories, bounded by the size of their requests. Short requests are not cached."""
 
-    def __init__(self, max_total_bytes: int = _MAX_TOTAL_BYTES) -> None:
-        self._max_total_bytes, self._total_bytes = max_total_bytes, 0
+    def __init__(self, max_total_bytes: int = _MAX_TOTAL_BYTES, *, min_bytes: int = _MIN_BYTES) -> None:
+        self._max_total_bytes, self._min_bytes, self._total_bytes = max_total_bytes, min_bytes, 0
         self._histories: OrderedDict[_Key, _History] = OrderedDict()
         self._known_ends: Counter[int] = Counter()
 
     def decode(self, scope: Scope, raw: bytes) -> DecodedRequest | None:
         """Decode a body; return None if it is not a JSON object. A history is used at most once."""
-        history = self._pop_prefix(scope, raw)
+        is_short = len(raw) < self._min_bytes
+        history = None if is_short else self._pop_prefix(scope, raw)
         if history is not None and (request := _decode_extension(history, raw)) is not None:
             return request
         body = decode_body(raw)
-        return None if body is None else DecodedRequest(body, (), *_locate_history(raw))
+        if body is None:
+            return None
+        return DecodedRequest(body, (), *((0, {}) if is_short else _locate_history(raw)))
 
     def store(self, scope: Scope, raw: bytes, request: DecodedRequest, keys: Sequence[bytes]) -> None:
         """Store the history of a decoded body with the keys of its prefixes."""

@@ -57,7 +57,7 @@ def test_decode_of_growing_history_equals_complete_decoding(
     history: list[Any], layout: Any, steps: list[int]
 ) -> None:
     head, tail, separators = layout
-    cache, count = HistoryCache(), 1
+    cache, count = HistoryCache(min_bytes=0), 1
     for step in [0, *steps]:
         count += step
         fields = {**head, "messages": history[:count], **{k: v for k, v in tail.items() if k not in head}}
@@ -70,15 +70,15 @@ def test_decode_of_growing_history_equals_complete_decoding(
     )
 )
 def test_decode_of_any_bytes_after_known_history_equals_complete_decoding(pieces: list[bytes]) -> None:
-    cache = HistoryCache()
+    cache = HistoryCache(min_bytes=0)
     read(cache, b'{"model":"m","messages":[{"role":"user"},{"role":"user"}]}')
     known = b'{"model":"m","messages":[{"role":"user"},{"role":"user"}'
     read(cache, known + b"".join(pieces))
-    read(HistoryCache(), b"".join(pieces))
+    read(HistoryCache(min_bytes=0), b"".join(pieces))
 
 
 def test_decode_uses_known_history_of_same_scope_only() -> None:
-    cache = HistoryCache()
+    cache = HistoryCache(min_bytes=0)
     first = [{"role": "user", "content": "hi"}]
     longer = [*first, {"role": "assistant", "content": "ho"}, {"role": "user", "content": "and?"}]
     bodies = [json.dumps({"model": "m", "messages": part}).encode() for part in (first, longer)]
@@ -87,8 +87,14 @@ def test_decode_uses_known_history_of_same_scope_only() -> None:
     assert read(cache, bodies[1])
 
 
+def test_short_request_is_decoded_completely() -> None:
+    cache = HistoryCache()
+    history = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "ho"}]
+    assert not any(read(cache, json.dumps({"messages": history[:count]}).encode()) for count in (1, 2))
+
+
 def test_store_beyond_limit_drops_oldest_history() -> None:
-    cache = HistoryCache(max_total_bytes=400)
+    cache = HistoryCache(400, min_bytes=0)
     chats = [[{"role": "user", "content": f"{n}" * 150}] for n in range(3)]
     for chat in chats:
         read(cache, json.dumps({"messages": chat}).encode())
