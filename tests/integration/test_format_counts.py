@@ -8,9 +8,17 @@ from pathlib import Path
 import pytest
 
 from tests.data import shared_data
-from tests.support.format_counts import FormatCounts, count_imported, development_sets, langfuse, langsmith
+from tests.support.format_counts import (
+    FormatCounts,
+    coding_agents,
+    count_imported,
+    development_sets,
+    langfuse,
+    langsmith,
+)
 
 COUNTS: dict[str, Callable[[Path], FormatCounts]] = {
+    "formats/claude_code_2": coding_agents.count_claude_code,
     "formats/langfuse": langfuse.count_traces,
     "formats/langsmith/src_tests_test_data_langsmith_js_wrap_openai_stream.json": langsmith.count_batch,
     "formats/langsmith/tests_integration_tests_test_data_langsmith_py_wrap_openai_.json": langsmith.count_batch,

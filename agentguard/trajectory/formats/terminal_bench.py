@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from agentguard.trajectory._json_node import JsonNode
-from agentguard.trajectory.formats._claude_code_stream import parse_events
+from agentguard.trajectory.formats._claude_code_events import ClaudeCodeRun
 from agentguard.trajectory.formats.atif import FORMAT as ATIF
 from agentguard.trajectory.model import Annotation, Record, Trajectory
 
@@ -42,16 +42,16 @@ class TerminalBench:
 
 
 def _parse_event_run(node: JsonNode, name: str) -> Record:
-    stream = parse_events(node.nodes("events"))
     task, model = node.scalar_or("task"), node.scalar_or("model")
-    exit_status = _TIMEOUT if node.raw("failure_mode") == _TIMEOUT else stream.exit_status
-    run = stream.builder.build_trajectory(
-        "/".join(filter(None, (task, model))) or name,
-        FORMAT.name,
+    events = ClaudeCodeRun("/".join(filter(None, (task, model))) or name, FORMAT.name)
+    for position, event in enumerate(node.nodes("events")):
+        events.add_event(event, position)
+    run = events.build_record().trajectory
+    run = replace(
+        run,
         task=node.text_or("instruction"),
-        tools=stream.tools,
-        exit_status=exit_status,
-        extra=stream.extra | ({"model": model} if model else {}),
+        exit_status=_TIMEOUT if node.raw("failure_mode") == _TIMEOUT else run.exit_status,
+        extra={**run.extra, **({"model": model} if model else {})},
     )
     is_resolved = node.boolean_or("is_resolved")
     return Record(

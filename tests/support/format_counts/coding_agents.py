@@ -1,21 +1,33 @@
-"""Counts of runs of coding agents."""
+"""Counts of sessions of coding agents."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
-from tests.support.format_counts import FormatCounts
+from tests.support.format_counts import FormatCounts, iter_lines
 
 
-def count_mini_swe_agent(folder: Path) -> FormatCounts:
-    """Count fences with mini-swe-agent's language; each user message after the first is a result."""
-    counts = FormatCounts()
-    for path in folder.glob("*.json"):
-        messages = json.loads(path.read_text("utf-8"))
-        answers = [message["content"] for message in messages if message["role"] == "assistant"]
-        counts.runs += 1
-        counts.turns += len(answers)
-        counts.calls += sum(answer.count("```mswea_bash_command\n") for answer in answers)
-        counts.results += sum(message["role"] == "user" for message in messages) - 1
-    return counts
+def count_claude_code(folder: Path) -> FormatCounts:
+    """Count session files, and exports with ``loglines``; one line with content blocks is one turn."""
+    totals = FormatCounts()
+    for path in sorted(folder.iterdir()):
+        if path.suffix == ".jsonl":
+            rows = list(iter_lines(path))
+        elif path.suffix == ".json":
+            rows = json.loads(path.read_text("utf-8"))["loglines"]
+        else:
+            continue
+        totals.runs += 1
+        totals.turns += sum(row["type"] == "assistant" for row in rows)
+        for block in (block for row in rows for block in _list_blocks(row)):
+            totals.calls += block["type"] == "tool_use"
+            totals.results += block["type"] == "tool_result"
+            totals.errors += block.get("is_error") is True
+    return totals
+
+
+def _list_blocks(row: dict[str, Any]) -> list[dict[str, Any]]:
+    content = row.get("message", {}).get("content")
+    return content if isinstance(content, list) else []

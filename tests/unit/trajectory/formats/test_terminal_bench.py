@@ -37,7 +37,7 @@ class TestEvents:
         steps = load_records(events_run)[0].trajectory.steps
         assert [(step.source, step.agent) for step in steps[1:5]] == [
             (Source.AGENT, "claude"),
-            (Source.SYSTEM, "system"),
+            (Source.SYSTEM, "client"),
             (Source.AGENT, "Explore"),
             (Source.ENVIRONMENT, "tool"),
         ]
