@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import orjson
 import typer
@@ -16,9 +18,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from agentguard.cli.evaluation_tables import build_tables
 from agentguard.errors import ConfigError
 from agentguard.evals.baselines import MethodSpec, resolve_method
-from agentguard.evals.datasets.dataset import Dataset, load_dataset
+from agentguard.evals.datasets.dataset import Dataset, compute_checksum, load_dataset
 from agentguard.evals.evaluate import EvaluationPlan, compare
-from agentguard.evals.result import Evaluation
+from agentguard.evals.result import Evaluation, Setting
 from agentguard.evals.result_file import RESULTS_FOLDER, build_file_name, write_result_file
 
 _CHECKPOINT_DIR = RESULTS_FOLDER
@@ -30,7 +32,9 @@ def register(app: typer.Typer) -> None:
 
 
 def eval_(
-    format: Annotated[str, typer.Argument(help="Format of the runs, e.g. who_and_when.")],
+    format: Annotated[
+        str, typer.Argument(help="Format of the runs, e.g. who_and_when; auto recognises it for each path.")
+    ],
     paths: Annotated[list[Path], typer.Argument(help="Files or folders of annotated runs.")],
     method: Annotated[
         list[str] | None, typer.Option("--method", help="Method to measure; may be given several times.")
@@ -47,6 +51,13 @@ def eval_(
         tuple[str, Path] | None,
         typer.Option("--train", metavar="FORMAT PATH", help="Annotated runs to train on instead."),
     ] = None,
+    leave_one_system_out: Annotated[
+        bool,
+        typer.Option(
+            "--leave-one-system-out",
+            help="Score each path by a model that is trained on the other paths, as on an unknown agent.",
+        ),
+    ] = False,
     with_answer: Annotated[
         bool, typer.Option("--with-answer", help="Let methods read the gold answer.")
     ] = False,
@@ -76,6 +87,8 @@ def eval_(
     Exit status: 0 all runs were scored, 1 some records could not be read or a method failed on some runs,
     2 nothing could be scored, 130 interrupted (the same command resumes).
     """
+    if leave_one_system_out:
+        _evaluate_systems(format, paths, method or [], output=output, json=json)
     plan = EvaluationPlan(
         cv=_parse_cv(cv),
         folds=folds,
@@ -99,9 +112,46 @@ def eval_(
             output or RESULTS_FOLDER / build_file_name(results), results, plan=plan
         )
         typer.echo(f"saved in {result_path}; agentguard view shows it", err=True)
+    if any(one.setting is Setting.AS_SHIPPED and one.method == "embedded" for one in results):
+        _warn_of_training_data(paths)
     _print_results(results, plan, data, json=json)
     has_errors = bool(data.broken) or any(p.error for result in results for p in result.predictions)
     raise typer.Exit(1 if has_errors else 0)
+
+
+def _evaluate_systems(
+    format: str, paths: list[Path], methods: list[str], *, output: Path | None, json: bool
+) -> NoReturn:
+    """Evaluate the embedded judge on each path with the other paths as training data, print and exit."""
+    from agentguard.cli.system_tables import build_system_tables
+    from agentguard.evals.leave_one_system_out import evaluate_leave_one_system_out
+
+    if methods not in ([], ["embedded"]):
+        raise ConfigError("--leave-one-system-out measures the embedded judge beside the baselines")
+    systems = [replace(load_dataset(format, [path]), name=name) for path, name in _name_paths(paths)]
+    result = evaluate_leave_one_system_out(
+        systems, report_progress=lambda name: typer.echo(f"training without {name}", err=True)
+    )
+    data = orjson.dumps(result.as_dict(), option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
+    if output:
+        output.write_bytes(data)
+    broken = [error for system in systems for error in system.broken]
+    for error in broken:
+        typer.echo(f"not read: {error}", err=True)
+    if json:
+        sys.stdout.buffer.write(data)
+    else:
+        console = Console()
+        for part in build_system_tables(result):
+            console.print(part)
+    raise typer.Exit(1 if broken else 0)
+
+
+def _name_paths(paths: list[Path]) -> Iterator[tuple[Path, str]]:
+    """Yield each path with its last part, or the whole path if several end the same way."""
+    counts = Counter(path.name for path in paths)
+    for path in paths:
+        yield path, path.name if counts[path.name] == 1 else str(path)
 
 
 def _evaluate_methods(
@@ -127,6 +177,24 @@ def _evaluate_methods(
     except KeyboardInterrupt:
         typer.echo("interrupted; the same command resumes; --no-resume starts again", err=True)
         raise typer.Exit(130) from None
+
+
+def _warn_of_training_data(paths: Sequence[Path]) -> None:
+    """Warn of each path, and each folder in it, that the card of the shipped model lists as training data."""
+    from agentguard.judge.embedded.model_files import load_card
+
+    checksums = {source["sha256"]: source["name"] for source in load_card()["data"]}
+    candidates = [
+        folder for path in paths for folder in (path, *(sorted(path.glob("*/")) if path.is_dir() else ()))
+    ]
+    for path in candidates:
+        name = checksums.get(compute_checksum([path]))
+        if name is not None:
+            typer.echo(
+                f"warning: the shipped model was trained on {path} ({name}), so its scores there say nothing "
+                "about other runs: use --cv question, or --leave-one-system-out with several paths",
+                err=True,
+            )
 
 
 def _parse_cv(value: str | None) -> Any:

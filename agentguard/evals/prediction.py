@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, overload
+from typing import Any
 
 from agentguard.detect.base import Finding
 from agentguard.localize.base import Diagnosis, Localizer
@@ -52,35 +52,6 @@ class Prediction:
     def from_dict(cls, value: Mapping[str, Any]) -> Prediction:
         """Return the prediction of `as_dict` values. Raises TypeError or KeyError on anything else."""
         return cls(**{**value, "steps": tuple(value["steps"]), "agents": tuple(value["agents"])})
-
-
-class LazyFindings(Sequence[Finding]):
-    """Findings of the detectors in a run, computed on first access, since most baselines do not use them."""
-
-    def __init__(self, trajectory: Trajectory) -> None:
-        self._trajectory = trajectory
-        self._findings: tuple[Finding, ...] | None = None
-
-    @overload
-    def __getitem__(self, place: int) -> Finding: ...
-    @overload
-    def __getitem__(self, place: slice) -> Sequence[Finding]: ...
-    def __getitem__(self, place: int | slice) -> Finding | Sequence[Finding]:
-        """Return one finding, or a slice of them."""
-        return self._load()[place]
-
-    def __len__(self) -> int:
-        return len(self._load())
-
-    def __iter__(self) -> Iterator[Finding]:
-        return iter(self._load())
-
-    def _load(self) -> tuple[Finding, ...]:
-        if self._findings is None:
-            from agentguard.detect.runner import detect
-
-            self._findings = tuple(detect(self._trajectory).findings)
-        return self._findings
 
 
 def predict(

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from agentguard.detect.base import Finding
+from agentguard.detect.lazy_findings import LazyFindings
 from agentguard.errors import EvaluationError
 from agentguard.evals.metrics import mean
-from agentguard.evals.prediction import LazyFindings
 from agentguard.evals.splits import list_groups
 from agentguard.trajectory.model import Record, Trajectory
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, Protocol, TypeVar
 
+from agentguard.detect.lazy_findings import LazyFindings
 from agentguard.errors import EvaluationError
 from agentguard.evals.baselines import (
     Method,
@@ -22,7 +23,7 @@ from agentguard.evals.baselines import (
 )
 from agentguard.evals.checkpoint import EvaluationCheckpoint, build_checkpoint_name, compute_records_checksum
 from agentguard.evals.datasets.dataset import Dataset, add_gold_answer
-from agentguard.evals.prediction import LazyFindings, Prediction, predict
+from agentguard.evals.prediction import Prediction, predict
 from agentguard.evals.result import Evaluation, Setting, score_predictions
 from agentguard.evals.splits import (
     Split,

@@ -15,6 +15,8 @@ from agentguard.trajectory.model import GOLD_ANSWER, Record
 
 _PARTS_BY_FOLDER = frozenset({"who_and_when"})  # published as folders that are reported separately
 _BLOCK = 1 << 20
+AUTO_FORMAT = "auto"
+"""Format name that recognises the format of each path."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +72,7 @@ def load_dataset(
     """Read the annotated runs of a format.
 
     Args:
-        format: name of the importer, which is also the name of the data set.
+        format: name of the importer, which is also the name of the data set; ``auto`` recognises it.
         paths: files or folders; a folder that holds several parts of Who&When is read part by part.
         progress: called with the number of records read so far.
 
@@ -84,7 +86,7 @@ def load_dataset(
     parts: list[str] = []
     broken: list[InputError] = []
     for part, path in _find_parts(format, paths):
-        for item in read(path, format=format):
+        for item in read(path, format=None if format == AUTO_FORMAT else format):
             if isinstance(item, UnreadableRecord):
                 broken.append(item.error)
                 continue

@@ -93,15 +93,25 @@ class KernelScorer:
 
 
 def fit_weights(
-    scaled: Array, chosen: Array, runs: Runs, *, ridge: float, offset: Array | None = None
+    scaled: Array,
+    chosen: Array,
+    runs: Runs,
+    *,
+    ridge: float,
+    offset: Array | None = None,
+    importance: Array | None = None,
 ) -> Array:
-    """Fit weights that maximise the likelihood of the chosen rows minus ``ridge`` / 2 times their squares."""
+    """Fit weights that maximise the likelihood of the chosen rows minus ``ridge`` / 2 times their squares.
+
+    ``importance`` is a factor on the likelihood of each row's run, the same for all rows of a run.
+    """
     fixed = np.zeros(len(scaled)) if offset is None else offset
+    factor = np.ones(len(scaled)) if importance is None else importance
 
     def loss(weights: Array) -> tuple[float, Array]:
         p = softmax_by_run(scaled @ weights + fixed, runs)
-        value = -np.log(p[chosen > 0] + 1e-12).sum() + 0.5 * ridge * (weights @ weights)
-        return float(value), ridge * weights - scaled.T @ (chosen - p)
+        value = -(factor * chosen) @ np.log(p + 1e-12) + 0.5 * ridge * (weights @ weights)
+        return float(value), ridge * weights - scaled.T @ (factor * (chosen - p))
 
     return _minimize(loss, scaled.shape[1])
 

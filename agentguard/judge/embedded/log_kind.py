@@ -1,12 +1,13 @@
 """Kinds of log, distinguished by structure: first speaker, folded calls, and shares of the roles.
 
 A specialist judges only runs that look like its training runs. Names of agents, formats and benchmarks are
-not used.
+not used; names of tools are, since an agent with other tools is another agent.
 """
 
 from __future__ import annotations
 
 import math
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -27,6 +28,7 @@ SHAPE_FEATURES = (
     "mean length of a turn (log)",
 )
 _MIN_DEVIATIONS = np.array([0.1, 0.08, 0.15, 0.1, 0.3, 0.35, 0.5, 0.5])
+_MIN_SHARED_TOOLS = 0.5  # of a run's tools; an agent with other tools is another agent
 _MAX_Z_SCORE = 3.5  # in any one measure; above it, the run is of another kind
 
 
@@ -59,22 +61,44 @@ def measure_shape(layout: RunLayout) -> NDArray[np.float64]:
 
 @dataclass(frozen=True, slots=True)
 class LogKind:
-    """Structure key of a kind of log, with mean and deviation of its runs' shapes."""
+    """Kind of log.
+
+    Attributes:
+        key: structure of its runs.
+        mean, deviation: of the shapes of its runs.
+        tools: CRC-32 of the names of all tools that its runs call; None in models that lack them.
+    """
 
     key: str
     mean: NDArray[np.float64]
     deviation: NDArray[np.float64]
+    tools: tuple[int, ...] | None = None
 
     def matches(self, layout: RunLayout) -> bool:
-        """Return whether a run looks like those the kind was built from."""
-        if build_structure_key(layout) != self.key:
+        """Return whether a run looks like those the kind was built from, and calls mostly the same tools."""
+        if build_structure_key(layout) != self.key or not self._shares_tools(layout):
             return False
         return bool((np.abs(measure_shape(layout) - self.mean) / self.deviation).max() <= _MAX_Z_SCORE)
+
+    def _shares_tools(self, layout: RunLayout) -> bool:
+        if self.tools is None:
+            return True
+        tools = hash_tool_names([layout])
+        return len(tools & set(self.tools)) >= _MIN_SHARED_TOOLS * len(tools)
+
+
+def hash_tool_names(layouts: Sequence[RunLayout]) -> set[int]:
+    """Return the CRC-32 of the names of all tools that the runs call."""
+    names = {call.name for layout in layouts for step in layout.run.steps for call in step.tool_calls}
+    return {zlib.crc32(name.encode("utf-8", "surrogatepass")) for name in names}
 
 
 def build_log_kind(layouts: Sequence[RunLayout]) -> LogKind:
     """Build the kind of runs that share a key."""
     shapes = np.vstack([measure_shape(layout) for layout in layouts])
     return LogKind(
-        build_structure_key(layouts[0]), shapes.mean(axis=0), np.maximum(shapes.std(axis=0), _MIN_DEVIATIONS)
+        build_structure_key(layouts[0]),
+        shapes.mean(axis=0),
+        np.maximum(shapes.std(axis=0), _MIN_DEVIATIONS),
+        tuple(sorted(hash_tool_names(layouts))),
     )

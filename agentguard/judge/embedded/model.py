@@ -19,7 +19,9 @@ from agentguard.judge.embedded.outcome_model import (
     build_run_vector,
     estimate_failure,
 )
-from agentguard.judge.embedded.ranker import Ranker, build_signal_model
+from agentguard.judge.embedded.outcome_rules import RuleOutcomeModel
+from agentguard.judge.embedded.ranker import Ranker, build_signal_model, softmax
+from agentguard.judge.embedded.relative_outcome import RelativeOutcomeModel
 from agentguard.judge.embedded.transfer_ranker import is_single_agent
 from agentguard.trajectory.model import Trajectory
 
@@ -28,6 +30,7 @@ from agentguard.trajectory.model import Trajectory
 _FINDING_LOG_ODDS, _FINDING_LOG_ODDS_SINGLE_AGENT = 2.0, 5.0
 _MIN_FINDING_PROBABILITY = 0.4
 _LATER_FINDING_DECAY = 0.6
+_MIN_STEP_PROBABILITY = 1e-9
 _EPISODE_STEPS = 3  # a detector that fires again within these steps reports the same problem
 
 
@@ -72,11 +75,23 @@ class EmbeddedJudgement:
 
 @dataclass(frozen=True, slots=True)
 class EmbeddedModel:
-    """Trained embedded judge; ``with_answer`` if it was trained to read the gold answer."""
+    """Trained embedded judge.
+
+    Attributes:
+        specialists: models of known agents.
+        portable: ranker of the steps of an unknown agent's run.
+        with_answer: whether it was trained to read the gold answer.
+        rules: outcome model of a single run of an unknown agent; None if no training run had an outcome.
+        relative: outcome model of a run among other runs of an unknown agent; None in the same case.
+        transfer_temperature: exponent of the step probabilities of an unknown agent's run; None for 1.
+    """
 
     specialists: tuple[LogKindModel, ...]
     portable: Ranker
     with_answer: bool = False
+    rules: RuleOutcomeModel | None = None
+    relative: RelativeOutcomeModel | None = None
+    transfer_temperature: float | None = None
 
     def judge(
         self,
@@ -104,9 +119,28 @@ class EmbeddedModel:
         if ranker is not None:
             steps = ranker.predict_probabilities(values, signals)
         else:
-            steps = _weight_by_findings(self.portable.predict_probabilities(values, signals), table, findings)
-        failed, low, high = _predict_outcome(layout, outcome, findings, risk)
+            steps = self.rank_transferred(replace(table, values=values), findings, signals)
+        failed, low, high = self._predict_outcome(layout, outcome, findings, risk)
         return EmbeddedJudgement(table, steps, failed, low, high, ranker is not None, outcome is not None)
+
+    def rank_transferred(
+        self, table: StepTable, findings: Sequence[Finding], signals: Array | None = None
+    ) -> Array:
+        """Return the step probabilities of a run of an unknown agent."""
+        transferred = self.portable.predict_probabilities(table.values, signals)
+        weighted = _weight_by_findings(transferred, table, findings)
+        return softmax((self.transfer_temperature or 1.0) * np.log(weighted + _MIN_STEP_PROBABILITY))
+
+    def _predict_outcome(
+        self, layout: RunLayout, specialist: OutcomeModel | None, findings: Sequence[Finding], risk: float
+    ) -> tuple[float, float, float]:
+        """Return probability of failure, and the thresholds of passed and failed runs."""
+        if specialist is not None:
+            low, high = specialist.compute_thresholds(risk)
+            return float(specialist.predict_probability(build_run_vector(layout))[0]), low, high
+        if self.rules is not None:
+            return self.rules.predict(layout, findings)
+        return estimate_failure(layout, findings), UNKNOWN_PASSED_THRESHOLD, UNKNOWN_FAILED_THRESHOLD
 
     def with_signal_weights(self, weights: Sequence[float]) -> EmbeddedModel:
         """Return the model with the given signal weights in every ranker that was trained without signals."""
@@ -129,15 +163,6 @@ class EmbeddedModel:
 def append_answer_columns(table: StepTable, answer: str | None) -> Array:
     """Append the columns of the gold answer to the table's values."""
     return np.hstack([table.values, compute_answer_columns(table, answer)])
-
-
-def _predict_outcome(
-    layout: RunLayout, model: OutcomeModel | None, findings: Sequence[Finding], risk: float
-) -> tuple[float, float, float]:
-    if model is None:
-        return estimate_failure(layout, findings), UNKNOWN_PASSED_THRESHOLD, UNKNOWN_FAILED_THRESHOLD
-    low, high = model.compute_thresholds(risk)
-    return float(model.predict_probability(build_run_vector(layout))[0]), low, high
 
 
 def _weight_by_findings(probabilities: Array, table: StepTable, findings: Sequence[Finding]) -> Array:

@@ -36,7 +36,9 @@ from agentguard.judge.embedded.model_files import (
     read_verified_model,
 )
 from agentguard.judge.embedded.outcome_model import OutcomeModel
+from agentguard.judge.embedded.outcome_rules import OutcomeRule, RuleOutcomeModel
 from agentguard.judge.embedded.ranker import Ranker, RunRelativeModel
+from agentguard.judge.embedded.relative_outcome import RelativeOutcomeModel
 from agentguard.judge.embedded.transfer_ranker import TransferRanker
 from agentguard.version import __version__
 
@@ -51,6 +53,9 @@ TRUSTED_TYPES: Final[dict[str, type]] = {
     "Portable": TransferRanker,
     "Ranker": Ranker,
     "Relative": RunRelativeModel,
+    "RelativeOutcome": RelativeOutcomeModel,
+    "Rule": OutcomeRule,
+    "RuleOutcome": RuleOutcomeModel,
     "Scaler": FeatureScaler,
     "Specialist": LogKindModel,
 }

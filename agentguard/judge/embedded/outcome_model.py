@@ -43,7 +43,7 @@ _SURRENDER_PATTERN = re.compile(
 _ENDING_CHARS = 600  # code points at the end of a text that are searched for a verdict
 # Factors of signs on the odds of failure. They are set by hand, since there is no data of an unknown kind;
 # they only decide between an abstention and a verdict.
-_SUCCESS_ODDS, _FAILURE_ODDS, _SURRENDER_ODDS, _TRUNCATION_ODDS = 0.05, 30.0, 6.0, 3.0
+_ENDING_ODDS = {"success_text": 0.05, "failure_text": 30.0, "surrender": 6.0, "truncation": 3.0}
 _FINDING_WEIGHT = 0.9
 UNKNOWN_FAILED_THRESHOLD, UNKNOWN_PASSED_THRESHOLD = 0.8, 0.15
 """Failure probabilities from which a run of an unknown kind counts as failed, and up to which as passed."""
@@ -89,6 +89,16 @@ def apply_platt_scaling(log_odds: Array, slope: float, intercept: float) -> Arra
     return np.asarray(1 / (1 + np.exp(-(slope * log_odds + intercept))))
 
 
+def fit_platt_scaling(
+    scores: Array, failed: NDArray[np.bool_], weights: Array | None = None
+) -> tuple[float, float]:
+    """Fit slope and intercept of `apply_platt_scaling`; the slope is positive."""
+    from sklearn.linear_model import LogisticRegression
+
+    line = LogisticRegression(C=1.0).fit(scores[:, None], failed, sample_weight=weights)
+    return max(0.05, float(line.coef_[0, 0])), float(line.intercept_[0])
+
+
 def build_run_vector(layout: RunLayout) -> Array:
     """Return the features of one run, shape ``(1, features)``."""
     features = compute_run_features(layout)
@@ -119,10 +129,7 @@ def fit_outcome_model(values: Array, failed: NDArray[np.bool_], *, seed: int = 0
 
 def calibrate(model: OutcomeModel, log_odds: Array, failed: NDArray[np.bool_]) -> OutcomeModel:
     """Return the model with Platt scaling and thresholds learnt from out-of-fold log-odds."""
-    from sklearn.linear_model import LogisticRegression
-
-    line = LogisticRegression(C=1.0).fit(log_odds[:, None], failed)
-    slope, intercept = max(0.05, float(line.coef_[0, 0])), float(line.intercept_[0])
+    slope, intercept = fit_platt_scaling(log_odds, failed)
     p = apply_platt_scaling(log_odds, slope, intercept)
     return OutcomeModel(
         model.scaler,
@@ -153,23 +160,29 @@ def estimate_failure(layout: RunLayout, findings: Sequence[Finding]) -> float:
 
     Starts from even odds. The heuristic orders runs; it is not calibrated.
     """
-    odds = 1.0
-    verdict = _find_last_environment_text(layout.run.steps)
-    if _SUCCESS_PATTERN.search(verdict):
-        odds *= _SUCCESS_ODDS
-    elif _FAILURE_PATTERN.search(verdict):
-        odds *= _FAILURE_ODDS
-    last = next((i for i in reversed(range(len(layout.roles))) if layout.roles[i] in _SPEAKER_ROLES), None)
-    if last is not None and _SURRENDER_PATTERN.search(layout.step_scans[last].lower_text[-_ENDING_CHARS:]):
-        odds *= _SURRENDER_ODDS
-    if last is not None and layout.run.steps[last].observations and odds == 1.0:
-        odds *= _TRUNCATION_ODDS  # the agent was still acting when the recording ended
+    odds = math.prod(_ENDING_ODDS[sign] for sign in find_ending_signs(layout))
     best: dict[str, float] = {}
     for finding in findings:
         best[finding.detector] = max(best.get(finding.detector, 0.0), finding.probability)
     for name in sorted(best):
         odds /= 1 - _FINDING_WEIGHT * min(1.0, max(0.0, best[name]))
     return odds / (1 + odds)
+
+
+def find_ending_signs(layout: RunLayout) -> tuple[str, ...]:
+    """Return the signs of success, failure, surrender or truncation at the end of a run."""
+    signs = []
+    verdict = _find_last_environment_text(layout.run.steps)
+    if _SUCCESS_PATTERN.search(verdict):
+        signs.append("success_text")
+    elif _FAILURE_PATTERN.search(verdict):
+        signs.append("failure_text")
+    last = next((i for i in reversed(range(len(layout.roles))) if layout.roles[i] in _SPEAKER_ROLES), None)
+    if last is not None and _SURRENDER_PATTERN.search(layout.step_scans[last].lower_text[-_ENDING_CHARS:]):
+        signs.append("surrender")
+    if last is not None and layout.run.steps[last].observations and not signs:
+        signs.append("truncation")  # the agent was still acting when the recording ended
+    return tuple(signs)
 
 
 _SPEAKER_ROLES = (SpeakerRole.WORKER, SpeakerRole.ORCHESTRATOR)

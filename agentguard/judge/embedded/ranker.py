@@ -102,9 +102,11 @@ def softmax(scores: Array) -> Array:
     return np.asarray(weights / weights.sum())
 
 
-def fit_portable_ranker(tables: Sequence[Array], chosen: Sequence[Array]) -> Ranker:
-    """Fit the ranker for unknown kinds of log."""
-    return Ranker((fit_transfer_ranker(list(tables), list(chosen)),), (1.0,))
+def fit_portable_ranker(
+    tables: Sequence[Array], chosen: Sequence[Array], importance: Sequence[float] | None = None
+) -> Ranker:
+    """Fit the ranker for unknown kinds of log; ``importance`` is a factor on each run's likelihood."""
+    return Ranker((fit_transfer_ranker(list(tables), list(chosen), importance),), (1.0,))
 
 
 def fit_ranker(tables: Sequence[Array], chosen: Sequence[Array], *, seed: int = 0) -> Ranker:

@@ -1,4 +1,7 @@
-"""Training of the embedded model: a specialist for each kind of log, a portable ranker, and calibration.
+"""Training of the embedded model: a specialist for each agent, the transferable part, and calibration.
+
+The transferable part is a ranker and two outcome models for agents that the model does not know. Each system
+of the training data weighs the same in it.
 
 Training is deterministic: forests are seeded, folds are assigned from sorted groups, all else is convex.
 Calibration uses scores out of fold.
@@ -6,14 +9,17 @@ Calibration uses scores out of fold.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from agentguard.detect.lazy_findings import LazyFindings
 from agentguard.errors import JudgeError
 from agentguard.judge.embedded.conditional_logit import Array, LinearScorer, fit_weights
+from agentguard.judge.embedded.features.run_signals import compute_run_signals
 from agentguard.judge.embedded.features.table import StepTable, build_step_table
 from agentguard.judge.embedded.log_kind import build_log_kind, build_structure_key
 from agentguard.judge.embedded.model import EmbeddedModel, LogKindModel, append_answer_columns
@@ -22,8 +28,10 @@ from agentguard.judge.embedded.outcome_model import (
     OutcomeModel,
     build_run_vector,
     calibrate,
+    estimate_failure,
     fit_outcome_model,
 )
+from agentguard.judge.embedded.outcome_rules import SystemSigns, find_signs, fit_rule_outcome
 from agentguard.judge.embedded.ranker import (
     MIN_RUNS,
     Ranker,
@@ -31,10 +39,12 @@ from agentguard.judge.embedded.ranker import (
     fit_portable_ranker,
     fit_ranker,
 )
+from agentguard.judge.embedded.relative_outcome import LabelledBatch, fit_relative_outcome
 from agentguard.trajectory.model import Record
 
 _FOLD_COUNT = 4
 _OUTCOME_REPEATS = 3
+_MIN_OUTCOME_SYSTEMS = 2  # fewer show nothing about an agent that is not among them
 _TEMPERATURES = np.linspace(0.3, 2.5, 45)
 _SIGNAL_RIDGE = 10.0
 
@@ -49,6 +59,8 @@ from the same question: only then does a signal mean the same in training as on 
 def train_model(
     records: Sequence[Record],
     *,
+    systems: Sequence[str] | None = None,
+    base: EmbeddedModel | None = None,
     seed: int = 0,
     with_answer: bool = False,
     signals: SignalFunction | None = None,
@@ -58,6 +70,9 @@ def train_model(
 
     Args:
         records: runs with a root cause, an outcome, or both; others are ignored.
+        systems: name of the agent or agent system of each record; by default all are of one.
+        base: model whose transferable part and specialists are kept beside the new specialists. None learns
+            the transferable part from the records too.
         seed: seed of the forests and folds.
         with_answer: let the ranker read the gold answers.
         signals: further columns; their weight is learnt out of fold. Without signals, and for a run without
@@ -67,18 +82,20 @@ def train_model(
     Raises:
         JudgeError: no run is annotated.
     """
-    annotated = [
-        r
-        for r in records
-        if r.trajectory.steps and (_get_root_cause_step(r) is not None or _get_failed_label(r) is not None)
+    labelled = [
+        (record, system)
+        for record, system in zip(records, systems or [""] * len(records), strict=True)
+        if record.trajectory.steps
+        and (_get_root_cause_step(record) is not None or _get_failed_label(record) is not None)
     ]
-    if not annotated:
+    if not labelled:
         raise JudgeError("there is nothing to learn from: no run has a root cause or an outcome")
+    annotated = [record for record, _ in labelled]
     tables = [_build_table(record, with_answer) for record in annotated]
-    signal_data = None if signals is None else _SignalData([signals(record) for record in annotated], ridge)
-    by_kind: dict[str, list[int]] = {}
-    for index, table in enumerate(tables):
-        by_kind.setdefault(build_structure_key(table.layout), []).append(index)
+    signal_data = None if signals is None else SignalData([signals(record) for record in annotated], ridge)
+    by_kind: dict[tuple[str, str], list[int]] = {}
+    for index, (table, (_, system)) in enumerate(zip(tables, labelled, strict=True)):
+        by_kind.setdefault((build_structure_key(table.layout), system), []).append(index)
     specialists = []
     for name in sorted(by_kind):
         indices = by_kind[name]
@@ -86,27 +103,115 @@ def train_model(
         specialists.append(
             _fit_specialist([annotated[i] for i in indices], [tables[i] for i in indices], kind_signals, seed)
         )
-    return EmbeddedModel(
-        specialists=tuple(
-            specialist
-            for specialist in specialists
-            if specialist.ranker is not None or specialist.outcome is not None
-        ),
-        portable=_fit_portable(annotated, tables, signal_data),
-        with_answer=with_answer,
-    )
+    fitted = tuple(one for one in specialists if one.ranker is not None or one.outcome is not None)
+    if base is not None:
+        return replace(base, specialists=(*fitted, *base.specialists))
+    examples = [
+        TransferExample(record, system, table)
+        for (record, system), table in zip(labelled, tables, strict=True)
+    ]
+    transferable = fit_transferable_model(examples, signals=signal_data)
+    return replace(transferable, specialists=fitted, with_answer=with_answer)
 
 
 @dataclass(frozen=True, slots=True)
-class _SignalData:
+class TransferExample:
+    """Annotated run for the transferable part: its system, its features and the findings in it."""
+
+    record: Record
+    system: str
+    table: StepTable
+    findings: LazyFindings = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "findings", LazyFindings(self.record.trajectory))
+
+
+def build_transfer_example(record: Record, system: str) -> TransferExample:
+    """Build the example of an annotated run with at least one step."""
+    return TransferExample(record, system, build_step_table(record.trajectory))
+
+
+def fit_transferable_model(
+    examples: Sequence[TransferExample], *, signals: SignalData | None = None
+) -> EmbeddedModel:
+    """Fit a model without specialists, for agents that it does not know."""
+    by_system: dict[str, list[TransferExample]] = {}
+    for example in examples:
+        by_system.setdefault(example.system, []).append(example)
+    outcome_systems = [
+        labelled
+        for _, members in sorted(by_system.items())
+        if (labelled := [e for e in members if _get_failed_label(e.record) is not None])
+    ]
+    model = EmbeddedModel(specialists=(), portable=_fit_portable(examples, signals))
+    if len(outcome_systems) >= _MIN_OUTCOME_SYSTEMS:
+        model = replace(
+            model,
+            rules=fit_rule_outcome([_collect_signs(members) for members in outcome_systems]),
+            relative=fit_relative_outcome([_collect_signals(members) for members in outcome_systems]),
+        )
+    return replace(model, transfer_temperature=_fit_transfer_temperature(by_system))
+
+
+def _collect_signs(examples: Sequence[TransferExample]) -> SystemSigns:
+    sides: dict[bool, list[TransferExample]] = {True: [], False: []}
+    for example in examples:
+        sides[bool(_get_failed_label(example.record))].append(example)
+    failed, passed = sides[True], sides[False]
+    return SystemSigns(
+        failed=[find_signs(e.table.layout, e.findings) for e in failed],
+        passed=[find_signs(e.table.layout, e.findings) for e in passed],
+        failed_estimates=[estimate_failure(e.table.layout, e.findings) for e in failed],
+        passed_estimates=[estimate_failure(e.table.layout, e.findings) for e in passed],
+    )
+
+
+def _collect_signals(examples: Sequence[TransferExample]) -> LabelledBatch:
+    return LabelledBatch(
+        np.vstack([compute_run_signals(e.table.layout, e.findings) for e in examples]),
+        np.array([bool(_get_failed_label(e.record)) for e in examples]),
+    )
+
+
+def _fit_transfer_temperature(by_system: Mapping[str, Sequence[TransferExample]]) -> float:
+    """Return the least temperature that a system needs if the ranker was not trained on it.
+
+    Under a change of system a ranker is right less often than in training, so the average is overconfident.
+    """
+    labelled = {
+        system: [e for e in members if _build_labels(e.record, e.table).sum() > 0]
+        for system, members in by_system.items()
+    }
+    temperatures = []
+    for system, members in labelled.items():
+        if not members:
+            continue
+        others = [e for name, rest in labelled.items() if name != system for e in rest]
+        model = EmbeddedModel(specialists=(), portable=_fit_portable(others, None))
+        scores = [np.log(model.rank_transferred(e.table, e.findings)) for e in members]
+        chosen = [_build_labels(e.record, e.table) for e in members]
+        temperatures.append(_fit_temperature(scores, chosen))
+    return min(temperatures, default=1.0)
+
+
+def _balance_systems(examples: Sequence[TransferExample]) -> list[float]:
+    """Return one factor for each example, so that each system weighs as much as the average one."""
+    counts = Counter(example.system for example in examples)
+    average = len(examples) / max(1, len(counts))
+    return [average / counts[example.system] for example in examples]
+
+
+@dataclass(frozen=True, slots=True)
+class SignalData:
     """Signals of the runs, and the ridge penalty of their weights."""
 
     signals: Sequence[Array]
     ridge: float
 
-    def select(self, indices: Sequence[int]) -> _SignalData:
+    def select(self, indices: Sequence[int]) -> SignalData:
         """Return the signals of a subset of the runs."""
-        return _SignalData([self.signals[i] for i in indices], self.ridge)
+        return SignalData([self.signals[i] for i in indices], self.ridge)
 
 
 def _build_table(record: Record, with_answer: bool) -> StepTable:
@@ -119,7 +224,7 @@ def _build_table(record: Record, with_answer: bool) -> StepTable:
 
 
 def _fit_specialist(
-    records: Sequence[Record], tables: Sequence[StepTable], signals: _SignalData | None, seed: int
+    records: Sequence[Record], tables: Sequence[StepTable], signals: SignalData | None, seed: int
 ) -> LogKindModel:
     return LogKindModel(
         kind=build_log_kind([table.layout for table in tables]),
@@ -130,7 +235,7 @@ def _fit_specialist(
 
 
 def _fit_kind_ranker(
-    records: Sequence[Record], tables: Sequence[StepTable], signals: _SignalData | None, seed: int
+    records: Sequence[Record], tables: Sequence[StepTable], signals: SignalData | None, seed: int
 ) -> Ranker | None:
     places = [
         i for i, (r, t) in enumerate(zip(records, tables, strict=True)) if _build_labels(r, t).sum() > 0
@@ -151,7 +256,7 @@ def _fit_kind_ranker(
 
 
 def _calibrate_ranker(
-    fitted: Ranker, scores: Sequence[Array], chosen: Sequence[Array], signals: _SignalData | None
+    fitted: Ranker, scores: Sequence[Array], chosen: Sequence[Array], signals: SignalData | None
 ) -> Ranker:
     """Add the temperature and the signal weights, learnt from scores out of fold."""
     temperature = _fit_temperature(scores, chosen)
@@ -161,7 +266,7 @@ def _calibrate_ranker(
     return replace(fitted, temperature=temperature, beside=signal_model)
 
 
-def _fit_signal_weights(offsets: Sequence[Array], chosen: Sequence[Array], data: _SignalData) -> LinearScorer:
+def _fit_signal_weights(offsets: Sequence[Array], chosen: Sequence[Array], data: SignalData) -> LinearScorer:
     """Fit the weights of the signals; they are at least 0, since a signal can only support a step."""
     labelled = [i for i, labels in enumerate(chosen) if labels.sum() > 0]
     runs = np.concatenate([np.full(len(chosen[i]), n) for n, i in enumerate(labelled)]).astype(np.intp)
@@ -171,13 +276,12 @@ def _fit_signal_weights(offsets: Sequence[Array], chosen: Sequence[Array], data:
     return build_signal_model(np.maximum(weights, 0.0).tolist())
 
 
-def _fit_portable(
-    records: Sequence[Record], tables: Sequence[StepTable], signals: _SignalData | None
-) -> Ranker:
-    places = [i for i, record in enumerate(records) if _get_root_cause_step(record) is not None]
-    values = [tables[i].values for i in places]
-    chosen = [_build_labels(records[i], tables[i]) for i in places]
-    fitted = fit_portable_ranker(values, chosen)
+def _fit_portable(examples: Sequence[TransferExample], signals: SignalData | None) -> Ranker:
+    places = [i for i, one in enumerate(examples) if _get_root_cause_step(one.record) is not None]
+    labelled = [examples[i] for i in places]
+    values = [example.table.values for example in labelled]
+    chosen = [_build_labels(example.record, example.table) for example in labelled]
+    fitted = fit_portable_ranker(values, chosen, _balance_systems(labelled))
     if not any(labels.sum() for labels in chosen):
         return fitted
     # Sixteen strongly shrunk weights hardly overfit, so the temperature may be learnt on the same runs.

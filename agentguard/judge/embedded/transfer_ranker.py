@@ -8,6 +8,7 @@ is measured relative to the run's other worker turns, so that a weight means the
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -41,7 +42,7 @@ _CALLS, _CHANGES, _SHARE = (
     COLUMN_BY_NAME["form.changes"],
     COLUMN_BY_NAME["role.share"],
 )
-_AFTER_USER = COLUMN_BY_NAME["structure.after_user"]
+_AFTER_USER, _FAILED = COLUMN_BY_NAME["structure.after_user"], COLUMN_BY_NAME["outcome.failed"]
 _LATER_TURN_PENALTY, _TURN_DECAY, _NON_WORKER_PENALTY = 0.8, 0.6, 3.0
 # A single agent with tools: the order of turns is less informative; a turn without a call changes nothing.
 _SINGLE_LATER_TURN_PENALTY, _SINGLE_TURN_DECAY, _NO_CALL_PENALTY = 0.3, 0.35, 1.0
@@ -49,19 +50,24 @@ _FIRST_CHANGE_BONUS, _CHANGE_BONUS = (
     1.2,
     0.5,
 )  # in a dialogue, calls that change something cause the harm
+# In a task without dialogue, the last failed call, and the answer of a run that changed nothing.
+_MIDDLE_BONUS, _LAST_FAILURE_BONUS, _READ_ONLY_ANSWER_BONUS = 0.5, 1.0, 2.5
 RIDGE = 10.0
 _MAX_Z_SCORE = 2.5
 
 
 @dataclass(frozen=True, slots=True)
 class TransferRanker:
-    """Structural prior with learnt weights of `BEHAVIOURS`."""
+    """Structural prior; in runs of several agents, with learnt weights of `BEHAVIOURS`."""
 
     weights: Array
 
     def score(self, values: Array) -> Array:
         """Return the log-odds of each row of one run, up to a constant."""
-        return np.asarray(compute_structural_prior(values) + standardize_behaviours(values) @ self.weights)
+        prior = compute_structural_prior(values)
+        if is_single_agent(values):
+            return prior
+        return np.asarray(prior + standardize_behaviours(values) @ self.weights)
 
 
 def compute_structural_prior(values: Array) -> Array:
@@ -80,15 +86,32 @@ def is_single_agent(values: Array) -> bool:
 
 def _compute_single_agent_prior(values: Array, turn: Array) -> Array:
     calls = values[:, _CALLS] > 0
+    if (values[:, _AFTER_USER] > 0).sum() <= 1:
+        return _compute_task_prior(values, calls)
     fixed = (
         -_SINGLE_TURN_DECAY * np.log1p(turn)
         - _SINGLE_LATER_TURN_PENALTY * (turn > 0)
         - _NO_CALL_PENALTY * ~calls
     )
     changed = np.flatnonzero(values[:, _CHANGES] > 0)
-    if len(changed) and (values[:, _AFTER_USER] > 0).sum() > 1:
+    if len(changed):
         fixed[changed] += _CHANGE_BONUS
         fixed[changed[0]] += _FIRST_CHANGE_BONUS - _CHANGE_BONUS
+    return np.asarray(fixed)
+
+
+def _compute_task_prior(values: Array, calls: NDArray[np.bool_]) -> Array:
+    """Compute the prior of a task without dialogue: the answer of a read-only run, else the last failed call.
+
+    The position carries little information: the first calls look around, and the last ones check the result.
+    """
+    fraction = np.arange(len(values)) / max(1, len(values) - 1)
+    fixed = _MIDDLE_BONUS * (1 - np.abs(2 * fraction - 1)) - _NO_CALL_PENALTY * ~calls
+    failed = np.flatnonzero(calls & (values[:, _FAILED] > 0))
+    if len(failed):
+        fixed[failed[-1]] += _LAST_FAILURE_BONUS
+    if not calls[-1] and not (values[:, _CHANGES] > 0).any():
+        fixed[-1] = _READ_ONLY_ANSWER_BONUS
     return np.asarray(fixed)
 
 
@@ -108,13 +131,24 @@ def build_untrained_ranker() -> TransferRanker:
     return TransferRanker(np.zeros(len(BEHAVIOURS)))
 
 
-def fit_transfer_ranker(tables: list[Array], chosen: list[Array]) -> TransferRanker:
-    """Fit the weights to runs, given as one array of values and one of 0/1 labels each."""
-    labelled = [i for i, labels in enumerate(chosen) if labels.sum() > 0]
+def fit_transfer_ranker(
+    tables: list[Array], chosen: list[Array], importance: Sequence[float] | None = None
+) -> TransferRanker:
+    """Fit the weights to runs of several agents, each with values, 0/1 labels and an importance.
+
+    Runs of a single agent keep the prior: weights of behaviours that were learnt from conversations of
+    several agents do not apply to them.
+    """
+    labelled = [i for i, labels in enumerate(chosen) if labels.sum() > 0 and not is_single_agent(tables[i])]
     if not labelled:
         return build_untrained_ranker()
     runs: Runs = np.concatenate([np.full(len(tables[i]), n) for n, i in enumerate(labelled)]).astype(np.intp)
     offset: NDArray[np.float64] = np.concatenate([compute_structural_prior(tables[i]) for i in labelled])
     scaled = np.vstack([standardize_behaviours(tables[i]) for i in labelled])
     labelled_choices = np.concatenate([chosen[i] for i in labelled])
-    return TransferRanker(fit_weights(scaled, labelled_choices, runs, ridge=RIDGE, offset=offset))
+    factors = np.concatenate(
+        [np.full(len(tables[i]), 1.0 if importance is None else importance[i]) for i in labelled]
+    )
+    return TransferRanker(
+        fit_weights(scaled, labelled_choices, runs, ridge=RIDGE, offset=offset, importance=factors)
+    )

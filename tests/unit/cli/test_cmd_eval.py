@@ -7,6 +7,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from agentguard.cli.app import build_app
+from agentguard.evals.datasets.dataset import compute_checksum
 from agentguard.evals.result_file import is_result_file, read_result_file
 from agentguard.localize.baselines.first_worker_turn import FirstWorkerTurnLocalizer
 from tests.unit.evals.test_dataset import run_file
@@ -181,3 +182,34 @@ def test_result_is_stored_for_the_viewer(folder: Path, tmp_path: Path) -> None:
     assert len(list((tmp_path / ".agentguard" / "evals").iterdir())) == 1
     call(*command, "--output", tmp_path / "named.json")
     assert is_result_file(tmp_path / "named.json")
+
+
+def test_leave_one_system_out_prints_a_line_for_each_path(folder: Path, tmp_path: Path) -> None:
+    other = tmp_path / "others"
+    other.mkdir()
+    for i in range(8):
+        (other / f"{i}.json").write_text(run_file(question=f"Who is it {i}?", step="1"))
+    result = call("auto", folder, other, "--leave-one-system-out", "--json")
+    assert result.exit_code == 0, result.output
+    sources = json.loads(result.stdout)["sources"]
+    assert [source["name"] for source in sources] == ["runs", "others"]
+    assert sources[0]["steps"]["accuracy"]["n"] == 10
+    table = call("auto", folder, other, "--leave-one-system-out")
+    assert "Root-cause step" in table.stdout
+
+
+def test_leave_one_system_out_with_one_path_is_refused(folder: Path) -> None:
+    result = call("auto", folder, "--leave-one-system-out")
+    assert result.exit_code != 0
+    assert "at least two paths" in str(result.exception)
+
+
+def test_shipped_model_on_its_training_data_is_warned_of(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    card = {"data": [{"sha256": compute_checksum([folder]), "name": "who_and_when"}]}
+    monkeypatch.setattr("agentguard.judge.embedded.model_files.load_card", lambda folder=None: card)
+    result = call("who_and_when", folder, "--method", "embedded", "--no-save", "--json")
+    assert "was trained on" in result.stderr
+    result = call("who_and_when", folder, "--method", "two_line", "--no-save", "--json")
+    assert "was trained on" not in result.stderr

@@ -1,0 +1,177 @@
+"""Rules that call a single run of an unknown agent failed, selected by their false alarms on labelled agents.
+
+A rule is a sign and the least strength at which it counts. A sign is the strongest finding of a detector,
+or a pattern of the run's end. A rule is selected if it is rarely true of passed runs in the worst of all
+systems, and if it is true of failed runs more often than of passed runs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from agentguard.detect.base import Finding
+from agentguard.judge.embedded.features.roles import RunLayout
+from agentguard.judge.embedded.outcome_model import (
+    UNKNOWN_PASSED_THRESHOLD,
+    apply_platt_scaling,
+    estimate_failure,
+    find_ending_signs,
+    fit_platt_scaling,
+)
+
+MAX_FALSE_CAUSE_RATE: Final = 0.05
+"""Maximum share of the passed runs of any system on which the selected rules together may be true."""
+_STRENGTHS: Final = (0.7, 0.9)
+_MIN_PASSED_RUNS: Final = 20  # of a system, for its false-cause rate to count alone
+_MIN_RECALL: Final = 0.005
+_MIN_LIFT: Final = 2.0
+_PRECISION_PRIOR: Final = 0.01  # added to both shares, since rare rules have few cases
+_MIN_PROBABILITY: Final = 0.001
+
+Signs = Mapping[str, float]
+"""Name of a sign to its strength in [0, 1]; an absent sign has strength 0."""
+
+
+@dataclass(frozen=True, slots=True)
+class OutcomeRule:
+    """Rule that a run failed: the strength of a sign is at least the given one.
+
+    Attributes:
+        sign: name of the sign, as in `find_signs`.
+        strength: least strength.
+        false_cause_rate: share of passed training runs on which the rule is true, in the worst system.
+    """
+
+    sign: str
+    strength: float
+    false_cause_rate: float
+
+    def is_true(self, signs: Signs) -> bool:
+        """Return whether the run has the sign in the required strength."""
+        return signs.get(self.sign, 0.0) >= self.strength
+
+
+@dataclass(frozen=True, slots=True)
+class RuleOutcomeModel:
+    """Outcome model of a single run of an unknown agent.
+
+    Attributes:
+        rules: the selected rules; the run failed if any is true.
+        precision: share of failed runs among those on which a rule is true, if half of all runs fail.
+        slope, intercept: Platt scaling of the log-odds of `estimate_failure`, with even odds in each system.
+    """
+
+    rules: tuple[OutcomeRule, ...]
+    precision: float
+    slope: float
+    intercept: float
+
+    def predict(self, layout: RunLayout, findings: Sequence[Finding]) -> tuple[float, float, float]:
+        """Return probability of failure, and the thresholds of passed and failed runs.
+
+        The failed threshold is below the probability only if a rule is true.
+        """
+        estimate = estimate_failure(layout, findings)
+        p = float(apply_platt_scaling(np.array([_compute_log_odds(estimate)]), self.slope, self.intercept)[0])
+        low = p if estimate <= UNKNOWN_PASSED_THRESHOLD else 0.0
+        signs = find_signs(layout, findings)
+        if any(rule.is_true(signs) for rule in self.rules):
+            return max(p, self.precision), 0.0, 0.0
+        return p, low, 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class SystemSigns:
+    """Signs of the labelled runs of one system, and their estimates by `estimate_failure`."""
+
+    failed: Sequence[Signs]
+    passed: Sequence[Signs]
+    failed_estimates: Sequence[float]
+    passed_estimates: Sequence[float]
+
+
+def find_signs(layout: RunLayout, findings: Sequence[Finding]) -> dict[str, float]:
+    """Return the signs of a run: the strongest finding of each detector, and the signs of its end."""
+    signs: dict[str, float] = dict.fromkeys(find_ending_signs(layout), 1.0)
+    for finding in findings:
+        name = f"finding:{finding.detector}"
+        signs[name] = max(signs.get(name, 0.0), finding.probability)
+    return signs
+
+
+def fit_rule_outcome(systems: Sequence[SystemSigns]) -> RuleOutcomeModel | None:
+    """Select rules and calibrate the probability; return None if no system has both outcomes."""
+    usable = [system for system in systems if system.failed and system.passed]
+    if not usable:
+        return None
+    rules = select_outcome_rules(usable)
+    recall = _average_share(rules, [system.failed for system in usable])
+    false_alarms = _average_share(rules, [system.passed for system in usable])
+    estimates = [one for s in usable for one in (*s.failed_estimates, *s.passed_estimates)]
+    failed = [flag for s in usable for flag in (*(True for _ in s.failed), *(False for _ in s.passed))]
+    weights = [1 / len(side) for s in usable for side in (s.failed, s.passed) for _ in side]
+    log_odds = np.array([_compute_log_odds(one) for one in estimates])
+    slope, intercept = fit_platt_scaling(
+        log_odds, np.array(failed), np.array(weights) * len(weights) / math.fsum(weights)
+    )
+    precision = (recall + _PRECISION_PRIOR) / (recall + false_alarms + 2 * _PRECISION_PRIOR)
+    return RuleOutcomeModel(rules, precision, slope, intercept)
+
+
+def _compute_log_odds(probability: float) -> float:
+    clipped = min(1 - _MIN_PROBABILITY, max(_MIN_PROBABILITY, probability))
+    return math.log(clipped / (1 - clipped))
+
+
+def select_outcome_rules(systems: Sequence[SystemSigns]) -> tuple[OutcomeRule, ...]:
+    """Select rules in the order of their false-cause rate, while all together stay below the maximum."""
+    candidates = sorted(_list_candidates(systems), key=lambda rule: (rule.false_cause_rate, rule.sign))
+    selected: tuple[OutcomeRule, ...] = ()
+    for rule in candidates:
+        if any(other.sign == rule.sign for other in selected):
+            continue
+        extended = (*selected, rule)
+        if _measure_false_cause_rate(extended, systems) <= MAX_FALSE_CAUSE_RATE:
+            selected = extended
+    return selected
+
+
+def _list_candidates(systems: Sequence[SystemSigns]) -> list[OutcomeRule]:
+    names = sorted(
+        {name for system in systems for signs in (*system.failed, *system.passed) for name in signs}
+    )
+    candidates = []
+    for name in names:
+        for strength in _STRENGTHS:
+            rule = OutcomeRule(name, strength, 0.0)
+            rate = _measure_false_cause_rate((rule,), systems)
+            false_alarms = _average_share((rule,), [system.passed for system in systems])
+            recall = _average_share((rule,), [system.failed for system in systems])
+            if rate <= MAX_FALSE_CAUSE_RATE and recall >= max(_MIN_RECALL, _MIN_LIFT * false_alarms):
+                candidates.append(OutcomeRule(name, strength, rate))
+                break
+    return candidates
+
+
+def _measure_false_cause_rate(rules: Sequence[OutcomeRule], systems: Sequence[SystemSigns]) -> float:
+    """Return the rate of the worst system with enough passed runs; small systems count together."""
+    large = [system.passed for system in systems if len(system.passed) >= _MIN_PASSED_RUNS]
+    small = [signs for system in systems if len(system.passed) < _MIN_PASSED_RUNS for signs in system.passed]
+    groups = [*large, small] if small else large
+    if not groups:
+        return math.inf
+    return max(_measure_share(rules, group) for group in groups)
+
+
+def _average_share(rules: Sequence[OutcomeRule], groups: Sequence[Sequence[Signs]]) -> float:
+    """Return the share of runs on which a rule is true, averaged over the groups."""
+    return math.fsum(_measure_share(rules, group) for group in groups) / len(groups)
+
+
+def _measure_share(rules: Sequence[OutcomeRule], group: Sequence[Signs]) -> float:
+    return sum(any(rule.is_true(signs) for rule in rules) for signs in group) / len(group)

@@ -1,0 +1,135 @@
+"""Outcome of a run relative to other runs of the same agent, without labels of that agent.
+
+Each signal of trouble is ranked within the batch, and the score of a run is the mean of its ranks. The map
+from score to probability and the thresholds are learnt on labelled batches of other agents. A threshold
+holds for the worst of these batches, since the share of failed runs of a new agent is unknown.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from agentguard.judge.embedded.conditional_logit import Array
+from agentguard.judge.embedded.features.run_signals import RUN_SIGNALS, RunSignal
+from agentguard.judge.embedded.outcome_model import apply_platt_scaling, fit_platt_scaling
+
+MIN_BATCH_RUNS: Final = 20
+"""Minimum of runs of an agent for a comparison."""
+_MIN_THRESHOLD_RUNS: Final = 20  # of one outcome in a batch, for a threshold of that batch
+_UNUSUAL_RANK: Final = 0.3  # mid-ranks are in (-0.5, 0.5); above it, the run is among the highest fifth
+_UNUSUAL_RATIO: Final = 1.5
+_MAX_REASONS: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class RelativeOutcomeModel:
+    """Map from scores of `score_batch` to outcomes.
+
+    Attributes:
+        slope, intercept: Platt scaling of the score, with even odds in every training batch.
+        passed, failed: ascending scores of the passed and of the failed runs of each training batch.
+    """
+
+    slope: float
+    intercept: float
+    passed: tuple[Array, ...]
+    failed: tuple[Array, ...]
+
+    def predict_probability(self, scores: Array) -> Array:
+        """Return the probability that each run failed, if half of the agent's runs fail."""
+        return apply_platt_scaling(scores, self.slope, self.intercept)
+
+    def compute_thresholds(self, risk: float) -> tuple[float, float]:
+        """Return ``(low, high)``: a run counts as passed up to low, and as failed above high.
+
+        At most a share ``risk`` of the passed runs of any training batch is above high, and of the failed
+        runs of any training batch up to low.
+        """
+        high = max((_find_upper_quantile(scores, risk) for scores in self.passed), default=math.inf)
+        low = min((-_find_upper_quantile(-scores[::-1], risk) for scores in self.failed), default=-math.inf)
+        return min(low, high), high
+
+
+@dataclass(frozen=True, slots=True)
+class LabelledBatch:
+    """Labelled runs of one agent: signals, shape ``(runs, signals)``, and outcomes."""
+
+    signals: Array
+    failed: NDArray[np.bool_]
+
+
+def rank_signals(signals: Array) -> Array:
+    """Return the mid-rank of each value in its column, scaled to (-0.5, 0.5)."""
+    count = len(signals)
+    ordered = np.sort(signals, axis=0)
+    ranks = np.empty_like(signals)
+    for column in range(signals.shape[1]):
+        values = signals[:, column]
+        below = np.searchsorted(ordered[:, column], values, side="left")
+        up_to = np.searchsorted(ordered[:, column], values, side="right")
+        ranks[:, column] = (below + up_to) / (2 * count) - 0.5
+    return ranks
+
+
+def score_batch(signals: Array) -> Array:
+    """Return the mean rank of each run's signals; higher is more like a failure."""
+    return np.asarray(rank_signals(signals).mean(axis=1))
+
+
+def fit_relative_outcome(batches: Sequence[LabelledBatch]) -> RelativeOutcomeModel | None:
+    """Fit the map on batches of different agents; return None if no batch has both outcomes."""
+    usable = [
+        batch for batch in batches if len(batch.failed) >= MIN_BATCH_RUNS and 0 < batch.failed.mean() < 1
+    ]
+    if not usable:
+        return None
+    scores = [score_batch(batch.signals) for batch in usable]
+    failed_flags = np.concatenate([batch.failed for batch in usable])
+    weights = np.concatenate([_balance_outcomes(batch.failed) for batch in usable])
+    slope, intercept = fit_platt_scaling(
+        np.concatenate(scores), failed_flags, weights * len(weights) / weights.sum()
+    )
+    passed = [np.sort(own[~batch.failed]) for own, batch in zip(scores, usable, strict=True)]
+    failed = [np.sort(own[batch.failed]) for own, batch in zip(scores, usable, strict=True)]
+    return RelativeOutcomeModel(
+        slope,
+        intercept,
+        tuple(one for one in passed if len(one) >= _MIN_THRESHOLD_RUNS),
+        tuple(one for one in failed if len(one) >= _MIN_THRESHOLD_RUNS),
+    )
+
+
+def _balance_outcomes(failed: NDArray[np.bool_]) -> Array:
+    """Return weights that sum to 1 in a batch, half for each outcome."""
+    return np.asarray(np.where(failed, 0.5 / failed.sum(), 0.5 / (~failed).sum()))
+
+
+def _find_upper_quantile(ascending: Array, risk: float) -> float:
+    """Return the conformal quantile: a share of at most ``risk`` of new values is expected above it."""
+    place = math.ceil((1 - risk) * (len(ascending) + 1))
+    return float(ascending[place - 1]) if place <= len(ascending) else math.inf
+
+
+def describe_unusual_signals(signals: Array, run: int) -> tuple[str, ...]:
+    """Describe up to three counts of a run that are unusually high in its batch."""
+    ranks, medians = rank_signals(signals)[run], np.median(signals, axis=0)
+    order = sorted(range(len(RUN_SIGNALS)), key=lambda column: (-ranks[column], column))
+    return tuple(
+        _describe_count(RUN_SIGNALS[column], signals[run, column], float(medians[column]))
+        for column in order
+        if RUN_SIGNALS[column].is_count
+        and ranks[column] >= _UNUSUAL_RANK
+        and signals[run, column] >= max(1.0, _UNUSUAL_RATIO * medians[column])
+    )[:_MAX_REASONS]
+
+
+def _describe_count(signal: RunSignal, value: float, median: float) -> str:
+    if median >= 1:
+        return f"{value / median:.1f} times the usual number of {signal.meaning} ({value:.0f})"
+    return f"{value:.0f} {signal.meaning} (usually {median:.0f})"
