@@ -12,6 +12,7 @@ from tests.support.format_counts import FormatCounts, coding_agents, count_impor
 
 COUNTS: dict[str, Callable[[Path], FormatCounts]] = {
     "formats/mini_swe_agent": coding_agents.count_mini_swe_agent,
+    "formats/swe_agent": coding_agents.count_swe_agent,
 }
 
 

@@ -44,3 +44,18 @@ def count_claude_code(folder: Path) -> FormatCounts:
 def _list_blocks(row: dict[str, Any]) -> list[dict[str, Any]]:
     content = row.get("message", {}).get("content")
     return content if isinstance(content, list) else []
+
+
+def count_swe_agent(folder: Path) -> FormatCounts:
+    """Count the entries of the trajectory, or the answers of a file with a history only."""
+    counts = FormatCounts()
+    for path in folder.glob("*.traj"):
+        data = json.loads(path.read_text("utf-8"))
+        answers = [one for one in data["history"] if one["role"] == "assistant" and not one.get("is_demo")]
+        entries = data.get("trajectory") or answers
+        inputs = [one for one in data["history"] if one["role"] in ("user", "tool")]
+        counts.runs += 1
+        counts.turns += len(entries)
+        counts.calls += sum(len(one.get("tool_calls") or [1]) for one in entries if one["action"].strip())
+        counts.results += len(entries) if "trajectory" in data else len(inputs) - 1
+    return counts
