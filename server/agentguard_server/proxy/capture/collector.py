@@ -119,6 +119,7 @@ class CaptureCollector:
             refused=health.refused,
             runs=self.run_writer.ended_runs,
             diagnosed=self.run_writer.diagnosed_runs,
+            undiagnosed=self.run_writer.undiagnosed_runs,
             error="" if health.ok else health.last_error,
         )
 

@@ -90,6 +90,7 @@ class CollectorStatus(msgspec.Struct, frozen=True, array_like=True):
         written, pending, lost, refused: numbers of rows; see `agentguard.store.write.writer.WriterHealth`.
         runs: number of runs that have ended since its start.
         diagnosed: number of these runs that were diagnosed.
+        undiagnosed: number of these runs whose diagnosis was dropped or failed.
         error: last error of the database; empty while writes succeed.
     """
 
@@ -101,6 +102,7 @@ class CollectorStatus(msgspec.Struct, frozen=True, array_like=True):
     refused: int = 0
     runs: int = 0
     diagnosed: int = 0
+    undiagnosed: int = 0
     error: str = ""
 
 

@@ -28,6 +28,9 @@ from agentguard_server.proxy.capture.run_rows import RunRowBuilder, redact_row
 
 logger = logging.getLogger("agentguard.collector")
 
+_RunKey = tuple[str, str]
+"""Tenant and ID of a run."""
+
 _MAX_OPEN_RUNS: Final = 4096
 _MAX_PENDING_DIAGNOSES: Final = 1024
 _MAX_LOGGED_FAILURES: Final = 100
@@ -46,22 +49,24 @@ class RunWriter:
     Attributes:
         ended_runs: number of runs that have ended.
         diagnosed_runs: number of runs that were diagnosed.
+        undiagnosed_runs: number of runs with tool calls that were not diagnosed: too many waited, or the
+            diagnosis failed.
         failed_runs: number of runs or events that could not be stored.
     """
 
     def __init__(self, store: Store, guard: Guard | None, *, redact: bool) -> None:
         self.store, self._guard = store, guard
         self._redactor = Redactor() if redact else None
-        self._event_sinks: OrderedDict[tuple[str, str], RunEventSink] = OrderedDict()
+        self._event_sinks: OrderedDict[_RunKey, RunEventSink] = OrderedDict()
         self._changed_runs: dict[RunRowBuilder, None] = {}
         self._pending_events: list[tuple[RunEventSink, dict[str, Any]]] = []
-        self._ended_keys: list[tuple[str, str]] = []
-        self._diagnosis_queue: queue.Queue[tuple[str, str] | None] = queue.Queue(_MAX_PENDING_DIAGNOSES)
+        self._ended_keys: list[_RunKey] = []
+        self._diagnosis_queue: queue.Queue[_RunKey | None] = queue.Queue(_MAX_PENDING_DIAGNOSES)
         self._thread = threading.Thread(
             target=self._run_diagnosis_loop, name="agentguard-diagnosing", daemon=True
         )
         self._thread.start()
-        self.ended_runs = self.diagnosed_runs = self.failed_runs = 0
+        self.ended_runs = self.diagnosed_runs = self.undiagnosed_runs = self.failed_runs = 0
 
     @contextmanager
     def unit_of_work(self) -> Iterator[None]:
@@ -162,12 +167,12 @@ class RunWriter:
         return self._redactor is None or self._redactor.is_harmless({"data": list(data)})
 
     def _enqueue_diagnoses(self) -> None:
-        over, self._ended_keys = self._ended_keys, []
-        for one in over:
+        keys, self._ended_keys = self._ended_keys, []
+        for key in keys:
             try:
-                self._diagnosis_queue.put_nowait(one)
+                self._diagnosis_queue.put_nowait(key)
             except queue.Full:
-                logger.warning("a run that has ended was not diagnosed: too many wait for it")
+                self._record_undiagnosed("too many runs wait")
 
     def close(self) -> None:
         """Finish the queued diagnoses within a few seconds and stop the thread."""
@@ -178,21 +183,45 @@ class RunWriter:
         self._thread.join(_SHUTDOWN_TIMEOUT_S)
 
     def _run_diagnosis_loop(self) -> None:
-        while (due := self._diagnosis_queue.get()) is not None:
+        while keys := self._take_ended_runs():
             try:
-                self._diagnose_run(*due)
+                # Once for all runs: each flush commits a transaction.
+                self.store.flush(_STORE_FLUSH_TIMEOUT_S, immediate=False)
             except AgentGuardError as error:
-                logger.warning("a run that has ended was not diagnosed: %s", error)
-            except Exception as error:  # one run must not keep the next from being diagnosed
-                logger.error("a run that has ended was not diagnosed: %s", type(error).__name__)
+                for _ in keys:
+                    self._record_undiagnosed(str(error))
+                continue
+            for key in keys:
+                try:
+                    self._diagnose_run(*key)
+                except AgentGuardError as error:
+                    self._record_undiagnosed(str(error))
+                except Exception as error:  # one run must not keep the next from being diagnosed
+                    self._record_undiagnosed(type(error).__name__)
+
+    def _take_ended_runs(self) -> list[_RunKey]:
+        """Wait for ended runs and return all that wait; return an empty list after `close`."""
+        keys: list[_RunKey] = []
+        while not keys or not self._diagnosis_queue.empty():
+            key = self._diagnosis_queue.get()
+            if key is None:
+                if keys:
+                    self._diagnosis_queue.put(None)  # for the next call
+                return keys
+            keys.append(key)
+        return keys
 
     def _diagnose_run(self, tenant: str, run: str) -> None:
         assert self._guard is not None  # for mypy: only a guard queues diagnoses
-        self.store.flush(_STORE_FLUSH_TIMEOUT_S, immediate=False)  # batched with other waiting rows
         found = self.store.get_trajectory(run, tenant=tenant)
         if found is not None:
             self.store.write(*build_diagnosis_rows(self._guard.diagnose(found), tenant=tenant))
             self.diagnosed_runs += 1
+
+    def _record_undiagnosed(self, reason: str) -> None:
+        self.undiagnosed_runs += 1
+        if self.undiagnosed_runs <= _MAX_LOGGED_FAILURES:
+            logger.warning("a run that has ended was not diagnosed: %s", reason)
 
 
 class RunEventSink:

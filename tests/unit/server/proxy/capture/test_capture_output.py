@@ -16,9 +16,11 @@ from agentguard.config.policy import Policy
 from agentguard.detect.persistence import build_finding_rows
 from agentguard.detect.runner import detect
 from agentguard.guard import Guard
+from agentguard.localize.base import Diagnosis
 from agentguard.localize.serialization import build_diagnosis_rows
 from agentguard.store import Store
 from agentguard.store.db.rows import DiagnosisRow, FindingRow
+from agentguard.trajectory.model import Trajectory
 from tests.support.capture_traffic import POLICY, build_digests, build_traffic, read_output, record_traffic
 
 SNAPSHOT = Path(__file__).parent / "capture_output.json"
@@ -53,6 +55,22 @@ def test_capture_verdicts_equal_offline_diagnosis(url: str) -> None:
             assert _describe_rows([*diagnoses, *findings]) == _describe_rows(expected), name
             verdicts += len(diagnoses)
     assert verdicts > 10
+
+
+def test_failed_and_excess_diagnoses_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def diagnose(guard: Guard, run: Trajectory) -> Diagnosis:
+        if run.id == "chat":
+            raise RuntimeError("plug-in")
+        return original(guard, run)
+
+    original = Guard.diagnose
+    monkeypatch.setattr(Guard, "diagnose", diagnose)
+    monkeypatch.setattr("agentguard_server.proxy.capture.run_writer._MAX_PENDING_DIAGNOSES", 3)
+    status = record_traffic(str(tmp_path / "runs.db"), build_traffic()).build_status(0)
+    diagnosed = len(build_digests(read_output(str(tmp_path / "runs.db"), ["diagnoses"])))
+    assert status.diagnosed == diagnosed
+    assert status.undiagnosed >= 1
+    assert status.diagnosed + status.undiagnosed == 19
 
 
 def _describe_rows(rows: Any) -> list[str]:
