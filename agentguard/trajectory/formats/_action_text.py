@@ -11,18 +11,26 @@ from agentguard.trajectory.formats._content_parts import parse_arguments
 from agentguard.trajectory.model import ToolCall
 
 _WORD = re.compile(r"[\w./-]{1,64}")
+_NAMED_PATTERN = re.compile(
+    r"tool(?:_name)?:[ \t]*(?P<name>[\w.-]{1,80})\s*"
+    r"(?:(?:parameters|arguments|args|input):\s*(?P<arguments>.*))?",
+    re.DOTALL | re.IGNORECASE,
+)
 
 
 def parse_action_text(text: str, *, id: str, default: str = "act") -> ToolCall | None:
     """Parse the tool call in ``text``; return None if the text is blank.
 
-    A JSON object with a name is a call with arguments. Any other text is a command: its first word is the
-    name of the tool (or ``default`` if it begins with no word), the complete text is the argument
-    ``command``.
+    A JSON object with a name is a call with arguments, and so are the lines ``tool: name`` and
+    ``parameters: {…}``. Any other text is a command: its first word is the name of the tool (or ``default``
+    if it begins with no word), the complete text is the argument ``command``.
     """
     action = text.strip()
     if not action:
         return None
+    if named := _NAMED_PATTERN.fullmatch(action):
+        arguments, raw = parse_arguments((named["arguments"] or "{}").strip(), "arguments")
+        return ToolCall(id=id, name=named["name"], arguments=arguments, raw_arguments=raw)
     try:
         value = loads(action) if action.startswith("{") else None
     except FormatError:

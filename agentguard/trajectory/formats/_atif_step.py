@@ -49,6 +49,9 @@ def read_step(index: int, node: JsonNode, *, agent: str) -> dict[str, Any]:
         data["usage"] = {
             key: value for key in _METRICS if (value := node.node("metrics").raw(key)) is not None
         }
+    if node.raw("is_copied_context") is True and source == "agent":
+        # An earlier run did the work of this step; here it is a part of the prompt.
+        data["source"] = str(Source.SYSTEM)
     data |= _read_harbor_extra(node.node_or("extra"), data["observations"])
     data["extra"] = _collect_extra(node)
     return apply_difference(_drop_defaults(data), node.node_or("extra").node_or(_OWN_EXTRA_KEY).data)

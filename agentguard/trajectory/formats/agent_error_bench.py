@@ -5,6 +5,10 @@ steps}}``. A step is one assistant turn; the user message after it is its observ
 first assistant turn is the task (and the system prompt), not a step. So step n of the labels, the n-th
 assistant turn, has index n - 1.
 
+The harness renders the prompt again for each turn: task, history, current observation, instructions. The
+observation of a step is the current observation of that prompt. Without the label of the current
+observation, it is the lines that the first prompt does not have.
+
 An assistant turn separates its modules by tags: memory (``<memory>``, ``<memory_recall>``), reflection
 (``<reflection>``), planning (``<plan>``, ``<think>``) and action (``<action>``, ``<tool_call>``,
 ``<answer>``).
@@ -69,6 +73,12 @@ _ALIASES = {"plan": "planning", "plan_inefficient": "inefficient_plan"}
 _TAG = re.compile(rf"<(/?)({'|'.join(sorted(TAG_MODULES, key=len, reverse=True))})>", re.IGNORECASE)
 _METADATA_FACTS = ("environment", "steps", "max_steps", "model", "timestamp")
 _ENVIRONMENTS = ("alfworld", "gaia", "webshop")
+_CURRENT_PATTERN = re.compile(r"\bcurrent observation(?: is)?:[ \t]*\n?", re.IGNORECASE)
+_INSTRUCTION_PATTERN = re.compile(
+    r"\n\s*(?:your (?:admissible|available|valid) actions\b|(?:admissible|available|valid) actions\b"
+    r"|available tools\b|now it'?s your turn\b)",
+    re.IGNORECASE,
+)
 _STEP = "critical_failure_step"
 
 
@@ -171,13 +181,27 @@ def _parse_run(messages: list[JsonNode]) -> tuple[str, str, tuple[Step, ...]]:
             turns.append((i, message, []))
         elif turns:
             extra = message.extra_fields("role", "content") | ({} if role == "user" else {"role": role})
-            turns[-1][2].append(Observation(content=text, extra=extra))
+            content = extract_new_text(text, "\n".join(user_texts))
+            turns[-1][2].append(Observation(content=content, extra=extra))
         else:
             (prompts if role == "system" else user_texts).append(text)
     steps = tuple(
         _build_step(n, i, message, observations) for n, (i, message, observations) in enumerate(turns)
     )
     return "\n".join(user_texts), "\n".join(prompts), steps
+
+
+def extract_new_text(text: str, prompt: str) -> str:
+    """Return the new part of a user message that may be the first prompt, rendered again."""
+    if marks := list(_CURRENT_PATTERN.finditer(text)):
+        begin = marks[-1].end()
+        end = _INSTRUCTION_PATTERN.search(text, begin)
+        return text[begin : end.start() if end else len(text)].strip()
+    known_lines = {line.strip() for line in prompt.splitlines()}
+    lines = text.splitlines()
+    if not lines or lines[0].strip() not in known_lines:
+        return text
+    return "\n".join(line for line in lines if line.strip() not in known_lines)
 
 
 def _build_step(index: int, position: int, message: JsonNode, observations: list[Observation]) -> Step:

@@ -10,7 +10,9 @@ The sources swap 3.2 and 3.3, so these two stay under ``ambiguous_modes`` of the
 fields go there too, as they may reveal a judgement. A present mode does not mean that the run failed:
 ``failed`` stays unknown unless the record has it.
 
-A text is split into steps at the changes of speaker (see ``_transcript.py``), else at its blank lines.
+A text is split into steps at the changes of speaker (see ``_transcript.py``), else at its blank lines. A
+text that is JSON (AG2, MetaGPT) is read as messages: a list, an object with a list of them, or JSON Lines.
+The other fields of that object may reveal a judgement, so they go to the annotation.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from typing import Any
 
 from agentguard.errors import FormatError
 from agentguard.trajectory._json_node import JsonNode, describe_type
+from agentguard.trajectory._safe_json import loads
 from agentguard.trajectory.formats import _transcript
 from agentguard.trajectory.formats._otel.spans import flatten_text
 from agentguard.trajectory.grouping import normalize_group_key
@@ -55,6 +58,8 @@ _TRACES = ("trace", "trajectory", "messages", "history")
 _LABELS = ("mast_annotation", "annotations", "annotation", "modes", "failure_modes")
 _OUTCOMES = ("success", "task_success", "resolved", "is_correct")
 _TASK_FACTS = ("mas_name", "llm_name", "benchmark_name", "round")
+_PROBLEMS = ("problem_statement", "problem", "task", "question")
+_INNER_TRACES = ("trajectory", "messages", "history", "chat_history", "conversation", "conversations")
 _KNOWN_FIELDS = (*_TRACES, *_LABELS, *_OUTCOMES, *_TASK_FACTS, "trace_id", "task", "question", "ground_truth")
 _USERS = ("user", "human", "userproxy", "user_proxy", "customer")
 _ENVIRONMENTS = (
@@ -94,8 +99,10 @@ class Mast:
         """Yield the run of a record or text. Raises FormatError with the field."""
         record = JsonNode.from_value({"trace": value} if isinstance(value, str) else value)
         system = record.text_or("mas_name") or "agent"
-        steps = tuple(_build_steps(record, system))
-        task = flatten_text(record.raw("task")) or flatten_text(record.raw("question"))
+        trace, path, inner_fields = _find_trace(record)
+        steps = tuple(_build_steps(trace, path, system))
+        task = next(filter(None, (flatten_text(record.raw(key)) for key in ("task", "question"))), "")
+        task = task or next((flatten_text(inner_fields[key]) for key in _PROBLEMS if key in inner_fields), "")
         first_user_text = next((step.content for step in steps if step.source is Source.USER), "")
         trajectory = Trajectory(
             id="/".join(filter(None, (record.text_or("mas_name"), record.scalar_or("trace_id")))) or name,
@@ -107,7 +114,7 @@ class Mast:
                 **_collect_trace_extra(record),
             },
         )
-        yield Record(trajectory=trajectory, annotation=_build_annotation(record, trajectory))
+        yield Record(trajectory=trajectory, annotation=_build_annotation(record, trajectory, inner_fields))
 
 
 def parse_mode(label: str) -> str | None:
@@ -126,13 +133,42 @@ def _extract_label(item: Any) -> str:
     return item if isinstance(item, str) else ""
 
 
-def _build_steps(record: JsonNode, system: str) -> Iterator[Step]:
+def _find_trace(record: JsonNode) -> tuple[Any, str, dict[str, Any]]:
+    """Return the trace (a text or a list), its path, and the fields beside messages inside a JSON text."""
     trace_key = next((key for key in _TRACES if key in record), _TRACES[0])
     trace, path = record.raw(trace_key), record.field_path(trace_key)
     if isinstance(trace, dict):
         inner = JsonNode(trace, path)
         key = next((key for key in ("trajectory", "messages", "text") if key in inner), "trajectory")
         trace, path = inner.raw(key), inner.field_path(key)
+    decoded = _decode_messages(trace) if isinstance(trace, str) else None
+    if isinstance(decoded, dict):
+        key = next(key for key in _INNER_TRACES if key in decoded)
+        return decoded[key], f"{path}.{key}", {k: v for k, v in decoded.items() if k != key}
+    return (trace if decoded is None else decoded), path, {}
+
+
+def _decode_messages(text: str) -> Any:
+    """Return the messages in a JSON text, or the object that has them; None for any other text."""
+    if not text.lstrip().startswith(("{", "[")):
+        return None
+    try:
+        value = loads(text)
+    except FormatError:
+        try:
+            value = [loads(line) for line in text.splitlines() if line.strip()]
+        except FormatError:
+            return None
+    messages = value
+    if isinstance(value, dict):
+        messages = next((value[key] for key in _INNER_TRACES if key in value), None)
+    is_list_of_messages = isinstance(messages, list) and all(
+        isinstance(one, dict) and "content" in one for one in messages
+    )
+    return value if messages and is_list_of_messages else None
+
+
+def _build_steps(trace: Any, path: str, system: str) -> Iterator[Step]:
     if isinstance(trace, list):
         for i, message in enumerate(trace):
             yield _build_message_step(i, message, system, f"{path}[{i}]")
@@ -186,9 +222,13 @@ def _collect_trace_extra(record: JsonNode) -> dict[str, Any]:
     return {"trace": unmapped_fields} if unmapped_fields else {}
 
 
-def _build_annotation(record: JsonNode, trajectory: Trajectory) -> Annotation:
+def _build_annotation(
+    record: JsonNode, trajectory: Trajectory, inner_fields: Mapping[str, Any]
+) -> Annotation:
     modes: dict[str, bool] = {}
     extra = record.extra_fields(*_KNOWN_FIELDS)
+    if inner_fields:
+        extra["trace"] = dict(inner_fields)
     ambiguous: dict[str, bool] = {}
     for label, present in _parse_labels(record):
         mode = parse_mode(label)

@@ -9,7 +9,12 @@ import pytest
 
 from agentguard.errors import FormatError
 from agentguard.taxonomy.loader import TaxonomyCatalog
-from agentguard.trajectory.formats.agent_error_bench import FAILURE_TYPES, FORMAT, split_tagged_sections
+from agentguard.trajectory.formats.agent_error_bench import (
+    FAILURE_TYPES,
+    FORMAT,
+    extract_new_text,
+    split_tagged_sections,
+)
 from agentguard.trajectory.formats.base import UnreadableRecord
 from agentguard.trajectory.formats.reader import read
 from agentguard.trajectory.model import Record
@@ -162,3 +167,56 @@ def test_error_names_the_location(value: Any, field: str) -> None:
     with pytest.raises(FormatError) as caught:
         parse("agent_error_bench", value)
     assert caught.value.field == field
+
+
+PROMPT = """You are an expert agent. Your task is to: {task}
+Prior to this step, you have already taken {count} step(s). Below are the most recent observations: {history}
+You are now at step {step} and your current observation is: {observation}
+Your admissible actions of the current situation are: ['look'].
+Now it's your turn to take an action."""
+
+
+def render(step: int, observation: str, history: str = "") -> str:
+    return PROMPT.format(
+        task="water the fern.", count=step - 1, step=step, history=history, observation=observation
+    )
+
+
+def test_prompt_in_an_observation_is_cut_to_what_is_new() -> None:
+    messages = [
+        {"role": "user", "content": render(1, "You see a fern.")},
+        {"role": "assistant", "content": "<action>look</action>"},
+        {"role": "user", "content": render(2, "The fern\nis dry.", "[Observation 1: 'You see a fern.']")},
+    ]
+    record = parse("agent_error_bench", {"messages": messages, "metadata": {"won": False}})
+    assert record.trajectory.steps[0].observations[0].content == "The fern\nis dry."
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("Water the fern.\nUse a can.\nThe can is empty.", "The can is empty."),
+        ("The can is empty.\nUse a can.", "The can is empty.\nUse a can."),
+        ("", ""),
+    ],
+)
+def test_lines_of_the_first_prompt_are_not_new(text: str, expected: str) -> None:
+    assert extract_new_text(text, "Water the fern.\nUse a can.") == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "arguments"),
+    [
+        ('tool: web_search\nparameters: {"query": "ferns"}', "web_search", {"query": "ferns"}),
+        ("tool: finish", "finish", {}),
+        ("tool box 1", "tool", {"command": "tool box 1"}),
+    ],
+)
+def test_named_tool_is_the_name_of_the_call(text: str, name: str, arguments: dict[str, Any]) -> None:
+    messages = [
+        {"role": "user", "content": "Go."},
+        {"role": "assistant", "content": f"<action>{text}</action>"},
+    ]
+    record = parse("agent_error_bench", {"messages": messages, "metadata": {"won": False}})
+    (call,) = record.trajectory.steps[0].tool_calls
+    assert (call.name, call.arguments) == (name, arguments)

@@ -154,3 +154,27 @@ class TestWrite:
         assert "42" not in str(FORMAT.dump(record))
         assert load_records(FORMAT.dump(record, annotation=True)) == [record]
         assert load_records(FORMAT.dump(record))[0].trajectory == record.trajectory
+
+
+def test_copied_context_is_no_work_of_the_agent() -> None:
+    call = {"tool_call_id": "c1", "function_name": "look", "arguments": {}}
+    result = {"source_call_id": "c1", "content": "seen"}
+    copied = {"step_id": 2, "source": "agent", "message": "I looked.", "is_copied_context": True}
+    copied |= {"tool_calls": [call], "observation": {"results": [result]}}
+    document = {
+        "schema_version": "ATIF-v1.7",
+        "session_id": "s",
+        "agent": {"name": "walker", "version": "1"},
+        "steps": [
+            {"step_id": 1, "source": "user", "message": "Look.", "is_copied_context": True},
+            copied,
+            {"step_id": 3, "source": "agent", "message": "I go on."},
+        ],
+    }
+    (record,) = load_records(document)
+    steps = record.trajectory.steps
+    assert [step.source for step in steps] == [Source.USER, Source.SYSTEM, Source.AGENT]
+    assert [seen.content for seen in steps[1].observations] == ["seen"]
+    written = FORMAT.dump(record)
+    assert written["steps"][1]["is_copied_context"] is True
+    assert load_records(written) == [record]

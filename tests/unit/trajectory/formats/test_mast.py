@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -133,3 +134,44 @@ def test_error_names_the_location(value: Any, field: str) -> None:
     with pytest.raises(FormatError) as caught:
         parse("mast", value)
     assert caught.value.field == field
+
+
+AG2 = {
+    "instance_id": "i1",
+    "problem_statement": ["How many boats", "are in the harbour?"],
+    "trajectory": [
+        {"content": ["Count", "them."], "role": "user", "name": "asker"},
+        {"content": "There are four.", "role": "assistant", "name": "solver"},
+    ],
+    "note": {"verdict": "wrong count"},
+}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        json.dumps(AG2),
+        json.dumps(AG2["trajectory"], indent=1),
+        "\n".join(json.dumps(message) for message in AG2["trajectory"]),
+    ],
+    ids=["object", "list", "lines"],
+)
+def test_json_inside_a_text_is_messages(text: str) -> None:
+    record = parse("mast", {"mas_name": "AG2", "trace": {"trajectory": text}, "mast_annotation": {}})
+    assert [(step.agent, step.content) for step in record.trajectory.steps] == [
+        ("asker", "Count\nthem."),
+        ("solver", "There are four."),
+    ]
+
+
+def test_fields_inside_a_json_text_are_annotation() -> None:
+    record = parse("mast", {"trace": json.dumps(AG2), "mast_annotation": {}})
+    assert record.trajectory.task == "How many boats\nare in the harbour?"
+    assert record.annotation.extra["trace"]["note"] == {"verdict": "wrong count"}
+    assert record.trajectory.extra == {}
+
+
+@pytest.mark.parametrize("text", ["{not JSON", '{"a": 1}', "[1, 2]", "[]", "[note] begin"])
+def test_other_text_with_brackets_stays_text(text: str) -> None:
+    (step,) = parse("mast", {"mas_name": "m", "trace": text, "mast_annotation": {}}).trajectory.steps
+    assert step.content == text
