@@ -40,7 +40,7 @@ JUNK: list[Any] = [
     *({"event": "step"}, {"output": [1], "object": "response"}, {"trajectory": [1]}, {"resourceSpans": 1}),
 ]
 
-LOGS = ("claude_code", "event_log", "langfuse", "langsmith", "otlp_json", "openai_responses")
+LOGS = ("claude_code", "event_log", "langfuse", "langsmith", "otel_spans", "otlp_json", "openai_responses")
 """Formats whose runs span several values of a file."""
 
 
@@ -147,7 +147,7 @@ class TestRuns:
             assert any(step.source is Source.AGENT for step in steps) or len(steps) < 2
 
     def test_source_locations_ascend(self, path: Path) -> None:
-        if format_of(path) in ("langfuse", "langsmith", "otlp_json", "trail"):
+        if format_of(path) in ("langfuse", "langsmith", "otel_spans", "otlp_json", "trail"):
             pytest.skip("spans stand in any order in their source")
         for record in load_records(path):
             places = [s.source_index for s in record.trajectory.steps if s.source_index is not None]

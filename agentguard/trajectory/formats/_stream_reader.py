@@ -7,6 +7,7 @@ still read. An event parser (ijson) stops at the first error.
 
 from __future__ import annotations
 
+import json
 import re
 import zlib
 from collections.abc import Iterator
@@ -21,6 +22,7 @@ MAX_RECORD_BYTES = 1 << 28
 _BOM = b"\xef\xbb\xbf"
 _STRUCTURE_PATTERN = re.compile(rb'["\[\]{},]')
 _STRING_PATTERN = re.compile(rb'(?:[^"\\]++|\\.)*+', re.DOTALL)
+_BLANK_PATTERN = re.compile(r"\s*+")
 _OPEN, _CLOSE = b"[{", b"]}"
 _BINARY_MAGIC = {b"\x1f\x8b": "gzip", b"PK\x03\x04": "zip", b"\x28\xb5\x2f\xfd": "zstd", b"BZh": "bzip2"}
 
@@ -110,7 +112,8 @@ def detect_content(stream: BinaryIO | TextIO) -> SourceContent:
         return SourceContent("sequence", _read_lines(reader))
     if start == b"[":
         return SourceContent("sequence", _read_array(reader))
-    return SourceContent("document", _read_document(reader))
+    documents = _read_documents(reader)
+    return SourceContent("document" if len(documents) == 1 else "sequence", iter(documents))
 
 
 def _skip_blank(reader: StreamReader) -> bytes:
@@ -153,8 +156,27 @@ def _is_json(line: bytes) -> bool:
         return "deeper" in error.reason
 
 
-def _read_document(reader: StreamReader) -> Iterator[SourceItem]:
-    yield _parse_item(0, reader.read_all())
+def _read_documents(reader: StreamReader) -> list[SourceItem]:
+    """Return the document, or the documents if several follow each other (console exporters)."""
+    data = reader.read_all()
+    document = _parse_item(0, data)
+    if document.error is None:
+        return [document]
+    items: list[SourceItem] = []
+    text, position, decoder = data.decode("utf-8", "replace"), 0, json.JSONDecoder()
+    while position < len(text):
+        try:
+            end = decoder.raw_decode(text, position)[1]
+        except (ValueError, RecursionError):
+            break
+        items.append(_parse_item(len(items), text[position:end].encode()))
+        blank = _BLANK_PATTERN.match(text, end)
+        position = blank.end() if blank else end
+    if len(items) < 2:
+        return [document]
+    if position < len(text):
+        items.append(_parse_item(len(items), text[position:].encode()))
+    return items
 
 
 def _read_text(reader: StreamReader) -> Iterator[SourceItem]:

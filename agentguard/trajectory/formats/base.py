@@ -127,6 +127,7 @@ _REGISTRY: Registry[Format] = Registry(
             "mast",
             "openai_chat",
             "openai_responses",
+            "otel_spans",
             "otlp_json",
             "stepshield",
             "swe_agent",

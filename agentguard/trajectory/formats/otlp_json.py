@@ -13,14 +13,11 @@ from typing import Any
 
 from agentguard.errors import FormatError, InputError
 from agentguard.trajectory._json_node import JsonNode, describe_type, parse_integer
-from agentguard.trajectory.formats._otel.own_attributes import RUN_ID
-from agentguard.trajectory.formats._otel.roundtrip import read_exported_run
-from agentguard.trajectory.formats._otel.spans import SourceSpan, SpanKind, collect_evaluations
-from agentguard.trajectory.formats._otel.steps import SpanTrajectoryBuilder
+from agentguard.trajectory.formats._otel.spans import SourceSpan
+from agentguard.trajectory.formats._otel.trace_collector import TraceCollector
 from agentguard.trajectory.formats._stream_reader import SourceItem
 from agentguard.trajectory.formats.base import UnreadableRecord
-from agentguard.trajectory.grouping import normalize_group_key
-from agentguard.trajectory.model import Annotation, Record
+from agentguard.trajectory.model import Record
 
 _RESOURCE_KEYS = ("resourceSpans", "resource_spans")
 _SCOPE_KEYS = ("scopeSpans", "scope_spans", "instrumentationLibrarySpans")
@@ -49,9 +46,9 @@ class OtlpJson:
 
         Raises FormatError with the field.
         """
-        traces = _TraceCollector(name)
-        traces.add_export(value)
-        yield from traces.build_records()
+        traces = TraceCollector(self.name)
+        _add_export(traces, value, name)
+        yield from traces.build_records(field=_RESOURCE_KEYS[0])
 
     def parse_sequence(
         self, items: Iterator[SourceItem], *, name: str
@@ -60,73 +57,28 @@ class OtlpJson:
 
         A collector writes one per line and splits traces at any point.
         """
-        traces = _TraceCollector(name)
+        traces = TraceCollector(self.name)
         has_errors = False
         for item in items:
             try:
                 if item.error is not None:
                     raise item.error
-                traces.add_export(item.value)
+                _add_export(traces, item.value, name)
             except InputError as error:
                 has_errors = True
                 yield UnreadableRecord(error=error.with_location(record=item.position))
         if traces.spans or not has_errors:
-            yield from traces.build_records()
+            yield from traces.build_records(field=_RESOURCE_KEYS[0])
 
 
-class _TraceCollector:
-    """Spans by trace, in the order they were added."""
-
-    def __init__(self, name: str) -> None:
-        self.spans: dict[str, list[SourceSpan]] = {}
-        self._resources: dict[str, Mapping[str, Any]] = {}
-        self._name = name
-        self._count = 0
-
-    def add_export(self, value: Any) -> None:
-        """Add the spans of one export; if a span is malformed, add none of them."""
-        parsed_spans: list[tuple[str, Mapping[str, Any], SourceSpan]] = []
-        for resource, span in _iter_spans(JsonNode.from_value(value)):
-            trace = span.scalar_or(_find_key(span, "traceId", "trace_id"), self._name)
-            parsed_spans.append((trace, resource, _parse_span(span, self._count + len(parsed_spans))))
-        self._count += len(parsed_spans)
-        for trace, resource, source_span in parsed_spans:
-            self.spans.setdefault(trace, []).append(source_span)
-            self._resources.setdefault(trace, resource)
-
-    def build_records(self) -> Iterator[Record]:
-        agentic = {
-            trace: spans
-            for trace, spans in self.spans.items()
-            if any(span.kind is not SpanKind.OTHER or RUN_ID in span.attributes for span in spans)
-        }
-        if not agentic:
-            hint = "spans need gen_ai.operation.name or openinference.span.kind"
-            raise FormatError(
-                "no model call, tool call or agent among the spans", field=_RESOURCE_KEYS[0], hint=hint
-            )
-        for trace, spans in agentic.items():
-            yield _build_record(trace, spans, self._resources[trace])
-
-
-def _build_record(trace: str, spans: list[SourceSpan], resource: Mapping[str, Any]) -> Record:
-    conversation = next(filter(None, (span.get_text("conversation") for span in spans)), "")
-    extra: dict[str, Any] = {"resource": resource} if resource else {}
-    if conversation:
-        extra["conversation"] = conversation
-    trajectory = read_exported_run(spans, format=OtlpJson.name, extra=extra)
-    if trajectory is None:
-        trajectory = SpanTrajectoryBuilder(spans).build_trajectory(
-            id=trace, format=OtlpJson.name, extra=extra
-        )
-    evaluations = collect_evaluations(spans)
-    return Record(
-        trajectory=trajectory,
-        annotation=Annotation(
-            group=normalize_group_key(trajectory.task) or None,
-            extra={"spans": evaluations} if evaluations else {},
-        ),
-    )
+def _add_export(traces: TraceCollector, value: Any, name: str) -> None:
+    """Add the spans of one export; if a span is malformed, add none of them."""
+    parsed_spans: list[tuple[str, SourceSpan, Mapping[str, Any]]] = []
+    for resource, span in _iter_spans(JsonNode.from_value(value)):
+        trace = span.scalar_or(_find_key(span, "traceId", "trace_id"), name)
+        parsed_spans.append((trace, _parse_span(span, traces.count + len(parsed_spans)), resource))
+    for trace, source_span, resource in parsed_spans:
+        traces.add_span(trace, source_span, resource)
 
 
 def _iter_spans(root: JsonNode) -> Iterator[tuple[Mapping[str, Any], JsonNode]]:

@@ -14,6 +14,7 @@ from typing import Any, BinaryIO, TextIO, cast
 from agentguard.errors import FormatError, InputError
 from agentguard.trajectory._safe_json import MAX_DEPTH, check_depth, normalize_json
 from agentguard.trajectory.formats._content_description import describe_content
+from agentguard.trajectory.formats._parquet_reader import iter_parquet_rows
 from agentguard.trajectory.formats._stream_reader import SourceContent, SourceItem, detect_content
 from agentguard.trajectory.formats.base import (
     BinaryFormat,
@@ -27,7 +28,7 @@ from agentguard.trajectory.model import Record, Trajectory
 
 Source = str | os.PathLike[str] | BinaryIO | TextIO | dict[str, Any] | list[Any]
 
-FILE_SUFFIXES = (".json", ".jsonl", ".ndjson", ".traj", ".txt", ".json.gz", ".jsonl.gz")
+FILE_SUFFIXES = (".json", ".jsonl", ".ndjson", ".traj", ".txt", ".json.gz", ".jsonl.gz", ".parquet")
 _MAX_SAMPLED_ITEMS = 8
 _FORMAT_HINT = "name its format with --format; docs/formats.md lists the formats"
 _IGNORED_NAME_PATTERN = re.compile(r"\.|(?:licen[cs]e|readme|copying|notice)\b[^/]*\.txt$", re.IGNORECASE)
@@ -140,6 +141,10 @@ def _read_file(
 ) -> Iterator[Record | UnreadableRecord]:
     if (records := _read_binary_file(path, requested_format, name=name)) is not None:
         yield from _iter_safely(records, _SourceLocation(str(path), name), None)
+        return
+    if path.suffix.lower() == ".parquet":
+        rows = SourceContent("sequence", iter_parquet_rows(path))
+        yield from _read_content(rows, requested_format, _SourceLocation(str(path), name))
         return
     try:
         # A file with this suffix is decompressed record by record; other compressed files are rejected.

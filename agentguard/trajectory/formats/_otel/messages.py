@@ -17,6 +17,7 @@ from agentguard.trajectory.formats._otel.spans import (
     flatten_text,
     get_list,
     parse_span_arguments,
+    unflatten_names,
 )
 from agentguard.trajectory.formats._usage import parse_usage
 from agentguard.trajectory.model import ToolCall, Usage
@@ -63,6 +64,8 @@ def parse_message(item: Any, role: str) -> SpanMessage | None:
         role: role of a message without one.
     """
     item = decode_value(item)
+    if isinstance(item, Mapping) and any(key.startswith("message.") for key in item):
+        item = unflatten_names(item)
     if not isinstance(item, Mapping):
         return SpanMessage(role=role, content=item) if isinstance(item, str) else None
     item = normalize_langchain_message(item) or _unwrap_message(item)
@@ -131,7 +134,7 @@ def _parse_parts(item: Mapping[str, Any]) -> MessageContent:
     if isinstance(parts, Mapping) and isinstance(parts.get("parts"), list):
         parts = parts["parts"]
     if isinstance(parts, list):
-        parts = [_unwrap_part(part) for part in parts]
+        parts = [_unwrap_part(unflatten_names(part)) for part in parts]
     try:
         return parse_content(parts, "content")
     except FormatError:
@@ -161,6 +164,7 @@ def _parse_calls(item: Mapping[str, Any], first: int) -> list[ToolCall]:
     calls = [call for call in values if isinstance(call, Mapping)] if isinstance(values, list) else []
     if isinstance(item.get("function_call"), Mapping):
         calls.append({"function": item["function_call"]})
+    calls = [unflatten_names(call) for call in calls]
     return [_parse_call(call.get("tool_call", call), number) for number, call in enumerate(calls, first)]
 
 

@@ -37,7 +37,7 @@ ATTRIBUTE_NAMES: Mapping[str, tuple[str, ...]] = {
         *("ai.operationId", "openinference.span.kind", "gen_ai.operation.name", "traceloop.span.kind"),
         "llm.request.type",
     ),
-    "agent": ("gen_ai.agent.name", "agent.name", "agent_name"),
+    "agent": ("gen_ai.agent.name", "agent.name", "agent_name", "ai.telemetry.functionId"),
     "model": (
         *("gen_ai.response.model", "ai.response.model", "gen_ai.request.model", "ai.model.id"),
         *("llm.model_name", "embedding.model_name"),
@@ -194,7 +194,11 @@ def collect_unmapped(span: SourceSpan) -> dict[str, Any]:
     """
     kind = span.kind
     consumed_fields = _CONSUMED_FIELDS.get(kind, ())
-    consumed = {name for field in consumed_fields for name in ATTRIBUTE_NAMES[field]}
+    consumed = {
+        name
+        for field in consumed_fields
+        for name in (*ATTRIBUTE_NAMES[field], *ATTRIBUTE_PREFIXES.get(field, ()))
+    }
     prefixes = (*EVALUATION_PREFIXES, *(_MESSAGE_PREFIXES if kind is SpanKind.LLM else ()))
     unmapped_attributes = {
         name: value
@@ -232,9 +236,8 @@ def collect_evaluations(spans: Sequence[SourceSpan]) -> dict[str, dict[str, Any]
 def parse_span_tools(span: SourceSpan) -> Iterator[ToolSpec]:
     """Yield the tools that were offered to a model call."""
     for item in get_list(span.attributes, "tools"):
-        item = (
-            decode_json_text(item.get("tool", item)) if isinstance(item, Mapping) else decode_json_text(item)
-        )
+        item = decode_json_text(unflatten_names(item))
+        item = decode_json_text(item.get("tool", item)) if isinstance(item, Mapping) else item
         if isinstance(item, Mapping) and "json_schema" in item:
             item = decode_json_text(item["json_schema"])
         if not isinstance(item, Mapping):
@@ -312,6 +315,18 @@ def unflatten_attributes(attributes: Mapping[str, Any], prefix: str) -> list[Any
     return rebuilt if isinstance(rebuilt, list) else []
 
 
+def unflatten_names(value: Any) -> Any:
+    """Rebuild objects whose names are dotted, such as ``{"message.role": …}``, at any depth."""
+    if isinstance(value, list):
+        return [unflatten_names(item) for item in value]
+    if not isinstance(value, Mapping) or not any("." in key for key in value):
+        return value
+    (rebuilt,) = unflatten_attributes(
+        {f"x.0.{key}": unflatten_names(item) for key, item in value.items()}, "x"
+    )
+    return rebuilt
+
+
 def _convert_lists(node: Any) -> Any:
     if not isinstance(node, dict) or not node:
         return node
@@ -322,7 +337,7 @@ def _convert_lists(node: Any) -> Any:
 
 def get_list(attributes: Mapping[str, Any], key: str) -> list[Any]:
     """Return the list under a name of `NAMES` or flattened under one of `ATTRIBUTE_PREFIXES`; else empty."""
-    for name in ATTRIBUTE_NAMES[key]:
+    for name in (*ATTRIBUTE_NAMES[key], *ATTRIBUTE_PREFIXES[key]):
         value = decode_json_text(attributes.get(name))
         if isinstance(value, list) and value:
             return value

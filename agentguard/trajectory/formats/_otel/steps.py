@@ -56,7 +56,7 @@ class SpanTrajectoryBuilder:
         for i in order:
             self._add_span(i, spans[i])
         self._order = order
-        if not self.drafts:
+        if spans and not self.drafts:
             self._add_longest_chat()
 
     def build_trajectory(self, *, id: str, format: str, extra: Mapping[str, Any]) -> Trajectory:
