@@ -15,10 +15,10 @@ A guard of a running agent also reads::
     detectors:
       exact_loop: {repeat: 3, on_fail: [hint, rollback, disable_tool, stop]}    # its own escalation policy
     recover:
-      on_fail: [hint, {rollback: {prefer: fork}}]   # escalation policy of all other detectors
+      on_fail: [hint, {rollback: {prefer: fork}}, {stop: {patience: 8}}]   # of all other detectors
       threshold: 0.5                # minimum probability of a finding that starts a recovery
       max_hypotheses: 3             # hypotheses that a recovery may use
-      verification_window: 4        # steps after which a recovery counts as confirmed
+      verification_window: 4        # steps within which a recovery must show a new outcome
       redundancy: {effects: [write, destructive], candidates: 3, quorum: 2}   # these turns are voted on
     budgets: {rollbacks: 3, rollbacks_per_step: 1, hints: 3, extra_tokens: 20000, resamples: 50, repairs: 20}
     tools:

@@ -1,19 +1,27 @@
 """Verification of recoveries: the outcome follows from the steps after the recovery.
 
-A recovery is *refuted* if the same failure is found again within the window, or the run is not accepted. It
-is *confirmed* if the window passes without the failure, or the run is accepted. Until then it is *pending*.
+- *Refuted*: the same failure is noticed within the window, the agent repeats the calls of the rejected turn,
+  or the run is not accepted.
+- *Confirmed*: the run is accepted, or the window passes without the failure and with a new outcome: a usable
+  result that the run did not have before.
+- *Unknown*: the run ends or the window passes without such evidence. An end alone confirms nothing.
+- *Pending*: none of these yet.
+
 Confirmed and refuted recoveries update the error schemata.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from agentguard.detect.base import Finding
+from agentguard.detect.result_classification import ResultStatus
+from agentguard.detect.step_facts import StepFacts, canonicalize_json
 from agentguard.errors import ConfigError
-from agentguard.recover.actions import Restart, Rewind
+from agentguard.recover.actions import Reject, Restart, Rewind
 from agentguard.recover.plan import Recovery, RecoveryOutcome, RecoveryPlan
+from agentguard.trajectory.model import Source, Step, Trajectory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,8 +49,9 @@ class OutcomeVerification:
         self,
         recovery: Recovery,
         findings: Iterable[Finding],
+        run: Trajectory,
         *,
-        branch_length: int,
+        is_final: bool = False,
         is_accepted: bool | None = None,
     ) -> RecoveryOutcome:
         """Return the outcome of a recovery.
@@ -50,7 +59,8 @@ class OutcomeVerification:
         Args:
             recovery: the recovery.
             findings: all findings on the current branch.
-            branch_length: length of the current branch.
+            run: the run so far, with its abandoned branches.
+            is_final: whether the run has ended, so that no further step follows.
             is_accepted: whether the ended run was accepted; None if the run is live or the result is unknown.
         """
         if is_accepted is not None:
@@ -58,15 +68,24 @@ class OutcomeVerification:
         begin = get_resume_step(recovery)
         # A fork may go back beyond the step of the failure; the window begins at that step.
         end = max(begin, recovery.plan.step if _is_rewind(recovery.plan) else begin) + self.window
-        again = any(
-            begin <= finding.step < end
-            and finding.probability >= self.threshold
-            and _is_same_failure(recovery, finding)
+        if any(
+            begin <= _get_noticed_step(finding) < end and self._is_recurrence(recovery, finding)
             for finding in findings
-        )
-        if again:
+        ):
             return RecoveryOutcome.REFUTED
-        return RecoveryOutcome.CONFIRMED if branch_length >= end else RecoveryOutcome.PENDING
+        later_steps = run.steps[begin:end]
+        is_rejection = any(isinstance(action, Reject) for action in recovery.plan.actions)
+        if is_rejection and _is_turn_repeated(run, begin, later_steps):
+            return RecoveryOutcome.REFUTED
+        if not is_final and len(run.steps) < end:
+            return RecoveryOutcome.PENDING
+        return RecoveryOutcome.CONFIRMED if _has_new_result(run, begin, end) else RecoveryOutcome.UNKNOWN
+
+    def _is_recurrence(self, recovery: Recovery, finding: Finding) -> bool:
+        if finding.detector == recovery.trigger:
+            return True
+        is_same_code = bool(set(finding.codes) & set(recovery.plan.codes))
+        return is_same_code and finding.probability >= self.threshold
 
 
 def get_resume_step(recovery: Recovery) -> int:
@@ -88,5 +107,45 @@ def _is_rewind(plan: RecoveryPlan) -> bool:
     return any(isinstance(action, Rewind) for action in plan.actions)
 
 
-def _is_same_failure(recovery: Recovery, finding: Finding) -> bool:
-    return finding.detector == recovery.trigger or bool(set(finding.codes) & set(recovery.plan.codes))
+def _get_noticed_step(finding: Finding) -> int:
+    return finding.step if finding.noticed_at is None else finding.noticed_at
+
+
+def _is_turn_repeated(run: Trajectory, step: int, later_steps: Sequence[Step]) -> bool:
+    """Return whether the agent has repeated the calls of a turn that was rejected at ``step``."""
+    rejected = [
+        signature
+        for branch in run.branches
+        if branch.fork_step == step
+        for turn in branch.steps[:1]
+        if (signature := _compute_call_signature(turn))
+    ]
+    return any(_compute_call_signature(turn) in rejected for turn in later_steps)
+
+
+def _compute_call_signature(turn: Step) -> tuple[tuple[str, str], ...]:
+    return tuple((call.name, canonicalize_json(call.arguments)) for call in turn.tool_calls)
+
+
+def _has_new_result(run: Trajectory, begin: int, end: int) -> bool:
+    """Return whether a step in the window has a usable result that no other step of the run had before."""
+    later = _collect_usable_results(run.steps[begin:end])
+    if not later:
+        return False
+    known = _collect_usable_results(run.steps[:begin])
+    for branch in run.branches:
+        known |= _collect_usable_results(branch.steps)
+    return not later <= known
+
+
+def _collect_usable_results(steps: Iterable[Step]) -> set[str]:
+    return {
+        result.lower_text
+        for step in steps
+        if step.observations or step.source is Source.ENVIRONMENT
+        for result in StepFacts(step).results
+        if result.classification.status in _USABLE_STATUSES
+    }
+
+
+_USABLE_STATUSES = frozenset({ResultStatus.OK, ResultStatus.PARTIAL})

@@ -33,6 +33,7 @@ OUTCOME_LABELS = {
     RecoveryOutcome.PENDING: "planned",
     RecoveryOutcome.CONFIRMED: "recovered",
     RecoveryOutcome.REFUTED: "failed",
+    RecoveryOutcome.UNKNOWN: "unknown",
 }
 """Label of each outcome in the store and in its views."""
 

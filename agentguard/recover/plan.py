@@ -63,11 +63,15 @@ class RecoveryPlan:
 
 
 class RecoveryOutcome(StrEnum):
-    """Outcome of a recovery."""
+    """Outcome of a recovery; `agentguard.recover.outcome_verification` determines it."""
 
     PENDING = "pending"
     CONFIRMED = "confirmed"
+    """The run has a new outcome after the recovery."""
     REFUTED = "refuted"
+    """The failure recurred."""
+    UNKNOWN = "unknown"
+    """Neither: the run ended or the window passed without evidence."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,8 +14,8 @@ from agentguard.recover.planner import RecoveryPlanner
 from agentguard.recover.selective_redundancy import REDUNDANCY_TRIGGER, EscalationLevel, SelectiveRedundancy
 from agentguard.recover.strategy import RecoveryStrategy, strategies
 
-DEFAULT_ESCALATION: tuple[EscalationLevel, ...] = ("hint", "rollback")
-"""Default escalation policy; neither level can end a run that would have succeeded."""
+DEFAULT_ESCALATION: tuple[EscalationLevel, ...] = ("hint", "rollback", "escalate", {"stop": {"patience": 8}})
+"""Default escalation policy; a failure that goes on ends the run after a bounded number of turns."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -48,6 +48,7 @@ def _assess_safety(state: RunState, pending_turn: PendingTurn, *, is_refusable: 
     if trigger is None:
         return None
     state.findings.append(trigger)
+    state.end_triggers.add(trigger.detector)
     state.update_outcomes()
     if not is_refusable:
         return None
@@ -78,6 +79,7 @@ def _plan_refusal(
     if trigger is None or state.stop_reason is not None:
         return None
     state.findings += findings
+    state.end_triggers.add(trigger.detector)
     state.update_outcomes(accepted=False)
     plan = state.run_safely(state.plan_recovery, trigger)
     if plan is None or plan.tier is RecoveryTier.STOP:  # the run ends anyway

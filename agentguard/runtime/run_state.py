@@ -95,6 +95,8 @@ class RunState:
         self.assessment: SafetyAssessment | None = None
         """Safety assessment of the final message; None if none was made."""
         self.has_ended = False
+        self.end_triggers: set[str] = set()
+        """Triggers of the checks that refused an end of the run and are made again at the next end."""
         self.overhead_s = 0.0
         self.unit_of_work: Callable[[], AbstractContextManager[Any]] | None = None
         """Context manager factory: the store commits all writes of one event together."""
@@ -343,18 +345,26 @@ class RunState:
         self._notify_observers(recovery)
 
     def update_outcomes(self, *, accepted: bool | None = None, is_final: bool = False) -> None:
-        """Determine the outcomes of the pending recoveries from the findings.
+        """Determine the outcomes of the pending recoveries from the findings and the steps.
 
         Args:
             accepted: result of the acceptance test; None without a result.
             is_final: whether the run has ended, so that no further step changes an outcome.
         """
-        for place, recovery in enumerate(self.recoveries):
-            if recovery.outcome is not RecoveryOutcome.PENDING:
-                continue
-            steps = recovery.at_step + self.config.verification.window if is_final else len(self)
+        pending = [
+            (place, recovery)
+            for place, recovery in enumerate(self.recoveries)
+            if recovery.outcome is RecoveryOutcome.PENDING
+        ]
+        if not pending:
+            return
+        run = self.run
+        for place, recovery in pending:
+            is_accepted = accepted
+            if is_final and accepted is None and recovery.trigger in self.end_triggers:
+                is_accepted = True  # the check that refused an earlier end has passed this one
             outcome = self.config.verification.determine_outcome(
-                recovery, self.findings, branch_length=steps, is_accepted=accepted
+                recovery, self.findings, run, is_final=is_final, is_accepted=is_accepted
             )
             if outcome is not RecoveryOutcome.PENDING:
                 self.update_recovery(place, replace(recovery, outcome=outcome, spent=self.account.usage))

@@ -2,44 +2,111 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from itertools import islice
+from itertools import islice, takewhile
 from typing import Any
 
 from agentguard.detect._text import jaccard_similarity
 from agentguard.detect.base import Finding, RunRequirements
 from agentguard.detect.base_detector import NO_FINDINGS, BaseDetector
 from agentguard.detect.evidence import quote_move
+from agentguard.detect.result_classification import ResultReason
 from agentguard.detect.run_view import Move, RunView
-from agentguard.detect.step_facts import StepFacts
+from agentguard.detect.step_facts import StepFacts, ToolResult
+from agentguard.detect.tool_names import is_write_tool
 from agentguard.options import Options, option
 from agentguard.trajectory.model import Step
 
 _REPETITION = ("mast:step_repetition", "agent_error:planning.inefficient_plan")
 
 
-class _RecentReports:
-    """Cache of the latest reports, so that a loop is one finding instead of one in each turn."""
+@dataclass(slots=True)
+class _Episode:
+    """Loop that goes on: the step of its latest occurrence, and the occurrences since its latest report."""
 
-    def __init__(self, window: int) -> None:
-        self._window = window
-        self._last: dict[object, int] = {}
+    step: int
+    unreported: int = 0
 
-    def was_reported(self, key: object, step: int) -> bool:
-        """Return True if ``key`` was reported within the window before ``step``; record it now."""
-        last = self._last.pop(key, None)
-        self._last[key] = step
-        if len(self._last) > 256:
-            del self._last[next(iter(self._last))]
-        return last is not None and step - last <= self._window
+
+class _LoopReports:
+    """Reports of loops: a loop is reported when it begins, and again after ``interval`` further occurrences.
+
+    Args:
+        window: number of steps without an occurrence after which a loop counts as new.
+        interval: number of further occurrences until the next report.
+    """
+
+    def __init__(self, window: int, interval: int) -> None:
+        self._window, self._interval = window, interval
+        self._episodes: dict[object, _Episode] = {}
+
+    def is_due(self, key: object, step: int) -> bool:
+        """Record an occurrence of the loop ``key`` at ``step``; return True if it must be reported."""
+        episode = self._episodes.pop(key, None)
+        is_new = episode is None or step - episode.step > self._window
+        if episode is None or is_new:
+            episode = _Episode(step)
+        self._episodes[key] = episode
+        if len(self._episodes) > _MAX_EPISODES:
+            del self._episodes[next(iter(self._episodes))]
+        episode.step = step
+        episode.unreported += 1
+        if not is_new and episode.unreported < self._interval:
+            return False
+        episode.unreported = 0
+        return True
+
+
+_MAX_EPISODES = 256
+
+
+def _is_wait(move: Move) -> bool:
+    """Return True if the move waits: all its results are a pending status or a transient error."""
+    results = move.facts.results
+    return bool(results) and all(_is_transient_error(result) or _is_pending(result) for result in results)
+
+
+def _is_transient_error(result: ToolResult) -> bool:
+    error = result.error
+    if error is None:
+        return False
+    return error.reason in _TRANSIENT_REASONS or bool(_TRANSIENT_PATTERN.search(result.lower_text[:400]))
+
+
+def _is_pending(result: ToolResult) -> bool:
+    return _PENDING_PATTERN.search(result.lower_text[:2_000]) is not None
+
+
+_TRANSIENT_REASONS = frozenset({ResultReason.HTTP, ResultReason.TIMEOUT})
+_TRANSIENT_PATTERN = re.compile(
+    r"\b(?:429|502|503|504|timed[ -]?out|time-?out|timeouterror|rate limit(?:ed)?|too many requests"
+    r"|overloaded|(?:temporarily|service) unavailable|try again later"
+    r"|connection (?:reset|refused|aborted|closed|error))\b"
+)
+_PENDING_PATTERN = re.compile(
+    r"\A\W{0,3}(?:still )?(?:pending|running|queued|processing|in[ _-]?progress"
+    r"|not (?:ready|finished|done) yet|waiting|starting)\b"
+    r"|\b(?:status|state|phase)\W{1,6}(?:is )?(?:still )?(?:pending|running|queued|processing"
+    r"|in[ _-]?progress|waiting|starting|scheduled|submitted|started|building|creating"
+    r"|initiali[sz]ing|provisioning)\b"
+    r"|\bstill (?:pending|running|queued|processing|in progress|working|building|starting)\b"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExactLoopOptions(Options):
     """Options of `ExactLoop`."""
 
-    repeat: int = option(3, bounds=(2, 40), description="times that make a loop")
+    repeat: int = option(
+        3, bounds=(2, 40), description="times that make a loop, and times until the next report"
+    )
+    waits: int = option(
+        24,
+        bounds=(2, 48),
+        description="times that make a loop of calls that return a pending status or a transient error",
+    )
     window: int = option(12, bounds=(2, 48), description="latest moves that are compared")
 
 
@@ -56,23 +123,32 @@ class ExactLoop(BaseDetector):
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         self.repeat, self.window = self.options.repeat, self.options.window
-        self._recent_reports = _RecentReports(4 * self.window)
+        self._reports = _LoopReports(4 * self.window, self.repeat)
 
     def observe(self, step: Step, view: RunView) -> Iterable[Finding]:
-        """Compare the key of the move with those of the latest moves."""
+        """Compare the key of the move with those of the latest moves; a result that changes is progress."""
         facts = view.get_facts(step)
         if facts.key is None:
             return NO_FINDINGS
-        key = facts.key
-        equal_moves = [move for move in islice(reversed(view.moves), self.window) if move.key == key]
+        equal_moves = [move for move in islice(reversed(view.moves), self.window) if move.key == facts.key]
         if len(equal_moves) < self.repeat:
             return NO_FINDINGS
-        earlier = {move.outcome for move in equal_moves[1:]}
-        if len(earlier) > 1 or (equal_moves[0].outcome is not None and equal_moves[0].outcome not in earlier):
+        outcome = equal_moves[1].outcome
+        if equal_moves[0].outcome not in (None, outcome):
             return NO_FINDINGS
-        if self._recent_reports.was_reported(key, step.index):
+        if any(move.outcome != outcome for move in equal_moves[1:]):
+            return NO_FINDINGS
+        if _is_wait(equal_moves[1]) and self._count_waits(facts.key, outcome, view) < self.options.waits:
+            return NO_FINDINGS
+        if not self._reports.is_due(facts.key, step.index):
             return NO_FINDINGS
         return (self._build_loop_finding(facts, equal_moves),)
+
+    @staticmethod
+    def _count_waits(key: int, outcome: int | None, view: RunView) -> int:
+        """Return the number of the latest moves with this key and outcome, beyond the window as well."""
+        equal_moves = (move for move in reversed(view.moves) if move.key == key)
+        return sum(1 for _ in takewhile(lambda move: move.outcome in (None, outcome), equal_moves))
 
     def _build_loop_finding(self, facts: StepFacts, same: list[Move]) -> Finding:
         count, first = len(same), same[-2].step
@@ -84,8 +160,8 @@ class ExactLoop(BaseDetector):
             first,
             min(0.9, probability + 0.05 * (count - self.repeat)),
             f"{facts.step.agent} repeated {did} {count} times with the same outcome.",
-            correction=f"Do not repeat {did}: its outcome will not change. Choose another action.",
-            evidence=(*quote_move(same[-2].facts), *quote_move(facts)),
+            correction=f"Choose another action: {did} has had the same outcome {count} times.",
+            evidence=(*quote_move(facts), *quote_move(same[-2].facts)),
             noticed_at=facts.step.index,
             count=count,
         )
@@ -114,13 +190,15 @@ class NearLoop(BaseDetector):
         super().__init__(**options)
         self.repeat, self.window = self.options.repeat, self.options.window
         self.similarity = self.options.similarity
-        self._recent_reports = _RecentReports(4 * self.window)
+        self._reports = _LoopReports(4 * self.window, self.repeat)
 
     def observe(self, step: Step, view: RunView) -> Iterable[Finding]:
         """Compare the words of the move with the agent's latest moves of the same family."""
         facts = view.get_facts(step)
         if facts.key is None:
             return NO_FINDINGS
+        if not facts.has_error and any(is_write_tool(call.name) for call in step.tool_calls):
+            return NO_FINDINGS  # an acknowledged change is progress, although its result says little
         family = facts.family
         family_moves = [m for m in islice(reversed(view.moves), self.window) if m.facts.family == family]
         if len(family_moves) < self.repeat or not self._is_stale(family_moves[1:]) or len(facts.words) < 6:
@@ -131,7 +209,7 @@ class NearLoop(BaseDetector):
         outcomes = {move.outcome for move in similar_moves[1:]}
         if len(outcomes) > 1 and not all(move.has_error for move in similar_moves[1:]):
             return NO_FINDINGS
-        if self._recent_reports.was_reported(family, step.index):
+        if not self._reports.is_due(family, step.index):
             return NO_FINDINGS
         first = similar_moves[-2].step
         return (
@@ -140,7 +218,7 @@ class NearLoop(BaseDetector):
                 0.55 if any(move.has_error for move in similar_moves) else 0.45,
                 f"{step.agent} made {len(similar_moves)} nearly equal moves, and nothing new came of them.",
                 correction="Small changes do not help here. State what is missing, then try another way.",
-                evidence=(*quote_move(similar_moves[-2].facts), *quote_move(facts)),
+                evidence=(*quote_move(facts), *quote_move(similar_moves[-2].facts)),
                 noticed_at=step.index,
                 count=len(similar_moves),
             ),
@@ -183,7 +261,7 @@ class Oscillation(BaseDetector):
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         self.cycles, self.period = self.options.cycles, self.options.period
-        self._recent_reports = _RecentReports(12 * self.period)
+        self._reports = _LoopReports(12 * self.period, self.cycles * self.period)
 
     def observe(self, step: Step, view: RunView) -> Iterable[Finding]:
         """Search for a period in the latest keys."""
@@ -200,7 +278,7 @@ class Oscillation(BaseDetector):
         return NO_FINDINGS
 
     def _build_cycle_finding(self, step: Step, tail: list[Move], period: int) -> Iterable[Finding]:
-        if self._recent_reports.was_reported(frozenset(move.key for move in tail), step.index):
+        if not self._reports.is_due(frozenset(move.key for move in tail), step.index):
             return NO_FINDINGS
         first = tail[period].facts
         return (

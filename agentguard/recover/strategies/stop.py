@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from agentguard.errors import ConfigError
 from agentguard.recover.actions import Stop
 from agentguard.recover.base_strategy import BaseStrategy
 from agentguard.recover.plan import RecoveryPlan, RecoveryTier
@@ -10,19 +11,40 @@ from agentguard.recover.strategy import RecoveryContext
 
 
 class StopStrategy(BaseStrategy):
-    """Strategy that ends the run and gives the reason."""
+    """Strategy that ends the run and gives the reason.
+
+    Args:
+        patience: number of turns that the agent may still take after the first recovery from the same
+            failure, including turns that were rolled back; 0 stops at once.
+
+    Raises:
+        ConfigError: ``patience`` is not a whole number of at least 0, or an option does not exist.
+    """
 
     name = "stop"
 
-    def __init__(self, **unknown: object) -> None:
+    def __init__(self, *, patience: int = 0, **unknown: object) -> None:
         reject_unknown_options(self.name, unknown)
+        if isinstance(patience, bool) or not isinstance(patience, int) or patience < 0:
+            raise ConfigError(f"strategy 'stop': patience is {patience!r}, expected 0 or more")
+        self.patience = patience
 
     def plan(self, context: RecoveryContext) -> RecoveryPlan | None:
-        """Stop the run; None if the integration cannot."""
-        if not context.capabilities.stop:
+        """Stop the run; None if the integration cannot, or while there is patience left."""
+        if not context.capabilities.stop or _count_turns_since_recovery(context) < self.patience:
             return None
         held = context.hypothesis
         reason = (
             f"stopped at step {context.last_step}: {held.reason or 'a failure that could not be corrected'}"
         )
         return build_plan(context, self.name, RecoveryTier.STOP, Stop(reason=reason))
+
+
+def _count_turns_since_recovery(context: RecoveryContext) -> int:
+    """Return the number of steps since the first recovery from a failure with one of the same codes."""
+    codes = set(context.hypothesis.codes)
+    past = context.past_recoveries
+    first = next((place for place, one in enumerate(past) if codes & set(one.plan.codes)), None)
+    if first is None:
+        return 0
+    return len(context.run.steps) - past[first].at_step + sum(one.plan.undone for one in past[first:])

@@ -195,8 +195,8 @@ class RecoveryRow(Row):
     Attributes:
         strategy: the strategy that proposed the plan.
         step: the step to which the run was rolled back.
-        outcome: ``"planned"`` (not verified yet), ``"recovered"`` (confirmed) or ``"failed"`` (refuted), as
-            `agentguard.recover.persistence.OUTCOME_LABELS` maps them.
+        outcome: ``"planned"`` (not verified yet), ``"recovered"`` (confirmed), ``"failed"`` (refuted) or
+            ``"unknown"`` (no evidence), as `agentguard.recover.persistence.OUTCOME_LABELS` maps them.
         schema_id: the schema whose correction was used, if any.
         updated_at: when the outcome was set; epoch seconds.
     """

@@ -157,10 +157,14 @@ def add_diagnosis(summary: SummaryValues, row: r.DiagnosisRow) -> None:
 def summarize_recoveries(outcomes: Iterable[str]) -> tuple[int, str]:
     """Return the number of recoveries and their final outcome; ``outcomes`` are in order of time."""
     all_outcomes = list(outcomes)
-    settled = [outcome for outcome in all_outcomes if outcome in ("recovered", "failed")]
+    settled = [_RECOVERY_SUMMARIES[outcome] for outcome in all_outcomes if outcome in _RECOVERY_SUMMARIES]
     if settled:
-        return len(all_outcomes), "yes" if settled[-1] == "recovered" else "no"
+        return len(all_outcomes), settled[-1]
     return len(all_outcomes), "pending" if all_outcomes else ""
+
+
+_RECOVERY_SUMMARIES = {"recovered": "yes", "failed": "no", "unknown": "unknown"}
+"""Summary of a run whose last recovery with an outcome has this outcome."""
 
 
 def summarize_judgements(judgements: Iterable[r.JudgementRow]) -> str:

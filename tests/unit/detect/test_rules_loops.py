@@ -41,8 +41,37 @@ def test_different_moves_are_not_a_loop(steps: list[dict[str, object]]) -> None:
     assert found(run(*steps), "exact_loop") == ()
 
 
-def test_long_loop_is_reported_once() -> None:
-    assert len(found(run(*[LOOK] * 30), "exact_loop")) == 1
+def test_long_loop_is_reported_again_after_each_repeat_occurrences() -> None:
+    findings = found(run(*[LOOK] * 12), "exact_loop")
+    assert sorted(finding.noticed_at or 0 for finding in findings) == [2, 5, 8, 11]
+
+
+def test_loop_that_begins_again_later_is_reported_at_once() -> None:
+    other = [call("next_page", {}, f"page {i}") for i in range(60)]
+    findings = found(run(*[LOOK] * 4, *other, *[LOOK] * 3), "exact_loop")
+    assert [finding.noticed_at for finding in findings] == [2, 66]
+
+
+WAITS = [
+    '{"status": "pending"}',
+    "Job 7 is still running.",
+    "HTTP 503 Service Unavailable",
+    "Error: the request timed out",
+    "in progress",
+]
+
+
+@pytest.mark.parametrize("result", WAITS)
+def test_wait_for_result_is_a_loop_only_beyond_its_own_bound(result: str) -> None:
+    wait = call("get_job", {"id": 7}, result)
+    assert found(run(*[wait] * 23), "exact_loop") == ()
+    assert len(found(run(*[wait] * 24), "exact_loop")) == 1
+    assert len(found(run(*[wait] * 5), "exact_loop", waits=5)) == 1
+
+
+def test_correction_of_loop_states_the_count_and_predicts_nothing() -> None:
+    (finding,) = found(run(LOOK, LOOK, LOOK), "exact_loop")
+    assert finding.correction == "Choose another action: the call of look has had the same outcome 3 times."
 
 
 def test_order_of_arguments_is_ignored() -> None:

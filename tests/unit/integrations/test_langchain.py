@@ -149,7 +149,7 @@ def test_loop_is_cut_at_a_turn_boundary() -> None:
 
     out, session = run(make(recover=RecoveryPolicy(on_fail="rollback")), seats, model)
     assert whole(out["messages"])
-    assert [recovery.outcome for recovery in session.recoveries] == [RecoveryOutcome.CONFIRMED]
+    assert [recovery.outcome for recovery in session.recoveries] == [RecoveryOutcome.UNKNOWN]
     assert len(session.run.branches[0].steps) == 2
 
 

@@ -14,6 +14,7 @@ from agentguard.recover.effect_ledger import Effect, EffectLedger
 from agentguard.recover.outcome_verification import OutcomeVerification, get_plan_resume_step
 from agentguard.recover.plan import Recovery, RecoveryOutcome, RecoveryPlan, RecoveryTier
 from agentguard.recover.strategies.rollback import CompensateStrategy, RollbackStrategy
+from agentguard.trajectory.model import Source, Step, Trajectory
 from tests.unit.recover.situations import ALL, TOOLS, situation
 
 FORKS = Capabilities(fork=True, compensate=True)
@@ -81,6 +82,13 @@ def test_effects_are_undone_from_the_boundary_on() -> None:
     assert plan.undone == 4
 
 
+def build_trajectory(length: int) -> Trajectory:
+    steps = (
+        Step(index=i, source=Source.ENVIRONMENT, agent="tool", content=f"result {i}") for i in range(length)
+    )
+    return Trajectory(id="r", format="event_log", task="t", steps=tuple(steps))
+
+
 def test_fork_is_confirmed_only_after_the_failed_step() -> None:
     plan = RecoveryPlan(
         strategy="rollback", tier=RecoveryTier.FORK, actions=(Rewind(to_step=2, by="fork"),), step=8, undone=8
@@ -88,9 +96,9 @@ def test_fork_is_confirmed_only_after_the_failed_step() -> None:
     given = Recovery(id=0, plan=plan, trigger="loop", at_step=10)
     verify = OutcomeVerification(window=3)
     again = Finding(detector="loop", step=9, codes=("c",), probability=1.0, message="")
-    assert verify.determine_outcome(given, (), branch_length=10) is RecoveryOutcome.PENDING
-    assert verify.determine_outcome(given, (), branch_length=11) is RecoveryOutcome.CONFIRMED
-    assert verify.determine_outcome(given, (again,), branch_length=10) is RecoveryOutcome.REFUTED
+    assert verify.determine_outcome(given, (), build_trajectory(10)) is RecoveryOutcome.PENDING
+    assert verify.determine_outcome(given, (), build_trajectory(11)) is RecoveryOutcome.CONFIRMED
+    assert verify.determine_outcome(given, (again,), build_trajectory(10)) is RecoveryOutcome.REFUTED
     assert get_plan_resume_step(plan, default=5) == 2
     assert get_plan_resume_step(replace(plan, actions=()), default=5) == 5
 

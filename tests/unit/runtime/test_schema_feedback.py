@@ -131,6 +131,7 @@ def test_run_is_submitted_only_at_its_end(monkeypatch: pytest.MonkeyPatch) -> No
     for _ in range(4):
         session.commit(turn())
         session.check_boundary()
+    session.commit(turn(seen="seat 4 is free", where="front"))
     session.end()
     assert session.recoveries
     assert not taught.flush(0), "it is learnt after the run"

@@ -239,8 +239,49 @@ def test_observers_receive_plan_and_outcome() -> None:
     session.commit(Step(index=0, source=Source.USER, agent="user", content=META.task))
     loop(session)
     session.check_boundary()
+    session.commit(turn(seen="seat 4 is free", where="front"))
     session.end()
     assert seen == [RecoveryOutcome.PENDING, RecoveryOutcome.CONFIRMED]
+
+
+def test_loop_that_ignores_hint_and_ends_is_not_confirmed() -> None:
+    session = begin(on_fail="hint")
+    loop(session)
+    session.check_boundary()
+    loop(session, 5)
+    session.commit(Step(index=0, source=Source.AGENT, agent="clerk", content="I give up."))
+    session.end()
+    assert [one.outcome for one in session.recoveries] == [RecoveryOutcome.REFUTED]
+
+
+def test_run_that_gives_up_after_hint_has_unknown_outcome() -> None:
+    session = begin(on_fail="hint")
+    loop(session)
+    session.check_boundary()
+    session.commit(Step(index=0, source=Source.AGENT, agent="clerk", content="I give up."))
+    session.end()
+    assert [one.outcome for one in session.recoveries] == [RecoveryOutcome.UNKNOWN]
+
+
+def test_repeated_rejected_call_refutes_the_rejection() -> None:
+    session = begin(on_fail="reprompt")
+    unknown = turn(tool="fly", seen=None)
+    assert session.propose(unknown) is not None
+    session.commit(turn(tool="fly", seen="there is no tool fly"))
+    assert [one.outcome for one in session.recoveries] == [RecoveryOutcome.REFUTED]
+
+
+def test_default_policy_stops_a_loop_within_a_bounded_number_of_turns() -> None:
+    session = begin()
+    turns = 0
+    while session.stop_reason is None:
+        session.check_boundary()
+        if session.stop_reason is None:
+            session.commit(turn())
+            turns += 1
+        assert turns < 20
+    assert "exact_loop" in {one.trigger for one in session.recoveries}
+    assert RecoveryOutcome.CONFIRMED not in {one.outcome for one in session.recoveries}
 
 
 def test_findings_of_abandoned_branch_are_removed() -> None:

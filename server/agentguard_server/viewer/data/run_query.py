@@ -18,7 +18,13 @@ PAGE_SIZES: Final = (25, 50, 100, 200)
 DEFAULT_PAGE_SIZE: Final = 50
 _MAX_TEXT_CHARS: Final = 256
 
-RECOVERY_FILTERS: Final[Mapping[str, str]] = {"yes": "yes", "no": "no", "pending": "pending", "none": ""}
+RECOVERY_FILTERS: Final[Mapping[str, str]] = {
+    "yes": "yes",
+    "no": "no",
+    "unknown": "unknown",
+    "pending": "pending",
+    "none": "",
+}
 """Values of the query parameter ``recovered``, and the store's values."""
 
 QueryPairs = Sequence[tuple[str, str]]

@@ -167,6 +167,12 @@ def _describe_recovered_state(
         return "lost", "Failed, in spite of recovery", summary
     if any(recovery.outcome == "planned" for recovery in all):
         return "pending", "Being recovered", f"{summary} Whether that helped is not known yet."
+    if all[-1].outcome == "unknown":
+        return (
+            "unsure",
+            "Went wrong; recovery not proven",
+            f"{summary} No later result shows whether it helped.",
+        )
     if main.outcome == "recovered":
         return "recovered", "Went wrong, and was recovered", summary
     return "lost", "Recovery did not help", summary
