@@ -12,7 +12,7 @@ from agentguard_server.proxy.auth.api_keys import Caller
 from agentguard_server.proxy.errors import ProxyError
 from agentguard_server.proxy.hooks import ProxyRequest
 from agentguard_server.proxy.http.request_cycle import RequestCycle
-from agentguard_server.proxy.requests.body_inspection import (
+from agentguard_server.proxy.requests.body import (
     RequestFields,
     inspect_body,
     inspect_body_with_prefix,
