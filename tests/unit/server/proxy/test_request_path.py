@@ -1,6 +1,7 @@
 """Number of files that one request enters in a worker, over real sockets and after a warm-up.
 
 The limits keep the path short for a reader of the code.
+"""
 
 from __future__ import annotations
 
