@@ -40,7 +40,18 @@ JUNK: list[Any] = [
     *({"event": "step"}, {"output": [1], "object": "response"}, {"trajectory": [1]}, {"resourceSpans": 1}),
 ]
 
-LOGS = ("claude_code", "event_log", "langfuse", "langsmith", "otel_spans", "otlp_json", "openai_responses")
+LOGS = frozenset(
+    {
+        "claude_code",
+        "event_log",
+        "langfuse",
+        "langsmith",
+        "model_requests",
+        "openai_responses",
+        "otel_spans",
+        "otlp_json",
+    }
+)
 """Formats whose runs span several values of a file."""
 
 

@@ -120,23 +120,32 @@ def parse_tool_call(node: JsonNode, *, fallback_id: str) -> ToolCall:
 
 
 def parse_tool_specs(values: list[Any], path: str) -> tuple[ToolSpec, ...]:
-    """Parse tool definitions, wrapped (``{type, function}``, chat API) or flat (Responses API)."""
+    """Parse tool definitions: wrapped (``{type, function}``, chat API) or flat (Responses, Anthropic)."""
     return tuple(_parse_tool_spec(node) for node in wrap_nodes(values, path))
 
 
 def _parse_tool_spec(node: JsonNode) -> ToolSpec:
     wrapped = "function" in node
     inner = node.node("function") if wrapped else node
-    extra = inner.extra_fields("name", "description", "parameters")
+    schema = next(
+        (key for key in ("parameters", "input_schema", "inputSchema") if key in inner), "parameters"
+    )
+    extra = inner.extra_fields("name", "description", schema)
     if wrapped:
         extra = {**node.extra_fields("function", "type"), **({"function": extra} if extra else {})}
     # Hosted tools of the Responses API ({"type": "web_search"}) have a type and no name.
     return ToolSpec(
         name=inner.text_or("name") or inner.text_or("type"),
         description=inner.text_or("description"),
-        parameters=inner.node_or("parameters").data,
+        parameters=_unwrap_schema(inner.node_or(schema).data),
         extra=extra,
     )
+
+
+def _unwrap_schema(schema: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the schema inside ``json`` (Bedrock), or the schema itself."""
+    inner = schema.get("json")
+    return inner if len(schema) == 1 and isinstance(inner, dict) else schema
 
 
 @dataclass(slots=True, kw_only=True)

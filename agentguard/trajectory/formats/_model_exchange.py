@@ -1,0 +1,126 @@
+"""Bodies of requests to model APIs and of their responses, as chat messages.
+
+Read are Chat Completions, Anthropic messages (also as a list of stream events) and Bedrock Converse.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from agentguard.errors import FormatError
+from agentguard.trajectory._json_node import JsonNode
+from agentguard.trajectory._safe_json import dumps, loads
+from agentguard.trajectory.formats._chat_messages import parse_tool_specs
+from agentguard.trajectory.formats._content_parts import parse_content
+from agentguard.trajectory.model import ToolSpec
+
+_DELTA_FIELDS = {"text_delta": "text", "thinking_delta": "thinking", "input_json_delta": "partial_json"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestBody:
+    """Request to a model API.
+
+    Attributes:
+        messages: the chat messages, without a system prompt that is a field of the body.
+        system: that system prompt; empty if the body has no such field.
+        tools: the offered tools.
+    """
+
+    messages: list[Any]
+    system: str
+    tools: tuple[ToolSpec, ...]
+
+
+def parse_request_body(node: JsonNode) -> RequestBody:
+    """Read the body of a request. Raises FormatError with the field."""
+    system = node.raw("system")
+    tools = node.node_or("toolConfig").items_or("tools") if "toolConfig" in node else node.items_or("tools")
+    specs = [tool["toolSpec"] if isinstance(tool, dict) and "toolSpec" in tool else tool for tool in tools]
+    return RequestBody(
+        messages=node.items("messages"),
+        system=parse_content(system, node.field_path("system")).text,
+        tools=parse_tool_specs(specs, node.field_path("tools")),
+    )
+
+
+def parse_response_body(value: Any, path: str) -> dict[str, Any] | None:
+    """Return the assistant message in the body of a response; None if the body has no message.
+
+    Args:
+        value: the parsed body, or the list of the events of a stream.
+        path: dotted path of the body, for errors.
+    """
+    if isinstance(value, list):
+        value = _assemble_stream(value)
+    if not isinstance(value, dict):
+        return None
+    node = JsonNode(value, path)
+    if isinstance(value.get("choices"), list) and value["choices"]:
+        choice = next(node.nodes("choices"))
+        message, stop_reason = choice.node("message").data, choice.raw("finish_reason")
+    elif isinstance(value.get("output"), dict) and isinstance(value["output"].get("message"), dict):
+        message, stop_reason = value["output"]["message"], value.get("stopReason")
+    elif value.get("role") == "assistant" and "content" in value:
+        message, stop_reason = value, value.get("stop_reason")
+    else:
+        return None
+    kept = {key: message[key] for key in _MESSAGE_FIELDS if message.get(key) is not None}
+    facts = {"stop_reason": stop_reason, "usage": value.get("usage"), "model": value.get("model")}
+    return {"role": "assistant", **kept, **{key: fact for key, fact in facts.items() if fact is not None}}
+
+
+_MESSAGE_FIELDS = ("content", "tool_calls", "function_call", "reasoning_content", "refusal")
+
+
+def extract_error(value: Any) -> str:
+    """Return the text of an error body; empty if it is not an error."""
+    error = value.get("error") if isinstance(value, Mapping) else None
+    if isinstance(error, Mapping):
+        message = error.get("message")
+        return message if isinstance(message, str) and message else dumps(dict(error)).decode()
+    return error if isinstance(error, str) else ""
+
+
+def parse_body(value: Any, path: str) -> Any:
+    """Return a body that may be JSON text, and that may be wrapped in ``body``."""
+    if isinstance(value, dict) and "messages" not in value and isinstance(value.get("body"), str | dict):
+        return parse_body(value["body"], f"{path}.body")
+    if not isinstance(value, str):
+        return value
+    try:
+        return loads(value)
+    except FormatError as error:
+        raise FormatError(error.reason, field=path) from None
+
+
+def _assemble_stream(events: Iterable[Any]) -> dict[str, Any]:
+    """Return the message that the stream events of Anthropic messages describe."""
+    message: dict[str, Any] = {}
+    blocks: dict[int, dict[str, Any]] = {}
+    for event in events:
+        if not isinstance(event, dict):
+            continue
+        if isinstance(started := event.get("message"), dict):
+            message = dict(started)
+        if isinstance(block := event.get("content_block"), dict):
+            blocks[len(blocks)] = dict(block)
+        delta = event.get("delta")
+        if isinstance(delta, dict) and "stop_reason" in delta:
+            usage = {**(message.get("usage") or {}), **(event.get("usage") or {})}
+            message |= {"stop_reason": delta["stop_reason"], "usage": usage}
+        elif isinstance(delta, dict) and blocks:
+            _apply_delta(blocks[len(blocks) - 1], delta)
+    for block in blocks.values():
+        if text := block.pop("partial_json", ""):
+            block["input"] = text
+    return {**message, "content": list(blocks.values())} if message else {}
+
+
+def _apply_delta(block: dict[str, Any], delta: Mapping[str, Any]) -> None:
+    field = _DELTA_FIELDS.get(str(delta.get("type")))
+    if field is not None and isinstance(text := delta.get(field), str):
+        before = block.get(field)
+        block[field] = (before if isinstance(before, str) else "") + text
