@@ -28,7 +28,7 @@ def format_output_messages(step: Step) -> str:
     if step.content:
         parts.append({"type": "text", "content": step.content})
     parts += [_build_call_part(call) for call in step.tool_calls]
-    ended = "tool_call" if step.tool_calls else "stop"
+    ended = step.stop_reason or ("tool_call" if step.tool_calls else "stop")
     return to_json_text([{"role": "assistant", "parts": parts, "finish_reason": ended}])
 
 

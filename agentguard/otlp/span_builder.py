@@ -112,6 +112,12 @@ class _SpanBuilder:
         }
         if name:
             attributes["gen_ai.agent.name"] = name
+        if self._run.exit_status is not None:
+            attributes[marks.EXIT_STATUS] = self._run.exit_status
+        if self._run.unknown_parts:
+            attributes[marks.UNKNOWN_PARTS] = genai_messages.to_json_text(dict(self._run.unknown_parts))
+        if not self._run.is_content_recorded:
+            attributes[marks.CONTENT_RECORDED] = False
         conversation = self._run.extra.get("conversation")
         if isinstance(conversation, str) and conversation:
             attributes["gen_ai.conversation.id"] = conversation
@@ -222,6 +228,10 @@ class _SpanBuilder:
         }
         if branch_id:
             attributes[marks.BRANCH] = branch_id
+        if step.unknown_parts:
+            attributes[marks.UNKNOWN_PARTS] = genai_messages.to_json_text(list(step.unknown_parts))
+        if step.stop_reason is not None:
+            attributes["gen_ai.response.finish_reasons"] = (step.stop_reason,)
         return attributes
 
     def _build_chat_attributes(self, step: Step, inputs: Sequence[Step]) -> dict[str, AttributeValue]:

@@ -382,9 +382,19 @@ def runs(draw: st.DrawFn) -> Trajectory:
                 started_at=start,
                 ended_at=end,
                 model=draw(st.one_of(st.none(), TEXT)) if agent else None,
+                stop_reason=draw(st.one_of(st.none(), TEXT)) if agent else None,
+                unknown_parts=tuple(draw(st.lists(TEXT, max_size=2))),
             )
         )
-    return Trajectory(id=draw(TEXT), format="x", task=draw(TEXT), steps=tuple(steps))
+    return Trajectory(
+        id=draw(TEXT),
+        format="x",
+        task=draw(TEXT),
+        steps=tuple(steps),
+        exit_status=draw(st.one_of(st.none(), TEXT)),
+        unknown_parts=draw(st.dictionaries(TEXT, st.integers(1, 9), max_size=2)),
+        is_content_recorded=draw(st.booleans()),
+    )
 
 
 @settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow])

@@ -55,6 +55,9 @@ def read_exported_run(
             for candidate in spans
             if _read_integer(candidate, marks.FORK_STEP) is not None
         ),
+        exit_status=_read_text(root, marks.EXIT_STATUS),
+        unknown_parts=_read_counts(root),
+        is_content_recorded=root.attributes.get(marks.CONTENT_RECORDED) is not False,
         extra=extra,
     )
 
@@ -98,7 +101,30 @@ def _build_step(index: int, span: SourceSpan, children: Mapping[int, SourceSpan]
         usage=parse_usage(span) if span.kind is SpanKind.LLM else None,
         model=model if isinstance(model, str) else None,
         source_index=span.position,
+        stop_reason=_read_stop_reason(span),
+        unknown_parts=_read_types(span),
     )
+
+
+def _read_stop_reason(span: SourceSpan) -> str | None:
+    reasons = decode_json_text(span.attributes.get("gen_ai.response.finish_reasons"))
+    first = reasons[0] if isinstance(reasons, list) and reasons else None
+    return first if isinstance(first, str) else None
+
+
+def _read_types(span: SourceSpan) -> tuple[str, ...]:
+    types = decode_json_text(span.attributes.get(marks.UNKNOWN_PARTS))
+    return tuple(kind for kind in types if isinstance(kind, str)) if isinstance(types, list) else ()
+
+
+def _read_counts(root: SourceSpan) -> dict[str, int]:
+    counts = decode_json_text(root.attributes.get(marks.UNKNOWN_PARTS))
+    return {kind: n for kind, n in counts.items() if type(n) is int} if isinstance(counts, dict) else {}
+
+
+def _read_text(span: SourceSpan, name: str) -> str | None:
+    value = span.attributes.get(name)
+    return value if isinstance(value, str) else None
 
 
 def _build_observation(span: SourceSpan) -> Observation:
