@@ -67,3 +67,11 @@ def lazy_exports(
         return value
 
     return load, lambda: sorted(homes)
+
+
+def import_extra(module: str, extra: str) -> Any:
+    """Return an optional module. Raises MissingExtra with the command that installs ``extra``."""
+    try:
+        return import_module(module)
+    except ModuleNotFoundError:
+        raise MissingExtra(module.split(".")[0], extra) from None

@@ -1,0 +1,26 @@
+"""Batch jobs: diagnosis of many runs from files and object storage into a Parquet table, resumably."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from agentguard._lazy import lazy_exports
+
+if TYPE_CHECKING:
+    from agentguard.batch.chunks import InputOptions as InputOptions
+    from agentguard.batch.engines import Engine as Engine
+    from agentguard.batch.engines import LocalEngine as LocalEngine
+    from agentguard.batch.job import BatchJob as BatchJob
+    from agentguard.batch.job import JobEstimate as JobEstimate
+    from agentguard.batch.job import JobSummary as JobSummary
+
+_EXPORTS = {
+    "BatchJob": "agentguard.batch.job",
+    "Engine": "agentguard.batch.engines",
+    "InputOptions": "agentguard.batch.chunks",
+    "JobEstimate": "agentguard.batch.job",
+    "JobSummary": "agentguard.batch.job",
+    "LocalEngine": "agentguard.batch.engines",
+}
+
+__getattr__, __dir__ = lazy_exports(__name__, _EXPORTS)

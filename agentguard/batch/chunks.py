@@ -1,0 +1,295 @@
+"""Input of a batch job: files on any file system, cut into chunks of rows.
+
+A chunk is the unit of work and of resumption. Its digest covers its contents, so a changed chunk is diagnosed
+again and an equal one is not.
+
+- Parquet and JSON Lines files with one run a row are cut into chunks of rows. The driver holds only the
+  chunks in flight.
+- A file whose runs span rows (a log of events or spans) and a file of any other format is one chunk. The
+  worker reads it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from itertools import chain, islice
+from typing import IO, Any, cast
+
+import orjson
+
+from agentguard._lazy import import_extra
+from agentguard.errors import ConfigError, InputError
+from agentguard.trajectory.formats.base import SequenceFormat, formats
+from agentguard.trajectory.formats.reader import FILE_SUFFIXES, detect_format
+
+Row = bytes | dict[str, Any]
+
+_LINE_SUFFIXES = (".jsonl", ".ndjson", ".jsonl.gz", ".ndjson.gz", ".jsonl.zst", ".ndjson.zst")
+_PARQUET_SUFFIX = ".parquet"
+_SUFFIXES = (*FILE_SUFFIXES, *_LINE_SUFFIXES, _PARQUET_SUFFIX, ".eval")
+_SAMPLE_ROWS = 8
+_HASH_BYTES = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InputFile:
+    """Input file.
+
+    Attributes:
+        url: path or URL of the file, as workers open it.
+        name: path relative to the root of the input pattern; part of the identity of its rows.
+        partition: directories of the form ``key=value`` in the path, such as ``"day=2026-11-01"``.
+        size: bytes; 0 if the file system does not report it.
+        version: text that changes with the contents of the file.
+    """
+
+    url: str
+    name: str
+    partition: str = ""
+    size: int = 0
+    version: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chunk:
+    """Chunk of an input file.
+
+    Attributes:
+        file: the file.
+        index: position of the chunk in the file.
+        first_record: position of its first row in the file; `records` has the position of each row.
+        rows: lines of JSON or rows of Parquet; None for the complete file.
+        records: position of each row in the file.
+        digest: hash of the contents in hexadecimal digits.
+        format: format of the rows; None detects the format of each row.
+        likely_format: format of the first row, for the error of a row whose format is not detected.
+        id_column: field of a row with the id of its run; None uses the id in the run.
+    """
+
+    file: InputFile
+    index: int = 0
+    rows: tuple[Row, ...] | None = None
+    records: tuple[int, ...] = ()
+    digest: str = ""
+    format: str | None = None
+    likely_format: str | None = None
+    id_column: str | None = None
+
+    def select(self, place: int) -> Chunk:
+        """Return a chunk with one row of this chunk."""
+        assert self.rows is not None
+        return replace(self, rows=(self.rows[place],), records=(self.records[place],))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InputOptions:
+    """Selection of the input.
+
+    Attributes:
+        format: format of the runs; None detects the format of each file.
+        id_column: field of a row with the id of its run.
+        partitions: directories that a file must be in, such as ``("day=2026-11-01",)``.
+        rows_per_chunk: rows of a chunk.
+        sample: share of the rows to diagnose, in (0, 1]; the same rows at every run.
+        limit: largest number of rows; None has no limit.
+    """
+
+    format: str | None = None
+    id_column: str | None = None
+    partitions: tuple[str, ...] = ()
+    rows_per_chunk: int = 64
+    sample: float = 1.0
+    limit: int | None = None
+
+
+def list_input_files(patterns: Iterable[str], options: InputOptions) -> list[InputFile]:
+    """Return the files of paths, folders, globs and URLs, in order of their names.
+
+    Raises:
+        ConfigError: a pattern matches no file, or a package for its file system is missing.
+    """
+    found: dict[str, InputFile] = {}
+    for pattern in patterns:
+        for file in _list_files(pattern):
+            if all(partition in file.partition.split("/") for partition in options.partitions):
+                found.setdefault(file.url, file)
+    if not found:
+        raise ConfigError("no input file is in the given partitions")
+    return sorted(found.values(), key=lambda file: file.url)
+
+
+def iter_chunks(files: Iterable[InputFile], options: InputOptions) -> Iterator[Chunk]:
+    """Yield the chunks of files; stop after ``options.limit`` rows.
+
+    A file that cannot be read yields one chunk of the complete file: the worker reports the error.
+    """
+    remaining = options.limit
+    for file in files:
+        for chunk in _iter_file_chunks(file, options):
+            selected = _sample_rows(chunk, options.sample)
+            if remaining is not None and selected.rows is not None:
+                selected = replace(
+                    selected, rows=selected.rows[:remaining], records=selected.records[:remaining]
+                )
+            if selected.rows is None or selected.rows:
+                yield replace(selected, digest=_compute_digest(selected))
+            if remaining is not None:
+                remaining -= len(selected.rows) if selected.rows is not None else 1
+                if remaining <= 0:
+                    return
+
+
+def open_file(url: str, mode: str = "rb", *, compression: str | None = "infer") -> IO[bytes]:
+    """Open a file on any file system."""
+    return cast(IO[bytes], _fsspec().open(url, mode, compression=compression).open())
+
+
+def resolve_file_system(url: str) -> tuple[Any, str]:
+    """Return ``(file system, path)`` of a URL. Raises ConfigError if its package is not installed."""
+    try:
+        return cast(tuple[Any, str], _fsspec().core.url_to_fs(url))
+    except (ImportError, ValueError) as error:
+        raise ConfigError(f"{url}: {error}") from None
+
+
+def _fsspec() -> Any:
+    return import_extra("fsspec", "batch")
+
+
+def _list_files(pattern: str) -> list[InputFile]:
+    system, path = resolve_file_system(pattern)
+    try:
+        if any(sign in path for sign in "*?["):
+            names, root = system.glob(path), _find_glob_root(path)
+        elif system.isdir(path):
+            names, root = system.find(path), path
+        else:
+            names, root = ([path] if system.exists(path) else []), path.rpartition("/")[0]
+        files = [
+            _build_input_file(system, name, root) for name in names if str(name).lower().endswith(_SUFFIXES)
+        ]
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{pattern}: cannot be listed: {error}") from None
+    if not files:
+        raise ConfigError(f"{pattern}: no file of runs ({', '.join(_SUFFIXES)})")
+    return files
+
+
+def _build_input_file(system: Any, name: str, root: str) -> InputFile:
+    info = system.info(name)
+    relative = name.removeprefix(root).lstrip("/")
+    return InputFile(
+        url=system.unstrip_protocol(name),
+        name=relative or name.rpartition("/")[2],
+        partition="/".join(part for part in name.split("/")[:-1] if "=" in part),
+        size=int(info.get("size") or 0),
+        version=str(info.get("ETag") or info.get("etag") or f"{info.get('mtime')}-{info.get('size')}"),
+    )
+
+
+def _find_glob_root(path: str) -> str:
+    literal = path[: min(path.find(sign) for sign in "*?[" if sign in path)]
+    return literal.rpartition("/")[0]
+
+
+def _iter_file_chunks(file: InputFile, options: InputOptions) -> Iterator[Chunk]:
+    whole = Chunk(file=file, format=options.format)
+    name = file.name.lower()
+    try:
+        if name.endswith(_PARQUET_SUFFIX) and not _has_binary_reader(options.format):
+            yield from _cut(_iter_parquet_rows(file.url), whole, options)
+        elif name.endswith(_LINE_SUFFIXES):
+            rows = _iter_lines(file.url)
+            sample = list(islice(rows, _SAMPLE_ROWS))
+            likely_format, has_run_per_row = _detect_row_format(sample, options.format)
+            if has_run_per_row:
+                yield from _cut(chain(sample, rows), replace(whole, likely_format=likely_format), options)
+            else:
+                yield whole
+        else:
+            yield whole
+    except (OSError, EOFError, ValueError):
+        yield whole
+
+
+def _has_binary_reader(format: str | None) -> bool:
+    return format is not None and hasattr(formats().get(format), "parse_file")
+
+
+def _cut(rows: Iterator[Row], whole: Chunk, options: InputOptions) -> Iterator[Chunk]:
+    begin = index = 0
+    while batch := tuple(islice(rows, options.rows_per_chunk)):
+        yield replace(
+            whole,
+            index=index,
+            rows=batch,
+            records=tuple(range(begin, begin + len(batch))),
+            id_column=options.id_column,
+        )
+        begin, index = begin + len(batch), index + 1
+
+
+def _iter_lines(url: str) -> Iterator[Row]:
+    with open_file(url) as stream, io.BufferedReader(cast(io.RawIOBase, stream)) as lines:
+        for line in lines:
+            if line.strip():
+                yield line
+
+
+def _iter_parquet_rows(url: str) -> Iterator[Row]:
+    parquet = import_extra("pyarrow.parquet", "batch")
+    with open_file(url, compression=None) as stream:
+        for batch in parquet.ParquetFile(stream).iter_batches(batch_size=256):
+            yield from batch.to_pylist()
+
+
+def _detect_row_format(sample: list[Row], requested: str | None) -> tuple[str | None, bool]:
+    """Return the format of a file of JSON Lines, and True if each row is a run.
+
+    A sample without a readable value counts as rows.
+    """
+    values = []
+    for row in sample:
+        try:
+            values.append(orjson.loads(row) if isinstance(row, bytes) else row)
+        except ValueError:
+            continue
+    if not values:
+        return None, True
+    try:
+        format = formats().get(requested) if requested else detect_format(values[0])
+    except InputError:
+        return None, False
+    whole, single = format.score_match(values), max(format.score_match(value) for value in values)
+    return format.name, not isinstance(format, SequenceFormat) and single >= whole
+
+
+def _sample_rows(chunk: Chunk, share: float) -> Chunk:
+    if share >= 1 or chunk.rows is None:
+        return chunk
+    chosen = [
+        place for place, record in enumerate(chunk.records) if _draw(f"{chunk.file.name}\0{record}") < share
+    ]
+    return replace(
+        chunk,
+        rows=tuple(chunk.rows[place] for place in chosen),
+        records=tuple(chunk.records[place] for place in chosen),
+    )
+
+
+def _draw(key: str) -> float:
+    """Return a number in [0, 1) that depends only on the key."""
+    return int.from_bytes(hashlib.sha256(key.encode()).digest()[:6], "big") / 2**48
+
+
+def _compute_digest(chunk: Chunk) -> str:
+    digest = hashlib.sha256(f"{chunk.format}\0{chunk.id_column}\0{chunk.records}\0".encode())
+    if chunk.rows is None:
+        digest.update(chunk.file.version.encode())
+    for row in chunk.rows or ():
+        data = row if isinstance(row, bytes) else orjson.dumps(row, default=str, option=orjson.OPT_SORT_KEYS)
+        digest.update(len(data).to_bytes(_HASH_BYTES, "big") + data)
+    return digest.hexdigest()[: 2 * _HASH_BYTES]
