@@ -19,11 +19,15 @@ from agentguard.cli.diagnosis_output import (
     build_summary_table,
     render_diagnosis,
 )
+from agentguard.cli.outcome_file import KnownOutcomes
 from agentguard.cli.terminal_text import build_console
 from agentguard.config.policy import LocalizerSettings, Policy
 from agentguard.errors import ConfigError, StoreError
 from agentguard.guard import Guard
 from agentguard.localize.base import Diagnosis, Verdict
+from agentguard.localize.embedded import EmbeddedLocalizer
+from agentguard.localize.known_outcome import apply_known_outcome
+from agentguard.localize.run_comparison import compare_runs
 from agentguard.trajectory.formats.base import UnreadableRecord
 from agentguard.trajectory.formats.reader import read
 from agentguard.trajectory.model import Trajectory
@@ -135,6 +139,17 @@ def diagnose(
     assume_failed: Annotated[
         bool, typer.Option("--assume-failed", help="Treat every run as failed: only name the step.")
     ] = False,
+    outcomes: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE|recorded",
+            help="Known outcomes: a CSV or JSON file of run ids and outcomes, or `recorded` for labels and "
+            "scores in the runs' own files.",
+        ),
+    ] = None,
+    pass_score: Annotated[
+        float, typer.Option(help="Score from which a run of --outcomes FILE passed.")
+    ] = 1.0,
     fail_on_failure: Annotated[
         bool, typer.Option("--fail-on-failure", help="Exit with 3 if a run failed, for use in CI.")
     ] = False,
@@ -155,15 +170,19 @@ def diagnose(
     if bool(run_id) == bool(runs):
         raise ConfigError("name files or folders of runs, or runs in the store with --run-id")
     outcome = _RunCounts()
+    known = KnownOutcomes.from_option(outcomes, pass_score=pass_score)
     with _build_guard(
         policy, method, failed=assume_failed, judge=_parse_endpoint(judge, judge_model)
     ) as guard:
         if run_id:
             stored_runs = StoredRuns(run_id, store, tenant=tenant)
-            results_context = stored_runs.diagnose(guard, lambda found: _diagnose_runs(guard, found, outcome))
+            results_context = stored_runs.diagnose(
+                guard, lambda found: _diagnose_runs(guard, found, known, outcome)
+            )
         else:
+            trajectories = _read_trajectories(runs or [], format, known, outcome)
             results_context = _store_results(
-                _diagnose_runs(guard, _read_trajectories(runs or [], format, outcome), outcome), store, guard
+                _diagnose_runs(guard, trajectories, known, outcome), store, guard
             )
         with results_context as results:
             _print_results(
@@ -208,12 +227,23 @@ def _store_results(results: DiagnosisResults, url: str | None, guard: Guard) -> 
         flush_store(opened_store)
 
 
-def _diagnose_runs(guard: Guard, trajectories: Iterator[Trajectory], outcome: _RunCounts) -> DiagnosisResults:
-    for trajectory in trajectories:
-        diagnosis = guard.diagnose(trajectory)
+def _diagnose_runs(
+    guard: Guard, trajectories: Iterator[Trajectory], known: KnownOutcomes, outcome: _RunCounts
+) -> DiagnosisResults:
+    diagnosed = ((trajectory, _diagnose_run(guard, trajectory, known)) for trajectory in trajectories)
+    for trajectory, diagnosis in compare_runs(diagnosed, guard.localizer):
         outcome.diagnosed += 1
         outcome.failed += diagnosis.verdict is Verdict.FAILURE
         yield trajectory, diagnosis
+
+
+def _diagnose_run(guard: Guard, trajectory: Trajectory, known: KnownOutcomes) -> Diagnosis:
+    failed = known.find(trajectory.id)
+    if failed and isinstance(guard.localizer, EmbeddedLocalizer):
+        with guard.override(localizer=guard.localizer.assume_failure()):
+            return apply_known_outcome(guard.diagnose(trajectory), failed=True)
+    diagnosis = guard.diagnose(trajectory)
+    return diagnosis if failed is None else apply_known_outcome(diagnosis, failed=failed)
 
 
 def _show_results(results: DiagnosisResults, view: DiagnosisView, *, no_summary: bool) -> None:
@@ -262,7 +292,9 @@ def _build_guard(policy: Path | None, method: str | None, *, failed: bool, judge
     return Guard.from_policy(settings.model_copy(update={"localizer": localizer}))
 
 
-def _read_trajectories(runs: list[Path], format: str | None, outcome: _RunCounts) -> Iterator[Trajectory]:
+def _read_trajectories(
+    runs: list[Path], format: str | None, known: KnownOutcomes, outcome: _RunCounts
+) -> Iterator[Trajectory]:
     for path in runs:
         source = sys.stdin.buffer if path == _STDIN else path
         for item in read(source, format=format):
@@ -270,6 +302,7 @@ def _read_trajectories(runs: list[Path], format: str | None, outcome: _RunCounts
                 outcome.unreadable += 1
                 typer.echo(f"not read: {item.error}", err=True)
             else:
+                known.add_recorded(item)
                 yield item.trajectory
 
 

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from agentguard.cli.terminal_text import extract_excerpt, to_one_line
 from agentguard.detect.base import Evidence, Finding
-from agentguard.localize.base import Diagnosis, Hypothesis, Verdict
+from agentguard.localize.base import Diagnosis, Hypothesis, OutcomeBasis, Verdict
 from agentguard.taxonomy.loader import TaxonomyCatalog
 from agentguard.trajectory.model import Source, Step, Trajectory
 
@@ -22,6 +22,13 @@ _VERDICTS = {
     Verdict.FAILURE: ("FAILED", "bold white on red"),
     Verdict.NO_FAILURE: ("NO FAILURE", "bold black on green"),
     Verdict.ABSTAINED: ("UNDECIDED", "bold black on yellow"),
+}
+_BASES = {
+    OutcomeBasis.METHOD: "",
+    OutcomeBasis.KNOWN: " · known",
+    OutcomeBasis.LABELLED_RUNS: " · from labelled runs of this agent",
+    OutcomeBasis.OTHER_RUNS: " · against its other runs",
+    OutcomeBasis.RULES: " · by rules",
 }
 _STRONG_PROBABILITY = 0.5
 _MIN_COLUMN_WIDTHS = {
@@ -128,7 +135,7 @@ def _build_header(trajectory: Trajectory, diagnosis: Diagnosis) -> RenderableTyp
     head.append(f"  {to_one_line(trajectory.id, 60)}", "bold")
     head.append(
         f"  {trajectory.format} · {_format_count(len(trajectory.steps), 'step')} · {_format_count(len(agents), 'agent')}"  # noqa: E501
-        f" · p(failed) {diagnosis.probability:.2f}",
+        f" · p(failed) {diagnosis.probability:.2f}{_BASES[diagnosis.basis]}",
         "dim",
     )
     task = Text(f"  {to_one_line(trajectory.task, 200)}", "italic") if trajectory.task.strip() else Text("")

@@ -13,6 +13,7 @@ from agentguard.evals.evaluate import evaluate
 from agentguard.evals.result import Evaluation
 from agentguard.judge.embedded.training import build_untrained_model
 from agentguard.localize.embedded import EmbeddedLocalizer
+from agentguard.trajectory.agent_identity import group_by_agent
 from agentguard.trajectory.formats.base import UnreadableRecord
 from agentguard.trajectory.formats.reader import read
 from agentguard.trajectory.model import Record
@@ -45,6 +46,11 @@ class CardSource:
         """The runs."""
         return self.data.records
 
+    def name_systems(self) -> tuple[str, ...]:
+        """Return the name of each record's system: the source and the agent."""
+        agents = group_by_agent([record.trajectory for record in self.records])
+        return tuple(f"{self.name}: {agent}" for agent in agents)
+
     def has_causes(self) -> bool:
         """Return whether any run is annotated with a root cause."""
         return any(r.annotation.root_cause is not None for r in self.records)
@@ -61,6 +67,11 @@ class CardSource:
             "passed": len(outcomes) - sum(outcomes),
             "root_causes": sum(r.annotation.root_cause is not None for r in self.records),
         }
+
+
+def merge_card_data(entries: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the entries of a card's data without repeated checksums."""
+    return list({entry["sha256"]: entry for entry in reversed(entries)}.values())[::-1]
 
 
 def read_source(path: Path, *, format: str | None = None) -> CardSource:

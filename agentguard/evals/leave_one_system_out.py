@@ -23,7 +23,11 @@ from agentguard.evals.splits import list_groups
 from agentguard.judge.embedded.features.run_signals import compute_run_signals
 from agentguard.judge.embedded.model import EmbeddedModel
 from agentguard.judge.embedded.relative_outcome import MIN_BATCH_RUNS, score_batch
-from agentguard.judge.embedded.training import TransferExample, build_transfer_example, fit_transferable_model
+from agentguard.judge.embedded.training import (
+    TransferExample,
+    build_transfer_examples,
+    fit_transferable_model,
+)
 from agentguard.localize.base import Verdict
 from agentguard.localize.embedded import EmbeddedLocalizer
 from agentguard.trajectory.agent_identity import group_by_agent
@@ -184,7 +188,7 @@ def _split_sources(number: int, data: Dataset) -> list[_Source]:
         if len(places) < _MIN_SOURCE_RUNS:
             continue
         name = f"{data.name}: {agent}" if len(members) > 1 else data.name
-        examples = tuple(build_transfer_example(records[place], name) for place in places)
+        examples = tuple(build_transfer_examples([records[place] for place in places], [name] * len(places)))
         sources.append(
             _Source(number=number, name=name, examples=examples, groups=tuple(groups[p] for p in places))
         )

@@ -20,6 +20,21 @@ class Verdict(StrEnum):
     ABSTAINED = "abstained"
 
 
+class OutcomeBasis(StrEnum):
+    """Evidence that the verdict of a diagnosis rests on."""
+
+    METHOD = "method"
+    """The localizer's own judgement of the run."""
+    KNOWN = "known"
+    """The outcome was recorded or supplied."""
+    LABELLED_RUNS = "labelled_runs"
+    """A model of this agent, trained on its labelled runs."""
+    OTHER_RUNS = "other_runs"
+    """A comparison with other runs of this agent, without labels."""
+    RULES = "rules"
+    """Rules for a single run of an unknown agent."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hypothesis:
     """Candidate step for the root cause.
@@ -57,12 +72,14 @@ class Diagnosis:
         method: name of the localizer.
         verdict: failure, no_failure or abstained.
         probability: probability that the run failed, in [0, 1].
+        basis: evidence that verdict and probability rest on.
         hypotheses: candidates, most probable first; empty if the verdict is no_failure.
         findings: findings of the detectors.
         failures: detectors or judges that failed.
         timing: seconds by part.
         usage: cost of model calls: ``calls``, ``prompt_tokens``, ``completion_tokens``, ``cached_tokens`` and
-            ``seconds`` of waiting; empty if no model was called.
+            ``seconds`` of waiting; ``label_mass``, the smallest probability that the judge gave to all options
+            of a question together, if the endpoint reports it. Empty if no model was called.
         judge: version of the judge that answered; empty if no judge did.
         notes: remarks for the user, e.g. why the method abstained.
         recalibrated: parameters of the recalibration (`agentguard.localize.recalibration`); empty if the
@@ -73,6 +90,7 @@ class Diagnosis:
     method: str
     verdict: Verdict
     probability: float
+    basis: OutcomeBasis = OutcomeBasis.METHOD
     hypotheses: tuple[Hypothesis, ...] = ()
     findings: tuple[Finding, ...] = ()
     failures: tuple[DetectorFailure, ...] = ()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from agentguard.detect.base import Finding
 from agentguard.errors import ConfigError, JudgeError
 from agentguard.localize._ranking import MAX_HYPOTHESES, reject_unknown_options
-from agentguard.localize.base import Diagnosis, Hypothesis, Verdict
+from agentguard.localize.base import Diagnosis, Hypothesis, OutcomeBasis, Verdict
 from agentguard.localize.base_localizer import BaseLocalizer
 from agentguard.trajectory.model import GOLD_ANSWER, Record, Trajectory
 
@@ -18,6 +18,12 @@ if TYPE_CHECKING:
     from agentguard.judge.embedded.model import EmbeddedJudgement, EmbeddedModel
 
 DEFAULT_RISK = 0.1
+UNDECIDED_NOTE = "whether the run failed is not sure enough to say; the steps are where to look first"
+"""Note of a diagnosis that abstains."""
+RULES_NOTE = (
+    "the model knows no outcomes of this agent: the verdict rests on rules that are rarely wrong elsewhere"
+)
+"""Note of a diagnosis whose basis is `OutcomeBasis.RULES`."""
 _MIN_PROBABILITY = 0.005  # less probable hypotheses are omitted
 
 
@@ -110,6 +116,14 @@ class EmbeddedLocalizer(BaseLocalizer):
         judgement = self.model.judge(trajectory, findings, risk=self.risk, answer=answer)
         return self.build_diagnosis(trajectory, judgement, findings)
 
+    def assume_failure(self) -> EmbeddedLocalizer:
+        """Return a localizer with the same model that assumes that every run failed."""
+        localizer = EmbeddedLocalizer.from_model(
+            self.model, risk=self.risk, with_answer=self.with_answer, seed=self.seed
+        )
+        localizer.given_failed = True
+        return localizer
+
     @property
     def model(self) -> EmbeddedModel:
         """The trained model; loaded on first use, since it imports NumPy."""
@@ -127,6 +141,7 @@ class EmbeddedLocalizer(BaseLocalizer):
             method=self.name,
             verdict=verdict,
             probability=1.0 if self.given_failed else judgement.failure_probability,
+            basis=_find_basis(judgement, given_failed=self.given_failed),
             hypotheses=() if verdict is Verdict.NO_FAILURE else _build_hypotheses(judgement, findings),
             notes=_build_notes(judgement, verdict, given_failed=self.given_failed),
         )
@@ -196,17 +211,22 @@ def _build_hypotheses(judgement: EmbeddedJudgement, findings: Sequence[Finding])
     return tuple(hypotheses)
 
 
+def _find_basis(judgement: EmbeddedJudgement, *, given_failed: bool) -> OutcomeBasis:
+    if given_failed:
+        return OutcomeBasis.KNOWN
+    return OutcomeBasis.LABELLED_RUNS if judgement.is_known_outcome else OutcomeBasis.RULES
+
+
 def _build_notes(judgement: EmbeddedJudgement, verdict: Verdict, *, given_failed: bool) -> tuple[str, ...]:
     notes = []
     if verdict is Verdict.ABSTAINED:
-        notes.append("whether the run failed is not sure enough to say; the steps are where to look first")
+        notes.append(UNDECIDED_NOTE)
     if given_failed:
         notes.append("that the run failed was given, not found")
-    elif not judgement.is_known_outcome:
-        notes.append(
-            "the model knows no outcomes of this kind of log: the probability of failure is a rule of thumb, "
-            "from how the run ends and what the detectors found"
-        )
+    elif judgement.is_known_outcome:
+        notes.append("the outcome rests on labelled runs of this agent in the training data")
+    else:
+        notes.append(RULES_NOTE)
     if not judgement.is_known_ranking:
         notes.append("the model knows no root causes of this kind of log: the ranking is what transfers")
     return tuple(notes)

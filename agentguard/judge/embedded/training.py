@@ -85,8 +85,7 @@ def train_model(
     labelled = [
         (record, system)
         for record, system in zip(records, systems or [""] * len(records), strict=True)
-        if record.trajectory.steps
-        and (_get_root_cause_step(record) is not None or _get_failed_label(record) is not None)
+        if record.trajectory.steps and _is_annotated(record)
     ]
     if not labelled:
         raise JudgeError("there is nothing to learn from: no run has a root cause or an outcome")
@@ -127,9 +126,13 @@ class TransferExample:
         object.__setattr__(self, "findings", LazyFindings(self.record.trajectory))
 
 
-def build_transfer_example(record: Record, system: str) -> TransferExample:
-    """Build the example of an annotated run with at least one step."""
-    return TransferExample(record, system, build_step_table(record.trajectory))
+def build_transfer_examples(records: Sequence[Record], systems: Sequence[str]) -> list[TransferExample]:
+    """Build an example of each annotated run with at least one step, given the name of its system."""
+    return [
+        TransferExample(record, system, build_step_table(record.trajectory))
+        for record, system in zip(records, systems, strict=True)
+        if record.trajectory.steps and _is_annotated(record)
+    ]
 
 
 def fit_transferable_model(
@@ -336,6 +339,10 @@ def assign_folds(groups: Sequence[str], folds: int, seed: int) -> NDArray[np.int
 def _build_labels(record: Record, table: StepTable) -> Array:
     cause = _get_root_cause_step(record)
     return np.array([float(index == cause) for index in table.steps])
+
+
+def _is_annotated(record: Record) -> bool:
+    return _get_root_cause_step(record) is not None or _get_failed_label(record) is not None
 
 
 def _get_root_cause_step(record: Record) -> int | None:

@@ -79,6 +79,9 @@ class QuerySession:
             value = usage.get(name)
             if isinstance(value, int | float):
                 self.usage[name] += value
+        mass = usage.get("label_mass")
+        if isinstance(mass, int | float):
+            self.usage["label_mass"] = min(mass, self.usage.get("label_mass", 1.0))
 
     def ask_yes_no(self, run: Trajectory, question: Predicate) -> float | None:
         """Return the probability of yes; None if the judge could not answer."""

@@ -1,0 +1,68 @@
+from __future__ import annotations
+
+from agentguard.judge.embedded.outcome_rules import (
+    MAX_FALSE_CAUSE_RATE,
+    SystemSigns,
+    fit_rule_outcome,
+    select_outcome_rules,
+)
+
+
+def build_system(
+    *, failed: dict[str, int], passed: dict[str, int], failed_runs: int = 40, passed_runs: int = 40
+) -> SystemSigns:
+    """Build a system in which the first runs of each outcome have the given signs."""
+
+    def build_side(counts: dict[str, int], runs: int) -> list[dict[str, float]]:
+        return [{name: 1.0 for name, count in counts.items() if place < count} for place in range(runs)]
+
+    return SystemSigns(
+        failed=build_side(failed, failed_runs),
+        passed=build_side(passed, passed_runs),
+        failed_estimates=[0.7] * failed_runs,
+        passed_estimates=[0.4] * passed_runs,
+    )
+
+
+def test_select_outcome_rules_drops_a_sign_of_passed_runs_in_any_system() -> None:
+    systems = [
+        build_system(failed={"surrender": 10, "finding:loop": 20}, passed={}),
+        build_system(failed={"surrender": 4}, passed={"finding:loop": 4}),
+    ]
+    assert [rule.sign for rule in select_outcome_rules(systems)] == ["surrender"]
+
+
+def test_selected_rules_together_stay_below_the_maximum() -> None:
+    passed = {"a": 2}
+    systems = [build_system(failed={"a": 20, "b": 20}, passed=passed), build_system(failed={}, passed={})]
+    shifted = SystemSigns(
+        failed=systems[0].failed,
+        passed=[*systems[0].passed[:20], *({"b": 1.0} for _ in range(2)), *systems[0].passed[22:]],
+        failed_estimates=systems[0].failed_estimates,
+        passed_estimates=systems[0].passed_estimates,
+    )
+    rules = select_outcome_rules([shifted, systems[1]])
+    assert len(rules) == 1
+    share = sum(any(rule.is_true(signs) for rule in rules) for signs in shifted.passed) / len(shifted.passed)
+    assert share <= MAX_FALSE_CAUSE_RATE
+
+
+def test_select_outcome_rules_drops_a_sign_that_is_as_frequent_in_passed_runs() -> None:
+    systems = [build_system(failed={"a": 1}, passed={"a": 1}), build_system(failed={}, passed={})]
+    assert select_outcome_rules(systems) == ()
+
+
+def test_small_systems_count_together() -> None:
+    small = [build_system(failed={"a": 10}, passed={"a": 2}, passed_runs=10) for _ in range(3)]
+    assert select_outcome_rules(small) == ()
+
+
+def test_fit_rule_outcome_without_both_outcomes_is_none() -> None:
+    assert fit_rule_outcome([build_system(failed={}, passed={}, passed_runs=0)]) is None
+
+
+def test_fit_rule_outcome_calibrates_the_estimate() -> None:
+    model = fit_rule_outcome([build_system(failed={"a": 10}, passed={}), build_system(failed={}, passed={})])
+    assert model is not None
+    assert model.slope > 0
+    assert 0.5 < model.precision < 1
