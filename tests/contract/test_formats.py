@@ -43,6 +43,7 @@ JUNK: list[Any] = [
 LOGS = frozenset(
     {
         "claude_code",
+        "codex_cli",
         "event_log",
         "langfuse",
         "langsmith",
