@@ -11,6 +11,7 @@ from tests.data import shared_data
 from tests.support.format_counts import FormatCounts, coding_agents, count_imported
 
 COUNTS: dict[str, Callable[[Path], FormatCounts]] = {
+    "formats/inspect": coding_agents.count_inspect,
     "formats/mini_swe_agent": coding_agents.count_mini_swe_agent,
     "formats/swe_agent": coding_agents.count_swe_agent,
 }

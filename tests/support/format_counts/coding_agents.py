@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -59,3 +60,31 @@ def count_swe_agent(folder: Path) -> FormatCounts:
         counts.calls += sum(len(one.get("tool_calls") or [1]) for one in entries if one["action"].strip())
         counts.results += len(entries) if "trajectory" in data else len(inputs) - 1
     return counts
+
+
+def count_inspect(folder: Path) -> FormatCounts:
+    """Count distinct answers, their calls and the tool messages of the samples; scorers are left out.
+
+    The samples of these files have no compaction, so every answer is in the state or is a model event.
+    """
+    counts = FormatCounts()
+    for path in sorted(folder.iterdir()):
+        for sample in _read_inspect_samples(path):
+            counts.runs += 1
+            answers = [one for one in sample["messages"] if one["role"] == "assistant"]
+            results = [one for one in sample["messages"] if one["role"] == "tool"]
+            counts.turns += len(answers)
+            counts.calls += sum(len(one.get("tool_calls") or ()) for one in answers)
+            counts.results += len(results)
+            counts.errors += sum("error" in one for one in results)
+    return counts
+
+
+def _read_inspect_samples(path: Path) -> list[dict[str, Any]]:
+    if path.suffix == ".json":
+        return list(json.loads(path.read_text("utf-8"))["samples"])
+    if path.suffix != ".eval":
+        return []
+    with zipfile.ZipFile(path) as archive:
+        names = [name for name in archive.namelist() if name.startswith("samples/")]
+        return [json.loads(archive.read(name)) for name in names]

@@ -1,0 +1,246 @@
+"""Messages of one Inspect sample, in the order of its events.
+
+``messages`` of a sample is the last state of the conversation: a compaction or the ``submit`` tool changes
+it. So the messages come from the ``model`` and ``tool`` events, with the messages that only the state has at
+the end. Model calls of scorers are judges, not the agent. A log without ids of messages has no compaction;
+its ``messages`` are complete.
+
+A message or text may be a reference: ``input_refs`` are ranges in a pool of messages, ``attachment://`` and
+``tc://`` name a text in ``attachments``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from agentguard.trajectory._json_node import JsonNode
+from agentguard.trajectory._safe_json import dumps
+
+_SCORER_TYPES = frozenset({"scorer", "scorers"})
+_AGENT_TYPE = "agent"
+_SILENT_EVENTS = frozenset(
+    {"span_begin", "span_end", "step", "state", "store", "sample_init", "sample_limit", "score", "score_edit"}
+    | {"sandbox", "logger", "input", "approval", "compaction", "subtask", "error", "anchor", "branch"}
+    | {"checkpoint", "interrupt"}
+)
+"""Events whose content is in the messages, in the fields of the sample, or in the annotation."""
+_REFERENCES = ("attachment://", "tc://")
+_MAX_DEPTH = 40
+
+
+@dataclass(slots=True)
+class InspectSample:
+    """Messages and tools of a sample.
+
+    Attributes:
+        node: the sample.
+        messages: messages with native tool calls, for `parse_chat`.
+        end_times: index of an assistant message to the epoch seconds of its end.
+        tools: definitions of the offered tools, by name.
+        unknown_events: types of the events that have other content.
+    """
+
+    node: JsonNode
+    messages: list[dict[str, Any]] = field(default_factory=list)
+    end_times: dict[int, float] = field(default_factory=dict)
+    tools: dict[str, dict[str, Any]] = field(default_factory=dict)
+    unknown_events: list[str] = field(default_factory=list)
+    _keys: set[str] = field(default_factory=set)
+    _spans: dict[str, tuple[str, str, str]] = field(default_factory=dict)
+    _steps: list[str] = field(default_factory=list)
+
+    def collect(self) -> None:
+        """Read the events and the messages. Raises FormatError with the field."""
+        events = list(
+            (self.node.node_or("transcript") if "transcript" in self.node else self.node).nodes_or("events")
+        )
+        state = list(self.node.nodes_or("messages"))
+        if all("id" in message for message in state):
+            results = {
+                key: one for one in self._iter_tool_messages(events) if (key := one.scalar_or("tool_call_id"))
+            }
+            for event in events:
+                self._read_event(event, results)
+        else:
+            for event in events:
+                self._read_span(event)
+                self._count_unknown(event)
+        for message in state:
+            self._append(message, key=self._find_key(message))
+
+    def _iter_tool_messages(self, events: list[JsonNode]) -> Iterator[JsonNode]:
+        pool = list(self.node.nodes_or("message_pool")) or list(
+            self.node.node_or("events_data").nodes_or("messages")
+        )
+        inline = (
+            message
+            for event in events
+            for message in event.nodes_or("input")
+            if event.raw("event") == "model"
+        )
+        for message in (*pool, *inline, *self.node.nodes_or("messages")):
+            if message.raw("role") == "tool":
+                yield message
+
+    def _read_event(self, event: JsonNode, results: Mapping[str, JsonNode]) -> None:
+        self._read_span(event)
+        kind = event.text_or("event")
+        if kind == "model":
+            if not self._is_scored(event):
+                self._read_model_event(event)
+        elif kind == "tool":
+            if event.raw("pending") is not True and not self._is_scored(event):
+                self._add_tool_result(event, results.get(event.scalar_or("id")))
+        else:
+            self._count_unknown(event)
+
+    def _count_unknown(self, event: JsonNode) -> None:
+        kind = event.text_or("event")
+        if kind not in _SILENT_EVENTS and kind not in ("model", "tool"):
+            self.unknown_events.append(kind or "event without a type")
+
+    def _read_span(self, event: JsonNode) -> None:
+        kind = event.raw("event")
+        if kind == "span_begin":
+            parent = event.scalar_or("parent_id")
+            self._spans[event.scalar("id")] = parent, event.text_or("type"), event.text_or("name")
+        elif kind == "step":  # the predecessor of spans
+            if event.raw("action") == "begin":
+                self._steps.append(event.text_or("type"))
+            elif self._steps:
+                self._steps.pop()
+
+    def _iter_spans(self, event: JsonNode) -> Iterator[tuple[str, str]]:
+        """Yield (type, name) of the spans around an event, the innermost first."""
+        id = event.scalar_or("span_id")
+        for _ in range(_MAX_DEPTH):
+            if id not in self._spans:
+                return
+            id, kind, name = self._spans[id]
+            yield kind, name
+
+    def _is_scored(self, event: JsonNode) -> bool:
+        kinds = [*self._steps, *(kind for kind, _ in self._iter_spans(event))]
+        return not _SCORER_TYPES.isdisjoint(kinds)
+
+    def _read_model_event(self, event: JsonNode) -> None:
+        for tool in event.nodes_or("tools"):
+            self.tools.setdefault(tool.text_or("name"), self._resolve(dict(tool.data)))
+        for message in (*self._iter_pooled(event), *event.nodes_or("input")):
+            self._append(message, key=self._find_key(message))
+        output = event.node_or("output")
+        choice = next(output.nodes_or("choices"), None)
+        if choice is None or "message" not in choice:
+            return  # a failed attempt, which Inspect repeats
+        names = (name for kind, name in self._iter_spans(event) if kind == _AGENT_TYPE)
+        end = event.timestamp_or("completed")
+        if end is not None:
+            self.end_times[len(self.messages)] = end
+        message = choice.node("message")
+        fields = {
+            "name": next(names, None),
+            "timestamp": event.raw("timestamp"),
+            "usage": _convert_usage(output.node_or("usage")),
+            "model": output.raw("model"),
+            "stop_reason": choice.raw("stop_reason"),
+        }
+        self._append(message, key=self._find_key(message), **fields)
+
+    def _iter_pooled(self, event: JsonNode) -> Iterator[JsonNode]:
+        pool = self.node.items_or("message_pool") or self.node.node_or("events_data").items_or("messages")
+        for place, ref in enumerate(event.items_or("input_refs")):
+            path = f"{event.field_path('input_refs')}[{place}]"
+            if not (isinstance(ref, list) and len(ref) == 2 and all(isinstance(end, int) for end in ref)):
+                raise event.build_error("input_refs", "expected ranges of two numbers")
+            for message in pool[max(0, ref[0]) : max(0, ref[1])]:
+                yield JsonNode.from_value(message, path)
+
+    def _add_tool_result(self, event: JsonNode, message: JsonNode | None) -> None:
+        id = event.scalar_or("id")
+        fallback = {
+            "role": "tool",
+            "tool_call_id": id,
+            "function": event.raw("function"),
+            "content": event.raw("result"),
+            "error": event.raw("error"),
+        }
+        self._append(message or JsonNode(fallback, event.path), key=f"result:{id}")
+
+    @staticmethod
+    def _find_key(message: JsonNode) -> str:
+        if message.raw("role") == "tool" and (id := message.scalar_or("tool_call_id")):
+            return f"result:{id}"
+        return message.scalar_or("id")
+
+    def _append(self, message: JsonNode, *, key: str, **fields: Any) -> None:
+        if key and key in self._keys:
+            return
+        self._keys.add(key)
+        data = {key: self._resolve(value) for key, value in message.data.items() if key != "id"}
+        self.messages.append(_convert_message(JsonNode(data, message.path)) | _drop_none(fields))
+
+    def _resolve(self, value: Any) -> Any:
+        """Replace references to attachments in a value."""
+        if isinstance(value, str) and value.startswith(_REFERENCES):
+            attachments = self.node.node_or("attachments").data
+            old_attachments = self.node.node_or("transcript").node_or("content").data
+            name = value.partition("://")[2]
+            text = attachments.get(name, old_attachments.get(name))
+            return text if isinstance(text, str) else value
+        if isinstance(value, list):
+            return [self._resolve(item) for item in value]
+        if isinstance(value, dict):
+            return {key: self._resolve(item) for key, item in value.items()}
+        return value
+
+
+def _convert_message(message: JsonNode) -> dict[str, Any]:
+    role = message.text("role")
+    data: dict[str, Any] = {"role": role, "content": _convert_content(message.raw("content"))}
+    if role == "tool":
+        error = message.node_or("error")
+        data |= {"tool_call_id": message.raw("tool_call_id"), "name": message.raw("function")}
+        if error.data:
+            data |= {"is_error": True, "error_type": error.raw("type")}
+            data["content"] = data["content"] or error.raw("message")
+    elif calls := [_convert_call(call) for call in message.nodes_or("tool_calls")]:
+        data["tool_calls"] = calls
+    return _drop_none(data | {"source": message.raw("source"), "metadata": message.raw("metadata") or None})
+
+
+def _convert_call(call: JsonNode) -> dict[str, Any]:
+    function = {"name": call.text("function"), "arguments": call.raw("arguments")}
+    return _drop_none({"id": call.raw("id"), "function": function, "parse_error": call.raw("parse_error")})
+
+
+def _convert_content(content: Any) -> Any:
+    """Return content with hosted tool calls split into call and result, and without encrypted reasoning."""
+    if not isinstance(content, list):
+        return content if content is None or isinstance(content, str) else dumps(content).decode()
+    parts: list[Any] = []
+    for part in content:
+        kind = part.get("type") if isinstance(part, Mapping) else None
+        if kind == "reasoning" and part.get("redacted") is True:
+            parts.append({"type": "reasoning", "reasoning": part.get("summary") or ""})
+        elif kind == "tool_use":
+            result = {"type": "tool_result", "tool_use_id": part.get("id"), "content": part.get("result")}
+            error = {"is_error": True} if part.get("error") else {}
+            parts += [dict(part), result | error]
+        else:
+            parts.append(part)
+    return parts
+
+
+def _convert_usage(usage: JsonNode) -> dict[str, Any] | None:
+    """Return usage whose input tokens include the cached ones, which Inspect counts beside them."""
+    total, output = usage.integer_or("total_tokens"), usage.integer_or("output_tokens")
+    prompt = total - output if total is not None and output is not None else usage.integer_or("input_tokens")
+    counts = {"prompt_tokens": prompt, "completion_tokens": output, "cost": usage.raw("total_cost")}
+    counts["cached_tokens"] = usage.raw("input_tokens_cache_read")
+    return _drop_none(counts) or None
+
+
+def _drop_none(data: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in data.items() if value is not None}
