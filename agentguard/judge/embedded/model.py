@@ -16,7 +16,7 @@ from agentguard.judge.embedded.outcome_model import (
     UNKNOWN_FAILED_THRESHOLD,
     UNKNOWN_PASSED_THRESHOLD,
     OutcomeModel,
-    build_run_vector,
+    build_run_rows,
     estimate_failure,
 )
 from agentguard.judge.embedded.outcome_rules import RuleOutcomeModel
@@ -137,7 +137,7 @@ class EmbeddedModel:
         """Return probability of failure, and the thresholds of passed and failed runs."""
         if specialist is not None:
             low, high = specialist.compute_thresholds(risk)
-            return float(specialist.predict_probability(build_run_vector(layout))[0]), low, high
+            return float(specialist.predict_probability(build_run_rows([layout]))[0]), low, high
         if self.rules is not None:
             return self.rules.predict(layout, findings)
         return estimate_failure(layout, findings), UNKNOWN_PASSED_THRESHOLD, UNKNOWN_FAILED_THRESHOLD

@@ -37,6 +37,7 @@ from agentguard.judge.embedded.model_files import (
 )
 from agentguard.judge.embedded.outcome_model import OutcomeModel
 from agentguard.judge.embedded.outcome_rules import OutcomeRule, RuleOutcomeModel
+from agentguard.judge.embedded.outcome_text import TextOutcomeModel
 from agentguard.judge.embedded.ranker import Ranker, RunRelativeModel
 from agentguard.judge.embedded.relative_outcome import RelativeOutcomeModel
 from agentguard.judge.embedded.transfer_ranker import TransferRanker
@@ -58,6 +59,7 @@ TRUSTED_TYPES: Final[dict[str, type]] = {
     "RuleOutcome": RuleOutcomeModel,
     "Scaler": FeatureScaler,
     "Specialist": LogKindModel,
+    "TextOutcome": TextOutcomeModel,
 }
 _TAGS: Final = {kind: tag for tag, kind in TRUSTED_TYPES.items()}
 _DTYPES: Final = ("float32", "float64", "int32")

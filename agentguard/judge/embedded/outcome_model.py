@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,10 +20,11 @@ from agentguard.judge.embedded.conditional_logit import Array, FeatureScaler
 from agentguard.judge.embedded.features.roles import RunLayout, SpeakerRole
 from agentguard.judge.embedded.features.run_level import RUN_FEATURE_NAMES, compute_run_features
 from agentguard.judge.embedded.forest import Forest, fit_forest
+from agentguard.judge.embedded.outcome_text import TextOutcomeModel, count_run_text, fit_text_outcome
 from agentguard.trajectory.model import Source, Step
 
-MIN_RUNS_PER_OUTCOME = 10
-"""Minimum of runs of each outcome for a model of a kind."""
+MIN_LABELLED_RUNS, MIN_RUNS_PER_OUTCOME = 20, 5
+"""Minimum of labelled runs for a model of an agent, and of runs of each outcome among them."""
 _TREE_COUNT, _FEATURE_SHARE, _INVERSE_RIDGE = 100, 0.2, 0.01
 
 _SUCCESS_PATTERN = re.compile(
@@ -50,6 +51,18 @@ UNKNOWN_FAILED_THRESHOLD, UNKNOWN_PASSED_THRESHOLD = 0.8, 0.15
 
 
 @dataclass(frozen=True, slots=True)
+class RunRows:
+    """Input of an outcome model, one row for each run: features, and counts of `count_run_text`."""
+
+    values: Array
+    counts: Array
+
+    def select(self, rows: NDArray[np.bool_]) -> RunRows:
+        """Return some of the rows."""
+        return RunRows(self.values[rows], self.counts[rows])
+
+
+@dataclass(frozen=True, slots=True)
 class OutcomeModel:
     """Outcome model of one kind of log.
 
@@ -58,6 +71,7 @@ class OutcomeModel:
         forest: trees over the same features.
         slope, intercept: Platt's (1999) scaling of the mean log-odds, learnt out of fold.
         passed, failed: calibrated out-of-fold probabilities of the training runs, ascending.
+        text: model of the run's words; None in models that lack it.
     """
 
     scaler: FeatureScaler
@@ -68,16 +82,20 @@ class OutcomeModel:
     intercept: float
     passed: Array
     failed: Array
+    text: TextOutcomeModel | None = None
 
-    def predict_log_odds(self, values: Array) -> Array:
-        """Return the mean log-odds of both members for each row."""
-        linear = self.scaler(values) @ self.weights + self.bias
-        p = np.clip(self.forest.predict_probability(values), 0.02, 0.98)
-        return np.asarray((linear + np.log(p / (1 - p))) / 2)
+    def predict_log_odds(self, runs: RunRows) -> Array:
+        """Return the mean log-odds of the members for each row."""
+        linear = self.scaler(runs.values) @ self.weights + self.bias
+        p = np.clip(self.forest.predict_probability(runs.values), 0.02, 0.98)
+        members = [linear, np.log(p / (1 - p))]
+        if self.text is not None:
+            members.append(self.text.predict_log_odds(runs.counts))
+        return np.asarray(np.mean(members, axis=0))
 
-    def predict_probability(self, values: Array) -> Array:
+    def predict_probability(self, runs: RunRows) -> Array:
         """Return the calibrated probability that each run failed."""
-        return apply_platt_scaling(self.predict_log_odds(values), self.slope, self.intercept)
+        return apply_platt_scaling(self.predict_log_odds(runs), self.slope, self.intercept)
 
     def compute_thresholds(self, error_rate: float) -> tuple[float, float]:
         """Return ``(low, high)``: a run counts as passed up to low, and as failed above high."""
@@ -99,16 +117,20 @@ def fit_platt_scaling(
     return max(0.05, float(line.coef_[0, 0])), float(line.intercept_[0])
 
 
-def build_run_vector(layout: RunLayout) -> Array:
-    """Return the features of one run, shape ``(1, features)``."""
-    features = compute_run_features(layout)
-    return np.array([[float(features[name]) for name in RUN_FEATURE_NAMES]])
+def build_run_rows(layouts: Sequence[RunLayout]) -> RunRows:
+    """Return the input of an outcome model for some runs."""
+    features = [compute_run_features(layout) for layout in layouts]
+    return RunRows(
+        np.array([[float(one[name]) for name in RUN_FEATURE_NAMES] for one in features]),
+        np.vstack([count_run_text(layout) for layout in layouts]),
+    )
 
 
-def fit_outcome_model(values: Array, failed: NDArray[np.bool_], *, seed: int = 0) -> OutcomeModel:
-    """Fit both members; `calibrate` adds calibration and thresholds."""
+def fit_outcome_model(runs: RunRows, failed: NDArray[np.bool_], *, seed: int = 0) -> OutcomeModel:
+    """Fit the members; `calibrate` adds calibration and thresholds."""
     from sklearn.linear_model import LogisticRegression
 
+    values = runs.values
     scaler = FeatureScaler.fit(values)
     logit = LogisticRegression(C=_INVERSE_RIDGE, max_iter=1_000).fit(scaler(values), failed)
     columns = list(range(values.shape[1]))
@@ -123,7 +145,15 @@ def fit_outcome_model(values: Array, failed: NDArray[np.bool_], *, seed: int = 0
     )
     empty: Array = np.zeros(0)
     return OutcomeModel(
-        scaler, logit.coef_[0].astype(float), float(logit.intercept_[0]), forest, 1.0, 0.0, empty, empty
+        scaler,
+        logit.coef_[0].astype(float),
+        float(logit.intercept_[0]),
+        forest,
+        1.0,
+        0.0,
+        empty,
+        empty,
+        fit_text_outcome(runs.counts, failed),
     )
 
 
@@ -131,15 +161,8 @@ def calibrate(model: OutcomeModel, log_odds: Array, failed: NDArray[np.bool_]) -
     """Return the model with Platt scaling and thresholds learnt from out-of-fold log-odds."""
     slope, intercept = fit_platt_scaling(log_odds, failed)
     p = apply_platt_scaling(log_odds, slope, intercept)
-    return OutcomeModel(
-        model.scaler,
-        model.weights,
-        model.bias,
-        model.forest,
-        slope,
-        intercept,
-        np.sort(p[~failed]),
-        np.sort(p[failed]),
+    return replace(
+        model, slope=slope, intercept=intercept, passed=np.sort(p[~failed]), failed=np.sort(p[failed])
     )
 
 

@@ -23,10 +23,12 @@ from agentguard.judge.embedded.features.run_signals import compute_run_signals
 from agentguard.judge.embedded.features.table import StepTable, build_step_table
 from agentguard.judge.embedded.log_kind import build_log_kind, build_structure_key
 from agentguard.judge.embedded.model import EmbeddedModel, LogKindModel, append_answer_columns
-from agentguard.judge.embedded.outcome_model import MIN_RUNS_PER_OUTCOME as MIN_OUTCOMES
 from agentguard.judge.embedded.outcome_model import (
+    MIN_LABELLED_RUNS,
+    MIN_RUNS_PER_OUTCOME,
     OutcomeModel,
-    build_run_vector,
+    RunRows,
+    build_run_rows,
     calibrate,
     estimate_failure,
     fit_outcome_model,
@@ -309,22 +311,21 @@ def _fit_temperature(scores: Sequence[Array], chosen: Sequence[Array]) -> float:
 def _fit_outcome(records: Sequence[Record], tables: Sequence[StepTable], seed: int) -> OutcomeModel | None:
     labelled = [(r, t) for r, t in zip(records, tables, strict=True) if _get_failed_label(r) is not None]
     failed = np.array([bool(_get_failed_label(r)) for r, _ in labelled], dtype=bool)
-    if min(failed.sum(), (~failed).sum()) < MIN_OUTCOMES:
+    if len(failed) < MIN_LABELLED_RUNS or min(failed.sum(), (~failed).sum()) < MIN_RUNS_PER_OUTCOME:
         return None
-    values = np.vstack([build_run_vector(t.layout) for _, t in labelled])
+    runs = build_run_rows([t.layout for _, t in labelled])
     groups = [_build_group_key(r, n) for n, (r, _) in enumerate(labelled)]
-    odds = [_predict_out_of_fold(values, failed, groups, seed + repeat) for repeat in range(_OUTCOME_REPEATS)]
-    return calibrate(fit_outcome_model(values, failed, seed=seed), np.mean(odds, axis=0), failed)
+    odds = [_predict_out_of_fold(runs, failed, groups, seed + repeat) for repeat in range(_OUTCOME_REPEATS)]
+    return calibrate(fit_outcome_model(runs, failed, seed=seed), np.mean(odds, axis=0), failed)
 
 
-def _predict_out_of_fold(values: Array, failed: NDArray[np.bool_], groups: Sequence[str], seed: int) -> Array:
+def _predict_out_of_fold(runs: RunRows, failed: NDArray[np.bool_], groups: Sequence[str], seed: int) -> Array:
     folds, odds = assign_folds(groups, _FOLD_COUNT, seed), np.zeros(len(failed))
     for fold in range(_FOLD_COUNT):
         train, test = folds != fold, folds == fold
         if test.any() and 0 < failed[train].sum() < train.sum():
-            odds[test] = fit_outcome_model(values[train], failed[train], seed=seed).predict_log_odds(
-                values[test]
-            )
+            model = fit_outcome_model(runs.select(train), failed[train], seed=seed)
+            odds[test] = model.predict_log_odds(runs.select(test))
     return odds
 
 
