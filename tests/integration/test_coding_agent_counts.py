@@ -13,6 +13,7 @@ from tests.support.format_counts import FormatCounts, coding_agents, count_impor
 COUNTS: dict[str, Callable[[Path], FormatCounts]] = {
     "formats/inspect": coding_agents.count_inspect,
     "formats/mini_swe_agent": coding_agents.count_mini_swe_agent,
+    "formats/openhands": coding_agents.count_openhands,
     "formats/swe_agent": coding_agents.count_swe_agent,
 }
 

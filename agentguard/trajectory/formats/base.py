@@ -131,6 +131,7 @@ _REGISTRY: Registry[Format] = Registry(
             "model_requests",
             "openai_chat",
             "openai_responses",
+            "openhands",
             "otel_spans",
             "otlp_json",
             "stepshield",

@@ -88,3 +88,25 @@ def _read_inspect_samples(path: Path) -> list[dict[str, Any]]:
     with zipfile.ZipFile(path) as archive:
         names = [name for name in archive.namelist() if name.startswith("samples/")]
         return [json.loads(archive.read(name)) for name in names]
+
+
+def count_openhands(folder: Path) -> FormatCounts:
+    """Count answers by the id of the response, and observations by ``cause``."""
+    counts = FormatCounts()
+    for path in folder.glob("*.json"):
+        events = json.loads(path.read_text("utf-8"))
+        answers, causes = set(), set()
+        counts.runs += 1
+        for event in events:
+            metadata = event.get("tool_call_metadata")
+            if event["source"] == "agent" and event.get("action") == "message":
+                answers.add(event["id"])
+            elif "action" in event and metadata:
+                answers.add(metadata["model_response"]["id"])
+                counts.calls += 1
+                causes.add(event["id"])
+            elif "observation" in event and event.get("cause") in causes:
+                counts.results += 1
+                counts.errors += event.get("success") is False or event["observation"] == "error"
+        counts.turns += len(answers)
+    return counts
