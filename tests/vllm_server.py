@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from agentguard.errors import JudgeError
-from agentguard.judge.vllm.command import ServeOptions, build_command, build_environment
+from agentguard.judge.vllm.command import ServeOptions, build_environment, plan_command
 from agentguard.judge.vllm.metrics import fetch_counters
 from agentguard.judge.vllm.serve import is_healthy
 from agentguard.supervision.process import ChildProcess, find_free_port
@@ -108,7 +108,7 @@ class VllmServer:
 
     def _command(self) -> list[str]:
         if self._runner is None:
-            return build_command(self._options, self.port)
+            return plan_command(self._options, self.port).argv
         bare = [str(PYTHON), "-m", "vllm.entrypoints.openai.api_server", "--model", self._options.model]
         bare += ["--served-model-name", self._options.served_name, "--host", self._options.host]
         return [*bare, "--port", str(self.port), *self._runner]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, cast
 
@@ -12,6 +13,8 @@ from agentguard.cli.judge_endpoint import read_api_key
 from agentguard.errors import ConfigError
 
 if TYPE_CHECKING:
+    from agentguard.judge.vllm.command import ServeCommand
+    from agentguard.judge.vllm.presets import ServePreset
     from agentguard.judge.vllm.status_server import ServerStatus
 
 TASKS: Final = ("chat", "classify", "score", "embed")
@@ -19,7 +22,14 @@ TASKS: Final = ("chat", "classify", "score", "embed")
 
 def serve(
     context: typer.Context,
-    model: Annotated[str, typer.Argument(help="Model for vLLM: a name or a folder.")],
+    model: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[PRESET|MODEL]",
+            help="Preset by GPU memory (24gb, 48gb, 80gb, 141gb), or a model: a name or a folder. "
+            "If absent, the preset that fits this machine's GPU.",
+        ),
+    ] = None,
     task: Annotated[
         str, typer.Option(help=f"Task of the model: {', '.join(TASKS)}; all but chat for a pooling judge.")
     ] = "chat",
@@ -52,13 +62,16 @@ def serve(
     max_restarts: Annotated[int, typer.Option(min=0, help="Upper bound on restarts.")] = 5,
     state_port: Annotated[int, typer.Option(min=0, max=65_535, help="Loopback port of the state.")] = 0,
     log: Annotated[Path | None, typer.Option(help="File for the server's output.")] = None,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Print the command with the reason of each flag, and exit.")
+    ] = False,
     json: Annotated[bool, typer.Option("--json", help="Print each state as a line of JSON.")] = False,
 ) -> None:
     """Serve a judge with vLLM until SIGTERM or Ctrl-C; arguments after -- go to vLLM.
 
     Exit status: 0 it was ended, 1 it kept dying and was given up, 2 it could not be started.
     """
-    from agentguard.judge.vllm.command import ServedTask, ServeOptions
+    from agentguard.judge.vllm.command import ServedTask, ServeOptions, plan_command
     from agentguard.judge.vllm.serve import serve_model as run
     from agentguard.judge.vllm.status_server import ServerPhase
     from agentguard.judge.vllm.supervisor import WatchOptions
@@ -66,8 +79,10 @@ def serve(
     if task not in TASKS:
         raise ConfigError(f"judge serve: {task!r} is not a task; there are: {', '.join(TASKS)}")
     key = read_api_key(key_env)
+    model_name, preset = _resolve_model(model)
     options = ServeOptions(
-        model=model,
+        model=model_name,
+        preset=preset,
         task=cast("ServedTask", task),
         served_name=name,
         host=host,
@@ -78,6 +93,9 @@ def serve(
         offline=offline,
         extra_args=tuple(context.args),
     )
+    if explain:
+        _print_explanation(plan_command(options, port), preset)
+        return
     watch = WatchOptions(
         start_timeout_s=startup_timeout_s,
         heartbeat_interval_s=health_interval_s,
@@ -98,6 +116,23 @@ def serve(
 
     last_status = run(options, watch, state_port=state_port, log=log, on_status=tell)
     raise typer.Exit(1 if last_status.phase is ServerPhase.GIVEN_UP else 0)
+
+
+def _resolve_model(model: str | None) -> tuple[str, ServePreset | None]:
+    """Return the model and its preset: the named one, or without a model the one for this machine's GPU."""
+    from agentguard.judge.vllm.presets import PRESETS, detect_gpu_memory_gb, select_preset
+
+    preset = select_preset(detect_gpu_memory_gb()) if model is None else PRESETS.get(model)
+    return (model or "" if preset is None else preset.model), preset
+
+
+def _print_explanation(command: ServeCommand, preset: ServePreset | None) -> None:
+    typer.echo(shlex.join(command.argv))
+    typer.echo()
+    if preset is not None:
+        typer.echo(f"{preset.model} ({preset.precision}, {preset.memory_gb} GB): {preset.reason}")
+    for part, reason in command.explain():
+        typer.echo(f"{part}: {reason}")
 
 
 def _format_state(state: ServerStatus, url: str) -> str:

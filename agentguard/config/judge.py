@@ -7,6 +7,10 @@
       model: qwen3-32b              # default: the first model that the endpoint lists
       api_key_env: JUDGE_KEY        # the environment variable that holds the key
       deadline_s: 30
+      max_concurrent: 16            # also: retries, context_tokens
+      min_label_mass: 0.01          # below it the model wanted to write something else than an option
+      chat_template_kwargs: {enable_thinking: false}
+      reasoning_tokens: 0           # above 0 the model reasons before each answer (gpt-oss)
       second: {base_url: http://127.0.0.1:8001/v1}    # must agree before an action with effects
       replicas: [http://10.0.0.1:8000/v1, http://10.0.0.2:8000/v1]    # several servers instead of base_url
 
@@ -53,6 +57,12 @@ class EndpointSettings(BaseModel):
         api_key_env: environment variable with the key.
         deadline_s: deadline for all questions about a run.
         context_tokens: maximum prompt length, if the endpoint does not report it.
+        max_concurrent: concurrent calls.
+        retries: further attempts after transient faults.
+        chat_template_kwargs: arguments of the model's chat template, e.g. ``{enable_thinking: false}``.
+        min_label_mass: minimum probability of all options together before masking. Below it the model
+            wanted to write something else, and its answer counts as no answer.
+        reasoning_tokens: tokens that a chat model may use to reason before each answer; 0 for none.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -64,6 +74,11 @@ class EndpointSettings(BaseModel):
     api_key_env: Annotated[str, Field(min_length=1)] | None = None
     deadline_s: Annotated[float, Field(gt=0, le=3_600, allow_inf_nan=False)] = 60.0
     context_tokens: Annotated[int, Field(ge=256)] | None = None
+    max_concurrent: Annotated[int, Field(ge=1, le=1_024)] = 8
+    retries: Annotated[int, Field(ge=0, le=10)] = 0
+    chat_template_kwargs: Mapping[str, Any] | None = None
+    min_label_mass: Annotated[float, Field(ge=0, lt=1)] = 0.01
+    reasoning_tokens: Annotated[int, Field(ge=0, le=65_536)] = 0
 
     @model_validator(mode="after")
     def _validate_address(self) -> EndpointSettings:

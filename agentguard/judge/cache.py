@@ -150,7 +150,7 @@ class CachedJudge:
     def _save(self, key: str, question: Question, answer: JudgeAnswer, version: str, run_id: str) -> None:
         if answer.error is not None or not answer.probabilities:
             return
-        cached_answer = replace(answer, usage={"cached": True, "calls": 0})
+        cached_answer = replace(answer, usage=_build_cached_usage(answer.usage))
         self._cache_answer(key, cached_answer)
         if self._store is not None:
             row = VerdictRow(
@@ -187,6 +187,14 @@ def _decode_answer(data: Mapping[str, Any], question: Question) -> JudgeAnswer |
         return None
     if not math.isclose(math.fsum(probabilities.values()), 1.0, abs_tol=1e-6):
         return None
+    usage = data.get("usage")
     return JudgeAnswer(
-        question=question.id, probabilities=dict(probabilities), usage={"cached": True, "calls": 0}
+        question=question.id,
+        probabilities=dict(probabilities),
+        usage=_build_cached_usage(usage if isinstance(usage, Mapping) else {}),
     )
+
+
+def _build_cached_usage(usage: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the usage of a cached answer, which costs nothing and has the label mass of the first."""
+    return {"cached": True, "calls": 0, "label_mass": usage.get("label_mass")}

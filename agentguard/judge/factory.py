@@ -38,8 +38,15 @@ def build_judge(settings: EndpointSettings, *, schemata: SchemaSource = ()) -> C
     if isinstance(settings, QuestionJudgeSettings) and settings.kind == "pooling":
         return CachedJudge(build_pooling_judge(settings))
     endpoint = build_endpoint(settings)
-    return CachedJudge(
-        ChatJudge(endpoint, schemata=schemata, options=ChatOptions(deadline_s=settings.deadline_s))
+    return CachedJudge(ChatJudge(endpoint, schemata=schemata, options=build_chat_options(settings)))
+
+
+def build_chat_options(settings: EndpointSettings) -> ChatOptions:
+    """Build the options of a chat judge."""
+    return ChatOptions(
+        deadline_s=settings.deadline_s,
+        min_label_mass=settings.min_label_mass,
+        reasoning_tokens=settings.reasoning_tokens,
     )
 
 
@@ -89,7 +96,14 @@ def _resolve_options(settings: ClassifierSettings, options: tuple[str, ...]) -> 
 
 def build_endpoint(settings: EndpointSettings) -> JudgeEndpoint:
     """Build the client of the judge's endpoint. Raises as `build_judge`."""
-    options = EndpointOptions(deadline_s=settings.deadline_s, context_tokens=settings.context_tokens)
+    template = settings.chat_template_kwargs
+    options = EndpointOptions(
+        deadline_s=settings.deadline_s,
+        retries=settings.retries,
+        max_concurrent=settings.max_concurrent,
+        context_tokens=settings.context_tokens,
+        extra_body={} if template is None else {"chat_template_kwargs": dict(template)},
+    )
     variable = settings.api_key_env or API_KEY_VARIABLE
     key = os.environ.get(variable)
     if settings.api_key_env is not None and not key:

@@ -124,12 +124,12 @@ class ChildProcess:
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
 
-    def read_log_tail(self) -> str:
+    def read_log_tail(self, max_bytes: int = _TAIL_BYTES) -> str:
         """Return the end of the log."""
         if self.log is None:
             return ""
         with suppress(OSError), self.log.open("rb") as log:
-            log.seek(max(0, log.seek(0, os.SEEK_END) - _TAIL_BYTES))
+            log.seek(max(0, log.seek(0, os.SEEK_END) - max_bytes))
             return log.read().decode(errors="replace")
         return ""
 

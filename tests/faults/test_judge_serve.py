@@ -13,6 +13,7 @@ import pytest
 
 from tests.judge_serving import ROOT, Serving, get, gone
 from tests.judge_serving import serving as serving_with
+from tests.unit.judge.chat_server import closed_port
 
 FAKE = ROOT / "tests" / "fake_vllm"
 
@@ -79,6 +80,20 @@ def test_repeatedly_dying_server_fails_with_reason(tmp_path: Path) -> None:
         assert "CUDA out of memory" in given_up["reason"]
         assert served.process.wait(30) == 1
     assert len(marks.read_text().splitlines()) == 7
+
+
+def test_unknown_flag_fails_at_once_with_the_message_of_vllm(tmp_path: Path) -> None:
+    with serving(tmp_path, "--", "--no-such-flag") as served:
+        reason = served.until("given_up")["reason"]
+        assert "unrecognized arguments: --no-such-flag" in reason
+        assert [one["restarts"] for one in served.seen] == [0] * len(served.seen)
+        assert served.process.wait(30) == 1
+
+
+def test_environment_proxy_is_not_used_for_loopback(tmp_path: Path) -> None:
+    proxy = f"http://127.0.0.1:{closed_port()}"
+    with serving(tmp_path, environment={"http_proxy": proxy, "HTTP_PROXY": proxy, "no_proxy": ""}) as served:
+        assert served.until("ready")["canary"]["asked"] == 3
 
 
 def test_server_that_dies_once_becomes_ready(tmp_path: Path) -> None:

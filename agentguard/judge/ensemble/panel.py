@@ -117,10 +117,13 @@ def merge_answers(question: Question, answers: Sequence[JudgeAnswer], *, quorum:
 
 
 def _sum_usage(answers: Sequence[JudgeAnswer]) -> dict[str, Any]:
-    """Sum the cost of the members."""
+    """Sum the cost of the members; the label mass is the smallest."""
     total: dict[str, Any] = {}
     for name in _USAGE_KEYS:
         values = [v for a in answers if isinstance(v := a.usage.get(name), int | float)]
         if values:
             total[name] = max(values) if name == "seconds" else sum(values)
+    masses = [mass for a in answers if isinstance(mass := a.usage.get("label_mass"), int | float)]
+    if masses:
+        total["label_mass"] = min(masses)
     return total

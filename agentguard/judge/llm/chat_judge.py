@@ -62,6 +62,9 @@ _MAX_OPTION_CHARS: Final = 300
 _JSON_OVERHEAD_TOKENS: Final = 20
 """Tokens of the JSON around the generated text."""
 _ANSWER_INSTRUCTION: Final = "Answer with one capital letter."
+_REASONING_INSTRUCTION: Final = (
+    "Think first. Then write one capital letter, your answer, alone on the last line."
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +81,8 @@ class ChatOptions:
         min_label_mass: minimum probability of all labels together before masking. Below it the answer is an
             error, since the model preferred text outside of the options. Checked only if the endpoint reports
             the unmasked probabilities.
+        reasoning_tokens: tokens that the model may use to reason before each answer; 0 asks for the answer at
+            once. A model that always reasons (gpt-oss) needs it.
         max_line_characters: maximum length of generated text, since generation takes most of the time.
         nonce_secret: secret for the numbers in the fences; random for each judge by default. Judges with the
             same secret share a server's prefix cache.
@@ -88,6 +93,7 @@ class ChatOptions:
     characters_per_token: float = 3.0
     max_schemata: int = 3
     min_label_mass: float = 0.0
+    reasoning_tokens: int = 0
     max_line_characters: int = MAX_TEXT_CHARS
     nonce_secret: bytes = field(default=b"", repr=False)
 
@@ -154,7 +160,11 @@ class ChatJudge:
         digest = hashlib.sha256(
             "\0".join(self._select_schemata(transcript)).encode("utf-8", "replace")
         ).hexdigest()[:16]
-        return f"{model}; prompts {PROMPT_VERSION}; schemata {digest}"
+        template = self.endpoint.options.extra_body.get("chat_template_kwargs")
+        parts = [model, f"prompts {PROMPT_VERSION}", f"schemata {digest}"]
+        parts += [f"template {dict(sorted(template.items()))}"] if template else []
+        parts += [f"reasoning {self.options.reasoning_tokens}"] if self.options.reasoning_tokens else []
+        return "; ".join(parts)
 
     def close(self) -> None:
         """Close the endpoint."""
@@ -228,6 +238,7 @@ class ChatJudge:
         tokens = self.options.context_tokens or endpoint_info.context_tokens or _DEFAULT_CONTEXT_TOKENS
         if endpoint_info.context_tokens:
             tokens = min(tokens, endpoint_info.context_tokens)
+        tokens -= self.options.reasoning_tokens
         overhead = len(SYSTEM_PROMPT) + sum(map(len, context.schemata)) + 400
         overhead += max(_estimate_question_length(q) for q in questions)
         return max(0, int(tokens * self.options.characters_per_token) - overhead)
@@ -281,11 +292,16 @@ class ChatJudge:
             f"{label}: {to_one_line(option, _MAX_OPTION_CHARS)}"
             for label, option in zip(labels, options, strict=True)
         ]
-        question_block = "\n".join([f"Question: {neutralize(question.text)}", *lines, _ANSWER_INSTRUCTION])
+        budget = self.options.reasoning_tokens
+        instruction = _REASONING_INSTRUCTION if budget else _ANSWER_INSTRUCTION
+        question_block = "\n".join([f"Question: {neutralize(question.text)}", *lines, instruction])
         messages = build_messages(rendered, context.schemata, question_block, notes=question.context)
-        return await self.endpoint.select_label(
-            messages, tuple(labels), deadline_s=deadline - get_loop_time()
-        )
+        remaining_s = deadline - get_loop_time()
+        if budget:
+            return await self.endpoint.reason_label(
+                messages, tuple(labels), max_tokens=budget, deadline_s=remaining_s
+            )
+        return await self.endpoint.select_label(messages, tuple(labels), deadline_s=remaining_s)
 
     def _cache_rendered(self, key: str, rendered: RenderedRun) -> None:
         with self._lock:

@@ -3,8 +3,9 @@
 It asks for a single token with its log probabilities and never samples repeatedly. vLLM is asked with
 ``allowed_token_ids`` and ``logprob_token_ids``: it can return only a label, and reports the model's
 probability of each label *before* masking (measured on vLLM 0.32; under ``structured_outputs`` the numbers
-are those after the mask). Any other endpoint is asked for the twenty most probable tokens; an answer outside
-of the closed set is an error.
+are those after the mask). A server that ignores these fields lists the generated label only. The client
+notices that and from then on asks it like any other endpoint: for the twenty most probable tokens. An answer
+outside of the closed set is an error.
 
 Errors of an endpoint are values (`CallError`), not exceptions. Every call has one deadline over all its
 attempts, counted from its start, so that an endpoint that sends a byte now and then cannot extend it.
@@ -14,6 +15,8 @@ from __future__ import annotations
 
 import asyncio
 import math
+import re
+import urllib.parse
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -31,12 +34,14 @@ from agentguard.judge.llm.types import (
     LabelProbabilities,
     Message,
 )
+from agentguard.net import is_loopback
 
 if TYPE_CHECKING:
     import httpx2
     from openai import AsyncOpenAI
 
 _TOP_LOGPROBS: Final = 20
+_LAST_WORD: Final = re.compile(r"\b(\w+)\W*$")
 _BACKOFF_S: Final = 0.25
 _MODEL_LOOKUP_TIMEOUT_S: Final = 5.0
 
@@ -80,6 +85,7 @@ class JudgeEndpoint:
         self._info: EndpointInfo | None = None
         self._label_token_ids: dict[str, int] | None = None
         self._has_tokenize = True
+        self._has_label_logprobs = True
 
     def close(self) -> None:
         """Close connections and end the thread; a later call opens them again."""
@@ -127,7 +133,7 @@ class JudgeEndpoint:
             return facts
         ids = (
             await self._fetch_token_ids(labels, _compute_remaining_time(deadline_s, started))
-            if facts.is_vllm
+            if facts.is_vllm and self._has_label_logprobs
             else {}
         )
         body: dict[str, Any] = {
@@ -136,19 +142,59 @@ class JudgeEndpoint:
             "logprobs": True,
             "top_logprobs": _TOP_LOGPROBS,
         }
+        is_masked = facts.is_vllm and self._has_label_logprobs and not ids
         if ids:
             label_ids = [ids[label] for label in labels]
             body |= {"allowed_token_ids": label_ids, "logprob_token_ids": label_ids, "top_logprobs": 0}
-        elif facts.is_vllm:
+        elif is_masked:
             body["structured_outputs"] = {"choice": list(labels)}
         reply = await self._request_completion(
             facts, messages, body, _compute_remaining_time(deadline_s, started)
         )
-        return (
-            reply
-            if isinstance(reply, CallError)
-            else _parse_label_probabilities(reply, labels, is_unmasked=bool(ids) or not facts.is_vllm)
+        if isinstance(reply, CallError):
+            return reply
+        if ids and reply.tokens and not set(labels) <= reply.tokens[0].logprobs.keys():
+            self._has_label_logprobs = False
+            return await self.select_label(
+                messages, labels, deadline_s=_compute_remaining_time(deadline_s, started)
+            )
+        return _parse_label_probabilities(reply, labels, is_unmasked=not is_masked)
+
+    async def reason_label(
+        self,
+        messages: Sequence[Message],
+        labels: Sequence[str],
+        *,
+        max_tokens: int,
+        deadline_s: float | None = None,
+    ) -> LabelProbabilities | CallError:
+        """Let the model reason before it names a label; return the probability of each at that place.
+
+        The reasoning may be in ``<think>`` tags, in a separate channel, or plain text before the label.
+
+        Args:
+            messages: the prompt, which asks for the label as the last word.
+            labels: single-token labels.
+            max_tokens: limit of reasoning and answer together.
+            deadline_s: deadline of the call.
+        """
+        started = get_loop_time()
+        facts = await self.fetch_info(deadline_s)
+        if isinstance(facts, CallError):
+            return facts
+        body: dict[str, Any] = {
+            "max_tokens": max_tokens,
+            "temperature": 0,
+            "logprobs": True,
+            "top_logprobs": _TOP_LOGPROBS,
+        }
+        if facts.is_vllm:
+            own = self.options.extra_body.get("chat_template_kwargs", {})
+            body["chat_template_kwargs"] = {"enable_thinking": True, **own}
+        reply = await self._request_completion(
+            facts, messages, body, _compute_remaining_time(deadline_s, started)
         )
+        return reply if isinstance(reply, CallError) else parse_reasoned_label(reply, labels)
 
     async def generate_json(
         self,
@@ -244,16 +290,23 @@ class JudgeEndpoint:
 
     def _open_client(self) -> tuple[AsyncOpenAI, asyncio.Semaphore]:
         if self._client is None or self._semaphore is None:
-            sdk, through = _import_openai(), self._transport
+            sdk = _import_openai()
             self._client = sdk.AsyncOpenAI(
                 base_url=self.base_url,
                 api_key=self._key,
                 max_retries=0,
                 timeout=self.options.deadline_s,
-                http_client=None if through is None else sdk.DefaultAsyncHttpxClient(transport=through()),
+                http_client=self._build_http_client(sdk),
             )
             self._semaphore = asyncio.Semaphore(self.options.max_concurrent)
         return self._client, self._semaphore
+
+    def _build_http_client(self, sdk: Any) -> Any:
+        """Build the HTTP client; None for that of the SDK, which follows the proxies of the environment."""
+        if self._transport is not None:
+            return sdk.DefaultAsyncHttpxClient(transport=self._transport())
+        host = urllib.parse.urlsplit(self.base_url).hostname or ""
+        return sdk.DefaultAsyncHttpxClient(trust_env=False) if is_loopback(host) else None
 
 
 async def _send(client: AsyncOpenAI, operation: str, body: Mapping[str, Any], base_url: str) -> Any:
@@ -305,10 +358,24 @@ def _parse_label_probabilities(
         return CallError(
             kind=ErrorKind.OUT_OF_SET, message="the answer is none of the labels that were given"
         )
-    masses = dict.fromkeys(labels, 0.0)
-    for token, logprob in reply.logprobs.items():
-        if token in masses and math.isfinite(logprob):
-            masses[token] += math.exp(min(0.0, logprob))
+    return _normalize_masses(reply, reply.tokens[0].logprobs if reply.tokens else {}, labels, is_unmasked)
+
+
+def parse_reasoned_label(reply: JudgeReply, labels: Sequence[str]) -> LabelProbabilities | CallError:
+    """Return the probabilities of the labels at the place where a reply names its label, its last word."""
+    if reply.finish_reason != "stop":
+        return CallError(kind=ErrorKind.TRUNCATED, message="the reasoning ended before an answer")
+    match = _LAST_WORD.search(reply.text.rpartition("</think>")[2])
+    if match is None or match.group(1) not in labels:
+        return CallError(kind=ErrorKind.OUT_OF_SET, message="the last word is none of the labels")
+    named = (token.logprobs for token in reversed(reply.tokens) if token.text == match.group(1))
+    return _normalize_masses(reply, next(named, {}), labels, is_unmasked=True)
+
+
+def _normalize_masses(
+    reply: JudgeReply, logprobs: Mapping[str, float], labels: Sequence[str], is_unmasked: bool
+) -> LabelProbabilities | CallError:
+    masses = {label: math.exp(min(0.0, logprobs.get(label, -math.inf))) for label in labels}
     total = math.fsum(masses.values())
     if total <= 0.0:
         message = "the endpoint gives no log probabilities of the labels"

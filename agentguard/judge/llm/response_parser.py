@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import orjson
 
-from agentguard.judge.llm.types import CallError, CallUsage, ErrorKind, JudgeReply
+from agentguard.judge.llm.types import CallError, CallUsage, ErrorKind, JudgeReply, TokenLogprobs
 
 _ERROR_BY_STATUS: Final = {
     401: ErrorKind.REFUSED,
@@ -51,7 +51,7 @@ def parse_completion(data: Any, seconds: float) -> JudgeReply | CallError:
     return JudgeReply(
         text=text or "",
         finish_reason=finish if isinstance(finish, str) else "",
-        logprobs=_parse_logprobs(_get_key(_get_key(choices[0], "logprobs"), "content")),
+        tokens=_parse_tokens(_get_key(_get_key(choices[0], "logprobs"), "content")),
         usage=parse_usage(_get_key(data, "usage"), seconds),
     )
 
@@ -99,19 +99,25 @@ def _parse_retry_after(text: str | None) -> float | None:
     return min(value, _MAX_RETRY_AFTER_S) if math.isfinite(value) and value >= 0 else None
 
 
-def _parse_logprobs(content: Any) -> dict[str, float]:
-    """Map token text to log probability at the first position; tokens with equal text are summed."""
-    first = content[0] if isinstance(content, list) and content else None
-    entries = _get_key(first, "top_logprobs")
+def _parse_tokens(content: Any) -> tuple[TokenLogprobs, ...]:
+    return tuple(
+        TokenLogprobs(text=text.strip(), logprobs=_parse_logprobs(item))
+        for item in (content if isinstance(content, list) else [])
+        if isinstance(text := _get_key(item, "token"), str)
+    )
+
+
+def _parse_logprobs(position: Any) -> dict[str, float]:
+    """Map token text to log probability at a position; tokens with equal text are summed."""
+    entries = _get_key(position, "top_logprobs")
     masses: dict[str, list[float]] = {}
-    for entry in [*(entries if isinstance(entries, list) else []), *([] if entries else [first])]:
+    for entry in [*(entries if isinstance(entries, list) else []), *([] if entries else [position])]:
         token, value = _get_key(entry, "token"), _get_key(entry, "logprob")
         if isinstance(token, str) and isinstance(value, (int, float)) and math.isfinite(value):
             masses.setdefault(token.strip(), []).append(math.exp(min(0.0, float(value))))
     return {
-        token: math.log(total)
+        token: math.log(total) if (total := math.fsum(token_masses)) > 0 else -math.inf
         for token, token_masses in masses.items()
-        if (total := math.fsum(token_masses)) > 0
     }
 
 

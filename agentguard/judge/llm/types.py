@@ -77,19 +77,32 @@ class CallUsage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TokenLogprobs:
+    """Generated token, and the log probabilities of the tokens that the endpoint lists at its position.
+
+    Attributes:
+        text: text of the generated token, without spaces around it.
+        logprobs: text of a token to its log probability, which may be minus infinity.
+    """
+
+    text: str
+    logprobs: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class JudgeReply:
     """Completed call.
 
     Attributes:
         text: the model's reply.
         finish_reason: the endpoint's ``finish_reason``.
-        logprobs: token text to log probability of the first token; empty if the endpoint returned none.
+        tokens: tokens of the answer with their alternatives; empty if the endpoint returned none.
         usage: cost of the call.
     """
 
     text: str
     finish_reason: str
-    logprobs: Mapping[str, float] = field(default_factory=dict)
+    tokens: tuple[TokenLogprobs, ...] = ()
     usage: CallUsage = field(default_factory=CallUsage)
 
 

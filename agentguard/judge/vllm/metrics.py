@@ -8,14 +8,21 @@ from __future__ import annotations
 
 import re
 import urllib.error
-import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from agentguard.errors import JudgeError
+from agentguard.judge.vllm.http import open_url
 
 _METRIC_LINE: Final = re.compile(r"^(vllm:\w+)(?:\{[^}]*\})? ([-+.\deE]+)$", re.MULTILINE)
+_PROGRESS_COUNTERS: Final = (
+    "vllm:prompt_tokens_total",
+    "vllm:generation_tokens_total",
+    "vllm:iteration_tokens_total_count",
+)
+"""Counters that grow while the engine works: tokens of requests, and engine steps."""
+
 _MAX_BYTES: Final = 8_000_000
 _TIMEOUT_S: Final = 10.0
 
@@ -61,7 +68,7 @@ def fetch_counters(root: str) -> Mapping[str, float]:
         JudgeError: the server has no metrics page, or cannot be reached.
     """
     try:
-        with urllib.request.urlopen(f"{root}/metrics", timeout=_TIMEOUT_S) as answer:  # noqa: S310
+        with open_url(f"{root}/metrics", timeout_s=_TIMEOUT_S) as answer:
             text = answer.read(_MAX_BYTES).decode(errors="replace")
     except (urllib.error.URLError, OSError, ValueError):
         raise JudgeError("the endpoint exposes no metrics; only vLLM's are read") from None
@@ -89,3 +96,13 @@ def fetch_work(root: str) -> ServerWork:
         cache_queries=held.get("vllm:prefix_cache_queries_total", 0.0),
         cache_hits=held.get("vllm:prefix_cache_hits_total", 0.0),
     )
+
+
+def fetch_progress(root: str) -> float | None:
+    """Fetch a number that grows while the engine works; None if the server does not report it."""
+    try:
+        counters = fetch_counters(root)
+    except JudgeError:
+        return None
+    known = [counters[name] for name in _PROGRESS_COUNTERS if name in counters]
+    return sum(known) if known else None

@@ -6,7 +6,6 @@ import signal
 import tempfile
 import threading
 import urllib.error
-import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
@@ -14,7 +13,9 @@ from typing import Final
 
 from agentguard.judge.llm.client import JudgeEndpoint
 from agentguard.judge.llm.types import EndpointOptions
-from agentguard.judge.vllm.command import ServedTask, ServeOptions, build_command, build_environment
+from agentguard.judge.vllm.command import ServedTask, ServeOptions, build_environment, plan_command
+from agentguard.judge.vllm.http import open_url
+from agentguard.judge.vllm.metrics import fetch_progress
 from agentguard.judge.vllm.probe import ProbeResult, probe_chat, probe_pooling
 from agentguard.judge.vllm.status_server import ServerStatus, StatusServer
 from agentguard.judge.vllm.supervisor import VllmSupervisor, WatchOptions
@@ -24,6 +25,8 @@ PROBE_TIMEOUT_S: Final = 30.0
 """Deadline of one probe question; the first use of a new set of labels took 15 s on a small machine."""
 
 _HEARTBEAT_TIMEOUT_S: Final = 5.0
+_PROBE_PRIORITY: Final = -1_000
+"""Priority of the probe in vLLM's queue; lower values are served first, and requests have 0 by default."""
 
 
 def serve_model(
@@ -44,7 +47,8 @@ def serve_model(
         on_status: called with each new status and the URL of the status server.
 
     Raises:
-        ConfigError: vLLM is not installed, or an option is invalid.
+        ConfigError: vLLM is not installed or too old, an option is invalid, or the server would listen for
+            other machines without a key.
         JudgeError: the server cannot be started.
         MissingExtra: the openai package is not installed.
     """
@@ -52,18 +56,24 @@ def serve_model(
     host = f"[{options.host}]" if ":" in options.host else options.host
     root = f"http://{'127.0.0.1' if host in ('0.0.0.0', '[::]') else host}:{port}"  # noqa: S104
     kept = log or Path(tempfile.mkdtemp(prefix="agentguard-judge-")) / "server.log"
-    process = ChildProcess(build_command(options, port), environment=build_environment(options), log=kept)
+    command = plan_command(options, port)
+    process = ChildProcess(command.argv, environment=build_environment(options), log=kept)
     endpoint = JudgeEndpoint(
         f"{root}/v1",
         model=options.served_name,
         api_key=options.api_key,
-        options=EndpointOptions(deadline_s=PROBE_TIMEOUT_S, dialect="vllm"),
+        options=EndpointOptions(
+            deadline_s=PROBE_TIMEOUT_S,
+            dialect="vllm",
+            extra_body={"priority": _PROBE_PRIORITY} if command.has_flag("--scheduling-policy") else {},
+        ),
     )
     supervisor = VllmSupervisor(
         process,
         ServerStatus(url=f"{root}/v1", model=options.model),
         heartbeat=lambda: is_healthy(f"{root}/health"),
         probe=lambda: _run_probe(endpoint, options.task),
+        read_progress=lambda: fetch_progress(root),
         options=watch_options,
     )
     server = StatusServer(lambda: supervisor.status, port=state_port)
@@ -80,7 +90,7 @@ def serve_model(
 def is_healthy(url: str) -> bool:
     """Return whether a GET is answered with 200 in time."""
     try:
-        with urllib.request.urlopen(url, timeout=_HEARTBEAT_TIMEOUT_S) as reply:  # noqa: S310  (http, our own server)
+        with open_url(url, timeout_s=_HEARTBEAT_TIMEOUT_S) as reply:
             return int(reply.status) == 200
     except (urllib.error.URLError, OSError, ValueError):
         return False

@@ -3,10 +3,13 @@
 Two health checks (Wang 2024): a heartbeat shows that the process answers; a known-answer probe (canary)
 shows that its answers are right.
 
+- A busy server is alive: while the counters of its engine grow, an unanswered check does not count.
 - A server that fails either check is *suspect*.
-- After ``failure_threshold`` consecutive failures the supervisor kills the whole process group and starts the
-  server again, after exponential backoff.
-- After ``max_restarts`` restarts it gives up; the reason contains the end of the server's log.
+- After ``failure_threshold`` consecutive failures the supervisor starts the server again, after exponential
+  backoff. A server with a heartbeat first completes its running requests; any other one is killed at once.
+- After ``max_restarts`` restarts it gives up. It gives up at once if the server refuses its arguments, or
+  ends twice with the same error before it was ever ready. The reason contains the error and the end of the
+  log.
 """
 
 from __future__ import annotations
@@ -16,14 +19,20 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import Final, Protocol
 
 from agentguard.errors import JudgeError
 from agentguard.judge.vllm.command import SHUTDOWN_TIMEOUT_S
+from agentguard.judge.vllm.log_error import find_log_error
 from agentguard.judge.vllm.probe import ProbeResult
 from agentguard.judge.vllm.status_server import ServerPhase, ServerStatus
 from agentguard.resilience.retry import Backoff
 from agentguard.supervision.restart_policy import RestartPolicy
+
+_BUSY: Final = "busy"
+_NO_HEARTBEAT: Final = "no heartbeat"
+_USAGE_ERROR_STATUS: Final = 2
+_ERROR_LOG_BYTES: Final = 200_000
 
 
 class ServedProcess(Protocol):
@@ -51,7 +60,12 @@ class ServedProcess(Protocol):
         """Kill the whole process group."""
         ...
 
-    def read_log_tail(self) -> str:
+    @property
+    def exit_status(self) -> int | None:
+        """Exit status of the last run; None while it runs."""
+        ...
+
+    def read_log_tail(self, max_bytes: int = 3_000) -> str:
         """Return the end of its log."""
         ...
 
@@ -87,6 +101,7 @@ class VllmSupervisor:
         status: initial status, with the address and the model.
         heartbeat: returns whether the server answers.
         probe: runs the known-answer probe.
+        read_progress: returns a number that grows while the engine works; None if it is unknown.
         options: health check and restart settings.
         now: monotonic clock; a parameter, so that tests need not wait.
     """
@@ -98,13 +113,14 @@ class VllmSupervisor:
         *,
         heartbeat: Callable[[], bool],
         probe: Callable[[], ProbeResult],
+        read_progress: Callable[[], float | None] = lambda: None,
         options: WatchOptions | None = None,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         self.process, self.options = process, options or WatchOptions()
         self._status, self._now = status, now
         self._on_status: Callable[[ServerStatus], None] | None = None
-        self._heartbeat, self._probe = heartbeat, probe
+        self._heartbeat, self._probe, self._read_progress = heartbeat, probe, read_progress
         rng = random.Random()  # noqa: S311  (jitter, not a secret)
         self._restart_policy = RestartPolicy(
             compute_delay=lambda failures: self.options.backoff.sample_delay(failures, rng),
@@ -116,6 +132,8 @@ class VllmSupervisor:
         self._reference: ProbeResult | None = None
         self._started_at = self._ready_at = self._healthy_at = self._probed_at = 0.0
         self._failures = 0
+        self._progress: float | None = None
+        self._start_error = ""
 
     @property
     def status(self) -> ServerStatus:
@@ -172,14 +190,16 @@ class VllmSupervisor:
             self._start()
             return True
         if not self.process.is_alive:
-            return self._restart("the process ended")
+            return self._handle_exit()
         if self._status.phase is ServerPhase.STARTING:
             return self._check_start()
-        trouble = self._find_problem()
-        if trouble is None:
+        progress, before = self._read_progress(), self._progress
+        self._progress = progress
+        trouble, is_conclusive = self._find_problem()
+        is_busy = progress is not None and before is not None and progress > before
+        if trouble is None or (is_busy and not is_conclusive):
             self._failures, self._healthy_at = 0, self._now()
-            if self._status.phase is ServerPhase.SUSPECT:
-                self._set_phase(ServerPhase.READY, reason="")
+            self._mark_healthy("" if trouble is None else f"{_BUSY}: {trouble}")
             return True
         self._failures += 1
         if self._failures >= self.options.failure_threshold:
@@ -187,6 +207,24 @@ class VllmSupervisor:
         self._probed_at = 0.0  # probe again at the next check
         self._set_phase(ServerPhase.SUSPECT, reason=trouble)
         return True
+
+    def _mark_healthy(self, reason: str) -> None:
+        """Set the phase to ready if the server was suspect, or if it is or was busy for another reason."""
+        was_busy = self._status.reason.startswith(_BUSY)
+        if self._status.phase is ServerPhase.SUSPECT or (
+            (reason or was_busy) and reason != self._status.reason
+        ):
+            self._set_phase(ServerPhase.READY, reason=reason)
+
+    def _handle_exit(self) -> bool:
+        """Restart an ended server; return False if another start would end in the same way."""
+        error = find_log_error(self.process.read_log_tail(_ERROR_LOG_BYTES))
+        if self._reference is None:
+            is_repeated = bool(error) and error == self._start_error
+            self._start_error = error
+            if is_repeated or self.process.exit_status == _USAGE_ERROR_STATUS:
+                return self._give_up("the server cannot start")
+        return self._restart("the process ended")
 
     def _check_start(self) -> bool:
         why = ""
@@ -205,41 +243,51 @@ class VllmSupervisor:
             return self._restart("its answers are not those it gave when it was new")
         self._reference = self._reference or result
         self._ready_at = self._healthy_at = self._probed_at = self._now()
+        self._progress = self._read_progress()
         self._set_phase(ServerPhase.READY, reason=self._status.reason, canary=dict(result.as_dict()))
         return True
 
-    def _find_problem(self) -> str | None:
+    def _find_problem(self) -> tuple[str | None, bool]:
+        """Return the problem, and whether it shows a fault also of a busy server."""
         if not self._heartbeat():
-            return "no heartbeat"
+            return _NO_HEARTBEAT, False
         if self._now() - self._probed_at < self.options.probe_interval_s:
-            return None
+            return None, False
         canary = self._probe()
         self._probed_at = self._now()
         self._status = replace(self._status, canary=dict(canary.as_dict()))
         if canary.fault is not None:
-            return f"the canary was not answered: {canary.fault}"
+            return f"the canary was not answered: {canary.fault}", False
         if self._reference is not None and canary.has_drifted(self._reference):
-            return "its answers are not those it gave when it was new"
-        return None
+            return "its answers are not those it gave when it was new", True
+        return None, False
 
     def _restart(self, reason: str) -> bool:
-        self.process.kill()
+        if reason == _NO_HEARTBEAT:
+            self.process.kill()
+        else:
+            self._drain_process()
         self._restart_delay_s = self._restart_policy.record_exit(self._healthy_at - self._ready_at)
         if self._restart_policy.is_exhausted:
-            self._set_phase(
-                ServerPhase.GIVEN_UP,
-                pid=None,
-                reason=f"{reason}; the end of its log:\n{self.process.read_log_tail()}",
-            )
-            return False
+            return self._give_up(reason)
         self._set_phase(ServerPhase.WAITING, pid=None, reason=reason, restarts=self._status.restarts + 1)
         return True
 
-    def _drain(self) -> None:
+    def _give_up(self, reason: str) -> bool:
+        self.process.kill()
+        error = find_log_error(self.process.read_log_tail(_ERROR_LOG_BYTES))
+        parts = [reason, *([error] if error else []), f"the end of its log:\n{self.process.read_log_tail()}"]
+        self._set_phase(ServerPhase.GIVEN_UP, pid=None, reason="; ".join(parts))
+        return False
+
+    def _drain_process(self) -> None:
         """Send SIGTERM, wait for running requests, then kill the process group."""
         if self.process.is_alive:
             self._set_phase(ServerPhase.DRAINING)
         self.process.stop(SHUTDOWN_TIMEOUT_S + 5)
+
+    def _drain(self) -> None:
+        self._drain_process()
         if self._status.phase is not ServerPhase.GIVEN_UP:
             self._set_phase(ServerPhase.STOPPED, pid=None)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from agentguard.errors import ConfigError
 from agentguard.evals.result_file import RESULTS_FOLDER
-from agentguard_server.net import is_loopback
+from agentguard.net import is_loopback
 
 if TYPE_CHECKING:
     from agentguard.otlp.exporter import ExportTarget

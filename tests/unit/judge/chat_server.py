@@ -46,6 +46,9 @@ class Script:
     writes: str | None = None
     finish: str | None = None
     logprobs: bool = True
+    ignores_label_ids: bool = False
+    lists_zero: bool = False
+    reasoning: str | None = None
     vllm: bool = True
     tokenize: bool = True
     context: int | None = 4_096
@@ -264,7 +267,9 @@ def _said(body: Mapping[str, Any], prompt: str, script: Script) -> tuple[str, An
     """Return the answer under the request's mask; fields that an endpoint does not know are ignored."""
     shown = [line[0] for line in prompt.split("\n") if line[1:3] == ": " and line[0] in LETTERS]
     raw = {label: script.prefer(prompt, label) for label in shown} or {"A": 0.02}
-    if body.get("allowed_token_ids") and script.vllm:
+    if script.reasoning is not None and body["max_tokens"] > 1 and not body.get("response_format"):
+        return script.reasoning, {"content": _tokens(script.reasoning, raw)}
+    if body.get("allowed_token_ids") and script.vllm and not script.ignores_label_ids:
         raw = {
             label: p for label, p in raw.items() if ord(label) - 65 + _FIRST_ID in body["allowed_token_ids"]
         }
@@ -277,10 +282,20 @@ def _said(body: Mapping[str, Any], prompt: str, script: Script) -> tuple[str, An
     if not (script.logprobs and body.get("logprobs")):
         return script.text if script.text is not None else best, None
     top = [_one(label, math.log(p)) for label, p in raw.items() if p > 0]
-    if not body.get("logprob_token_ids"):
+    if script.lists_zero:
+        top += [_one(label, -9999.0) for label, p in raw.items() if p == 0]
+    if script.ignores_label_ids and body.get("logprob_token_ids"):
+        top = []
+    elif not body.get("logprob_token_ids"):
         top = [*top, _one("The", -1.2), _one("<unk>", -9999.0)][-20:]
     held = {**_one(best, math.log(raw[best])), "top_logprobs": top}
     return script.text if script.text is not None else best, {"content": [held]}
+
+
+def _tokens(text: str, raw: Mapping[str, float]) -> list[dict[str, Any]]:
+    """Return each word as a token; every place lists the labels."""
+    top = [_one(label, math.log(p)) for label, p in raw.items()]
+    return [{**_one(word, -0.1), "top_logprobs": top} for word in text.split()]
 
 
 def _one(token: str, logprob: float) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 from urllib.parse import urlsplit
 
-from agentguard_server.net import is_loopback
+from agentguard.net import is_loopback
 from agentguard_server.proxy.auth.api_keys import ANONYMOUS, Caller, Keyring
 from agentguard_server.proxy.config.schema import Scope
 from agentguard_server.proxy.errors import ProxyError

@@ -21,7 +21,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from agentguard.backends.config import BackendsOptions
 from agentguard.config.policy import format_validation_error
 from agentguard.errors import ConfigError
-from agentguard_server.net import is_loopback
+from agentguard.net import is_loopback
 from agentguard_server.proxy.guard.options import CaptureOptions, GuardOptions
 from agentguard_server.proxy.telemetry.options import LogsOptions, MetricsOptions, TracingOptions
 

@@ -36,6 +36,10 @@ class World:
     starts: list[float] = field(default_factory=list)
     events: list[str] = field(default_factory=list)
     ends_s: float = 1.0
+    exit_status: int | None = None
+    log: str = "out of memory"
+    progress: float | None = None
+    progress_each_read: float = 0.0
 
     def start(self) -> None:
         self.is_alive = True
@@ -50,14 +54,22 @@ class World:
         self.events.append("killed")
         self.is_alive = False
 
-    def read_log_tail(self) -> str:
-        return "out of memory"
+    def read_log_tail(self, max_bytes: int = 3_000) -> str:
+        return self.log[-max_bytes:]
+
+    def fail(self, log: str, exit_status: int = 1) -> None:
+        self.log, self.exit_status, self.is_alive = log, exit_status, False
 
     def heartbeat(self) -> bool:
         return self.is_alive and self.beats and self.now - self.starts[-1] >= self.boots_s
 
     def ask(self) -> ProbeResult:
         return self.canary
+
+    def read_progress(self) -> float | None:
+        if self.progress is not None:
+            self.progress += self.progress_each_read
+        return self.progress
 
 
 def watch(
@@ -70,6 +82,7 @@ def watch(
         ServerStatus(),
         heartbeat=world.heartbeat,
         probe=world.ask,
+        read_progress=world.read_progress,
         options=OPTIONS,
         now=lambda: world.now,
     )
@@ -195,3 +208,64 @@ def test_server_without_canary_answer_fails_with_the_reason() -> None:
     last, _ = watch(World(canary=ProbeResult(fault="no_model")), {}, until=10_000)
     assert last.phase is ServerPhase.GIVEN_UP
     assert "the canary was not answered: no_model" in last.reason
+
+
+def fail_canary(world: World) -> Callable[[], None]:
+    return lambda: setattr(world, "canary", ProbeResult(fault="busy"))
+
+
+def test_busy_server_is_alive_while_its_engine_works() -> None:
+    world = World(progress=0.0, progress_each_read=100.0)
+    last, seen = watch(world, {50: fail_canary(world)}, until=400)
+    assert len(world.starts) == 1
+    assert last.phase is ServerPhase.STOPPED
+    assert "suspect" not in phases(seen)
+    assert any(state.reason == "busy: the canary was not answered: busy" for state in seen)
+
+
+def test_idle_reason_is_cleared_after_a_busy_phase() -> None:
+    world = World(progress=0.0, progress_each_read=100.0)
+    events = {50.0: fail_canary(world), 100.0: lambda: setattr(world, "canary", GOOD)}
+    _, seen = watch(world, events)
+    assert seen[-3].reason == ""
+
+
+def test_server_without_progress_and_answer_is_drained_and_restarted() -> None:
+    world = World(progress=5.0)
+    _, seen = watch(world, {50: fail_canary(world), 80: lambda: setattr(world, "canary", GOOD)})
+    assert len(world.starts) == 2
+    assert world.events[0] == "stopped", "a server that answers completes its requests"
+    assert "draining" in phases(seen)
+
+
+def test_server_without_heartbeat_is_killed_at_once() -> None:
+    world = World(progress=5.0)
+    watch(world, {50: lambda: setattr(world, "beats", False), 80: lambda: setattr(world, "beats", True)})
+    assert world.events[0] == "killed"
+
+
+def test_wrong_answers_of_a_busy_server_are_no_excuse() -> None:
+    world = World(progress=0.0, progress_each_read=100.0)
+    wrong = ProbeResult(probabilities=(0.5, 0.5, 0.5), correct_count=1)
+    _, seen = watch(world, {50: lambda: setattr(world, "canary", wrong)}, until=120)
+    assert len(world.starts) > 1
+    assert any("not those it gave when it was new" in state.reason for state in seen)
+
+
+def test_refused_arguments_fail_at_once_with_the_message_of_vllm() -> None:
+    world = World(boots_s=10_000)
+    message = "api_server.py: error: unrecognized arguments: --typo"
+    last, _ = watch(world, {1: lambda: world.fail(message, 2)}, until=10_000)
+    assert last.phase is ServerPhase.GIVEN_UP
+    assert "error: unrecognized arguments: --typo" in last.reason
+    assert len(world.starts) == 1
+
+
+def test_same_error_at_two_starts_fails_without_a_third() -> None:
+    world = World(boots_s=10_000)
+    error = "ValueError: the model is larger than the memory"
+    deaths = {float(second): lambda: world.fail(error) for second in range(1, 400)}
+    last, _ = watch(world, deaths, until=10_000)
+    assert last.phase is ServerPhase.GIVEN_UP
+    assert error in last.reason
+    assert len(world.starts) == 2
