@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 
 from rich.console import RenderableType
@@ -9,7 +10,9 @@ from rich.table import Table
 from rich.text import Text
 
 from agentguard.cli.terminal_text import to_one_line
+from agentguard.evals import metrics
 from agentguard.evals.leave_one_system_out import (
+    LABELLED_RUNS,
     RISKS,
     STEP_BASELINES,
     LeaveOneSystemOut,
@@ -28,6 +31,9 @@ def build_system_tables(result: LeaveOneSystemOut) -> Iterator[RenderableType]:
         yield Text("")
     if any(row.single is not None for row in result.rows):
         yield _build_outcome_table(result, "Single run of an unknown agent", lambda row: row.single)
+        yield Text("")
+    if any(row.labelled for row in result.rows):
+        yield _build_label_table(result)
         yield Text("")
     if any(row.steps is not None for row in result.rows):
         yield _build_step_table(result)
@@ -89,6 +95,30 @@ def _build_outcome_table(
         _format_percent(result.average(lambda row: row.run_length_auroc)),
         *(average(lambda one, name=name: one.coverage[name]) for name in coverage_names),  # type: ignore[misc]
     )
+    return table
+
+
+def _build_label_table(result: LeaveOneSystemOut) -> Table:
+    table = Table(
+        title="AUROC with labelled runs of the same agent",
+        title_justify="left",
+        title_style="bold",
+        box=None,
+        pad_edge=False,
+    )
+    table.add_column("source", no_wrap=True)
+    for size in LABELLED_RUNS:
+        table.add_column(str(size), justify="right", no_wrap=True)
+    for row in result.rows:
+        if row.labelled:
+            cells = (_format_percent(row.labelled.get(str(size), math.nan)) for size in LABELLED_RUNS)
+            table.add_row(to_one_line(row.name, _NAME_WIDTH), *cells)
+    table.add_section()
+    averages = (
+        _format_percent(metrics.mean(row.labelled[size] for row in result.rows if size in row.labelled))
+        for size in map(str, LABELLED_RUNS)
+    )
+    table.add_row(Text("average", "bold"), *averages)
     return table
 
 

@@ -22,9 +22,11 @@ from agentguard.evals.scoring import replace_non_finite
 from agentguard.evals.splits import list_groups
 from agentguard.judge.embedded.features.run_signals import compute_run_signals
 from agentguard.judge.embedded.model import EmbeddedModel
+from agentguard.judge.embedded.outcome_model import build_run_rows, fit_outcome_model
 from agentguard.judge.embedded.relative_outcome import MIN_BATCH_RUNS, score_batch
 from agentguard.judge.embedded.training import (
     TransferExample,
+    assign_folds,
     build_transfer_examples,
     fit_transferable_model,
 )
@@ -37,7 +39,11 @@ STEP_BASELINES = ("two_line", "last_error", "first_finding", "last_step")
 """Baselines of the root-cause step, beside the model."""
 RISKS = (0.05, 0.1)
 """Risks at which the coverage is reported."""
+LABELLED_RUNS = (10, 20, 40, 80)
+"""Numbers of labelled runs of the same agent for which its own outcome model is measured."""
 _MIN_SOURCE_RUNS = 5
+_MIN_CURVE_RUNS = 10  # of each outcome
+_CURVE_DRAWS = 3
 
 ReportProgress = Callable[[str], None]
 
@@ -96,6 +102,8 @@ class SourceRow:
         run_length_auroc: AUROC of the number of steps alone.
         single: outcome of each run alone; None without outcomes.
         relative: outcome of each run among the others of its source; None if there are too few runs.
+        labelled: number of labelled runs of the agent to the AUROC of a model trained on them, on other
+            questions; without the numbers for which there are too few runs.
         steps: scores of the root cause; None without annotated steps.
     """
 
@@ -106,6 +114,7 @@ class SourceRow:
     run_length_auroc: float
     single: OutcomeRow | None
     relative: OutcomeRow | None
+    labelled: Mapping[str, float]
     steps: StepRow | None
 
     @property
@@ -215,6 +224,7 @@ def _score_source(source: _Source, model: EmbeddedModel, risk: float) -> SourceR
         passed=len(labels) - sum(labels),
         run_length_auroc=metrics.auroc(labels, [lengths[place] for place in known]),
         single=_score_outcomes(labels, [single[place] for place in known]),
+        labelled=_score_label_curve([source.examples[place] for place in known], labels),
         relative=_score_relative([source.examples[place] for place in known], labels, model, risk),
         steps=_score_steps(source.examples, [d.hypotheses for d in diagnoses]),
     )
@@ -252,6 +262,32 @@ def _score_relative(
     ]
     probabilities = model.relative.predict_probability(scores).tolist()
     return _score_outcomes(labels, list(zip(verdicts, probabilities, strict=True)))
+
+
+def _score_label_curve(examples: Sequence[TransferExample], labels: Sequence[bool]) -> dict[str, float]:
+    """Return the AUROC by number of labelled runs: the mean of three draws, tested on other questions."""
+    failed = np.array(labels, dtype=bool)
+    if min(failed.sum(), (~failed).sum()) < _MIN_CURVE_RUNS:
+        return {}
+    groups = list_groups([example.record for example in examples])
+    runs = build_run_rows([example.table.layout for example in examples])
+    curve: dict[str, float] = {}
+    for size in LABELLED_RUNS:
+        scores = []
+        for draw in range(_CURVE_DRAWS):
+            test = assign_folds(groups, 2, draw) == 0
+            pool = np.flatnonzero(~test)
+            if len(pool) < size or not 0 < failed[test].mean() < 1:
+                continue
+            drawn = np.random.default_rng([size, draw]).choice(pool, size, replace=False)
+            train = np.isin(np.arange(len(failed)), drawn)
+            if 0 < failed[train].mean() < 1:
+                model = fit_outcome_model(runs.select(train), failed[train])
+                odds = model.predict_log_odds(runs.select(test))
+                scores.append(metrics.auroc(failed[test].tolist(), odds.tolist()))
+        if len(scores) == _CURVE_DRAWS:
+            curve[str(size)] = metrics.mean(scores)
+    return curve
 
 
 def _score_steps(examples: Sequence[TransferExample], hypotheses: Sequence[Sequence[Any]]) -> StepRow | None:
