@@ -45,6 +45,7 @@ LOGS = frozenset(
         "claude_code",
         "codex_cli",
         "event_log",
+        "gemini_cli",
         "langfuse",
         "langsmith",
         "model_requests",

@@ -122,6 +122,7 @@ _REGISTRY: Registry[Format] = Registry(
             "claude_code",
             "codex_cli",
             "event_log",
+            "gemini_cli",
             "inspect_log",
             "intercode",
             "langchain",
