@@ -12,6 +12,7 @@ from agentguard.errors import ConfigError, JudgeError
 from agentguard.localize._ranking import MAX_HYPOTHESES, reject_unknown_options
 from agentguard.localize.base import Diagnosis, Hypothesis, OutcomeBasis, Verdict
 from agentguard.localize.base_localizer import BaseLocalizer
+from agentguard.trajectory.agent_identity import group_by_agent
 from agentguard.trajectory.model import GOLD_ANSWER, Record, Trajectory
 
 if TYPE_CHECKING:
@@ -115,6 +116,24 @@ class EmbeddedLocalizer(BaseLocalizer):
             )
         judgement = self.model.judge(trajectory, findings, risk=self.risk, answer=answer)
         return self.build_diagnosis(trajectory, judgement, findings)
+
+    def learn_agents(self, records: Sequence[Record]) -> EmbeddedLocalizer:
+        """Return a localizer that also knows the agents of these annotated runs.
+
+        An agent with 20 runs of known outcome gets an outcome model, one with 20 root causes a ranking.
+
+        Raises:
+            JudgeError: no run is annotated.
+        """
+        from agentguard.judge.embedded.training import train_model
+
+        systems = group_by_agent([record.trajectory for record in records])
+        model = train_model(records, systems=systems, base=self.model, seed=self.seed)
+        localizer = EmbeddedLocalizer.from_model(
+            model, risk=self.risk, with_answer=self.with_answer, seed=self.seed
+        )
+        localizer.given_failed = self.given_failed
+        return localizer
 
     def assume_failure(self) -> EmbeddedLocalizer:
         """Return a localizer with the same model that assumes that every run failed."""

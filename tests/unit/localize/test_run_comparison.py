@@ -13,7 +13,15 @@ from agentguard.localize.base import Diagnosis, OutcomeBasis, Verdict
 from agentguard.localize.embedded import EmbeddedLocalizer
 from agentguard.localize.known_outcome import apply_known_outcome
 from agentguard.localize.run_comparison import compare_runs
-from agentguard.trajectory.model import Observation, Source, Step, ToolCall, Trajectory
+from agentguard.trajectory.model import (
+    Annotation,
+    Observation,
+    Record,
+    Source,
+    Step,
+    ToolCall,
+    Trajectory,
+)
 
 
 def build_run(number: int, *, errors: int = 0, calls: int = 3) -> Trajectory:
@@ -94,3 +102,29 @@ def test_apply_known_outcome_of_a_passed_run_drops_the_hypotheses(localizer: Emb
     assert (known.verdict, known.probability, known.hypotheses) == (Verdict.NO_FAILURE, 0.0, ())
     assert known.basis is OutcomeBasis.KNOWN
     assert apply_known_outcome(diagnosis, failed=True).hypotheses == diagnosis.hypotheses
+
+
+def test_learn_agents_makes_an_outcome_model_of_the_agent(localizer: EmbeddedLocalizer) -> None:
+    labelled = [
+        Record(
+            trajectory=build_run(number, errors=4 * (number % 2)),
+            annotation=Annotation(failed=number % 2 == 1, group=str(number)),
+        )
+        for number in range(1, 41)
+    ]
+    learnt = localizer.learn_agents(labelled)
+    failed, passed = (learnt.locate(run, ()) for run in (build_run(50, errors=4), build_run(51)))
+    assert failed.basis is passed.basis is OutcomeBasis.LABELLED_RUNS
+    assert failed.probability > 0.5 > passed.probability
+    other = learnt.locate(
+        replace(
+            build_run(52),
+            steps=tuple(
+                replace(step, tool_calls=tuple(replace(call, name="other") for call in step.tool_calls))
+                for step in build_run(52).steps
+            ),
+        ),
+        (),
+    )
+    assert other.basis is OutcomeBasis.RULES
+    assert learnt.model.relative is localizer.model.relative
