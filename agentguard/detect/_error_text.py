@@ -27,9 +27,10 @@ _HTTP_PATTERN = re.compile(
 )
 _TEXT_PATTERN = re.compile(
     r"[\s\[(<*#]*(?:the |an? )?(?:(?:fatal|runtime|internal|unexpected|tool|api|execution|parse|syntax) )?"
-    r"(?:error|exception|failure|failed)\b\s*(?:[:\-\])]|(?:occurred|executing|calling|while|in|when|to)\b)"
+    r"(?:error|exception|failure|failed)\b\s*(?:[:\])]|-(?=\s)|(?:occurred|executing|calling|while|in|when|to)\b)"
     r"|<(?:tool_use_error|error)>|[\s\[(<*#]*\w{1,40}(?:error|exception): "
 )
+_FLAG_PATTERN = re.compile(r"\bis_?error\\*[\"']?\s*[:=]\s*true\b")
 _DENIED_PATTERN = re.compile(
     r"\bthe user (?:doesn't want|does not want|did not want|rejected|declined|denied|refused)\b[^\n]{0,80}"
     r"|\brequest interrupted by user|\bpermission (?:to use|to run)\b[^\n]{0,60}\b(?:denied|not granted)"
@@ -95,6 +96,7 @@ _HEAD_MATCHERS = (
     (ResultReason.ERROR_TEXT, _ERROR_LINE_PATTERN, ("error", "fatal: ", "panic: ", "***")),
 )  # fmt: skip
 _TAIL_MATCHERS = (
+    (ResultReason.ERROR_OBJECT, _FLAG_PATTERN, ("iserror", "is_error")),
     (ResultReason.EXIT_CODE, _LAST_EXIT_PATTERN, ("exit", "return")),
     (ResultReason.TEST_FAILURE, _TEST_PATTERN, ("fail", "errors: ")),
     (ResultReason.ERROR_TEXT, _ERROR_LINE_PATTERN, ("error", "fatal: ", "panic: ", "\ne: ", "***")),

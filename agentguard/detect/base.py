@@ -37,6 +37,8 @@ class Finding:
         evidence: quotes from the run, the most important one first.
         correction: instruction to the agent that avoids the fault.
         noticed_at: the first step at which the fault could be noticed; None means ``step``.
+        recovered_after: the step that repaired the fault; None if no step did, or if the run goes on. A
+            repaired fault is not a root cause.
         data: further facts for programs, JSON-able.
     """
 
@@ -48,6 +50,7 @@ class Finding:
     evidence: tuple[Evidence, ...] = ()
     correction: str = ""
     noticed_at: int | None = None
+    recovered_after: int | None = None
     data: Mapping[str, Any] = field(default_factory=dict)
 
 

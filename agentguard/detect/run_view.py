@@ -62,6 +62,8 @@ class RunView:
         task: task of the agents.
         tools: tools offered to the agents.
         system_prompts: agent name to its system prompt; ``""`` is the key of one common to all.
+        exit_status: reason why a recorded run ended, if the recording has one.
+        is_content_recorded: False if the source recorded no message content.
 
     Attributes:
         steps: the steps of the run so far.
@@ -69,6 +71,7 @@ class RunView:
         moves: the latest moves of the agents, oldest first, at most 48.
         values: index of the values that occurred so far.
         agents: names of the agents that have acted or have a system prompt.
+        has_unknown_content: True if a step may have content that the recording or the importer left out.
     """
 
     def __init__(
@@ -77,8 +80,12 @@ class RunView:
         task: str = "",
         tools: Sequence[ToolSpec] = (),
         system_prompts: Mapping[str, str] | None = None,
+        exit_status: str | None = None,
+        is_content_recorded: bool = True,
     ) -> None:
         self.task = task
+        self.exit_status = exit_status
+        self.has_unknown_content = not is_content_recorded
         self.tools = {tool.name: tool for tool in tools}
         self.system_prompts = dict(system_prompts or {})
         self._steps: list[Step] = []
@@ -99,7 +106,13 @@ class RunView:
     @classmethod
     def from_trajectory(cls, trajectory: Trajectory) -> RunView:
         """Build a view of a recorded run before its first step."""
-        return cls(task=trajectory.task, tools=trajectory.tools, system_prompts=trajectory.system_prompts)
+        return cls(
+            task=trajectory.task,
+            tools=trajectory.tools,
+            system_prompts=trajectory.system_prompts,
+            exit_status=trajectory.exit_status,
+            is_content_recorded=trajectory.is_content_recorded,
+        )
 
     def append(self, step: Step) -> StepFacts:
         """Append a step and return its facts; only the runner calls this, never a detector."""
@@ -109,6 +122,7 @@ class RunView:
             facts.reuse_proposed(ahead)
             self._staged = None
         self._steps.append(step)
+        self.has_unknown_content = self.has_unknown_content or bool(step.unknown_parts)
         self._facts[step.index] = self._current = facts
         if len(self._facts) > _MAX_FACTS:
             del self._facts[next(iter(self._facts))]
@@ -167,6 +181,8 @@ class RunView:
         step = facts.step
         self._new_results += facts.results
         self._unindexed_results = tuple(result for result in facts.results if result.field != "content")
+        if step.source is Source.USER:
+            self._index_offer(step)
         if step.content:
             low = facts.lower_text
             self.values.add(low, from_user=step.source is Source.USER)
@@ -178,6 +194,12 @@ class RunView:
         if self._open_move is not None and facts.results:
             self._open_move.outcome = hash((self._open_move.outcome, facts.outcome))
             self._open_move.has_error = self._open_move.has_error or facts.has_error
+
+    def _index_offer(self, step: Step) -> None:
+        """Index the turn that a user answers: the values that an agent offers are then known to both."""
+        previous = self._facts.get(step.index - 1)
+        if previous is not None and previous.is_agent and previous.step.content:
+            self.values.add(previous.lower_text)
 
     def stage(self, step: Step) -> None:
         """Set the proposed turn, which may be refused.

@@ -24,6 +24,7 @@ from agentguard.detect.base import (
     SimpleDetector,
     detectors,
 )
+from agentguard.detect.finding_recovery import mark_recoveries
 from agentguard.detect.run_view import RunView
 from agentguard.errors import AgentGuardError, ConfigError
 from agentguard.trajectory.model import Source, Step, Trajectory
@@ -346,7 +347,7 @@ def detect(
         findings += runner.observe(step)
     findings += runner.finish()
     return DetectionResult(
-        findings=tuple(sorted(findings, key=_sort_key)),
+        findings=tuple(sorted(mark_recoveries(findings, trajectory.steps), key=_sort_key)),
         failures=tuple(runner.failures),
         seconds=time.perf_counter() - start,
     )

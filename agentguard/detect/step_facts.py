@@ -120,6 +120,17 @@ class StepFacts:
         return tuple(_iter_text_actions(step))
 
     @lazy_property
+    def call_results(self) -> tuple[tuple[ToolCall, ToolResult | None], ...]:
+        """Each tool call of the step with its result, if the step contains the result."""
+        calls, seen = self.step.tool_calls, self.step.observations
+        results = self.results[-len(seen) :] if seen else ()
+        by_id = {one.call_id: result for one, result in zip(seen, results, strict=True) if one.call_id}
+        by_place = results if len(results) == len(calls) else ()
+        return tuple(
+            (call, by_id.get(call.id) or (by_place[i] if by_place else None)) for i, call in enumerate(calls)
+        )
+
+    @lazy_property
     def key(self) -> int | None:
         """Key of the step's move: agent, tools and canonical arguments; None if the step is not a move."""
         if self.actions:

@@ -75,7 +75,8 @@ _REFUSAL_PATTERN = re.compile(
     r"(?: (?:you )?(?:with|you|in|on))?"
 )
 _INTENT_PATTERN = re.compile(
-    r"(?:\bi(?:'ll| will| am going to|'m going to)(?: now)?|\blet me(?: now)?|\bnext,? (?:i|we)(?:'ll| will)"
+    r"(?:\bi(?:'ll| will| am going to|'m going to)(?: now)?|\blet me(?! know)(?: now)?"
+    r"|\bnext,? (?:i|we)(?:'ll| will)"
     r"|\blet's(?: now)?(?: proceed| start| begin| continue| run| execute)|\bplease (?:wait|hold on|bear with)"
     r"|\bone moment|\bwe(?:'ll| will)(?: now| next)?|\bnow,? (?:i|we)(?:'ll| will))\b"
 )

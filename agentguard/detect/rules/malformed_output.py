@@ -8,12 +8,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from agentguard.detect._text import find_sentence, to_lower
+from agentguard.detect.answer_patterns import find_surrender, is_limit_status
 from agentguard.detect.base import Finding
 from agentguard.detect.base_detector import NO_FINDINGS, BaseDetector
 from agentguard.detect.evidence import quote_move, quote_span
 from agentguard.detect.run_view import RunView
 from agentguard.detect.step_facts import StepFacts
 from agentguard.detect.text_patterns import find_last_intent, find_refusal, find_success_claim
+from agentguard.detect.tool_names import is_terminal_tool, is_write_tool
 from agentguard.options import Options, option
 from agentguard.trajectory.model import Source, Step
 
@@ -39,6 +41,8 @@ class EmptyOutput(BaseDetector):
         if step.source is not Source.AGENT or step.tool_calls or step.content.strip():
             return NO_FINDINGS
         if step.observations or any(text.strip() for text in step.modules.values()):
+            return NO_FINDINGS
+        if step.unknown_parts or view.has_unknown_content:
             return NO_FINDINGS
         only_thought = bool(step.reasoning.strip())
         return (
@@ -134,7 +138,8 @@ class PrematureEnd(BaseDetector):
 
     name = "premature_end"
     summary = (
-        "at the end: an open error, an announced action that never came, or a tool the task names not called"
+        "at the end: an open error, a call without a result, an announced action that never came, or a tool "
+        "the task names not called"
     )
     codes = ("mast:premature_termination", "fault_model:omission", "agent_error:reflection.progress_misjudge")
     default_options = PrematureEndOptions()
@@ -144,10 +149,12 @@ class PrematureEnd(BaseDetector):
         super().__init__(**options)
         self.min_steps = self.options.min_steps
         self._called_tools: set[str] = set()
+        self._has_results = False
 
     def observe(self, step: Step, view: RunView) -> Iterable[Finding]:
         """Record the tools that were called without an error."""
         if step.tool_calls:
+            self._has_results = self._has_results or bool(step.observations)
             failed = {result.tool for result in view.get_facts(step).results if result.error is not None}
             self._called_tools.update(call.name for call in step.tool_calls if call.name not in failed)
         return NO_FINDINGS
@@ -159,18 +166,22 @@ class PrematureEnd(BaseDetector):
         last = view.steps[len(view.steps) - 1]
         facts = view.get_facts(last)
         trouble = next((result for result in facts.results if result.error), None)
+        if any(is_terminal_tool(call.name) for call in last.tool_calls) or view.has_unknown_content:
+            return NO_FINDINGS
         if trouble is not None and trouble.error is not None:
             move = view.moves[-1].step if view.moves and last.source is not Source.AGENT else last
             return (
                 self.build_finding(
                     move,
-                    0.5,
+                    0.75,
                     "The run ends with an error to which no agent reacted.",
                     correction="Do not stop here: read the error, repair the action, and finish the task.",
                     evidence=quote_span(last, trouble.field, trouble.error.start, trouble.error.end),
                     noticed_at=last.index,
                 ),
             )
+        if self._has_open_call(facts):
+            return (self._build_open_call_finding(facts),)
         if not facts.is_agent or facts.actions or not last.content:
             return NO_FINDINGS
         span = find_last_intent(facts.lower_text)
@@ -185,6 +196,19 @@ class PrematureEnd(BaseDetector):
                 evidence=quote_span(last, "content", *find_sentence(facts.lower_text, *span))
                 or quote_move(facts),
             ),
+        )
+
+    def _has_open_call(self, facts: StepFacts) -> bool:
+        """Return True if the last call has no result although earlier calls have results."""
+        return self._has_results and any(result is None for _, result in facts.call_results)
+
+    def _build_open_call_finding(self, facts: StepFacts) -> Finding:
+        return self.build_finding(
+            facts.step,
+            0.35,
+            "The run breaks off at a call that has no result.",
+            correction="Repeat the last call, read its result, and finish the task.",
+            evidence=quote_move(facts),
         )
 
     def _check_skipped_tools(self, facts: StepFacts, view: RunView) -> Iterable[Finding]:
@@ -211,10 +235,50 @@ class PrematureEnd(BaseDetector):
         ]
 
 
+class Surrender(BaseDetector):
+    """Detector of a run that ends because the agent gave up or reached a limit."""
+
+    name = "gave_up"
+    summary = "at the end: the agent states that it gives up, or a limit of steps stopped the run"
+    codes = ("mast:premature_termination", "agent_error:system.step_limit")
+    observed_sources = ()
+
+    def finish(self, view: RunView) -> Iterable[Finding]:
+        """Check the last turn of an agent, and the recorded exit status."""
+        last = next((step for step in reversed(view.steps) if step.source is Source.AGENT), None)
+        if last is None:
+            return NO_FINDINGS
+        facts = view.get_facts(last)
+        span = find_surrender(facts.lower_text) if not facts.actions or _is_closing(last) else None
+        is_limit = view.exit_status is not None and is_limit_status(view.exit_status)
+        if span is None and not is_limit:
+            return NO_FINDINGS
+        return (
+            self.build_finding(
+                last,
+                0.5 if is_limit else 0.4,
+                "A limit stopped the run." if is_limit else f"{last.agent} gives up.",
+                correction="Find out what prevented the result before the next attempt, and remove it first.",
+                evidence=quote_span(last, "content", *find_sentence(facts.lower_text, *span))
+                if span
+                else quote_move(facts),
+                noticed_at=len(view.steps) - 1,
+            ),
+        )
+
+
+def _is_closing(step: Step) -> bool:
+    return any(is_terminal_tool(call.name) for call in step.tool_calls)
+
+
 def _is_tool_named(tool: str, task: frozenset[str]) -> bool:
-    """Return True if the task contains every word of a tool's name; names of read-only tools do not count."""
+    """Return True if the task contains every word of a tool's name.
+
+    Names of read-only tools do not count, nor does a single noun such as "task".
+    """
     parts = [part for part in re.split(r"[^a-z]+", tool.lower()) if part]
-    return bool(parts) and all(part in task for part in parts) and not _EXPLORATION_WORDS.intersection(parts)
+    is_phrase = len(parts) > 1 or is_write_tool(tool)
+    return is_phrase and all(part in task for part in parts) and not _EXPLORATION_WORDS.intersection(parts)
 
 
 def _was_truncated(reason: object) -> bool:

@@ -221,8 +221,9 @@ class RepeatedPlan(BaseDetector):
         return (self._build_repeat_finding(equal_steps, step),)
 
     def _build_repeat_finding(self, same: list[Step], step: Step) -> Finding:
+        first_repetition = [*same, step][1]
         return self.build_finding(
-            same[0],
+            first_repetition,
             0.4,
             f"{step.agent} stated the same plan {len(same) + 1} times.",
             correction="Stop restating the plan. Carry out its next item, or change what does not work.",

@@ -36,7 +36,9 @@ _TEXT_ARGUMENT_PATTERN = re.compile(
 )
 _LITERALS = re.compile(r"=\s*[\[{(][^\n]{0,400}\d")
 _CORRECTION = "Do not go on with assumed data. Get the real data, or say that it could not be had."
+_NUMBER_PATTERN = re.compile(r"(?<![\w.-])\d[\d,]*(?:\.\d+)?(?![\w-])")
 _MIN_CHECKED_NUMBER = 100
+_MAX_SUM_STEPS, _MAX_SUM_CHARS, _MAX_SUM_NUMBERS = 30, 6_000, 100
 _MAX_VALUES = 60
 _MAX_REPORTED_VALUES = 5_000
 
@@ -120,8 +122,13 @@ class UnknownProvenance(BaseDetector):
             if probability == 0 or name in self.ignore:
                 continue
             text = str(value)
-            if text not in self._reported_values and not view.values.has_value(text):
+            if text not in self._reported_values and not self._is_known(value, text, view):
                 yield self._build_provenance_finding(step, action, name, value, probability)
+
+    def _is_known(self, value: object, text: str, view: RunView) -> bool:
+        return view.values.has_value(text) or (
+            not isinstance(value, str) and _is_sum_of_known_numbers(parse_number(value), view)
+        )
 
     def _estimate_probability(self, name: str, value: object, tool: str) -> float:
         """Return the probability that a value of this kind must have a source.
@@ -178,6 +185,26 @@ class UnknownProvenance(BaseDetector):
                 codes=self.codes[:2],
             ),
         )
+
+
+def _is_sum_of_known_numbers(amount: float | None, view: RunView) -> bool:
+    """Return True if a number is a sum, a difference or a small multiple of numbers of the latest steps."""
+    if amount is None:
+        return False
+    numbers = {
+        number
+        for step in view.get_recent(_MAX_SUM_STEPS)
+        for text in (step.content, *(observation.content for observation in step.observations))
+        for match in islice(_NUMBER_PATTERN.finditer(text, 0, _MAX_SUM_CHARS), _MAX_SUM_NUMBERS)
+        if (number := parse_number(match[0])) is not None
+    }
+    return any(
+        amount - number in numbers
+        or number - amount in numbers
+        or amount / 2 == number
+        or amount / 3 == number
+        for number in numbers
+    )
 
 
 def _iter_leaves(value: Any, name: str = "", depth: int = 0) -> Iterator[tuple[str, object]]:

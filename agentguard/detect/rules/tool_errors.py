@@ -153,7 +153,7 @@ class ToolErrorIgnored(BaseDetector):
         return (
             self.build_finding(
                 facts.step,
-                0.4,
+                0.7,
                 f"{facts.step.agent} repeated the action that had just failed, without any change.",
                 correction="That very action has just failed. Change what the error complains about first.",
                 evidence=(*quote_move(facts), *quote_span(last.step, last.field, trouble.start, trouble.end)),

@@ -19,15 +19,15 @@ def airline() -> list[Record]:
     return load_records(shared_data("tau_bench/gpt-4o-airline.dev.json"))
 
 
-def loud(record: Record) -> set[str]:
+def loud(record: Record, minimum: float = 0.5) -> set[str]:
     result = detect(record.trajectory)
     assert result.failures == ()
-    return {finding.detector for finding in result.findings if finding.probability >= 0.5}
+    return {finding.detector for finding in result.findings if finding.probability >= minimum}
 
 
 def test_passed_runs_have_fewer_findings_than_failed_ones(airline: list[Record]) -> None:
-    passed = [loud(record) for record in airline if record.annotation.failed is False]
-    failed = [loud(record) for record in airline if record.annotation.failed]
+    passed = [loud(record, 0.35) for record in airline if record.annotation.failed is False]
+    failed = [loud(record, 0.35) for record in airline if record.annotation.failed]
     assert len(passed) == 50
     assert len(failed) == 78
     quiet = sum(map(bool, passed)) / len(passed)

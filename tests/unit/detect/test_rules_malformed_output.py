@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tests.unit.detect.builders import call, code, env, found, run, said, tool, user
@@ -167,3 +169,42 @@ def test_agent_that_claims_another_name_is_reported() -> None:
 )
 def test_agent_in_its_role_is_not_reported(steps: list[dict[str, object]]) -> None:
     assert found(run(*steps), "role_confusion") == ()
+
+
+def test_last_call_without_a_result_is_a_break_and_a_terminal_action_is_not() -> None:
+    look = call("look", {}, "a door")
+    (finding,) = found(run(look, call("look", {"at": "door"})), "premature_end")
+    assert finding.step == 1
+    assert "no result" in finding.message
+    assert found(run(look, call("submit", {})), "premature_end") == ()
+    assert found(run(look, call("submit", {}, "Error: too late")), "premature_end") == ()
+
+
+@pytest.mark.parametrize(
+    "ending",
+    [
+        "I am out of options and give up.",
+        "The maximum number of steps is exhausted.",
+        "N/A",
+        "The request cannot be completed.",
+        "I mark this task as infeasible.",
+    ],
+)
+def test_surrender_is_found_in_the_last_turn_only(ending: str) -> None:
+    (finding,) = found(run(call("look", {}, "a door"), said(ending)), "gave_up")
+    assert finding.step == 1
+    assert found(run(said(ending), said("I found it: the door is open.")), "gave_up") == ()
+
+
+def test_recorded_limit_is_a_surrender() -> None:
+    told = replace(run(call("look", {}, "a door")), exit_status="LimitsExceeded")
+    assert [finding.step for finding in found(told, "gave_up")] == [0]
+    assert found(replace(told, exit_status="Submitted"), "gave_up") == ()
+
+
+def test_empty_turn_with_unknown_content_is_not_accused() -> None:
+    told = run(said("I look."), said(""))
+    assert found(told, "empty_output") != ()
+    assert found(replace(told, is_content_recorded=False), "empty_output") == ()
+    unread = (told.steps[0], replace(told.steps[1], unknown_parts=("image",)))
+    assert found(replace(told, steps=unread), "empty_output") == ()

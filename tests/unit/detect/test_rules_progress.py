@@ -73,7 +73,7 @@ PLAN = "What to do:\n1. open the ledger of May\n2. add the rows of both tables\n
 def test_plan_stated_three_times_is_repetition() -> None:
     steps = [x for _ in range(3) for x in (said(PLAN.format("them")), env("Error: no ledger"))]
     (finding,) = found(run(*steps), "repeated_plan")
-    assert finding.step == 0
+    assert finding.step == 2
     assert finding.data["count"] == 3
 
 

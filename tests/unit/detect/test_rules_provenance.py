@@ -91,3 +91,17 @@ def test_admittedly_invented_data_is_reported(text: str) -> None:
 )
 def test_other_words_do_not_admit_invention(text: str) -> None:
     assert found(run(said(text)), "unknown_origin") == ()
+
+
+def test_option_that_the_agent_offered_and_the_user_answered_is_known() -> None:
+    offer = said("I suggest the booking code QX7781 for you.")
+    take = call("book", {"ref": "QX7781"}, "ok")
+    assert found(run(offer, take), "unknown_origin") != ()
+    assert found(run(offer, user("Yes, take that one."), take), "unknown_origin") == ()
+
+
+def test_sum_and_difference_of_known_numbers_are_known() -> None:
+    read = call("get_prices", {}, '{"first": 410, "second": 275}')
+    assert found(run(read, call("pay", {"amount": 685}, "ok")), "unknown_origin") == ()
+    assert found(run(read, call("pay", {"amount": 135}, "ok")), "unknown_origin") == ()
+    assert found(run(read, call("pay", {"amount": 777}, "ok")), "unknown_origin") != ()

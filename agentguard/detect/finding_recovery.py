@@ -1,0 +1,83 @@
+"""Recovery of faults in a recorded run: the later step that repaired a fault."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from agentguard.detect._text import to_lower
+from agentguard.detect.base import Finding
+from agentguard.detect.result_classification import ResultStatus
+from agentguard.detect.step_facts import StepFacts
+from agentguard.trajectory.model import Source, Step
+
+_REPAIRABLE_DETECTORS = frozenset((
+    "out_of_range", "persistent_error", "schema_violation", "self_inflicted_error", "tool_error",
+    "tool_error_ignored", "unknown_tool", "unparsable_action", "unusable_result_accepted",
+    "exact_loop", "near_loop", "no_progress", "oscillation", "paraphrased_repetition",
+))  # fmt: skip
+"""Detectors whose faults end as soon as the same tool returns something usable."""
+
+_REVERTIBLE_DETECTORS = frozenset({"task_constraint"})
+_REVERSAL_CUES = ("revert", "undo", "restore", "roll back", "rollback", "git checkout", "git reset")
+_RECOVERED_SHARE = 0.4
+"""Share of its probability that a repaired fault keeps: it was true, but it seldom mattered."""
+
+_MAX_DISTANCE = 40
+
+
+def mark_recoveries(findings: Sequence[Finding], steps: Sequence[Step]) -> list[Finding]:
+    """Set `Finding.recovered_after` of faults that a later step repaired, and lower their probability.
+
+    A fault of a call is repaired when a later, different call of the same tool, or the next code block,
+    returns a usable result. The run must contain the results. The cost is linear in the number of findings.
+    """
+    facts: dict[int, StepFacts] = {}
+
+    def get_facts(index: int) -> StepFacts:
+        if index not in facts:
+            facts[index] = StepFacts(steps[index])
+        return facts[index]
+
+    marked = []
+    for finding in findings:
+        recovered = None
+        noticed = finding.step if finding.noticed_at is None else finding.noticed_at
+        last = min(len(steps), noticed + 1 + _MAX_DISTANCE)
+        if finding.detector in _REPAIRABLE_DETECTORS:
+            failed = get_facts(finding.step)
+            recovered = next(
+                (i for i in range(noticed + 1, last) if _repairs(get_facts(i), failed, steps)), None
+            )
+        elif finding.detector == "empty_output":
+            recovered = _find_continuation(steps, finding.step)
+        elif finding.detector in _REVERTIBLE_DETECTORS:
+            recovered = next((i for i in range(noticed + 1, last) if _reverts(get_facts(i))), None)
+        if recovered is not None:
+            finding = replace(
+                finding, recovered_after=recovered, probability=finding.probability * _RECOVERED_SHARE
+            )
+        marked.append(finding)
+    return marked
+
+
+def _repairs(later: StepFacts, failed: StepFacts, steps: Sequence[Step]) -> bool:
+    if not later.is_agent or not later.actions or later.family != failed.family or later.key == failed.key:
+        return False
+    results = later.results
+    after = later.step.index + 1
+    if not results and after < len(steps) and steps[after].source is Source.ENVIRONMENT:
+        results = StepFacts(steps[after]).results
+    return bool(results) and all(result.classification.status is ResultStatus.OK for result in results)
+
+
+def _find_continuation(steps: Sequence[Step], index: int) -> int | None:
+    """Return the next step if it is a turn of the same agent: the empty turn is then an artefact."""
+    after = index + 1
+    continues = after < len(steps) and steps[after].agent == steps[index].agent
+    return after if continues and steps[after].source is Source.AGENT else None
+
+
+def _reverts(later: StepFacts) -> bool:
+    text = " ".join(action.key for action in later.actions)
+    return any(cue in to_lower(text[:2_000]) for cue in _REVERSAL_CUES)
