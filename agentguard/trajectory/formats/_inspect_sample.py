@@ -17,6 +17,7 @@ from typing import Any
 
 from agentguard.trajectory._json_node import JsonNode
 from agentguard.trajectory._safe_json import dumps
+from agentguard.trajectory.formats._chat_conversion import build_chat_call, drop_none
 
 _SCORER_TYPES = frozenset({"scorer", "scorers"})
 _AGENT_TYPE = "agent"
@@ -179,7 +180,7 @@ class InspectSample:
             return
         self._keys.add(key)
         data = {key: self._resolve(value) for key, value in message.data.items() if key != "id"}
-        self.messages.append(_convert_message(JsonNode(data, message.path)) | _drop_none(fields))
+        self.messages.append(_convert_message(JsonNode(data, message.path)) | drop_none(fields))
 
     def _resolve(self, value: Any) -> Any:
         """Replace references to attachments in a value."""
@@ -207,12 +208,12 @@ def _convert_message(message: JsonNode) -> dict[str, Any]:
             data["content"] = data["content"] or error.raw("message")
     elif calls := [_convert_call(call) for call in message.nodes_or("tool_calls")]:
         data["tool_calls"] = calls
-    return _drop_none(data | {"source": message.raw("source"), "metadata": message.raw("metadata") or None})
+    return drop_none(data | {"source": message.raw("source"), "metadata": message.raw("metadata") or None})
 
 
 def _convert_call(call: JsonNode) -> dict[str, Any]:
-    function = {"name": call.text("function"), "arguments": call.raw("arguments")}
-    return _drop_none({"id": call.raw("id"), "function": function, "parse_error": call.raw("parse_error")})
+    error = call.raw("parse_error")
+    return build_chat_call(call.raw("id"), call.text("function"), call.raw("arguments"), parse_error=error)
 
 
 def _convert_content(content: Any) -> Any:
@@ -239,8 +240,4 @@ def _convert_usage(usage: JsonNode) -> dict[str, Any] | None:
     prompt = total - output if total is not None and output is not None else usage.integer_or("input_tokens")
     counts = {"prompt_tokens": prompt, "completion_tokens": output, "cost": usage.raw("total_cost")}
     counts["cached_tokens"] = usage.raw("input_tokens_cache_read")
-    return _drop_none(counts) or None
-
-
-def _drop_none(data: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in data.items() if value is not None}
+    return drop_none(counts) or None

@@ -115,6 +115,7 @@ _REGISTRY: Registry[Format] = Registry(
         for name in (
             "agent_error_bench",
             "agent_process_bench",
+            "agentdojo",
             "agentrx",
             "alfworld",
             "anthropic_messages",
@@ -137,6 +138,7 @@ _REGISTRY: Registry[Format] = Registry(
             "otlp_json",
             "stepshield",
             "swe_agent",
+            "tau2_bench",
             "tau_bench",
             "terminal_bench",
             "text_actions",
