@@ -31,6 +31,7 @@ from agentguard.runtime.components import (
     DetectorOptions,
     GuardComponents,
     attach_session_config,
+    build_live_judge,
     build_localizer,
     build_policy_judge,
     build_policy_localizer,
@@ -41,6 +42,7 @@ from agentguard.runtime.components import (
     validate_detectors,
 )
 from agentguard.runtime.integration_registry import integration_registry
+from agentguard.runtime.live_judge import LiveJudge
 from agentguard.runtime.resumption import (
     list_recoveries,
     restore_session,
@@ -85,6 +87,7 @@ class Guard:
         schemata: schemata of earlier failures, which support recoveries and are updated by their outcomes: a
             schema file or database, True for the guard's store (memory if there is no store), or a
             `agentguard.runtime.schema_feedback.SchemaFeedback`.
+        live_judge: judge that classifies new steps beside a running agent.
 
     Raises:
         ConfigError: an option of a detector or a strategy is wrong, or the localizer is not fitted.
@@ -107,6 +110,7 @@ class Guard:
         store: Store | None = None,
         repair: RepairFunction | None = None,
         schemata: str | Path | bool | SchemaFeedback = False,
+        live_judge: LiveJudge | None = None,
     ) -> None:
         chosen = (
             build_localizer(localizer, options or {})
@@ -127,6 +131,7 @@ class Guard:
                 store=store,
                 repair=repair,
                 schemata=build_schema_feedback(schemata, store),
+                live_judge=live_judge,
             )
         )
 
@@ -151,7 +156,9 @@ class Guard:
             MissingExtra: the policy has a judge, and the openai package is not installed.
         """
         settings = policy if isinstance(policy, Policy) else Policy.load(policy)
-        judge = build_policy_judge(settings) if localizer is None or settings.safety is not None else None
+        has_live_judge = settings.judge is not None and settings.judge.live is not None
+        needs_judge = localizer is None or settings.safety is not None or has_live_judge
+        judge = build_policy_judge(settings) if needs_judge else None
         chosen = localizer or build_policy_localizer(settings, judge)
         tools = {name: build_tool_effect(**one.model_dump()) for name, one in settings.tools.items()}
         return cls(
@@ -160,7 +167,12 @@ class Guard:
             detector_deadline_s=settings.detector_deadline_s,
             recover=build_recovery_policy(settings),
             tools=tools | dict(more.pop("tools", {})),
-            **{"schemata": settings.schemata, "safety": build_response_safety(settings, judge), **more},
+            **{
+                "schemata": settings.schemata,
+                "safety": build_response_safety(settings, judge),
+                "live_judge": build_live_judge(settings, judge),
+                **more,
+            },
         )
 
     def flush(self, timeout_s: float | None = None) -> bool:
@@ -174,8 +186,9 @@ class Guard:
         """
         self.flush(_CLOSE_TIMEOUT_S)
         self.components.localizer.close()
-        if self.components.safety is not None:
-            self.components.safety.close()
+        for judges in (self.components.safety, self.components.live_judge):
+            if judges is not None:
+                judges.close()
 
     def __enter__(self) -> Self:
         return self
@@ -211,7 +224,8 @@ class Guard:
 
         Args:
             changes: any of ``detectors``, ``localizer``, ``detector_deadline_s``, ``recover``, ``accept``,
-                ``safety``, ``observers``, ``store``, ``repair`` and ``schemata``, as for the class.
+                ``safety``, ``observers``, ``store``, ``repair``, ``schemata`` and ``live_judge``, as for the
+                class.
 
         Raises:
             ConfigError: a component is unknown or its value is wrong.

@@ -12,6 +12,7 @@
       chat_template_kwargs: {enable_thinking: false}
       reasoning_tokens: 0           # above 0 the model reasons before each answer (gpt-oss)
       second: {base_url: http://127.0.0.1:8001/v1}    # must agree before an action with effects
+      live: {threshold: 0.9, max_tokens: 200000}      # also classify new steps beside the agent
       replicas: [http://10.0.0.1:8000/v1, http://10.0.0.2:8000/v1]    # several servers instead of base_url
 
     judge:                          # or trained classifiers, served by vLLM's pooling runner
@@ -152,16 +153,34 @@ class QuestionJudgeSettings(EndpointSettings):
         )
 
 
+class LiveJudgeSettings(BaseModel):
+    """Settings of the judge beside a running agent; see `agentguard.runtime.live_judge`.
+
+    Attributes:
+        threshold: probability from which an answer starts a recovery at the next boundary.
+        max_pending: waiting questions of all runs.
+        max_tokens: tokens for one run.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    threshold: Annotated[float, Field(gt=0, le=1)] = 0.9
+    max_pending: Annotated[int, Field(ge=1, le=10_000)] = 32
+    max_tokens: Annotated[int, Field(ge=0)] = 200_000
+
+
 class JudgeSettings(QuestionJudgeSettings):
     """Settings of the judge of a policy.
 
     Attributes:
+        live: also classify new steps beside a running agent; absent for the end of runs only.
         swap: ask a chat model each question in both orders of its options; no effect on classifiers.
         second: another judge that must agree before the guard takes an action with effects.
     """
 
     swap: bool = True
     second: QuestionJudgeSettings | None = None
+    live: LiveJudgeSettings | None = None
 
     @property
     def uses_both_orders(self) -> bool:

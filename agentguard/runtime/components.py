@@ -33,6 +33,12 @@ from agentguard.recover.selective_redundancy import SelectiveRedundancy
 from agentguard.recover.strategy import RepairFunction
 from agentguard.recover.tool_effects import EffectClass, ToolEffect, Undo
 from agentguard.runtime.background_queue import BackgroundQueue
+from agentguard.runtime.live_judge import (
+    LIVE_JUDGE_TRIGGER,
+    SINGLE_JUDGE_ESCALATION,
+    LiveJudge,
+    LiveJudgeOptions,
+)
 from agentguard.runtime.run_diagnosis import RunDiagnosis
 from agentguard.runtime.session_config import (
     RecoveryObserver,
@@ -69,6 +75,7 @@ class GuardComponents:
     store: Store | None = None
     repair: RepairFunction | None = None
     schemata: SchemaFeedback | None = None
+    live_judge: LiveJudge | None = None
     diagnosis_queue: BackgroundQueue = field(default_factory=_build_diagnosis_queue, compare=False)
     session_config: SessionConfig | None = field(default=None, compare=False)
 
@@ -89,6 +96,11 @@ def attach_session_config(components: GuardComponents) -> GuardComponents:
     recover, specs, deadline = components.recover, components.detectors, components.detector_deadline_s
     if components.safety is not None:
         recover = replace(recover, escalations={**SAFETY_ESCALATIONS, **recover.escalations})
+
+    if components.live_judge is not None and components.live_judge.is_single:
+        recover = replace(
+            recover, escalations={**recover.escalations, LIVE_JUDGE_TRIGGER: SINGLE_JUDGE_ESCALATION}
+        )
 
     def watcher(meta: Trajectory) -> IncrementalRunner:
         return IncrementalRunner(RunView.from_trajectory(meta), specs, deadline_s=deadline)
@@ -118,6 +130,7 @@ def attach_session_config(components: GuardComponents) -> GuardComponents:
         if immediate is components.localizer
         else _correct_localizer(components, immediate),
         run_diagnosis=run_diagnosis,
+        live_judge=components.live_judge,
         recovery_budget=recover.budget,
         verification=recover.verification,
         finding_threshold=recover.threshold,
@@ -204,6 +217,18 @@ def build_policy_judge(policy: Policy) -> Judge | None:
     from agentguard.judge.factory import build_judge
 
     return build_judge(policy.judge)
+
+
+def build_live_judge(policy: Policy, judge: Judge | None) -> LiveJudge | None:
+    """Build the judge beside running agents, if the policy has one."""
+    if judge is None or policy.judge is None or policy.judge.live is None:
+        return None
+    from agentguard.judge.factory import build_judge
+
+    second = None if policy.judge.second is None else build_judge(policy.judge.second)
+    return LiveJudge(
+        judge, second_judge=second, options=LiveJudgeOptions(**policy.judge.live.model_dump())
+    )
 
 
 def build_response_safety(policy: Policy, judge: Judge | None) -> ResponseSafety | None:

@@ -107,6 +107,8 @@ class RunState:
         self._pending_messages: list[str] = []
         self._added_tools: tuple[ToolSpec, ...] = ()
         self._detector_runner = config.build_detector_runner(meta)
+        self.live_run = None if config.live_judge is None else config.live_judge.open_run(self.recorder)
+        """Classification of the steps by a judge; None if no judge runs beside the agent."""
         self._step_timer = StepTimer()
         self._turn_started_at: float | None = None
         if len(self.recorder):
@@ -175,6 +177,8 @@ class RunState:
         self.findings += found
         self.update_outcomes()
         self.queue_trigger(most_severe(found, self.config.finding_threshold))
+        if self.live_run is not None:
+            self.live_run.submit(step)
         return step, found
 
     def start_turn(self) -> None:
@@ -228,6 +232,13 @@ class RunState:
             self._pending_trigger is None or trigger.probability > self._pending_trigger.probability
         ):
             self._pending_trigger = trigger
+
+    def queue_judge_findings(self) -> None:
+        """Add the answers of the live judge to the findings, and queue the most probable one."""
+        if self.live_run is not None and self.live_run.has_findings:
+            found = self.live_run.take_findings(self.run.steps)
+            self.findings += found
+            self.queue_trigger(most_severe(found, 0.0))
 
     def clear_trigger(self) -> None:
         """Discard the `pending_trigger`."""

@@ -63,6 +63,7 @@ class Session(RunState):
         """Return the plan to carry out before the next model call, if there is one."""
         with self.acquire_lock():
             self.start_turn()
+            self.queue_judge_findings()
             trigger = self.pending_trigger
             self.clear_trigger()
             if self.stop_reason is not None:

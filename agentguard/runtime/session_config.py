@@ -18,6 +18,7 @@ from agentguard.recover.plan import Recovery
 from agentguard.recover.planner import RecoveryPlanner
 from agentguard.recover.selective_redundancy import SelectiveRedundancy
 from agentguard.recover.strategy import RepairFunction
+from agentguard.runtime.live_judge import LiveJudge
 from agentguard.runtime.run_diagnosis import RunDiagnosis
 from agentguard.trajectory.model import Trajectory
 
@@ -65,6 +66,7 @@ class SessionConfig:
         recovery_budget: limits of the recoveries of one run.
         verification: verification of recovery outcomes.
         finding_threshold: probability from which a finding triggers a recovery.
+        live_judge: judge that classifies new steps beside the agent.
         run_diagnosis: diagnosis of whole runs. It may ask a judge and wait.
         acceptance_function: acceptance test of a run that is about to end.
         safety_assessor: assessment of the final message of a run that is about to end.
@@ -85,6 +87,7 @@ class SessionConfig:
     verification: OutcomeVerification = field(default_factory=OutcomeVerification)
     finding_threshold: float = 0.5
     run_diagnosis: RunDiagnosis | None = None
+    live_judge: LiveJudge | None = None
     acceptance_function: AcceptanceEvaluator | None = None
     safety_assessor: SafetyAssessor | None = None
     on_guard_error: Literal["fail_open", "fail_closed"] = "fail_open"

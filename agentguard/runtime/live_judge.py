@@ -1,0 +1,144 @@
+"""Judge beside a running agent: it classifies new steps in the background and never delays a turn.
+
+- A committed turn of the agent is queued; a worker thread asks the judge about it. If the judge is slower
+  than the agent, it skips to the newest turn.
+- The answer arrives at a later boundary as a finding. A finding about a step that was rolled back is dropped.
+- One judge alone leads to a hint only (`SINGLE_JUDGE_ESCALATION`). Two judges that agree follow the policy's
+  escalation. So no model alone changes an action with effects.
+- Each run has a limit of tokens. When it is reached, the judge is not asked again in this run.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+from agentguard.detect.base import DetectorFailure, Finding
+from agentguard.judge.base import Judge, Predicate, close_judge
+from agentguard.judge.ensemble.unanimous import UnanimousJudge
+from agentguard.localize.llm.base import QuerySession
+from agentguard.runtime.background_queue import BackgroundQueue
+from agentguard.trajectory.event_log.recorder import RunRecorder
+from agentguard.trajectory.model import Source, Step
+
+LIVE_JUDGE_TRIGGER: Final = "judge"
+"""Detector name of the findings; an escalation policy may be configured under it."""
+
+SINGLE_JUDGE_ESCALATION: Final = "hint"
+
+STEP_FAILED: Final = Predicate(
+    id="step_failed",
+    text="Is the last step of this unfinished run a mistake that makes the run fail unless it is corrected?",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LiveJudgeOptions:
+    """Limits of a live judge.
+
+    Attributes:
+        threshold: probability from which an answer becomes a finding that starts a recovery.
+        max_pending: waiting questions of all runs; a further one replaces the oldest.
+        max_tokens: prompt and completion tokens for one run.
+    """
+
+    threshold: float = 0.9
+    max_pending: int = 32
+    max_tokens: int = 200_000
+
+
+class LiveJudge:
+    """Background classification of steps with one judge, or with two that must agree; serves many runs.
+
+    Args:
+        judge: the judge.
+        second_judge: another judge that must agree.
+        options: limits.
+    """
+
+    def __init__(
+        self, judge: Judge, *, second_judge: Judge | None = None, options: LiveJudgeOptions | None = None
+    ) -> None:
+        self.judge: Judge = judge if second_judge is None else UnanimousJudge((judge, second_judge))
+        self.is_single = second_judge is None
+        self.options = options or LiveJudgeOptions()
+        self.queue = BackgroundQueue("agentguard-live-judge", max_jobs=self.options.max_pending)
+
+    def open_run(self, recorder: RunRecorder) -> LiveRun:
+        """Return the classification of one run's steps."""
+        return LiveRun(self, recorder)
+
+    def close(self) -> None:
+        """Close the judges."""
+        close_judge(self.judge)
+
+
+class LiveRun:
+    """Classification of the steps of one run.
+
+    Args:
+        live_judge: judge and limits.
+        recorder: recorder of the run's steps.
+
+    Attributes:
+        usage: cost of all questions so far; see `agentguard.localize.base.Diagnosis.usage`.
+    """
+
+    def __init__(self, live_judge: LiveJudge, recorder: RunRecorder) -> None:
+        self._live_judge, self._recorder = live_judge, recorder
+        self._session = QuerySession(live_judge.judge)
+        self._findings: deque[tuple[Step, Finding]] = deque()
+        self._latest: Step | None = None
+        self.usage = self._session.usage
+
+    @property
+    def failures(self) -> Sequence[DetectorFailure]:
+        """Errors of the judge."""
+        return self._session.failures
+
+    def submit(self, step: Step) -> None:
+        """Queue a committed step of the agent; takes microseconds."""
+        if step.source is Source.AGENT and self._has_tokens():
+            self._latest = step
+            self._live_judge.queue.put(partial(self._classify, step))
+
+    def take_findings(self, steps: Sequence[Step]) -> list[Finding]:
+        """Remove and return the findings about steps of the current branch."""
+        taken: list[Finding] = []
+        while self._findings:
+            step, finding = self._findings.popleft()
+            if step.index < len(steps) and steps[step.index] is step:
+                taken.append(finding)
+        return taken
+
+    @property
+    def has_findings(self) -> bool:
+        """Return whether there is an answer that no boundary has handled."""
+        return bool(self._findings)
+
+    def _has_tokens(self) -> bool:
+        spent = self.usage["prompt_tokens"] + self.usage["completion_tokens"]
+        return spent < self._live_judge.options.max_tokens
+
+    def _classify(self, step: Step) -> None:
+        if step is not self._latest or not self._has_tokens():
+            return
+        run = self._recorder.trajectory
+        if step.index >= len(run.steps) or run.steps[step.index] is not step:
+            return
+        probability = self._session.ask_yes_no(run, STEP_FAILED)
+        if probability is not None and probability >= self._live_judge.options.threshold:
+            self._findings.append((step, _build_finding(step, probability)))
+
+
+def _build_finding(step: Step, probability: float) -> Finding:
+    return Finding(
+        detector=LIVE_JUDGE_TRIGGER,
+        step=step.index,
+        codes=("fault_model:degraded_accuracy",),
+        probability=probability,
+        message="a judge considers this step a mistake",
+    )

@@ -1,0 +1,168 @@
+"""Judge beside a running agent: its answers start recoveries, and it never delays a turn."""
+
+from __future__ import annotations
+
+import statistics
+import threading
+import time
+from collections.abc import Sequence
+
+import pytest
+
+from agentguard.config.policy import Policy
+from agentguard.guard import Guard
+from agentguard.judge.base import JudgeAnswer, Question
+from agentguard.recover.capabilities import Capabilities
+from agentguard.recover.plan import RecoveryTier
+from agentguard.recover.recovery_policy import RecoveryPolicy
+from agentguard.runtime.live_judge import LiveJudge, LiveJudgeOptions
+from agentguard.runtime.session import Session
+from agentguard.trajectory.model import Source, Step, Trajectory
+from tests.unit.judge.chat_server import Script, closed_port, serving
+
+CAN = Capabilities(reject=True, truncate=True)
+META = Trajectory(id="live", format="test", task="Book seat 4.", steps=())
+LONG_S = 60.0
+
+
+class ScriptedJudge:
+    """Judge with a fixed probability; it waits for ``released`` and counts its questions."""
+
+    name = "scripted"
+
+    def __init__(self, yes: float, *, is_held: bool = False, tokens: int = 10) -> None:
+        self.yes, self.tokens = yes, tokens
+        self.seen: list[int] = []
+        self.asked, self.released = threading.Event(), threading.Event()
+        if not is_held:
+            self.released.set()
+
+    def decide(self, transcript: Trajectory, questions: Sequence[Question]) -> tuple[JudgeAnswer, ...]:
+        self.seen.append(len(transcript.steps))
+        self.asked.set()
+        assert self.released.wait(LONG_S)
+        shares = {"yes": self.yes, "no": 1 - self.yes}
+        usage = {"calls": 1, "prompt_tokens": self.tokens, "completion_tokens": 0}
+        return tuple(JudgeAnswer(question=q.id, probabilities=shares, usage=usage) for q in questions)
+
+
+def begin(live: LiveJudge, **recover: object) -> Session:
+    policy = RecoveryPolicy(**{"on_fail": "rollback", **recover})  # type: ignore[arg-type]
+    guard = Guard(detectors={}, localizer="last_error", recover=policy, live_judge=live)
+    return guard.session(META, CAN)
+
+
+def act(session: Session, text: str = "Seat 5 is booked.") -> None:
+    session.commit(Step(index=0, source=Source.AGENT, agent="assistant", content=text))
+
+
+def test_answer_of_one_judge_leads_to_a_hint_at_the_next_boundary() -> None:
+    live = LiveJudge(ScriptedJudge(0.95))
+    session = begin(live)
+    act(session)
+    assert live.queue.flush(LONG_S)
+    plan = session.check_boundary()
+    assert plan is not None
+    assert (plan.tier, plan.step) == (RecoveryTier.HINT, 0)
+    assert [(one.detector, one.probability) for one in session.findings] == [("judge", 0.95)]
+    assert session.check_boundary() is None
+
+
+def test_two_judges_that_agree_follow_the_policy() -> None:
+    live = LiveJudge(ScriptedJudge(0.95), second_judge=ScriptedJudge(0.99))
+    session = begin(live)
+    act(session, "First.")
+    act(session)
+    assert live.queue.flush(LONG_S)
+    plan = session.check_boundary()
+    assert plan is not None
+    assert plan.strategy == "rollback"
+
+
+def test_two_judges_that_disagree_lead_to_nothing() -> None:
+    live = LiveJudge(ScriptedJudge(0.95), second_judge=ScriptedJudge(0.05))
+    session = begin(live)
+    act(session)
+    assert live.queue.flush(LONG_S)
+    assert session.check_boundary() is None
+
+
+def test_policy_cannot_give_one_judge_more_than_a_hint() -> None:
+    live = LiveJudge(ScriptedJudge(0.95))
+    session = begin(live, escalations={"judge": "stop"})
+    act(session)
+    assert live.queue.flush(LONG_S)
+    plan = session.check_boundary()
+    assert plan is not None
+    assert plan.tier is RecoveryTier.HINT
+
+
+def test_answer_below_the_threshold_leads_to_nothing() -> None:
+    live = LiveJudge(ScriptedJudge(0.89))
+    session = begin(live)
+    act(session)
+    assert live.queue.flush(LONG_S)
+    assert session.check_boundary() is None
+
+
+def test_slow_judge_is_asked_about_the_newest_step_only() -> None:
+    judge = ScriptedJudge(0.1, is_held=True)
+    live = LiveJudge(judge)
+    session = begin(live)
+    act(session)
+    assert judge.asked.wait(LONG_S)
+    for _ in range(5):
+        act(session)
+    judge.released.set()
+    assert live.queue.flush(LONG_S)
+    assert judge.seen == [1, 6]
+
+
+def test_run_beyond_its_tokens_asks_no_further() -> None:
+    judge = ScriptedJudge(0.1, tokens=60)
+    live = LiveJudge(judge, options=LiveJudgeOptions(max_tokens=100))
+    session = begin(live)
+    for _ in range(4):
+        act(session)
+        assert live.queue.flush(LONG_S)
+    assert judge.seen == [1, 2]
+    assert session.live_run is not None
+    assert session.live_run.usage["prompt_tokens"] == 120
+
+
+def test_answer_about_a_step_that_was_rolled_back_is_dropped() -> None:
+    judge = ScriptedJudge(0.95, is_held=True)
+    live = LiveJudge(judge)
+    session = begin(live)
+    act(session)
+    assert judge.asked.wait(LONG_S)
+    session.recorder.fork(0, reason="test")
+    act(session, "Another first step.")
+    judge.yes = 0.95
+    judge.released.set()
+    assert live.queue.flush(LONG_S)
+    assert session.live_run is not None
+    found = session.live_run.take_findings(session.run.steps)
+    assert [one.step for one in found] == [0], "only the answer about the step that took its place"
+
+
+@pytest.mark.parametrize("fault", ["unreachable", "hang", "lie"])
+def test_faulty_judge_adds_less_than_a_millisecond_to_a_turn(fault: str) -> None:
+    def measure(policy: Policy) -> float:
+        seconds = []
+        with Guard.from_policy(policy) as guard:
+            session = guard.session(META, CAN)
+            for number in range(60):
+                began = time.perf_counter()
+                session.check_boundary()
+                act(session, f"Step {number}.")
+                seconds.append(time.perf_counter() - began)
+        return statistics.median(seconds)
+
+    script = Script(always="hang" if fault == "hang" else None, prefer=lambda prompt, label: 0.5)
+    with serving(script) as (url, _):
+        address = f"http://127.0.0.1:{closed_port()}/v1" if fault == "unreachable" else url
+        judge = {"base_url": address, "deadline_s": 1, "live": {"threshold": 0.4}}
+        document = {"enabled_detectors": ["exact_loop"], "budgets": {"hints": 0}}
+        alone = measure(Policy.parse(document))
+        assert measure(Policy.parse({**document, "judge": judge})) < alone + 0.001
