@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from agentguard.batch.job import BatchJob as BatchJob
     from agentguard.batch.job import JobEstimate as JobEstimate
     from agentguard.batch.job import JobSummary as JobSummary
+    from agentguard.batch.ray_engine import RayEngine as RayEngine
 
 _EXPORTS = {
     "BatchJob": "agentguard.batch.job",
@@ -21,6 +22,7 @@ _EXPORTS = {
     "JobEstimate": "agentguard.batch.job",
     "JobSummary": "agentguard.batch.job",
     "LocalEngine": "agentguard.batch.engines",
+    "RayEngine": "agentguard.batch.ray_engine",
 }
 
 __getattr__, __dir__ = lazy_exports(__name__, _EXPORTS)

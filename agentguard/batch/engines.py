@@ -113,32 +113,46 @@ class _WorkerPool:
                 self._suspects.append(chunk)
         self._pending.clear()
         for chunk in self._suspects:
-            yield chunk, self._process_alone(chunk)
+            yield chunk, process_alone(chunk, self._process_in_new_pool, self._config.fingerprint)
         self._suspects.clear()
         self._pool = _start_pool(self._workers, self._initialize)
 
-    def _process_alone(self, chunk: Chunk) -> ChunkResult:
-        """Process a chunk in a new process; after repeated crashes, process its rows one by one."""
-        for _ in range(_MAX_CRASHES):
-            pool = _start_pool(1, self._initialize)
-            try:
-                return pool.submit(_process_chunk, chunk).result()
-            except BrokenProcessPool:
-                continue
-            finally:
-                pool.shutdown(wait=True, cancel_futures=True)
-        result = ChunkResult(is_retryable=True)
-        if chunk.rows is not None and len(chunk.rows) > 1:
-            for place in range(len(chunk.rows)):
-                single = self._process_alone(chunk.select(place))
-                result.rows += single.rows
-                result.dead_letters += single.dead_letters
-        else:
-            error = f"the worker process ended {_MAX_CRASHES} times on this row"
-            for row, letter in iter_failures(chunk, error, self._config.fingerprint):
-                result.rows.append(row)
-                result.dead_letters.append(letter)
-        return result
+    def _process_in_new_pool(self, chunk: Chunk) -> ChunkResult | None:
+        """Return the result of a chunk in a new process; None if the process died."""
+        pool = _start_pool(1, self._initialize)
+        try:
+            return pool.submit(_process_chunk, chunk).result()
+        except BrokenProcessPool:
+            return None
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
+
+
+def process_alone(
+    chunk: Chunk, process: Callable[[Chunk], ChunkResult | None], fingerprint: str
+) -> ChunkResult:
+    """Process a chunk that was in flight when a worker died; after repeated crashes, row by row.
+
+    Args:
+        chunk: the chunk.
+        process: function that processes a chunk in a new worker; it returns None if the worker died.
+        fingerprint: fingerprint of the job, for the error row of a row that crashes each worker.
+    """
+    for _ in range(_MAX_CRASHES):
+        if (result := process(chunk)) is not None:
+            return result
+    result = ChunkResult(is_retryable=True)
+    if chunk.rows is not None and len(chunk.rows) > 1:
+        for place in range(len(chunk.rows)):
+            single = process_alone(chunk.select(place), process, fingerprint)
+            result.rows += single.rows
+            result.dead_letters += single.dead_letters
+    else:
+        error = f"the worker process ended {_MAX_CRASHES} times on this row"
+        for row, letter in iter_failures(chunk, error, fingerprint):
+            result.rows.append(row)
+            result.dead_letters.append(letter)
+    return result
 
 
 def _start_pool(workers: int, initialize: Callable[[], None]) -> ProcessPoolExecutor:
