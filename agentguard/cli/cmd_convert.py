@@ -21,8 +21,11 @@ from agentguard.cli.exporters import (
 )
 from agentguard.cli.otlp_export import ExportOptions, send_runs
 from agentguard.cli.run_input import (
+    ClaudeCode,
+    Codex,
     Force,
     FormatName,
+    Last,
     Patterns,
     ReadSummary,
     Redact,
@@ -31,6 +34,7 @@ from agentguard.cli.run_input import (
     print_report,
     read_records,
     require_absent,
+    resolve_paths,
 )
 from agentguard.errors import ConfigError
 from agentguard.trajectory._safe_json import MAX_LOG_DEPTH, dumps, normalize_json
@@ -49,7 +53,10 @@ def register(app: typer.Typer) -> None:
 def convert(
     runs: Annotated[
         list[str] | None,
-        typer.Argument(metavar="RUN...", help="Files or folders, - for standard input; ids, with --store."),
+        typer.Argument(
+            metavar="RUN...",
+            help="Files, folders, addresses of traces, - for standard input; ids, with --store.",
+        ),
     ] = None,
     to: Annotated[
         str,
@@ -62,6 +69,9 @@ def convert(
         Path | None, typer.Option("--output", "-o", help="File to write; standard output if absent.")
     ] = None,
     format: FormatName = None,
+    claude_code: ClaudeCode = False,
+    codex: Codex = False,
+    last: Last = None,
     redact: Redact = False,
     pattern: Patterns = None,
     annotation: Annotated[
@@ -108,6 +118,9 @@ def convert(
     if to != _OTLP_TARGET and otlp_options.is_specified():
         raise ConfigError("--endpoint, --header and other options of otlp need --to otlp")
     _check_output(output, to, force=force, append=append)
+    if claude_code or codex or last is not None:
+        folders = [Path(run) for run in runs or []]
+        runs = [str(path) for path in resolve_paths(folders, claude_code=claude_code, codex=codex, last=last)]
     redactor = Redaction(pattern) if redact or pattern else None
     export_io = _ExportIO(format, output, annotation, store, tenant)
     if to in _TRAINING_FORMATS:

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -19,7 +20,9 @@ from agentguard.cli.diagnosis_output import (
     build_summary_table,
     render_diagnosis,
 )
+from agentguard.cli.folder_watch import FolderWatch
 from agentguard.cli.outcome_file import KnownOutcomes
+from agentguard.cli.run_input import ClaudeCode, Codex, Last, read_path, resolve_paths
 from agentguard.cli.terminal_text import build_console
 from agentguard.config.policy import LocalizerSettings, Policy
 from agentguard.errors import ConfigError, StoreError
@@ -29,8 +32,7 @@ from agentguard.localize.embedded import EmbeddedLocalizer
 from agentguard.localize.known_outcome import apply_known_outcome
 from agentguard.localize.run_comparison import compare_runs
 from agentguard.trajectory.formats.base import UnreadableRecord
-from agentguard.trajectory.formats.reader import read
-from agentguard.trajectory.model import Trajectory
+from agentguard.trajectory.model import Record, Trajectory
 
 if TYPE_CHECKING:
     from agentguard.store import Store
@@ -92,7 +94,6 @@ def flush_store(store: Store) -> None:
         typer.echo(f"not kept: {health.lost + health.refused} rows; {health.last_error}", err=True)
 
 
-_STDIN = Path("-")
 _MAX_FULL_RUNS = 3  # more runs are shown as a table
 
 
@@ -112,7 +113,11 @@ def register(app: typer.Typer) -> None:
 
 def diagnose(
     runs: Annotated[
-        list[Path] | None, typer.Argument(help="Recorded runs: files or folders; - reads standard input.")
+        list[Path] | None,
+        typer.Argument(
+            help="Recorded runs: files, folders, addresses of traces (phoenix://PROJECT?since=2d); - reads "
+            "standard input."
+        ),
     ] = None,
     format: Annotated[
         str | None, typer.Option(help="Format of the runs; recognised by itself if absent.")
@@ -150,6 +155,10 @@ def diagnose(
     pass_score: Annotated[
         float, typer.Option(help="Score from which a run of --outcomes FILE passed.")
     ] = 1.0,
+    train: Annotated[
+        list[Path] | None,
+        typer.Option(help="Annotated runs of the same agent to learn its outcomes from; may be given again."),
+    ] = None,
     fail_on_failure: Annotated[
         bool, typer.Option("--fail-on-failure", help="Exit with 3 if a run failed, for use in CI.")
     ] = False,
@@ -161,37 +170,73 @@ def diagnose(
         typer.Option(metavar="ID", help="ID of a run in the store; repeatable."),
     ] = None,
     tenant: Annotated[str, typer.Option(help="Tenant of the runs that --run-id names.")] = "",
+    claude_code: ClaudeCode = False,
+    codex: Codex = False,
+    last: Last = None,
+    watch: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER", help="Diagnose files of this folder as they appear or grow, until Ctrl-C."
+        ),
+    ] = None,
 ) -> None:
     """Say whether recorded runs failed, and name the step that caused it.
 
     Exit status: 0 all runs were diagnosed, 1 some records could not be read, 2 nothing could be,
     3 a run failed and --fail-on-failure was given.
     """
-    if bool(run_id) == bool(runs):
-        raise ConfigError("name files or folders of runs, or runs in the store with --run-id")
+    paths = resolve_paths(runs, claude_code=claude_code, codex=codex, last=last)
+    if sum(map(bool, (run_id, paths, watch))) != 1:
+        raise ConfigError("name files or folders of runs, runs in the store with --run-id, or --watch FOLDER")
     outcome = _RunCounts()
     known = KnownOutcomes.from_option(outcomes, pass_score=pass_score)
-    with _build_guard(
-        policy, method, failed=assume_failed, judge=_parse_endpoint(judge, judge_model)
-    ) as guard:
+    with (
+        _build_guard(
+            policy, method, failed=assume_failed, judge=_parse_endpoint(judge, judge_model)
+        ) as guard,
+        _learn_agents(guard, train or [], format),
+    ):
         if run_id:
             stored_runs = StoredRuns(run_id, store, tenant=tenant)
             results_context = stored_runs.diagnose(
                 guard, lambda found: _diagnose_runs(guard, found, known, outcome)
             )
         else:
-            trajectories = _read_trajectories(runs or [], format, known, outcome)
+            records = (
+                FolderWatch(folder=watch, format=format).iter_records()
+                if watch is not None
+                else chain.from_iterable(read_path(path, format) for path in paths)
+            )
+            trajectories = _iter_trajectories(records, known, outcome)
             results_context = _store_results(
-                _diagnose_runs(guard, trajectories, known, outcome), store, guard
+                _diagnose_runs(guard, trajectories, known, outcome, is_batch=watch is None), store, guard
             )
         with results_context as results:
             _print_results(
                 results,
                 DiagnosisView(max_alternatives=top, show_all=verbose),
-                no_summary=no_summary,
+                no_summary=no_summary or watch is not None,
                 json=json,
             )
     raise typer.Exit(_compute_exit_status(outcome, fail_on_failure))
+
+
+@contextmanager
+def _learn_agents(guard: Guard, paths: list[Path], format: str | None) -> Iterator[None]:
+    """Override the localizer by one that also learnt from the annotated runs of the paths."""
+    if not paths:
+        yield
+        return
+    if not isinstance(guard.localizer, EmbeddedLocalizer):
+        raise ConfigError(f"--train: the localizer {guard.localizer.name!r} cannot learn; leave --method out")
+    records = []
+    for item in chain.from_iterable(read_path(path, format) for path in paths):
+        if isinstance(item, UnreadableRecord):
+            typer.echo(f"not read: {item.error}", err=True)
+        else:
+            records.append(item)
+    with guard.override(localizer=guard.localizer.learn_agents(records)):
+        yield
 
 
 def _print_results(results: DiagnosisResults, view: DiagnosisView, *, no_summary: bool, json: bool) -> None:
@@ -228,10 +273,16 @@ def _store_results(results: DiagnosisResults, url: str | None, guard: Guard) -> 
 
 
 def _diagnose_runs(
-    guard: Guard, trajectories: Iterator[Trajectory], known: KnownOutcomes, outcome: _RunCounts
+    guard: Guard,
+    trajectories: Iterator[Trajectory],
+    known: KnownOutcomes,
+    outcome: _RunCounts,
+    *,
+    is_batch: bool = True,
 ) -> DiagnosisResults:
     diagnosed = ((trajectory, _diagnose_run(guard, trajectory, known)) for trajectory in trajectories)
-    for trajectory, diagnosis in compare_runs(diagnosed, guard.localizer):
+    # A comparison waits for the last run, and a watch has none.
+    for trajectory, diagnosis in compare_runs(diagnosed, guard.localizer) if is_batch else diagnosed:
         outcome.diagnosed += 1
         outcome.failed += diagnosis.verdict is Verdict.FAILURE
         yield trajectory, diagnosis
@@ -292,18 +343,16 @@ def _build_guard(policy: Path | None, method: str | None, *, failed: bool, judge
     return Guard.from_policy(settings.model_copy(update={"localizer": localizer}))
 
 
-def _read_trajectories(
-    runs: list[Path], format: str | None, known: KnownOutcomes, outcome: _RunCounts
+def _iter_trajectories(
+    records: Iterator[Record | UnreadableRecord], known: KnownOutcomes, outcome: _RunCounts
 ) -> Iterator[Trajectory]:
-    for path in runs:
-        source = sys.stdin.buffer if path == _STDIN else path
-        for item in read(source, format=format):
-            if isinstance(item, UnreadableRecord):
-                outcome.unreadable += 1
-                typer.echo(f"not read: {item.error}", err=True)
-            else:
-                known.add_recorded(item)
-                yield item.trajectory
+    for item in records:
+        if isinstance(item, UnreadableRecord):
+            outcome.unreadable += 1
+            typer.echo(f"not read: {item.error}", err=True)
+        else:
+            known.add_recorded(item)
+            yield item.trajectory
 
 
 def _compute_exit_status(outcome: _RunCounts, fail_on_failure: bool) -> int:

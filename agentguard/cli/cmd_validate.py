@@ -11,15 +11,19 @@ import typer
 from rich.table import Table
 
 from agentguard.cli.run_input import (
+    ClaudeCode,
+    Codex,
     FormatName,
     Json,
+    Last,
     Paths,
     ReadSummary,
     compute_exit_status,
     read_records,
+    resolve_paths,
 )
 from agentguard.cli.terminal_text import build_console, to_one_line
-from agentguard.errors import InputError
+from agentguard.errors import ConfigError, InputError
 from agentguard.trajectory.completeness import describe_unknown_parts
 
 _MAX_REASONS = 20
@@ -31,13 +35,23 @@ def register(app: typer.Typer) -> None:
     app.command()(validate)
 
 
-def validate(paths: Paths, format: FormatName = None, json: Json = False) -> None:
+def validate(
+    paths: Paths = None,
+    format: FormatName = None,
+    claude_code: ClaudeCode = False,
+    codex: Codex = False,
+    last: Last = None,
+    json: Json = False,
+) -> None:
     """Check that runs can be read; name every record that cannot be, with its place.
 
     Exit status: 0 all can be read, 1 some records cannot, 2 none can.
     """
+    run_paths = resolve_paths(paths, claude_code=claude_code, codex=codex, last=last)
+    if not run_paths:
+        raise ConfigError("name files or folders of runs")
     tallies: list[ReadSummary] = []
-    for _ in read_records(paths, format, tallies, is_quiet=True):
+    for _ in read_records(run_paths, format, tallies, is_quiet=True):
         pass
     if json:
         sys.stdout.buffer.write(orjson.dumps(_to_summary(tallies), option=orjson.OPT_APPEND_NEWLINE))

@@ -15,13 +15,35 @@ import typer
 from rich.console import Console
 
 from agentguard.errors import ConfigError, InputError
+from agentguard.trace_sources import is_trace_url, parse_trace_url, read_traces
 from agentguard.trajectory.formats.base import UnreadableRecord
 from agentguard.trajectory.formats.reader import read
 from agentguard.trajectory.model import Annotation, Record
+from agentguard.trajectory.sources.local_sessions import find_claude_code_sessions, find_codex_sessions
 
 STDIN = Path("-")
 
-Paths = Annotated[list[Path], typer.Argument(help="Recorded runs: files or folders; - reads standard input.")]
+Paths = Annotated[
+    list[Path] | None,
+    typer.Argument(
+        help="Recorded runs: files, folders, addresses of traces (phoenix://PROJECT?since=2d); - reads "
+        "standard input."
+    ),
+]
+ClaudeCode = Annotated[
+    bool,
+    typer.Option(
+        "--claude-code", help="Read Claude Code's sessions on this machine; the paths are project folders."
+    ),
+]
+Codex = Annotated[
+    bool,
+    typer.Option("--codex", help="Read Codex CLI's sessions on this machine; the paths are project folders."),
+]
+Last = Annotated[
+    int | None,
+    typer.Option("--last", metavar="N", min=1, help="Read the N newest sessions; 1 if absent."),
+]
 FormatName = Annotated[str | None, typer.Option(help="Format of the runs; recognised by itself if absent.")]
 Redact = Annotated[bool, typer.Option("--redact", help="Replace secrets by placeholders.")]
 Patterns = Annotated[
@@ -88,6 +110,25 @@ def _parse_pattern(text: str) -> tuple[str, str]:
     return kind.strip(), pattern
 
 
+def resolve_paths(
+    paths: list[Path] | None, *, claude_code: bool = False, codex: bool = False, last: int | None = None
+) -> list[Path]:
+    """Return the paths of the runs: those that were named, or the newest sessions of this machine.
+
+    Raises:
+        ConfigError: the options contradict each other.
+        FormatError: there is no session.
+    """
+    if claude_code and codex:
+        raise ConfigError("--claude-code and --codex exclude each other")
+    if not claude_code and not codex:
+        if last is not None:
+            raise ConfigError("--last needs --claude-code or --codex")
+        return paths or []
+    find_sessions = find_claude_code_sessions if claude_code else find_codex_sessions
+    return find_sessions(paths or [], last=last or 1)
+
+
 def read_records(
     paths: list[Path], format: str | None, summaries: list[ReadSummary], *, is_quiet: bool = False
 ) -> Iterator[Record]:
@@ -97,7 +138,7 @@ def read_records(
         for path in paths:
             tally = ReadSummary(str(path))
             summaries.append(tally)
-            for record in _read_path(path, format):
+            for record in read_path(path, format):
                 if isinstance(record, UnreadableRecord):
                     tally.errors.append(record.error)
                     if not is_quiet:
@@ -109,7 +150,11 @@ def read_records(
                 yield record
 
 
-def _read_path(path: Path, format: str | None) -> Iterator[Record | UnreadableRecord]:
+def read_path(path: Path, format: str | None) -> Iterator[Record | UnreadableRecord]:
+    """Yield the runs of a file, a folder, standard input (``-``) or an address of traces."""
+    if is_trace_url(str(path)) and not path.exists():
+        yield from read_traces(parse_trace_url(str(path)))
+        return
     try:
         yield from read(sys.stdin.buffer if path == STDIN else path, format=format)
     except InputError as error:
