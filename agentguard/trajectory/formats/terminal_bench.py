@@ -2,19 +2,23 @@
 
 Source: Terminal-Bench (tbench.ai) and Harbor. Two records are read: ``{task, model, instruction, events,
 is_resolved, failure_mode, parser_results}`` with the events of Claude Code's stream-json, and ``{trial,
-trajectory, reward}`` with an ATIF document. All other fields judge the run or describe the trial, so they go
-to the annotation. The group is the task.
+trajectory, reward}`` with an ATIF document. A folder of trials is read, too, see ``_trial_folders.py``. All
+other fields judge the run or describe the trial, so they go to the annotation. The group is the task.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+from agentguard.errors import InputError
 from agentguard.trajectory._json_node import JsonNode
 from agentguard.trajectory.formats._claude_code_events import ClaudeCodeRun
+from agentguard.trajectory.formats._trial_folders import find_trial_folders, read_trial
 from agentguard.trajectory.formats.atif import FORMAT as ATIF
+from agentguard.trajectory.formats.base import UnreadableRecord
 from agentguard.trajectory.model import Annotation, Record, Trajectory
 
 _TIMEOUT = "agent_timeout"
@@ -40,10 +44,24 @@ class TerminalBench:
         node = JsonNode.from_value(value)
         yield _parse_event_run(node, name) if "events" in node else _parse_atif_run(node, name)
 
+    def parse_folder(self, folder: Path) -> Iterator[Record | UnreadableRecord] | None:
+        """Yield the runs of the trials in a folder of Harbor or Terminal-Bench; None for another folder."""
+        trials = find_trial_folders(folder)
+        return _parse_trials(trials) if trials else None
+
+
+def _parse_trials(trials: list[Path]) -> Iterator[Record | UnreadableRecord]:
+    for trial in trials:
+        try:
+            yield from FORMAT.parse(read_trial(trial), name=trial.name)
+        except InputError as error:
+            yield UnreadableRecord(error=error.with_location(file=str(trial)))
+
 
 def _parse_event_run(node: JsonNode, name: str) -> Record:
     task, model = node.scalar_or("task"), node.scalar_or("model")
-    events = ClaudeCodeRun("/".join(filter(None, (task, model))) or name, FORMAT.name)
+    id = node.scalar_or("trial") or "/".join(filter(None, (task, model))) or name
+    events = ClaudeCodeRun(id, FORMAT.name)
     for position, event in enumerate(node.nodes("events")):
         events.add_event(event, position)
     run = events.build_record().trajectory
@@ -66,15 +84,23 @@ def _parse_event_run(node: JsonNode, name: str) -> Record:
 
 def _parse_atif_run(node: JsonNode, name: str) -> Record:
     (record,) = ATIF.parse(node.node("trajectory").data, name=name)
+    result = node.node_or("result")
     trial, reward = node.scalar_or("trial"), node.number_or("reward")
-    run: Trajectory = replace(record.trajectory, id=trial or record.trajectory.id, format=FORMAT.name)
-    judged = {**node.extra_fields("trajectory", "trial"), **record.annotation.extra}
+    if reward is None:
+        reward = result.node_or("verifier_result").node_or("rewards").number_or("reward")
+    exception = result.node_or("exception_info").text_or("exception_type")
+    run: Trajectory = replace(
+        record.trajectory,
+        id=trial or record.trajectory.id,
+        format=FORMAT.name,
+        exit_status=exception or record.trajectory.exit_status,
+    )
     return Record(
         trajectory=run,
         annotation=Annotation(
             failed=None if reward is None else reward < 1,
-            group=trial.rpartition(_TRIAL_SEPARATOR)[0] or trial or None,
-            extra=judged,
+            group=result.text_or("task_name") or trial.rpartition(_TRIAL_SEPARATOR)[0] or trial or None,
+            extra={**node.extra_fields("trajectory", "trial"), **record.annotation.extra},
         ),
     )
 
