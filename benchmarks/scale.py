@@ -1,0 +1,140 @@
+"""Throughput of batch jobs: runs a second by engine and number of workers, and memory of a worker.
+
+Run: .venv/bin/python -m benchmarks.scale [--rows 2000] [--ray]
+The rows are synthetic runs of 10 steps. `one process` is `agentguard.diagnose` in a loop; `map_batches` is a
+plain Ray Data script with the same detectors and model. Bar: efficiency from one to two workers of at least
+0.85. The last lines extrapolate to 10^6 and 10^9 runs; they are an estimate.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import agentguard
+from agentguard.batch import BatchJob, InputOptions, LocalEngine, RayEngine
+from agentguard.batch.chunks import iter_chunks, list_input_files
+from agentguard.batch.processor import ChunkProcessor, ProcessorConfig
+from agentguard.config.policy import Policy
+from agentguard.trajectory.formats import formats
+from agentguard.trajectory.formats.reader import load_trajectory
+from agentguard.trajectory.model import Record
+from benchmarks.diagnose import synthetic_run
+
+STEPS = 10
+
+
+def write_rows(path: Path, rows: int) -> None:
+    writer: Any = formats().get("openai_chat")
+    with path.open("w") as file:
+        for seed in range(rows):
+            file.write(json.dumps(writer.dump(Record(trajectory=synthetic_run(STEPS, seed)))) + "\n")
+
+
+def diagnose_in_one_process(source: Path, folder: Path) -> None:
+    del folder
+    for line in source.read_text().splitlines():
+        agentguard.diagnose(load_trajectory(json.loads(line)))
+
+
+def run_job(engine: Any) -> Callable[[Path, Path], None]:
+    def run(source: Path, folder: Path) -> None:
+        BatchJob([str(source)], str(folder / "out"), Policy(), InputOptions()).run(engine)
+
+    return run
+
+
+class PlainActor:
+    """Actor of the plain Ray Data script."""
+
+    def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
+        found = [agentguard.diagnose(load_trajectory(json.loads(text))) for text in batch["text"]]
+        return {
+            "verdict": [str(one.verdict) for one in found],
+            "probability": [one.probability for one in found],
+        }
+
+
+def map_batches(source: Path, folder: Path) -> None:
+    import ray
+
+    ray.init(
+        address="local", num_cpus=2, include_dashboard=False, log_to_driver=False, configure_logging=False
+    )
+    try:
+        strategy = ray.data.ActorPoolStrategy(size=2)
+        rows = ray.data.read_text(str(source)).repartition(8)
+        rows.map_batches(PlainActor, compute=strategy, batch_size=64).write_parquet(str(folder / "plain"))
+    finally:
+        ray.shutdown()
+
+
+def measure(name: str, rows: int, run: Callable[[Path, Path], None], source: Path) -> float:
+    with tempfile.TemporaryDirectory() as folder:
+        begin = time.perf_counter()
+        run(source, Path(folder))
+        rate = rows / (time.perf_counter() - begin)
+    print(f"{name:24} {rate:8.0f} runs/s", flush=True)
+    return rate
+
+
+def measure_memory(rows: int) -> None:
+    """Print the peak memory of a worker after a tenth of its rows and after all."""
+    processor = ChunkProcessor(ProcessorConfig(policy=Policy().model_dump_json(), fingerprint=""))
+    with tempfile.TemporaryDirectory() as folder:
+        source = Path(folder) / "rows.jsonl"
+        write_rows(source, 64)
+        options = InputOptions()
+        (chunk,) = iter_chunks(list_input_files([str(source)], options), options)
+        peaks = []
+        for number in range(rows // 64):
+            processor.process(chunk)
+            if number in (rows // 640, rows // 64 - 1):
+                peaks.append(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+    print(
+        f"worker memory            {peaks[0]:.0f} MB after {rows // 10} rows, {peaks[-1]:.0f} MB after {rows}"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--rows", type=int, default=2000)
+    parser.add_argument("--memory-rows", type=int, default=0, help="Rows of the memory test.")
+    parser.add_argument("--ray", action="store_true")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        source = Path(folder) / "rows.jsonl"
+        write_rows(source, arguments.rows)
+        print(f"{arguments.rows} runs of {STEPS} steps, load {os.getloadavg()[0]:.1f}")
+        rates = {
+            name: measure(name, arguments.rows, run, source)
+            for name, run in [
+                ("one process", diagnose_in_one_process),
+                ("local, 1 worker", run_job(LocalEngine(1))),
+                ("local, 2 workers", run_job(LocalEngine(2))),
+                *(
+                    [("ray, 2 workers", run_job(RayEngine(2))), ("map_batches, 2 actors", map_batches)]
+                    if arguments.ray
+                    else []
+                ),
+            ]
+        }
+    print(f"efficiency, 1 to 2 workers   {rates['local, 2 workers'] / (2 * rates['local, 1 worker']):.2f}")
+    core_seconds = 2 / rates["local, 2 workers"]
+    for runs in (10**6, 10**9):
+        print(f"estimate for {runs:.0e} runs: {runs * core_seconds / 3600:,.1f} core-hours, without a judge")
+    if arguments.memory_rows:
+        measure_memory(arguments.memory_rows)
+
+
+if __name__ == "__main__":
+    main()
