@@ -136,6 +136,7 @@ _REGISTRY: Registry[Format] = Registry(
             "openhands",
             "otel_spans",
             "otlp_json",
+            "pydantic_ai",
             "stepshield",
             "swe_agent",
             "tau2_bench",
