@@ -144,6 +144,7 @@ _REGISTRY: Registry[Format] = Registry(
             "terminal_bench",
             "text_actions",
             "trail",
+            "vercel_ai",
             "who_and_when",
         )
     },
