@@ -25,7 +25,7 @@ _REPEATED_KWARGS = frozenset({"tool_calls", "function_call", "reasoning_content"
 _MODEL_FIELDS = ("model_name", "model", "model_id")
 _STOP_FIELDS = ("finish_reason", "stop_reason", "done_reason", "stopReason")
 _USAGE_FIELDS = ("token_usage", "usage", "usage_metadata")
-_CALL_PARTS = frozenset({"tool_use", "tool_call", "function_call", "invalid_tool_call"})
+_CALL_PARTS = ("tool_use", "tool_call", "function_call", "invalid_tool_call")
 
 
 def is_langchain_message(value: Any) -> bool:

@@ -23,7 +23,7 @@ from agentguard.trajectory.grouping import normalize_group_key
 from agentguard.trajectory.model import Annotation, Record
 
 _KINDS = {"GENERATION": "LLM", "TOOL": "TOOL", "RETRIEVER": "RETRIEVER", "AGENT": "AGENT"}
-_TYPES = frozenset({*_KINDS, "SPAN", "EVENT", "CHAIN", "EMBEDDING", "EVALUATOR", "GUARDRAIL"})
+_TYPES = (*_KINDS, "SPAN", "EVENT", "CHAIN", "EMBEDDING", "EVALUATOR", "GUARDRAIL")
 _TRACE_MARKS = frozenset({"bookmarked", "htmlPath", "public", "html_path"})
 _JUDGEMENTS = ("scores", "corrections", "comments")
 _TRACE_FIELDS = ("name", "sessionId", "userId", "environment", "release", "version", "tags")

@@ -21,9 +21,7 @@ _MAX_WRAPPERS = 6
 _MESSAGE_LISTS = ("messages", "generations", "choices", "candidates", "contents", "output", "new_messages")
 _MESSAGE_OBJECTS = ("message", "output", "response", "content", "new_message")
 _PROMPT_FIELDS = ("prompt", "prompts", "input", "query", "question", "args", "text", "contents", "result")
-_TYPED_ITEMS = frozenset(
-    {"message", "function_call", "function_call_output", "reasoning", "tool-call", "tool-result"}
-)
+_TYPED_ITEMS = ("message", "function_call", "function_call_output", "reasoning", "tool-call", "tool-result")
 _ROLE_NAMES = "system|developer|user|assistant|tool"
 _ROLE_LINE = re.compile(rf"^({_ROLE_NAMES}): ?", re.MULTILINE)
 _OBJECT_REPR = re.compile(

@@ -22,6 +22,7 @@ from agentguard.trajectory.formats._otel.spans import (
 from agentguard.trajectory.formats._usage import parse_usage
 from agentguard.trajectory.model import ToolCall, Usage
 
+_DEFAULT_ROLES = {"input": "user", "output": "assistant"}
 _RESULT_ROLES = ("tool", "function", "tool-response", "tool_response")
 _REASONING_FIELDS = ("reasoning", "reasoning_content")
 _STOP_FIELDS = ("finish_reason", "finishReason", "stop_reason")
@@ -44,16 +45,43 @@ class SpanMessage:
 
 def extract_messages(span: SourceSpan, key: str) -> tuple[SpanMessage, ...]:
     """Return the input (``"input"``) or output (``"output"``) messages of a model call."""
-    role = "assistant" if key == "output" else "user"
+    role = _DEFAULT_ROLES[key]
+    messages = (parse_message(item, role) for item in _collect_items(span, key))
+    return tuple(message for message in messages if message is not None)
+
+
+class PromptParser:
+    """Parser of the inputs of successive model calls: messages that two inputs share are parsed once.
+
+    An agent sends its whole history with each call, so parsing all of it takes quadratic time.
+    """
+
+    def __init__(self) -> None:
+        self._items: list[Any] = []
+        self._messages: list[SpanMessage | None] = []
+
+    def extract_messages(self, span: SourceSpan) -> tuple[SpanMessage, ...]:
+        """Return the input messages of a model call."""
+        items, shared = _collect_items(span, "input"), 0
+        for item, previous_item in zip(items, self._items, strict=False):
+            if item != previous_item:
+                break
+            shared += 1
+        new_messages = (parse_message(item, _DEFAULT_ROLES["input"]) for item in items[shared:])
+        self._items, self._messages = items, [*self._messages[:shared], *new_messages]
+        return tuple(message for message in self._messages if message is not None)
+
+
+def _collect_items(span: SourceSpan, key: str) -> list[Any]:
+    """Return the raw messages of a model call."""
     items = next(filter(None, (get_list(source, key) for source in _iter_sources(span))), [])
     if not items:
         items = _collect_event_messages(span, key)
     if not items and key == "output":
         items = _collect_output_fields(span)
     if not items and span.get_value(f"{key}_text") is not None:
-        items = find_messages(span.get_value(f"{key}_text"), role)
-    messages = (parse_message(item, role) for item in items)
-    return tuple(message for message in messages if message is not None)
+        items = find_messages(span.get_value(f"{key}_text"), _DEFAULT_ROLES[key])
+    return items
 
 
 def parse_message(item: Any, role: str) -> SpanMessage | None:

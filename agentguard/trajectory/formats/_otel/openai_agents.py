@@ -14,9 +14,10 @@ from agentguard.trajectory.formats._usage import parse_usage
 
 def read_span_data(value: Any) -> dict[str, Any]:
     """Return attributes for ``span_data``; empty if it is absent or of an unknown type."""
-    if not isinstance(value, Mapping) or value.get("type") not in _READERS:
+    kind = value.get("type") if isinstance(value, Mapping) else None
+    if not isinstance(value, Mapping) or not isinstance(kind, str) or kind not in _READERS:
         return {}
-    attributes = _READERS[value["type"]](value)
+    attributes = _READERS[kind](value)
     return {name: item for name, item in attributes.items() if item not in (None, "", [], {})}
 
 

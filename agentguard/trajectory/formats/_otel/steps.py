@@ -15,7 +15,12 @@ from typing import Any
 
 from agentguard.trajectory.formats._content_parts import ContentResult
 from agentguard.trajectory.formats._otel.message_values import decode_value, find_messages, has_messages
-from agentguard.trajectory.formats._otel.messages import SpanMessage, extract_messages, parse_message
+from agentguard.trajectory.formats._otel.messages import (
+    PromptParser,
+    SpanMessage,
+    extract_messages,
+    parse_message,
+)
 from agentguard.trajectory.formats._otel.span_order import find_loops, order_spans
 from agentguard.trajectory.formats._otel.spans import (
     SourceSpan,
@@ -51,6 +56,7 @@ class SpanTrajectoryBuilder:
         self._draft_by_span: dict[int | None, StepDraft] = {}
         self._pending_calls: dict[str, list[tuple[StepDraft, ToolCall]]] = {}
         self._model_call_drafts: list[StepDraft] = []
+        self._prompt_parser = PromptParser()
         self._known_messages: set[tuple[int, str]] = set()
         self._loops = find_loops(spans, self._parents)
         for i in order:
@@ -202,7 +208,7 @@ class SpanTrajectoryBuilder:
 
     def _add_input_messages(self, span: SourceSpan, context: SpanContext) -> None:
         """Add the messages of a model call's input that arrived since the last model call."""
-        messages = extract_messages(span, "input")
+        messages = self._prompt_parser.extract_messages(span)
         prompts = [message.content for message in messages if message.role in ("system", "developer")]
         for prompt in filter(None, (flatten_text(decode_json_text(span.get_value("system"))), *prompts)):
             self.prompts.setdefault(context.agent, prompt)

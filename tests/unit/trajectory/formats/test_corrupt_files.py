@@ -7,17 +7,30 @@ from typing import Any
 import orjson
 import pytest
 
-from agentguard.errors import FormatError
-from agentguard.trajectory.formats.base import formats
+from agentguard.errors import InputError
+from agentguard.trajectory.formats.base import UnreadableRecord, formats
 from tests.unit.trajectory.formats.samples import lines, sample, spoilt
 
 CASES = {
     "agent_error_bench": sample("agent_error_bench.json"),
     "agent_process_bench": lines("agent_process_bench.jsonl")[0],
+    "agentdojo": sample("agentdojo.json"),
     "agentrx": sample("agentrx.json"),
+    "alfworld": lines("alfworld.jsonl")[0],
+    "inspect_log": sample("inspect_log.json"),
+    "intercode": sample("intercode.json"),
+    "langchain": sample("langchain.history.json"),
+    "langfuse": sample("langfuse.json"),
+    "langsmith": {"runs": lines("langsmith.jsonl")},
     "mast": sample("mast.people.json"),
+    "openhands": lines("openhands.jsonl")[1],
+    "otel_spans": sample("otel_spans.json"),
     "otlp_json": sample("otlp_json.json"),
+    "stepshield": lines("stepshield.jsonl")[0],
     "swe_agent": sample("swe_agent.traj"),
+    "tau2_bench": sample("tau2_bench.json"),
+    "terminal_bench": lines("terminal_bench.jsonl")[0],
+    "text_actions": sample("text_actions.json"),
     "trail": sample("trail.json"),
 }
 
@@ -30,13 +43,15 @@ def test_mutated_samples_are_read_or_rejected(name: str) -> None:
         assert 0.0 <= format.score_match(value) <= 1.0
         try:
             for record in format.parse(value, name="name"):
+                if isinstance(record, UnreadableRecord):
+                    raise record.error
                 assert [step.index for step in record.trajectory.steps] == list(
                     range(len(record.trajectory.steps))
                 )
                 assert orjson.dumps(record.trajectory, option=orjson.OPT_NON_STR_KEYS)
                 assert orjson.dumps(record.annotation, option=orjson.OPT_NON_STR_KEYS)
             outcomes["read"] += 1
-        except FormatError as error:
+        except InputError as error:
             assert error.reason
             outcomes["refused"] += 1
     # A reader that rejects everything or accepts everything is useless.
