@@ -131,6 +131,7 @@ _REGISTRY: Registry[Format] = Registry(
             "langsmith",
             "mast",
             "model_requests",
+            "openai_agents",
             "openai_chat",
             "openai_responses",
             "openhands",
