@@ -48,42 +48,41 @@ class InspectSample:
     end_times: dict[int, float] = field(default_factory=dict)
     tools: dict[str, dict[str, Any]] = field(default_factory=dict)
     unknown_events: list[str] = field(default_factory=list)
+    _pool: list[JsonNode] = field(default_factory=list)
+    _read_places: set[int] = field(default_factory=set)
     _keys: set[str] = field(default_factory=set)
     _spans: dict[str, tuple[str, str, str]] = field(default_factory=dict)
     _steps: list[str] = field(default_factory=list)
 
     def collect(self) -> None:
         """Read the events and the messages. Raises FormatError with the field."""
-        events = list(
-            (self.node.node_or("transcript") if "transcript" in self.node else self.node).nodes_or("events")
-        )
-        state = list(self.node.nodes_or("messages"))
+        log = self.node.node_or("transcript") if "transcript" in self.node else self.node
+        events, state = list(log.nodes_or("events")), list(self.node.nodes_or("messages"))
+        pool = "message_pool" if "message_pool" in self.node else "messages"
+        pool_node = self.node if pool == "message_pool" else self.node.node_or("events_data")
+        self._pool = list(pool_node.nodes_or(pool))
         if all("id" in message for message in state):
             results = {
-                key: one for one in self._iter_tool_messages(events) if (key := one.scalar_or("tool_call_id"))
+                id: message
+                for message in self._iter_known_messages(events, state)
+                if message.raw("role") == "tool" and (id := message.scalar_or("tool_call_id"))
             }
             for event in events:
                 self._read_event(event, results)
+            for message in state:
+                self._append(message)
         else:
             for event in events:
-                self._read_span(event)
                 self._count_unknown(event)
-        for message in state:
-            self._append(message, key=self._find_key(message))
+            for message in state:
+                self._add(message, {})
 
-    def _iter_tool_messages(self, events: list[JsonNode]) -> Iterator[JsonNode]:
-        pool = list(self.node.nodes_or("message_pool")) or list(
-            self.node.node_or("events_data").nodes_or("messages")
-        )
-        inline = (
-            message
-            for event in events
-            for message in event.nodes_or("input")
-            if event.raw("event") == "model"
-        )
-        for message in (*pool, *inline, *self.node.nodes_or("messages")):
-            if message.raw("role") == "tool":
-                yield message
+    def _iter_known_messages(self, events: list[JsonNode], state: list[JsonNode]) -> Iterator[JsonNode]:
+        yield from self._pool
+        for event in events:
+            if event.raw("event") == "model":
+                yield from event.nodes_or("input")
+        yield from state
 
     def _read_event(self, event: JsonNode, results: Mapping[str, JsonNode]) -> None:
         self._read_span(event)
@@ -130,16 +129,12 @@ class InspectSample:
         for tool in event.nodes_or("tools"):
             self.tools.setdefault(tool.text_or("name"), self._resolve(dict(tool.data)))
         for message in (*self._iter_pooled(event), *event.nodes_or("input")):
-            self._append(message, key=self._find_key(message))
+            self._append(message)
         output = event.node_or("output")
         choice = next(output.nodes_or("choices"), None)
         if choice is None or "message" not in choice:
             return  # a failed attempt, which Inspect repeats
         names = (name for kind, name in self._iter_spans(event) if kind == _AGENT_TYPE)
-        end = event.timestamp_or("completed")
-        if end is not None:
-            self.end_times[len(self.messages)] = end
-        message = choice.node("message")
         fields = {
             "name": next(names, None),
             "timestamp": event.raw("timestamp"),
@@ -147,16 +142,19 @@ class InspectSample:
             "model": output.raw("model"),
             "stop_reason": choice.raw("stop_reason"),
         }
-        self._append(message, key=self._find_key(message), **fields)
+        is_new = self._append(choice.node("message"), **fields)
+        if is_new and (end := event.timestamp_or("completed")) is not None:
+            self.end_times[len(self.messages) - 1] = end
 
     def _iter_pooled(self, event: JsonNode) -> Iterator[JsonNode]:
-        pool = self.node.items_or("message_pool") or self.node.node_or("events_data").items_or("messages")
-        for place, ref in enumerate(event.items_or("input_refs")):
-            path = f"{event.field_path('input_refs')}[{place}]"
+        """Yield the messages of the pool that the event has and no earlier event had."""
+        for ref in event.items_or("input_refs"):
             if not (isinstance(ref, list) and len(ref) == 2 and all(isinstance(end, int) for end in ref)):
                 raise event.build_error("input_refs", "expected ranges of two numbers")
-            for message in pool[max(0, ref[0]) : max(0, ref[1])]:
-                yield JsonNode.from_value(message, path)
+            for place in range(max(0, ref[0]), min(ref[1], len(self._pool))):
+                if place not in self._read_places:
+                    self._read_places.add(place)
+                    yield self._pool[place]
 
     def _add_tool_result(self, event: JsonNode, message: JsonNode | None) -> None:
         id = event.scalar_or("id")
@@ -167,19 +165,19 @@ class InspectSample:
             "content": event.raw("result"),
             "error": event.raw("error"),
         }
-        self._append(message or JsonNode(fallback, event.path), key=f"result:{id}")
+        self._append(message or JsonNode(fallback, event.path))
 
-    @staticmethod
-    def _find_key(message: JsonNode) -> str:
-        if message.raw("role") == "tool" and (id := message.scalar_or("tool_call_id")):
-            return f"result:{id}"
-        return message.scalar_or("id")
-
-    def _append(self, message: JsonNode, *, key: str, **fields: Any) -> None:
-        if key and key in self._keys:
-            return
+    def _append(self, message: JsonNode, **fields: Any) -> bool:
+        """Append a message with further fields; return False if it is a known one."""
+        key = _find_key(message)
+        if key in self._keys:
+            return False
         self._keys.add(key)
-        data = {key: self._resolve(value) for key, value in message.data.items() if key != "id"}
+        self._add(message, fields)
+        return True
+
+    def _add(self, message: JsonNode, fields: Mapping[str, Any]) -> None:
+        data = {name: self._resolve(value) for name, value in message.data.items() if name != "id"}
         self.messages.append(_convert_message(JsonNode(data, message.path)) | drop_none(fields))
 
     def _resolve(self, value: Any) -> Any:
@@ -195,6 +193,13 @@ class InspectSample:
         if isinstance(value, dict):
             return {key: self._resolve(item) for key, item in value.items()}
         return value
+
+
+def _find_key(message: JsonNode) -> str:
+    """Return the identity of a message: the call that it answers, its id, or its content."""
+    if message.raw("role") == "tool" and (id := message.scalar_or("tool_call_id")):
+        return f"result:{id}"
+    return message.scalar_or("id") or dumps([message.raw("role"), message.raw("content")]).decode()
 
 
 def _convert_message(message: JsonNode) -> dict[str, Any]:

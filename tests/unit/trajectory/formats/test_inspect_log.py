@@ -144,6 +144,11 @@ class TestMessages:
         with pytest.raises(FormatError, match="missing"):
             load_records(log)
 
+    def test_equal_messages_without_ids_are_all_read(self) -> None:
+        log = sample("inspect_log.messages.json")
+        log["samples"][0]["messages"] *= 2
+        assert len(load_records(log)[0].trajectory.steps) == 4
+
 
 class TestArchive:
     def test_archive_equals_the_json_file(self, log: dict[str, Any], tmp_path: Path) -> None:
