@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import orjson
 import typer
@@ -21,6 +21,7 @@ from agentguard.cli.diagnosis_output import (
     render_diagnosis,
 )
 from agentguard.cli.folder_watch import FolderWatch
+from agentguard.cli.judge_endpoint import parse_judge_options
 from agentguard.cli.outcome_file import KnownOutcomes
 from agentguard.cli.run_input import ClaudeCode, Codex, Last, read_path, resolve_paths
 from agentguard.cli.terminal_text import build_console
@@ -31,6 +32,7 @@ from agentguard.localize.base import Diagnosis, Verdict
 from agentguard.localize.embedded import EmbeddedLocalizer
 from agentguard.localize.known_outcome import apply_known_outcome
 from agentguard.localize.run_comparison import compare_runs
+from agentguard.resilience.ordered_map import map_ordered
 from agentguard.trajectory.formats.base import UnreadableRecord
 from agentguard.trajectory.model import Record, Trajectory
 
@@ -39,6 +41,9 @@ if TYPE_CHECKING:
 
 
 _FLUSH_TIMEOUT_S = 60.0
+
+_ADDRESS_FIELDS = {"base_url", "model", "replicas", "pool"}
+"""Settings of a judge that another address on the command line replaces."""
 
 DiagnosisResults = Iterator[tuple[Trajectory, Diagnosis]]
 
@@ -135,6 +140,16 @@ def diagnose(
     judge_model: Annotated[
         str | None, typer.Option(metavar="NAME", help="Its model; the first it lists, if absent.")
     ] = None,
+    judge_option: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=VALUE",
+            help="Setting of the judge as in a policy, e.g. reasoning_tokens=2048; may be given again.",
+        ),
+    ] = None,
+    jobs: Annotated[
+        int, typer.Option(min=1, max=1_024, help="Runs to diagnose at once, for a judge; same answers.")
+    ] = 1,
     top: Annotated[int, typer.Option(min=0, max=50, help="Further hypotheses to show.")] = 3,
     no_summary: Annotated[
         bool, typer.Option("--no-summary", help="Print the full diagnosis of each run, also of many.")
@@ -192,14 +207,18 @@ def diagnose(
     known = KnownOutcomes.from_option(outcomes, pass_score=pass_score)
     with (
         _build_guard(
-            policy, method, failed=assume_failed, judge=_parse_endpoint(judge, judge_model)
+            policy,
+            method,
+            failed=assume_failed,
+            judge=_parse_endpoint(judge, judge_model, judge_option or []),
+            jobs=jobs,
         ) as guard,
         _learn_agents(guard, train or [], format),
     ):
         if run_id:
             stored_runs = StoredRuns(run_id, store, tenant=tenant)
             results_context = stored_runs.diagnose(
-                guard, lambda found: _diagnose_runs(guard, found, known, outcome)
+                guard, lambda found: _diagnose_runs(guard, found, known, outcome, jobs=jobs)
             )
         else:
             records = (
@@ -209,7 +228,16 @@ def diagnose(
             )
             trajectories = _iter_trajectories(records, known, outcome)
             results_context = _store_results(
-                _diagnose_runs(guard, trajectories, known, outcome, is_batch=watch is None), store, guard
+                _diagnose_runs(
+                    guard,
+                    trajectories,
+                    known,
+                    outcome,
+                    is_batch=watch is None,
+                    jobs=jobs if watch is None else 1,
+                ),
+                store,
+                guard,
             )
         with results_context as results:
             _print_results(
@@ -279,8 +307,11 @@ def _diagnose_runs(
     outcome: _RunCounts,
     *,
     is_batch: bool = True,
+    jobs: int = 1,
 ) -> DiagnosisResults:
-    diagnosed = ((trajectory, _diagnose_run(guard, trajectory, known)) for trajectory in trajectories)
+    diagnosed = map_ordered(
+        lambda trajectory: (trajectory, _diagnose_run(guard, trajectory, known)), trajectories, jobs=jobs
+    )
     # A comparison waits for the last run, and a watch has none.
     for trajectory, diagnosis in compare_runs(diagnosed, guard.localizer) if is_batch else diagnosed:
         outcome.diagnosed += 1
@@ -318,24 +349,34 @@ def _show_results(results: DiagnosisResults, view: DiagnosisView, *, no_summary:
         console.print(build_summary_table(rows))
 
 
-def _parse_endpoint(url: str | None, model: str | None) -> dict[str, str]:
+def _parse_endpoint(url: str | None, model: str | None, options: list[str]) -> dict[str, Any]:
+    """Return the judge's settings on the command line, as a policy has them."""
     if url is None and model is not None:
         raise ConfigError("--judge-model goes with --judge")
-    return {} if url is None else {"base_url": url} | ({} if model is None else {"model": model})
+    settings: dict[str, Any] = parse_judge_options(options)
+    settings |= {} if url is None else {"base_url": url}
+    return settings | ({} if model is None else {"model": model})
 
 
-def _build_guard(policy: Path | None, method: str | None, *, failed: bool, judge: Mapping[str, str]) -> Guard:
+def _build_guard(
+    policy: Path | None, method: str | None, *, failed: bool, judge: Mapping[str, Any], jobs: int
+) -> Guard:
     """Return the guard of the policy; the command line takes precedence over the policy.
 
-    A method from the command line has no options. A judge keeps the policy's settings except address and
-    model: key, deadline, second judge.
+    A method from the command line has no options. A judge keeps the policy's settings except address, model
+    and the options given: key, deadline, second judge. It serves at least ``jobs`` calls at once.
     """
     settings = Policy() if policy is None else Policy.load(policy)
     if judge:
         judge_options = (
-            {} if settings.judge is None else settings.judge.model_dump(exclude={"base_url", "model"})
+            {}
+            if settings.judge is None
+            else settings.judge.model_dump(exclude=_ADDRESS_FIELDS if "base_url" in judge else None)
         )
         judge_settings = Policy.parse({"judge": {**judge_options, **judge}}, source="--judge").judge
+        settings = settings.model_copy(update={"judge": judge_settings})
+    if settings.judge is not None and settings.judge.max_concurrent < jobs:
+        judge_settings = settings.judge.model_copy(update={"max_concurrent": jobs})
         settings = settings.model_copy(update={"judge": judge_settings})
     localizer = settings.resolve_localizer() if method is None else LocalizerSettings(name=method)
     if failed:

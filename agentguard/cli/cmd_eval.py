@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from agentguard.cli.evaluation_tables import build_tables
+from agentguard.cli.option_values import parse_option
 from agentguard.errors import ConfigError
 from agentguard.evals.baselines import MethodSpec, resolve_method
 from agentguard.evals.datasets.dataset import Dataset, compute_checksum, load_dataset
@@ -64,6 +65,9 @@ def eval_(
     shuffle_labels: Annotated[
         bool, typer.Option("--shuffle-labels", help="Train on shuffled labels, as a check.")
     ] = False,
+    jobs: Annotated[
+        int, typer.Option(min=1, max=1_024, help="Runs to diagnose at once, for a judge; same predictions.")
+    ] = 1,
     limit: Annotated[int | None, typer.Option(min=1, help="Score only the first runs.")] = None,
     seed: Annotated[int, typer.Option(help="Seed of folds and shuffles.")] = 0,
     no_resume: Annotated[
@@ -101,7 +105,7 @@ def eval_(
     data = load_dataset(format, paths).take(limit)
     learnt_from = load_dataset(train[0], [train[1]]) if train else None
     results = _evaluate_methods(
-        data, specs, plan, train=learnt_from, checkpoint=checkpoint, no_resume=no_resume
+        data, specs, plan, train=learnt_from, checkpoint=checkpoint, no_resume=no_resume, jobs=jobs
     )
     if report:
         from agentguard.evals.report import write_report
@@ -162,6 +166,7 @@ def _evaluate_methods(
     train: Dataset | None,
     checkpoint: Path,
     no_resume: bool,
+    jobs: int,
 ) -> tuple[Evaluation, ...]:
     try:
         with _show_progress() as progress_callback:
@@ -173,6 +178,7 @@ def _evaluate_methods(
                 progress=progress_callback,
                 checkpoint_dir=checkpoint,
                 discard_checkpoint=no_resume,
+                jobs=jobs,
             )
     except KeyboardInterrupt:
         typer.echo("interrupted; the same command resumes; --no-resume starts again", err=True)
@@ -206,17 +212,8 @@ def _parse_cv(value: str | None) -> Any:
 def _parse_specs(methods: Sequence[str], options: Sequence[str]) -> list[MethodSpec]:
     if options and len(methods) > 1:
         raise ConfigError("--option goes with one --method; measure the others in a run of their own")
-    return [resolve_method(name, dict(map(_parse_option, options))) for name in dict.fromkeys(methods)]
-
-
-def _parse_option(text: str) -> tuple[str, Any]:
-    name, sign, value = text.partition("=")
-    if not name or not sign:
-        raise ConfigError(f"--option {text}: write NAME=VALUE")
-    try:
-        return name, orjson.loads(value)
-    except orjson.JSONDecodeError:
-        return name, value
+    given = dict(parse_option(text, flag="--option") for text in options)
+    return [resolve_method(name, given) for name in dict.fromkeys(methods)]
 
 
 @contextmanager

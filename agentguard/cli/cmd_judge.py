@@ -236,6 +236,13 @@ def check(
         float,
         typer.Option("--timeout", metavar="SECONDS", min=1, help="Time limit of one question, in seconds."),
     ] = 60.0,
+    judge_option: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=VALUE",
+            help="Setting of the judge as in a policy, e.g. reasoning_tokens=2048; may be given again.",
+        ),
+    ] = None,
     against: Annotated[
         str | None,
         typer.Option(
@@ -258,7 +265,9 @@ def check(
     not judge above chance, or is worse than the other, 2 it is not sound, or cannot be asked.
     """
     if url is not None:
-        endpoint_settings = build_endpoint_settings(url, model=name, key_env=key_env, deadline_s=timeout_s)
+        endpoint_settings = build_endpoint_settings(
+            url, model=name, key_env=key_env, deadline_s=timeout_s, options=judge_option or []
+        )
         check_url(
             endpoint_settings, comparison_options=ComparisonOptions(against=against, save=save), json=json
         )

@@ -90,11 +90,11 @@ def _check_chat_judge(
 def _check_judgement_quality(settings: QuestionJudgeSettings) -> CheckResult:
     """Measure how well a chat model judges the canary runs, within the deadlines of the policy."""
     from agentguard.evals.judge_checks.capability import check_endpoint
-    from agentguard.judge.factory import build_endpoint
+    from agentguard.judge.factory import build_chat_options, build_endpoint
 
     endpoint = build_endpoint(settings)
     try:
-        capability = check_endpoint(endpoint, deadline_s=settings.deadline_s)
+        capability = check_endpoint(endpoint, options=build_chat_options(settings))
     finally:
         endpoint.close()
     summary = (

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import orjson
 import typer
@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from agentguard.cli.option_values import parse_option
 from agentguard.cli.terminal_text import build_console
 from agentguard.config.judge import EndpointSettings
 from agentguard.config.policy import format_validation_error
@@ -75,17 +76,11 @@ def check_url(
 
 def _check_endpoint(settings: EndpointSettings) -> EndpointCapabilities:
     from agentguard.evals.judge_checks.capability import check_endpoint
-    from agentguard.judge.llm.client import JudgeEndpoint
-    from agentguard.judge.llm.types import EndpointOptions
+    from agentguard.judge.factory import build_chat_options, build_endpoint
 
-    endpoint = JudgeEndpoint(
-        settings.base_url or "",
-        model=settings.model,
-        api_key=read_api_key(settings.api_key_env),
-        options=EndpointOptions(deadline_s=settings.deadline_s),
-    )
+    endpoint = build_endpoint(settings)
     try:
-        return check_endpoint(endpoint, deadline_s=settings.deadline_s)
+        return check_endpoint(endpoint, options=build_chat_options(settings))
     finally:
         endpoint.close()
 
@@ -114,13 +109,19 @@ def _load_comparison(against: str | None, settings: EndpointSettings) -> Callabl
 
 
 def build_endpoint_settings(
-    url: str, *, model: str | None, key_env: str | None, deadline_s: float
+    url: str, *, model: str | None, key_env: str | None, deadline_s: float, options: Sequence[str] = ()
 ) -> EndpointSettings:
-    """An endpoint as the command line names it. Raises ConfigError."""
+    """Build the settings of an endpoint from the command line. Raises ConfigError."""
+    settings = {"base_url": url, "model": model, "api_key_env": key_env, "deadline_s": deadline_s}
     try:
-        return EndpointSettings(base_url=url, model=model, api_key_env=key_env, deadline_s=deadline_s)
+        return EndpointSettings.model_validate(settings | parse_judge_options(options))
     except ValidationError as error:
         raise ConfigError(f"judge check: {format_validation_error(error, EndpointSettings)}") from None
+
+
+def parse_judge_options(texts: Sequence[str]) -> dict[str, Any]:
+    """Parse the ``NAME=VALUE`` settings of a judge. Raises ConfigError."""
+    return dict(parse_option(text, flag="--judge-option") for text in texts)
 
 
 def read_api_key(variable: str | None) -> str | None:
@@ -146,6 +147,7 @@ def _show_check(console: Console, url: str, found: EndpointCapabilities) -> None
         ("context", context),
         ("structured outputs", "yes" if found.structured else "no"),
         ("probabilities", f"yes, {kind}" if found.logprobs else "no"),
+        ("label mass", "not told" if found.label_mass is None else f"{found.label_mass:.1%} at least"),
         (
             "prefix cache",
             "not told" if found.prefix_cache is None else f"{found.prefix_cache:.0%} of a second prompt",

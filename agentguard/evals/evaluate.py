@@ -80,11 +80,12 @@ def compare(
     progress: MethodProgress | None = None,
     checkpoint_dir: Path | None = None,
     discard_checkpoint: bool = False,
+    jobs: int = 1,
 ) -> tuple[Evaluation, ...]:
     """Measure several methods on the same folds; the baselines are computed once.
 
     Args and errors are those of `evaluate`; ``discard_checkpoint`` removes the checkpoints of an interrupted
-    evaluation.
+    evaluation. ``jobs`` is the number of runs that a method diagnoses at once, with the same predictions.
     """
     learnt_from = None if train is None else to_dataset(train)
     bench = EvaluationRunner(
@@ -99,7 +100,9 @@ def compare(
             for spec in BASELINES
         }
         results = [
-            _measure_method(bench, method, baselines, progress=progress, checkpoint_dir=checkpoint_dir)
+            _measure_method(
+                bench, method, baselines, progress=progress, checkpoint_dir=checkpoint_dir, jobs=jobs
+            )
             for method in methods
         ]
         complete = True
@@ -115,9 +118,10 @@ def _measure_method(
     *,
     progress: MethodProgress | None,
     checkpoint_dir: Path | None,
+    jobs: int,
 ) -> Evaluation:
     """Return the result of one method; reuse the result of a baseline."""
     if isinstance(method, MethodSpec) and method.label in baselines:
         return baselines[method.label]
     label = method.label if isinstance(method, MethodSpec) else method.name
-    return runner.measure(method, label=label, progress=progress, checkpoint_dir=checkpoint_dir)
+    return runner.measure(method, label=label, progress=progress, checkpoint_dir=checkpoint_dir, jobs=jobs)

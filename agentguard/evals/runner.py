@@ -34,6 +34,7 @@ from agentguard.evals.splits import (
 )
 from agentguard.localize.adapter import adapt_localizer
 from agentguard.localize.base import Localizer
+from agentguard.resilience.ordered_map import map_ordered
 from agentguard.trajectory.model import Record
 
 T = TypeVar("T")
@@ -118,6 +119,7 @@ class EvaluationRunner:
         progress: MethodProgress | None = None,
         checkpoint_dir: Path | None = None,
         executor: Executor | None = None,
+        jobs: int = 1,
     ) -> Evaluation:
         """Measure one method. See `agentguard.evals.evaluate.evaluate`."""
         method = spec.build() if isinstance(spec, MethodSpec) else spec
@@ -129,7 +131,7 @@ class EvaluationRunner:
         total = sum(len(split.test) for split in splits)
 
         def work(split: Split) -> Iterator[Prediction]:
-            return self._score_split(method, split, checkpoint)
+            return self._score_split(method, split, checkpoint, jobs)
 
         for done_count, _ in enumerate((executor or SerialExecutor()).run(splits, work), start=1):
             if progress:
@@ -173,7 +175,7 @@ class EvaluationRunner:
         return Setting.CROSS_VALIDATED, self._cross_validation_splits
 
     def _score_split(
-        self, method: Method, split: Split, checkpoint: EvaluationCheckpoint
+        self, method: Method, split: Split, checkpoint: EvaluationCheckpoint, jobs: int
     ) -> Iterator[Prediction]:
         missing = [
             i
@@ -191,11 +193,14 @@ class EvaluationRunner:
         localizer = (
             as_localizer(method) if split.train is None else self._fit_method(method, split, checkpoint)
         )
-        for i in missing:
+
+        def score(i: int) -> Prediction:
             record = self.records[i]
             group_localizer = localizer.without_group(self.groups[i])
             prediction = predict(group_localizer, record.trajectory, self.findings[i], run=self.cases[i].run)
-            prediction = replace(prediction, repeat=split.repeat, fold=split.fold)
+            return replace(prediction, repeat=split.repeat, fold=split.fold)
+
+        for prediction in map_ordered(score, missing, jobs=jobs):
             checkpoint.add(prediction)
             yield prediction
 

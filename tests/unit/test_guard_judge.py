@@ -212,3 +212,32 @@ def test_diagnose_accepts_a_judge(tmp_path: Path) -> None:
     alone = CliRunner().invoke(build_app(), ["diagnose", str(tmp_path / "run.json"), "--judge-model", "m"])
     assert alone.exit_code == 2
     assert "--judge" in alone.output
+
+
+def test_parallel_diagnosis_gives_the_same_answers_in_the_same_order(tmp_path: Path) -> None:
+    for number in range(6):
+        document = {**recorded(number % 2), "id": f"run-{number}"}
+        (tmp_path / f"{number}.json").write_text(json.dumps(document))
+
+    def diagnose(jobs: int) -> list[tuple[object, ...]]:
+        with serving(preferring("yes", "step 1")) as (url, _):
+            command = ["diagnose", str(tmp_path), "--judge", url, "--json", "--jobs", str(jobs)]
+            ended = CliRunner().invoke(build_app(), command)
+        assert ended.exit_code == 0, ended.output
+        rows = [json.loads(line) for line in ended.stdout.splitlines()]
+        return [(r["trajectory_id"], r["verdict"], r["probability"], r["hypotheses"]) for r in rows]
+
+    alone = diagnose(1)
+    assert len(alone) == 6
+    assert diagnose(4) == alone
+
+
+def test_judge_option_of_the_command_line_reaches_the_request(tmp_path: Path) -> None:
+    (tmp_path / "run.json").write_text(json.dumps(recorded(1)))
+    with serving(preferring("yes", "step 1")) as (url, script):
+        options = ["--judge-option", 'chat_template_kwargs={"effort": "low"}', "--judge-option", "swap=false"]
+        command = ["diagnose", str(tmp_path / "run.json"), "--judge", url, "--json", *options]
+        assert CliRunner().invoke(build_app(), command).exit_code == 0
+    assert script.seen[0]["chat_template_kwargs"] == {"effort": "low"}
+    wrong = CliRunner().invoke(build_app(), [*command, "--judge-option", "reasoning_tokens=-1"])
+    assert isinstance(wrong.exception, ConfigError) or "reasoning_tokens" in wrong.output

@@ -37,6 +37,8 @@ class EndpointCapabilities:
         structured: whether the answers follow a JSON schema.
         logprobs: whether the endpoint returns the probabilities of its answers.
         raw: whether those are the probabilities of the model before masking.
+        label_mass: smallest probability that the model gave to all options of a question together, before
+            masking; None if not reported.
         prefix_cache: share of the second prompt that came from the cache; None if not reported.
         seconds_first, seconds_next: duration of the first and the second question about a run.
         auroc: AUROC of failed against passed canary runs; 0.5 is chance.
@@ -55,6 +57,7 @@ class EndpointCapabilities:
     structured: bool = False
     logprobs: bool = False
     raw: bool = False
+    label_mass: float | None = None
     prefix_cache: float | None = None
     seconds_first: float | None = None
     seconds_next: float | None = None
@@ -104,18 +107,22 @@ class _CollectedAnswers:
     right: dict[str, float] = field(default_factory=dict)
     rated: dict[str, SafetyTier] = field(default_factory=dict)
     safe: list[bool] = field(default_factory=list)
+    masses: list[float] = field(default_factory=list)
     faults: dict[str, None] = field(default_factory=dict)
     first: JudgeAnswer | None = None
     second: JudgeAnswer | None = None
 
 
-def check_endpoint(endpoint: JudgeEndpoint, *, deadline_s: float = 60.0) -> EndpointCapabilities:
+def check_endpoint(endpoint: JudgeEndpoint, *, options: ChatOptions | None = None) -> EndpointCapabilities:
     """Ask an endpoint all questions of a judge about the canary runs.
 
     Args:
         endpoint: the endpoint.
-        deadline_s: seconds for the questions about one run; the first may take long on a cold server.
+        options: options of the judge; its deadline is for the questions about one run, of which the first may
+            take long on a cold server.
     """
+    options = options or ChatOptions()
+    deadline_s = options.deadline_s
     facts = endpoint.loop.run(endpoint.fetch_info(deadline_s))
     if isinstance(facts, CallError):
         return EndpointCapabilities(faults=(f"{facts.kind}: {facts.message}",))
@@ -123,7 +130,7 @@ def check_endpoint(endpoint: JudgeEndpoint, *, deadline_s: float = 60.0) -> Endp
         endpoint.generate_json(_PROBE_MESSAGES, TEXT_SCHEMA, max_tokens=200, deadline_s=deadline_s)
     )
     collected, runs = _CollectedAnswers(), build_reference_runs()
-    judge = ChatJudge(endpoint, options=ChatOptions(deadline_s=deadline_s))
+    judge = ChatJudge(endpoint, options=options)
     for reference in runs:
         _ask_reference_run(judge, reference, collected)
     for case in build_safety_cases():
@@ -137,6 +144,7 @@ def check_endpoint(endpoint: JudgeEndpoint, *, deadline_s: float = 60.0) -> Endp
         structured=not isinstance(probe_answer, CallError),
         logprobs=bool(collected.scores),
         raw=collected.first is not None and collected.first.usage.get("label_mass") is not None,
+        label_mass=min(collected.masses, default=None),
         prefix_cache=_compute_cached_share(collected.second),
         seconds_first=_read_seconds(collected.first),
         seconds_next=_read_seconds(collected.second),
@@ -160,6 +168,8 @@ def has_short_context(check: EndpointCapabilities) -> bool:
 def _ask_reference_run(judge: ChatJudge, reference: ReferenceRun, collected: _CollectedAnswers) -> None:
     failed, cause = judge.decide(reference.run, (RUN_FAILED, build_root_cause_question(reference.run)))
     for answer in (failed, cause):
+        if isinstance(mass := answer.usage.get("label_mass"), int | float):
+            collected.masses.append(mass)
         if answer.error is not None:
             collected.faults[str(answer.error)] = None
     if reference.failed and cause.error is None:

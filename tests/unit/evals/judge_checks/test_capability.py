@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 from agentguard.cli.app import build_app
 from agentguard.evals.judge_checks.capability import EndpointCapabilities, check_endpoint
 from agentguard.evals.judge_checks.reference_cases import build_reference_runs, build_safety_cases
+from agentguard.judge.llm.chat_judge import ChatOptions
 from agentguard.judge.llm.client import JudgeEndpoint
 from agentguard.judge.llm.types import EndpointOptions
 from agentguard.judge.response_safety import SafetyTier, describe_tier
@@ -49,7 +50,7 @@ def check(script: Script) -> EndpointCapabilities:
     with serving(script) as (url, _):
         endpoint = JudgeEndpoint(url, options=EndpointOptions(deadline_s=10))
         try:
-            return check_endpoint(endpoint, deadline_s=10)
+            return check_endpoint(endpoint, options=ChatOptions(deadline_s=10))
         finally:
             endpoint.close()
 
