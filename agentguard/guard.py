@@ -25,7 +25,7 @@ from agentguard.recover.effect_ledger import EffectLedger, EffectStore
 from agentguard.recover.effect_store import SqlEffectStore
 from agentguard.recover.recovery_policy import RecoveryPolicy
 from agentguard.recover.strategy import RepairFunction
-from agentguard.recover.tool_effects import EffectClass, ToolEffect, Undo
+from agentguard.recover.tool_effects import EffectClass, Reconcile, ToolEffect, Undo
 from agentguard.runtime.components import (
     REPLACEABLE_COMPONENTS,
     DetectorOptions,
@@ -255,6 +255,7 @@ class Guard:
         *,
         effect: str | EffectClass,
         undo: Undo | None = None,
+        reconcile: Reconcile | None = None,
         idempotency_key: str | Sequence[str] = (),
         idempotent: bool = False,
         name: str | None = None,
@@ -264,6 +265,8 @@ class Guard:
         Args:
             effect: ``read``, ``write`` or ``destructive``.
             undo: function that undoes a call; it receives the arguments of the call as keywords.
+            reconcile: function that finds out whether a call with unknown outcome took effect. It receives
+                the arguments of the call as keywords, and returns the result, or None without an effect.
             idempotency_key: name or names of the arguments that identify an effect; by default all arguments.
             idempotent: whether a repeated call with the same arguments changes nothing more.
             name: name of the tool; by default that of the function.
@@ -272,7 +275,9 @@ class Guard:
             ConfigError: the effect is unknown.
         """
         key = (idempotency_key,) if isinstance(idempotency_key, str) else tuple(idempotency_key)
-        known = build_tool_effect(effect=effect, idempotent=idempotent, key=key, undo=undo)
+        known = build_tool_effect(
+            effect=effect, idempotent=idempotent, key=key, undo=undo, reconcile=reconcile
+        )
 
         def declare(function: F) -> F:
             self._tools[name or function.__name__] = known

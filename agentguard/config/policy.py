@@ -15,8 +15,9 @@ A guard of a running agent also reads::
     detectors:
       exact_loop: {repeat: 3, on_fail: [hint, rollback, disable_tool, stop]}    # its own escalation policy
     recover:
-      on_fail: [hint, {rollback: {prefer: fork}}, {stop: {patience: 8}}]   # of all other detectors
+      on_fail: [hint, {rollback: {prefer: fork}}, {stop: {patience: 12}}]   # of all other detectors
       threshold: 0.5                # minimum probability of a finding that starts a recovery
+      effect_threshold: 0.3         # the same before a call of an undeclared or destructive tool runs
       max_hypotheses: 3             # hypotheses that a recovery may use
       verification_window: 4        # steps within which a recovery must show a new outcome
       redundancy: {effects: [write, destructive], candidates: 3, quorum: 2}   # these turns are voted on
@@ -85,6 +86,7 @@ class RecoverSettings(BaseModel):
 
     on_fail: EscalationSpec | None = None
     threshold: Annotated[float, Field(gt=0, le=1)] = 0.5
+    effect_threshold: Annotated[float, Field(gt=0, le=1)] = 0.3
     max_hypotheses: Annotated[int, Field(ge=1, le=20)] = 3
     verification_window: Annotated[int, Field(ge=1, le=1000)] = 4
     redundancy: RedundancySettings | None = None

@@ -116,6 +116,7 @@ class GuardedRequest(HistorySync):
         turns = self.adapter.split_turns(self._history, conversation.processed_item_count)
         if is_renewed or not conversation.processed_item_count:
             conversation.step_offset = self._find_task_offset(turns, is_new_run=is_renewed)
+            self.session.has_earlier_turns = is_renewed or conversation.step_offset > 0
         for start, end in turns:
             self._commit_turn(start, end)
         conversation.processed_item_count = len(self._history)
@@ -306,6 +307,9 @@ class GuardedRequest(HistorySync):
     def _claim_calls(self, step: Step) -> Decision:
         """Claim the calls in the effect ledger before the client executes them; reject executed calls."""
         claims = {c.id: self.session.begin_tool(c.name, c.arguments or {}) for c in step.tool_calls}
+        for id, claim in claims.items():
+            if claim.decision is ExecutionDecision.REUSE and self.session.ledger.count_refusal(claim.effect):
+                claims[id] = replace(claim, decision=ExecutionDecision.RUN)
         barred = [claim for claim in claims.values() if claim.decision is not ExecutionDecision.RUN]
         if not barred:
             self._conversation.claims = claims

@@ -8,6 +8,7 @@ import orjson
 
 from agentguard.localize.base import Hypothesis
 from agentguard.recover.effect_ledger import Effect, EffectState
+from agentguard.trajectory.model import Step
 
 _MAX_EFFECTS = 20
 _MAX_CHARS = 300
@@ -39,7 +40,12 @@ def format_hint(hypothesis: Hypothesis) -> str:
 
 
 def format_correction(
-    hypothesis: Hypothesis, effects: Sequence[Effect], *, undone: Sequence[Effect] = (), extra_steps: int = 0
+    hypothesis: Hypothesis,
+    effects: Sequence[Effect],
+    *,
+    undone: Sequence[Effect] = (),
+    extra_steps: int = 0,
+    attempt: Step | None = None,
 ) -> str:
     """Format the message to an agent after a rollback to the step of ``hypothesis`` or an earlier one.
 
@@ -48,6 +54,7 @@ def format_correction(
         effects: effects that remain although the agent no longer sees their calls.
         undone: effects that were undone.
         extra_steps: number of steps between the restored state and the step of the hypothesis.
+        attempt: discarded step of the hypothesis; the message quotes its call and its result.
     """
     which = (
         "the step you took here" if not extra_steps else f"step {extra_steps + 1} of those you took from here"
@@ -57,13 +64,49 @@ def format_correction(
         to_sentence(hypothesis.reason),
         format_advice(hypothesis),
     ]
-    if effects:
-        parts.append(
-            "These calls have already taken effect; do not repeat them: " + format_effects(effects) + "."
-        )
+    if attempt is not None and attempt.tool_calls:
+        parts.append(_format_attempt(attempt))
+    parts += format_effect_notes(effects)
     if undone:
         parts.append("These calls were undone: " + format_effects(undone) + ".")
     return " ".join(part for part in parts if part)
+
+
+def format_rejection(hypothesis: Hypothesis, effects: Sequence[Effect]) -> str:
+    """Format the message to an agent whose last answer was dropped before its calls ran.
+
+    Args:
+        hypothesis: the reason of the rejection.
+        effects: effects that remain although the agent no longer sees their calls.
+    """
+    parts = [
+        "[guard] Your last answer was dropped before anything in it ran.",
+        to_sentence(hypothesis.reason),
+        format_advice(hypothesis),
+        *format_effect_notes(effects),
+    ]
+    return " ".join(part for part in parts if part)
+
+
+def format_effect_notes(effects: Sequence[Effect]) -> list[str]:
+    """Format the sentences about remaining effects: those that are done, and those with unknown outcome."""
+    done = [effect for effect in effects if effect.state is not EffectState.ATTEMPTED]
+    unknown = [effect for effect in effects if effect.state is EffectState.ATTEMPTED]
+    notes = []
+    if done:
+        notes.append(f"These calls have already taken effect; do not repeat them: {format_effects(done)}.")
+    if unknown:
+        notes.append(f"It is not known whether these calls took effect: {format_effects(unknown)}.")
+    return notes
+
+
+def _format_attempt(step: Step) -> str:
+    """Format the first call of a discarded step and its result, so that the agent still knows the attempt."""
+    call = step.tool_calls[0]
+    arguments = orjson.dumps(dict(call.arguments or {}), default=str, option=orjson.OPT_NON_STR_KEYS).decode()
+    result = next((one.content for one in step.observations if one.call_id in (call.id, None)), "")
+    text = f"The step was {call.name}({_truncate(arguments)})"
+    return f"{text}, which returned: {to_sentence(_truncate(result))}" if result.strip() else f"{text}."
 
 
 def format_interruption(steps: int, effects: Sequence[Effect]) -> str:
@@ -74,9 +117,7 @@ def format_interruption(steps: int, effects: Sequence[Effect]) -> str:
         effects: effects of those steps, which remain.
     """
     text = f"[guard] The run was interrupted and goes on from this point; {steps} later steps are lost."
-    if effects:
-        text += " These calls have already taken effect; do not repeat them: " + format_effects(effects) + "."
-    return text
+    return " ".join([text, *format_effect_notes(effects)])
 
 
 def format_repaired_call(changes: str) -> str:

@@ -10,7 +10,9 @@ effect whether it was attempted, done, failed or compensated.
   a rollback is identified with the call on the abandoned branch.
 - If a tool declares an idempotency key, the ledger permits one execution per key.
 - *Attempted* is written before the tool runs, *done* after it. An effect that is still attempted after a
-  crash has an unknown outcome. It is not repeated unless the tool is idempotent.
+  crash, a timeout or a lost connection has an unknown outcome. The same call does not run again on any
+  branch, unless the tool is idempotent or its reconcile function finds that there was no effect.
+- A call that failed for another reason has no effect.
 """
 
 from __future__ import annotations
@@ -22,7 +24,14 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Protocol
 
-from agentguard.recover.tool_effects import UNKNOWN_TOOL_EFFECT, EffectClass, ToolEffect, compute_effect_key
+from agentguard.detect.tool_names import is_read_tool
+from agentguard.recover.tool_effects import (
+    UNKNOWN_TOOL_EFFECT,
+    EffectClass,
+    ToolEffect,
+    compute_effect_key,
+    is_irreversible_name,
+)
 from agentguard.trajectory.model import Step
 
 
@@ -148,6 +157,10 @@ _ACTIVE_STATES = frozenset({EffectState.ATTEMPTED, EffectState.DONE})
 """States in which the same call does not run again."""
 
 
+MAX_REFUSALS = 2
+"""Number of refusals after which the call of an undeclared tool runs again."""
+
+
 class EffectLedger:
     """Ledger of the effects of one run; thread-safe, since the tools of a turn may run concurrently.
 
@@ -168,6 +181,8 @@ class EffectLedger:
         self._tools = dict(tools or {})
         self._default = default
         self._lock = threading.Lock()
+        self._unsettled: dict[tuple[str, int], Effect] = {}
+        self._refusals: Counter[str] = Counter()
         self._current_branch: list[tuple[int, tuple[str, int]]] = []
         self._call_counts: Counter[str] = (
             Counter()
@@ -182,6 +197,7 @@ class EffectLedger:
         """Load effects from another process into an `InMemoryEffectStore`; other stores already have them."""
         if isinstance(self._store, InMemoryEffectStore):
             self._store.restore(location, effects)
+            self._load_unsettled()
 
     def get_tool_effect(self, tool: str) -> ToolEffect:
         """Return the declared effect of a tool, or the default."""
@@ -191,6 +207,31 @@ class EffectLedger:
         """Declare the effect of a tool; replaces an earlier declaration."""
         self._tools[tool] = effect
 
+    def is_declared(self, tool: str) -> bool:
+        """Return whether the effect of a tool is declared."""
+        return tool in self._tools
+
+    def may_destroy(self, tool: str) -> bool:
+        """Return whether a tool is declared destructive, or undeclared with a name that is not of a read."""
+        if tool in self._tools:
+            return self._tools[tool].effect is EffectClass.DESTRUCTIVE
+        return self._default.effect is EffectClass.DESTRUCTIVE and not is_read_tool(tool)
+
+    def forbids_repetition(self, tool: str) -> bool:
+        """Return whether a call of a tool must never run twice: its declaration or its name says so."""
+        if tool in self._tools:
+            return self._tools[tool].effect is not EffectClass.READ and not self._tools[tool].idempotent
+        return is_irreversible_name(tool)
+
+    def count_refusal(self, effect: Effect) -> bool:
+        """Count a refusal to run a call again; return True if the call may run after all.
+
+        An undeclared tool may be a read, so its call runs after `MAX_REFUSALS` refusals.
+        """
+        with self._lock:
+            self._refusals[effect.key] += 1
+            return self._refusals[effect.key] > MAX_REFUSALS and not self.forbids_repetition(effect.tool)
+
     def claim_call(self, tool: str, arguments: Mapping[str, Any], *, step: int) -> EffectClaim:
         """Claim a call before its tool runs; claim the calls of a turn in their order."""
         known = self.get_tool_effect(tool)
@@ -199,29 +240,50 @@ class EffectLedger:
             effect = Effect(key=key, occurrence=0, tool=tool, arguments=dict(arguments), step=step)
             return EffectClaim(decision=ExecutionDecision.RUN, effect=effect)
         with self._lock:
-            occurrence = self._count_occurrences(key, known)
-            self._add_call(step, (key, occurrence))
-        effect = Effect(key=key, occurrence=occurrence, tool=tool, arguments=dict(arguments), step=step)
-        there = self._store.claim(effect)
+            there = self._find_unsettled(key, step)
+            if there is None:
+                occurrence = self._count_occurrences(key, known)
+                self._add_call(step, (key, occurrence))
         if there is None:
-            return EffectClaim(decision=ExecutionDecision.RUN, effect=effect)
+            effect = Effect(key=key, occurrence=occurrence, tool=tool, arguments=dict(arguments), step=step)
+            there = self._store.claim(effect)
+            if there is None:
+                self._unsettled[effect.id] = effect
+                return EffectClaim(decision=ExecutionDecision.RUN, effect=effect)
         if there.state is EffectState.DONE:
             return EffectClaim(decision=ExecutionDecision.REUSE, effect=there)
+        may_run = known.idempotent or self.count_refusal(there)
         return EffectClaim(
-            decision=ExecutionDecision.RUN if known.idempotent else ExecutionDecision.OUTCOME_UNKNOWN,
-            effect=there,
+            decision=ExecutionDecision.RUN if may_run else ExecutionDecision.OUTCOME_UNKNOWN, effect=there
         )
+
+    def _find_unsettled(self, key: str, step: int) -> Effect | None:
+        """Return an effect with this key whose outcome is unknown, on any branch.
+
+        An equal call of the same turn runs concurrently, so it does not count.
+        """
+        for effect in self._unsettled.values():
+            if effect.key == key and (step, effect.id) not in self._current_branch:
+                return effect
+        return None
 
     def replay(self, steps: Iterable[Step]) -> None:
         """Rebuild the call counts from the steps of a resumed run without claiming the calls."""
         with self._lock:
             self._filter_calls(lambda _, __: False)
+            steps = tuple(steps)
+            if steps:  # a new run has no effects, so its store need not be read
+                self._load_unsettled()
             for step in steps:
                 for call in step.tool_calls:
                     known = self.get_tool_effect(call.name)
                     if known.effect is not EffectClass.READ:
                         key = compute_effect_key(call.name, call.arguments or {}, known.key)
                         self._add_call(step.index, (key, self._count_occurrences(key, known)))
+
+    def _load_unsettled(self) -> None:
+        unsettled = (one for one in self._store.effects() if one.state is EffectState.ATTEMPTED)
+        self._unsettled.update({effect.id: effect for effect in unsettled})
 
     def _count_occurrences(self, key: str, tool_effect: ToolEffect) -> int:
         """Count the equal calls on the current branch; always 0 for a tool with an idempotency key."""
@@ -264,6 +326,7 @@ class EffectLedger:
                 result=result,
             )
             self._store.settle(settled)
+            self._unsettled.pop(effect.id, None)
 
     def rewind(self, to_step: int) -> None:
         """Remove the calls from ``to_step`` on from the current branch, after a rollback to this step."""

@@ -89,6 +89,7 @@ class RecoveryPlanner:
         trigger: str = DIAGNOSIS_TRIGGER,
         *,
         trigger_probability: float | None = None,
+        escalation: str | None = None,
     ) -> PlanDecision:
         """Choose a plan without spending any budget.
 
@@ -97,11 +98,12 @@ class RecoveryPlanner:
             trigger: name of the detector whose escalation policy is used.
             trigger_probability: probability of a finding below the policy's threshold. Then only levels with
                 a ``min_confidence`` of at most this value are tried.
+            escalation: name of the escalation policy; by default ``trigger``.
         """
         refused: list[tuple[str, int, str]] = []
         if not context.diagnosis.hypotheses:
             return PlanDecision(plan=None, rejections=(("", 0, "the diagnosis names no step"),))
-        for strategy in self.get_escalation(trigger):
+        for strategy in self.get_escalation(escalation or trigger):
             if trigger_probability is not None and strategy.min_confidence > trigger_probability:
                 continue
             for rank in self._list_ranks(context):

@@ -14,8 +14,13 @@ from agentguard.recover.planner import RecoveryPlanner
 from agentguard.recover.selective_redundancy import REDUNDANCY_TRIGGER, EscalationLevel, SelectiveRedundancy
 from agentguard.recover.strategy import RecoveryStrategy, strategies
 
-DEFAULT_ESCALATION: tuple[EscalationLevel, ...] = ("hint", "rollback", "escalate", {"stop": {"patience": 8}})
+DEFAULT_ESCALATION: tuple[EscalationLevel, ...] = ("hint", "rollback", "escalate", {"stop": {"patience": 12}})
 """Default escalation policy; a failure that goes on ends the run after a bounded number of turns."""
+
+EFFECT_TRIGGER = "effect"
+"""Name of the escalation policy for suspicious calls of undeclared and destructive tools."""
+EFFECT_ESCALATION: tuple[EscalationLevel, ...] = ("reprompt", "escalate", "stop")
+"""Default escalation policy of `EFFECT_TRIGGER`; each level keeps the call from running."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +33,8 @@ class RecoveryPolicy:
         budget: limits of the recoveries of one run.
         verification: verification of recovery outcomes.
         threshold: probability from which a finding triggers a recovery, in (0, 1].
+        effect_threshold: probability from which a finding stops a call of an undeclared or destructive tool
+            before it runs, in (0, 1].
         max_hypotheses: number of hypotheses of a diagnosis that the planner tries.
         on_guard_error: ``"fail_open"`` continues the run and ``"fail_closed"`` stops it if a part of the
             guard fails.
@@ -40,6 +47,7 @@ class RecoveryPolicy:
     budget: RecoveryBudget = field(default_factory=RecoveryBudget)
     verification: OutcomeVerification = field(default_factory=OutcomeVerification)
     threshold: float = 0.5
+    effect_threshold: float = 0.3
     max_hypotheses: int = 3
     on_guard_error: Literal["fail_open", "fail_closed"] = "fail_open"
     redundancy: SelectiveRedundancy | None = None
@@ -48,7 +56,12 @@ class RecoveryPolicy:
         """Build the planner with its strategies. Raises ConfigError or UnknownPlugin if one is wrong."""
         if not 0 < self.threshold <= 1:
             raise ConfigError(f"recover: threshold is {self.threshold}, expected a number in (0, 1]")
-        own = {name: build_escalation(rungs, trigger=name) for name, rungs in self.escalations.items()}
+        if not 0 < self.effect_threshold <= 1:
+            raise ConfigError(
+                f"recover: effect_threshold is {self.effect_threshold}, expected a number in (0, 1]"
+            )
+        levels = {EFFECT_TRIGGER: EFFECT_ESCALATION, **self.escalations}
+        own = {name: build_escalation(rungs, trigger=name) for name, rungs in levels.items()}
         if self.redundancy is not None:
             own[REDUNDANCY_TRIGGER] = build_escalation(
                 self.redundancy.list_levels(), trigger=REDUNDANCY_TRIGGER

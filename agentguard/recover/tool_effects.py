@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from agentguard.detect.result_classification import ResultReason, classify_result
 from agentguard.detect.step_facts import canonicalize_json
+from agentguard.detect.tool_names import is_write_tool
 from agentguard.errors import ConfigError
 
 
@@ -26,6 +29,13 @@ class EffectClass(StrEnum):
 Undo = Callable[..., Any]
 """Undo function; receives the arguments of the call as keywords, and ``result=`` if it accepts that."""
 
+Reconcile = Callable[..., Any]
+"""Reconcile function of a call with unknown outcome; receives the arguments of the call as keywords.
+
+It returns the result if the call took effect, and None if it did not. After an exception the outcome stays
+unknown.
+"""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolEffect:
@@ -36,12 +46,14 @@ class ToolEffect:
         idempotent: whether a repeated call with the same arguments changes nothing more.
         undo: function that undoes a call, if there is one.
         key: names of the arguments that identify an effect; empty means all arguments.
+        reconcile: function that finds out whether a call with unknown outcome took effect, if there is one.
     """
 
     effect: EffectClass
     idempotent: bool = False
     undo: Undo | None = None
     key: tuple[str, ...] = ()
+    reconcile: Reconcile | None = None
 
 
 UNKNOWN_TOOL_EFFECT = ToolEffect(effect=EffectClass.DESTRUCTIVE)
@@ -64,6 +76,47 @@ def from_annotations(annotations: Mapping[str, Any]) -> ToolEffect:
         return ToolEffect(effect=EffectClass.READ, idempotent=True)
     effect = EffectClass.DESTRUCTIVE if destructive else EffectClass.WRITE
     return ToolEffect(effect=effect, idempotent=idempotent)
+
+
+def is_irreversible_name(tool: str) -> bool:
+    """Return whether the name of an undeclared tool has a verb of change or of payment."""
+    return is_write_tool(tool) or _PAYMENT_PATTERN.search(tool.lower()) is not None
+
+
+_PAYMENT_PATTERN = re.compile(
+    r"(?:^|[_\W])(?:charge|transfer|purchase|order|withdraw|debit|deposit|wire|submit|execute|deploy)(?:[_\W]|$)"
+)
+
+
+def classify_attempt(lower_text: str, *, has_failed: bool | None) -> AttemptOutcome:
+    """Classify the result or the error text of a call.
+
+    Args:
+        lower_text: the text in lower case.
+        has_failed: whether the call failed; None if unknown.
+    """
+    classification = classify_result(lower_text, flag=has_failed)
+    if not classification.is_error:
+        return AttemptOutcome.DONE
+    if classification.reason is ResultReason.TIMEOUT or _INTERRUPTION_PATTERN.search(lower_text[:400]):
+        return AttemptOutcome.UNKNOWN
+    return AttemptOutcome.FAILED
+
+
+class AttemptOutcome(StrEnum):
+    """Outcome of an attempted call."""
+
+    DONE = "done"
+    FAILED = "failed"
+    """The call failed without an effect."""
+    UNKNOWN = "unknown"
+    """A timeout or a lost connection: the call may have had its effect."""
+
+
+_INTERRUPTION_PATTERN = re.compile(
+    r"\btime(?:d)?[ -]?out|timeouterror|connection (?:was )?(?:reset|aborted|closed|lost)|broken ?pipe"
+    r"|connectionreset|connectionaborted|remoteprotocol|incompleteread|disconnected|\b504\b"
+)
 
 
 def compute_effect_key(tool: str, arguments: Mapping[str, Any], key_arguments: tuple[str, ...] = ()) -> str:

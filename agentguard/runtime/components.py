@@ -31,7 +31,7 @@ from agentguard.recover.persistence import to_recovery_row
 from agentguard.recover.recovery_policy import DEFAULT_ESCALATION, RecoveryPolicy
 from agentguard.recover.selective_redundancy import SelectiveRedundancy
 from agentguard.recover.strategy import RepairFunction
-from agentguard.recover.tool_effects import EffectClass, ToolEffect, Undo
+from agentguard.recover.tool_effects import EffectClass, Reconcile, ToolEffect, Undo
 from agentguard.runtime.background_queue import BackgroundQueue
 from agentguard.runtime.live_judge import (
     LIVE_JUDGE_TRIGGER,
@@ -134,6 +134,7 @@ def attach_session_config(components: GuardComponents) -> GuardComponents:
         recovery_budget=recover.budget,
         verification=recover.verification,
         finding_threshold=recover.threshold,
+        effect_threshold=recover.effect_threshold,
         acceptance_function=_build_acceptance(components),
         safety_assessor=components.safety,
         on_guard_error=recover.on_guard_error,
@@ -226,9 +227,7 @@ def build_live_judge(policy: Policy, judge: Judge | None) -> LiveJudge | None:
     from agentguard.judge.factory import build_judge
 
     second = None if policy.judge.second is None else build_judge(policy.judge.second)
-    return LiveJudge(
-        judge, second_judge=second, options=LiveJudgeOptions(**policy.judge.live.model_dump())
-    )
+    return LiveJudge(judge, second_judge=second, options=LiveJudgeOptions(**policy.judge.live.model_dump()))
 
 
 def build_response_safety(policy: Policy, judge: Judge | None) -> ResponseSafety | None:
@@ -271,6 +270,7 @@ def build_recovery_policy(policy: Policy) -> RecoveryPolicy:
         budget=RecoveryBudget(**policy.budgets.model_dump()),
         verification=OutcomeVerification(window=given.verification_window, threshold=given.threshold),
         threshold=given.threshold,
+        effect_threshold=given.effect_threshold,
         max_hypotheses=given.max_hypotheses,
         on_guard_error=policy.on_guard_error,
         redundancy=None if given.redundancy is None else SelectiveRedundancy(**given.redundancy.model_dump()),
@@ -278,12 +278,19 @@ def build_recovery_policy(policy: Policy) -> RecoveryPolicy:
 
 
 def build_tool_effect(
-    *, effect: str, idempotent: bool, key: Sequence[str], undo: Undo | None = None
+    *,
+    effect: str,
+    idempotent: bool,
+    key: Sequence[str],
+    undo: Undo | None = None,
+    reconcile: Reconcile | None = None,
 ) -> ToolEffect:
     """Build the declaration of a tool's effect. Raises ConfigError if the effect is unknown."""
     if effect not in set(EffectClass):
         raise ConfigError(f"tool: effect is {effect!r}, expected one of {', '.join(EffectClass)}")
-    return ToolEffect(effect=EffectClass(effect), idempotent=idempotent, undo=undo, key=tuple(key))
+    return ToolEffect(
+        effect=EffectClass(effect), idempotent=idempotent, undo=undo, key=tuple(key), reconcile=reconcile
+    )
 
 
 def validate_detectors(detector_options: DetectorOptions | None) -> dict[str, Mapping[str, Any]] | None:

@@ -73,7 +73,9 @@ class PassiveSession(Session):
         del tool, arguments
         return _ALWAYS_RUN
 
-    def end_tool(self, claim: EffectClaim, result: str, *, is_refused: bool = False) -> None:
+    def end_tool(
+        self, claim: EffectClaim, result: str, *, is_refused: bool = False, has_failed: bool | None = None
+    ) -> None:
         """Do nothing: the step contains the result."""
 
     def commit(self, turn: Step) -> Step:

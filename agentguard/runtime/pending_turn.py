@@ -16,8 +16,10 @@ from agentguard.recover.agent_messages import format_repaired_call
 from agentguard.recover.call_repair import apply_repairs, repair_turn
 from agentguard.recover.plan import RecoveryOutcome, RecoveryPlan, RecoveryTier
 from agentguard.recover.planner import compute_plan_cost
+from agentguard.recover.recovery_policy import EFFECT_TRIGGER
 from agentguard.recover.selective_redundancy import REDUNDANCY_TRIGGER, build_redundancy_finding
 from agentguard.recover.voting import VoteCandidate, VoteTally, count_votes
+from agentguard.runtime.effect_gate import EffectGate
 from agentguard.runtime.live_diagnosis import build_live_diagnosis, most_severe, to_hypothesis
 from agentguard.runtime.run_state import RunState
 from agentguard.runtime.step_annotations import annotate_messages, describe_repair, diff_calls
@@ -73,6 +75,7 @@ class PendingTurn:
         self._annotations: dict[str, Any] = {}
         self._repair_messages: list[str] = []
         self._unsent_messages: list[str] = []
+        self._effect_gate = EffectGate()
         self.uncertainty = 0.0
         """Highest probability of a finding on the last step; 0 if there is no finding."""
         self.skipped_votes = 0
@@ -88,11 +91,15 @@ class PendingTurn:
         if due is not None and (plan := self._start_scheduled_vote(state, turn, *due)) is not None:
             return plan
         trigger = most_severe(found, state.config.finding_threshold)
-        if trigger is not None:
-            return self._plan_response(state, turn, trigger)
-        return self._repair_below_threshold(state, turn, found) or self._start_redundancy_vote(
-            state, turn, found
+        plan = (
+            self._repair_below_threshold(state, turn, found)
+            if trigger is None
+            else self._plan_response(state, turn, trigger)
         )
+        plan = plan or self._refuse_effect(state, turn, found)
+        if plan is not None or trigger is not None:
+            return plan
+        return self._start_redundancy_vote(state, turn, found)
 
     def count_votes(
         self, state: RunState, plan: RecoveryPlan, candidates: Sequence[Step | None]
@@ -169,6 +176,16 @@ class PendingTurn:
             else self._plan_response(state, turn, trigger, trigger_probability=trigger.probability)
         )
 
+    def _refuse_effect(self, state: RunState, turn: Step, findings: Sequence[Finding]) -> RecoveryPlan | None:
+        """Plan a response that keeps the calls from running, if the effect gate refuses them."""
+        trigger = self._effect_gate.find_trigger(state, turn, findings)
+        if trigger is None:
+            return None
+        plan = self._plan_response(state, turn, trigger, escalation=EFFECT_TRIGGER)
+        if plan is not None:
+            self._effect_gate.record_refusal(turn)
+        return plan
+
     def _start_redundancy_vote(
         self, state: RunState, turn: Step, findings: Sequence[Finding]
     ) -> RecoveryPlan | None:
@@ -194,10 +211,16 @@ class PendingTurn:
         return self._start_vote(state, turn, plan, trigger, first)
 
     def _plan_response(
-        self, state: RunState, turn: Step, trigger: Finding, *, trigger_probability: float | None = None
+        self,
+        state: RunState,
+        turn: Step,
+        trigger: Finding,
+        *,
+        trigger_probability: float | None = None,
+        escalation: str | None = None,
     ) -> RecoveryPlan | None:
         """Return the plan that answers a finding on a turn; None if it must wait until the tools have run."""
-        plan = state.run_safely(_build_plan, state, turn, trigger, trigger_probability)
+        plan = state.run_safely(_build_plan, state, turn, trigger, trigger_probability, escalation)
         if plan is None:
             return None
         if any(isinstance(action, Repair) for action in plan.actions):
@@ -316,7 +339,11 @@ def _estimate_failure(state: RunState, turn: Step) -> float:
 
 
 def _build_plan(
-    state: RunState, turn: Step, trigger: Finding, trigger_probability: float | None = None
+    state: RunState,
+    turn: Step,
+    trigger: Finding,
+    trigger_probability: float | None = None,
+    escalation: str | None = None,
 ) -> RecoveryPlan | None:
     run = state.run
     with_turn = replace(run, steps=(*run.steps, turn))
@@ -327,6 +354,7 @@ def _build_plan(
         trigger.detector,
         is_committed=False,
         trigger_probability=trigger_probability,
+        escalation=escalation,
     )
 
 

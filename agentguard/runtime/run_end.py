@@ -8,6 +8,11 @@ from typing import Literal
 from agentguard.detect.base import DetectorFailure, Finding
 from agentguard.judge.response_safety import TAXONOMY
 from agentguard.recover.plan import RecoveryPlan, RecoveryTier
+from agentguard.runtime.effect_claims import (
+    EFFECT_CLAIM_TRIGGER,
+    MAX_REFUSED_CLAIMS,
+    find_unsupported_claim,
+)
 from agentguard.runtime.live_diagnosis import (
     build_live_diagnosis,
     build_refusal_finding,
@@ -23,6 +28,12 @@ def end_run(state: RunState, pending_turn: PendingTurn, *, is_refusable: bool) -
     """Implement `Session.end` for a run that has not ended."""
     accepted = _run_acceptance_test(state)
     found = state.finish_detectors()
+    if accepted is None and not state.has_earlier_turns:
+        claim = state.run_safely(find_unsupported_claim, state.run, state.ledger)
+        if claim is not None and is_refusable:
+            found = (*found, claim)
+        elif claim is not None:
+            state.findings.append(claim)
     plan = (
         _plan_refusal(state, pending_turn, accepted, found) if is_refusable and accepted is not True else None
     )
@@ -76,7 +87,7 @@ def _plan_refusal(
         if accepted
         else most_severe(findings, state.config.finding_threshold)
     )
-    if trigger is None or state.stop_reason is not None:
+    if trigger is None or state.stop_reason is not None or _is_claim_refused_often(state, trigger):
         return None
     state.findings += findings
     state.end_triggers.add(trigger.detector)
@@ -87,6 +98,11 @@ def _plan_refusal(
     apply_plan(state, pending_turn, plan, trigger)
     state.replay_detectors()  # they have processed the end of a run that continues
     return plan
+
+
+def _is_claim_refused_often(state: RunState, trigger: Finding) -> bool:
+    refused = sum(one.trigger == EFFECT_CLAIM_TRIGGER for one in state.recoveries)
+    return trigger.detector == EFFECT_CLAIM_TRIGGER and refused >= MAX_REFUSED_CLAIMS
 
 
 def _run_acceptance_test(state: RunState) -> Literal[True] | str | None:

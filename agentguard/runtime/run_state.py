@@ -95,6 +95,8 @@ class RunState:
         self.assessment: SafetyAssessment | None = None
         """Safety assessment of the final message; None if none was made."""
         self.has_ended = False
+        self.has_earlier_turns = False
+        """Whether the conversation has earlier turns that are not in the run."""
         self.end_triggers: set[str] = set()
         """Triggers of the checks that refused an end of the run and are made again at the next end."""
         self.overhead_s = 0.0
@@ -165,6 +167,11 @@ class RunState:
         if new and run.tools:  # without recorded tools, detectors accept every tool name
             self._added_tools += new
             self.replay_detectors()
+
+    def is_unknown_tool(self, tool: str) -> bool:
+        """Return whether a tool is not offered; without recorded tools, every name counts as offered."""
+        tools = self.run.tools
+        return bool(tools) and all(one.name != tool for one in (*tools, *self._added_tools))
 
     def record_step(self, turn: Step) -> tuple[Step, Sequence[Finding]]:
         """Append a committed turn to the run; return the recorded step and the findings on it.
@@ -257,6 +264,7 @@ class RunState:
         *,
         is_committed: bool,
         trigger_probability: float | None = None,
+        escalation: str | None = None,
     ) -> RecoveryPlan | None:
         """Return the planner's plan for a diagnosis, if there is one.
 
@@ -266,6 +274,7 @@ class RunState:
             trigger: name of the detector whose finding triggers the recovery.
             is_committed: whether the last step of ``run`` is committed.
             trigger_probability: probability of a finding below the policy's threshold.
+            escalation: name of the escalation policy; by default ``trigger``.
         """
         diagnosis = self._apply_schema_feedback(run, diagnosis, rerank=False)
         situation = RecoveryContext(
@@ -279,7 +288,9 @@ class RunState:
             repair_function=self.config.repair_function,
             restorable_steps=None if self.restorable_steps is None else self.restorable_steps(),
         )
-        plan = self.config.planner.plan(situation, trigger, trigger_probability=trigger_probability).plan
+        plan = self.config.planner.plan(
+            situation, trigger, trigger_probability=trigger_probability, escalation=escalation
+        ).plan
         spoke = () if plan is None else diagnosis.hypotheses[plan.hypothesis].schemata
         return replace(plan, schemata=spoke) if plan is not None and spoke else plan
 

@@ -23,13 +23,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
 from agentguard import _sync_async
 from agentguard.detect.base import DetectorFailure
+from agentguard.detect.step_facts import canonicalize_json
 from agentguard.recover.effect_ledger import EffectClaim, ExecutionDecision
 from agentguard.recover.plan import RecoveryPlan
+from agentguard.recover.tool_effects import AttemptOutcome, Reconcile, classify_attempt
 from agentguard.runtime import run_end
 from agentguard.runtime.pending_turn import PendingTurn, VoteResult
 from agentguard.runtime.plan_execution import apply_plan
@@ -119,26 +122,53 @@ class Session(RunState):
         The integration claims all calls of a turn in their order, before it runs any of them.
         """
         with self.acquire_lock():
-            return self.ledger.claim_call(tool, arguments, step=len(self))
+            claim = self.ledger.claim_call(tool, arguments, step=len(self))
+        reconcile = self.ledger.get_tool_effect(tool).reconcile
+        if claim.decision is not ExecutionDecision.OUTCOME_UNKNOWN or reconcile is None:
+            return claim
+        return self._reconcile(claim, reconcile)
 
-    def end_tool(self, claim: EffectClaim, result: str, *, is_refused: bool = False) -> None:
+    def end_tool(
+        self, claim: EffectClaim, result: str, *, is_refused: bool = False, has_failed: bool | None = None
+    ) -> None:
         """Record the result of a tool call in the ledger.
 
-        Do not call this method after an error that leaves open whether the tool had an effect. The outcome of
-        the effect is then unknown.
+        A result that shows an error has no effect. After a timeout or a lost connection, the outcome of the
+        effect is unknown.
 
         Args:
             claim: the claim that `begin_tool` returned.
-            result: the tool's result as text.
+            result: the tool's result or the text of its exception.
             is_refused: the tool failed and certainly had no effect.
+            has_failed: the tool raised an exception; None if unknown.
         """
         if claim.decision is not ExecutionDecision.RUN:
             return
         with self.acquire_lock():
-            if is_refused:
+            tool = claim.effect.tool
+            outcome = AttemptOutcome.FAILED
+            if not is_refused and not self.is_unknown_tool(tool):
+                outcome = classify_attempt(result.lower(), has_failed=has_failed)
+            if outcome is AttemptOutcome.FAILED:
                 self.ledger.mark_failed(claim.effect)
-            else:
+            elif outcome is AttemptOutcome.DONE:
                 self.ledger.mark_done(claim.effect, result)
+
+    def _reconcile(self, claim: EffectClaim, reconcile: Reconcile) -> EffectClaim:
+        """Find out by the tool's reconcile function whether a call with unknown outcome took effect."""
+        effect = claim.effect
+        try:
+            found = reconcile(**effect.arguments)
+        except Exception as error:  # the function may raise anything; the outcome stays unknown
+            self.record_failure(error)
+            return claim
+        with self.acquire_lock():
+            if found is None:
+                self.ledger.mark_failed(effect)
+                return self.ledger.claim_call(effect.tool, effect.arguments, step=len(self))
+            text = found if isinstance(found, str) else canonicalize_json(found)
+            self.ledger.mark_done(effect, text)
+            return EffectClaim(decision=ExecutionDecision.REUSE, effect=replace(effect, result=text))
 
     def commit(self, turn: Step) -> Step:
         """Record a turn with its tool results, or a turn of a user or the environment.

@@ -67,6 +67,7 @@ class SessionConfig:
         verification: verification of recovery outcomes.
         finding_threshold: probability from which a finding triggers a recovery.
         live_judge: judge that classifies new steps beside the agent.
+        effect_threshold: probability from which a finding stops a call of an undeclared or destructive tool.
         run_diagnosis: diagnosis of whole runs. It may ask a judge and wait.
         acceptance_function: acceptance test of a run that is about to end.
         safety_assessor: assessment of the final message of a run that is about to end.
@@ -86,6 +87,7 @@ class SessionConfig:
     recovery_budget: RecoveryBudget = field(default_factory=RecoveryBudget)
     verification: OutcomeVerification = field(default_factory=OutcomeVerification)
     finding_threshold: float = 0.5
+    effect_threshold: float = 0.3
     run_diagnosis: RunDiagnosis | None = None
     live_judge: LiveJudge | None = None
     acceptance_function: AcceptanceEvaluator | None = None

@@ -63,8 +63,8 @@ def run_tool(session: Session, claim: EffectClaim, tool: Callable[[], Any]) -> A
 
     - If the ledger has its result, return that result without a call.
     - If its outcome is unknown, return `UNKNOWN_OUTCOME_MESSAGE` without a call.
-    - If the tool raises, propagate the exception. The outcome of the effect is then unknown, since the tool
-      may have acted before it raised.
+    - If the tool raises, propagate the exception. After a timeout or a lost connection the outcome of the
+      effect is unknown; after another exception there is no effect.
     """
     return _sync_async.run_sync(_run_claimed_tool(session, claim), lambda _: tool())
 
@@ -124,6 +124,7 @@ def run_with_read_retry(
             if session.read_retry.record_retry(session, claim, before, after, has_failed=bad):
                 return again
     if failed is not None:
+        session.end_tool(claim, before, has_failed=True)
         raise failed
     return result
 

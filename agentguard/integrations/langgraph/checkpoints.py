@@ -70,11 +70,14 @@ def find_source_node(snapshot: StateSnapshot, graph_info: GraphInfo) -> str | No
     """Return the tool node that led to a boundary, as the source of messages added there.
 
     LangGraph cannot infer it if calls are sent to tools one by one, as in ``create_agent``; it would choose
-    the model's node. Return None if the last message is not a tool result; then LangGraph can infer it.
+    the model's node. The result of a call of an unknown tool comes from any tool node. Return None if the
+    last message is not a tool result; then LangGraph can infer it.
     """
     said = [message for message in get_messages(snapshot) if not is_guard_message(message)]
     last = said[-1] if said else None
-    return graph_info.tools.get(last.name or "") if isinstance(last, ToolMessage) else None
+    if not isinstance(last, ToolMessage):
+        return None
+    return graph_info.tools.get(last.name or "") or next(iter(graph_info.tools.values()), None)
 
 
 def get_task(input: Any) -> str | None:

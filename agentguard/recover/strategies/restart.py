@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from agentguard.errors import ConfigError
 from agentguard.recover.actions import Restart
-from agentguard.recover.agent_messages import format_advice, format_effects, to_sentence
+from agentguard.recover.agent_messages import format_advice, format_effect_notes, to_sentence
 from agentguard.recover.base_strategy import BaseStrategy
 from agentguard.recover.plan import RecoveryPlan, RecoveryTier
 from agentguard.recover.strategies._plan import build_plan, reject_unknown_options
@@ -38,9 +38,7 @@ class RestartStrategy(BaseStrategy):
             return None
         reason = to_sentence(context.hypothesis.reason)
         note = f"[guard] An earlier attempt failed. {reason} {format_advice(context.hypothesis)}"
-        done = context.ledger.list_active_since(0)
-        if done:
-            note += f" These calls have already taken effect; do not repeat them: {format_effects(done)}."
+        note = " ".join([note, *format_effect_notes(context.ledger.list_active_since(0))])
         return build_plan(
             context, self.name, RecoveryTier.RESTART, Restart(note=note), undone=context.last_step + 1
         )

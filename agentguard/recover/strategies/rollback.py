@@ -6,7 +6,7 @@ from typing import Literal, get_args
 
 from agentguard.errors import ConfigError
 from agentguard.recover.actions import Compensate, Reject, Rewind, SendMessage
-from agentguard.recover.agent_messages import format_correction
+from agentguard.recover.agent_messages import format_correction, format_rejection
 from agentguard.recover.base_strategy import BaseStrategy
 from agentguard.recover.effect_ledger import Effect, EffectState
 from agentguard.recover.outcome_verification import get_plan_resume_step
@@ -30,7 +30,7 @@ class RepromptStrategy(BaseStrategy):
         if not (context.capabilities.reject and context.capabilities.send_message):
             return None
         # The agent does not see the effects of abandoned branches, so the message lists them, too.
-        told = format_correction(context.hypothesis, context.ledger.list_active_since(context.last_step))
+        told = format_rejection(context.hypothesis, context.ledger.list_active_since(context.last_step))
         return build_plan(context, self.name, RecoveryTier.REJECT, Reject(), SendMessage(text=told), undone=1)
 
 
@@ -67,7 +67,10 @@ class RollbackStrategy(BaseStrategy):
             return None
         back, step = rewind.to_step, context.hypothesis.step
         told = format_correction(
-            context.hypothesis, context.ledger.list_active_since(back), extra_steps=step - back
+            context.hypothesis,
+            context.ledger.list_active_since(back),
+            extra_steps=step - back,
+            attempt=context.run.steps[step],
         )
         tier = RecoveryTier.FORK if rewind.by == "fork" else RecoveryTier.TRUNCATE
         actions = (rewind, SendMessage(text=told))
@@ -111,7 +114,13 @@ class CompensateStrategy(BaseStrategy):
         kept = tuple(effect for effect in since if effect not in undone)
         further = context.hypothesis.step - back
         told = SendMessage(
-            text=format_correction(context.hypothesis, kept, undone=undone, extra_steps=further)
+            text=format_correction(
+                context.hypothesis,
+                kept,
+                undone=undone,
+                extra_steps=further,
+                attempt=context.run.steps[context.hypothesis.step],
+            )
         )
         rest = tuple(action for action in under.actions if not isinstance(action, SendMessage))
         actions = (Compensate(effects=undone), *rest, told)

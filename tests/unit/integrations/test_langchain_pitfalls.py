@@ -133,7 +133,11 @@ def test_tool_error_survives_langchain_conversion() -> None:
     agent = create_agent(
         Scripted(answer=lambda messages: next(given)),
         [pay],
-        middleware=[make(recover=RecoveryPolicy(on_fail="hint")).langchain(on_run=sessions.append)],
+        middleware=[
+            make(recover=RecoveryPolicy(on_fail="hint", effect_threshold=1.0)).langchain(
+                on_run=sessions.append
+            )
+        ],
     )
     out = agent.invoke({"messages": [HumanMessage("Pay.")]})
     answer = next(m for m in out["messages"] if isinstance(m, ToolMessage))

@@ -98,7 +98,7 @@ def test_deferred_tool_has_no_effect(error: Any) -> None:
     assert "attempted" not in [effect.state for effect in run.session.ledger.effects()]
 
 
-def test_tool_that_reports_failure_is_an_error_with_unknown_effect() -> None:
+def test_tool_that_reports_failure_is_an_error_without_effect() -> None:
     def pay(order: str) -> str:
         """Pay an order."""
         raise ToolFailed("the line broke")
@@ -107,7 +107,7 @@ def test_tool_that_reports_failure_is_an_error_with_unknown_effect() -> None:
     run = Run(make(recover=RecoveryPolicy(on_fail="hint")), answers, tools=[pay])
     run.go()
     assert run.session.run.steps[1].observations[0].is_error
-    assert [effect.state for effect in run.session.ledger.effects()] == ["attempted"]
+    assert [effect.state for effect in run.session.ledger.effects()] == ["failed"]
 
 
 def test_concurrent_calls_of_one_turn_are_removed_together() -> None:

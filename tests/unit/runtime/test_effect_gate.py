@@ -1,0 +1,164 @@
+"""Calls of undeclared and destructive tools are judged before they run; doubtful ones are not repeated."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from agentguard.guard import Guard
+from agentguard.recover.capabilities import Capabilities
+from agentguard.recover.effect_ledger import EffectState, ExecutionDecision
+from agentguard.runtime.session import Session
+from agentguard.trajectory.model import Observation, Source, Step, ToolCall, ToolSpec, Trajectory
+
+AMOUNT = {"type": "object", "properties": {"amount": {"type": "integer"}, "to": {"type": "string"}}}
+META = Trajectory(
+    id="r",
+    format="event_log",
+    task="Send 10 to Ann.",
+    steps=(),
+    tools=(
+        ToolSpec(name="transfer", parameters=AMOUNT),
+        ToolSpec(name="weather", parameters=AMOUNT),
+        ToolSpec(name="get_rate", parameters=AMOUNT),
+    ),
+)
+CAN = Capabilities(reject=True, truncate=True)
+
+
+def begin(*, can: Capabilities = CAN, effect: str | None = None, **declaration: Any) -> Session:
+    guard = Guard(localizer="first_finding")
+    if effect is not None:
+        guard.tool(effect=effect, name="transfer", **declaration)(lambda: None)
+    session = guard.session(META, can)
+    session.commit(Step(index=0, source=Source.USER, agent="user", content=META.task))
+    return session
+
+
+def turn(tool: str = "transfer", result: str | None = None, **arguments: Any) -> Step:
+    call = ToolCall(id="c", name=tool, arguments=arguments or {"amount": 1000, "to": "Ann"})
+    seen = () if result is None else (Observation(content=result, call_id="c", tool=tool),)
+    return Step(index=0, source=Source.AGENT, agent="clerk", tool_calls=(call,), observations=seen)
+
+
+def test_wrong_value_for_destructive_tool_is_refused_and_stops_the_run_if_repeated() -> None:
+    session = begin(effect="destructive")
+    plan = session.propose(turn())
+    assert plan is not None
+    assert plan.strategy == "reprompt"
+    assert "dropped before anything in it ran" in session.pending_messages[0]
+    assert session.propose(turn()) is not None
+    assert session.stop_reason is not None
+
+
+def test_person_decides_on_repeated_refused_call() -> None:
+    session = begin(can=Capabilities(reject=True, escalate=True), effect="destructive")
+    session.propose(turn())
+    plan = session.propose(turn())
+    assert plan is not None
+    assert (plan.strategy, session.stop_reason) == ("escalate", None)
+
+
+def test_repeated_call_of_undeclared_tool_runs() -> None:
+    session = begin()
+    assert session.propose(turn("weather")) is not None
+    assert session.propose(turn("weather")) is None
+    assert session.stop_reason is None
+
+
+@pytest.mark.parametrize("tool", ["get_rate", "fly"])
+def test_suspicion_about_read_or_unknown_tool_refuses_nothing(tool: str) -> None:
+    session = begin()
+    session.propose(turn(tool))
+    assert not any(one.plan.strategy == "reprompt" for one in session.recoveries)
+
+
+def test_schema_breach_never_reaches_a_destructive_tool() -> None:
+    session = begin(effect="destructive")
+    for amount in ("ten", "one hundred", "many"):
+        if session.stop_reason is None:
+            assert session.propose(turn(amount=amount, to="Ann")) is not None
+    assert session.stop_reason is not None
+
+
+def test_correct_call_of_destructive_tool_runs() -> None:
+    session = begin(effect="destructive")
+    assert session.propose(turn(amount=10, to="Ann")) is None
+
+
+def attempt(session: Session, error: str, *, has_failed: bool | None = True) -> ExecutionDecision:
+    arguments = {"amount": 10, "to": "Ann"}
+    claim = session.begin_tool("transfer", arguments)
+    if claim.decision is ExecutionDecision.RUN:
+        session.end_tool(claim, error, has_failed=has_failed)
+    session.commit(turn(result=error, **arguments))
+    return claim.decision
+
+
+@pytest.mark.parametrize("effect", ["write", "destructive", None])
+def test_call_that_timed_out_is_not_repeated(effect: str | None) -> None:
+    session = begin(effect=effect)
+    assert attempt(session, "TimeoutError: no answer") is ExecutionDecision.RUN
+    decisions = {attempt(session, "not run") for _ in range(5)}
+    assert decisions == {ExecutionDecision.OUTCOME_UNKNOWN}
+
+
+def test_idempotent_call_that_timed_out_is_repeated() -> None:
+    session = begin(effect="write", idempotent=True)
+    attempt(session, "TimeoutError: no answer")
+    assert attempt(session, "sent", has_failed=None) is ExecutionDecision.RUN
+
+
+@pytest.mark.parametrize(
+    ("reconcile", "decision", "states"),
+    [
+        (lambda **_: "sent", ExecutionDecision.REUSE, {EffectState.DONE}),
+        (lambda **_: None, ExecutionDecision.RUN, {EffectState.DONE}),
+        (lambda **_: 1 / 0, ExecutionDecision.OUTCOME_UNKNOWN, {EffectState.ATTEMPTED}),
+    ],
+    ids=["took effect", "no effect", "fails"],
+)
+def test_reconcile_function_decides_on_unknown_outcome(
+    reconcile: Callable[..., Any], decision: ExecutionDecision, states: set[EffectState]
+) -> None:
+    session = begin(effect="destructive", reconcile=reconcile)
+    attempt(session, "TimeoutError: no answer")
+    assert attempt(session, "sent", has_failed=None) is decision
+    assert {effect.state for effect in session.ledger.effects()} == states
+
+
+@pytest.mark.parametrize("has_failed", [None, True])
+@pytest.mark.parametrize("error", ["Error: no money", "HTTP 503 Service Unavailable"])
+def test_result_that_shows_an_error_is_no_effect(error: str, has_failed: bool | None) -> None:
+    session = begin(effect="destructive")
+    attempt(session, error, has_failed=has_failed)
+    assert session.ledger.list_active() == ()
+    assert attempt(session, "sent", has_failed=None) is ExecutionDecision.RUN
+
+
+def test_call_of_unknown_tool_is_no_effect() -> None:
+    session = begin()
+    claim = session.begin_tool("fly", {})
+    session.end_tool(claim, "fly is not a valid tool")
+    assert session.ledger.list_active() == ()
+
+
+def test_undeclared_call_with_unknown_outcome_runs_after_two_refusals() -> None:
+    session = begin()
+    first = session.begin_tool("weather", {})
+    session.end_tool(first, "the request timed out", has_failed=True)
+    session.commit(turn("weather", "the request timed out"))
+    decisions = [session.begin_tool("weather", {}).decision for _ in range(3)]
+    assert decisions == [
+        ExecutionDecision.OUTCOME_UNKNOWN,
+        ExecutionDecision.OUTCOME_UNKNOWN,
+        ExecutionDecision.RUN,
+    ]
+
+
+def test_equal_calls_of_one_turn_both_run() -> None:
+    session = begin(effect="write")
+    claims = [session.begin_tool("transfer", {"amount": 1}) for _ in range(2)]
+    assert [claim.decision for claim in claims] == [ExecutionDecision.RUN] * 2
