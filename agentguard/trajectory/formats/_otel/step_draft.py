@@ -44,9 +44,11 @@ class StepDraft:
         span, is_agent = self.span, self.source is Source.AGENT
         start, end = (None, None) if self.is_copied_context else (span.start, span.end)
         extra = {"is_copied_context": True} if self.is_copied_context else {}
+        # As in ATIF: an earlier run did the work of a copied turn, and here it is a part of the prompt.
+        is_copied_work = is_agent and self.is_copied_context
         return Step(
             index=index,
-            source=self.source,
+            source=Source.SYSTEM if is_copied_work else self.source,
             agent=self.agent,
             content=self.content,
             reasoning=self.reasoning,

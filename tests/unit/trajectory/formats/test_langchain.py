@@ -4,6 +4,8 @@ import json
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from langchain_core.load import dumpd
 from langchain_core.messages import AIMessage, HumanMessage, RemoveMessage, ToolMessage, messages_to_dict
 
@@ -125,3 +127,24 @@ def test_label_in_the_state_is_annotation() -> None:
 def test_value_without_messages_names_the_field() -> None:
     with pytest.raises(FormatError, match="messages"):
         parse("langchain", {"values": 3})
+
+
+@given(parents=st.lists(st.integers(0, 30), max_size=12))
+def test_any_tree_of_checkpoints_keeps_the_messages_of_every_path(parents: list[int]) -> None:
+    paths: list[list[str]] = [["m0"]]
+    parent_ids: list[str | None] = [None]
+    for number, choice in enumerate(parents, start=1):
+        parent = choice % number
+        paths.append([*paths[parent], f"m{number}"])
+        parent_ids.append(f"c{parent}")
+    history = [
+        checkpoint(f"c{i}", parent_ids[i], [AIMessage(text, id=text) for text in path])
+        for i, path in enumerate(paths)
+    ][::-1]
+    run = parse("langchain", history).trajectory
+    leaves = [path for i, path in enumerate(paths) if f"c{i}" not in parent_ids]
+    assert [step.content for step in run.steps] == leaves[-1]
+    branches = [
+        [step.content for step in (*run.steps[: branch.fork_step], *branch.steps)] for branch in run.branches
+    ]
+    assert branches == leaves[:-1]

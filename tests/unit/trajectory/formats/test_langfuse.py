@@ -154,6 +154,12 @@ def test_history_from_an_earlier_trace_is_copied_context() -> None:
     later = {"role": "user", "content": "And now inside."}
     result = run(observation("g", "GENERATION", 1, input=[ASK, CALL, RESULT, later], output="A stove."))
     assert [step.content for step in result.steps] == ["Look outside.", "", "And now inside.", "A stove."]
+    assert [step.source for step in result.steps] == [
+        Source.USER,
+        Source.SYSTEM,
+        Source.USER,
+        Source.AGENT,
+    ]
     assert [bool(step.extra.get("is_copied_context")) for step in result.steps] == [True, True, False, False]
     assert result.task == "And now inside."
 
