@@ -158,7 +158,7 @@ class Guard:
         settings = policy if isinstance(policy, Policy) else Policy.load(policy)
         has_live_judge = settings.judge is not None and settings.judge.live is not None
         needs_judge = localizer is None or settings.safety is not None or has_live_judge
-        judge = build_policy_judge(settings) if needs_judge else None
+        judge = build_policy_judge(settings, more.get("store")) if needs_judge else None
         chosen = localizer or build_policy_localizer(settings, judge)
         tools = {name: build_tool_effect(**one.model_dump()) for name, one in settings.tools.items()}
         return cls(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from agentguard.config.judge import ClassifierSettings, EndpointSettings, QuestionJudgeSettings
 from agentguard.errors import ConfigError
-from agentguard.judge.cache import CachedJudge
+from agentguard.judge.cache import CachedJudge, VerdictStore
 from agentguard.judge.llm.chat_judge import ChatJudge, ChatOptions
 from agentguard.judge.llm.client import JudgeEndpoint
 from agentguard.judge.llm.types import EndpointOptions
@@ -22,12 +22,15 @@ API_KEY_VARIABLE: Final = "AGENTGUARD_JUDGE_KEY"
 """Environment variable with an endpoint's key, unless ``api_key_env`` names another."""
 
 
-def build_judge(settings: EndpointSettings, *, schemata: SchemaSource = ()) -> CachedJudge:
+def build_judge(
+    settings: EndpointSettings, *, schemata: SchemaSource = (), store: VerdictStore | None = None
+) -> CachedJudge:
     """Build a cached judge: classifiers or a chat model; no connection is opened.
 
     Args:
         settings: endpoint and options of the judge.
         schemata: texts of earlier failures to show a chat model after a run, or a function that selects them.
+        store: keeps the answers beyond the process.
 
     Raises:
         ConfigError: the URL or a limit is invalid, the variable for the key is not set, or the settings of a
@@ -36,9 +39,10 @@ def build_judge(settings: EndpointSettings, *, schemata: SchemaSource = ()) -> C
         MissingExtra: the openai package is not installed.
     """
     if isinstance(settings, QuestionJudgeSettings) and settings.kind == "pooling":
-        return CachedJudge(build_pooling_judge(settings))
+        return CachedJudge(build_pooling_judge(settings), store=store)
     endpoint = build_endpoint(settings)
-    return CachedJudge(ChatJudge(endpoint, schemata=schemata, options=build_chat_options(settings)))
+    judge = ChatJudge(endpoint, schemata=schemata, options=build_chat_options(settings))
+    return CachedJudge(judge, store=store)
 
 
 def build_chat_options(settings: EndpointSettings) -> ChatOptions:

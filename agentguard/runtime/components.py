@@ -211,13 +211,13 @@ def build_policy_localizer(policy: Policy, judge: Judge | None) -> Localizer:
     return build_localizer(settings.name, options)
 
 
-def build_policy_judge(policy: Policy) -> Judge | None:
-    """Build the policy's judge, if it has one, without opening a connection."""
+def build_policy_judge(policy: Policy, store: Store | None = None) -> Judge | None:
+    """Build the policy's judge, if it has one, without opening a connection; a store keeps its answers."""
     if policy.judge is None:
         return None
     from agentguard.judge.factory import build_judge
 
-    return build_judge(policy.judge)
+    return build_judge(policy.judge, store=store)
 
 
 def build_live_judge(policy: Policy, judge: Judge | None) -> LiveJudge | None:

@@ -39,6 +39,19 @@ def test_run_end_asks_the_judge_and_stores_verdict_cost_and_version(world: str, 
     assert row.data["judge"].startswith("judge (/models/small); prompts ")
 
 
+def test_stored_answers_outlive_the_process(tmp_path: Path) -> None:
+    with serving(Script(prefer=lambda prompt, label: 0.3)) as (url, script):
+        played = run_agent("loop", url, tmp_path / "runs.db")
+        policy = Policy.parse({"judge": {"base_url": url}, "detector_deadline_s": 60})
+        with Store.open(tmp_path / "runs.db") as store, Guard.from_policy(policy, store=store) as guard:
+            run = store.get_trajectory(played.sessions[0].id)
+            assert run is not None
+            diagnosis = guard.diagnose(run)
+        assert len(script.seen) == TWO_QUESTIONS_IN_BOTH_ORDERS, "nothing is asked again"
+    assert diagnosis.usage["calls"] == 0
+    assert diagnosis.judge
+
+
 def test_run_end_without_judge_stores_the_embedded_diagnosis(tmp_path: Path) -> None:
     played = run_agent("loop", f"http://127.0.0.1:{closed_port()}/v1", tmp_path / "runs.db")
     with Store.open(tmp_path / "runs.db") as store:
