@@ -13,6 +13,7 @@ LABEL_FIELDS = frozenset(
         *("expected_answer", "reference", "target", "answer", "answers", "annotator metadata", "rationale"),
         *("task_success", "is_resolved", "is_success", "scores", "verdicts", "judge", "judges", "judgement"),
         *("judgment", "evaluation", "evaluations", "feedback", "feedback_stats", "test_results"),
+        *("eval_logs", "report"),
     )
 )
 _SUCCESS_FIELDS = (

@@ -1,7 +1,9 @@
 """Chats whose actions are text and whose results are user turns: mini-swe-agent, SWE-smith, ReAct.
 
 An action in the text of an agent (see ``_text_actions.py``) becomes a tool call, and the next message its
-result. A record is a list of messages, or an object with ``messages`` (a list, or its JSON text).
+result. A record is a list of messages, or an object with ``messages``, ``trajectory`` or ``conversations`` (a
+list, or its JSON text). A message has ``role`` and ``content``, ``role`` and ``text``, or ``from`` and
+``value``.
 
 mini-swe-agent 2 writes native tool calls or text, and its own fields under ``extra`` of a message. The raw
 response and the untruncated output repeat the content, so the importer reads usage, cost and error from them
@@ -17,6 +19,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from agentguard.errors import FormatError
 from agentguard.trajectory._json_node import JsonNode
 from agentguard.trajectory._safe_json import loads
 from agentguard.trajectory.formats._chat_messages import is_chat_message, parse_chat
@@ -37,6 +40,8 @@ _PROMPT_PATTERN = re.compile(r"\nbash-\$\s*$")
 _PREFIX_PATTERN = re.compile(r"\s*observation(?: ?\d{1,4})?:[ \t]*\n?", re.IGNORECASE)
 _AGENT_ROLES = ("assistant", "ai", "model", "gpt")
 _SUBMITTED = "submitted"
+_MESSAGE_FIELDS = ("messages", "trajectory", "conversations")
+_SPELLINGS = (("role", "content"), ("role", "text"), ("from", "value"))
 _READ_FIELDS = (
     *("actions", "response", "raw_output", "cost", "timestamp", "exception_info"),
     *("exit_status", "submission", "model_response"),
@@ -54,21 +59,25 @@ class TextActions:
         envelope = value if isinstance(value, Mapping) else {}
         if str(envelope.get("trajectory_format", "")).startswith(_MINI):
             return 0.97
-        messages = _load_messages(envelope.get("messages")) if envelope else value
+        try:
+            messages = _load_messages(envelope.get(_find_field(envelope))) if envelope else value
+        except FormatError:
+            return 0.0
         if not isinstance(messages, list) or not messages:
             return 0.0
-        sample = messages[:_MAX_SAMPLED_MESSAGES]
-        if not all(is_chat_message(one) and "tool_calls" not in one for one in sample):
+        sample = [_respell(message) for message in messages[:_MAX_SAMPLED_MESSAGES]]
+        if not all(is_chat_message(one) and not one.get("tool_calls") for one in sample):
             return 0.0
         return 0.9 if any(map(_is_action_with_result, sample, sample[1:])) else 0.0
 
     def parse(self, value: Any, *, name: str) -> Iterator[Record]:
         """Yield the run of a list of messages or of an object that has one."""
         node = JsonNode.from_value({"messages": value} if isinstance(value, list) else value)
-        messages = JsonNode({"messages": _load_messages(node.raw("messages"))})
+        key = _find_field(node.data)
+        messages = JsonNode({key: _load_messages(node.raw(key))})
         converter = _Converter()
-        for index, message in enumerate(messages.nodes("messages")):
-            converter.add(index, message)
+        for index, message in enumerate(messages.nodes(key)):
+            converter.add(index, JsonNode(_respell(message.data), message.path))
         chat = parse_chat(converter.messages, agent="agent")
         positions = converter.positions
         steps = (
@@ -77,9 +86,7 @@ class TextActions:
             else step
             for step in chat.steps
         )
-        facts, judged = split_labels(
-            node.extra_fields("messages", "instance_id", "id", "info", "exit_status")
-        )
+        facts, judged = split_labels(node.extra_fields(key, "instance_id", "id", "info", "exit_status"))
         info, judged_info = split_labels(node.node_or("info").data)
         judged |= {"info": judged_info} if judged_info else {}
         status = info.pop("exit_status", None) or node.raw("exit_status") or converter.exit_status
@@ -96,6 +103,21 @@ class TextActions:
             ),
             annotation=Annotation(failed=infer_failed(judged | judged_info), extra=judged),
         )
+
+
+def _find_field(envelope: Mapping[str, Any]) -> str:
+    return next((key for key in _MESSAGE_FIELDS if key in envelope), _MESSAGE_FIELDS[0])
+
+
+def _respell(message: Any) -> Any:
+    """Return a message with ``role`` and ``content``; the prompt of a system message may be a field."""
+    if not isinstance(message, Mapping) or "content" in message:
+        return message
+    role, text = next((one for one in _SPELLINGS if set(one) <= message.keys()), _SPELLINGS[0])
+    if role not in message or text not in message:
+        return message
+    others = {key: value for key, value in message.items() if key not in (role, text, "system_prompt")}
+    return {**others, "role": message[role], "content": message[text] or message.get("system_prompt")}
 
 
 def _load_messages(value: Any) -> Any:

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agentguard.errors import FormatError
 from agentguard.trajectory.formats._text_actions import parse_text_actions
 from agentguard.trajectory.formats.reader import load_records
 from agentguard.trajectory.model import Record, Source, Usage
@@ -165,6 +166,33 @@ class TestOtherChats:
         assert step.tool_calls[0].name == "str_replace_editor"
         assert step.observations[0].content == "1 print('quay')"
         assert (record.trajectory.id, record.annotation.failed) == ("quay-1", True)
+
+    @pytest.mark.parametrize(
+        ("field", "role", "text", "agent"),
+        [
+            ("trajectory", "role", "text", "ai"),
+            ("conversations", "from", "value", "gpt"),
+            ("messages", "role", "content", "assistant"),
+        ],
+    )
+    def test_spellings_of_messages_are_read(self, field: str, role: str, text: str, agent: str) -> None:
+        messages = [
+            {role: "system", text: None, "system_prompt": "You fix code."},
+            {role: "user", text: "Repair the lock."},
+            {role: agent, text: "I look.\n```\nopen lock.py\n```"},
+            {role: "user", text: "[File: lock.py]\nbash-$"},
+        ]
+        row = {field: messages, "instance_id": "lock-1", "exit_status": "submitted", "target": True}
+        (record,) = load_records(row)
+        run = record.trajectory
+        assert (run.format, run.exit_status, record.annotation.failed) == ("text_actions", "submitted", None)
+        assert run.steps[2].source is Source.AGENT
+        assert run.steps[2].tool_calls[0].arguments == {"command": "open lock.py"}
+        assert run.steps[2].observations[0].content == "[File: lock.py]\nbash-$"
+
+    def test_damaged_json_text_is_refused(self) -> None:
+        with pytest.raises(FormatError):
+            load_records({"instance_id": "a", "messages": "[{"})
 
     def test_react_lines_are_calls(self) -> None:
         run = records(SAMPLES / "text_actions.jsonl")[1].trajectory
