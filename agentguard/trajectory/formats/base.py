@@ -120,6 +120,7 @@ _REGISTRY: Registry[Format] = Registry(
             "alfworld",
             "anthropic_messages",
             "atif",
+            "autogen",
             "claude_code",
             "codex_cli",
             "event_log",
