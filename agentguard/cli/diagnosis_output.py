@@ -66,14 +66,12 @@ class DiagnosisTableRow:
     def from_diagnosis(cls, trajectory: Trajectory, diagnosis: Diagnosis) -> DiagnosisTableRow:
         """Reduce a diagnosis to a line."""
         root_cause, failure_type = "", ""
-        if diagnosis.verdict is Verdict.FAILURE and diagnosis.hypotheses:
-            first_hypothesis = diagnosis.hypotheses[0]
-            root_cause = f"step {first_hypothesis.step} · {to_one_line(first_hypothesis.agent, 24)}"
-            failure_type = (
-                _get_code_title(first_hypothesis.codes[0])
-                if first_hypothesis.codes
-                else to_one_line(first_hypothesis.reason, 60)
-            )
+        if diagnosis.verdict is not Verdict.NO_FAILURE and diagnosis.hypotheses:
+            first = diagnosis.hypotheses[0]
+            root_cause = f"step {first.step} · {to_one_line(first.agent, 24)}"
+            if diagnosis.verdict is not Verdict.FAILURE or not first.codes:
+                root_cause = f"likeliest {root_cause}"
+            failure_type = _get_code_title(first.codes[0]) if first.codes else "no evidence"
         return cls(
             name=to_one_line(trajectory.id, 40),
             steps=len(trajectory.steps),
@@ -166,11 +164,10 @@ def _build_root_cause(
     console: Console, trajectory: Trajectory, first: Hypothesis, verdict: Verdict
 ) -> RenderableType:
     grid = _new_grid()
-    name = "root cause" if verdict is Verdict.FAILURE else "likeliest"
+    is_cause = verdict is Verdict.FAILURE and bool(first.codes)
+    name = "root cause" if is_cause else "likeliest"
     description = Text()
-    description.append(
-        _format_step(trajectory, first.step), "bold red" if verdict is Verdict.FAILURE else "bold"
-    )
+    description.append(_format_step(trajectory, first.step), "bold red" if is_cause else "bold")
     description.append(f" · {to_one_line(first.agent, 40)}" + (f" · {first.module}" if first.module else ""))
     description.append(f" · p {first.probability:.2f}", "dim")
     grid.add_row(name, description)

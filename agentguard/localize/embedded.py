@@ -155,14 +155,18 @@ class EmbeddedLocalizer(BaseLocalizer):
     ) -> Diagnosis:
         """Build the diagnosis from the model's judgement of a run."""
         verdict = Verdict.FAILURE if self.given_failed else _select_verdict(judgement)
+        hypotheses = () if verdict is Verdict.NO_FAILURE else _build_hypotheses(judgement, findings)
         return Diagnosis(
             trajectory_id=trajectory.id,
             method=self.name,
             verdict=verdict,
             probability=1.0 if self.given_failed else judgement.failure_probability,
             basis=_find_basis(judgement, given_failed=self.given_failed),
-            hypotheses=() if verdict is Verdict.NO_FAILURE else _build_hypotheses(judgement, findings),
-            notes=_build_notes(judgement, verdict, given_failed=self.given_failed),
+            hypotheses=hypotheses,
+            notes=(
+                *_build_notes(judgement, verdict, given_failed=self.given_failed),
+                *_build_ranking_notes(hypotheses),
+            ),
         )
 
 
@@ -249,3 +253,13 @@ def _build_notes(judgement: EmbeddedJudgement, verdict: Verdict, *, given_failed
     if not judgement.is_known_ranking:
         notes.append("the model knows no root causes of this kind of log: the ranking is what transfers")
     return tuple(notes)
+
+
+def _build_ranking_notes(hypotheses: Sequence[Hypothesis]) -> tuple[str, ...]:
+    """Return a note if neither a finding nor a quoted passage supports the first hypothesis."""
+    if not hypotheses or hypotheses[0].codes:
+        return ()
+    steps = ", ".join(str(hypothesis.step) for hypothesis in hypotheses[:3])
+    return (
+        f"the ranking is weak: no finding and no quoted passage supports it; look first at steps {steps}",
+    )

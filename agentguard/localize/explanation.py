@@ -1,7 +1,8 @@
 """Explanation of a step for the user: codes, evidence and a correction, from rules on its features.
 
-Findings of detectors at the step take precedence; the rules apply if there is no finding. The rules are not
-learnt. A leaf code is only a hint: annotators agree poorly on leaves (a kappa of 0.05 to 0.55), so no
+Findings of detectors at the step take precedence; the rules apply if there is no finding. A rule needs a
+passage of the run to quote. Without a finding and a passage there is no code and no correction. The rules are
+not learnt. A leaf code is only a hint: annotators agree poorly on leaves (a kappa of 0.05 to 0.55), so no
 decision should depend on the code alone.
 """
 
@@ -14,7 +15,9 @@ from dataclasses import dataclass
 from agentguard.detect._text import find_sentence, to_lower
 from agentguard.detect.base import Evidence, Finding
 from agentguard.detect.evidence import quote_span
-from agentguard.detect.text_patterns import find_fabrication
+from agentguard.detect.result_classification import classify_result
+from agentguard.detect.text_patterns import find_fabrication, find_last_intent
+from agentguard.judge.embedded.features.outcomes import is_failed
 from agentguard.judge.embedded.features.roles import RunLayout, SpeakerRole
 from agentguard.trajectory.model import Step
 
@@ -46,47 +49,55 @@ class FailureExplanation:
 
 
 _MAX_QUOTES = 3
-_SPECIFIC_RULES = frozenset({"made_up", "strayed", "gave_up", "unsourced"})
+_SPECIFIC_RULES = frozenset({"made_up", "gave_up", "unsourced"})
 """Rules that are more specific than an error from the environment."""
 _MODULES = ("memory", "reflection", "planning", "action", "system")
 _NUMBER = re.compile(r"(?<![\w.])\d[\d,]*(?:\.\d+)?")
-_TEXT = re.compile(r"\S")
 
 
 def explain_step(
     layout: RunLayout, index: int, row: FeatureRow, findings: list[Finding]
 ) -> FailureExplanation:
-    """Explain why a step may be the root cause; ``findings`` are those at this step, in any order."""
-    signs = [sign for sign in EXPLANATION_RULES if sign.is_match(row)]
-    telling = next((sign for sign in signs if sign.name in _SPECIFIC_RULES), None)
-    only_answered = bool(findings) and all(map(_is_environmental, findings))
-    sign = telling if telling and only_answered else signs[0]
-    reason = f"{_describe_position(row)}; {sign.reason}"
-    if not findings or (telling and only_answered):
-        evidence = sign.select_evidence(layout, index) or _quote_first_sentence(layout, index)
-        answered = (quote for finding in findings for quote in finding.evidence)
-        return FailureExplanation(
-            module=_find_module(sign.codes),
-            codes=sign.codes,
-            evidence=tuple(dict.fromkeys((*evidence, *answered)))[:_MAX_QUOTES],
-            correction=sign.correction.format(step=index),
-            reason=reason,
-        )
+    """Explain why a step may be the root cause; ``findings`` are those at this step, in any order.
+
+    Codes, correction and evidence come from findings that no later step repaired, or from a rule that quotes
+    a passage of the run. Without either, the explanation has only a reason.
+    """
+    findings = [finding for finding in findings if finding.recovered_after is None]
+    matches = [
+        (rule, rule.select_evidence(layout, index)) for rule in EXPLANATION_RULES if rule.is_match(row)
+    ]
+    supported = [(rule, quotes) for rule, quotes in matches if quotes]
+    specific = next((match for match in supported if match[0].name in _SPECIFIC_RULES), None)
+    if findings and not (specific and all(map(_is_environmental, findings))):
+        return _explain_by_findings(row, findings)
+    chosen = specific or next(iter(supported), None)
+    if chosen is None:
+        reason = f"{_describe_position(row)}; {_describe_influence(row)}; nothing in the run shows an error"
+        return FailureExplanation(module=None, codes=(), evidence=(), correction="", reason=reason)
+    rule, quotes = chosen
+    others = [quote for finding in findings for quote in finding.evidence]
+    others += [quote for _, found in supported for quote in found]
+    return FailureExplanation(
+        module=_find_module(rule.codes),
+        codes=rule.codes,
+        evidence=tuple(dict.fromkeys((*quotes, *others)))[:_MAX_QUOTES],
+        correction=rule.correction.format(step=index),
+        reason=f"{_describe_position(row)}; {rule.reason}",
+    )
+
+
+def _explain_by_findings(row: FeatureRow, findings: list[Finding]) -> FailureExplanation:
     ranked_findings = sorted(
         findings, key=lambda f: (_is_environmental(f), -f.probability, f.detector, f.message)
     )
     codes = tuple(dict.fromkeys(code for finding in ranked_findings for code in finding.codes))
-    quotes = tuple(dict.fromkeys(quote for finding in ranked_findings for quote in finding.evidence))[
-        :_MAX_QUOTES
-    ]
-    correction = next(
-        (f.correction for f in ranked_findings if f.correction), sign.correction.format(step=index)
-    )
+    quotes = dict.fromkeys(quote for finding in ranked_findings for quote in finding.evidence)
     return FailureExplanation(
         module=_find_module(codes),
         codes=codes,
-        evidence=quotes or sign.select_evidence(layout, index) or _quote_first_sentence(layout, index),
-        correction=correction,
+        evidence=tuple(quotes)[:_MAX_QUOTES],
+        correction=next((f.correction for f in ranked_findings if f.correction), ""),
         reason=f"{ranked_findings[0].message.rstrip('.')}; {_describe_position(row)}",
     )
 
@@ -118,6 +129,15 @@ def _describe_position(row: FeatureRow) -> str:
     return f"it is turn {int(row['role.turn']) + 1} of {int(row['role.turns'])} of work"
 
 
+def _describe_influence(row: FeatureRow) -> str:
+    """Describe how later steps depend on the step."""
+    if row["role.orchestrator"]:
+        return "what it decides sets the course of the next turns"
+    if row["form.code"] or row["form.calls"] or row["evidence.runs"]:
+        return "later steps build on what it ran"
+    return "later steps build on what it says"
+
+
 def _quote_made_up_value(layout: RunLayout, index: int) -> tuple[Evidence, ...]:
     for field, text in layout.run.steps[index].texts():
         low = to_lower(text)
@@ -128,20 +148,35 @@ def _quote_made_up_value(layout: RunLayout, index: int) -> tuple[Evidence, ...]:
 
 
 def _quote_outcome(layout: RunLayout, index: int) -> tuple[Evidence, ...]:
-    """Quote the last line of the outcome, which usually names the error."""
+    """Quote the error or the unusable part of what came back."""
     step = layout.run.steps[index]
-    if step.observations:
-        return _quote_last_line(step, f"observations[{len(step.observations) - 1}]")
-    after = index + 1
-    if after < len(layout.roles) and layout.roles[after] is SpeakerRole.EXECUTOR:
-        return _quote_last_line(layout.run.steps[after], "content")
-    return ()
+    if not step.observations and index + 1 < len(layout.roles):
+        after = layout.run.steps[index + 1]
+        is_executor = layout.roles[index + 1] is SpeakerRole.EXECUTOR
+        return _quote_failure(after, "content", after.content, None) if is_executor else ()
+    return next(
+        filter(
+            None,
+            (
+                _quote_failure(step, f"observations[{i}]", one.content, one.is_error)
+                for i, one in enumerate(step.observations)
+            ),
+        ),
+        (),
+    )
 
 
-def _quote_last_line(step: Step, field: str) -> tuple[Evidence, ...]:
-    text = step.text(field).rstrip()
-    start = text.rfind("\n", 0, len(text)) + 1
-    return quote_span(step, field, max(start, len(text) - 200), len(text))
+def _quote_failure(step: Step, field: str, text: str, flag: bool | None) -> tuple[Evidence, ...]:
+    result = classify_result(to_lower(text), flag=flag)
+    return quote_span(step, field, result.start, result.end) if is_failed(result) else ()
+
+
+def _quote_announcement(layout: RunLayout, index: int) -> tuple[Evidence, ...]:
+    """Quote the last sentence if it announces an action."""
+    step = layout.run.steps[index]
+    low = to_lower(step.content)
+    span = find_last_intent(low)
+    return quote_span(step, "content", *find_sentence(low, *span)) if span else ()
 
 
 def _quote_new_number(layout: RunLayout, index: int) -> tuple[Evidence, ...]:
@@ -155,35 +190,15 @@ def _quote_new_number(layout: RunLayout, index: int) -> tuple[Evidence, ...]:
     return ()
 
 
-def _quote_first_sentence(layout: RunLayout, index: int) -> tuple[Evidence, ...]:
-    """Quote the first sentence of the step."""
-    step = layout.run.steps[index]
-    for field, text in step.texts():
-        first = _TEXT.search(text)
-        if first:
-            return quote_span(step, field, *find_sentence(to_lower(text), *first.span()))
-    return ()
-
-
 EXPLANATION_RULES = (
     ExplanationRule(
         name="made_up",
-        is_match=lambda row: (
-            row["wording.assume"] > 0 and max(row["code.stand_ins"], 2 * row["rate.assume"]) >= 1
-        ),
+        is_match=lambda row: row["wording.assume"] > 0,
         codes=("agent_error:memory.hallucination", "agentrx:invention_of_new_information"),
         reason="it works with assumed or placeholder values",
         correction="Do not assume or simulate values in step {step}: get each from a source or a tool first, "
         "and say which; if none has it, say so and stop.",
         select_evidence=_quote_made_up_value,
-    ),
-    ExplanationRule(
-        name="strayed",
-        is_match=lambda row: row["role.brief"] > 0 and row["brief.repeats_task"] < 0.5,
-        codes=("mast:disobey_task_specification", "agent_error:planning.constraint_ignorance"),
-        reason="what it asks for says little of the task",
-        correction="Restate the task in full in step {step}, with every constraint, and plan from that.",
-        select_evidence=_quote_first_sentence,
     ),
     ExplanationRule(
         name="failed",
@@ -218,32 +233,6 @@ EXPLANATION_RULES = (
         codes=("agent_error:reflection.progress_misjudge", "mast:no_or_incomplete_verification"),
         reason="it announces or agrees, and does nothing",
         correction="In step {step}, do the work now instead of announcing it, and show its result.",
-        select_evidence=_quote_first_sentence,
-    ),
-    ExplanationRule(
-        name="steered",
-        is_match=lambda row: row["role.orchestrator"] > 0,
-        codes=("agent_error:planning.inefficient_plan", "mast:task_derailment"),
-        reason="what it decides sets the course of the next turns",
-        correction="Reconsider the decision of step {step}: say what of the task is still open and what the "
-        "last result really shows, and choose the next instruction from that.",
-        select_evidence=_quote_first_sentence,
-    ),
-    ExplanationRule(
-        name="acted",
-        is_match=lambda row: row["form.code"] > 0 or row["form.calls"] > 0 or row["evidence.runs"] > 0,
-        codes=("agent_error:action.misalignment", "agentrx:intent_plan_misalignment"),
-        reason="later steps build on what it ran",
-        correction="Check in step {step} that what is run answers the task as asked, constraint by "
-        "constraint, and compare its result with a second source.",
-        select_evidence=_quote_first_sentence,
-    ),
-    ExplanationRule(
-        name="said",
-        is_match=lambda row: True,  # noqa: ARG005
-        codes=("agent_error:planning.inefficient_plan", "mast:no_or_incomplete_verification"),
-        reason="later steps build on what it says",
-        correction="Verify what step {step} says against the task and a source before building on it.",
-        select_evidence=_quote_first_sentence,
+        select_evidence=_quote_announcement,
     ),
 )

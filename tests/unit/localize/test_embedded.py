@@ -35,7 +35,7 @@ def test_root_cause_has_everything_a_recovery_needs(fitted: EmbeddedLocalizer) -
 def test_quotes_are_at_their_offsets(fitted: EmbeddedLocalizer) -> None:
     for run in (group_chat(1).trajectory, steered(2).trajectory, dialogue(3, failed=True).trajectory):
         for hypothesis in fitted.locate(run, ()).hypotheses:
-            assert hypothesis.evidence
+            assert bool(hypothesis.evidence) == bool(hypothesis.codes) == bool(hypothesis.correction)
             for quote in hypothesis.evidence:
                 assert run.steps[quote.step].text(quote.field)[quote.start : quote.end] == quote.quote
 

@@ -44,3 +44,21 @@ def test_error_is_the_explanation_of_last_resort():
     found = hypothesis(said, "exitcode: 1 (execution failed)\nCode output: NameError: table", step=1)
     assert found.module in {"system", "action"}
     assert any(e.step == 2 and "exitcode: 1" in e.quote for e in found.evidence)
+
+
+def test_step_without_a_finding_and_a_passage_has_no_code_and_no_instruction():
+    said = "I look both up in the table of towns.\n```python\nprint(table['Alder'] - table['Birch'])\n```"
+    found = hypothesis(said, "exitcode: 0 (execution succeeded)\nCode output: 68750", step=1)
+    assert (found.codes, found.correction, found.evidence) == ((), "", ())
+    assert "later steps build on what it ran" in found.reason
+
+
+def test_ranking_without_evidence_is_called_weak_with_the_steps_to_look_at():
+    steps = tuple(
+        Step(index=i, source=Source.AGENT, agent="Analyst", content=text)
+        for i, text in enumerate(("We compare both towns.", "Both towns lie by the sea.", "They are alike."))
+    )
+    run = Trajectory(id="towns", format="test", task=TASK, steps=steps)
+    diagnosis = Guard(options={"given_failed": True}).diagnose(run)
+    assert not diagnosis.hypotheses[0].codes
+    assert any("the ranking is weak" in note and "look first at steps" in note for note in diagnosis.notes)

@@ -1,0 +1,49 @@
+from __future__ import annotations
+
+import pytest
+from rich.console import Console
+
+from agentguard.cli.diagnosis_output import DiagnosisTableRow, DiagnosisView, render_diagnosis
+from agentguard.localize.base import Diagnosis, Hypothesis, Verdict
+from agentguard.trajectory.model import Source, Step, Trajectory
+
+RUN = Trajectory(
+    id="r", format="test", task="t", steps=(Step(index=0, source=Source.AGENT, agent="Ada", content="Hi."),)
+)
+SUPPORTED = Hypothesis(
+    step=0, agent="Ada", module=None, codes=("mast:step_repetition",), probability=0.5, correction="Stop it."
+)
+UNSUPPORTED = Hypothesis(step=0, agent="Ada", module=None, codes=(), probability=0.5, reason="a reason")
+
+
+def diagnose(verdict: Verdict, hypothesis: Hypothesis) -> Diagnosis:
+    return Diagnosis(
+        trajectory_id="r", method="m", verdict=verdict, probability=0.6, hypotheses=(hypothesis,)
+    )
+
+
+@pytest.mark.parametrize(
+    ("verdict", "hypothesis", "cause", "kind"),
+    [
+        (Verdict.FAILURE, SUPPORTED, "step 0 · Ada", "Steps repeated"),
+        (Verdict.FAILURE, UNSUPPORTED, "likeliest step 0 · Ada", "no evidence"),
+        (Verdict.ABSTAINED, SUPPORTED, "likeliest step 0 · Ada", "Steps repeated"),
+        (Verdict.ABSTAINED, UNSUPPORTED, "likeliest step 0 · Ada", "no evidence"),
+        (Verdict.NO_FAILURE, SUPPORTED, "", ""),
+    ],
+)
+def test_table_row_shows_the_likeliest_step_of_undecided_runs(
+    verdict: Verdict, hypothesis: Hypothesis, cause: str, kind: str
+) -> None:
+    row = DiagnosisTableRow.from_diagnosis(RUN, diagnose(verdict, hypothesis))
+    assert (row.root_cause, row.failure_type) == (cause, kind)
+
+
+def test_report_names_no_root_cause_without_support() -> None:
+    console = Console(width=100, record=True, quiet=False)
+    with console.capture() as capture:
+        render_diagnosis(console, RUN, diagnose(Verdict.FAILURE, UNSUPPORTED), DiagnosisView())
+    text = capture.get()
+    assert "likeliest" in text
+    assert "root cause" not in text
+    assert "instead" not in text
