@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from agentguard.trajectory._json_node import JsonNode
+from agentguard.trajectory._safe_json import dumps
 from agentguard.trajectory.formats._chat_messages import parse_tool_specs
 from agentguard.trajectory.formats._content_parts import parse_arguments, parse_content
 from agentguard.trajectory.formats._otel.spans import flatten_text
@@ -206,16 +207,23 @@ class OpenHandsRun:
             self._add_plain_turn(Source.SYSTEM, summary, event, position)
 
     def _read_system_prompt(self, event: JsonNode, position: int) -> None:
-        self.tools = parse_tool_specs(event.items_or("tools"), event.field_path("tools"))
-        self._add_plain_turn(Source.SYSTEM, flatten_text(event.raw("system_prompt")), event, position)
+        tools = [
+            one
+            for one in event.items_or("tools")
+            if isinstance(one, dict) and {"function", "name"} & one.keys()
+        ]
+        self.tools = parse_tool_specs(tools, event.field_path("tools"))
+        prompt = (flatten_text(event.raw(key)) for key in ("system_prompt", "dynamic_context"))
+        self._add_plain_turn(Source.SYSTEM, "\n".join(filter(None, prompt)), event, position)
 
     def _read_message_event(self, event: JsonNode, position: int) -> None:
         message = event.node_or("llm_message")
         content = parse_content(message.raw("content"), message.field_path("content"))
+        extended = parse_content(event.raw("extended_content"), event.field_path("extended_content"))
         kind = {"user": Source.USER, "agent": Source.AGENT}
         self._entries.append(
             _Turn(
-                content=content.text,
+                content="\n".join(filter(None, (content.text, extended.text))),
                 source=kind.get(event.text_or("source"), Source.ENVIRONMENT),
                 reasoning=message.text_or("reasoning_content"),
                 position=position,
@@ -249,15 +257,21 @@ class OpenHandsRun:
 
     def _read_result_event(self, event: JsonNode, position: int) -> None:
         observation = event.node_or("observation")
-        key = next((key for key in ("content", "output", "error", "text") if key in observation), "content")
-        content = parse_content(observation.raw(key), observation.field_path(key))
+        keys = ("content", "output", "error", "text", "message")
+        key = next((key for key in keys if isinstance(observation.raw(key), str | list)), None)
+        content = parse_content(
+            observation.raw(key) if key else None, observation.field_path(key or "content")
+        )
+        extended = parse_content(event.raw("extended_content"), event.field_path("extended_content"))
+        facts = observation.extra_fields("kind", "is_error", "exit_code")
+        rendered = content.text if key or not facts else dumps(facts).decode()
         error = next(
             (event.text_or(key) for key in ("error", "rejection_reason", "detail") if key in event), ""
         )
         exit_code = observation.raw("exit_code")
         self._entries.append(
             _Result(
-                content=content.text or error,
+                content="\n".join(filter(None, (rendered or error, extended.text))),
                 call_id=event.scalar_or("tool_call_id") or None,
                 tool=event.text_or("tool_name") or None,
                 is_error=True if error else observation.boolean_or("is_error"),

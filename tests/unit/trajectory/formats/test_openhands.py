@@ -85,6 +85,22 @@ class TestRows:
         assert second.observations[0].is_error is True
         assert (run.exit_status, run.unknown_parts) == ("finished", {"WeatherEvent": 1})
 
+    def test_content_of_the_context_and_other_observations_are_read(self) -> None:
+        data = lines("openhands.jsonl")[1]
+        data["history"][3]["extended_content"] = [{"type": "text", "text": "Ring softly."}]
+        data["history"][5] |= {"kind": "ObservationEvent", "observation": {"kind": "Bell", "rings": 2}}
+        del data["history"][5]["error"]
+        run = load_records(data)[0].trajectory
+        seen = [seen.content for step in run.steps for seen in step.observations]
+        assert seen == ["dong\nRing softly.", '{"rings":2}']
+
+    def test_rejected_action_is_an_error(self) -> None:
+        data = lines("openhands.jsonl")[1]
+        data["history"][5] |= {"kind": "UserRejectObservation", "rejection_reason": "not now"}
+        del data["history"][5]["error"]
+        (seen,) = load_records(data)[0].trajectory.steps[-1].observations
+        assert (seen.content, seen.is_error) == ("not now", True)
+
     def test_report_is_part_of_the_annotation(self) -> None:
         for record, failed in zip(records(SAMPLES / "openhands.jsonl"), (True, False), strict=True):
             run = record.trajectory
