@@ -47,6 +47,7 @@ SUMMARIES: Final = {
         "schemata": "Distil failures to error schemata; search and select them.",
         "taxonomy": "List, show, map and validate taxonomies of failures.",
         "chaos": "Serve a fake model endpoint that fails on command.",
+        "guard-check": "Compare scripted runs with and without the guard.",
     },
 }
 """Section of the help to the commands in it with their summaries.

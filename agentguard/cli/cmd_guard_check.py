@@ -1,0 +1,78 @@
+"""``agentguard guard-check``: scripted runs with and without the guard."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import orjson
+import typer
+
+if TYPE_CHECKING:
+    from agentguard.testing.guard_check import GuardCheckReport
+
+_OWN_LOOP = "agentguard.testing.guard_check.own_loop:run_own_loop"
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("guard-check")(check_guard)
+
+
+def check_guard(
+    world: Annotated[
+        str,
+        typer.Argument(
+            help="MODULE:FUNCTION that runs an agent under a guard; by default agentguard's own loop.",
+        ),
+    ] = _OWN_LOOP,
+    policy: Annotated[Path | None, typer.Option(help="Policy of the guard; by default the defaults.")] = None,
+    every: Annotated[int, typer.Option(min=1, help="Run only every n-th scenario.")] = 1,
+    json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
+) -> None:
+    """Run scripted agents with and without the guard, and compare them.
+
+    Exit status 1 if a run fails or does more harm because of the guard, or if no run passes without it.
+    """
+    from agentguard.config.policy import Policy
+    from agentguard.guard import Guard
+    from agentguard.testing.guard_check import build_scenarios, run_guard_check
+
+    function = _load_world(world)
+    settings = None if policy is None else Policy.load(policy)
+    report = run_guard_check(
+        function,
+        build_scenarios()[::every],
+        Guard if settings is None else lambda: Guard.from_policy(settings),
+    )
+    typer.echo(orjson.dumps(report.to_dict()).decode() if json else _format_report(report))
+    if report.list_broken() or not any(one.plain.passes for one in report.comparisons):
+        raise typer.Exit(1)
+
+
+def _load_world(name: str) -> Any:
+    module, _, function = name.partition(":")
+    try:
+        return getattr(importlib.import_module(module), function or "world")
+    except (ImportError, AttributeError, ValueError) as error:
+        typer.echo(f"error: {name}: cannot be imported: {error}. Give MODULE:FUNCTION.", err=True)
+        raise typer.Exit(2) from None
+
+
+def _format_report(report: GuardCheckReport) -> str:
+    data = report.to_dict()
+    lines = [
+        f"{data['scenarios']} scenarios: {data['passing_without_guard']} pass without the guard, "
+        f"{data['failing_without_guard']} fail",
+        *(f"{name:>16}  {count}" for name, count in data["outcomes"].items()),
+        f"model calls of passing runs: {data['call_growth']:+.1%}",
+        f"model calls saved by early stops: {data['calls_saved']}",
+        f"harmful effects: {data['harmful_effects_without_guard']} without the guard, "
+        f"{data['harmful_effects_with_guard']} with it",
+    ]
+    lines += [f"failed by the framework: {error}" for error in data["failing_in_framework"]]
+    for one in data["broken"]:
+        calls = f"{one['plain_calls']} calls without, {one['guarded_calls']} with the guard"
+        lines.append(f"{one['outcome']}: {one['scenario']} ({calls}) {one['error']}".rstrip())
+    return "\n".join(lines)

@@ -1,0 +1,210 @@
+"""Run all scenarios without and with a guard, and compare the runs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from agentguard.errors import RunStopped
+from agentguard.guard import Guard
+from agentguard.testing.contracts.integrations import TASK, ContractRequest, World
+from agentguard.testing.guard_check.scenarios import Scenario, ScriptedRun
+
+_MAX_PLAIN_TURNS = 60
+
+
+class CheckOutcome(StrEnum):
+    """Comparison of a guarded run with the same run without the guard."""
+
+    PASSED = "passed"
+    """The run passes both times."""
+    BROKEN = "broken"
+    """The run passes without the guard and not with it."""
+    RESCUED = "rescued"
+    """The run passes only with the guard."""
+    PREVENTED = "harm prevented"
+    """The run fails both times, with fewer wrong or repeated effects."""
+    STOPPED_EARLY = "stopped early"
+    """The run fails both times, with fewer model calls, since the guard stopped it."""
+    UNCHANGED = "unchanged"
+    HARMED = "harmed"
+    """The run fails both times, with more wrong or repeated effects."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunResult:
+    """Result of one run.
+
+    Attributes:
+        passes: the answer is true and every effect is right.
+        calls: model calls.
+        harm: wrong and repeated effects.
+        is_stopped: the guard stopped the run.
+        error: type and text of an exception that ended the run; empty without one.
+    """
+
+    passes: bool
+    calls: int
+    harm: int
+    is_stopped: bool = False
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScenarioComparison:
+    """Both runs of a scenario."""
+
+    scenario: Scenario
+    plain: RunResult
+    guarded: RunResult
+
+    @property
+    def outcome(self) -> CheckOutcome:
+        """Comparison of the two runs."""
+        plain, guarded = self.plain, self.guarded
+        if plain.passes:
+            return CheckOutcome.PASSED if guarded.passes else CheckOutcome.BROKEN
+        if guarded.passes:
+            return CheckOutcome.RESCUED
+        if guarded.harm != plain.harm:
+            return CheckOutcome.PREVENTED if guarded.harm < plain.harm else CheckOutcome.HARMED
+        if guarded.is_stopped and guarded.calls < plain.calls:
+            return CheckOutcome.STOPPED_EARLY
+        return CheckOutcome.UNCHANGED
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GuardCheckReport:
+    """Comparisons of all scenarios in one integration."""
+
+    comparisons: tuple[ScenarioComparison, ...]
+
+    def count_outcomes(self) -> Counter[CheckOutcome]:
+        """Return the number of scenarios by outcome."""
+        return Counter(one.outcome for one in self.comparisons)
+
+    def list_broken(self) -> tuple[ScenarioComparison, ...]:
+        """Return the scenarios that pass without the guard only, or that the guard makes more harmful."""
+        bad = (CheckOutcome.BROKEN, CheckOutcome.HARMED)
+        return tuple(one for one in self.comparisons if one.outcome in bad)
+
+    def list_framework_errors(self) -> list[str]:
+        """Return the errors of runs that the framework fails without detectors, each once."""
+        return sorted({one.plain.error for one in self.comparisons if one.plain.error})
+
+    def compute_call_growth(self) -> float:
+        """Return the growth of model calls over the scenarios that pass without the guard; 0.05 is 5 %."""
+        passing = [one for one in self.comparisons if one.plain.passes]
+        plain = sum(one.plain.calls for one in passing)
+        return sum(one.guarded.calls for one in passing) / plain - 1 if plain else 0.0
+
+    def count_calls_saved(self) -> int:
+        """Return the number of model calls that early stops saved."""
+        stopped = (one for one in self.comparisons if one.outcome is CheckOutcome.STOPPED_EARLY)
+        return sum(one.plain.calls - one.guarded.calls for one in stopped)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the report as JSON-able data."""
+        passing = sum(one.plain.passes for one in self.comparisons)
+        outcomes = self.count_outcomes()
+        return {
+            "scenarios": len(self.comparisons),
+            "passing_without_guard": passing,
+            "failing_without_guard": len(self.comparisons) - passing,
+            "failing_in_framework": self.list_framework_errors(),
+            "call_growth": round(self.compute_call_growth(), 4),
+            "calls_saved": self.count_calls_saved(),
+            "harmful_effects_without_guard": sum(one.plain.harm for one in self.comparisons),
+            "harmful_effects_with_guard": sum(one.guarded.harm for one in self.comparisons),
+            "outcomes": {outcome.value: outcomes[outcome] for outcome in CheckOutcome},
+            "broken": [
+                {
+                    "scenario": one.scenario.name,
+                    "outcome": one.outcome.value,
+                    "plain_calls": one.plain.calls,
+                    "guarded_calls": one.guarded.calls,
+                    "error": one.guarded.error,
+                }
+                for one in self.list_broken()
+            ],
+        }
+
+
+def run_guard_check(
+    world: World, scenarios: Iterable[Scenario], build_guard: Callable[[], Guard] = Guard
+) -> GuardCheckReport:
+    """Run scenarios without a guard and in an integration.
+
+    Args:
+        world: function that runs an agent under a guard; see `agentguard.testing.contracts.integrations`.
+        scenarios: the scenarios.
+        build_guard: function that builds the guard of each run.
+    """
+    return GuardCheckReport(
+        comparisons=tuple(_compare_runs(world, scenario, build_guard) for scenario in scenarios)
+    )
+
+
+def _compare_runs(world: World, scenario: Scenario, build_guard: Callable[[], Guard]) -> ScenarioComparison:
+    """Run a scenario twice; a run that the framework itself fails counts as failing without the guard."""
+    plain, guarded = run_plain(scenario), run_guarded(world, scenario, build_guard)
+    if plain.passes and not guarded.passes:
+        inactive = run_guarded(world, scenario, _build_inactive_guard)
+        plain = plain if inactive.passes else inactive
+    return ScenarioComparison(scenario=scenario, plain=plain, guarded=guarded)
+
+
+def _build_inactive_guard() -> Guard:
+    return Guard(detectors={}, localizer="first_finding")
+
+
+def run_plain(scenario: Scenario) -> RunResult:
+    """Run a scenario in a plain loop without a guard; errors of tools become results."""
+    run = ScriptedRun({"own": []}, scenario=scenario)
+    results: list[str] = []
+    tools: dict[str, Callable[..., str]] = {"book": run.book, "find": run.find}
+    for _ in range(_MAX_PLAIN_TURNS):
+        answer = run.next_answer(ContractRequest("own", [TASK], list(results)))
+        if isinstance(answer, str):
+            run.answer = answer
+            break
+        name, arguments = answer
+        try:
+            tool = tools.get(name)
+            results.append(f"Error: there is no tool {name!r}" if tool is None else tool(**arguments))
+        except Exception as error:  # as in a loop that gives the error to the model
+            results.append(f"Error: {type(error).__name__}: {error}")
+    return _build_result(run)
+
+
+def run_guarded(world: World, scenario: Scenario, build_guard: Callable[[], Guard] = Guard) -> RunResult:
+    """Run a scenario under a guard in an integration."""
+    run = ScriptedRun({"own": []}, scenario=scenario)
+    guard = build_guard()
+    if scenario.is_declared:
+        guard.tool(effect="destructive")(run.book)
+        guard.tool(effect="read")(run.find)
+    error = ""
+    try:
+        world(guard, run)
+    except RunStopped:
+        return _build_result(run, is_stopped=True)
+    except Exception as raised:  # an integration or a framework may raise anything
+        error = f"{type(raised).__name__}: {raised}"[:200]
+    is_stopped = any(session.stop_reason is not None for session in run.sessions)
+    return _build_result(run, is_stopped=is_stopped, error=error)
+
+
+def _build_result(run: ScriptedRun, *, is_stopped: bool = False, error: str = "") -> RunResult:
+    claims_booking = "booked" in run.answer and "nothing was" not in run.answer
+    is_true = bool(run.bookings[run.scenario.seat]) if claims_booking else "nothing was changed" in run.answer
+    return RunResult(
+        passes=is_true and not run.harmful_bookings and not is_stopped and not error,
+        calls=len(run.requests),
+        harm=run.harmful_bookings,
+        is_stopped=is_stopped,
+        error=error,
+    )
