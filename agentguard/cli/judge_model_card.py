@@ -23,8 +23,7 @@ ProgressCallback = Callable[[str], None]
 LIMITS = (
     "Root causes were learnt from failed runs of two multi-agent systems; on other kinds of log the ranking "
     "is a structural prior with a few behaviours, and findings of detectors.",
-    "Outcomes were learnt from one tool-calling domain; on other kinds of log the probability of failure is "
-    "a rule of thumb and is not calibrated.",
+    "Without labels of an agent, most runs get no verdict, and the probability of failure is for even odds.",
     "The blend and the features were chosen while looking at cross-validation on the same development data: "
     "expect a little less on new data.",
     "Two groups of annotators agree on the exact step in about a third of long orchestrated runs: no score "
@@ -100,9 +99,8 @@ def read_source(path: Path, *, format: str | None = None) -> CardSource:
 def _find_licence(path: Path) -> str | None:
     """First line of the licence that lies with the data, or one folder above."""
     for folder in (path if path.is_dir() else path.parent, path.parent):
-        file = folder / "LICENSE"
-        if file.is_file():
-            lines = [line.strip() for line in file.read_text(errors="replace").splitlines()]
+        for file in sorted(folder.glob("LICENSE*")):
+            lines = [line.strip(" #") for line in file.read_text(errors="replace").splitlines()]
             return next((line for line in lines if line), None)
     return None
 

@@ -104,8 +104,9 @@ class EmbeddedModel:
     ) -> EmbeddedJudgement:
         """Judge a run with at least one step.
 
-        ``findings`` count only if no specialist ranks the steps, ``signals`` only in a model with weights for
-        them."""
+        ``findings`` count only if no specialist answers, and if no later step repaired the fault. ``signals``
+        count only in a model with weights for them."""
+        findings = [finding for finding in findings if finding.recovered_after is None]
         table = build_step_table(run)
         values = append_answer_columns(table, answer) if self.with_answer else table.values
         layout = table.layout

@@ -21,7 +21,7 @@ from agentguard.judge.embedded.outcome_model import apply_platt_scaling, fit_pla
 
 MIN_BATCH_RUNS: Final = 20
 """Minimum of runs of an agent for a comparison."""
-_MIN_THRESHOLD_RUNS: Final = 20  # of one outcome in a batch, for a threshold of that batch
+_MIN_THRESHOLD_RUNS: Final = 20  # of one outcome, for a threshold of their batch
 _UNUSUAL_RANK: Final = 0.3  # mid-ranks are in (-0.5, 0.5); above it, the run is among the highest fifth
 _UNUSUAL_RATIO: Final = 1.5
 _MAX_REASONS: Final = 3
@@ -33,7 +33,8 @@ class RelativeOutcomeModel:
 
     Attributes:
         slope, intercept: Platt scaling of the score, with even odds in every training batch.
-        passed, failed: ascending scores of the passed and of the failed runs of each training batch.
+        passed, failed: ascending scores of the passed and of the failed runs of each training batch; small
+            batches count as one.
     """
 
     slope: float
@@ -97,12 +98,15 @@ def fit_relative_outcome(batches: Sequence[LabelledBatch]) -> RelativeOutcomeMod
     )
     passed = [np.sort(own[~batch.failed]) for own, batch in zip(scores, usable, strict=True)]
     failed = [np.sort(own[batch.failed]) for own, batch in zip(scores, usable, strict=True)]
-    return RelativeOutcomeModel(
-        slope,
-        intercept,
-        tuple(one for one in passed if len(one) >= _MIN_THRESHOLD_RUNS),
-        tuple(one for one in failed if len(one) >= _MIN_THRESHOLD_RUNS),
-    )
+    return RelativeOutcomeModel(slope, intercept, _merge_small_groups(passed), _merge_small_groups(failed))
+
+
+def _merge_small_groups(groups: Sequence[Array]) -> tuple[Array, ...]:
+    """Return the groups with enough scores for a threshold, and all smaller groups as one."""
+    large = [group for group in groups if len(group) >= _MIN_THRESHOLD_RUNS]
+    small = [group for group in groups if len(group) < _MIN_THRESHOLD_RUNS]
+    merged = np.sort(np.concatenate(small)) if small else np.zeros(0)
+    return (*large, merged) if len(merged) >= _MIN_THRESHOLD_RUNS else tuple(large)
 
 
 def _balance_outcomes(failed: NDArray[np.bool_]) -> Array:

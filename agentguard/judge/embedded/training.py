@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from agentguard.detect.base import Finding
 from agentguard.detect.lazy_findings import LazyFindings
 from agentguard.errors import JudgeError
 from agentguard.judge.embedded.conditional_logit import Array, LinearScorer, fit_weights
@@ -127,6 +128,11 @@ class TransferExample:
     def __post_init__(self) -> None:
         object.__setattr__(self, "findings", LazyFindings(self.record.trajectory))
 
+    @property
+    def open_findings(self) -> list[Finding]:
+        """Return the findings that no later step repaired."""
+        return [finding for finding in self.findings if finding.recovered_after is None]
+
 
 def build_transfer_examples(records: Sequence[Record], systems: Sequence[str]) -> list[TransferExample]:
     """Build an example of each annotated run with at least one step, given the name of its system."""
@@ -165,10 +171,10 @@ def _collect_signs(examples: Sequence[TransferExample]) -> SystemSigns:
         sides[bool(_get_failed_label(example.record))].append(example)
     failed, passed = sides[True], sides[False]
     return SystemSigns(
-        failed=[find_signs(e.table.layout, e.findings) for e in failed],
-        passed=[find_signs(e.table.layout, e.findings) for e in passed],
-        failed_estimates=[estimate_failure(e.table.layout, e.findings) for e in failed],
-        passed_estimates=[estimate_failure(e.table.layout, e.findings) for e in passed],
+        failed=[find_signs(e.table.layout, e.open_findings) for e in failed],
+        passed=[find_signs(e.table.layout, e.open_findings) for e in passed],
+        failed_estimates=[estimate_failure(e.table.layout, e.open_findings) for e in failed],
+        passed_estimates=[estimate_failure(e.table.layout, e.open_findings) for e in passed],
     )
 
 
@@ -194,7 +200,7 @@ def _fit_transfer_temperature(by_system: Mapping[str, Sequence[TransferExample]]
             continue
         others = [e for name, rest in labelled.items() if name != system for e in rest]
         model = EmbeddedModel(specialists=(), portable=_fit_portable(others, None))
-        scores = [np.log(model.rank_transferred(e.table, e.findings)) for e in members]
+        scores = [np.log(model.rank_transferred(e.table, e.open_findings)) for e in members]
         chosen = [_build_labels(e.record, e.table) for e in members]
         temperatures.append(_fit_temperature(scores, chosen))
     return min(temperatures, default=1.0)

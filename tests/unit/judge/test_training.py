@@ -13,7 +13,9 @@ import pytest
 from agentguard.errors import JudgeError, ModelFileError
 from agentguard.evals.splits import shuffle_record_labels
 from agentguard.judge.base import RUN_FAILED, Predicate, build_root_cause_question
+from agentguard.judge.embedded.features.table import build_step_table
 from agentguard.judge.embedded.judge import EmbeddedJudge, verify_model
+from agentguard.judge.embedded.log_kind import build_log_kind
 from agentguard.judge.embedded.model import EmbeddedModel
 from agentguard.judge.embedded.model_io import (
     CARD_FILE,
@@ -27,7 +29,7 @@ from agentguard.judge.embedded.model_io import (
     save_model,
 )
 from agentguard.judge.embedded.training import assign_folds, build_untrained_model, train_model
-from agentguard.trajectory.model import Record, Trajectory
+from agentguard.trajectory.model import Record, ToolCall, Trajectory
 from tests.unit.judge.runs import dialogue, group_chat, steered
 
 CHATS = [group_chat(i) for i in range(30)]
@@ -232,3 +234,24 @@ def test_shipped_model_is_valid_and_small() -> None:
     assert {"data", "scores", "limits", "features", "sha256", "agentguard"} <= set(card)
     assert all(one["sha256"] and one["licence"] for one in card["data"])
     assert "/" not in "".join(one["sha256"] for one in card["data"])
+
+
+def test_specialist_of_an_agent_does_not_judge_an_agent_with_other_tools() -> None:
+    run = steered(50).trajectory
+    steps = tuple(
+        replace(step, tool_calls=(ToolCall(id="1", name="query", arguments={}),)) for step in run.steps
+    )
+    layout = build_step_table(replace(run, steps=steps)).layout
+    kind = build_log_kind([layout])
+    renamed = tuple(
+        replace(step, tool_calls=(ToolCall(id="1", name="search", arguments={}),)) for step in run.steps
+    )
+    assert kind.matches(layout)
+    assert not kind.matches(build_step_table(replace(run, steps=renamed)).layout)
+
+
+def test_base_model_keeps_its_transferable_part(model: EmbeddedModel) -> None:
+    extended = train_model([steered(number) for number in range(30)], base=model)
+    assert extended.portable is model.portable
+    assert extended.specialists[-len(model.specialists) :] == model.specialists
+    assert len(extended.specialists) > len(model.specialists)
