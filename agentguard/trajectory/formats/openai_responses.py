@@ -7,19 +7,25 @@ predecessor are branches; the one that leads to the last response of the file is
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from agentguard.errors import FormatError, InputError
 from agentguard.trajectory._json_node import JsonNode, wrap_nodes
+from agentguard.trajectory.formats._branch_tree import (
+    TreeNode,
+    build_branches,
+    find_current_path,
+    mark_last_orders,
+)
 from agentguard.trajectory.formats._chat_messages import is_chat_message, parse_tool_specs
 from agentguard.trajectory.formats._label_fields import infer_failed, split_labels
 from agentguard.trajectory.formats._responses_items import ResponseTurns
 from agentguard.trajectory.formats._step_builder import count_unknown_parts
 from agentguard.trajectory.formats._stream_reader import SourceItem
 from agentguard.trajectory.formats.base import UnreadableRecord
-from agentguard.trajectory.model import Annotation, Branch, Record, Source, Step, ToolSpec, Trajectory
+from agentguard.trajectory.model import Annotation, Record, Source, Step, ToolSpec, Trajectory
 
 _PREVIOUS_ID = "previous_response_id"
 _HEAD = ("input", "output", "tools", "instructions", "request", "response")
@@ -27,7 +33,7 @@ _HEAD = ("input", "output", "tools", "instructions", "request", "response")
 
 @dataclass(slots=True, kw_only=True)
 class _Response:
-    """Response and its input; ``children`` are the responses that name it as their predecessor."""
+    """Response and its input."""
 
     id: str
     order: int
@@ -38,9 +44,9 @@ class _Response:
     extra: dict[str, Any]
     labels: dict[str, Any]
     tools: tuple[ToolSpec, ...]
-    parent: _Response | None = None
-    children: list[_Response] = field(default_factory=list)
-    last_order: int = 0
+
+
+_Node = TreeNode[_Response]
 
 
 class OpenAIResponses:
@@ -96,50 +102,54 @@ class OpenAIResponses:
             except InputError as error:
                 yield UnreadableRecord(error=error.with_location(record=item.position))
         if loose:
-            yield from self._build_record_safely(
-                _parse_response(SourceItem(0, {"items": loose}), name), SourceItem(0)
-            )
+            response = _parse_response(SourceItem(0, {"items": loose}), name)
+            root = TreeNode(id=response.id, order=0, value=response)
+            yield from self._build_record_safely(root, SourceItem(0))
         yield from self._build_records(responses)
 
     def _build_records(self, responses: dict[str, _Response]) -> Iterator[Record | UnreadableRecord]:
-        for one in responses.values():
-            one.parent = responses.get(one.previous) if one.previous is not None else None
-            if one.parent is not None:
-                one.parent.children.append(one)
+        nodes: dict[str, _Node] = {
+            id: TreeNode(id=id, order=one.order, value=one) for id, one in responses.items()
+        }
+        roots: list[_Node] = []
+        for node in nodes.values():
+            parent = nodes.get(node.value.previous) if node.value.previous is not None else None
+            (roots if parent is None else parent.children).append(node)
         reached: set[str] = set()
-        for root in [one for one in responses.values() if one.parent is None]:
-            reached |= _mark_last(root)
+        for root in roots:
+            reached |= {node.id for node in mark_last_orders(root)}
             yield from self._build_record_safely(root, SourceItem(root.order))
         for one in responses.values():
             if one.id not in reached:
                 error = FormatError("the responses point at each other in a circle", field=_PREVIOUS_ID)
                 yield UnreadableRecord(error=error.with_location(record=one.order))
 
-    def _build_record_safely(self, root: _Response, item: SourceItem) -> Iterator[Record | UnreadableRecord]:
+    def _build_record_safely(self, root: _Node, item: SourceItem) -> Iterator[Record | UnreadableRecord]:
         try:
             yield self._build_record(root)
         except InputError as error:
             yield UnreadableRecord(error=error.with_location(record=item.position))
 
-    def _build_record(self, root: _Response) -> Record:
-        live = _collect_chain(root)
-        steps = _build_steps(live)
+    def _build_record(self, root: _Node) -> Record:
+        steps, branches = build_branches(root, _build_steps)
+        current = [node.value for node in find_current_path(root)]
         task = next((step.content for step in steps if step.source is Source.USER), "")
         leading = [step.content for step in steps[:1] if step.source is Source.SYSTEM]
-        prompt = root.node.raw("instructions")
+        prompt = root.value.node.raw("instructions")
         prompts = [prompt] if isinstance(prompt, str) and prompt else leading
+        previous = root.value.previous
         run = Trajectory(
             id=root.id,
             format=self.name,
             task=task,
             steps=steps,
-            tools=next((one.tools for one in reversed(live) if one.tools), ()),
+            tools=next((one.tools for one in reversed(current) if one.tools), ()),
             system_prompts={"": prompts[0]} if prompts else {},
-            branches=tuple(_build_branches(live, steps)),
+            branches=branches,
             unknown_parts=count_unknown_parts(steps),
-            extra={_PREVIOUS_ID: root.previous} if root.previous is not None else {},
+            extra={_PREVIOUS_ID: previous} if previous is not None else {},
         )
-        judged = {key: value for one in live for key, value in one.labels.items()}
+        judged = {key: value for one in current for key, value in one.labels.items()}
         return Record(trajectory=run, annotation=Annotation(failed=infer_failed(judged), extra=judged))
 
 
@@ -214,53 +224,9 @@ def _add_response(responses: dict[str, _Response], response: _Response) -> None:
     responses[response.id] = response
 
 
-def _mark_last(root: _Response) -> set[str]:
-    """Set the last response that each response leads to.
-
-    Return the reached ids. Chains may be too long to recurse.
-    """
-    order = [root]
-    for one in order:
-        order += one.children
-    for one in reversed(order):
-        one.last_order = max([one.order, *(child.last_order for child in one.children)])
-    return {one.id for one in order}
-
-
-def _collect_chain(response: _Response) -> list[_Response]:
-    line = [response]
-    while line[-1].children:
-        line.append(max(line[-1].children, key=lambda child: child.last_order))
-    return line
-
-
-def _build_branches(live: list[_Response], steps: tuple[Step, ...]) -> Iterator[Branch]:
-    """Return the abandoned branches, each before its own forks."""
-    lines: list[tuple[str | None, int, list[_Response], tuple[Step, ...]]] = [(None, 0, live, steps)]
-    for parent, begins, line, parent_steps in lines:
-        for position in range(begins, len(line) - 1):
-            for child in line[position].children:
-                if child is line[position + 1]:
-                    continue
-                branch_line = [*line[: position + 1], *_collect_chain(child)]
-                branch_steps = _build_steps(branch_line)
-                fork = _find_fork_step(parent_steps, branch_steps)
-                yield Branch(id=child.id, fork_step=fork, steps=branch_steps[fork:], parent=parent)
-                lines.append((child.id, position + 1, branch_line, branch_steps))
-
-
-def _find_fork_step(known: tuple[Step, ...], left: tuple[Step, ...]) -> int:
-    """Return the first step in which two branches differ.
-
-    A branch with its own tool outputs begins a turn earlier.
-    """
-    same = (i for i, (a, b) in enumerate(zip(known, left, strict=False)) if a != b)
-    return next(same, min(len(known), len(left)))
-
-
-def _build_steps(line: list[_Response]) -> tuple[Step, ...]:
+def _build_steps(path: Sequence[_Node]) -> tuple[Step, ...]:
     turns = ResponseTurns()
-    for one in line:
+    for one in (node.value for node in path):
         for i, item in enumerate(one.items):
             if i == one.output_from:
                 turns.start_response(one.node, one.extra)
