@@ -18,11 +18,11 @@ _NAMED_PATTERN = re.compile(
 )
 
 
-def parse_action_text(text: str, *, id: str, default: str = "act") -> ToolCall | None:
+def parse_action_text(text: str, *, id: str) -> ToolCall | None:
     """Parse the tool call in ``text``; return None if the text is blank.
 
     A JSON object with a name is a call with arguments, and so are the lines ``tool: name`` and
-    ``parameters: {…}``. Any other text is a command: its first word is the name of the tool (or ``default``
+    ``parameters: {…}``. Any other text is a command: its first word is the name of the tool (or ``act``
     if it begins with no word), the complete text is the argument ``command``.
     """
     action = text.strip()
@@ -50,4 +50,4 @@ def parse_action_text(text: str, *, id: str, default: str = "act") -> ToolCall |
             arguments={} if key_of_arguments not in node else {key_of_arguments: node.raw(key_of_arguments)},
         )
     word = _WORD.match(action)
-    return ToolCall(id=id, name=word.group() if word else default, arguments={"command": action})
+    return ToolCall(id=id, name=word.group() if word else "act", arguments={"command": action})

@@ -36,7 +36,7 @@ _OBSERVATION_FACTS = ("exit_code", "error_id", "path", "url")
 
 @dataclass(slots=True, kw_only=True)
 class _Turn:
-    """Answer of the model, or a message; ``results`` are appended to the step after the turn."""
+    """Answer of the model with the actions that it asks for, or a message."""
 
     content: str
     source: Source = Source.AGENT
