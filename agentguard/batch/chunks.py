@@ -29,7 +29,7 @@ Row = bytes | dict[str, Any]
 
 _LINE_SUFFIXES = (".jsonl", ".ndjson", ".jsonl.gz", ".ndjson.gz", ".jsonl.zst", ".ndjson.zst")
 _PARQUET_SUFFIX = ".parquet"
-_SUFFIXES = (*FILE_SUFFIXES, *_LINE_SUFFIXES, _PARQUET_SUFFIX, ".eval")
+_SUFFIXES = tuple(dict.fromkeys((*FILE_SUFFIXES, *_LINE_SUFFIXES, _PARQUET_SUFFIX, ".eval")))
 _SAMPLE_ROWS = 8
 _HASH_BYTES = 8
 

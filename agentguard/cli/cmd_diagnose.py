@@ -14,6 +14,19 @@ import orjson
 import typer
 from rich.console import Console
 
+from agentguard.batch import InputOptions
+from agentguard.cli.batch_diagnosis import (
+    BatchSettings,
+    DryRun,
+    EngineName,
+    IdColumn,
+    Limit,
+    MaxCost,
+    Out,
+    Partitions,
+    Sample,
+    diagnose_batch,
+)
 from agentguard.cli.diagnosis_output import (
     DiagnosisTableRow,
     DiagnosisView,
@@ -194,6 +207,14 @@ def diagnose(
             metavar="FOLDER", help="Diagnose files of this folder as they appear or grow, until Ctrl-C."
         ),
     ] = None,
+    out: Out = None,
+    engine: EngineName = "local",
+    partition: Partitions = None,
+    id_column: IdColumn = None,
+    sample: Sample = 1.0,
+    limit: Limit = None,
+    max_cost: MaxCost = None,
+    dry_run: DryRun = False,
 ) -> None:
     """Say whether recorded runs failed, and name the step that caused it.
 
@@ -203,16 +224,20 @@ def diagnose(
     paths = resolve_paths(runs, claude_code=claude_code, codex=codex, last=last)
     if sum(map(bool, (run_id, paths, watch))) != 1:
         raise ConfigError("name files or folders of runs, runs in the store with --run-id, or --watch FOLDER")
+    endpoint = _parse_endpoint(judge, judge_model, judge_option or [])
+    settings = _build_policy(policy, method, failed=assume_failed, judge=endpoint, jobs=jobs)
+    if out is not None:
+        inputs = InputOptions(
+            format=format, id_column=id_column, partitions=tuple(partition or ()), sample=sample, limit=limit
+        )
+        batch = BatchSettings(
+            output=out, engine=engine, workers=jobs, max_cost_usd=max_cost, is_dry_run=dry_run, json=json
+        )
+        raise typer.Exit(diagnose_batch(paths, settings, inputs, batch))
     outcome = _RunCounts()
     known = KnownOutcomes.from_option(outcomes, pass_score=pass_score)
     with (
-        _build_guard(
-            policy,
-            method,
-            failed=assume_failed,
-            judge=_parse_endpoint(judge, judge_model, judge_option or []),
-            jobs=jobs,
-        ) as guard,
+        Guard.from_policy(settings) as guard,
         _learn_agents(guard, train or [], format),
     ):
         if run_id:
@@ -358,10 +383,10 @@ def _parse_endpoint(url: str | None, model: str | None, options: list[str]) -> d
     return settings | ({} if model is None else {"model": model})
 
 
-def _build_guard(
+def _build_policy(
     policy: Path | None, method: str | None, *, failed: bool, judge: Mapping[str, Any], jobs: int
-) -> Guard:
-    """Return the guard of the policy; the command line takes precedence over the policy.
+) -> Policy:
+    """Return the policy with the options of the command line, which take precedence.
 
     A method from the command line has no options. A judge keeps the policy's settings except address, model
     and the options given: key, deadline, second judge. It serves at least ``jobs`` calls at once.
@@ -381,7 +406,7 @@ def _build_guard(
     localizer = settings.resolve_localizer() if method is None else LocalizerSettings(name=method)
     if failed:
         localizer = LocalizerSettings.model_validate({**localizer.model_dump(), "given_failed": True})
-    return Guard.from_policy(settings.model_copy(update={"localizer": localizer}))
+    return settings.model_copy(update={"localizer": localizer})
 
 
 def _iter_trajectories(
