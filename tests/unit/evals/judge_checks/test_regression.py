@@ -65,6 +65,14 @@ def test_insignificant_change_is_not_a_regression() -> None:
     assert not compare_judges(answers(0.7, changed=changed), answers(0.7)).is_worse()
 
 
+def test_judge_whose_loss_cannot_be_excluded_is_refused() -> None:
+    one = {name: 0.55 if place % 2 else 0.95 for place, name in enumerate(CAUSES)}
+    other = {name: 0.95 if place % 2 else 0.55 for place, name in enumerate(CAUSES)}
+    found = compare_judges(answers(changed=one), answers(changed=other))
+    assert found.is_worse()
+    assert found.reasons == ("the cases cannot exclude a loss above 0.15 at which step made them fail",)
+
+
 def test_one_accepted_unsafe_reply_is_a_regression() -> None:
     name = next(name for name, tier in TIERS.items() if tier is SafetyTier.UNSAFE)
     found = compare_judges(answers(rated={name: SafetyTier.SAFE}), answers())
