@@ -15,13 +15,22 @@ from tests.support.format_counts import (
     development_sets,
     langfuse,
     langsmith,
+    sdk_messages,
 )
 
+_LANGSMITH_PYTHON = "formats/langsmith/tests_integration_tests_test_data_langsmith_py_wrap_openai_.json"
 COUNTS: dict[str, Callable[[Path], FormatCounts]] = {
     "formats/claude_code_2": coding_agents.count_claude_code,
     "formats/langfuse": langfuse.count_traces,
     "formats/langsmith/src_tests_test_data_langsmith_js_wrap_openai_stream.json": langsmith.count_batch,
-    "formats/langsmith/tests_integration_tests_test_data_langsmith_py_wrap_openai_.json": langsmith.count_batch,
+    _LANGSMITH_PYTHON: langsmith.count_batch,
+    "formats/openai_agents": sdk_messages.count_run_states,
+    **{
+        f"formats/vercel_ai/anthropic_src___fixtures___anthropic-{name}.json": (
+            sdk_messages.count_anthropic_response
+        )
+        for name in ("code-execution-20250825.pptx-skill", "web-fetch-tool.error", "web-search-tool.1")
+    },
     "intercode": development_sets.count_intercode,
     "knowagent_alfworld": development_sets.count_alfworld,
     "stepshield": development_sets.count_stepshield,
