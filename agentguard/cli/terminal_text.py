@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import unicodedata
-from typing import Any
+from typing import IO, Any, cast
 
 from rich.console import Console
 
+_TRAILING_SPACES = re.compile(r" +(?=\n)")
 _PIPE_WIDTH, _PIPE_HEIGHT = 10_000, 25
 """Columns of output that is not a terminal: no table is cut and no sentence is wrapped."""
 
@@ -18,7 +20,23 @@ def build_console(**options: Any) -> Console:
     if sys.stdout.isatty() or "COLUMNS" in os.environ:
         return Console(**options)
     # Rich uses the width of a dumb terminal unless the height is given, too.
-    return Console(width=_PIPE_WIDTH, height=_PIPE_HEIGHT, **options)
+    return Console(width=_PIPE_WIDTH, height=_PIPE_HEIGHT, file=cast(IO[str], _TrimmedOutput()), **options)
+
+
+class _TrimmedOutput:
+    """Standard output without the spaces that Rich adds up to the width of the console."""
+
+    encoding = "utf-8"
+
+    def write(self, text: str) -> int:
+        sys.stdout.write(_TRAILING_SPACES.sub("", text))
+        return len(text)
+
+    def flush(self) -> None:
+        sys.stdout.flush()
+
+    def isatty(self) -> bool:
+        return False
 
 
 def sanitize(text: str) -> str:

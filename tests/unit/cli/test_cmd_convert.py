@@ -179,6 +179,7 @@ class TestValidate:
         path = tmp_path / ("a" * 100 + ".json")
         path.write_text(RUN)
         assert str(path) in call("validate", path).stdout
+        assert max(map(len, call("diagnose", path).stdout.splitlines())) < 1_000
 
     @pytest.mark.parametrize("text", ["", '{"some": "thing"}', "\x00\x01"])
     def test_unusable_file_has_exit_status_2(self, tmp_path: Path, text: str) -> None:
