@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from bisect import bisect_left
 
 from agentguard.judge.embedded.features.roles import RunLayout, SpeakerRole
@@ -94,9 +95,16 @@ def _compute_neighbour_features(layout: RunLayout, index: int) -> dict[str, floa
     out["structure.same_after"] = after is not None and steps[index + 1].agent == agent
     out["structure.at_end"] = after is None
     out["structure.answered"] = layout.has_final_answer
-    has_name = after is not None and steps[index + 1].agent.lower() in layout.step_scans[index].lower_text
-    out["structure.names_next"] = has_name
+    out["structure.names_next"] = after is not None and _is_named(
+        steps[index + 1].agent, layout.step_scans[index].lower_text
+    )
     return out
+
+
+def _is_named(agent: str, lower_text: str) -> bool:
+    """Return whether a text contains an agent's name as a whole word."""
+    name = agent.lower()
+    return name in lower_text and re.search(rf"(?<!\w){re.escape(name)}(?!\w)", lower_text) is not None
 
 
 def _compute_layout_features(layout: RunLayout, index: int, known: dict[str, float]) -> dict[str, float]:
