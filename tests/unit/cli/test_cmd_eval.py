@@ -9,6 +9,7 @@ from typer.testing import CliRunner, Result
 from agentguard.cli.app import build_app
 from agentguard.evals.datasets.dataset import compute_checksum
 from agentguard.evals.result_file import is_result_file, read_result_file
+from agentguard.judge.embedded.model_files import load_card
 from agentguard.localize.baselines.first_worker_turn import FirstWorkerTurnLocalizer
 from tests.unit.evals.test_dataset import run_file
 
@@ -207,7 +208,7 @@ def test_leave_one_system_out_with_one_path_is_refused(folder: Path) -> None:
 def test_shipped_model_on_its_training_data_is_warned_of(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    card = {"data": [{"sha256": compute_checksum([folder]), "name": "who_and_when"}]}
+    card = load_card() | {"data": [{"sha256": compute_checksum([folder]), "name": "who_and_when"}]}
     monkeypatch.setattr("agentguard.judge.embedded.model_files.load_card", lambda folder=None: card)
     result = call("who_and_when", folder, "--method", "embedded", "--no-save", "--json")
     assert "was trained on" in result.stderr
