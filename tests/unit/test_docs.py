@@ -24,7 +24,9 @@ def commands(command: Any, path: tuple[str, ...] = ()) -> list[tuple[str, Any]]:
     if hasattr(command, "commands"):
         context = typer.Context(command)
         names = command.list_commands(context)
-        return [leaf for name in names for leaf in commands(command.get_command(context, name), (*path, name))]
+        return [
+            leaf for name in names for leaf in commands(command.get_command(context, name), (*path, name))
+        ]
     return [(" ".join(path), command)]
 
 
