@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -89,10 +91,24 @@ def test_lost_node_loses_and_doubles_no_row(cluster: Any, tmp_path: Path) -> Non
     assert pyarrow.parquet.read_table(output / "verdicts").column("error").null_count == 60
 
 
-def test_local_cluster_starts_and_ends_with_the_job(tmp_path: Path, cluster: Any) -> None:
-    import ray
-
-    ray.shutdown()
+def test_local_cluster_starts_and_ends_with_the_job(tmp_path: Path) -> None:
     source = write_runs(tmp_path / "runs.jsonl", 4)
-    assert start(source, tmp_path / "out").run(RayEngine(1)).rows == 4
+    arguments = ["diagnose", str(source), "--out", str(tmp_path / "out"), "--engine", "ray", "--jobs", "2"]
+    code = f"""
+import sys
+from agentguard.cli import main
+import ray
+sys.argv[1:] = {arguments!r}
+try:
+    main()
+finally:
     assert not ray.is_initialized()
+"""
+    # In its own process: Ray keeps state of the cluster of the other tests.
+    environment = {key: value for key, value in os.environ.items() if key != "RAY_ADDRESS"}
+    result = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=100
+    )
+    assert result.returncode == 0, result.stderr
+    assert "4 rows:" in result.stdout
+    assert read_records(tmp_path / "out") == list(range(4))
