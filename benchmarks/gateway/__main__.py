@@ -18,16 +18,28 @@ import tempfile
 import time
 import uuid
 from collections import defaultdict
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from benchmarks.gateway.gateways import GATEWAYS, Gateway
-from benchmarks.gateway.measuring import HERE, Target, lost, requests, streams
+from benchmarks.gateway.measuring import (
+    HERE,
+    Target,
+    lost,
+    requests,
+    runs,
+    streams,
+)
 from benchmarks.gateway.processes import NoPeer, free_port, pinned
 from benchmarks.gateway.report import OURS, report, table
 
 CONNECTIONS = (1, 16, 64)
+Measure = Callable[..., dict[str, Any]]
+"""Function that measures one gateway: takes the target, seconds, seed and core."""
+
 Found = dict[str, dict[str, list[dict[str, Any]]]]
 """Results of each round, by gateway and scenario."""
 
@@ -39,6 +51,12 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--only", nargs="*", default=None, help="names of gateways; all if absent")
     parser.add_argument("--minutes", type=float, default=0.0, help="of load under which memory is watched")
     parser.add_argument("--connections", type=int, nargs="*", default=list(CONNECTIONS))
+    parser.add_argument(
+        "--scenarios",
+        choices=("base", "all"),
+        default="all",
+        help="base: without runs of agents and long streams",
+    )
     parser.add_argument("--json", action="store_true", help="print JSON alone")
     return parser.parse_args()
 
@@ -83,30 +101,31 @@ class Bench:
 
     def round(self, targets: list[Target]) -> None:
         """Run every scenario for every gateway, one gateway after the other."""
-        for connections in self.given.connections:
+        for scenario, measure in self._scenarios():
             for target in targets:
-                self._measure(target, f"requests {connections}", connections=connections)
+                self._measure(target, scenario, measure)
+
+    def _scenarios(self) -> Iterator[tuple[str, Measure]]:
+        """Yield the names of the scenarios and the functions that measure them."""
+        for connections in self.given.connections:
+            yield f"requests {connections}", partial(requests, connections=connections, tools=False)
         for tools in (False, True):
             kind = "tool streams" if tools else "streams"
             for connections in (1, 16):
-                for target in targets:
-                    self._measure(target, f"{kind} {connections}", connections=connections, tools=tools)
-        for target in targets:
-            self._measure(target, "tools 16", connections=16, tools=True)
+                yield f"{kind} {connections}", partial(streams, connections=connections, tools=tools)
+        yield "tools 16", partial(requests, connections=16, tools=True)
+        if self.given.scenarios == "all":
+            yield "runs of 5 turns 4", partial(runs, connections=4, turns=5, result_bytes=4000)
+            yield "runs of 50 turns 4", partial(runs, connections=4, turns=50, result_bytes=4000)
+            yield "1% errors 16", partial(runs, connections=16, turns=6, result_bytes=400, error_share=0.01)
+            yield "long streams 4", partial(streams, connections=4, tools=False, long=True)
 
-    def _measure(self, target: Target, scenario: str, *, connections: int, tools: bool = False) -> None:
-        measure = streams if "streams" in scenario else requests
+    def _measure(self, target: Target, scenario: str, measure: Measure) -> None:
         before = lost(target) if target.name == OURS else 0.0
+        seed = uuid.uuid4().hex[:8]
         try:
-            row = measure(
-                target,
-                connections=connections,
-                seconds=self.given.seconds,
-                tools=tools,
-                seed=uuid.uuid4().hex[:8],
-                core=self.load_core,
-            )
-        except (NoPeer, subprocess.SubprocessError) as error:
+            row = measure(target, seconds=self.given.seconds, seed=seed, core=self.load_core)
+        except (NoPeer, subprocess.SubprocessError, OSError) as error:
             row = {"failed": str(error)[:500]}
             print(f"{target.name}: {scenario}: {row['failed']}", file=sys.stderr)
         if target.started is not None:
@@ -114,7 +133,8 @@ class Bench:
         if target.name == OURS:
             row["capture_dropped"] = lost(target) - before
             if "helper_us" in row:  # lost requests cost the helper nothing and must not improve its figure
-                row["helper_us"] *= row["asked"] / max(1.0, row["asked"] - row["capture_dropped"])
+                asked = row.get("asked", row.get("streams", 1))
+                row["helper_us"] *= asked / max(1.0, asked - row["capture_dropped"])
         self.found[target.name][scenario].append(row)
 
     def watch(self, target: Target, minutes: float) -> list[dict[str, float]]:

@@ -1,14 +1,16 @@
-"""Model endpoint that answers at once: 500 bytes of JSON, a stream of 20 events, or a tool call.
+"""Model endpoint that answers at once: 500 bytes of JSON, a stream of 20 or 1,000 events, or a tool call.
 
 Run: python benchmarks/gateway/backend.py PORT. The endpoint has almost no cost, so that the measured cost is
 that of the gateway. If the request asks for a stream, the answer is a stream. If it has tools, the answer
-calls the first tool.
+calls the first tool. ``metadata`` selects a long stream (``events``), or one turn of a run: its number from 0
+(``turn``) and the number of turns (``turns``).
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import re
 import sys
 from typing import Any
 
@@ -95,6 +97,38 @@ CALLED = [
 ]
 
 
+LONG_STREAM = [_framed(event) for event in [*WORDS[:1], *[WORDS[1]] * 997, *ENDING]]
+MAX_TURNS = 64
+
+
+def build_call(turn: int) -> dict[str, Any]:
+    """Return the tool call of one turn of a run; no turn repeats the call of another."""
+    arguments = json.dumps({"from": "Bern", "to": f"stop {turn}", "after": f"{turn % 24:02}:00"})
+    return {
+        "id": f"call_{turn:06}",
+        "type": "function",
+        "function": {"name": "find_trains", "arguments": arguments},
+    }
+
+
+RUN_CALLS = [
+    _answer(
+        _completion({"role": "assistant", "content": None, "tool_calls": [build_call(turn)]}, "tool_calls")
+    )
+    for turn in range(MAX_TURNS)
+]
+_RUN_MARK = re.compile(rb'"metadata": ?\{"turn": ?"(\d+)", ?"turns": ?"(\d+)"')
+
+
+def _answer_run(body: bytes) -> bytes | None:
+    """Return the answer of one turn of a run; None if the request is not part of one."""
+    mark = _RUN_MARK.search(body, max(0, len(body) - 2000)) or _RUN_MARK.search(body)
+    if mark is None:
+        return None
+    turn, turns = int(mark[1]), int(mark[2])
+    return PLAIN[0] if turn + 1 == turns else RUN_CALLS[turn]
+
+
 def _turn(body: bytes) -> int:
     """Return the number of earlier turns of the conversation, from its last message."""
     at = body.rfind(b"Turn ")
@@ -128,13 +162,13 @@ class Served(asyncio.Protocol):
         tools = b'"tools"' in body
         if b'"stream": true' in body or b'"stream":true' in body:
             self._transport.write(HEAD)
-            for event in CALLED if tools else STREAM:
+            for event in CALLED if tools else LONG_STREAM if b'"events"' in body else STREAM:
                 self._transport.write(event)
             self._transport.write(b"0\r\n\r\n")
         elif self._url.endswith(b"/models"):
             self._transport.write(MODELS)
         else:
-            self._transport.write(TOOL if tools else PLAIN[_turn(body)])
+            self._transport.write((_answer_run(body) or TOOL) if tools else PLAIN[_turn(body)])
 
 
 async def _serve(port: int) -> None:

@@ -86,26 +86,50 @@ def requests(
 
 
 def streams(
-    target: Target, *, connections: int, seconds: float, tools: bool, seed: str, core: int | None
+    target: Target,
+    *,
+    connections: int,
+    seconds: float,
+    tools: bool,
+    seed: str,
+    core: int | None,
+    long: bool = False,
 ) -> dict[str, Any]:
     """Measure streams: first_ms, whole_ms, events_s, cpu_us and helper_us per stream, errors."""
-    given = {
-        "url": target.url,
-        "key": KEY,
-        "headers": dict(target.headers),
-        "connections": connections,
-        "seconds": seconds,
-        "tools": tools,
-        "seed": seed,
-    }
-    command = [sys.executable, str(HERE / "streams.py"), json.dumps(given)]
+    given = {"connections": connections, "seconds": seconds, "tools": tools, "long": long, "seed": seed}
+    return _run_load("streams.py", "streams", target, given, core)
+
+
+def runs(
+    target: Target,
+    *,
+    connections: int,
+    seconds: float,
+    seed: str,
+    core: int | None,
+    turns: int,
+    result_bytes: int,
+    error_share: float = 0.0,
+) -> dict[str, Any]:
+    """Measure runs of agents: req_s, p50_ms, body_kb, cpu_us and helper_us per request, errors."""
+    given = {"connections": connections, "seconds": seconds, "seed": seed, "turns": turns}
+    given |= {"result_bytes": result_bytes, "error_share": error_share}
+    return _run_load("runs.py", "asked", target, given, core)
+
+
+def _run_load(
+    script: str, count: str, target: Target, given: dict[str, Any], core: int | None
+) -> dict[str, Any]:
+    """Run a load script; ``count`` is the field with the number of requests that the costs are divided by."""
+    given = {"url": target.url, "key": KEY, "headers": dict(target.headers), **given}
+    command = [sys.executable, str(HERE / script), json.dumps(given)]
     before = _cpu(target)
-    ran = subprocess.run(pinned(core, command), capture_output=True, text=True, timeout=seconds + 60)
+    ran = subprocess.run(pinned(core, command), capture_output=True, text=True, timeout=given["seconds"] + 60)
     after = _cpu(target, settled=True)
     if ran.returncode:
         raise NoPeer(f"{target.name}: {ran.stderr.strip().splitlines()[-1:]}")
     found: dict[str, Any] = json.loads(ran.stdout)
-    return {**found, **_costs(before, after, max(1, found["streams"]))}
+    return {**found, **_costs(before, after, max(1, found[count]))}
 
 
 def lost(target: Target) -> float:

@@ -1,6 +1,7 @@
 """Load of streams on one gateway, from one process: seconds to first event and end, events per second.
 
-Run: python benchmarks/gateway/streams.py JSON, with url, key, headers, connections, seconds, tools, seed.
+Run: python benchmarks/gateway/streams.py JSON, with url, key, headers, connections, seconds, tools, long and
+seed.
 """
 
 from __future__ import annotations
@@ -29,17 +30,22 @@ TOOL = {
 }
 
 
+def request_head(given: dict[str, Any]) -> str:
+    """Return the head of a request, without its length."""
+    parts = urlsplit(given["url"])
+    more = "".join(f"{name}: {value}\r\n" for name, value in given["headers"].items())
+    return (
+        f"POST {parts.path} HTTP/1.1\r\nHost: {parts.netloc}\r\nContent-Type: application/json\r\n"
+        f"Authorization: Bearer {given['key']}\r\n{more}"
+    )
+
+
 class Client(asyncio.Protocol):
     """One connection that requests one stream after the other with minimal parsing."""
 
     def __init__(self, given: dict[str, Any], number: int, until: float) -> None:
         self._given, self._number, self._until, self._count = given, number, until, 0
-        parts = urlsplit(given["url"])
-        more = "".join(f"{name}: {value}\r\n" for name, value in given["headers"].items())
-        self._head = (
-            f"POST {parts.path} HTTP/1.1\r\nHost: {parts.netloc}\r\nContent-Type: application/json\r\n"
-            f"Authorization: Bearer {given['key']}\r\n{more}"
-        )
+        self._head = request_head(given)
         self.first: list[float] = []
         self.whole: list[float] = []
         self.events = self.errors = 0
@@ -59,6 +65,8 @@ class Client(asyncio.Protocol):
         body: dict[str, Any] = {"model": "mock", "stream": True, "messages": messages}
         if self._given["tools"]:
             body["tools"] = [TOOL]
+        if self._given["long"]:
+            body["metadata"] = {"events": "1000"}
         data = json.dumps(body).encode()
         self._seen = False
         self._tail = b""
