@@ -309,8 +309,10 @@ def achat(guard: Guard, played: ContractRun) -> None:
             )
             return runner.run(made).choices[0].message
 
-        _client_loop(played, ask)
-        runner.run(client.close())
+        try:
+            _client_loop(played, ask)
+        finally:
+            runner.run(client.close())
 
 
 def _client_loop(played: ContractRun, ask: Callable[[list[Any]], Any]) -> None:
