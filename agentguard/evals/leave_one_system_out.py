@@ -84,7 +84,7 @@ class OutcomeRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StepRow:
+class SystemStepScores:
     """Root-cause scores of one source: accuracy of the model and the baselines, and mean confidence."""
 
     accuracy: Share
@@ -115,7 +115,7 @@ class SourceRow:
     single: OutcomeRow | None
     relative: OutcomeRow | None
     labelled: Mapping[str, float]
-    steps: StepRow | None
+    steps: SystemStepScores | None
 
     @property
     def has_both_outcomes(self) -> bool:
@@ -290,7 +290,9 @@ def _score_label_curve(examples: Sequence[TransferExample], labels: Sequence[boo
     return curve
 
 
-def _score_steps(examples: Sequence[TransferExample], hypotheses: Sequence[Sequence[Any]]) -> StepRow | None:
+def _score_steps(
+    examples: Sequence[TransferExample], hypotheses: Sequence[Sequence[Any]]
+) -> SystemStepScores | None:
     labelled = [
         (example, ranked, cause.step)
         for example, ranked in zip(examples, hypotheses, strict=True)
@@ -306,7 +308,7 @@ def _score_steps(examples: Sequence[TransferExample], hypotheses: Sequence[Seque
             bool(p.steps) and p.steps[0] == step
             for p, (_, _, step) in zip(predictions, labelled, strict=True)
         )
-    return StepRow(
+    return SystemStepScores(
         accuracy=Share.of(bool(ranked) and ranked[0].step == step for _, ranked, step in labelled),
         confidence=metrics.mean(ranked[0].probability if ranked else 0.0 for _, ranked, _ in labelled),
         baselines=baselines,

@@ -78,8 +78,8 @@ class Diagnosis:
         failures: detectors or judges that failed.
         timing: seconds by part.
         usage: cost of model calls: ``calls``, ``prompt_tokens``, ``completion_tokens``, ``cached_tokens`` and
-            ``seconds`` of waiting; ``label_mass``, the smallest probability that the judge gave to all options
-            of a question together, if the endpoint reports it. Empty if no model was called.
+            ``seconds`` of waiting; ``label_mass``, the smallest probability that the judge gave to all
+            options of a question together, if the endpoint reports it. Empty if no model was called.
         judge: version of the judge that answered; empty if no judge did.
         notes: remarks for the user, e.g. why the method abstained.
         recalibrated: parameters of the recalibration (`agentguard.localize.recalibration`); empty if the

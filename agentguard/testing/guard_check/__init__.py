@@ -9,12 +9,12 @@ from agentguard._lazy import lazy_exports
 if TYPE_CHECKING:
     from agentguard.testing.guard_check.check import GuardCheckReport as GuardCheckReport
     from agentguard.testing.guard_check.check import run_guard_check as run_guard_check
-    from agentguard.testing.guard_check.scenarios import Scenario as Scenario
+    from agentguard.testing.guard_check.scenarios import ScriptedScenario as ScriptedScenario
     from agentguard.testing.guard_check.scenarios import build_scenarios as build_scenarios
 
 _EXPORTS = {
     "GuardCheckReport": "agentguard.testing.guard_check.check",
-    "Scenario": "agentguard.testing.guard_check.scenarios",
+    "ScriptedScenario": "agentguard.testing.guard_check.scenarios",
     "build_scenarios": "agentguard.testing.guard_check.scenarios",
     "run_guard_check": "agentguard.testing.guard_check.check",
 }

@@ -11,7 +11,7 @@ from typing import Any
 from agentguard.errors import RunStopped
 from agentguard.guard import Guard
 from agentguard.testing.contracts.integrations import TASK, ContractRequest, World
-from agentguard.testing.guard_check.scenarios import Scenario, ScriptedRun
+from agentguard.testing.guard_check.scenarios import ScriptedRun, ScriptedScenario
 
 _MAX_PLAIN_TURNS = 60
 
@@ -57,7 +57,7 @@ class RunResult:
 class ScenarioComparison:
     """Both runs of a scenario."""
 
-    scenario: Scenario
+    scenario: ScriptedScenario
     plain: RunResult
     guarded: RunResult
 
@@ -134,7 +134,7 @@ class GuardCheckReport:
 
 
 def run_guard_check(
-    world: World, scenarios: Iterable[Scenario], build_guard: Callable[[], Guard] = Guard
+    world: World, scenarios: Iterable[ScriptedScenario], build_guard: Callable[[], Guard] = Guard
 ) -> GuardCheckReport:
     """Run scenarios without a guard and in an integration.
 
@@ -148,7 +148,9 @@ def run_guard_check(
     )
 
 
-def _compare_runs(world: World, scenario: Scenario, build_guard: Callable[[], Guard]) -> ScenarioComparison:
+def _compare_runs(
+    world: World, scenario: ScriptedScenario, build_guard: Callable[[], Guard]
+) -> ScenarioComparison:
     """Run a scenario twice; a run that the framework itself fails counts as failing without the guard."""
     plain, guarded = run_plain(scenario), run_guarded(world, scenario, build_guard)
     if plain.passes and not guarded.passes:
@@ -161,7 +163,7 @@ def _build_inactive_guard() -> Guard:
     return Guard(detectors={}, localizer="first_finding")
 
 
-def run_plain(scenario: Scenario) -> RunResult:
+def run_plain(scenario: ScriptedScenario) -> RunResult:
     """Run a scenario in a plain loop without a guard; errors of tools become results."""
     run = ScriptedRun({"own": []}, scenario=scenario)
     results: list[str] = []
@@ -180,7 +182,9 @@ def run_plain(scenario: Scenario) -> RunResult:
     return _build_result(run)
 
 
-def run_guarded(world: World, scenario: Scenario, build_guard: Callable[[], Guard] = Guard) -> RunResult:
+def run_guarded(
+    world: World, scenario: ScriptedScenario, build_guard: Callable[[], Guard] = Guard
+) -> RunResult:
     """Run a scenario under a guard in an integration."""
     run = ScriptedRun({"own": []}, scenario=scenario)
     guard = build_guard()

@@ -42,7 +42,7 @@ class Phase:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Scenario:
+class ScriptedScenario:
     """Scripted run.
 
     Attributes:
@@ -76,7 +76,7 @@ class ScriptedRun(ContractRun):
         scenario: the scenario.
     """
 
-    scenario: Scenario = field(default_factory=lambda: Scenario(name="", phases=()))
+    scenario: ScriptedScenario = field(default_factory=lambda: ScriptedScenario(name="", phases=()))
     _phase: int = 0
     _made: int = 0
     _corrections: int = 0
@@ -147,20 +147,20 @@ _DEAD_ENDS = ("no seat is free at the aisle", "[]", "nothing found")
 _CORRECTIONS = (1, 2, _NEVER)
 
 
-def build_scenarios() -> tuple[Scenario, ...]:
+def build_scenarios() -> tuple[ScriptedScenario, ...]:
     """Build all scenarios; their names are unique."""
     return tuple(scenario for declared in (True, False) for scenario in _iter_scenarios(declared))
 
 
-def _iter_scenarios(is_declared: bool) -> Iterator[Scenario]:
+def _iter_scenarios(is_declared: bool) -> Iterator[ScriptedScenario]:
     kind = "declared" if is_declared else "undeclared"
     for name, parts in _iter_benign():
-        yield Scenario(name=f"{name}/{kind}", is_declared=is_declared, **parts)
+        yield ScriptedScenario(name=f"{name}/{kind}", is_declared=is_declared, **parts)
     search = Phase(calls=(("find", {"where": "row 1"}),))
     for name, parts in _iter_faulty():
-        yield Scenario(name=f"{name}/{kind}", is_declared=is_declared, **parts)
+        yield ScriptedScenario(name=f"{name}/{kind}", is_declared=is_declared, **parts)
         phases = (search, *parts["phases"])
-        yield Scenario(
+        yield ScriptedScenario(
             name=f"{name}/after_search/{kind}", is_declared=is_declared, **{**parts, "phases": phases}
         )
 
@@ -248,4 +248,4 @@ def _iter_faulty() -> Iterator[tuple[str, dict[str, Any]]]:
                 )
 
 
-__all__ = ["TASK", "Phase", "Scenario", "ScriptedRun", "build_scenarios"]
+__all__ = ["TASK", "Phase", "ScriptedRun", "ScriptedScenario", "build_scenarios"]

@@ -1,6 +1,7 @@
 """Fake of vLLM's server for tests of its supervisor: same command, immediate answers.
 
-It ends at SIGTERM after the active requests. As vLLM, it refuses unknown flags. ``FAKE_VLLM_BREAKS=N`` makes the first N starts exit at once.
+It ends at SIGTERM after the active requests. As vLLM, it refuses unknown flags. ``FAKE_VLLM_BREAKS=N`` makes
+the first N starts exit at once.
 """
 
 from __future__ import annotations
@@ -16,7 +17,6 @@ ROOT = Path(__file__).resolve().parents[5]
 sys.path.insert(0, str(ROOT))
 
 from tests.unit.judge.chat_server import Script, serving_on  # noqa: E402
-
 
 FLAGS = (
     "--model",
