@@ -19,7 +19,8 @@ class EffectGate:
     """Gate of one run.
 
     - A finding from `SessionConfig.effect_threshold` on stops a call of an undeclared or destructive tool.
-    - If the agent proposes the same call again, the call of an undeclared tool runs.
+    - If the agent proposes the same call again, the call of an undeclared tool runs. At most as many calls of
+      undeclared tools are stopped as the budget has hints, since each costs a model call.
     - The call of a tool that is declared destructive does not run: a person decides, or the run stops.
     """
 
@@ -36,10 +37,15 @@ class EffectGate:
             return None
         is_repeated = _compute_signature(turn) in self._refused_turns
         if not any(_is_declared_destructive(state, tool) for tool in tools):
-            return None if is_repeated or _is_budget_exhausted(state, turn) else trigger
+            may_pass = is_repeated or self._has_used_hints(state) or _is_budget_exhausted(state, turn)
+            return None if may_pass else trigger
         if is_repeated or trigger.detector in _CERTAIN_DETECTORS:
             return trigger
         return None if _is_budget_exhausted(state, turn) else trigger
+
+    def _has_used_hints(self, state: RunState) -> bool:
+        limit = state.config.recovery_budget.hints
+        return limit is not None and len(self._refused_turns) >= limit
 
     def record_refusal(self, turn: Step) -> None:
         """Record that the calls of a turn were refused."""

@@ -58,6 +58,10 @@ class Hall:
         self._book(seat, self.state["at"])
         return f"seat {seat} is yours"
 
+    def find_booking(self, seat: int) -> str | None:
+        """Return the result of a booking that took effect, or None."""
+        return f"seat {seat} is yours" if self._booked(seat) else None
+
     def check(self, seat: int) -> str:
         """Look whether a seat is booked."""
         return "booked" if self._booked(seat) else "free"
@@ -86,7 +90,8 @@ def guarded(store: Store, hall: Hall, *, dear: bool) -> Any:
         budget=RecoveryBudget(rollbacks=ROLLBACKS, rollbacks_per_step=1),
     )
     guard = Guard(localizer=LastErrorLocalizer(), recover=recover, store=store)
-    guard.tool(effect="write", name="book")(hall.book)
+    # The guard repeats a call that a crash cut off only if the hall has no booking of the seat.
+    guard.tool(effect="write", name="book", reconcile=hall.find_booking)(hall.book)
     for name in ("walk", "check", "search"):  # walking changes only the state, which a rollback restores
         guard.tool(effect="read", name=name)(getattr(hall, name))
     clock = itertools.count().__next__ if dear else itertools.repeat(0.0).__next__

@@ -55,7 +55,7 @@ def test_stored_run_equals_recorded_run(tmp_path: Path) -> None:
         assert store.get_trajectory("r") == run.trajectory
         assert run.trajectory.branches
         (recovery,) = store.list_recoveries("r")
-        assert (recovery.strategy, recovery.outcome, recovery.step) == ("rollback", "recovered", 4)
+        assert (recovery.strategy, recovery.outcome, recovery.step) == ("rollback", "unknown", 4)
         assert recovery.data["plan"]["actions"][0] == {"action": "Rewind", "to_step": 4, "by": "truncate"}
         assert [row.detector for row in store.list_findings("r")] == [
             f.detector for f in run.session.findings

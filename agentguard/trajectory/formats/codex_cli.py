@@ -35,7 +35,8 @@ class CodexCli:
         if not isinstance(value, dict):
             return 0.0
         if isinstance(value.get("payload"), dict):
-            return 0.97 if value.get("type") in _LINE_TYPES else 0.0
+            kind = value.get("type")
+            return 0.97 if isinstance(kind, str) and kind in _LINE_TYPES else 0.0
         is_old_head = value.keys() >= {"id", "timestamp", "instructions"} and "type" not in value
         return 0.9 if is_old_head or value.get("record_type") == "state" else 0.0
 

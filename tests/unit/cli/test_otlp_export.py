@@ -35,7 +35,7 @@ def test_runs_of_a_store_are_sent_with_their_diagnoses(tmp_path: Path) -> None:
         )  # fmt: skip
         assert result.exit_code == 1
         assert "no run nobody" in result.stderr
-        assert "0 evaluations" not in result.stderr
+        assert ", 0 evaluations" not in result.stderr
         assert "agentguard.verdict" in str(one.checked())
 
 
