@@ -78,8 +78,8 @@ def _find_messages(value: Any) -> Any:
 
 def _is_owner_history(messages: list[dict[str, Any]]) -> bool:
     """Return True for named messages in which the first speaker is the assistant, as its owner sees it."""
-    names = {one.get("name") for one in messages}
-    is_named = all(isinstance(name, str) and name for name in names) and len(names) > 1
+    names = [one.get("name") for one in messages]
+    is_named = all(isinstance(name, str) and name for name in names) and len(set(names)) > 1
     has_roles = all(one.get("role") in ("user", "assistant", "tool", "function") for one in messages)
     return is_named and has_roles and messages[0]["role"] == "assistant" and "content" in messages[0]
 
