@@ -69,17 +69,20 @@ class _Run:
         """Add the messages that are new; an equal path becomes the latest one."""
         self.request = exchange.request
         node = self.root
-        for message, key in zip(exchange.request.messages, exchange.keys, strict=True):
-            node = self._add_message(node, message, key, exchange)
+        messages = list(zip(exchange.request.messages, exchange.keys, strict=True))
         if exchange.response is not None:
-            node = self._add_message(node, exchange.response, _compute_key(exchange.response), exchange)
+            messages.append((exchange.response, _compute_key(exchange.response)))
+        for depth, (message, key) in enumerate(messages):
+            node_id = f"request-{exchange.position}-{depth}"
+            node = self._add_message(node, message, key, node_id, exchange.position)
         node.order = exchange.position
 
-    def _add_message(self, parent: _Node, message: dict[str, Any], key: bytes, exchange: _Exchange) -> _Node:
+    def _add_message(
+        self, parent: _Node, message: dict[str, Any], key: bytes, node_id: str, order: int
+    ) -> _Node:
         node = self.children.get((id(parent), key))
         if node is None:
-            name = f"request-{exchange.position}-{len(parent.children)}"
-            node = TreeNode(id=name, order=exchange.position, value=message)
+            node = TreeNode(id=node_id, order=order, value=message)
             parent.children.append(node)
             self.children[id(parent), key] = node
         return node
