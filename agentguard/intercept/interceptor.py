@@ -7,7 +7,7 @@ import os
 import random
 from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from agentguard.intercept.api_adapter import ApiAdapter, build_response_key, select_context_steps
@@ -21,6 +21,7 @@ from agentguard.intercept.history_matcher import (
     rebuild_branch,
 )
 from agentguard.intercept.types import release_claims
+from agentguard.recover.budget import BudgetAccount
 from agentguard.recover.capabilities import Capabilities
 from agentguard.runtime.session import Session
 from agentguard.trajectory.formats.sdk import parse_tool_specs
@@ -41,6 +42,19 @@ CAPABILITIES = Capabilities(
 )
 
 _LOGGER = logging.getLogger("agentguard.openai")
+
+
+@dataclass(slots=True, kw_only=True)
+class _NamedRun:
+    """Runs to which clients gave the same name.
+
+    Attributes:
+        count: number of runs with the name.
+        account: budget account of the run that began last.
+    """
+
+    count: int = 0
+    account: BudgetAccount | None = None
 
 
 class Interceptor:
@@ -77,7 +91,7 @@ class Interceptor:
         )
         self.save_edits = save_edits
         self.failures: deque[str] = deque(maxlen=100)
-        self._run_counts: OrderedDict[str, int] = OrderedDict()
+        self._named_runs: OrderedDict[str, _NamedRun] = OrderedDict()
         self._max_conversations = max_conversations
         # A generator seeded once: asking the system for each ID costs more than the rest of a short run.
         self._id_generator = random.Random(os.urandom(16))  # noqa: S311  ids tell runs apart, and guard nothing
@@ -216,7 +230,7 @@ class Interceptor:
 
     def has_run(self, run_name: str) -> bool:
         """Return whether a client gave this name to a run."""
-        return run_name in self._run_counts
+        return run_name in self._named_runs
 
     def continues_conversation(self, body: Mapping[str, Any]) -> bool:
         """Return whether a request names a response that a waiting conversation can continue."""
@@ -280,16 +294,30 @@ class Interceptor:
     ) -> Conversation:
         name = self._next_run_id(run_name)
         session = self.start_session(adapter, body, select_context_steps(adapter, history, self.agent), name)
+        if run_name:
+            self._assign_account(session, run_name, is_continued=any(map(adapter.is_result, history)))
         return Conversation(
             session=session, first_run_id=name, root_response_id=body.get("previous_response_id")
         )
+
+    def _assign_account(self, session: Session, run_name: str, *, is_continued: bool) -> None:
+        """Continue the budget of a named run in a new session.
+
+        A client that rewrites its history begins a session with each request. With a budget for each session,
+        a loop of that client has no bound.
+        """
+        named = self._named_runs[run_name]
+        if is_continued and named.account is not None:
+            session.account = named.account
+        named.account = session.account
 
     def _next_run_id(self, run_name: str) -> str:
         """Return the client's name, with a number if it is already used, or a random ID without a name."""
         if not run_name:
             return f"run-{self._id_generator.getrandbits(64):016x}"
-        number = self._run_counts.pop(run_name, 0) + 1
-        self._run_counts[run_name] = number
-        while len(self._run_counts) > self._max_conversations:
-            self._run_counts.popitem(last=False)
-        return run_name if number == 1 else f"{run_name}.{number}"
+        named = self._named_runs.pop(run_name, None) or _NamedRun()
+        named.count += 1
+        self._named_runs[run_name] = named
+        while len(self._named_runs) > self._max_conversations:
+            self._named_runs.popitem(last=False)
+        return run_name if named.count == 1 else f"{run_name}.{named.count}"

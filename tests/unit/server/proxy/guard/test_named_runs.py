@@ -1,0 +1,51 @@
+"""Budget of a named run whose client rewrites its history."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from agentguard.guard import Guard
+from agentguard.intercept.interceptor import Interceptor
+from agentguard.intercept.registry import GUARDED_APIS
+
+TASK = {"role": "user", "content": "Book seat 4."}
+
+
+def _account_of(interceptor: Interceptor, messages: list[dict[str, Any]], name: str) -> Any:
+    body = {"model": "m", "messages": messages, "tools": []}
+    request = interceptor.open_request(GUARDED_APIS["chat"].adapter, body, run_name=name, is_retry=False)
+    request.settle()
+    return request.session.account
+
+
+def _rewritten_history(number: int) -> list[dict[str, Any]]:
+    call = {
+        "id": f"c{number}",
+        "type": "function",
+        "function": {"name": "find", "arguments": json.dumps({"n": number})},
+    }
+    return [
+        TASK,
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": f"c{number}", "content": "none"},
+    ]
+
+
+def test_rewritten_history_with_run_name_continues_budget() -> None:
+    interceptor = Interceptor(Guard())
+    first = _account_of(interceptor, [TASK], "nightly")
+    assert _account_of(interceptor, _rewritten_history(1), "nightly") is first
+    assert _account_of(interceptor, _rewritten_history(2), "nightly") is first
+
+
+def test_first_request_with_used_run_name_begins_new_budget() -> None:
+    interceptor = Interceptor(Guard())
+    first = _account_of(interceptor, [TASK], "nightly")
+    assert _account_of(interceptor, [{**TASK, "content": "Book seat 5."}], "nightly") is not first
+
+
+def test_rewritten_history_without_run_name_begins_new_budget() -> None:
+    interceptor = Interceptor(Guard())
+    first = _account_of(interceptor, _rewritten_history(1), "")
+    assert _account_of(interceptor, _rewritten_history(2), "") is not first
