@@ -31,6 +31,7 @@ from agentguard.runtime.components import (
     DetectorOptions,
     GuardComponents,
     attach_session_config,
+    build_acceptance_test,
     build_live_judge,
     build_localizer,
     build_policy_judge,
@@ -148,8 +149,8 @@ class Guard:
         Args:
             policy: the policy, or the path of its file.
             localizer: localizer that replaces the policy's.
-            more: further arguments of the class. ``accept``, ``observers``, ``tools``, ``store`` and
-                ``repair`` cannot be set in a file; ``safety`` and ``schemata`` replace the policy's.
+            more: further arguments of the class. ``observers``, ``store`` and ``repair`` cannot be set in a
+                file; ``accept``, ``safety`` and ``schemata`` replace the policy's.
 
         Raises:
             ConfigError: as for the class; also if response safety would act on a single judge.
@@ -157,7 +158,12 @@ class Guard:
         """
         settings = policy if isinstance(policy, Policy) else Policy.load(policy)
         has_live_judge = settings.judge is not None and settings.judge.live is not None
-        needs_judge = localizer is None or settings.safety is not None or has_live_judge
+        needs_judge = (
+            localizer is None
+            or settings.safety is not None
+            or settings.acceptance is not None
+            or has_live_judge
+        )
         judge = build_policy_judge(settings, more.get("store")) if needs_judge else None
         chosen = localizer or build_policy_localizer(settings, judge)
         tools = {name: build_tool_effect(**one.model_dump()) for name, one in settings.tools.items()}
@@ -169,6 +175,7 @@ class Guard:
             tools=tools | dict(more.pop("tools", {})),
             **{
                 "schemata": settings.schemata,
+                "accept": build_acceptance_test(settings, judge),
                 "safety": build_response_safety(settings, judge),
                 "live_judge": build_live_judge(settings, judge),
                 **more,
@@ -180,13 +187,14 @@ class Guard:
         return self.components.diagnosis_queue.flush(timeout_s)
 
     def close(self) -> None:
-        """Diagnose the runs that have ended, then close the judge connections of localizer and safety.
+        """Diagnose the runs that have ended, then close the judges of localizer, safety and acceptance test.
 
         A later question opens them again.
         """
         self.flush(_CLOSE_TIMEOUT_S)
         self.components.localizer.close()
-        for judges in (self.components.safety, self.components.live_judge):
+        acceptance = self._run_diagnosis.acceptance
+        for judges in (self.components.safety, self.components.live_judge, acceptance):
             if judges is not None:
                 judges.close()
 
@@ -285,10 +293,19 @@ class Guard:
 
         return declare
 
-    def diagnose(self, trajectory: Trajectory) -> Diagnosis:
-        """Return the diagnosis of a recorded run; does not raise on any valid trajectory."""
+    def diagnose(self, trajectory: Trajectory, *, failed: bool | None = None) -> Diagnosis:
+        """Return the diagnosis of a recorded run; does not raise on any valid trajectory.
+
+        Args:
+            trajectory: the run.
+            failed: known outcome. Without it, declared acceptance rules decide the outcome, if there are any.
+        """
+        return self._run_diagnosis.diagnose(trajectory, failed=failed)
+
+    @property
+    def _run_diagnosis(self) -> RunDiagnosis:
         config = cast(SessionConfig, self.components.session_config)
-        return cast(RunDiagnosis, config.run_diagnosis).diagnose(trajectory)
+        return cast(RunDiagnosis, config.run_diagnosis)
 
     def session(
         self,

@@ -43,7 +43,6 @@ from agentguard.errors import ConfigError, StoreError
 from agentguard.guard import Guard
 from agentguard.localize.base import Diagnosis, Verdict
 from agentguard.localize.embedded import EmbeddedLocalizer
-from agentguard.localize.known_outcome import apply_known_outcome
 from agentguard.localize.run_comparison import compare_runs
 from agentguard.resilience.ordered_map import map_ordered
 from agentguard.trajectory.formats.base import UnreadableRecord
@@ -335,22 +334,15 @@ def _diagnose_runs(
     jobs: int = 1,
 ) -> DiagnosisResults:
     diagnosed = map_ordered(
-        lambda trajectory: (trajectory, _diagnose_run(guard, trajectory, known)), trajectories, jobs=jobs
+        lambda trajectory: (trajectory, guard.diagnose(trajectory, failed=known.find(trajectory.id))),
+        trajectories,
+        jobs=jobs,
     )
     # A comparison waits for the last run, and a watch has none.
     for trajectory, diagnosis in compare_runs(diagnosed, guard.localizer) if is_batch else diagnosed:
         outcome.diagnosed += 1
         outcome.failed += diagnosis.verdict is Verdict.FAILURE
         yield trajectory, diagnosis
-
-
-def _diagnose_run(guard: Guard, trajectory: Trajectory, known: KnownOutcomes) -> Diagnosis:
-    failed = known.find(trajectory.id)
-    if failed and isinstance(guard.localizer, EmbeddedLocalizer):
-        with guard.override(localizer=guard.localizer.assume_failure()):
-            return apply_known_outcome(guard.diagnose(trajectory), failed=True)
-    diagnosis = guard.diagnose(trajectory)
-    return diagnosis if failed is None else apply_known_outcome(diagnosis, failed=failed)
 
 
 def _show_results(results: DiagnosisResults, view: DiagnosisView, *, no_summary: bool) -> None:

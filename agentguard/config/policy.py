@@ -28,8 +28,8 @@ A guard of a running agent also reads::
     on_guard_error: fail_open       # or fail_closed: a failed component of the guard stops the run
     schemata: schemata.jsonl        # learn from recoveries: a file or database, or true for the guard's store
 
-`agentguard.config.judge` defines the sections ``judge`` and ``safety``. Detectors, localizers and strategies
-validate their own options when they are created.
+`agentguard.config.judge` defines the sections ``judge`` and ``safety``. `agentguard.config.acceptance` defines
+the section ``acceptance``. Detectors, localizers and strategies validate their options when they are created.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ from typing import Annotated, Any, Literal
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from agentguard.config.acceptance import AcceptanceSettings
 from agentguard.config.judge import JudgeSettings, SafetySettings
 from agentguard.errors import ConfigError
 
@@ -137,6 +138,15 @@ class Policy(BaseModel):
     """Judge of all localizers that need one; the default localizer is then `fused`."""
     safety: SafetySettings | None = None
     """Response safety; needs the judge."""
+    acceptance: AcceptanceSettings | None = None
+    """Acceptance test of the output of a run; its question needs the judge."""
+
+    @model_validator(mode="after")
+    def _validate_acceptance_judge(self) -> Policy:
+        asks = self.acceptance is not None and self.acceptance.question is not None
+        if asks and (self.judge is None or self.judge.kind != "chat"):
+            raise ValueError("acceptance.question asks a chat model: give judge: {base_url: ...}, too")
+        return self
 
     @model_validator(mode="after")
     def _validate_safety_judge(self) -> Policy:
@@ -153,12 +163,15 @@ class Policy(BaseModel):
         return self.localizer or LocalizerSettings(name="embedded" if self.judge is None else "fused")
 
     def list_escalations(self) -> dict[str, Any]:
-        """Return the escalation policies of detectors that have their own."""
-        return {
+        """Return the escalation policies of detectors and of the acceptance test that have their own."""
+        own = {
             name: options[ESCALATION_KEY]
             for name, options in self.detectors.items()
             if options and ESCALATION_KEY in options
         }
+        if self.acceptance is not None and self.acceptance.on_fail is not None:
+            own["acceptance"] = self.acceptance.on_fail
+        return own
 
     def get_detector_options(self, detector: str) -> dict[str, Any]:
         """Return the options of a detector without its escalation policy."""

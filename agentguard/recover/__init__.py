@@ -15,11 +15,15 @@ if TYPE_CHECKING:
     from agentguard.recover.acceptance.base import AcceptanceRule as AcceptanceRule
     from agentguard.recover.acceptance.base import BaseRule as BaseRule
     from agentguard.recover.acceptance.base import SimpleRule as SimpleRule
+    from agentguard.recover.acceptance.call_rule import ToolCallRule as ToolCallRule
     from agentguard.recover.acceptance.llm_rule import LlmRule as LlmRule
     from agentguard.recover.acceptance.rules import FunctionRule as FunctionRule
+    from agentguard.recover.acceptance.rules import NumberRule as NumberRule
     from agentguard.recover.acceptance.rules import PatternRule as PatternRule
     from agentguard.recover.acceptance.rules import SchemaRule as SchemaRule
     from agentguard.recover.acceptance.rules import TaskValueRule as TaskValueRule
+    from agentguard.recover.acceptance.rules import TextRule as TextRule
+    from agentguard.recover.acceptance.sources import AnswerSources as AnswerSources
     from agentguard.recover.actions import Compensate as Compensate
     from agentguard.recover.actions import DisableTools as DisableTools
     from agentguard.recover.actions import Escalate as Escalate
@@ -57,6 +61,7 @@ _EXPORTS = {
     "AcceptanceRule": "agentguard.recover.acceptance.base",
     "AcceptanceTest": "agentguard.recover.acceptance.acceptance_test",
     "AcceptanceVerdict": "agentguard.recover.acceptance.acceptance_test",
+    "AnswerSources": "agentguard.recover.acceptance.sources",
     "BaseRule": "agentguard.recover.acceptance.base",
     "BaseStrategy": "agentguard.recover.base_strategy",
     "Capabilities": "agentguard.recover.capabilities",
@@ -66,6 +71,7 @@ _EXPORTS = {
     "Escalate": "agentguard.recover.actions",
     "FunctionRule": "agentguard.recover.acceptance.rules",
     "LlmRule": "agentguard.recover.acceptance.llm_rule",
+    "NumberRule": "agentguard.recover.acceptance.rules",
     "OutcomeVerification": "agentguard.recover.outcome_verification",
     "PatternRule": "agentguard.recover.acceptance.rules",
     "Recovery": "agentguard.recover.plan",
@@ -94,6 +100,8 @@ _EXPORTS = {
     "Stop": "agentguard.recover.actions",
     "Substitute": "agentguard.recover.actions",
     "TaskValueRule": "agentguard.recover.acceptance.rules",
+    "TextRule": "agentguard.recover.acceptance.rules",
+    "ToolCallRule": "agentguard.recover.acceptance.call_rule",
     "ToolEffect": "agentguard.recover.tool_effects",
 }
 

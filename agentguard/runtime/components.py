@@ -24,7 +24,7 @@ from agentguard.localize.adapter import adapt_localizer
 from agentguard.localize.base import Localizer, SimpleLocalizer, get_localizer_registry
 from agentguard.localize.serialization import build_diagnosis_rows
 from agentguard.recover.acceptance.adapter import AcceptanceFunctionAdapter
-from agentguard.recover.acceptance.base import AcceptanceEvaluator, AcceptanceFunction
+from agentguard.recover.acceptance.base import AcceptanceEvaluator, AcceptanceFunction, AcceptanceRule
 from agentguard.recover.budget import RecoveryBudget
 from agentguard.recover.outcome_verification import OutcomeVerification
 from agentguard.recover.persistence import to_recovery_row
@@ -50,6 +50,7 @@ from agentguard.trajectory.model import Trajectory
 
 if TYPE_CHECKING:
     from agentguard.judge.base import Judge
+    from agentguard.recover.acceptance.acceptance_test import AcceptanceTest
     from agentguard.runtime.schema_feedback import SchemaFeedback
     from agentguard.store.store import Store
 
@@ -111,7 +112,9 @@ def attach_session_config(components: GuardComponents) -> GuardComponents:
         detectors=specs,
         detector_deadline_s=deadline,
         localizer=afterwards,
+        build_failure_localizer=partial(_build_failure_localizer, components),
         safety=components.safety if isinstance(components.safety, ResponseSafety) else None,
+        acceptance=_find_declared_test(components.accept),
     )
     store, observers, at_end = components.store, components.observers, _NO_OBSERVERS
     if store is not None:
@@ -175,6 +178,15 @@ def _build_acceptance(components: GuardComponents) -> AcceptanceEvaluator | None
     return None if function is None else AcceptanceFunctionAdapter(function)
 
 
+def _find_declared_test(function: AcceptanceFunction | None) -> AcceptanceTest | None:
+    """Return the function if it is declared rules, which a diagnosis may evaluate again."""
+    if function is None:
+        return None
+    from agentguard.recover.acceptance.acceptance_test import AcceptanceTest
+
+    return function if isinstance(function, AcceptanceTest) else None
+
+
 def _correct_localizer(components: GuardComponents, localizer: Localizer) -> Localizer:
     """Return the localizer; with a store, wrap it to recalibrate by the stored feedback on diagnoses."""
     if components.store is None:
@@ -182,6 +194,16 @@ def _correct_localizer(components: GuardComponents, localizer: Localizer) -> Loc
     from agentguard.localize.recalibration import RecalibratedLocalizer
 
     return RecalibratedLocalizer(localizer, components.store)
+
+
+def _build_failure_localizer(components: GuardComponents) -> Localizer:
+    """Return the localizer for runs that are known to have failed."""
+    from agentguard.localize.embedded import EmbeddedLocalizer
+
+    localizer = components.localizer
+    if isinstance(localizer, EmbeddedLocalizer):
+        localizer = localizer.assume_failure()
+    return _correct_localizer(components, localizer)
 
 
 def _discard_receipt(receipt: object) -> None:
@@ -228,6 +250,33 @@ def build_live_judge(policy: Policy, judge: Judge | None) -> LiveJudge | None:
 
     second = None if policy.judge.second is None else build_judge(policy.judge.second)
     return LiveJudge(judge, second_judge=second, options=LiveJudgeOptions(**policy.judge.live.model_dump()))
+
+
+def build_acceptance_test(policy: Policy, judge: Judge | None) -> AcceptanceTest | None:
+    """Build the policy's acceptance test, if it has one. Raises ConfigError if a rule is wrong."""
+    given = policy.acceptance
+    if given is None:
+        return None
+    from agentguard.recover.acceptance.acceptance_test import AcceptanceTest, build_rules
+
+    rules: list[AcceptanceRule] = list(build_rules(given.rules))
+    if given.question is not None and judge is not None and policy.judge is not None:
+        from agentguard.judge.factory import build_judge
+        from agentguard.recover.acceptance.llm_rule import LlmRule
+        from agentguard.recover.acceptance.sources import AnswerSources
+
+        question, second = given.question, policy.judge.second
+        has_sources = question.source_tools or question.source_files
+        sources = AnswerSources(tools=question.source_tools, files=question.source_files)
+        rules.append(
+            LlmRule(
+                question.text,
+                [judge] if second is None else [judge, build_judge(second)],
+                min_probability=question.min_probability,
+                sources=sources if has_sources else None,
+            )
+        )
+    return AcceptanceTest(*rules)
 
 
 def build_response_safety(policy: Policy, judge: Judge | None) -> ResponseSafety | None:

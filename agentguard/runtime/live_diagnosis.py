@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from agentguard.detect.base import Finding
 from agentguard.localize.base import Diagnosis, Hypothesis, Verdict
+from agentguard.recover.acceptance.base import ACCEPTANCE_TRIGGER
 from agentguard.recover.agent_messages import to_sentence
 from agentguard.recover.plan import Recovery
 from agentguard.recover.rollback_horizon import (
@@ -15,7 +16,6 @@ from agentguard.recover.rollback_horizon import (
     rollback_horizon,
     select_rollback_step,
 )
-from agentguard.runtime.session_config import ACCEPTANCE_TRIGGER
 from agentguard.trajectory.model import Step
 
 

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from agentguard.detect.base import DetectorFailure, Finding
 from agentguard.detect.runner import detect
 from agentguard.judge.response_safety import ResponseSafety
 from agentguard.localize.base import Diagnosis, Localizer, Verdict
+from agentguard.localize.known_outcome import apply_known_outcome
 from agentguard.localize.llm.safety_findings import add_safety_findings
+from agentguard.recover.acceptance.base import ACCEPTANCE_TRIGGER
 from agentguard.trajectory.completeness import describe_gaps
 from agentguard.trajectory.model import Trajectory
+
+if TYPE_CHECKING:
+    from agentguard.recover.acceptance.acceptance_test import AcceptanceTest, AcceptanceVerdict
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,20 +29,33 @@ class RunDiagnosis:
         detectors: options of each detector by name; None runs all detectors.
         detector_deadline_s: seconds a detector may use for one step.
         localizer: localizer that ranks the steps.
+        build_failure_localizer: factory of the localizer for runs that are known to have failed.
+        acceptance: declared rules for the output; they decide the outcome of a run.
         safety: assessment of the messages that users saw; None makes none.
     """
 
     detectors: Mapping[str, Mapping[str, Any]] | None
     detector_deadline_s: float
     localizer: Localizer
+    build_failure_localizer: Callable[[], Localizer]
     safety: ResponseSafety | None = None
+    acceptance: AcceptanceTest | None = None
 
-    def diagnose(self, trajectory: Trajectory) -> Diagnosis:
-        """Return the diagnosis; does not raise on any valid trajectory."""
+    def diagnose(self, trajectory: Trajectory, *, failed: bool | None = None) -> Diagnosis:
+        """Return the diagnosis; does not raise on any valid trajectory.
+
+        Args:
+            trajectory: the run.
+            failed: known outcome. Without it, a complete verdict of the acceptance rules is the outcome.
+        """
         start = time.perf_counter()
+        verdict = self._check_output(trajectory) if failed is None else None
+        if verdict is not None and verdict.is_complete:
+            failed = not verdict.accepted
         detection = detect(trajectory, self.detectors, deadline_s=self.detector_deadline_s)
         detected = time.perf_counter()
-        diagnosis = _locate(self.localizer, trajectory, detection.findings)
+        localizer = self.build_failure_localizer() if failed else self.localizer
+        diagnosis = _locate(localizer, trajectory, detection.findings)
         located = time.perf_counter()
         timing = {"detect_s": detected - start, "localize_s": located - detected}
         diagnosis = replace(
@@ -49,7 +67,29 @@ class RunDiagnosis:
         if self.safety is not None:
             diagnosis = add_safety_findings(diagnosis, trajectory, self.safety)
             timing["safety_s"] = time.perf_counter() - located
+        if failed is not None:
+            diagnosis = apply_known_outcome(diagnosis, failed=failed)
+        if verdict is not None:
+            diagnosis = _add_acceptance_verdict(diagnosis, verdict)
         return replace(diagnosis, timing=timing | {"total_s": time.perf_counter() - start})
+
+    def _check_output(self, trajectory: Trajectory) -> AcceptanceVerdict | None:
+        return None if self.acceptance is None else self.acceptance.check_run(trajectory)
+
+
+def _add_acceptance_verdict(diagnosis: Diagnosis, verdict: AcceptanceVerdict) -> Diagnosis:
+    """Return the diagnosis with the reasons of the refusal, and with the errors of rules."""
+    note = f"the acceptance rules refuse the output: {verdict.reason}" if not verdict.accepted else ""
+    failures = tuple(
+        DetectorFailure(detector=ACCEPTANCE_TRIGGER, step=None, error=check.error)
+        for check in verdict.checks
+        if check.error
+    )
+    return replace(
+        diagnosis,
+        notes=(*([note] if note and verdict.is_complete else []), *diagnosis.notes),
+        failures=(*diagnosis.failures, *failures),
+    )
 
 
 def _locate(localizer: Localizer, trajectory: Trajectory, findings: Sequence[Finding]) -> Diagnosis:

@@ -22,9 +22,6 @@ from agentguard.runtime.live_judge import LiveJudge
 from agentguard.runtime.run_diagnosis import RunDiagnosis
 from agentguard.trajectory.model import Trajectory
 
-ACCEPTANCE_TRIGGER = "acceptance"
-"""Trigger name of a refusal by the acceptance test; an escalation policy may be configured under it."""
-
 
 class SafetyAssessor(Protocol):
     """Assessment of a run's final message, for example `agentguard.judge.response_safety.ResponseSafety`."""

@@ -17,22 +17,34 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from agentguard.errors import ConfigError
 from agentguard.recover.acceptance.adapter import adapt_rule
 from agentguard.recover.acceptance.base import AcceptanceRule, SimpleRule
-from agentguard.recover.acceptance.rules import FunctionRule, PatternRule, SchemaRule, TaskValueRule
+from agentguard.recover.acceptance.call_rule import ToolCallRule
+from agentguard.recover.acceptance.rules import (
+    FunctionRule,
+    NumberRule,
+    PatternRule,
+    SchemaRule,
+    TaskValueRule,
+    TextRule,
+)
 from agentguard.trajectory.model import Source, Trajectory
 
 __all__ = [
     "AcceptanceTest",
     "AcceptanceVerdict",
     "FunctionRule",
+    "NumberRule",
     "PatternRule",
     "RuleCheck",
     "SchemaRule",
     "TaskValueRule",
+    "TextRule",
+    "ToolCallRule",
 ]
 
 MAX_VERDICTS = 1000
@@ -78,6 +90,11 @@ class AcceptanceVerdict:
         return all(check.passed for check in self.checks)
 
     @property
+    def is_complete(self) -> bool:
+        """Return whether every rule could be checked."""
+        return not any(check.error for check in self.checks)
+
+    @property
     def reason(self) -> str:
         """Reasons of all rules that refused the output; empty if it was accepted."""
         return " ".join(check.reason for check in self.checks if not check.passed)
@@ -119,13 +136,13 @@ class AcceptanceTest:
     def from_data(cls, rules: Sequence[Mapping[str, Any]], **options: Any) -> AcceptanceTest:
         """Build the test from data, for example ``[{schema: {...}}, {matches: PATTERN, field: date}]``.
 
-        The key ``schema``, ``matches`` or ``from_task`` selects the rule; its value is the first argument.
-        The other keys are options of the rule.
+        One of the keys ``schema``, ``matches``, ``contains``, ``excludes``, ``number``, ``calls`` and
+        ``from_task`` selects the rule; its value is the first argument. The other keys are options.
 
         Raises:
             ConfigError: a rule is unknown, or one of its options is wrong.
         """
-        return cls(*(_build_rule(number, rule) for number, rule in enumerate(rules)), **options)
+        return cls(*build_rules(rules), **options)
 
     @property
     def verdicts(self) -> tuple[AcceptanceVerdict, ...]:
@@ -146,14 +163,26 @@ class AcceptanceTest:
         """Apply the rules to a run's output and record the verdict."""
         return self.evaluate(self._extract_output(run), run)
 
+    def check_run(self, run: Trajectory) -> AcceptanceVerdict:
+        """Apply the rules to a run's output without a record, for example to a recorded run."""
+        return self._check(self._extract_output(run), run)
+
     def evaluate(self, output: str, run: Trajectory) -> AcceptanceVerdict:
         """Apply the rules to an output and record the verdict."""
-        checks = tuple(_evaluate_rule(rule, output, run) for rule in self.rules)
-        verdict = AcceptanceVerdict(run=run.id, task=run.task, output=output, checks=checks)
+        verdict = self._check(output, run)
         self._verdicts.append(verdict)
         for observer in self._observers:
             observer(verdict)
         return verdict
+
+    def _check(self, output: str, run: Trajectory) -> AcceptanceVerdict:
+        checks = tuple(_evaluate_rule(rule, output, run) for rule in self.rules)
+        return AcceptanceVerdict(run=run.id, task=run.task, output=output, checks=checks)
+
+    def close(self) -> None:
+        """Close the judges of the rules; a later question opens them again."""
+        for rule in self.rules:
+            rule.close()
 
 
 def get_last_agent_text(run: Trajectory) -> str:
@@ -171,9 +200,18 @@ def _evaluate_rule(rule: AcceptanceRule, output: str, run: Trajectory) -> RuleCh
     return RuleCheck(rule=rule.name, passed=not reason, reason=reason)
 
 
+def build_rules(rules: Sequence[Mapping[str, Any]]) -> tuple[AcceptanceRule, ...]:
+    """Build rules from data; see `AcceptanceTest.from_data`. Raises ConfigError."""
+    return tuple(_build_rule(number, rule) for number, rule in enumerate(rules))
+
+
 _RULE_TYPES: Mapping[str, Callable[..., AcceptanceRule]] = {
     "schema": SchemaRule,
     "matches": PatternRule,
+    "contains": TextRule,
+    "excludes": partial(TextRule, absent=True),
+    "number": NumberRule,
+    "calls": ToolCallRule,
     "from_task": TaskValueRule,
 }
 
@@ -185,5 +223,5 @@ def _build_rule(rule_index: int, rule: Mapping[str, Any]) -> AcceptanceRule:
     options = {str(name): value for name, value in rule.items() if name != kind}
     try:
         return _RULE_TYPES[kind](rule[kind], **options)
-    except TypeError:
-        raise ConfigError(f"acceptance rule {rule_index}: {kind} has no such option") from None
+    except TypeError as error:
+        raise ConfigError(f"acceptance rule {rule_index}: {kind}: {error}") from None

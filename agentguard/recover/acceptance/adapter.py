@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from agentguard.recover.acceptance.base import (
     AcceptanceFunction,
     AcceptanceRule,
@@ -33,6 +35,12 @@ class RuleAdapter:
     def find_violation(self, output: str, run: Trajectory) -> str:
         """Call ``find_violation`` of the rule."""
         return self.rule.find_violation(output, run)
+
+    def close(self) -> None:
+        """Call ``close`` of the rule, if it has that method."""
+        close: Callable[[], None] | None = getattr(self.rule, "close", None)
+        if close is not None:
+            close()
 
 
 def adapt_rule(rule: AcceptanceRule | SimpleRule) -> AcceptanceRule:

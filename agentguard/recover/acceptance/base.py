@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import Final, Protocol
 
 from agentguard.trajectory.model import Trajectory
+
+ACCEPTANCE_TRIGGER: Final = "acceptance"
+"""Trigger name of a refusal by the acceptance test; an escalation policy may be configured under it."""
 
 AcceptanceFunction = Callable[[Trajectory], bool | str]
 """Acceptance test: True accepts the run, False or a reason refuses it."""
@@ -54,8 +57,15 @@ class AcceptanceRule(Protocol):
         """True if `find_violation` may wait, for example for a judge; False by default."""
         ...
 
+    def close(self) -> None:
+        """Close connections, for example to a judge; a rule without one does nothing."""
+        ...
+
 
 class BaseRule:
     """Base of the built-in rules, with the defaults of `AcceptanceRule`."""
 
     may_block: bool = False
+
+    def close(self) -> None:
+        """Close nothing: the rule has no connection."""

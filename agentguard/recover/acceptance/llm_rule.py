@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from typing import Final
 
 from agentguard.errors import ConfigError, JudgeError
-from agentguard.judge.base import Judge, Predicate
+from agentguard.judge.base import Judge, Predicate, close_judge
 from agentguard.judge.ensemble.unanimous import UnanimousJudge
 from agentguard.recover.acceptance.base import BaseRule
+from agentguard.recover.acceptance.sources import AnswerSources
 from agentguard.trajectory.model import Trajectory
 
 _MAX_OUTPUT_CHARS: Final = 8_000
@@ -26,6 +27,7 @@ class LlmRule(BaseRule):
         judge: one judge, or several that must agree.
         name: name of the rule in the record.
         min_probability: probability of yes from which the output is accepted.
+        sources: sources that the judge reads beside the output. If they have no text, the output is refused.
 
     Raises:
         ConfigError: the question is empty, or ``min_probability`` is not between 0 and 1.
@@ -35,7 +37,13 @@ class LlmRule(BaseRule):
     """The session ends the run in a thread, so that no event loop waits for the judge."""
 
     def __init__(
-        self, question: str, judge: Judge | Sequence[Judge], *, name: str = "", min_probability: float = 0.5
+        self,
+        question: str,
+        judge: Judge | Sequence[Judge],
+        *,
+        name: str = "",
+        min_probability: float = 0.5,
+        sources: AnswerSources | None = None,
     ) -> None:
         if not question.strip():
             raise ConfigError("acceptance: a rule that asks needs a question")
@@ -43,14 +51,25 @@ class LlmRule(BaseRule):
             raise ConfigError(f"acceptance: least is {min_probability!r}, expected a number between 0 and 1")
         self.name = name or f"asks {question.strip()}"
         self._question, self._min_probability = question.strip(), min_probability
+        self._sources = sources
         self._judge = UnanimousJudge(tuple(judge) if isinstance(judge, Sequence) else (judge,))
 
     def find_violation(self, output: str, run: Trajectory) -> str:
         """Return a violation if the answer is no. Raises JudgeError if the judge has no answer."""
-        shown = ("The output in question:", *output[:_MAX_OUTPUT_CHARS].split("\n"))
+        shown: tuple[str, ...] = ("The output in question:", *output[:_MAX_OUTPUT_CHARS].split("\n"))
         text = f"About the output that is shown among the notes: {self._question}"
+        if self._sources is not None:
+            passages = self._sources.select_passages(output, run)
+            if not passages:
+                return "The answer has no source that could support it."
+            shown = (*shown, "The sources:", *(line for one in passages for line in one.split("\n")))
+            text += " Use the sources that are shown among the notes, and no other knowledge."
         (answer,) = self._judge.decide(run, (Predicate(id="acceptance", text=text, context=shown),))
         if answer.error is not None:
             raise JudgeError(f"the judge could not answer: {answer.usage.get('fault') or 'no answer'}")
         yes = answer.probabilities["yes"]
         return "" if yes >= self._min_probability else f"A reviewer answers no to: {self._question}"
+
+    def close(self) -> None:
+        """Close the judges; a later question opens them again."""
+        close_judge(self._judge)

@@ -1,8 +1,9 @@
-"""Acceptance rules that need no model: schema, pattern, value of the task, function."""
+"""Acceptance rules about the output that need no model: schema, pattern, text, number, task, function."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jsonschema_rs
@@ -69,6 +70,93 @@ class PatternRule(BaseRule):
         if found != self._must_be_absent:
             return ""
         return f"{what} {'contains what it must not' if found else 'has not the form it must have'}."
+
+
+class TextRule(BaseRule):
+    """Rule that the output contains all given texts, or none of them; case and white space are ignored.
+
+    Args:
+        texts: one text or several.
+        absent: if True, the output must not contain any of the texts.
+
+    Raises:
+        ConfigError: there is no text, or one is empty.
+    """
+
+    def __init__(self, texts: str | Sequence[str], *, absent: bool = False, name: str = "") -> None:
+        several = [texts] if isinstance(texts, str) else list(texts)
+        verb = "excludes" if absent else "contains"
+        if not several or not all(isinstance(one, str) and one.strip() for one in several):
+            raise ConfigError(
+                f"acceptance rule {verb!r}: give one text or a list of texts, none of them empty"
+            )
+        self.name = name or f"{verb} {several[0]}"
+        self._texts, self._must_be_absent = several, absent
+
+    def find_violation(self, output: str, run: Trajectory) -> str:  # noqa: ARG002
+        """Return a violation that names the first wrong text."""
+        normalized = normalize_text(output)
+        for text in self._texts:
+            if (normalize_text(text) in normalized) == self._must_be_absent:
+                return f"The answer must {'not ' if self._must_be_absent else ''}contain {text!r}."
+        return ""
+
+
+class NumberRule(BaseRule):
+    """Rule that a number of the output is within limits.
+
+    Args:
+        field: field of a JSON output, for example ``"order.total"``; empty for the whole text.
+        pattern: RE2 pattern whose first group, or whole match, is the number in that text; by default the
+            whole text is the number. ``1,234.5`` is read as 1234.5.
+        minimum: smallest value; None for no limit.
+        maximum: largest value; None for no limit.
+
+    Raises:
+        ConfigError: there is no limit, a limit is not a number, or the pattern is not valid RE2.
+    """
+
+    def __init__(
+        self,
+        field: str = "",
+        *,
+        pattern: str = "",
+        minimum: float | None = None,
+        maximum: float | None = None,
+        name: str = "",
+    ) -> None:
+        self.name = name or f"number {field}".strip()
+        limits = [one for one in (minimum, maximum) if one is not None]
+        if not limits or not all(type(one) in (int, float) and math.isfinite(one) for one in limits):
+            raise ConfigError(f"acceptance rule {self.name!r}: give numbers as minimum, maximum, or both")
+        if limits[0] > limits[-1]:
+            raise ConfigError(f"acceptance rule {self.name!r}: minimum is above maximum")
+        self._field, self._pattern = field, _compile_pattern(pattern, self.name) if pattern else None
+        self._minimum = -math.inf if minimum is None else minimum
+        self._maximum = math.inf if maximum is None else maximum
+
+    def find_violation(self, output: str, run: Trajectory) -> str:  # noqa: ARG002
+        """Return a violation if there is no number, or if it is outside of the limits."""
+        what = f"The field {self._field}" if self._field else "The answer"
+        text = extract_field(output, self._field) if self._field else output
+        number = None if text is None else self._parse_number(text)
+        if number is None:
+            return f"{what} has no number."
+        if number < self._minimum:
+            return f"{what} has the number {number:g}, expected at least {self._minimum:g}."
+        if number > self._maximum:
+            return f"{what} has the number {number:g}, expected at most {self._maximum:g}."
+        return ""
+
+    def _parse_number(self, text: str) -> float | None:
+        if self._pattern is not None:
+            found = self._pattern.search(text)
+            text = "" if found is None else found.group(1 if found.re.groups else 0) or ""
+        try:
+            number = float(text.strip().replace(",", ""))
+        except ValueError:
+            return None
+        return number if math.isfinite(number) else None
 
 
 class TaskValueRule(BaseRule):

@@ -17,9 +17,11 @@ from typing import Any, Final
 
 from agentguard.recover.persistence import encode_recovery
 from agentguard.recover.plan import Recovery
+from agentguard.store.db.rows import AcceptanceRow
 from agentguard.trajectory._safe_json import dumps
 from agentguard_server.proxy.capture.protocol import (
     HEADER_BYTES,
+    AcceptanceEvent,
     CollectorMessage,
     CollectorStatus,
     RecoveryEvent,
@@ -107,6 +109,11 @@ class CollectorClient:
         """Queue a recovery."""
         data = dumps(encode_recovery(recovery))
         self.enqueue(RecoveryEvent(tenant, data), len(data))
+
+    def record_acceptance(self, tenant: str, row: AcceptanceRow) -> None:
+        """Queue a verdict of the acceptance test."""
+        data = dumps(row.data)
+        self.enqueue(AcceptanceEvent(tenant, row.run_id, row.attempt, row.accepted, data), len(data))
 
     async def aclose(self) -> None:
         """Wait up to 2 s until the collector has handled all messages, then close the connection."""

@@ -26,6 +26,7 @@ from agentguard_server.proxy.capture.protocol import (
     CollectorConfig,
     CollectorMessage,
     CollectorStatus,
+    RecoveryEvent,
     RunEvent,
     decode_messages,
     encode_frame,
@@ -100,8 +101,10 @@ class CaptureCollector:
                     self.correlator.process(message)
                 case RunEvent():
                     self.run_writer.record_event(message)
-                case _:
+                case RecoveryEvent():
                     self.run_writer.record_recovery(message)
+                case _:
+                    self.run_writer.record_acceptance(message)
         except Exception as error:  # one message must not prevent the next
             self._failed_messages += 1
             if self._failed_messages <= _MAX_LOGGED_FAILURES:

@@ -78,7 +78,21 @@ class RecoveryEvent(msgspec.Struct, frozen=True, array_like=True, tag="recovery"
     recovery: bytes
 
 
-CollectorMessage = CapturedExchange | RunEvent | RecoveryEvent
+class AcceptanceEvent(msgspec.Struct, frozen=True, array_like=True, tag="acceptance"):
+    """Verdict of the acceptance test of a run with an inline guard.
+
+    Attributes:
+        data: input, output and checks as JSON (`agentguard.recover.acceptance.persistence`).
+    """
+
+    tenant: str
+    run_id: str
+    attempt: int
+    accepted: bool
+    data: bytes
+
+
+CollectorMessage = CapturedExchange | RunEvent | RecoveryEvent | AcceptanceEvent
 
 
 class CollectorStatus(msgspec.Struct, frozen=True, array_like=True):

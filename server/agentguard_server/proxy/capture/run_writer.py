@@ -18,12 +18,12 @@ from agentguard.errors import AgentGuardError
 from agentguard.guard import Guard
 from agentguard.localize.serialization import build_diagnosis_rows
 from agentguard.recover.persistence import decode_recovery, to_recovery_row
-from agentguard.store.db.rows import ClearRunRow, RunRow, StepRow
+from agentguard.store.db.rows import AcceptanceRow, ClearRunRow, RunRow, StepRow
 from agentguard.store.event_sink import StoreEventSink
 from agentguard.store.store import Store
 from agentguard.trajectory.model import Trajectory
 from agentguard.trajectory.redaction import Redactor
-from agentguard_server.proxy.capture.protocol import RecoveryEvent, RunEvent
+from agentguard_server.proxy.capture.protocol import AcceptanceEvent, RecoveryEvent, RunEvent
 from agentguard_server.proxy.capture.run_rows import RunRowBuilder, redact_row
 
 logger = logging.getLogger("agentguard.collector")
@@ -105,6 +105,18 @@ class RunWriter:
         """Record a recovery of a run with an inline guard. Raises FormatError if it is not valid."""
         recovery = decode_recovery(orjson.loads(message.recovery))
         self.store.write(to_recovery_row(recovery, tenant=message.tenant))
+
+    def record_acceptance(self, message: AcceptanceEvent) -> None:
+        """Record a verdict of the acceptance test."""
+        self.store.write(
+            AcceptanceRow(
+                run_id=message.run_id,
+                attempt=message.attempt,
+                accepted=message.accepted,
+                tenant=message.tenant,
+                data=self.redact(orjson.loads(message.data)),
+            )
+        )
 
     def redact(self, event: dict[str, Any]) -> dict[str, Any]:
         """Return an event with its secrets redacted."""

@@ -14,9 +14,11 @@ from agentguard.intercept.conversation import Conversation
 from agentguard.intercept.history_edits import HistoryEdits, parse_edits
 from agentguard.intercept.interceptor import CAPABILITIES, Interceptor
 from agentguard.intercept.registry import GUARDED_APIS
+from agentguard.recover.acceptance.persistence import record_acceptance
 from agentguard.recover.effect_ledger import EffectStore
 from agentguard.recover.plan import Recovery
 from agentguard.runtime.session import Session
+from agentguard.store.db.rows import AcceptanceRow, Row
 from agentguard.trajectory.event_log.recorder import EventSink, RunRecorder
 from agentguard.trajectory.model import Source, Step, ToolCall, Trajectory
 from agentguard_server.proxy.guard.eligibility import (
@@ -48,6 +50,22 @@ class RunLogFactory(Protocol):
     def record_recovery(self, tenant: str, recovery: Recovery) -> None:
         """Record a recovery when it begins, and again when its outcome is known."""
         ...
+
+    def record_acceptance(self, tenant: str, row: AcceptanceRow) -> None:
+        """Record a verdict of the acceptance test."""
+        ...
+
+
+class _TenantAcceptances:
+    """Acceptance verdicts of one tenant, which go to the recorder of guarded runs."""
+
+    def __init__(self, log: RunLogFactory, tenant: str) -> None:
+        self._log, self._tenant = log, tenant
+
+    def write(self, *rows: Row) -> None:
+        for row in rows:
+            if isinstance(row, AcceptanceRow):
+                self._log.record_acceptance(self._tenant, row)
 
 
 class ConversationStore(Protocol):
@@ -259,8 +277,12 @@ class InlineGuard:
         def observe_recovery(recovery: Recovery) -> None:
             log.record_recovery(tenant, recovery)
 
+        accept = self._default_guard.components.accept
         return Guard.from_policy(
-            self._policy, localizer=self._default_guard.localizer, observers=(observe_recovery,)
+            self._policy,
+            localizer=self._default_guard.localizer,
+            observers=(observe_recovery,),
+            accept=record_acceptance(accept, _TenantAcceptances(log, tenant)),
         )
 
     def _build_state_saver(

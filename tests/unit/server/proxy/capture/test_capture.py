@@ -158,6 +158,32 @@ def test_guarded_run_is_stored_with_its_recoveries(tmp_path: Path) -> None:
         assert SECRET not in repr(kept)
 
 
+def test_acceptance_verdicts_of_a_guarded_run_are_stored_without_secrets(tmp_path: Path) -> None:
+    acceptance = {"rules": [{"contains": "nothing is free"}], "on_fail": ["restart"]}
+    policy = Policy.parse({"localizer": {"name": "first_finding"}, "acceptance": acceptance})
+
+    async def play() -> str:
+        async with capturing(tmp_path) as capture:
+            inline = InlineGuard(GuardOptions(policy=policy), run_log_factory=capture.client)
+            turns = [*calls("find", 1), ("say", f"Seat {SECRET}."), ("say", "Sorry, nothing is free.")]
+            world = Played(api=CHAT, guarding=inline, turns=iter(turns), tenant="team")
+            history: list[Any] = [TASK]
+            for _ in range(2):
+                made = json.loads(await world._whole(json.dumps(CHAT.body(history)).encode()))
+                history += CHAT.given(made)
+                history += [CHAT.result(id, "nothing found") for id in CHAT.calls(made)]
+            inline.close()
+            await until(lambda: capture.client.collector_status.diagnosed == 1)
+            return world.heads[0]["agentguard-run"]
+
+    run = asyncio.run(play())
+    with Store.open(tmp_path / "runs.db") as store:
+        rows = store.list_run_acceptances(run, tenant="team")
+    assert [(row.attempt, row.accepted) for row in rows] == [(1, False), (2, True)]
+    assert rows[1].data["output"] == "Sorry, nothing is free."
+    assert SECRET not in repr(rows)
+
+
 def test_captured_run_is_diagnosed_with_the_judge_of_the_policy(tmp_path: Path) -> None:
     async def play(policy: Policy) -> None:
         async with capturing(tmp_path, runs=GuardOptions(idle_timeout_s=1), policy=policy) as capture:
