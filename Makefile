@@ -11,7 +11,7 @@ OPTIONAL := { echo "continuing without it"; test "$$CI" != true; }
 # Each run prints the slowest tests and the seconds of each tier.
 PYTEST := $(BIN)/python -m pytest -n 2 --dist loadgroup --durations=30 --check-budgets
 
-.PHONY: help setup run test test-fast test-all test-vllm check format samples postgres chromium embed vllm bench bench-gateway clean
+.PHONY: help setup run test test-fast test-all test-vllm check format samples postgres chromium package lock embed vllm bench bench-gateway clean
 
 help: ## list the commands
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -75,6 +75,16 @@ chromium: ## install Chromium for the tests of the viewer, if it is missing
 	  || { echo "installing Chromium, for the tests of the viewer ..."; \
 	       apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq chromium >/dev/null; } \
 	  || { echo "Chromium could not be installed (as root: apt-get install -y chromium)"; $(OPTIONAL); }
+
+package: setup ## build wheel and sdist, check them, and use the wheel in a new environment
+	rm -rf dist
+	$(BIN)/python -m build --outdir dist .
+	$(BIN)/python -m twine check --strict dist/*
+	$(BIN)/python tools/check_wheel.py dist/*.whl
+
+lock: setup ## write the locked dependencies of the container image
+	$(BIN)/uv pip compile pyproject.toml --extra otel --extra postgres --extra serve --generate-hashes --no-header \
+	  --python-platform linux --python-version 3.13 --quiet --output-file deploy/requirements.txt
 
 embed: $(EMBED)/.ready ## make .venv-embed with a sentence-embedding model, for the tests of embeddings
 

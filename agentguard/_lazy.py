@@ -7,8 +7,9 @@ than most of the cached values.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
+from importlib.util import find_spec
 from typing import Any, Generic, TypeVar, overload
 
 from agentguard.errors import MissingExtra
@@ -67,6 +68,13 @@ def lazy_exports(
         return value
 
     return load, lambda: sorted(homes)
+
+
+def require_packages(packages: Iterable[str], extra: str) -> None:
+    """Check that packages are installed, without an import. Raises MissingExtra for the first missing one."""
+    for package in packages:
+        if find_spec(package) is None:
+            raise MissingExtra(package, extra)
 
 
 def import_extra(module: str, extra: str) -> Any:

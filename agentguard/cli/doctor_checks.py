@@ -25,13 +25,20 @@ EXTRAS: Final[Mapping[str, tuple[str, ...]]] = {
     "postgres": ("psycopg",),
     "view": ("jinja2", "starlette", "uvicorn"),
     "chat": ("openai",),
+    "vllm": ("vllm",),
     "otel": ("httpx2", "opentelemetry.proto"),
+    "traces": ("httpx2",),
     "langchain": ("langchain", "langgraph"),
     "openai-agents": ("agents",),
     "pydantic-ai": ("pydantic_ai",),
+    "inspect": ("inspect_ai",),
+    "atif": ("atif",),
+    "parquet": ("pyarrow",),
+    "batch": ("pyarrow", "fsspec", "zstandard"),
+    "ray": ("ray",),
     "embeddings": ("sentence_transformers",),
 }
-"""What each extra brings, by the names under which it is imported; those that are asked for most."""
+"""Packages of each extra, by the names under which they are imported."""
 
 _YEAR_2024: Final = 1_704_067_200
 
@@ -235,6 +242,14 @@ def run_checks(context: CheckContext) -> Iterator[CheckResult]:
     for name in check_registry():
         try:
             yield from check_registry().get(name)(context)
+        except ModuleNotFoundError as error:
+            yield CheckResult(
+                area=name.partition("-")[2] or name,
+                what="check",
+                condition="note" if context.config is None else "wrong",
+                found=f"{error.name} is not installed",
+                way_out="install its extra (see extras)",
+            )
         except Exception as error:  # a plug-in may raise anything; the other checks continue
             yield CheckResult(
                 area=name.partition("-")[2] or name,

@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from agentguard._lazy import import_extra
 from agentguard.errors import FormatError, StoreError
 from agentguard.schemata.model import ErrorSchema
 from agentguard.schemata.serialization import decode_schema, encode_schema, read_schemata, write_schemata
@@ -210,9 +211,7 @@ def load_schemata(location: str | Path | None) -> tuple[ErrorSchema, ...]:
     """
     if not _is_database(location):
         return _sort_by_id(read_schemata(str(location)))
-    from agentguard.store.db.url import resolve_address
-
-    address = resolve_address(location)
+    address = import_extra("agentguard.store.db.url", "store").resolve_address(location)
     if address.path is not None and not address.path.exists():
         raise StoreError(f"there is no store {address}: distil some failures first")
     with open_schema_store(location) as keep:

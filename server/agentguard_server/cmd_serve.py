@@ -6,15 +6,20 @@ import gc
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from agentguard._lazy import require_packages
 from agentguard.errors import ConfigError
 
 if TYPE_CHECKING:
     from agentguard_server.proxy.config.loader import ConfigLoader
     from agentguard_server.proxy.config.schema import ProxySettings
+
+_UVLOOP: Final = () if sys.platform == "win32" else ("uvloop",)
+REQUIRED_PACKAGES: Final = ("uvicorn", "starlette", "httptools", "msgspec", "prometheus_client", *_UVLOOP)
+"""Packages of the extra ``serve``, by the names under which they are imported."""
 
 
 def register(app: typer.Typer) -> None:
@@ -60,6 +65,7 @@ def serve(
     A client changes its base URL to the address that is printed, and nothing else. SIGHUP reloads the
     configuration, SIGTERM and Ctrl-C let what runs end first; a second one does not.
     """
+    require_packages(REQUIRED_PACKAGES, "serve")
     if new_key is not None:
         return _print_new_key(new_key, json=json)
     gc.disable()  # objects of the start stay alive; collecting garbage takes a sixth of the start
@@ -67,9 +73,6 @@ def serve(
         source = _build_config_loader(
             config, backend or [], guard, _build_listen_overrides(host, port, workers, no_keys)
         )
-        from agentguard_server.proxy.process.bootstrap import require_dependencies
-
-        require_dependencies()
         settings = source.load()
         if explain or check:
             return _explain(settings, is_verbose=explain, json=json)

@@ -19,7 +19,8 @@ from urllib.parse import urlencode
 
 import typer
 
-from agentguard.errors import ConfigError, MissingExtra, StoreError
+from agentguard._lazy import require_packages
+from agentguard.errors import ConfigError, StoreError
 
 if TYPE_CHECKING:
     from agentguard.otlp.exporter import ExportTarget
@@ -93,7 +94,7 @@ def view(
     read into a store that is gone when the command ends, unless --store says where to keep them. Ctrl-C
     ends it.
     """
-    _require_dependencies()
+    require_packages(_REQUIRED_PACKAGES, "view")
     from agentguard.evals.result_file import RESULTS_FOLDER
     from agentguard_server.uvicorn_runner import ViewerServer, build_url
     from agentguard_server.viewer.app import build_app
@@ -123,14 +124,6 @@ def view(
 
         ViewerServer(app, on_ready=began, on_shutdown=app.state.hub.close).serve_on(listening)
         loader.stop()
-
-
-def _require_dependencies() -> None:
-    from importlib.util import find_spec
-
-    for package in _REQUIRED_PACKAGES:
-        if find_spec(package) is None:
-            raise MissingExtra(package, "view")
 
 
 def _resolve_collector(url: str | None, headers: list[str]) -> ExportTarget | None:

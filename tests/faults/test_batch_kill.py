@@ -73,7 +73,7 @@ def _read_state(pid: int) -> str:
 @pytest.mark.timeout(1800)
 def test_kills_of_workers_and_drivers_lose_and_double_no_row(tmp_path: Path) -> None:
     source, output = write_runs(tmp_path / "runs.jsonl", ROWS), tmp_path / "out"
-    for number, (victim, seed) in enumerate(sample_cases(KILLS, 4)):
+    for number, (victim, seed) in enumerate(sample_cases(KILLS, 2)):
         rng = random.Random(seed)
         write_runs(source, ROWS + 10 * (number + 1))  # new rows, so that each driver has work to do
         driver = run_driver(source, output)

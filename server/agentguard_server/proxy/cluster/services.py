@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final
 
@@ -23,7 +24,8 @@ class ClusterServices:
 
     Args:
         options: section ``cluster`` of the configuration.
-        fallback_url: URL of the store if the options name none: that of ``capture``.
+        fallback_url: URL of the store if the options name none: that of ``capture``. Without it,
+            ``AGENTGUARD_STORE`` names the store.
 
     Attributes:
         store: the database. The proxy starts without waiting for it. While the database is unavailable,
@@ -38,12 +40,15 @@ class ClusterServices:
     """
 
     def __init__(self, options: ClusterOptions, *, fallback_url: str | None = None) -> None:
+        from agentguard.store.db.url import ENVIRONMENT_VARIABLE
         from agentguard.store.options import StoreOptions
         from agentguard.store.store import Store
 
-        address = options.store or fallback_url
-        if address is None:
-            raise ConfigError("cluster.store: name a database, or one in capture.store")
+        address = options.store or fallback_url or os.environ.get(ENVIRONMENT_VARIABLE)
+        if not address:
+            raise ConfigError(
+                f"cluster.store: name a database, or one in capture.store or {ENVIRONMENT_VARIABLE}"
+            )
         self.store: Store = Store.open(
             address, connect=False, options=StoreOptions(lock_timeout_s=options.lookup_timeout_s)
         )

@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
+from agentguard._lazy import require_packages
 from agentguard.backends.base import BackendRequest, Response, UpstreamError
 from agentguard.backends.config import ANY_MODEL, ReplicaOptions
 from agentguard.cli.doctor_checks import CheckContext, CheckResult, check_store_access
 from agentguard.cli.doctor_judge_checks import check_judges
 from agentguard.errors import AgentGuardError, BackendError, ResilienceError
 from agentguard.resilience.deadline import Deadline
+from agentguard_server.cmd_serve import REQUIRED_PACKAGES
 
 if TYPE_CHECKING:
     from agentguard.config.policy import Policy
@@ -28,11 +30,10 @@ def check_proxy(context: CheckContext) -> Iterator[CheckResult]:
     """Check the configuration, then everything that it names."""
     if context.config is None:
         return
-    from agentguard_server.proxy.config.loader import ConfigLoader
-    from agentguard_server.proxy.process.bootstrap import require_dependencies
-
     try:
-        require_dependencies()
+        require_packages(REQUIRED_PACKAGES, "serve")
+        from agentguard_server.proxy.config.loader import ConfigLoader
+
         settings = ConfigLoader(file=context.config).load()
     except AgentGuardError as error:
         yield CheckResult(

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import logging
 import os
-import sys
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from agentguard.errors import MissingExtra
 from agentguard_server.proxy.auth.api_keys import Keyring
 from agentguard_server.proxy.auth.rate_limits import SharedRateLimits
 from agentguard_server.proxy.config.schema import ProxySettings
@@ -22,16 +19,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("agentguard.proxy")
 
-_REQUIRED_PACKAGES: Final = ("uvicorn", "httptools", "msgspec")
 _RESTART_SECTIONS: Final = ("listen", "capture", "metrics", "logs", "tracing", "cluster", "ui")
-
-
-def require_dependencies() -> None:
-    """Check that the packages of the proxy are installed. Raises MissingExtra."""
-    needed = _REQUIRED_PACKAGES if sys.platform == "win32" else (*_REQUIRED_PACKAGES, "uvloop")
-    for package in needed:
-        if find_spec(package) is None:
-            raise MissingExtra(package, "serve")
 
 
 class Bootstrap:

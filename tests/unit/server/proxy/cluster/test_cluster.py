@@ -224,9 +224,19 @@ def test_hanging_database_delays_request_only_up_to_timeout(tmp_path: Path) -> N
             shared.close()
 
 
-def test_cluster_options_without_database_are_rejected() -> None:
+def test_cluster_options_without_database_are_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("AGENTGUARD_STORE", raising=False)
     with pytest.raises(ConfigError, match=r"cluster\.store"):
         ClusterServices(ClusterOptions())
+
+
+def test_cluster_options_without_database_use_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AGENTGUARD_STORE", str(tmp_path / "runs.db"))
+    shared = ClusterServices(ClusterOptions())
+    assert shared.store.address.path == tmp_path / "runs.db"
+    shared.close()
 
 
 def test_capture_database_is_the_default_store(tmp_path: Path) -> None:
