@@ -28,8 +28,8 @@ A guard of a running agent also reads::
     on_guard_error: fail_open       # or fail_closed: a failed component of the guard stops the run
     schemata: schemata.jsonl        # learn from recoveries: a file or database, or true for the guard's store
 
-`agentguard.config.judge` defines the sections ``judge`` and ``safety``. `agentguard.config.acceptance` defines
-the section ``acceptance``. Detectors, localizers and strategies validate their options when they are created.
+`agentguard.config.judge` defines the sections ``judge`` and ``safety``, `agentguard.config.acceptance` the
+section ``acceptance``. Each detector, localizer and strategy validates its options when it is created.
 """
 
 from __future__ import annotations
