@@ -67,6 +67,7 @@ def _format_report(report: GuardCheckReport) -> str:
         f"{data['failing_without_guard']} fail",
         *(f"{name:>16}  {count}" for name, count in data["outcomes"].items()),
         f"model calls of passing runs: {data['call_growth']:+.1%}",
+        f"messages of the guard in passing runs: {data['needless_messages']}",
         f"model calls saved by early stops: {data['calls_saved']}",
         f"harmful effects: {data['harmful_effects_without_guard']} without the guard, "
         f"{data['harmful_effects_with_guard']} with it",

@@ -140,7 +140,7 @@ def test_endless_recovery_is_stopped_by_budget(tmp_path: Path) -> None:
         with serving(tmp_path, settings) as proxy:
             turns = asyncio.run(_loop(proxy, 40))
         assert turns == 40
-        # This client replaces each answer, so each request begins a new session. The sessions share the budget.
+        # This client replaces each answer, so each request begins a session. The sessions share the budget.
         assert len(a.requests) <= 40 + 2 + 2 + 6 + 3
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import islice, takewhile
@@ -12,10 +11,10 @@ from agentguard.detect._text import jaccard_similarity
 from agentguard.detect.base import Finding, RunRequirements
 from agentguard.detect.base_detector import NO_FINDINGS, BaseDetector
 from agentguard.detect.evidence import quote_move
-from agentguard.detect.result_classification import ResultReason
 from agentguard.detect.run_view import Move, RunView
-from agentguard.detect.step_facts import StepFacts, ToolResult
+from agentguard.detect.step_facts import StepFacts
 from agentguard.detect.tool_names import is_write_tool
+from agentguard.detect.transient_results import are_transient
 from agentguard.options import Options, option
 from agentguard.trajectory.model import Step
 
@@ -62,39 +61,6 @@ class _LoopReports:
 _MAX_EPISODES = 256
 
 
-def _is_wait(move: Move) -> bool:
-    """Return True if the move waits: all its results are a pending status or a transient error."""
-    results = move.facts.results
-    return bool(results) and all(_is_transient_error(result) or _is_pending(result) for result in results)
-
-
-def _is_transient_error(result: ToolResult) -> bool:
-    error = result.error
-    if error is None:
-        return False
-    return error.reason in _TRANSIENT_REASONS or bool(_TRANSIENT_PATTERN.search(result.lower_text[:400]))
-
-
-def _is_pending(result: ToolResult) -> bool:
-    return _PENDING_PATTERN.search(result.lower_text[:2_000]) is not None
-
-
-_TRANSIENT_REASONS = frozenset({ResultReason.HTTP, ResultReason.TIMEOUT})
-_TRANSIENT_PATTERN = re.compile(
-    r"\b(?:429|502|503|504|timed[ -]?out|time-?out|timeouterror|rate limit(?:ed)?|too many requests"
-    r"|overloaded|(?:temporarily|service) unavailable|try again later"
-    r"|connection (?:reset|refused|aborted|closed|error))\b"
-)
-_PENDING_PATTERN = re.compile(
-    r"\A\W{0,3}(?:still )?(?:pending|running|queued|processing|in[ _-]?progress"
-    r"|not (?:ready|finished|done) yet|waiting|starting)\b"
-    r"|\b(?:status|state|phase)\W{1,6}(?:is )?(?:still )?(?:pending|running|queued|processing"
-    r"|in[ _-]?progress|waiting|starting|scheduled|submitted|started|building|creating"
-    r"|initiali[sz]ing|provisioning)\b"
-    r"|\bstill (?:pending|running|queued|processing|in progress|working|building|starting)\b"
-)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExactLoopOptions(Options):
     """Options of `ExactLoop`."""
@@ -138,7 +104,8 @@ class ExactLoop(BaseDetector):
             return NO_FINDINGS
         if any(move.outcome != outcome for move in equal_moves[1:]):
             return NO_FINDINGS
-        if _is_wait(equal_moves[1]) and self._count_waits(facts.key, outcome, view) < self.options.waits:
+        is_waiting = are_transient(equal_moves[1].facts.results)
+        if is_waiting and self._count_waits(facts.key, outcome, view) < self.options.waits:
             return NO_FINDINGS
         if not self._reports.is_due(facts.key, step.index):
             return NO_FINDINGS

@@ -15,6 +15,7 @@ from agentguard.detect.base_detector import NO_FINDINGS, BaseDetector
 from agentguard.detect.evidence import quote_move, quote_span
 from agentguard.detect.run_view import Move, RunView
 from agentguard.detect.step_facts import StepFacts
+from agentguard.detect.transient_results import are_transient
 from agentguard.options import Options, option
 from agentguard.trajectory.model import Source, Step
 
@@ -61,6 +62,8 @@ class NoProgress(BaseDetector):
             return NO_FINDINGS
         previous, self._last_move = self._last_move, view.moves[-1]
         if previous is None or previous is self._last_move or previous.outcome is None:
+            return NO_FINDINGS
+        if are_transient(previous.facts.results):  # an agent that waits; `exact_loop` bounds the waits
             return NO_FINDINGS
         is_new = previous.outcome not in self._known_outcomes and not previous.has_error
         self._known_outcomes[previous.outcome] = None

@@ -13,6 +13,7 @@ from agentguard.detect.result_classification import ResultReason
 from agentguard.detect.run_view import RunView
 from agentguard.detect.step_facts import ActionForm, StepFacts, ToolResult
 from agentguard.detect.text_patterns import acknowledges_error
+from agentguard.detect.transient_results import is_transient_error
 from agentguard.options import Options, option
 from agentguard.trajectory.model import Source, Step
 
@@ -36,14 +37,16 @@ _PROBABILITY = {
 }
 """Probability of an error by reason; an agent often recovers from an error, so the values are low."""
 
-_TRANSIENT_REASONS = frozenset({ResultReason.HTTP, ResultReason.TIMEOUT})
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolErrorOptions(Options):
     """Options of `ToolError`."""
 
-    streak: int = option(3, bounds=(2, 50), description="errors in a row that weigh more")
+    streak: int = option(
+        3,
+        bounds=(2, 50),
+        description="errors in a row that weigh more, and errors until the next such report",
+    )
 
 
 class ToolError(BaseDetector):
@@ -91,10 +94,11 @@ class ToolError(BaseDetector):
             ResultReason.REJECTED: "The environment rejected the action",
             ResultReason.NO_ACTION: "There was no action to carry out",
         }
+        is_due = row and self._consecutive_errors % self.streak == 0
         repetition_note = f", {self._consecutive_errors} in a row" if row else ""
         return self.build_finding(
             cause,
-            0.5 if row else _PROBABILITY[reason],
+            0.5 if is_due else _PROBABILITY[reason],
             f"{no.get(reason, f'The result{tool} is an error')}{repetition_note}.",
             correction=_CORRECTION_BY_REASON.get(reason, _READ_CORRECTION),
             evidence=quote_span(result.step, result.field, trouble.start, trouble.end),
@@ -145,7 +149,7 @@ class ToolErrorIgnored(BaseDetector):
 
     def _is_same_call_repeated(self, facts: StepFacts, last: ToolResult, view: RunView) -> Iterable[Finding]:
         trouble = last.error
-        if trouble is None or trouble.reason in _TRANSIENT_REASONS:
+        if trouble is None or is_transient_error(last):
             return NO_FINDINGS
         moves = view.moves
         if len(moves) < 2 or moves[-2].key != facts.key or not moves[-2].has_error:

@@ -42,6 +42,7 @@ class RunResult:
         passes: the answer is true and every effect is right.
         calls: model calls.
         harm: wrong and repeated effects.
+        guard_messages: different messages of the guard that the model received.
         is_stopped: the guard stopped the run.
         error: type and text of an exception that ended the run; empty without one.
     """
@@ -49,6 +50,7 @@ class RunResult:
     passes: bool
     calls: int
     harm: int
+    guard_messages: int = 0
     is_stopped: bool = False
     error: str = ""
 
@@ -101,6 +103,10 @@ class GuardCheckReport:
         plain = sum(one.plain.calls for one in passing)
         return sum(one.guarded.calls for one in passing) / plain - 1 if plain else 0.0
 
+    def count_needless_messages(self) -> int:
+        """Return the number of the guard's messages in the scenarios that pass without the guard."""
+        return sum(one.guarded.guard_messages for one in self.comparisons if one.plain.passes)
+
     def count_calls_saved(self) -> int:
         """Return the number of model calls that early stops saved."""
         stopped = (one for one in self.comparisons if one.outcome is CheckOutcome.STOPPED_EARLY)
@@ -116,6 +122,7 @@ class GuardCheckReport:
             "failing_without_guard": len(self.comparisons) - passing,
             "failing_in_framework": self.list_framework_errors(),
             "call_growth": round(self.compute_call_growth(), 4),
+            "needless_messages": self.count_needless_messages(),
             "calls_saved": self.count_calls_saved(),
             "harmful_effects_without_guard": sum(one.plain.harm for one in self.comparisons),
             "harmful_effects_with_guard": sum(one.guarded.harm for one in self.comparisons),
@@ -209,6 +216,7 @@ def _build_result(run: ScriptedRun, *, is_stopped: bool = False, error: str = ""
         passes=is_true and not run.harmful_bookings and not is_stopped and not error,
         calls=len(run.requests),
         harm=run.harmful_bookings,
+        guard_messages=run.guard_message_count,
         is_stopped=is_stopped,
         error=error,
     )

@@ -123,6 +123,11 @@ class ScriptedRun(ContractRun):
         wrong = sum(self.bookings.values()) - right
         return wrong + max(0, right - 1)
 
+    @property
+    def guard_message_count(self) -> int:
+        """Number of different messages of the guard that the model received."""
+        return len(self._guard_texts)
+
     def _count_corrections(self, request: ContractRequest) -> None:
         texts = {text for text in request.user_texts if "[guard]" in text}
         self._corrections += bool(texts - self._guard_texts)

@@ -24,8 +24,10 @@ def test_repeated_results_in_messages_are_no_progress() -> None:
         [call("go", {"to": str(i)}, "You can't go that way." if i % 4 else f"Room {i}") for i in range(20)],
         [call("note", {"n": i}) for i in range(20)],
         [said(f"I think about part {i} of the question at some length.") for i in range(20)],
+        [call("status", {"job": 7}, '{"status": "pending"}') for _ in range(20)],
+        [call("fetch", {"page": 7}, "Error: the request timed out") for _ in range(20)],
     ],
-    ids=["new rooms", "now and then new", "nothing recorded", "talk"],
+    ids=["new rooms", "now and then new", "nothing recorded", "talk", "polling", "transient errors"],
 )
 def test_progressing_run_is_not_reported(steps: list[dict[str, object]]) -> None:
     assert found(run(*steps), "no_progress") == ()

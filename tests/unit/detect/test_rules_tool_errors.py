@@ -35,6 +35,16 @@ def test_error_streak_raises_probability_and_ends_with_success() -> None:
     assert all(f.probability < 0.5 for f in found(run(FAILED, FAILED, PAID, FAILED), "tool_error"))
 
 
+def test_error_streak_is_reported_once_per_streak_length() -> None:
+    streak = [f.noticed_at for f in found(run(*[FAILED] * 8), "tool_error") if f.probability >= 0.5]
+    assert streak == [2, 5]
+
+
+def test_retry_after_transient_error_text_is_not_ignored_error() -> None:
+    timed_out = call("find", {"row": 1}, "Error: the request timed out")
+    assert found(run(timed_out, timed_out, timed_out), "tool_error_ignored") == ()
+
+
 @pytest.mark.parametrize("step", [PAID, call("pay", {}, "Error: x", is_error=False), said("Error: I think")])
 def test_other_results_are_not_errors(step: dict[str, object]) -> None:
     assert found(run(step), "tool_error") == ()

@@ -8,11 +8,11 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from agentguard.detect.base import Finding
-from agentguard.recover.plan import Recovery
+from agentguard.recover.plan import Recovery, RecoveryOutcome
 from agentguard.runtime.session import Session
 
 
@@ -112,7 +112,7 @@ class SessionRegistry:
             "ended": session.has_ended,
             "stopped": session.stop_reason,
             "codes": list_codes(session.findings),
-            "recovered": len(session.recoveries),
+            "recoveries": count_outcomes(session.recoveries),
             "failures": len(session.failures),
             "guard_s": round(session.overhead_s, 6),
         }
@@ -128,6 +128,12 @@ class SessionRegistry:
 def list_codes(findings: list[Finding]) -> list[str]:
     """Return the first code of each finding, or its detector without a code; each once, in order."""
     return list(dict.fromkeys(one.codes[0] if one.codes else one.detector for one in findings))
+
+
+def count_outcomes(recoveries: Iterable[Recovery]) -> dict[str, int]:
+    """Return the number of recoveries by outcome; all outcomes are present."""
+    counts = Counter(one.outcome for one in recoveries)
+    return {outcome.value: counts[outcome] for outcome in RecoveryOutcome}
 
 
 def _finding_to_dict(finding: Finding) -> dict[str, Any]:
