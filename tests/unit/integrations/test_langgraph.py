@@ -126,6 +126,21 @@ def test_booking_is_not_repeated_when_its_node_runs_again() -> None:
     assert out["turns"] == 2, "an end that was refused is forked, too"
 
 
+@pytest.mark.parametrize("invented", [1, 2, 3])
+def test_agent_without_middleware_corrects_invented_tool(invented: int) -> None:
+    seats, answers = Seats(), list[AIMessage]()
+    for number in range(invented):
+        call = {"id": f"fly-{number}", "name": "fly", "args": {}}
+        answers.append(AIMessage(content="", tool_calls=[call]))
+    given = iter([*answers, calls(("book", {"seat": 4})), AIMessage("Seat 4 is booked.")])
+    agent = create_agent(
+        Scripted(answer=lambda messages: next(given)), seats.tools, checkpointer=InMemorySaver()
+    )
+    out = make().langgraph(agent).invoke(ask(), on("1"))
+    assert out["messages"][-1].text == "Seat 4 is booked."
+    assert seats.booked == {4: 1}
+
+
 def test_agent_with_middleware_has_one_session_and_refuses_answers() -> None:
     seats, sessions = Seats(), list[Session]()
     given = iter(
