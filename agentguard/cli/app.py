@@ -37,6 +37,7 @@ SUMMARIES: Final = {
     },
     "Servers": {
         "serve": "Run the proxy: reliability and guarding for model endpoints.",
+        "mcp": "Guard the tool calls between an MCP client and an MCP server.",
         "judge": "Train, describe and check the embedded judge; serve a judge with vLLM.",
         "doctor": "Check the installation, the configuration, the store and the judge.",
     },
@@ -48,6 +49,7 @@ SUMMARIES: Final = {
         "taxonomy": "List, show, map and validate taxonomies of failures.",
         "chaos": "Serve a fake model endpoint that fails on command.",
         "guard-check": "Compare scripted runs with and without the guard.",
+        "pilot": "Estimate where the guard's interventions help, and write a policy.",
     },
 }
 """Section of the help to the commands in it with their summaries.
