@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 from openai import AsyncOpenAI, DefaultAsyncHttpxClient, pydantic_function_tool
-from openai.lib.responses_tool_runner import RegisteredFunction, ResponsesToolRunner
 from pydantic import BaseModel
 
 from agentguard.recover.recovery_policy import RecoveryPolicy
@@ -48,7 +47,8 @@ def test_tool_runner_of_sdk_continues_after_refusals_and_rollbacks(stream: bool)
     guard = make(recover=RecoveryPolicy(on_fail="rollback"), localizer=First(2), accept=accept)
     guard.tool(effect="write", idempotency_key="seat", name="book")(len)
     with serving(Model(outputs, stream=stream)) as server, Asker(server, guard, buffer="all") as world:
-        runner = ResponsesToolRunner(functions=[RegisteredFunction(tool, book)])
+        tool_runner = pytest.importorskip("openai.lib.responses_tool_runner", reason="openai 3.40 or newer")
+        runner = tool_runner.ResponsesToolRunner(functions=[tool_runner.RegisteredFunction(tool, book)])
         made = runner.run(
             world.client,
             {"model": "m", "input": "Book seat 4."},
