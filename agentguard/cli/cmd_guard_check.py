@@ -12,7 +12,8 @@ import typer
 if TYPE_CHECKING:
     from agentguard.testing.guard_check import GuardCheckReport
 
-_OWN_LOOP = "agentguard.testing.guard_check.own_loop:run_own_loop"
+OWN_LOOP = "agentguard.testing.guard_check.own_loop:run_own_loop"
+"""Agent loop of agentguard."""
 
 
 def register(app: typer.Typer) -> None:
@@ -26,7 +27,7 @@ def check_guard(
         typer.Argument(
             help="MODULE:FUNCTION that runs an agent under a guard; by default agentguard's own loop.",
         ),
-    ] = _OWN_LOOP,
+    ] = OWN_LOOP,
     policy: Annotated[Path | None, typer.Option(help="Policy of the guard; by default the defaults.")] = None,
     every: Annotated[int, typer.Option(min=1, help="Run only every n-th scenario.")] = 1,
     json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
@@ -39,7 +40,7 @@ def check_guard(
     from agentguard.guard import Guard
     from agentguard.testing.guard_check import build_scenarios, run_guard_check
 
-    function = _load_world(world)
+    function = load_world(world)
     settings = None if policy is None else Policy.load(policy)
     report = run_guard_check(
         function,
@@ -51,7 +52,8 @@ def check_guard(
         raise typer.Exit(1)
 
 
-def _load_world(name: str) -> Any:
+def load_world(name: str) -> Any:
+    """Import the function ``MODULE:FUNCTION``; exit with status 2 if that is not possible."""
     module, _, function = name.partition(":")
     try:
         return getattr(importlib.import_module(module), function or "world")
