@@ -31,7 +31,7 @@ EXTRAS: Final[Mapping[str, tuple[str, ...]]] = {
     "langchain": ("langchain", "langgraph"),
     "openai-agents": ("agents",),
     "pydantic-ai": ("pydantic_ai",),
-    "mcp": ("mcp",),
+    "httpx": ("httpx", "httpx2"),
     "inspect": ("inspect_ai",),
     "atif": ("atif",),
     "parquet": ("pyarrow",),
