@@ -376,6 +376,14 @@ class Guard:
         """Return a transport like `transport`, for the asynchronous client."""
         return self.integrate("openai_async", **options)
 
+    def httpx_transport(self, **options: Any) -> Any:
+        """Return a transport for httpx 0.28; see `agentguard.integrations.openai.httpx_transport`."""
+        return self.integrate("openai_httpx", **options)
+
+    def ahttpx_transport(self, **options: Any) -> Any:
+        """Return a transport like `httpx_transport`, for the asynchronous client."""
+        return self.integrate("openai_httpx_async", **options)
+
     def pydantic_ai(self, **options: Any) -> Any:
         """Return a capability; see `agentguard.integrations.pydantic_ai.capability.GuardCapability`."""
         return self.integrate("pydantic_ai", **options)

@@ -25,5 +25,7 @@ _INTEGRATIONS: Registry[Callable[..., Any]] = Registry(
         "openai_agents": "agentguard.integrations.openai_agents.runner:GuardedRunner",
         "openai": "agentguard.integrations.openai.transport:GuardTransport",
         "openai_async": "agentguard.integrations.openai.transport:AsyncGuardTransport",
+        "openai_httpx": "agentguard.integrations.openai.httpx_transport:HttpxGuardTransport",
+        "openai_httpx_async": "agentguard.integrations.openai.httpx_transport:AsyncHttpxGuardTransport",
     },
 )

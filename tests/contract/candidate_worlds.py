@@ -315,6 +315,49 @@ def achat(guard: Guard, played: ContractRun) -> None:
             runner.run(client.close())
 
 
+def chat_httpx(guard: Guard, played: ContractRun) -> None:
+    """Run a client on httpx 0.28 with chat completions."""
+    import httpx
+
+    from tests.unit.integrations.openai_server import serving
+
+    transport = guard.httpx_transport(on_run=played.sessions.append)
+    with serving(_chat_server(played)) as server, httpx.Client(transport=transport) as client:
+        url = f"{server.url}/chat/completions"
+        _client_loop(played, lambda messages: _parse_message(client.post(url, json=_chat_body(messages))))
+
+
+def achat_httpx(guard: Guard, played: ContractRun) -> None:
+    """Run an asynchronous client on httpx 0.28 with chat completions."""
+    import httpx
+
+    from tests.unit.integrations.openai_server import serving
+
+    transport = guard.ahttpx_transport(on_run=played.sessions.append)
+    with serving(_chat_server(played)) as server, asyncio.Runner() as runner:
+        client = httpx.AsyncClient(transport=transport)
+        url = f"{server.url}/chat/completions"
+        try:
+            _client_loop(
+                played,
+                lambda messages: _parse_message(runner.run(client.post(url, json=_chat_body(messages)))),
+            )
+        finally:
+            runner.run(client.aclose())
+
+
+def _chat_body(messages: list[Any]) -> dict[str, Any]:
+    sent = [one if isinstance(one, dict) else one.model_dump(exclude_none=True) for one in messages]
+    return {"model": "own", "messages": sent, "tools": _tools(wrapped=True)}
+
+
+def _parse_message(response: Any) -> Any:
+    from openai.types.chat import ChatCompletion
+
+    response.raise_for_status()
+    return ChatCompletion.model_validate(response.json()).choices[0].message
+
+
 def _client_loop(played: ContractRun, ask: Callable[[list[Any]], Any]) -> None:
     messages: list[Any] = [{"role": "user", "content": TASK}]
     for _ in range(20):
@@ -449,6 +492,8 @@ WORLDS: dict[str, World] = {
         chat,
         achat,
         chat_streamed,
+        chat_httpx,
+        achat_httpx,
         responses,
         responses_streamed,
     )

@@ -44,6 +44,8 @@ def test_every_built_in_integration_has_a_world() -> None:
         "openai_agents": "openai_agents",
         "chat": "openai",
         "achat": "openai_async",
+        "chat_httpx": "openai_httpx",
+        "achat_httpx": "openai_httpx_async",
     }
     assert set(by_world) <= set(WORLDS)
     assert set(integration_registry().names()) - set(by_world.values()) == {"langgraph_tools"}, (
