@@ -57,6 +57,45 @@ class _NamedRun:
     account: BudgetAccount | None = None
 
 
+class _RewriteWarning:
+    """Warning about a client that rewrites its history, so that its requests cannot be joined to a run.
+
+    Args:
+        max_tasks: number of tasks that are remembered.
+    """
+
+    def __init__(self, max_tasks: int) -> None:
+        self._max_tasks, self._is_logged = max_tasks, False
+        self._task_keys: OrderedDict[bytes, None] = OrderedDict()
+
+    def check(self, adapter: ApiAdapter, items: Sequence[Item], keys: Sequence[bytes]) -> None:
+        """Log the warning once, if a request continues a known task but no known conversation.
+
+        Args:
+            adapter: adapter of the API.
+            items: history of a request that begins a conversation.
+            keys: key of each prefix of the history.
+        """
+        if self._is_logged:
+            return
+        task_end = 0
+        for start, end in adapter.split_turns(items, 0):
+            if not adapter.is_prompt(items[start:end]):
+                break
+            task_end = end
+        key = keys[task_end]
+        if task_end < len(items) and key in self._task_keys:
+            self._is_logged = True
+            _LOGGER.warning(
+                "a client rewrites its history, so its requests cannot be joined to a run: each one begins a "
+                "new run, and a loop over several requests is not found. Guard the agent by the integration "
+                "of its framework, or set the header agentguard-run, which bounds the recoveries of the run"
+            )
+        self._task_keys[key] = None
+        if len(self._task_keys) > self._max_tasks:
+            self._task_keys.popitem(last=False)
+
+
 class Interceptor:
     """Conversations of one guard behind a transport, or of one tenant behind the proxy.
 
@@ -92,6 +131,7 @@ class Interceptor:
         self.save_edits = save_edits
         self.failures: deque[str] = deque(maxlen=100)
         self._named_runs: OrderedDict[str, _NamedRun] = OrderedDict()
+        self._rewrite_warning = _RewriteWarning(max_conversations)
         self._max_conversations = max_conversations
         # A generator seeded once: asking the system for each ID costs more than the rest of a short run.
         self._id_generator = random.Random(os.urandom(16))  # noqa: S311  ids tell runs apart, and guard nothing
@@ -149,6 +189,8 @@ class Interceptor:
             conversation = self._match_last_turn(adapter, items, run_name)
         history, is_known = items, conversation is not None
         if conversation is None:
+            if edits is None and previous_id is None:
+                self._rewrite_warning.check(adapter, items, keys)
             history = history if edits is None or previous_id is None else [*edits.history, *items]
             conversation = self._start_conversation(adapter, body, history, run_name=run_name)
             if edits is not None and edits.shared_history_keys:
