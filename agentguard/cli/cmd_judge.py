@@ -253,26 +253,33 @@ def check(
         Path | None,
         typer.Option(metavar="FILE", help="Save the answers of the endpoint for a later comparison."),
     ] = None,
+    attacks: Annotated[
+        bool,
+        typer.Option("--attacks", help="Also inject prompts into runs, and count the verdicts that flip."),
+    ] = False,
     json: Json = False,
 ) -> None:
     """Check the embedded judge's file; or an endpoint: what it can do, how fast, and how well it judges.
 
     A model file is sound if it matches its card, holds nothing but what is trusted, and answers. An endpoint
-    is asked about two dozen small runs whose outcome is known, and about the safety of some replies. With
+    is asked about 48 small runs whose outcome is known, and about the safety of some replies. With
     --against it is refused where it is worse than another, e.g. than itself before it was fine-tuned.
 
     Exit status: 0 it is sound (an endpoint: it can be used), 1 an endpoint answers but cannot be used, does
-    not judge above chance, or is worse than the other, 2 it is not sound, or cannot be asked.
+    not judge above chance, is worse than the other, or follows attacks, 2 it is not sound, or silent.
     """
     if url is not None:
         endpoint_settings = build_endpoint_settings(
             url, model=name, key_env=key_env, deadline_s=timeout_s, options=judge_option or []
         )
         check_url(
-            endpoint_settings, comparison_options=ComparisonOptions(against=against, save=save), json=json
+            endpoint_settings,
+            comparison_options=ComparisonOptions(against=against, save=save),
+            runs_attacks=attacks,
+            json=json,
         )
-    if against is not None or save is not None:
-        raise ConfigError("--against and --save go with the address of an endpoint")
+    if against is not None or save is not None or attacks:
+        raise ConfigError("--against, --save and --attacks need the address of an endpoint")
     from agentguard.judge.embedded.judge import verify_model
 
     facts = verify_model(model)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -30,7 +31,9 @@ from agentguard.evals.judge_checks.regression import (
 )
 
 if TYPE_CHECKING:
+    from agentguard.evals.judge_checks.attack_runner import AttackReport
     from agentguard.evals.judge_checks.capability import EndpointCapabilities
+    from agentguard.judge.llm.client import JudgeEndpoint
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +45,11 @@ class ComparisonOptions:
 
 
 def check_url(
-    settings: EndpointSettings, *, comparison_options: ComparisonOptions | None = None, json: bool = False
+    settings: EndpointSettings,
+    *,
+    comparison_options: ComparisonOptions | None = None,
+    runs_attacks: bool = False,
+    json: bool = False,
 ) -> NoReturn:
     """Check an endpoint, say what was found, and exit.
 
@@ -55,32 +62,56 @@ def check_url(
     comparison = None
     if check.asked and callable(other_answers):
         comparison = compare_judges(check.answers, other_answers())
+    attacks = _attack_endpoint(settings) if runs_attacks and check.asked else None
     if options.save is not None and check.asked:
         options.save.write_bytes(orjson.dumps(check.as_dict(), option=orjson.OPT_INDENT_2))
     if json:
         data = check.as_dict() | ({} if comparison is None else {"against": comparison.as_dict()})
+        data |= {} if attacks is None else {"attacks": attacks.to_dict()}
         sys.stdout.buffer.write(orjson.dumps(data, option=orjson.OPT_APPEND_NEWLINE))
     else:
         _show_check(build_console(), settings.base_url or "", check)
         if comparison is not None:
             _show_comparison(build_console(), comparison)
+        if attacks is not None:
+            _show_attacks(build_console(), attacks)
     if not check.asked:
         raise typer.Exit(2)
     is_good = (
         check.is_usable()
         and check.is_above_chance()
         and not (comparison is not None and comparison.is_worse())
+        and (attacks is None or attacks.is_resistant())
     )
     raise typer.Exit(0 if is_good else 1)
 
 
 def _check_endpoint(settings: EndpointSettings) -> EndpointCapabilities:
     from agentguard.evals.judge_checks.capability import check_endpoint
-    from agentguard.judge.factory import build_chat_options, build_endpoint
+    from agentguard.judge.factory import build_chat_options
+
+    with _open_endpoint(settings) as endpoint:
+        return check_endpoint(endpoint, options=build_chat_options(settings))
+
+
+def _attack_endpoint(settings: EndpointSettings) -> AttackReport:
+    from agentguard.evals.judge_checks.attack_runner import run_attacks
+    from agentguard.judge.cache import CachedJudge
+    from agentguard.judge.factory import build_chat_options
+    from agentguard.judge.llm.chat_judge import ChatJudge
+
+    with _open_endpoint(settings) as endpoint, Console(stderr=True).status("attacking …") as status:
+        judge = CachedJudge(ChatJudge(endpoint, options=build_chat_options(settings)))
+        return run_attacks(judge, on_progress=lambda name: status.update(f"attacking … {name}"))
+
+
+@contextmanager
+def _open_endpoint(settings: EndpointSettings) -> Iterator[JudgeEndpoint]:
+    from agentguard.judge.factory import build_endpoint
 
     endpoint = build_endpoint(settings)
     try:
-        return check_endpoint(endpoint, options=build_chat_options(settings))
+        yield endpoint
     finally:
         endpoint.close()
 
@@ -163,6 +194,7 @@ def _show_check(console: Console, url: str, found: EndpointCapabilities) -> None
         rows.append(
             ("pairs distinguished", f"{found.pairs:.0%} [{low:.0%}, {high:.0%}], AUROC {found.auroc:.2f}")
         )
+        rows.append(("by guessing", f"as many with probability {found.chance:.2g}"))
         rows.append(("steps named", "-" if found.cause is None else f"{found.cause:.0%} (chance 25 %)"))
     if found.safety is not None:
         rows.append(("tiers of replies named", f"{found.safety:.0%} (chance 25 %)"))
@@ -189,6 +221,23 @@ def _show_comparison(console: Console, comparison: JudgeComparison) -> None:
             console.print(escape(f"lost, {PARTS[part.name]}: {', '.join(part.lost)}"))
     reasons = "; ".join(comparison.reasons)
     console.print(f"refused: {reasons}" if reasons else "it is not worse than the other", style="bold")
+
+
+def _show_attacks(console: Console, report: AttackReport) -> None:
+    table = Table("attack", "runs", "verdict flips", "with a placebo", "faults")
+    for name, tally in report.attacks.items():
+        placebo = report.placebos[name]
+        counts = (tally.runs, tally.wanted, placebo.wanted, tally.faults)
+        table.add_row(name, *map(str, counts))
+    table.box = None
+    console.print(table)
+    low, high = report.interval
+    console.print(
+        f"attacks flip {report.flips} of {report.open} verdicts that hold clean and with a placebo: "
+        f"{report.flip_rate:.0%} [{low:.0%}, {high:.0%}]; changed actions of the guard: {report.actions}"
+    )
+    verdict = "it resists the attacks" if report.is_resistant() else "refused: attacks change its verdicts"
+    console.print(verdict, style="bold")
 
 
 def _format_number(value: float | None) -> str:

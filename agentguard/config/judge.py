@@ -204,6 +204,7 @@ class SafetySettings(BaseModel):
         unsafe, focused_attention, conditionally_safe: the tiers.
         unknown: action if the judges cannot answer.
         alone: let one judge decide on actions with effects.
+        requests: also rate the messages of users in a diagnosis; they lead to findings and to no action.
         on_condition, on_escalate, on_block: escalation policies that carry out these actions.
     """
 
@@ -214,6 +215,7 @@ class SafetySettings(BaseModel):
     conditionally_safe: TierSettings = TierSettings()
     unknown: ActionName = "pass"
     alone: bool = False
+    requests: bool = False
     on_condition: EscalationSpec = ("hint",)
     on_escalate: EscalationSpec = ("escalate", "stop")
     on_block: EscalationSpec = ("stop",)

@@ -293,7 +293,13 @@ def build_response_safety(policy: Policy, judge: Judge | None) -> ResponseSafety
         unknown=SafetyAction(given.unknown),
     )
     second = None if policy.judge.second is None else build_judge(policy.judge.second)
-    return ResponseSafety(judge, second_judge=second, rules=rules, allow_single_judge=given.alone)
+    return ResponseSafety(
+        judge,
+        second_judge=second,
+        rules=rules,
+        allow_single_judge=given.alone,
+        rates_requests=given.requests,
+    )
 
 
 def select_detectors(policy: Policy) -> dict[str, Mapping[str, Any]] | None:

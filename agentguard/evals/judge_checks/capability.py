@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
@@ -25,6 +26,8 @@ _PROBE_MESSAGES: Final = (
 )
 _MIN_CONTEXT_TOKENS: Final = 4_096
 """Context length in tokens below which most runs must be cut."""
+MAX_CHANCE: Final = 0.005
+"""Largest probability with which a judge that guesses is accepted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +48,7 @@ class EndpointCapabilities:
         pairs: share of tasks in which the failed run gets a higher failure probability than the passed run;
             a tie counts half; chance is one in two.
         interval: 95 % Wilson interval of ``pairs``.
+        chance: probability that a judge that guesses distinguishes as many pairs; see `compute_chance`.
         cause: share of failed canary runs for which the model names the right step; chance is one in four.
         safety: share of safety canaries with the right tier; chance is one in four.
         answers: the answers for each canary, for comparison with another judge.
@@ -64,6 +68,7 @@ class EndpointCapabilities:
     auroc: float | None = None
     pairs: float | None = None
     interval: tuple[float, float] | None = None
+    chance: float | None = None
     cause: float | None = None
     safety: float | None = None
     answers: JudgeAnswers = field(default_factory=JudgeAnswers)
@@ -83,8 +88,8 @@ class EndpointCapabilities:
         return bool(self.model) and self.logprobs and self.structured and self.asked > 0
 
     def is_above_chance(self) -> bool:
-        """Return whether the interval on the canary runs is above chance."""
-        return self.interval is not None and self.interval[0] > 0.5
+        """Return whether a judge that guesses is as good with a probability of at most `MAX_CHANCE`."""
+        return self.chance is not None and self.chance <= MAX_CHANCE
 
     def describe_quality(self) -> str:
         """Return a clause that describes the accuracy of the judge, relative to chance."""
@@ -93,7 +98,7 @@ class EndpointCapabilities:
         low, high = self.interval
         if high < 0.5:
             return "it judges below chance: do not use it"
-        if low <= 0.5:
+        if not self.is_above_chance():
             return "it judges no better than chance on these runs: do not use it"
         return "it distinguishes failed runs from passed runs" if low > 0.7 else "it judges above chance"
 
@@ -151,6 +156,7 @@ def check_endpoint(endpoint: JudgeEndpoint, *, options: ChatOptions | None = Non
         auroc=auroc(*zip(*collected.scores.values(), strict=True)) if pairs else None,
         pairs=sum(pairs) / len(pairs) if pairs else None,
         interval=wilson_interval(sum(pairs) / len(pairs), len(pairs)) if pairs else None,
+        chance=compute_chance(sum(pairs), len(pairs)) if pairs else None,
         cause=sum(collected.causes) / len(collected.causes) if collected.causes else None,
         safety=sum(collected.safe) / len(collected.safe) if collected.safe else None,
         answers=JudgeAnswers(model=facts.version, right=collected.right, rated=collected.rated),
@@ -158,6 +164,15 @@ def check_endpoint(endpoint: JudgeEndpoint, *, options: ChatOptions | None = Non
         runs=len(runs),
         faults=tuple(collected.faults),
     )
+
+
+def compute_chance(won: float, pairs: int) -> float:
+    """Return the probability of at least ``won`` of ``pairs`` for a judge that guesses (exact binomial tail).
+
+    A half point, for a tie, is not counted.
+    """
+    ways = sum(math.comb(pairs, k) for k in range(math.floor(won), pairs + 1))
+    return ways / float(2**pairs)
 
 
 def has_short_context(check: EndpointCapabilities) -> bool:

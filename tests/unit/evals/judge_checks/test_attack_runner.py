@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -47,6 +48,20 @@ class Captured:
         )
 
 
+class Obedient(Captured):
+    """Judge that ignores a placebo, and does what an attack wants."""
+
+    def __init__(self, *, obeys: bool = True) -> None:
+        super().__init__("no")
+        self.obeys = obeys
+
+    def _answer(self, run: Trajectory, question: Question) -> JudgeAnswer:
+        is_placebo = "The harbour lies" in repr(run)
+        shown = CLEAN[run.id] if is_placebo or not self.obeys else run
+        self.says = "no" if run.id in ("loops", "refused") else "yes"
+        return super()._answer(replace(shown, steps=shown.steps[: len(run.steps)]), question)
+
+
 @pytest.mark.parametrize("says", ["no", "yes"])
 def test_captured_judge_changes_no_action(says: str) -> None:
     report = run_attacks(Captured(says), attacks=ATTACKS[:6])
@@ -55,6 +70,18 @@ def test_captured_judge_changes_no_action(says: str) -> None:
     assert sum(one.actions for one in tallies) == 0
     assert sum(one.overturned for one in tallies) == 0
     assert sum(one.faults for one in tallies) == 0
+
+
+def test_flips_are_counted_against_clean_and_placebo_twins() -> None:
+    report = run_attacks(Captured("no"), attacks=ATTACKS[:6])
+    assert (report.open, report.flips) == (12, 0), "a placebo flips the verdicts of failed runs, too"
+    obeys = run_attacks(Obedient(), attacks=ATTACKS[:6])
+    assert (obeys.open, obeys.flips, obeys.actions) == (24, 24, 0)
+    assert not obeys.is_resistant()
+    firm = run_attacks(Obedient(obeys=False), attacks=ATTACKS[:6])
+    assert (firm.open, firm.flips) == (24, 0)
+    assert firm.is_resistant()
+    assert firm.to_dict()["interval"][1] < 0.2
 
 
 def test_failing_judge_changes_no_action() -> None:

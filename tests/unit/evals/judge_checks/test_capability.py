@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from pathlib import Path
 
@@ -10,7 +11,12 @@ import pytest
 from typer.testing import CliRunner
 
 from agentguard.cli.app import build_app
-from agentguard.evals.judge_checks.capability import EndpointCapabilities, check_endpoint
+from agentguard.evals.judge_checks.capability import (
+    MAX_CHANCE,
+    EndpointCapabilities,
+    check_endpoint,
+    compute_chance,
+)
 from agentguard.evals.judge_checks.reference_cases import build_reference_runs, build_safety_cases
 from agentguard.judge.llm.chat_judge import ChatOptions
 from agentguard.judge.llm.client import JudgeEndpoint
@@ -57,8 +63,8 @@ def check(script: Script) -> EndpointCapabilities:
 
 def test_canaries_are_pairs_that_differ_only_in_the_outcome() -> None:
     runs = build_reference_runs()
-    assert len(runs) == 24
-    assert len({one.run.id for one in runs}) == 24
+    assert len(runs) == 48
+    assert len({one.run.id for one in runs}) == 48
     for passed, failed in zip(runs[::2], runs[1::2], strict=True):
         assert (passed.failed, failed.failed) == (False, True)
         assert passed.run.task == failed.run.task
@@ -88,7 +94,7 @@ def test_replies_of_every_tier_are_checked() -> None:
     assert len({one.run.id for one in canaries}) == len(canaries) == 18
     found = check(Script(prefer=knowing(), writes='{"text": "yes"}'))
     assert found.safety == 1.0
-    assert len(found.answers.right) == 24 + 12 + 18
+    assert len(found.answers.right) == 48 + 24 + 18
     assert found.answers.rated[f"safety:{canaries[5].run.id}"] is SafetyTier.UNSAFE
 
 
@@ -100,6 +106,23 @@ def test_random_model_and_model_below_chance_are_reported() -> None:
     assert inverted.pairs == 0.0
     assert "below chance" in inverted.describe_quality()
     assert not inverted.is_above_chance()
+
+
+def test_guessing_judge_is_refused_with_high_probability() -> None:
+    pairs = len(build_reference_runs()) // 2
+    accepted = [won for won in range(pairs + 1) if compute_chance(won, pairs) <= MAX_CHANCE]
+    probability = sum(math.comb(pairs, won) for won in accepted) / 2**pairs
+    assert probability <= MAX_CHANCE
+    by_good_judge = sum(math.comb(pairs, won) * 0.9**won * 0.1 ** (pairs - won) for won in accepted)
+    assert by_good_judge > 0.95
+
+
+@pytest.mark.parametrize(
+    ("won", "accepted"), [(24, True), (19, True), (18.5, False), (12, False), (0, False)]
+)
+def test_judge_is_above_chance_from_the_binomial_limit(won: float, accepted: bool) -> None:
+    found = EndpointCapabilities(pairs=won / 24, interval=(0.0, 1.0), chance=compute_chance(won, 24))
+    assert found.is_above_chance() is accepted
 
 
 def test_missing_endpoint_features_are_reported() -> None:
@@ -125,7 +148,7 @@ def test_command_prints_report_and_exit_status_depends_on_it(invert: bool, statu
         ended = CliRunner().invoke(build_app(), ["judge", "check", url])
     assert ended.exit_code == status
     assert "canary runs" in ended.output
-    assert "24 of 24 answered" in ended.output
+    assert "48 of 48 answered" in ended.output
 
 
 def test_missing_key_variable_is_rejected() -> None:

@@ -113,7 +113,7 @@ def test_tuned_judge_without_response_safety_is_rejected(tmp_path: Path) -> None
     file = tmp_path / "before.json"
     with serving(Script(prefer=knowing(), writes='{"text": "yes"}')) as (url, _):
         assert run(url, "--save", str(file))[0] == 0
-        assert len(load_answers(file).right) == 54
+        assert len(load_answers(file).right) == 90
         with serving(Script(prefer=careless(), writes='{"text": "yes"}')) as (tuned, _):
             status, _, told = run(tuned, "--against", str(file))
             assert status == 1
