@@ -160,6 +160,8 @@ class LiveJudgeSettings(BaseModel):
         threshold: probability from which an answer starts a recovery at the next boundary.
         max_pending: waiting questions of all runs.
         max_tokens: tokens for one run.
+        hold_effects: hold calls with effects until the judge and ``second`` have answered; they must agree.
+        hold_s: longest wait for them in seconds; then the call runs.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -167,6 +169,8 @@ class LiveJudgeSettings(BaseModel):
     threshold: Annotated[float, Field(gt=0, le=1)] = 0.9
     max_pending: Annotated[int, Field(ge=1, le=10_000)] = 32
     max_tokens: Annotated[int, Field(ge=0)] = 200_000
+    hold_effects: bool = False
+    hold_s: Annotated[float, Field(gt=0, le=600)] = 5.0
 
 
 class JudgeSettings(QuestionJudgeSettings):
@@ -181,6 +185,14 @@ class JudgeSettings(QuestionJudgeSettings):
     swap: bool = True
     second: QuestionJudgeSettings | None = None
     live: LiveJudgeSettings | None = None
+
+    @model_validator(mode="after")
+    def _validate_hold(self) -> JudgeSettings:
+        if self.live is not None and self.live.hold_effects and self.second is None:
+            raise ValueError(
+                "live.hold_effects needs two judges that agree: give second: {base_url: ...}, too"
+            )
+        return self
 
     @property
     def uses_both_orders(self) -> bool:

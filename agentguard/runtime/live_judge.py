@@ -1,28 +1,32 @@
-"""Judge beside a running agent: it classifies new steps in the background and never delays a turn.
+"""Judge beside a running agent: it classifies new steps in the background and delays no turn by default.
 
 - A committed turn of the agent is queued; a worker thread asks the judge about it. If the judge is slower
   than the agent, it skips to the newest turn.
 - The answer arrives at a later boundary as a finding. A finding about a step that was rolled back is dropped.
 - One judge alone leads to a hint only (`SINGLE_JUDGE_ESCALATION`). Two judges that agree follow the policy's
   escalation. So no model alone changes an action with effects.
+- With ``hold_effects``, a call with effects waits for two judges for at most ``hold_s`` seconds. They must
+  agree to refuse it; without an answer in time, it runs.
 - Each run has a limit of tokens. When it is reached, the judge is not asked again in this run.
 """
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
 from agentguard.detect.base import DetectorFailure, Finding
+from agentguard.errors import ConfigError
 from agentguard.judge.base import Judge, Predicate, close_judge
 from agentguard.judge.ensemble.unanimous import UnanimousJudge
 from agentguard.localize.llm.base import QuerySession
 from agentguard.runtime.background_queue import BackgroundQueue
 from agentguard.trajectory.event_log.recorder import RunRecorder
-from agentguard.trajectory.model import Source, Step
+from agentguard.trajectory.model import Source, Step, Trajectory
 
 LIVE_JUDGE_TRIGGER: Final = "judge"
 """Detector name of the findings; an escalation policy may be configured under it."""
@@ -43,11 +47,15 @@ class LiveJudgeOptions:
         threshold: probability from which an answer becomes a finding that starts a recovery.
         max_pending: waiting questions of all runs; a further one replaces the oldest.
         max_tokens: prompt and completion tokens for one run.
+        hold_effects: hold calls with effects until two judges have answered.
+        hold_s: longest wait for them in seconds.
     """
 
     threshold: float = 0.9
     max_pending: int = 32
     max_tokens: int = 200_000
+    hold_effects: bool = False
+    hold_s: float = 5.0
 
 
 class LiveJudge:
@@ -57,6 +65,9 @@ class LiveJudge:
         judge: the judge.
         second_judge: another judge that must agree.
         options: limits.
+
+    Raises:
+        ConfigError: calls with effects are held for a single judge.
     """
 
     def __init__(
@@ -65,6 +76,8 @@ class LiveJudge:
         self.judge: Judge = judge if second_judge is None else UnanimousJudge((judge, second_judge))
         self.is_single = second_judge is None
         self.options = options or LiveJudgeOptions()
+        if self.options.hold_effects and self.is_single:
+            raise ConfigError("judge.live.hold_effects needs two judges that agree: give judge.second")
         self.queue = BackgroundQueue("agentguard-live-judge", max_jobs=self.options.max_pending)
 
     def open_run(self, recorder: RunRecorder) -> LiveRun:
@@ -115,6 +128,31 @@ class LiveRun:
         return taken
 
     @property
+    def holds_effects(self) -> bool:
+        """Return whether calls with effects wait for the judges."""
+        return self._live_judge.options.hold_effects and self._has_tokens()
+
+    def classify_proposal(self, run: Trajectory, turn: Step) -> Finding | None:
+        """Ask about a turn whose tools have not run; return None without a finding within ``hold_s``.
+
+        Args:
+            run: the run so far.
+            turn: the proposed turn with its index.
+        """
+        answers: deque[Finding | None] = deque()
+        is_answered = threading.Event()
+
+        def ask() -> None:
+            try:
+                answers.append(self._ask(replace(run, steps=(*run.steps, turn)), turn))
+            finally:
+                is_answered.set()
+
+        self._live_judge.queue.put(ask)
+        is_answered.wait(self._live_judge.options.hold_s)
+        return answers[0] if answers else None
+
+    @property
     def has_findings(self) -> bool:
         """Return whether there is an answer that no boundary has handled."""
         return bool(self._findings)
@@ -129,9 +167,15 @@ class LiveRun:
         run = self._recorder.trajectory
         if step.index >= len(run.steps) or run.steps[step.index] is not step:
             return
+        finding = self._ask(run, step)
+        if finding is not None:
+            self._findings.append((step, finding))
+
+    def _ask(self, run: Trajectory, step: Step) -> Finding | None:
         probability = self._session.ask_yes_no(run, STEP_FAILED)
-        if probability is not None and probability >= self._live_judge.options.threshold:
-            self._findings.append((step, _build_finding(step, probability)))
+        if probability is None or probability < self._live_judge.options.threshold:
+            return None
+        return _build_finding(step, probability)
 
 
 def _build_finding(step: Step, probability: float) -> Finding:

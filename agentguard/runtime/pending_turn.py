@@ -101,6 +101,11 @@ class PendingTurn:
             return plan
         return self._start_redundancy_vote(state, turn, found)
 
+    def refuse(self, state: RunState, turn: Step, trigger: Finding) -> RecoveryPlan | None:
+        """Plan a response that keeps the calls of an accepted turn from running."""
+        state.findings.append(trigger)
+        return self._plan_response(state, turn, trigger, escalation=EFFECT_TRIGGER)
+
     def count_votes(
         self, state: RunState, plan: RecoveryPlan, candidates: Sequence[Step | None]
     ) -> VoteResult:

@@ -32,7 +32,7 @@ from agentguard.detect.base import DetectorFailure
 from agentguard.detect.step_facts import canonicalize_json
 from agentguard.recover.effect_ledger import EffectClaim, ExecutionDecision
 from agentguard.recover.plan import RecoveryPlan
-from agentguard.recover.tool_effects import AttemptOutcome, Reconcile, classify_attempt
+from agentguard.recover.tool_effects import AttemptOutcome, EffectClass, Reconcile, classify_attempt
 from agentguard.runtime import run_end
 from agentguard.runtime.pending_turn import PendingTurn, VoteResult
 from agentguard.runtime.plan_execution import apply_plan
@@ -95,6 +95,32 @@ class Session(RunState):
         with self.acquire_lock():
             self.read_retry.reset()
             return self.pending_turn.evaluate(self, turn.with_index(len(self)))
+
+    def must_hold(self, turn: Step) -> bool:
+        """Return whether the calls of an accepted turn wait for the judges; see `check_with_judges`."""
+        if self.live_run is None or not self.live_run.holds_effects or self.stop_reason is not None:
+            return False
+        return any(
+            self.ledger.get_tool_effect(call.name).effect is not EffectClass.READ for call in turn.tool_calls
+        )
+
+    def check_with_judges(self, turn: Step) -> RecoveryPlan | None:
+        """Wait for the judges' answer about an accepted turn, for at most ``hold_s`` seconds.
+
+        Returns:
+            A plan that keeps the calls from running, as from `propose`, if both judges call the turn a
+            mistake. Else None.
+        """
+        live_run = self.live_run
+        if live_run is None:
+            return None
+        with self.acquire_lock():
+            run, numbered = self.run, turn.with_index(len(self))
+        finding = live_run.classify_proposal(run, numbered)
+        if finding is None:
+            return None
+        with self.acquire_lock():
+            return self.pending_turn.refuse(self, numbered, finding)
 
     def count_votes(self, plan: RecoveryPlan, candidates: Sequence[Step | None]) -> VoteResult:
         """Count the votes of candidates for one turn.

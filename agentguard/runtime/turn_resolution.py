@@ -11,7 +11,8 @@ needs a vote. The integration supplies the function that builds a model request.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from agentguard import _sync_async
@@ -60,6 +61,19 @@ def resolve_turn(
         parse_turn: function that converts a response to a step whose tools have not run.
         build_request: function that builds the request of a candidate, which the body yields.
     """
+    resolved = yield from _resolve_proposal(session, response, parse_turn, build_request)
+    if resolved.plan is not None or not session.must_hold(resolved.turn):
+        return resolved
+    plan = yield _sync_async.RunInThread(partial(session.check_with_judges, resolved.turn))
+    return replace(resolved, plan=plan)
+
+
+def _resolve_proposal(
+    session: Session,
+    response: Any,
+    parse_turn: Callable[[Any], Step],
+    build_request: Callable[[SampleVariant], Any],
+) -> _sync_async.Effects[ResolvedTurn]:
     turn, repaired = parse_turn(response), False
     plan = session.propose(turn)
     for left in reversed(range(MAX_ROUNDS)):

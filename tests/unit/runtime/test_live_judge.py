@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import pytest
 
 from agentguard.config.policy import Policy
+from agentguard.errors import ConfigError
 from agentguard.guard import Guard
 from agentguard.judge.base import JudgeAnswer, Question
 from agentguard.recover.capabilities import Capabilities
@@ -166,3 +167,81 @@ def test_faulty_judge_adds_less_than_a_millisecond_to_a_turn(fault: str) -> None
         document = {"enabled_detectors": ["exact_loop"], "budgets": {"hints": 0}}
         alone = measure(Policy.parse(document))
         assert measure(Policy.parse({**document, "judge": judge})) < alone + 0.001
+
+
+HOLD = LiveJudgeOptions(hold_effects=True, hold_s=LONG_S)
+
+
+def book_with(live: LiveJudge) -> tuple[list[int], Session]:
+    """Run an agent that books a seat and then answers; return the booked seats."""
+    seats: list[int] = []
+    guard = Guard(
+        detectors={}, localizer="last_error", live_judge=live, recover=RecoveryPolicy(on_fail="hint")
+    )
+
+    @guard.tool(effect="destructive")
+    def book(seat: int) -> str:
+        seats.append(seat)
+        return "booked"
+
+    @guard.tool(effect="read")
+    def find(row: int) -> str:
+        return f"row {row} is free"
+
+    def call(name: str, arguments: str) -> dict[str, object]:
+        function = {"name": name, "arguments": arguments}
+        calls = [{"id": name, "type": "function", "function": function}]
+        return {"role": "assistant", "content": "", "tool_calls": calls}
+
+    answers = iter(
+        [call("find", '{"row": 1}'), call("book", '{"seat": 5}'), {"role": "assistant", "content": "Done."}]
+    )
+    with guard.run("Book seat 4.", tools=[book, find]) as run:
+        while not run.done:
+            run.tools(run.model(lambda messages: next(answers)))
+    assert live.queue.flush(LONG_S)
+    return seats, run.session
+
+
+def test_held_call_runs_if_one_judge_lies() -> None:
+    for yes, other in ((1.0, 0.0), (0.0, 1.0)):
+        live = LiveJudge(ScriptedJudge(yes), second_judge=ScriptedJudge(other), options=HOLD)
+        seats, session = book_with(live)
+        assert seats == [5]
+        assert session.recoveries == []
+
+
+def test_held_call_is_refused_if_two_judges_agree() -> None:
+    live = LiveJudge(ScriptedJudge(0.99), second_judge=ScriptedJudge(0.99), options=HOLD)
+    seats, session = book_with(live)
+    assert seats == []
+    assert any(one.trigger == "judge" and one.plan.strategy == "reprompt" for one in session.recoveries)
+
+
+def test_held_call_runs_after_the_bounded_wait() -> None:
+    slow = ScriptedJudge(0.99, is_held=True)
+    options = LiveJudgeOptions(hold_effects=True, hold_s=0.05)
+    live = LiveJudge(slow, second_judge=ScriptedJudge(0.99), options=options)
+    release = threading.Timer(1.0, slow.released.set)
+    release.start()
+    seats, _ = book_with(live)
+    release.join()
+    assert seats == [5]
+
+
+def test_call_is_not_held_without_the_option() -> None:
+    slow = ScriptedJudge(0.99, is_held=True)
+    live = LiveJudge(slow, second_judge=ScriptedJudge(0.99))
+    release = threading.Timer(0.2, slow.released.set)
+    release.start()
+    seats, _ = book_with(live)
+    release.join()
+    assert seats == [5]
+
+
+def test_holding_for_a_single_judge_is_a_config_error() -> None:
+    with pytest.raises(ConfigError, match="two judges"):
+        LiveJudge(ScriptedJudge(0.9), options=HOLD)
+    live = {"base_url": "http://127.0.0.1:1/v1", "live": {"hold_effects": True}}
+    with pytest.raises(ConfigError, match="two judges"):
+        Policy.parse({"judge": live})
