@@ -268,7 +268,7 @@ def chat(guard: Guard, played: ContractRun, *, stream: bool = False) -> None:
 
     from tests.unit.integrations.openai_server import serving
 
-    with serving(_chat_server(played)) as server:
+    with serving(build_chat_server(played)) as server:
         transport = guard.transport(on_run=played.sessions.append)
         with OpenAI(
             base_url=server.url,
@@ -298,7 +298,7 @@ def achat(guard: Guard, played: ContractRun) -> None:
 
     from tests.unit.integrations.openai_server import serving
 
-    with serving(_chat_server(played)) as server, asyncio.Runner() as runner:
+    with serving(build_chat_server(played)) as server, asyncio.Runner() as runner:
         transport = guard.atransport(on_run=played.sessions.append)
         http = DefaultAsyncHttpxClient(transport=transport)
         client = AsyncOpenAI(base_url=server.url, api_key="k", max_retries=0, http_client=http)
@@ -322,7 +322,7 @@ def chat_httpx(guard: Guard, played: ContractRun) -> None:
     from tests.unit.integrations.openai_server import serving
 
     transport = guard.httpx_transport(on_run=played.sessions.append)
-    with serving(_chat_server(played)) as server, httpx.Client(transport=transport) as client:
+    with serving(build_chat_server(played)) as server, httpx.Client(transport=transport) as client:
         url = f"{server.url}/chat/completions"
         _client_loop(played, lambda messages: _parse_message(client.post(url, json=_chat_body(messages))))
 
@@ -334,7 +334,7 @@ def achat_httpx(guard: Guard, played: ContractRun) -> None:
     from tests.unit.integrations.openai_server import serving
 
     transport = guard.ahttpx_transport(on_run=played.sessions.append)
-    with serving(_chat_server(played)) as server, asyncio.Runner() as runner:
+    with serving(build_chat_server(played)) as server, asyncio.Runner() as runner:
         client = httpx.AsyncClient(transport=transport)
         url = f"{server.url}/chat/completions"
         try:
@@ -372,7 +372,7 @@ def _client_loop(played: ContractRun, ask: Callable[[list[Any]], Any]) -> None:
     raise AssertionError("the loop did not end")
 
 
-def _chat_server(played: ContractRun) -> Callable[[Any], Any]:
+def build_chat_server(played: ContractRun) -> Callable[[Any], Any]:
     from tests.unit.integrations.openai_server import Raw, chunks, completion
 
     lock = threading.Lock()
