@@ -42,7 +42,7 @@ from agentguard.trajectory.formats.base import WritableFormat, formats
 from agentguard.trajectory.model import Record
 
 _EVENT_LOG_TARGET, _OTLP_TARGET = "event_log", "otlp"
-_TRAINING_FORMATS = ("sft", "preference", "preference_openai")
+_TRAINING_FORMATS = ("sft", "preference", "preference_openai", "judge_sft", "judge_preference")
 
 
 def register(app: typer.Typer) -> None:
@@ -62,7 +62,8 @@ def convert(
         str,
         typer.Option(
             "--to",
-            help="Target: event_log, atif, openai_chat, html, otlp, sft, preference or preference_openai.",
+            help="Target: event_log, atif, openai_chat, html, otlp, sft, preference, preference_openai, "
+            "judge_sft or judge_preference.",
         ),
     ] = _EVENT_LOG_TARGET,
     output: Annotated[
@@ -103,6 +104,7 @@ def convert(
     The default target is agentguard's event log. --to otlp sends the runs to a collector of OpenTelemetry
     traces. --to sft (chat messages), preference (prompt, chosen, rejected) and preference_openai write the
     results of acceptance tests as data for fine-tuning; without RUN they take all runs of the store.
+    --to judge_sft and judge_preference write the judge's questions with the answers of people.
 
     Exit status: 0 all runs were written, 1 some records could not be read or were not accepted,
     2 nothing could be written.
@@ -165,12 +167,13 @@ class _ExportIO:
 
 def _export_training_data(ids: list[str], to: str, redactor: Redaction | None, ways: _ExportIO) -> int:
     """Write the record of acceptance tests; returns the exit status."""
-    from agentguard.cli.training_export import export_training, require_store
+    from agentguard.cli.training_export import export_judge_questions, export_training, require_store
     from agentguard.store.store import Store
 
     url = require_store(ways.store, ways.format)
     with Store.open(url) as opened_store:
-        lines = export_training(opened_store, ids, to, tenant=ways.tenant, redaction=redactor)
+        export = export_judge_questions if to.startswith("judge_") else export_training
+        lines = export(opened_store, ids, to, tenant=ways.tenant, redaction=redactor)
         first_line = next(lines, None)
         if first_line is None:
             return 2

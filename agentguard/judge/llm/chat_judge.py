@@ -288,14 +288,10 @@ class ChatJudge:
         options: Sequence[str],
     ) -> LabelProbabilities | CallError:
         labels = LABELS[: len(options)]
-        lines = [
-            f"{label}: {to_one_line(option, _MAX_OPTION_CHARS)}"
-            for label, option in zip(labels, options, strict=True)
-        ]
         budget = self.options.reasoning_tokens
-        instruction = _REASONING_INSTRUCTION if budget else _ANSWER_INSTRUCTION
-        question_block = "\n".join([f"Question: {neutralize(question.text)}", *lines, instruction])
-        messages = build_messages(rendered, context.schemata, question_block, notes=question.context)
+        messages = build_question_messages(
+            rendered, question, options, schemata=context.schemata, has_reasoning=bool(budget)
+        )
         remaining_s = deadline - get_loop_time()
         if budget:
             return await self.endpoint.reason_label(
@@ -325,6 +321,24 @@ def build_messages(
         {"role": "system", "content": SYSTEM_PROMPT},
         {"role": "user", "content": "".join((*parts, prompt))},
     )
+
+
+def build_question_messages(
+    rendered: RenderedRun,
+    question: Question,
+    options: Sequence[str],
+    *,
+    schemata: Sequence[str] = (),
+    has_reasoning: bool = False,
+) -> tuple[Message, ...]:
+    """Build the messages that ask for one of at most twenty options of a question."""
+    lines = [
+        f"{label}: {to_one_line(option, _MAX_OPTION_CHARS)}"
+        for label, option in zip(LABELS, options, strict=False)
+    ]
+    instruction = _REASONING_INSTRUCTION if has_reasoning else _ANSWER_INSTRUCTION
+    question_block = "\n".join([f"Question: {neutralize(question.text)}", *lines, instruction])
+    return build_messages(rendered, schemata, question_block, notes=question.context)
 
 
 def _estimate_question_length(question: Question) -> int:

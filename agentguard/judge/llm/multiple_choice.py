@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Final
 
 from agentguard.judge.base import ChoiceQuestion, Predicate, Question
@@ -57,6 +57,19 @@ async def pick_option(options: Sequence[str], ask: AskLabels) -> LabelProbabilit
         usage += result.usage
         probabilities |= {option: shares[i] * p for option, p in result.probabilities.items()}
     return LabelProbabilities(probabilities=probabilities, label_mass=outer.label_mass, usage=usage)
+
+
+def trace_choice(options: Sequence[str], option: str) -> Iterator[tuple[tuple[str, ...], int]]:
+    """Yield the choices of `pick_option` that lead to an option: the shown options and the place."""
+    if len(options) == 1:
+        return
+    if len(options) <= len(LABELS):
+        yield tuple(options), options.index(option)
+        return
+    groups = split_options(options)
+    place = next(i for i, group in enumerate(groups) if option in group)
+    yield tuple(map(_describe_group, groups)), place
+    yield from trace_choice(groups[place], option)
 
 
 def split_options(options: Sequence[str]) -> tuple[tuple[str, ...], ...]:

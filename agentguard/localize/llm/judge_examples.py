@@ -1,0 +1,96 @@
+"""Questions of a chat judge with the answers that people gave, as examples to fine-tune the judge with.
+
+The prompts are those of `agentguard.judge.llm.chat_judge.ChatJudge` without schemata. A person answers by a
+judgement of a diagnosis in the store: whether the run failed, and which step caused the failure. Each
+question occurs in both orders of its options, so that no position is learnt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from agentguard.judge.base import RUN_FAILED, Question, build_root_cause_question
+from agentguard.judge.llm.chat_judge import build_question_messages
+from agentguard.judge.llm.multiple_choice import list_options, trace_choice
+from agentguard.judge.llm.prompt import compute_nonce, render_run
+from agentguard.judge.llm.types import LABELS, Message
+from agentguard.localize.base import Diagnosis, Verdict
+from agentguard.localize.human_labels import RunLabel
+from agentguard.trajectory.model import Trajectory
+
+MAX_RUN_CHARS: Final = 60_000
+"""Default limit of a run in a prompt, in characters."""
+_NONCE_SECRET: Final = b"agentguard judge examples"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JudgeExample:
+    """One question with the right label.
+
+    Attributes:
+        messages: prompt of the question.
+        answer: label of the right option.
+        rejected: label that the diagnosis gave, if it is wrong; else empty.
+    """
+
+    messages: tuple[Message, ...]
+    answer: str
+    rejected: str = ""
+
+
+def build_judge_examples(
+    run: Trajectory, label: RunLabel, *, max_characters: int = MAX_RUN_CHARS
+) -> Iterator[JudgeExample]:
+    """Yield the questions about a run that a person's judgement answers.
+
+    Raises:
+        ConfigError: ``max_characters`` is too small for the task and a single step.
+    """
+    nonce = compute_nonce(run, _NONCE_SECRET)
+    rendered = render_run(run, nonce=nonce, limit=max_characters)
+    for question, right, given in _list_answers(run, label):
+        options = list_options(question)
+        for order in (options, options[::-1]):
+            given_path = {} if given is None else dict(trace_choice(order, given))
+            for shown, place in trace_choice(order, right):
+                given_place = given_path.get(shown, place)
+                yield JudgeExample(
+                    messages=build_question_messages(rendered, question, shown),
+                    answer=LABELS[place],
+                    rejected=LABELS[given_place] if given_place != place else "",
+                )
+
+
+def _list_answers(run: Trajectory, label: RunLabel) -> Iterator[tuple[Question, str, str | None]]:
+    """Yield each question with the right option, and with that of the diagnosis if it has one."""
+    if label.failed is not None:
+        given = _find_outcome(label.diagnosis)
+        yield RUN_FAILED, "yes" if label.failed else "no", given
+    if label.step is not None and label.step < len(run.steps):
+        hypotheses = label.diagnosis.hypotheses
+        top = str(hypotheses[0].step) if hypotheses and hypotheses[0].step < len(run.steps) else None
+        yield build_root_cause_question(replace(run, branches=())), str(label.step), top
+
+
+def _find_outcome(diagnosis: Diagnosis) -> str | None:
+    outcomes = {Verdict.FAILURE: "yes", Verdict.NO_FAILURE: "no"}
+    return outcomes.get(diagnosis.verdict)
+
+
+def to_training_line(example: JudgeExample, name: str) -> dict[str, object] | None:
+    """Return an example in a format of fine-tuning; None if the format needs a rejected answer.
+
+    Args:
+        example: the example.
+        name: ``judge_sft`` or ``judge_preference``.
+    """
+    prompt: Sequence[Message] = example.messages
+    chosen = {"role": "assistant", "content": example.answer}
+    if name == "judge_sft":
+        return {"messages": [*prompt, chosen]}
+    if not example.rejected:
+        return None
+    rejected = {"role": "assistant", "content": example.rejected}
+    return {"prompt": [*prompt], "chosen": [chosen], "rejected": [rejected]}
