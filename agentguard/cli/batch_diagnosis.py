@@ -53,7 +53,8 @@ Sample = Annotated[
     float, typer.Option(min=0, max=1, rich_help_panel=_PANEL, help="Share of the rows to diagnose.")
 ]
 Limit = Annotated[
-    int | None, typer.Option(min=1, metavar="N", rich_help_panel=_PANEL, help="Diagnose at most N rows.")
+    int | None,
+    typer.Option(min=1, metavar="N", help="Show at most N rows; with --out, diagnose at most N rows."),
 ]
 MaxCost = Annotated[
     float | None,

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
-from itertools import chain
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import orjson
 import typer
-from rich.console import Console
 
 from agentguard.batch import InputOptions
 from agentguard.cli.batch_diagnosis import (
@@ -27,18 +23,16 @@ from agentguard.cli.batch_diagnosis import (
     Sample,
     diagnose_batch,
 )
-from agentguard.cli.diagnosis_output import (
-    DiagnosisTableRow,
-    DiagnosisView,
-    build_summary_table,
-    render_diagnosis,
-)
+from agentguard.cli.ci_reports import OutputFormat
+from agentguard.cli.diagnosis_output import DiagnosisView
+from agentguard.cli.diagnosis_printer import DiagnosisPrinter
 from agentguard.cli.folder_watch import FolderWatch
 from agentguard.cli.judge_endpoint import parse_judge_options
 from agentguard.cli.outcome_file import KnownOutcomes
-from agentguard.cli.run_input import ClaudeCode, Codex, Last, read_path, resolve_paths
-from agentguard.cli.terminal_text import build_console
+from agentguard.cli.run_input import ClaudeCode, Codex, Last, read_paths, resolve_paths
+from agentguard.cli.run_summary import GroupKey, OnlyVerdict, RunSelection, SortKey
 from agentguard.config.policy import LocalizerSettings, Policy
+from agentguard.config.policy_discovery import find_policy
 from agentguard.errors import ConfigError, StoreError
 from agentguard.guard import Guard
 from agentguard.localize.base import Diagnosis, Verdict
@@ -111,16 +105,14 @@ def flush_store(store: Store) -> None:
         typer.echo(f"not kept: {health.lost + health.refused} rows; {health.last_error}", err=True)
 
 
-_MAX_FULL_RUNS = 3  # more runs are shown as a table
-
-
 @dataclass(slots=True)
 class _RunCounts:
-    """Counts that determine the exit status."""
+    """Counts that determine the exit status, and the origin of the runs."""
 
     diagnosed: int = 0
-    unreadable: int = 0
     failed: int = 0
+    unreadable: list[str] = field(default_factory=list)
+    files: dict[str, str] = field(default_factory=dict)
 
 
 def register(app: typer.Typer) -> None:
@@ -168,6 +160,16 @@ def diagnose(
     ] = False,
     verbose: Annotated[bool, typer.Option("--verbose", help="Show every finding with its evidence.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print one Diagnosis a line, as JSON.")] = False,
+    output_format: Annotated[
+        OutputFormat, typer.Option(help="Format of the output; all but text and json are reports for CI.")
+    ] = OutputFormat.TEXT,
+    only: Annotated[
+        list[OnlyVerdict] | None, typer.Option(help="Show only runs with this verdict; repeatable.")
+    ] = None,
+    sort: Annotated[SortKey, typer.Option(help="Order of many runs.")] = SortKey.VERDICT,
+    group_by: Annotated[
+        GroupKey | None, typer.Option(help="Show one row a group of runs instead of one row a run.")
+    ] = None,
     assume_failed: Annotated[
         bool, typer.Option("--assume-failed", help="Treat every run as failed: only name the step.")
     ] = False,
@@ -223,6 +225,8 @@ def diagnose(
     paths = resolve_paths(runs, claude_code=claude_code, codex=codex, last=last)
     if sum(map(bool, (run_id, paths, watch))) != 1:
         raise ConfigError("name files or folders of runs, runs in the store with --run-id, or --watch FOLDER")
+    if json and output_format not in (OutputFormat.TEXT, OutputFormat.JSON):
+        raise ConfigError("--json and --output-format exclude each other")
     endpoint = _parse_endpoint(judge, judge_model, judge_option or [])
     settings = _build_policy(policy, method, failed=assume_failed, judge=endpoint, jobs=jobs)
     if out is not None:
@@ -233,6 +237,7 @@ def diagnose(
             output=out, engine=engine, workers=jobs, max_cost_usd=max_cost, is_dry_run=dry_run, json=json
         )
         raise typer.Exit(diagnose_batch(paths, settings, inputs, batch))
+    selection = RunSelection(only=tuple(only or ()), sort=sort, limit=limit, group_by=group_by)
     outcome = _RunCounts()
     known = KnownOutcomes.from_option(outcomes, pass_score=pass_score)
     with (
@@ -248,7 +253,7 @@ def diagnose(
             records = (
                 FolderWatch(folder=watch, format=format).iter_records()
                 if watch is not None
-                else chain.from_iterable(read_path(path, format) for path in paths)
+                else read_paths(paths, format)
             )
             trajectories = _iter_trajectories(records, known, outcome)
             results_context = _store_results(
@@ -264,12 +269,14 @@ def diagnose(
                 guard,
             )
         with results_context as results:
-            _print_results(
-                results,
-                DiagnosisView(max_alternatives=top, show_all=verbose),
-                no_summary=no_summary or watch is not None,
-                json=json,
-            )
+            DiagnosisPrinter(
+                format=OutputFormat.JSON if json else output_format,
+                view=DiagnosisView(max_alternatives=top, show_all=verbose),
+                selection=selection,
+                is_full=no_summary or watch is not None,
+                find_file=outcome.files.get,
+                unreadable=outcome.unreadable,
+            ).print_results(results)
     raise typer.Exit(_compute_exit_status(outcome, fail_on_failure))
 
 
@@ -282,22 +289,13 @@ def _learn_agents(guard: Guard, paths: list[Path], format: str | None) -> Iterat
     if not isinstance(guard.localizer, EmbeddedLocalizer):
         raise ConfigError(f"--train: the localizer {guard.localizer.name!r} cannot learn; leave --method out")
     records = []
-    for item in chain.from_iterable(read_path(path, format) for path in paths):
+    for item in read_paths(paths, format):
         if isinstance(item, UnreadableRecord):
             typer.echo(f"not read: {item.error}", err=True)
         else:
             records.append(item)
     with guard.override(localizer=guard.localizer.learn_agents(records)):
         yield
-
-
-def _print_results(results: DiagnosisResults, view: DiagnosisView, *, no_summary: bool, json: bool) -> None:
-    if json:
-        for _, diagnosis in results:
-            sys.stdout.buffer.write(orjson.dumps(diagnosis, option=orjson.OPT_APPEND_NEWLINE, default=str))
-            sys.stdout.buffer.flush()
-    else:
-        _show_results(results, view, no_summary=no_summary)
 
 
 @contextmanager
@@ -345,27 +343,6 @@ def _diagnose_runs(
         yield trajectory, diagnosis
 
 
-def _show_results(results: DiagnosisResults, view: DiagnosisView, *, no_summary: bool) -> None:
-    """Print a few runs in full and many as a table; ``no_summary`` prints each run in full."""
-    console = build_console()
-    rows: list[DiagnosisTableRow] = []
-    shown_diagnoses: list[tuple[Trajectory, Diagnosis]] = []
-    with Console(stderr=True).status("diagnosing …") as status:
-        for trajectory, diagnosis in results:
-            rows.append(DiagnosisTableRow.from_diagnosis(trajectory, diagnosis))
-            status.update(f"diagnosing … {len(rows)} runs")
-            if no_summary:
-                render_diagnosis(console, trajectory, diagnosis, view)
-            elif len(rows) <= _MAX_FULL_RUNS:
-                shown_diagnoses.append((trajectory, diagnosis))
-    if not no_summary and len(rows) <= _MAX_FULL_RUNS:
-        for trajectory, diagnosis in shown_diagnoses:
-            render_diagnosis(console, trajectory, diagnosis, view)
-    if len(rows) > 1:
-        console.print()
-        console.print(build_summary_table(rows))
-
-
 def _parse_endpoint(url: str | None, model: str | None, options: list[str]) -> dict[str, Any]:
     """Return the judge's settings on the command line, as a policy has them."""
     if url is None and model is not None:
@@ -383,7 +360,7 @@ def _build_policy(
     A method from the command line has no options. A judge keeps the policy's settings except address, model
     and the options given: key, deadline, second judge. It serves at least ``jobs`` calls at once.
     """
-    settings = Policy() if policy is None else Policy.load(policy)
+    settings = _load_policy(policy)
     if judge:
         judge_options = (
             {}
@@ -401,14 +378,27 @@ def _build_policy(
     return settings.model_copy(update={"localizer": localizer})
 
 
+def _load_policy(path: Path | None) -> Policy:
+    """Return the policy of a file, else that of the project, else the default one."""
+    if path is not None:
+        return Policy.load(path)
+    found = find_policy(Path.cwd())
+    if found is None:
+        return Policy()
+    typer.echo(f"policy: {found[1]}", err=True)
+    return found[0]
+
+
 def _iter_trajectories(
     records: Iterator[Record | UnreadableRecord], known: KnownOutcomes, outcome: _RunCounts
 ) -> Iterator[Trajectory]:
     for item in records:
         if isinstance(item, UnreadableRecord):
-            outcome.unreadable += 1
+            outcome.unreadable.append(str(item.error))
             typer.echo(f"not read: {item.error}", err=True)
         else:
+            if item.file is not None:
+                outcome.files[item.trajectory.id] = item.file
             known.add_recorded(item)
             yield item.trajectory
 

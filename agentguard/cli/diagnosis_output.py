@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from agentguard.cli.run_summary import VERDICT_NAMES
 from agentguard.cli.terminal_text import extract_excerpt, to_one_line
 from agentguard.detect.base import Evidence, Finding
 from agentguard.localize.base import Diagnosis, Hypothesis, OutcomeBasis, Verdict
 from agentguard.taxonomy.loader import TaxonomyCatalog
 from agentguard.trajectory.model import Source, Step, Trajectory
 
-_VERDICTS = {
-    Verdict.FAILURE: ("FAILED", "bold white on red"),
-    Verdict.NO_FAILURE: ("NO FAILURE", "bold black on green"),
-    Verdict.ABSTAINED: ("UNDECIDED", "bold black on yellow"),
+_VERDICT_STYLES = {
+    Verdict.FAILURE: "bold white on red",
+    Verdict.NO_FAILURE: "bold black on green",
+    Verdict.ABSTAINED: "bold black on yellow",
 }
 _BASES = {
     OutcomeBasis.METHOD: "",
@@ -31,14 +30,6 @@ _BASES = {
     OutcomeBasis.RULES: " · by rules",
 }
 _STRONG_PROBABILITY = 0.5
-_MIN_COLUMN_WIDTHS = {
-    "run": 12,
-    "steps": 5,
-    "verdict": 10,
-    "p": 4,
-    "root cause": 12,
-    "what": 8,
-}  # minimum widths
 _MAX_FINDINGS = 6  # maximum number of findings, unless all are requested
 _MAX_TIMELINE_STEPS = 400  # a longer strip is unreadable
 
@@ -49,37 +40,6 @@ class DiagnosisView:
 
     max_alternatives: int = 3
     show_all: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DiagnosisTableRow:
-    """Row of one run in the table of many runs."""
-
-    name: str
-    steps: int
-    verdict: Verdict
-    probability: float
-    root_cause: str = ""
-    failure_type: str = ""
-
-    @classmethod
-    def from_diagnosis(cls, trajectory: Trajectory, diagnosis: Diagnosis) -> DiagnosisTableRow:
-        """Reduce a diagnosis to a line."""
-        root_cause, failure_type = "", ""
-        if diagnosis.verdict is not Verdict.NO_FAILURE and diagnosis.hypotheses:
-            first = diagnosis.hypotheses[0]
-            root_cause = f"step {first.step} · {to_one_line(first.agent, 24)}"
-            if diagnosis.verdict is not Verdict.FAILURE or not first.codes:
-                root_cause = f"likeliest {root_cause}"
-            failure_type = _get_code_title(first.codes[0]) if first.codes else "no evidence"
-        return cls(
-            name=to_one_line(trajectory.id, 40),
-            steps=len(trajectory.steps),
-            verdict=diagnosis.verdict,
-            probability=diagnosis.probability,
-            root_cause=root_cause,
-            failure_type=failure_type,
-        )
 
 
 def render_diagnosis(
@@ -103,30 +63,8 @@ def render_diagnosis(
     console.print(Padding(Group(*parts), (0, 0, 0, 2)))
 
 
-def build_summary_table(rows: Sequence[DiagnosisTableRow]) -> RenderableType:
-    """A table with a line a run, for several runs at once."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name, width in _MIN_COLUMN_WIDTHS.items():
-        justify: Literal["right", "left"] = "right" if name in ("steps", "p") else "left"
-        table.add_column(name, justify=justify, min_width=width, no_wrap=True)
-    for row in rows:
-        label, style = _VERDICTS[row.verdict]
-        verdict = Text(label.lower(), style.rsplit(" ", 1)[-1])
-        table.add_row(
-            Text(row.name),
-            str(row.steps),
-            verdict,
-            f"{row.probability:.2f}",
-            Text(row.root_cause),
-            Text(row.failure_type),
-        )
-    counts = Counter(row.verdict for row in rows)
-    tally = ", ".join(f"{counts[v]} {_VERDICTS[v][0].lower()}" for v in Verdict if counts[v])
-    return Group(table, Text(f"\n{len(rows)} runs: {tally}", style="bold"))
-
-
 def _build_header(trajectory: Trajectory, diagnosis: Diagnosis) -> RenderableType:
-    label, style = _VERDICTS[diagnosis.verdict]
+    label, style = VERDICT_NAMES[diagnosis.verdict].upper(), _VERDICT_STYLES[diagnosis.verdict]
     agents = {s.agent for s in trajectory.steps if s.source is Source.AGENT}
     head = Text()
     head.append(f" {label} ", style)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
@@ -17,7 +17,7 @@ from rich.console import Console
 from agentguard.errors import ConfigError, InputError
 from agentguard.trace_sources import is_trace_url, parse_trace_url, read_traces
 from agentguard.trajectory.formats.base import UnreadableRecord
-from agentguard.trajectory.formats.reader import read
+from agentguard.trajectory.formats.reader import read, separate_id
 from agentguard.trajectory.model import Annotation, Record
 from agentguard.trajectory.sources.local_sessions import find_claude_code_sessions, find_codex_sessions
 
@@ -148,6 +148,17 @@ def read_records(
                 total += 1
                 status.update(f"reading … {total} runs")
                 yield record
+
+
+def read_paths(paths: Iterable[Path], format: str | None) -> Iterator[Record | UnreadableRecord]:
+    """Yield the runs of several paths; an id that runs of two paths have gets the file of the later one."""
+    file_by_id: dict[str, str] = {}
+    for path in paths:
+        for item in read_path(path, format):
+            if isinstance(item, Record):
+                yield separate_id(item, item.file or str(path), file_by_id)
+            else:
+                yield item
 
 
 def read_path(path: Path, format: str | None) -> Iterator[Record | UnreadableRecord]:

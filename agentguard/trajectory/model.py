@@ -286,10 +286,17 @@ class Annotation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """Imported run and its labels."""
+    """Imported run and its labels.
+
+    Attributes:
+        trajectory: the run.
+        annotation: the labels.
+        file: path of the file or folder that the run was read from; None for a stream or a parsed object.
+    """
 
     trajectory: Trajectory
     annotation: Annotation = field(default_factory=Annotation)
+    file: str | None = field(default=None, compare=False)
 
 
 def _format_compact_json(value: object) -> str:

@@ -113,7 +113,7 @@ def _natural_sort_key(name: str) -> list[tuple[bool, int, str]]:
 def _read_folder(folder: Path, requested_format: Format | None) -> Iterator[Record | UnreadableRecord]:
     for candidate in [requested_format] if requested_format else _iter_formats():
         if isinstance(candidate, FolderFormat) and (records := candidate.parse_folder(folder)) is not None:
-            yield from records
+            yield from _iter_safely(records, _SourceLocation(str(folder), folder.name), None)
             return
     paths = list_run_files(folder)
     file_by_id: dict[str, str] = {}
@@ -123,13 +123,19 @@ def _read_folder(folder: Path, requested_format: Format | None) -> Iterator[Reco
         name = path.relative_to(folder).with_suffix("").as_posix()
         try:
             for item in _read_file(path, requested_format, name=name):
-                yield _separate_id(item, name, file_by_id) if isinstance(item, Record) else item
+                yield separate_id(item, name, file_by_id) if isinstance(item, Record) else item
         except InputError as error:
             yield UnreadableRecord(error=error.with_location(file=str(path)))
 
 
-def _separate_id(record: Record, file: str, file_by_id: dict[str, str]) -> Record:
-    """Add the file to the id of a run if a run of an earlier file has that id."""
+def separate_id(record: Record, file: str, file_by_id: dict[str, str]) -> Record:
+    """Add the file to the id of a run if a run of an earlier file has that id.
+
+    Args:
+        record: the run.
+        file: name of its file.
+        file_by_id: file of each earlier id; this function adds the id of the run.
+    """
     run = record.trajectory
     if file_by_id.setdefault(run.id, file) == file:
         return record
@@ -278,7 +284,7 @@ def _iter_safely(
             yield (
                 UnreadableRecord(error=one.error.with_location(file=location.file))
                 if isinstance(one, UnreadableRecord)
-                else one
+                else replace(one, file=one.file or location.file)
             )
     except InputError as error:
         yield UnreadableRecord(error=error.with_location(file=location.file, record=position))

@@ -3,7 +3,8 @@ from __future__ import annotations
 import pytest
 from rich.console import Console
 
-from agentguard.cli.diagnosis_output import DiagnosisTableRow, DiagnosisView, render_diagnosis
+from agentguard.cli.diagnosis_output import DiagnosisView, render_diagnosis
+from agentguard.cli.run_summary import RunSummary
 from agentguard.localize.base import Diagnosis, Hypothesis, Verdict
 from agentguard.trajectory.model import Source, Step, Trajectory
 
@@ -35,8 +36,8 @@ def diagnose(verdict: Verdict, hypothesis: Hypothesis) -> Diagnosis:
 def test_table_row_shows_the_likeliest_step_of_undecided_runs(
     verdict: Verdict, hypothesis: Hypothesis, cause: str, kind: str
 ) -> None:
-    row = DiagnosisTableRow.from_diagnosis(RUN, diagnose(verdict, hypothesis))
-    assert (row.root_cause, row.failure_type) == (cause, kind)
+    row = RunSummary.from_diagnosis(RUN, diagnose(verdict, hypothesis), None)
+    assert (row.step_label, row.cause) == (cause, kind)
 
 
 def test_report_names_no_root_cause_without_support() -> None:

@@ -153,4 +153,4 @@ def test_groups_join_equal_questions_of_both_subsets() -> None:
     assert len(found) == 142
     assert len(groups) < 142
     assert None not in groups
-    assert len(fields(found[0])) == 2
+    assert len(fields(found[0])) == 3

@@ -1,0 +1,233 @@
+"""Summary of a diagnosed run: one row of a table, one result of a report for CI."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from agentguard.cli.terminal_text import to_one_line
+from agentguard.errors import ConfigError
+from agentguard.localize.base import Diagnosis, Hypothesis, OutcomeBasis, Verdict
+from agentguard.taxonomy.loader import TaxonomyCatalog
+from agentguard.trajectory.model import Trajectory
+
+VERDICT_NAMES: Final = {
+    Verdict.FAILURE: "failed",
+    Verdict.NO_FAILURE: "no failure found",
+    Verdict.ABSTAINED: "undecided",
+}
+_ORDER: Final = (Verdict.FAILURE, Verdict.ABSTAINED, Verdict.NO_FAILURE)
+NO_CAUSE: Final = "no evidence"
+"""Cause of a run whose likeliest step has no code."""
+
+
+class SortKey(StrEnum):
+    """Order of the rows of many runs."""
+
+    VERDICT = "verdict"
+    PROBABILITY = "probability"
+    STEPS = "steps"
+    INPUT = "input"
+
+
+class OnlyVerdict(StrEnum):
+    """Verdict of the runs to show."""
+
+    FAILED = "failed"
+    UNDECIDED = "undecided"
+    NO_FAILURE = "no-failure"
+
+
+class GroupKey(StrEnum):
+    """Property that groups runs."""
+
+    CAUSE = "cause"
+    AGENT = "agent"
+    VERDICT = "verdict"
+    FORMAT = "format"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSummary:
+    """Diagnosis of one run in one row.
+
+    Attributes:
+        run_id: id of the run.
+        file: file of the run; empty for a stream or a stored run.
+        format: format of the run.
+        steps: number of steps.
+        verdict: failure, no_failure or abstained.
+        probability: probability that the run failed.
+        basis: evidence of the verdict.
+        step: root-cause step of a failed run, likeliest step of an undecided one, or None.
+        agent: agent of that step.
+        codes: codes of that step.
+        reason: explanation in one sentence.
+        correction: corrective message.
+        is_supported: True if a finding or a quote supports the step.
+    """
+
+    run_id: str
+    file: str
+    format: str
+    steps: int
+    verdict: Verdict
+    probability: float
+    basis: OutcomeBasis
+    step: int | None = None
+    agent: str = ""
+    codes: tuple[str, ...] = ()
+    reason: str = ""
+    correction: str = ""
+    is_supported: bool = False
+
+    @classmethod
+    def from_diagnosis(cls, trajectory: Trajectory, diagnosis: Diagnosis, file: str | None) -> RunSummary:
+        """Summarize a diagnosis."""
+        found = diagnosis.verdict is not Verdict.NO_FAILURE and diagnosis.hypotheses
+        first: Hypothesis | None = diagnosis.hypotheses[0] if found else None
+        return cls(
+            run_id=trajectory.id,
+            file=file or "",
+            format=trajectory.format,
+            steps=len(trajectory.steps),
+            verdict=diagnosis.verdict,
+            probability=diagnosis.probability,
+            basis=diagnosis.basis,
+            step=None if first is None else first.step,
+            agent="" if first is None else first.agent,
+            codes=() if first is None else first.codes,
+            reason="" if first is None else first.reason,
+            correction="" if first is None else first.correction,
+            is_supported=diagnosis.verdict is Verdict.FAILURE and first is not None and bool(first.codes),
+        )
+
+    @property
+    def place(self) -> str:
+        """File and step, ``runs/a.json:7``; the id of the run if there is no file."""
+        place = self.file or self.run_id
+        return place if self.step is None else f"{place}:{self.step}"
+
+    @property
+    def cause(self) -> str:
+        """Title of the first code; empty if no step is named."""
+        if self.step is None:
+            return ""
+        return TaxonomyCatalog.load().get_title(self.codes[0]) if self.codes else NO_CAUSE
+
+    @property
+    def step_label(self) -> str:
+        """Step and agent; ``likeliest`` precedes a step that nothing supports or of an undecided run."""
+        if self.step is None:
+            return ""
+        label = f"step {self.step} · {to_one_line(self.agent, 24)}"
+        return label if self.is_supported else f"likeliest {label}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunGroup:
+    """Runs with one property.
+
+    Attributes:
+        name: the common value.
+        runs: number of runs.
+        verdicts: number of runs by verdict.
+        agents: agents of the root-cause steps, most frequent first.
+        example: the run that is most probably failed.
+    """
+
+    name: str
+    runs: int
+    verdicts: Counter[Verdict]
+    agents: tuple[str, ...]
+    example: RunSummary
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSelection:
+    """Choice and order of the runs that a report shows.
+
+    Attributes:
+        only: verdicts to show; empty for all.
+        sort: order of the runs.
+        limit: maximum number of rows; None for all.
+        group_by: property to group by; None for one row a run.
+    """
+
+    only: tuple[OnlyVerdict, ...] = ()
+    sort: SortKey = SortKey.VERDICT
+    limit: int | None = None
+    group_by: GroupKey | None = None
+
+    def __post_init__(self) -> None:
+        """Raise ConfigError if the limit is not positive."""
+        if self.limit is not None and self.limit < 1:
+            raise ConfigError("--limit takes a positive number")
+
+    def includes(self, verdict: Verdict) -> bool:
+        """Return True if runs with the verdict are shown."""
+        return not self.only or verdict in {_VERDICT_BY_OPTION[one] for one in self.only}
+
+    def select_runs(self, runs: Iterable[RunSummary]) -> list[RunSummary]:
+        """Return the runs of the chosen verdicts in order, without the limit."""
+        chosen = [run for run in runs if self.includes(run.verdict)]
+        if self.sort is SortKey.VERDICT:
+            chosen.sort(key=lambda run: (_ORDER.index(run.verdict), -run.probability))
+        elif self.sort is SortKey.PROBABILITY:
+            chosen.sort(key=lambda run: -run.probability)
+        elif self.sort is SortKey.STEPS:
+            chosen.sort(key=lambda run: -run.steps)
+        return chosen
+
+
+_VERDICT_BY_OPTION: Final = {
+    OnlyVerdict.FAILED: Verdict.FAILURE,
+    OnlyVerdict.UNDECIDED: Verdict.ABSTAINED,
+    OnlyVerdict.NO_FAILURE: Verdict.NO_FAILURE,
+}
+
+
+def group_runs(runs: Sequence[RunSummary], key: GroupKey) -> list[RunGroup]:
+    """Return the groups of runs, largest first. Runs without a value form no group."""
+    members: dict[str, list[RunSummary]] = {}
+    for run in runs:
+        if name := _get_group_name(run, key):
+            members.setdefault(name, []).append(run)
+    groups = [_build_group(name, group) for name, group in members.items()]
+    return sorted(groups, key=lambda group: (-group.runs, group.name))
+
+
+def find_top_causes(runs: Sequence[RunSummary]) -> list[RunGroup]:
+    """Return the causes of the failed runs, most frequent first."""
+    failed = [run for run in runs if run.verdict is Verdict.FAILURE]
+    return group_runs(failed, GroupKey.CAUSE)
+
+
+def count_verdicts(runs: Iterable[RunSummary]) -> str:
+    """Return the number of runs by verdict in words: ``15 runs: 3 failed, 12 undecided``."""
+    counts = Counter(run.verdict for run in runs)
+    total = sum(counts.values())
+    parts = ", ".join(f"{counts[one]} {VERDICT_NAMES[one]}" for one in Verdict if counts[one])
+    return f"{total} {'run' if total == 1 else 'runs'}: {parts}" if total else "0 runs"
+
+
+def _get_group_name(run: RunSummary, key: GroupKey) -> str:
+    if key is GroupKey.CAUSE:
+        return run.cause
+    if key is GroupKey.AGENT:
+        return run.agent
+    return VERDICT_NAMES[run.verdict] if key is GroupKey.VERDICT else run.format
+
+
+def _build_group(name: str, runs: Sequence[RunSummary]) -> RunGroup:
+    agents = Counter(run.agent for run in runs if run.agent)
+    return RunGroup(
+        name=name,
+        runs=len(runs),
+        verdicts=Counter(run.verdict for run in runs),
+        agents=tuple(agent for agent, _ in agents.most_common(3)),
+        example=max(runs, key=lambda run: run.probability),
+    )

@@ -1,0 +1,122 @@
+"""Selection, order and groups of diagnosed runs, and the printed triage."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import replace
+
+import pytest
+from rich.console import Console
+
+from agentguard.cli.run_summary import (
+    GroupKey,
+    OnlyVerdict,
+    RunSelection,
+    RunSummary,
+    SortKey,
+    count_verdicts,
+    find_top_causes,
+    group_runs,
+)
+from agentguard.cli.triage import render_triage
+from agentguard.errors import ConfigError
+from agentguard.localize.base import OutcomeBasis, Verdict
+
+LOOP = "mast:step_repetition"
+
+
+def build_run(name: str, verdict: Verdict, probability: float, **fields: object) -> RunSummary:
+    run = RunSummary(
+        run_id=name,
+        file=f"runs/{name}.json",
+        format="openai_chat",
+        steps=4,
+        verdict=verdict,
+        probability=probability,
+        basis=OutcomeBasis.RULES,
+    )
+    return replace(run, **fields)  # type: ignore[arg-type]
+
+
+PASSED = build_run("passed", Verdict.NO_FAILURE, 0.1, steps=9)
+UNDECIDED = build_run("undecided", Verdict.ABSTAINED, 0.5, step=2, agent="Bob")
+FAILED = build_run(
+    "failed", Verdict.FAILURE, 0.8, step=3, agent="Ada", codes=(LOOP,), reason="Again.", is_supported=True
+)
+WORSE = replace(FAILED, run_id="worse", file="runs/worse.json", probability=0.9, step=1, agent="Bob")
+RUNS = [PASSED, UNDECIDED, FAILED, WORSE]
+
+
+def render(selection: RunSelection, runs: list[RunSummary] = RUNS) -> str:
+    console = Console(file=io.StringIO(), width=300)
+    render_triage(console, runs, selection)
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("sort", "expected"),
+    [
+        (SortKey.VERDICT, ["worse", "failed", "undecided", "passed"]),
+        (SortKey.PROBABILITY, ["worse", "failed", "undecided", "passed"]),
+        (SortKey.STEPS, ["passed", "undecided", "failed", "worse"]),
+        (SortKey.INPUT, ["passed", "undecided", "failed", "worse"]),
+    ],
+)
+def test_selection_sorts_runs(sort: SortKey, expected: list[str]) -> None:
+    assert [run.run_id for run in RunSelection(sort=sort).select_runs(RUNS)] == expected
+
+
+def test_selection_with_verdicts_drops_other_runs() -> None:
+    selection = RunSelection(only=(OnlyVerdict.UNDECIDED, OnlyVerdict.NO_FAILURE))
+    assert {run.run_id for run in selection.select_runs(RUNS)} == {"undecided", "passed"}
+
+
+def test_selection_with_limit_of_zero_is_rejected() -> None:
+    with pytest.raises(ConfigError, match="--limit"):
+        RunSelection(limit=0)
+
+
+def test_top_causes_count_failed_runs_with_their_agents_and_the_surest_example() -> None:
+    (cause,) = find_top_causes(RUNS)
+    assert (cause.name, cause.runs, set(cause.agents)) == ("Steps repeated", 2, {"Ada", "Bob"})
+    assert cause.example.place == "runs/worse.json:1"
+
+
+def test_groups_by_agent_leave_out_runs_without_step() -> None:
+    groups = {group.name: group.runs for group in group_runs(RUNS, GroupKey.AGENT)}
+    assert groups == {"Bob": 2, "Ada": 1}
+
+
+def test_counts_name_only_verdicts_that_occur() -> None:
+    assert count_verdicts([FAILED]) == "1 run: 1 failed"
+    assert count_verdicts(RUNS) == "4 runs: 2 failed, 1 no failure found, 1 undecided"
+
+
+def test_triage_shows_failed_runs_first_with_file_step_and_reason() -> None:
+    lines = render(RunSelection()).splitlines()
+    rows = [line for line in lines if line.startswith("runs/")]
+    assert rows[0].split()[:3] == ["runs/worse.json", "4", "failed"]
+    assert "step 3 · Ada" in rows[1]
+    assert "Again." in rows[1]
+    assert "likeliest step 2 · Bob" in rows[2]
+    assert lines[-1] == "next: agentguard diagnose runs/worse.json · agentguard view runs"
+
+
+def test_triage_with_limit_says_how_many_rows_are_hidden() -> None:
+    text = render(RunSelection(limit=1))
+    assert "3 more; --limit sets the number of rows" in text
+    assert "undecided.json" not in text
+
+
+def test_triage_of_runs_in_one_file_names_the_runs() -> None:
+    runs = [replace(run, file="all.jsonl") for run in RUNS]
+    text = render(RunSelection(), runs)
+    assert "\nworse " in text
+    assert "next: agentguard diagnose all.jsonl --no-summary · agentguard view all.jsonl" in text
+
+
+def test_triage_by_group_shows_one_row_a_group() -> None:
+    rows = render(RunSelection(group_by=GroupKey.CAUSE)).splitlines()
+    assert any(row.split()[:4] == ["Steps", "repeated", "2", "2"] for row in rows)
+    assert any(row.startswith("no evidence") for row in rows)
