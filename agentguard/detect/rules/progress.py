@@ -63,14 +63,14 @@ class NoProgress(BaseDetector):
         previous, self._last_move = self._last_move, view.moves[-1]
         if previous is None or previous is self._last_move or previous.outcome is None:
             return NO_FINDINGS
-        if are_transient(previous.facts.results):  # an agent that waits; `exact_loop` bounds the waits
-            return NO_FINDINGS
         is_new = previous.outcome not in self._known_outcomes and not previous.has_error
         self._known_outcomes[previous.outcome] = None
         if len(self._known_outcomes) > _MAX_OUTCOMES:
             del self._known_outcomes[next(iter(self._known_outcomes))]
         if is_new or not previous.facts.actions:
             self._stale_moves.clear()
+            return NO_FINDINGS
+        if are_transient(previous.facts.results):  # an agent that waits; `exact_loop` bounds the waits
             return NO_FINDINGS
         self._stale_moves.append(previous.facts)
         if len(self._stale_moves) != self.limit:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import islice
 from typing import Any
 
@@ -191,13 +192,10 @@ def _is_sum_of_known_numbers(amount: float | None, view: RunView) -> bool:
     """Return True if a number is a sum, a difference or a small multiple of numbers of the latest steps."""
     if amount is None:
         return False
-    numbers = {
-        number
-        for step in view.get_recent(_MAX_SUM_STEPS)
-        for text in (step.content, *(observation.content for observation in step.observations))
-        for match in islice(_NUMBER_PATTERN.finditer(text, 0, _MAX_SUM_CHARS), _MAX_SUM_NUMBERS)
-        if (number := parse_number(match[0])) is not None
-    }
+    numbers: set[float] = set()
+    for step in view.get_recent(_MAX_SUM_STEPS):
+        for text in (step.content, *(observation.content for observation in step.observations)):
+            numbers |= _parse_numbers(text)
     return any(
         amount - number in numbers
         or number - amount in numbers
@@ -205,6 +203,13 @@ def _is_sum_of_known_numbers(amount: float | None, view: RunView) -> bool:
         or amount / 3 == number
         for number in numbers
     )
+
+
+@lru_cache(maxsize=256)
+def _parse_numbers(text: str) -> frozenset[float]:
+    """Return the first numbers of a text; several calls in a row look at the same texts."""
+    matches = islice(_NUMBER_PATTERN.finditer(text, 0, _MAX_SUM_CHARS), _MAX_SUM_NUMBERS)
+    return frozenset(number for match in matches if (number := parse_number(match[0])) is not None)
 
 
 def _iter_leaves(value: Any, name: str = "", depth: int = 0) -> Iterator[tuple[str, object]]:

@@ -111,11 +111,12 @@ def _iter_arrays(value: Any, name: str = "", depth: int = 0) -> Iterator[_Array]
     if isinstance(value, list):
         yield name, value
         for item in value[:_MAX_ITEMS]:
-            if isinstance(item, Mapping):
+            if isinstance(item, dict):
                 yield from _iter_arrays(item, "", depth + 1)
-    elif isinstance(value, Mapping):
+    elif isinstance(value, dict):
         for key, item in value.items():
-            yield from _iter_arrays(item, str(key), depth + 1)
+            if isinstance(item, dict | list):
+                yield from _iter_arrays(item, key, depth + 1)
 
 
 def _find_refuted_count(lower_text: str, arrays: Sequence[_Array]) -> _Refuted:
