@@ -324,7 +324,7 @@ def chat_httpx(guard: Guard, played: ContractRun) -> None:
     transport = guard.httpx_transport(on_run=played.sessions.append)
     with serving(build_chat_server(played)) as server, httpx.Client(transport=transport) as client:
         url = f"{server.url}/chat/completions"
-        _client_loop(played, lambda messages: _parse_message(client.post(url, json=_chat_body(messages))))
+        run_chat_agent(played, lambda body: client.post(url, json=body))
 
 
 def achat_httpx(guard: Guard, played: ContractRun) -> None:
@@ -338,12 +338,14 @@ def achat_httpx(guard: Guard, played: ContractRun) -> None:
         client = httpx.AsyncClient(transport=transport)
         url = f"{server.url}/chat/completions"
         try:
-            _client_loop(
-                played,
-                lambda messages: _parse_message(runner.run(client.post(url, json=_chat_body(messages)))),
-            )
+            run_chat_agent(played, lambda body: runner.run(client.post(url, json=body)))
         finally:
             runner.run(client.aclose())
+
+
+def run_chat_agent(played: ContractRun, send: Callable[[dict[str, Any]], Any]) -> None:
+    """Run an agent with chat completions; ``send`` posts the body of a request and returns the response."""
+    _client_loop(played, lambda messages: _parse_message(send(_chat_body(messages))))
 
 
 def _chat_body(messages: list[Any]) -> dict[str, Any]:
@@ -360,7 +362,7 @@ def _parse_message(response: Any) -> Any:
 
 def _client_loop(played: ContractRun, ask: Callable[[list[Any]], Any]) -> None:
     messages: list[Any] = [{"role": "user", "content": TASK}]
-    for _ in range(20):
+    for _ in range(60):
         message = ask(messages)
         messages.append(message)
         if not message.tool_calls:
