@@ -19,9 +19,9 @@ from agentguard.cli.evaluation_tables import build_tables
 from agentguard.cli.option_values import parse_option
 from agentguard.errors import ConfigError
 from agentguard.evals.baselines import MethodSpec, resolve_method
-from agentguard.evals.datasets.dataset import Dataset, compute_checksum, load_dataset
+from agentguard.evals.datasets.dataset import Dataset, load_dataset
 from agentguard.evals.evaluate import EvaluationPlan, compare
-from agentguard.evals.result import Evaluation, Setting
+from agentguard.evals.result import Evaluation
 from agentguard.evals.result_file import RESULTS_FOLDER, build_file_name, write_result_file
 
 _CHECKPOINT_DIR = RESULTS_FOLDER
@@ -65,6 +65,12 @@ def eval_(
     shuffle_labels: Annotated[
         bool, typer.Option("--shuffle-labels", help="Train on shuffled labels, as a check.")
     ] = False,
+    allow_training_data: Annotated[
+        bool,
+        typer.Option(
+            "--allow-training-data", help="Score a model on runs that it was trained on; the result says so."
+        ),
+    ] = False,
     jobs: Annotated[
         int, typer.Option(min=1, max=1_024, help="Runs to diagnose at once, for a judge; same predictions.")
     ] = 1,
@@ -100,6 +106,7 @@ def eval_(
         with_answer=with_answer,
         shuffle_labels=shuffle_labels,
         seed=seed,
+        allow_training_data=allow_training_data,
     )
     specs = _parse_specs(method or ["embedded"], option or [])
     data = load_dataset(format, paths).take(limit)
@@ -116,8 +123,6 @@ def eval_(
             output or RESULTS_FOLDER / build_file_name(results), results, plan=plan
         )
         typer.echo(f"saved in {result_path}; agentguard view shows it", err=True)
-    if any(one.setting is Setting.AS_SHIPPED and one.method == "embedded" for one in results):
-        _warn_of_training_data(paths)
     _print_results(results, plan, data, json=json)
     has_errors = bool(data.broken) or any(p.error for result in results for p in result.predictions)
     raise typer.Exit(1 if has_errors else 0)
@@ -183,24 +188,6 @@ def _evaluate_methods(
     except KeyboardInterrupt:
         typer.echo("interrupted; the same command resumes; --no-resume starts again", err=True)
         raise typer.Exit(130) from None
-
-
-def _warn_of_training_data(paths: Sequence[Path]) -> None:
-    """Warn of each path, and each folder in it, that the card of the shipped model lists as training data."""
-    from agentguard.judge.embedded.model_files import load_card
-
-    checksums = {source["sha256"]: source["name"] for source in load_card()["data"]}
-    candidates = [
-        folder for path in paths for folder in (path, *(sorted(path.glob("*/")) if path.is_dir() else ()))
-    ]
-    for path in candidates:
-        name = checksums.get(compute_checksum([path]))
-        if name is not None:
-            typer.echo(
-                f"warning: the shipped model was trained on {path} ({name}), so its scores there say nothing "
-                "about other runs: use --cv question, or --leave-one-system-out with several paths",
-                err=True,
-            )
 
 
 def _parse_cv(value: str | None) -> Any:

@@ -12,12 +12,13 @@ from rich.text import Text
 from agentguard.cli.terminal_text import to_one_line
 from agentguard.evals.evaluate import EvaluationPlan
 from agentguard.evals.published_results import find_published_results
-from agentguard.evals.result import Evaluation, Setting
+from agentguard.evals.result import Evaluation, Setting, has_training_data
 from agentguard.evals.scoring import LocalizationScores, OutcomeScores
 
 _SETTINGS = {
     Setting.UNTRAINED: "untrained",
     Setting.AS_SHIPPED: "shipped",
+    Setting.TRAINING_DATA: "TRAINING DATA",
     Setting.CROSS_VALIDATED: "cv",
     Setting.TRANSFER: "transfer",
 }
@@ -82,9 +83,11 @@ def _build_localization_table(
             "/".join(f"{100 * row_scores.top[k]:.0f}" for k in ("3", "5")),
             end_section=place == methods - 1,
         )
-    for row in find_published_results(
+    published = find_published_results(
         first_result.dataset, part=part or _get_single_part(first_result), with_answer=plan.with_answer
-    )[:_SHOWN_RECORDS]:
+    )
+    is_comparable = not has_training_data(result for result, _ in rows)
+    for row in published[: _SHOWN_RECORDS * is_comparable]:
         method_label = f"{row.method}, {row.model}" if row.model else row.method
         label = Text(to_one_line(method_label, _METHOD_COLUMN), "dim")
         setting = Text(row.training.replace("_", "-"), "dim")
@@ -123,7 +126,12 @@ def _build_notes(results: Sequence[Evaluation], plan: EvaluationPlan) -> Iterato
         )
     if any(result.outcome for result in results):
         yield _build_note("* share of the passed runs on which a root cause was named")
-    if find_published_results(results[0].dataset, part=_get_single_part(results[0])) or results[0].subsets:
+    if has_training_data(results):
+        yield _build_note(
+            "TRAINING DATA: the model was trained on scored runs; its scores say nothing about other runs",
+            "red",
+        )
+    elif find_published_results(results[0].dataset, part=_get_single_part(results[0])) or results[0].subsets:
         yield _build_note("zero-shot, retrieval, trained: published results, as their authors report them")
     if plan.shuffle_labels:
         methods_above = [r.method for r in results if r.is_above_baselines()]

@@ -12,6 +12,7 @@ from agentguard.evals.datasets.dataset import Dataset, compute_checksum
 from agentguard.evals.evaluate import evaluate
 from agentguard.evals.result import Evaluation
 from agentguard.judge.embedded.training import build_untrained_model
+from agentguard.judge.embedded.training_runs import encode_digests
 from agentguard.localize.embedded import EmbeddedLocalizer
 from agentguard.trajectory.agent_identity import group_by_agent
 from agentguard.trajectory.formats.base import UnreadableRecord
@@ -65,6 +66,7 @@ class CardSource:
             "failed": sum(outcomes),
             "passed": len(outcomes) - sum(outcomes),
             "root_causes": sum(r.annotation.root_cause is not None for r in self.records),
+            "run_digests": encode_digests(record.trajectory for record in self.records),
         }
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -25,6 +25,8 @@ class Setting(StrEnum):
 
     UNTRAINED = "untrained"
     AS_SHIPPED = "as_shipped"
+    TRAINING_DATA = "training_data"
+    """As shipped, and the model was trained on some of the scored runs: the scores do not hold elsewhere."""
     CROSS_VALIDATED = "cross_validated"
     TRANSFER = "transfer"
 
@@ -111,6 +113,11 @@ class Evaluation:
         if self.run_size_auroc is not None and self.baselines:
             data["baselines"]["run_size"] = {"auroc": self.run_size_auroc}
         return dict(replace_non_finite(data))
+
+
+def has_training_data(results: Iterable[Evaluation]) -> bool:
+    """Return True if a model was scored on its training data; such scores have no peers."""
+    return any(result.setting is Setting.TRAINING_DATA for result in results)
 
 
 def score_predictions(

@@ -34,6 +34,7 @@ from agentguard.evals.splits import (
 )
 from agentguard.localize.adapter import adapt_localizer
 from agentguard.localize.base import Localizer
+from agentguard.localize.embedded import EmbeddedLocalizer
 from agentguard.resilience.ordered_map import map_ordered
 from agentguard.trajectory.model import Record
 
@@ -74,6 +75,7 @@ class EvaluationPlan:
         shuffle_labels: trains on labels that are shuffled among the training runs. The result shows the
             accuracy without information: it must fall to the baselines.
         seed: of folds and shuffles.
+        allow_training_data: scores a model on runs that it was trained on. Without it, that is an error.
     """
 
     cv: Literal["question"] | None = None
@@ -82,6 +84,7 @@ class EvaluationPlan:
     with_answer: bool = False
     shuffle_labels: bool = False
     seed: int = 0
+    allow_training_data: bool = False
 
 
 class EvaluationRunner:
@@ -166,13 +169,28 @@ class EvaluationRunner:
         if self.training_records is not None:
             return Setting.TRANSFER, (Split(repeat=0, fold=0, test=everything, train=self.training_records),)
         if self.plan.cv is None and not self.plan.shuffle_labels and is_localizer(method):
-            return Setting.AS_SHIPPED, (Split(repeat=0, fold=0, test=everything, train=None),)
+            return self._get_shipped_setting(method), (Split(repeat=0, fold=0, test=everything, train=None),)
         if self._cross_validation_splits is None:
             plan = self.plan
             self._cross_validation_splits = split_for_cross_validation(
                 self.records, folds=plan.folds, repeats=plan.repeats, seed=plan.seed
             )
         return Setting.CROSS_VALIDATED, self._cross_validation_splits
+
+    def _get_shipped_setting(self, method: Method) -> Setting:
+        """Return the setting of a method without training here. Raises EvaluationError on training data."""
+        if not isinstance(method, EmbeddedLocalizer):
+            return Setting.AS_SHIPPED
+        known = method.count_training_runs(record.trajectory for record in self.records)
+        if not known:
+            return Setting.AS_SHIPPED
+        if not self.plan.allow_training_data:
+            raise EvaluationError(
+                f"{self.data.name}: the model was trained on {known} of the {len(self.records)} runs, so its "
+                "scores here say nothing about other runs: use --cv question, --leave-one-system-out with "
+                "several paths, or --allow-training-data"
+            )
+        return Setting.TRAINING_DATA
 
     def _score_split(
         self, method: Method, split: Split, checkpoint: EvaluationCheckpoint, jobs: int

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -66,6 +66,7 @@ class EmbeddedLocalizer(BaseLocalizer):
         self.given_failed = bool(given_failed)
         self._folder = Path(model) if model is not None else None
         self._model: EmbeddedModel | None = None
+        self._has_card = True
         _verify_model_file(self._folder)
 
     @classmethod
@@ -81,7 +82,21 @@ class EmbeddedLocalizer(BaseLocalizer):
             model,
         )
         localizer._folder, localizer.given_failed = None, False
+        localizer._has_card = False
         return localizer
+
+    def count_training_runs(self, runs: Iterable[Trajectory]) -> int:
+        """Return the number of runs that the model was trained on, by the digests of its card.
+
+        A model that was not read from a file has no card; the number is then 0.
+        """
+        if not self._has_card:
+            return 0
+        from agentguard.judge.embedded.model_files import load_card
+        from agentguard.judge.embedded.training_runs import compute_run_digest, decode_digests
+
+        digests = decode_digests(load_card(self._folder))
+        return sum(compute_run_digest(run) in digests for run in runs)
 
     def fit(self, records: Sequence[Record]) -> EmbeddedLocalizer:
         """Learn from annotated runs alone; return a fitted copy. Deterministic for one seed."""

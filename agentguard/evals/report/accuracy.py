@@ -15,13 +15,14 @@ from agentguard.evals.report.html import (
     render_table,
 )
 from agentguard.evals.report.svg import IntervalRow, render_intervals
-from agentguard.evals.result import Evaluation, Setting
+from agentguard.evals.result import Evaluation, Setting, has_training_data
 from agentguard.evals.runner import EvaluationPlan
 from agentguard.evals.scoring import LocalizationScores
 
 _SETTINGS = {
     Setting.UNTRAINED: "needs no training",
     Setting.AS_SHIPPED: "as shipped",
+    Setting.TRAINING_DATA: "as shipped, scored on its training data",
     Setting.CROSS_VALIDATED: "trained, cross-validated by question",
     Setting.TRANSFER: "trained on another set",
 }
@@ -47,8 +48,12 @@ def render_accuracy(results: Sequence[Evaluation], part: str | None, plan: Evalu
     rows = [(r, scores, is_measured) for r, scores, is_measured in candidates if scores is not None]
     if not rows:
         return
-    records = find_published_results(
-        first.dataset, part=part or _find_only_part(first), with_answer=plan.with_answer
+    records = (
+        ()
+        if has_training_data(results)
+        else find_published_results(
+            first.dataset, part=part or _find_only_part(first), with_answer=plan.with_answer
+        )
     )
     yield render_heading(2, f"Root causes: {part or first.dataset}")
     yield _render_headline(rows[0][1], rows[0][0])

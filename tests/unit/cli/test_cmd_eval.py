@@ -7,10 +7,12 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from agentguard.cli.app import build_app
-from agentguard.evals.datasets.dataset import compute_checksum
+from agentguard.evals.result import Setting
 from agentguard.evals.result_file import is_result_file, read_result_file
 from agentguard.judge.embedded.model_files import load_card
+from agentguard.judge.embedded.training_runs import encode_digests
 from agentguard.localize.baselines.first_worker_turn import FirstWorkerTurnLocalizer
+from agentguard.trajectory.formats.reader import load_records
 from tests.unit.evals.test_dataset import run_file
 
 
@@ -205,12 +207,47 @@ def test_leave_one_system_out_with_one_path_is_refused(folder: Path) -> None:
     assert "at least two paths" in result.stderr
 
 
-def test_shipped_model_on_its_training_data_is_warned_of(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    card = load_card() | {"data": [{"sha256": compute_checksum([folder]), "name": "who_and_when"}]}
+@pytest.fixture
+def trained_on_folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Folder of runs, some of which the card of the shipped model lists as training data."""
+    runs = [record.trajectory for record in load_records(folder)]
+    card = load_card() | {"data": [{"name": "own", "run_digests": encode_digests(runs[:4])}]}
     monkeypatch.setattr("agentguard.judge.embedded.model_files.load_card", lambda folder=None: card)
-    result = call("who_and_when", folder, "--method", "embedded", "--no-save", "--json")
-    assert "was trained on" in result.stderr
-    result = call("who_and_when", folder, "--method", "two_line", "--no-save", "--json")
-    assert "was trained on" not in result.stderr
+    return folder
+
+
+def test_shipped_model_on_its_training_data_is_refused(trained_on_folder: Path) -> None:
+    result = call("who_and_when", trained_on_folder, "--method", "embedded", "--no-save")
+    assert result.exit_code != 0
+    assert "trained on 4 of the 10 runs" in result.stderr
+    assert "--allow-training-data" in result.stderr
+
+
+def test_copied_training_data_under_other_names_is_refused(trained_on_folder: Path, tmp_path: Path) -> None:
+    copies = tmp_path / "copies"
+    copies.mkdir()
+    for file in trained_on_folder.glob("*.json"):
+        (copies / f"copy-{file.name}").write_bytes(file.read_bytes())
+    result = call("who_and_when", copies, "--method", "embedded", "--no-save")
+    assert "trained on 4 of the 10 runs" in result.stderr
+
+
+def test_allowed_training_data_marks_the_result_everywhere(trained_on_folder: Path, tmp_path: Path) -> None:
+    saved, report = tmp_path / "result.json", tmp_path / "report.html"
+    arguments = ("who_and_when", trained_on_folder, "--method", "embedded", "--allow-training-data")
+    result = call(*arguments, "--output", saved, "--report", report)
+    assert result.exit_code == 0, result.output
+    assert "TRAINING DATA" in result.stdout
+    assert "scored on its training data" in report.read_text()
+    assert read_result_file(saved).results[0].setting is Setting.TRAINING_DATA
+
+
+def test_method_without_model_ignores_training_data(trained_on_folder: Path) -> None:
+    result = call("who_and_when", trained_on_folder, "--method", "two_line", "--no-save", "--json")
+    assert result.exit_code == 0, result.output
+
+
+def test_cross_validation_on_training_data_is_accepted(trained_on_folder: Path) -> None:
+    arguments = ("--method", "embedded", "--cv", "question", "--folds", "2", "--repeats", "1", "--no-save")
+    result = call("who_and_when", trained_on_folder, *arguments, "--json")
+    assert json.loads(result.stdout)["setting"] == "cross_validated"
