@@ -26,6 +26,7 @@ A guard of a running agent also reads::
       book: {effect: write, key: [booking_id]}
       search: {effect: read}
     on_guard_error: fail_open       # or fail_closed: a failed component of the guard stops the run
+    live_model: {threshold: 0.9}    # the embedded outcome model beside the agent: it may lead to a hint
     schemata: schemata.jsonl        # learn from recoveries: a file or database, or true for the guard's store
 
 `agentguard.config.judge` defines the sections ``judge`` and ``safety``, `agentguard.config.acceptance` the
@@ -108,6 +109,20 @@ class BudgetSettings(BaseModel):
     repairs: Annotated[int, Field(ge=0)] | None = 20
 
 
+class LiveModelSettings(BaseModel):
+    """Settings of the embedded outcome model beside a running agent.
+
+    Attributes:
+        threshold: probability of failure from which the agent gets a hint at the next boundary.
+        model: folder of a model from ``agentguard judge train``; by default the one that ships.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    threshold: Annotated[float, Field(gt=0, le=1)] = 0.9
+    model: Path | None = None
+
+
 class ToolSettings(BaseModel):
     """Effects of a tool on its environment."""
 
@@ -138,8 +153,16 @@ class Policy(BaseModel):
     """Judge of all localizers that need one; the default localizer is then `fused`."""
     safety: SafetySettings | None = None
     """Response safety; needs the judge."""
+    live_model: LiveModelSettings | None = None
+    """Embedded outcome model beside a running agent."""
     acceptance: AcceptanceSettings | None = None
     """Acceptance test of the output of a run; its question needs the judge."""
+
+    @model_validator(mode="after")
+    def _validate_live_model(self) -> Policy:
+        if self.live_model is not None and self.judge is not None and self.judge.live is not None:
+            raise ValueError("live_model and judge.live exclude each other: leave one of them out")
+        return self
 
     @model_validator(mode="after")
     def _validate_acceptance_judge(self) -> Policy:

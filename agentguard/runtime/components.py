@@ -34,7 +34,7 @@ from agentguard.recover.strategy import RepairFunction
 from agentguard.recover.tool_effects import EffectClass, Reconcile, ToolEffect, Undo
 from agentguard.runtime.background_queue import BackgroundQueue
 from agentguard.runtime.live_judge import (
-    LIVE_JUDGE_TRIGGER,
+    OUTCOME_MODEL_TRIGGER,
     SINGLE_JUDGE_ESCALATION,
     LiveJudge,
     LiveJudgeOptions,
@@ -100,7 +100,8 @@ def attach_session_config(components: GuardComponents) -> GuardComponents:
 
     if components.live_judge is not None and components.live_judge.is_single:
         recover = replace(
-            recover, escalations={**recover.escalations, LIVE_JUDGE_TRIGGER: SINGLE_JUDGE_ESCALATION}
+            recover,
+            escalations={**recover.escalations, components.live_judge.trigger: SINGLE_JUDGE_ESCALATION},
         )
 
     def watcher(meta: Trajectory) -> IncrementalRunner:
@@ -243,7 +244,17 @@ def build_policy_judge(policy: Policy, store: Store | None = None) -> Judge | No
 
 
 def build_live_judge(policy: Policy, judge: Judge | None) -> LiveJudge | None:
-    """Build the judge beside running agents, if the policy has one."""
+    """Build the judge beside running agents, if the policy has one, or the embedded model in its place."""
+    if policy.live_model is not None:
+        from agentguard.judge.base import RUN_FAILED
+        from agentguard.judge.embedded.judge import EmbeddedJudge
+
+        return LiveJudge(
+            EmbeddedJudge(policy.live_model.model),
+            options=LiveJudgeOptions(threshold=policy.live_model.threshold),
+            question=RUN_FAILED,
+            trigger=OUTCOME_MODEL_TRIGGER,
+        )
     if judge is None or policy.judge is None or policy.judge.live is None:
         return None
     from agentguard.judge.factory import build_judge

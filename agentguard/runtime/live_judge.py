@@ -31,6 +31,11 @@ from agentguard.trajectory.model import Source, Step, Trajectory
 LIVE_JUDGE_TRIGGER: Final = "judge"
 """Detector name of the findings; an escalation policy may be configured under it."""
 
+OUTCOME_MODEL_TRIGGER: Final = "outcome_model"
+"""Detector name of the findings of the embedded outcome model."""
+
+_MESSAGES: Final = {OUTCOME_MODEL_TRIGGER: "runs that look like this one so far mostly failed"}
+
 SINGLE_JUDGE_ESCALATION: Final = "hint"
 
 STEP_FAILED: Final = Predicate(
@@ -65,14 +70,23 @@ class LiveJudge:
         judge: the judge.
         second_judge: another judge that must agree.
         options: limits.
+        question: question about the run so far; a probable yes is a finding on its last step.
+        trigger: detector name of the findings.
 
     Raises:
         ConfigError: calls with effects are held for a single judge.
     """
 
     def __init__(
-        self, judge: Judge, *, second_judge: Judge | None = None, options: LiveJudgeOptions | None = None
+        self,
+        judge: Judge,
+        *,
+        second_judge: Judge | None = None,
+        options: LiveJudgeOptions | None = None,
+        question: Predicate = STEP_FAILED,
+        trigger: str = LIVE_JUDGE_TRIGGER,
     ) -> None:
+        self.question, self.trigger = question, trigger
         self.judge: Judge = judge if second_judge is None else UnanimousJudge((judge, second_judge))
         self.is_single = second_judge is None
         self.options = options or LiveJudgeOptions()
@@ -172,17 +186,17 @@ class LiveRun:
             self._findings.append((step, finding))
 
     def _ask(self, run: Trajectory, step: Step) -> Finding | None:
-        probability = self._session.ask_yes_no(run, STEP_FAILED)
+        probability = self._session.ask_yes_no(run, self._live_judge.question)
         if probability is None or probability < self._live_judge.options.threshold:
             return None
-        return _build_finding(step, probability)
+        return _build_finding(step, probability, self._live_judge.trigger)
 
 
-def _build_finding(step: Step, probability: float) -> Finding:
+def _build_finding(step: Step, probability: float, trigger: str) -> Finding:
     return Finding(
-        detector=LIVE_JUDGE_TRIGGER,
+        detector=trigger,
         step=step.index,
         codes=("fault_model:degraded_accuracy",),
         probability=probability,
-        message="a judge considers this step a mistake",
+        message=_MESSAGES.get(trigger, "a judge considers this step a mistake"),
     )

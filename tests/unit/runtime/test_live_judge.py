@@ -245,3 +245,23 @@ def test_holding_for_a_single_judge_is_a_config_error() -> None:
     live = {"base_url": "http://127.0.0.1:1/v1", "live": {"hold_effects": True}}
     with pytest.raises(ConfigError, match="two judges"):
         Policy.parse({"judge": live})
+
+
+def test_embedded_model_leads_to_a_hint_beside_the_agent() -> None:
+    policy = Policy.parse({"live_model": {"threshold": 0.01}, "recover": {"on_fail": "stop"}})
+    guard = Guard.from_policy(Policy.model_validate_json(policy.model_dump_json()))
+    session = guard.session(META, CAN)
+    act(session, "I could not do it. I give up.")
+    live = guard.components.live_judge
+    assert live is not None
+    assert live.queue.flush(LONG_S)
+    plan = session.check_boundary()
+    assert plan is not None
+    assert plan.tier is RecoveryTier.HINT
+    assert session.recoveries[-1].trigger == "outcome_model"
+
+
+def test_embedded_model_and_live_judge_exclude_each_other() -> None:
+    judge = {"base_url": "http://127.0.0.1:1/v1", "live": {}}
+    with pytest.raises(ConfigError, match="exclude each other"):
+        Policy.parse({"judge": judge, "live_model": {}})
