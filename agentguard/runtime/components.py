@@ -116,6 +116,7 @@ def attach_session_config(components: GuardComponents) -> GuardComponents:
         build_failure_localizer=partial(_build_failure_localizer, components),
         safety=components.safety if isinstance(components.safety, ResponseSafety) else None,
         acceptance=_find_declared_test(components.accept),
+        annotate_diagnosis=None if components.schemata is None else components.schemata.annotate_diagnosis,
     )
     store, observers, at_end = components.store, components.observers, _NO_OBSERVERS
     if store is not None:

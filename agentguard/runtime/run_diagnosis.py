@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from agentguard.detect.base import DetectorFailure, Finding
 from agentguard.detect.runner import detect
@@ -21,6 +21,16 @@ if TYPE_CHECKING:
     from agentguard.recover.acceptance.acceptance_test import AcceptanceTest, AcceptanceVerdict
 
 
+class DiagnosisAnnotator(Protocol):
+    """Protocol of `agentguard.runtime.schema_feedback.SchemaFeedback.annotate_diagnosis`."""
+
+    def __call__(
+        self, run: Trajectory, diagnosis: Diagnosis, findings: Sequence[Finding], *, rerank: bool
+    ) -> Diagnosis:
+        """Return the diagnosis with the matching schemata; with ``rerank``, also ranked by them."""
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunDiagnosis:
     """Diagnosis of recorded runs with fixed components.
@@ -31,6 +41,7 @@ class RunDiagnosis:
         localizer: localizer that ranks the steps.
         build_failure_localizer: factory of the localizer for runs that are known to have failed.
         acceptance: declared rules for the output; they decide the outcome of a run.
+        annotate_diagnosis: function that adds the matching schemata of earlier failures, with a correction.
         safety: assessment of the messages that users saw; None makes none.
     """
 
@@ -38,6 +49,7 @@ class RunDiagnosis:
     detector_deadline_s: float
     localizer: Localizer
     build_failure_localizer: Callable[[], Localizer]
+    annotate_diagnosis: DiagnosisAnnotator | None = None
     safety: ResponseSafety | None = None
     acceptance: AcceptanceTest | None = None
 
@@ -55,7 +67,9 @@ class RunDiagnosis:
         detection = detect(trajectory, self.detectors, deadline_s=self.detector_deadline_s)
         detected = time.perf_counter()
         localizer = self.build_failure_localizer() if failed else self.localizer
-        diagnosis = _locate(localizer, trajectory, detection.findings)
+        diagnosis = self._annotate(
+            trajectory, _locate(localizer, trajectory, detection.findings), detection.findings
+        )
         located = time.perf_counter()
         timing = {"detect_s": detected - start, "localize_s": located - detected}
         diagnosis = replace(
@@ -72,6 +86,17 @@ class RunDiagnosis:
         if verdict is not None:
             diagnosis = _add_acceptance_verdict(diagnosis, verdict)
         return replace(diagnosis, timing=timing | {"total_s": time.perf_counter() - start})
+
+    def _annotate(
+        self, trajectory: Trajectory, diagnosis: Diagnosis, findings: Sequence[Finding]
+    ) -> Diagnosis:
+        if self.annotate_diagnosis is None:
+            return diagnosis
+        try:
+            return self.annotate_diagnosis(trajectory, diagnosis, findings, rerank=False)
+        except Exception as error:  # a vectoriser or a store may raise anything; the ranking stays
+            failure = DetectorFailure(detector="schemata", step=None, error=type(error).__name__)
+            return replace(diagnosis, failures=(*diagnosis.failures, failure))
 
     def _check_output(self, trajectory: Trajectory) -> AcceptanceVerdict | None:
         return None if self.acceptance is None else self.acceptance.check_run(trajectory)

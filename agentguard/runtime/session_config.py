@@ -10,7 +10,7 @@ from typing import Literal, Protocol
 from agentguard.detect.base import Finding
 from agentguard.detect.runner import IncrementalRunner
 from agentguard.judge.response_safety import SafetyAssessment
-from agentguard.localize.base import Diagnosis, Localizer
+from agentguard.localize.base import Localizer
 from agentguard.recover.acceptance.base import AcceptanceEvaluator
 from agentguard.recover.budget import RecoveryBudget
 from agentguard.recover.outcome_verification import OutcomeVerification
@@ -19,7 +19,7 @@ from agentguard.recover.planner import RecoveryPlanner
 from agentguard.recover.selective_redundancy import SelectiveRedundancy
 from agentguard.recover.strategy import RepairFunction
 from agentguard.runtime.live_judge import LiveJudge
-from agentguard.runtime.run_diagnosis import RunDiagnosis
+from agentguard.runtime.run_diagnosis import DiagnosisAnnotator, RunDiagnosis
 from agentguard.trajectory.model import Trajectory
 
 
@@ -32,16 +32,6 @@ class SafetyAssessor(Protocol):
 
     def close(self) -> None:
         """Close the judges; a later question opens them again."""
-        ...
-
-
-class DiagnosisAnnotator(Protocol):
-    """Protocol of `agentguard.runtime.schema_feedback.SchemaFeedback.annotate_diagnosis`."""
-
-    def __call__(
-        self, run: Trajectory, diagnosis: Diagnosis, findings: Sequence[Finding], *, rerank: bool
-    ) -> Diagnosis:
-        """Return the diagnosis with the matching schemata; with ``rerank``, also ranked by them."""
         ...
 
 

@@ -1,4 +1,4 @@
-"""The block of the README and of its page runs as it stands against a real vLLM."""
+"""The block of the README and of its page runs unchanged against a real vLLM."""
 
 from __future__ import annotations
 

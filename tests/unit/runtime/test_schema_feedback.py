@@ -258,3 +258,16 @@ def test_wasted_recovery_time_is_counted_and_bounded() -> None:
     for _ in range(3):
         session.commit(turn(where="window"))
     assert session.check_boundary() is None, "the seconds are spent"
+
+
+def test_diagnosis_of_a_recorded_run_names_the_matching_schema() -> None:
+    taught = learning()
+    for name in ("one", "two"):
+        guarded(taught, name)
+    run = replace(guarded(learning(), "three", helps=False).run, id="recorded", branches=())
+    plain = Guard(localizer=Ranks(2, 0)).diagnose(run)
+    diagnosis = Guard(localizer=Ranks(2, 0), schemata=taught).diagnose(run)
+    matched = [one for one in diagnosis.hypotheses if one.schemata]
+    assert matched
+    assert matched[0].correction
+    assert [one.probability for one in diagnosis.hypotheses] == [one.probability for one in plain.hypotheses]
