@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -267,6 +267,7 @@ def diagnose(
                 ),
                 store,
                 guard,
+                outcome.files,
             )
         with results_context as results:
             DiagnosisPrinter(
@@ -299,27 +300,40 @@ def _learn_agents(guard: Guard, paths: list[Path], format: str | None) -> Iterat
 
 
 @contextmanager
-def _store_results(results: DiagnosisResults, url: str | None, guard: Guard) -> Iterator[DiagnosisResults]:
-    """The results as they are, each written to the store on its way if there is one.
+def _store_results(
+    results: DiagnosisResults, url: str | None, guard: Guard, files: dict[str, str]
+) -> Iterator[DiagnosisResults]:
+    """Write each result to the store if there is one, and yield it with the id that it is stored under.
 
-    What people said there of earlier diagnoses corrects the probabilities of these.
+    People's labels of earlier diagnoses in the store correct the probabilities of these. ``files`` has the
+    file of each run by id, and gets the changed ids.
     """
     if url is None:
         yield results
         return
     from agentguard.localize.serialization import build_diagnosis_rows
     from agentguard.store import Store
+    from agentguard.store.run_versions import RunVersions
 
     with Store.open(url) as opened_store, guard.override(store=opened_store):
+        versions = RunVersions(opened_store)
 
         def keep() -> DiagnosisResults:
             for trajectory, diagnosis in results:
-                opened_store.write_run(trajectory)
-                opened_store.write(*build_diagnosis_rows(diagnosis))
-                yield trajectory, diagnosis
+                file = files.get(trajectory.id)
+                run = versions.assign_id(trajectory, file)
+                if file is not None:
+                    files[run.id] = file
+                stored_diagnosis = replace(diagnosis, trajectory_id=run.id)
+                opened_store.write_run(run)
+                opened_store.write(*build_diagnosis_rows(stored_diagnosis))
+                yield run, stored_diagnosis
 
         yield keep()
         flush_store(opened_store)
+    if versions.conflicts:
+        text = f"{versions.conflicts} runs have the id of another stored run: they are stored as FILE:ID"
+        typer.echo(text, err=True)
 
 
 def _diagnose_runs(

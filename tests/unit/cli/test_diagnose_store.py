@@ -72,3 +72,43 @@ def test_files_and_sessions_are_mutually_exclusive() -> None:
         result = CliRunner().invoke(build_app(), ["diagnose", *asked])
         assert result.exit_code == 2
         assert "--run-id" in result.stderr
+
+
+def copy_sample(name: str, target: Path) -> None:
+    """Copy a sample run with the id ``001``."""
+    run = orjson.loads((SAMPLES / f"{name}.json").read_bytes()) | {"id": "001"}
+    target.write_bytes(orjson.dumps(run))
+
+
+def test_runs_with_one_id_from_two_folders_are_both_stored(tmp_path: Path) -> None:
+    url = tmp_path / "s.db"
+    for day, sample in (("monday", "02-teapot"), ("tuesday", "04-wine-bottle")):
+        (folder := tmp_path / day).mkdir()
+        copy_sample(sample, folder / "001.json")
+    outputs = []
+    for day in ("monday", "tuesday", "tuesday"):  # the repetition adds no run
+        arguments = ["diagnose", str(tmp_path / day), "--store", str(url)]
+        outputs.append(CliRunner().invoke(build_app(), arguments))
+    assert "another stored run" not in outputs[0].stderr
+    assert "1 runs have the id of another stored run" in outputs[1].stderr
+    with Store.open(url) as store:
+        ids = {row.id for row in store.list_runs().rows}
+        assert ids == {"001", f"{tmp_path}/tuesday/001.json"[-120:] + ":001"}
+        for id in ids:
+            run = store.get_trajectory(id)
+            assert run is not None
+            for row in store.list_diagnoses(id):
+                diagnosis = decode_diagnosis(JsonNode.from_value(row.data))
+                assert all(one.step < len(run.steps) for one in diagnosis.hypotheses)
+
+
+def test_runs_with_one_id_in_two_arguments_are_both_stored(tmp_path: Path) -> None:
+    url, files = tmp_path / "s.db", []
+    for day, sample in (("monday", "02-teapot"), ("tuesday", "04-wine-bottle")):
+        (folder := tmp_path / day).mkdir()
+        files.append(folder / "001.json")
+        copy_sample(sample, files[-1])
+    result = CliRunner().invoke(build_app(), ["diagnose", *map(str, files), "--store", str(url)])
+    assert result.exit_code == 0, result.output
+    with Store.open(url) as store:
+        assert {row.id for row in store.list_runs().rows} == {"001", f"{files[1]}:001"}

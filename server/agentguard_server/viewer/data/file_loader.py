@@ -13,6 +13,7 @@ from agentguard.errors import AgentGuardError, InputError
 from agentguard.localize.base import Diagnosis
 from agentguard.localize.serialization import build_diagnosis_rows
 from agentguard.store.db.rows import compute_digest
+from agentguard.store.run_versions import RunVersions
 from agentguard.store.store import Store
 from agentguard.trajectory.formats.base import UnreadableRecord
 from agentguard.trajectory.formats.reader import read
@@ -90,6 +91,7 @@ class FileLoader:
         self._store, self._paths, self._diagnose = store, tuple(paths), diagnose
         self._tenant, self._on_error = tenant, on_error
         self._ids: set[str] = set()
+        self._versions = RunVersions(store, tenant=tenant)
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self.loading = LoadProgress(total=len(self._paths), running=bool(self._paths))
@@ -137,6 +139,7 @@ class FileLoader:
 
     def _store_record(self, record: Record) -> None:
         run = replace(record.trajectory, id=self._make_unique_id(record.trajectory.id))
+        run = self._versions.assign_id(run, record.file)
         self._store.write_run(replace(record, trajectory=run), tenant=self._tenant)
         if self._diagnose is not None:
             self._store.write(*build_diagnosis_rows(self._diagnose(run), tenant=self._tenant))
