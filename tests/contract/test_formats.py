@@ -44,6 +44,7 @@ LOGS = frozenset(
     {
         "claude_code",
         "codex_cli",
+        "codex_exec",
         "event_log",
         "gemini_cli",
         "langfuse",

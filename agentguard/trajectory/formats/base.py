@@ -124,6 +124,7 @@ _REGISTRY: Registry[Format] = Registry(
             "browser_use",
             "claude_code",
             "codex_cli",
+            "codex_exec",
             "event_log",
             "gemini_cli",
             "inspect_log",

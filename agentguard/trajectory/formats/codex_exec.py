@@ -1,0 +1,199 @@
+"""Event stream of ``codex exec --json``: one thread event a line.
+
+An item is complete in its ``item.completed`` line; an item without one was interrupted. The stream does not
+contain the prompt, so the run has no task. Source of the field names: the Codex CLI's ``exec_events.rs``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+from agentguard.errors import FormatError, InputError
+from agentguard.trajectory._json_node import JsonNode
+from agentguard.trajectory.formats._content_parts import parse_arguments, parse_content
+from agentguard.trajectory.formats._step_builder import StepBuilder
+from agentguard.trajectory.formats._stream_reader import SourceItem
+from agentguard.trajectory.formats._usage import parse_usage
+from agentguard.trajectory.formats.base import UnreadableRecord
+from agentguard.trajectory.model import Record, Source, ToolCall
+
+_AGENT: Final = "codex"
+_THREAD_STARTED: Final = "thread.started"
+_ITEM_EVENTS: Final = frozenset({"item.started", "item.updated", "item.completed"})
+_EVENTS: Final = frozenset({_THREAD_STARTED, "turn.started", "turn.completed", "turn.failed"}) | _ITEM_EVENTS
+_FAILED: Final = frozenset({"failed", "declined"})
+
+
+class _ExecRun:
+    """Assembler of the events of one thread."""
+
+    def __init__(self, name: str) -> None:
+        self.has_events = False
+        self._id = name
+        self._builder = StepBuilder(agent=_AGENT)
+        self._open_items: dict[str, tuple[JsonNode, int]] = {}
+        self._reasoning: list[str] = []
+        self._exit_status: str | None = None
+        self._plan: list[Any] = []
+
+    def add_event(self, event: JsonNode, position: int) -> None:
+        """Add an event. Raises FormatError with the field of a malformed one."""
+        self.has_events = True
+        kind = event.text("type")
+        if kind == _THREAD_STARTED:
+            self._id = event.scalar_or("thread_id") or self._id
+        elif kind in _ITEM_EVENTS:
+            item = event.node("item")
+            id = item.scalar_or("id") or f"item-{position}"
+            if kind == "item.completed":
+                self._open_items.pop(id, None)
+                self._add_item(item, id, position, is_complete=True)
+            else:
+                self._open_items[id] = item, position
+        elif kind == "turn.completed":
+            self._add_usage(event)
+        elif kind == "turn.failed":
+            self._exit_status = "error"
+            self._add_error(event.node_or("error").text_or("message"), position)
+        elif kind == "error":
+            self._add_error(event.text_or("message"), position)
+        elif kind != "turn.started":
+            self._builder.add_unknown(kind)
+
+    def build_record(self) -> Record:
+        """Return the run; an item that was not completed is a call without a result."""
+        for id, (item, position) in self._open_items.items():
+            self._add_item(item, id, position, is_complete=False)
+        if self._reasoning:
+            self._add_turn("", len(self._builder.steps))
+        extra = {"plan": self._plan} if self._plan else {}
+        run = self._builder.build_trajectory(
+            self._id, FORMAT.name, exit_status=self._exit_status, extra=extra
+        )
+        return Record(trajectory=run)
+
+    def _add_item(self, item: JsonNode, id: str, position: int, *, is_complete: bool) -> None:
+        kind = item.text_or("type") or item.text_or("item_type")
+        if kind == "reasoning":
+            self._reasoning.append(item.text_or("text"))
+        elif kind in ("agent_message", "assistant_message"):
+            self._add_turn(item.text_or("text"), position)
+        elif kind == "command_execution":
+            call = ToolCall(id=id, name="shell", arguments={"command": item.text_or("command")})
+            exit_code = item.integer_or("exit_code")
+            extra = {} if exit_code is None else {"exit_code": exit_code}
+            self._add_call(call, item, item.text_or("aggregated_output"), position, is_complete, extra)
+        elif kind == "file_change":
+            changes = [dict(one.data) for one in item.nodes_or("changes")]
+            call = ToolCall(id=id, name="file_change", arguments={"changes": changes})
+            self._add_call(call, item, item.text_or("status"), position, is_complete)
+        elif kind == "mcp_tool_call":
+            self._add_mcp_call(item, id, position, is_complete)
+        elif kind == "web_search":
+            call = ToolCall(id=id, name="web_search", arguments={"query": item.text_or("query")})
+            self._add_turn("", position, call)
+        elif kind == "todo_list":
+            self._plan = item.items_or("items")
+        elif kind == "error":
+            self._add_error(item.text_or("message"), position)
+        else:
+            self._builder.add_unknown(f"item {kind or 'without a type'}")
+
+    def _add_mcp_call(self, item: JsonNode, id: str, position: int, is_complete: bool) -> None:
+        arguments, text = parse_arguments(item.raw("arguments"), item.field_path("arguments"))
+        name = "__".join(part for part in ("mcp", item.text_or("server"), item.text_or("tool")) if part)
+        call = ToolCall(id=id, name=name, arguments=arguments, raw_arguments=text)
+        result = item.node_or("result")
+        content = parse_content(result.raw("content"), result.field_path("content"))
+        error = item.node_or("error").text_or("message")
+        self._add_call(call, item, error or content.text, position, is_complete)
+
+    def _add_call(
+        self,
+        call: ToolCall,
+        item: JsonNode,
+        result: str,
+        position: int,
+        is_complete: bool,
+        extra: dict[str, Any] | None = None,
+    ) -> None:
+        self._add_turn("", position, call)
+        if is_complete:
+            status = item.text_or("status")
+            is_error = status in _FAILED if status else None
+            self._builder.add_result(result, call_id=call.id, is_error=is_error, extra=extra)
+
+    def _add_turn(self, content: str, position: int, *calls: ToolCall) -> None:
+        reasoning, self._reasoning = "\n\n".join(self._reasoning), []
+        self._builder.add_turn(content, reasoning=reasoning, tool_calls=calls, source_index=position)
+
+    def _add_error(self, message: str, position: int) -> None:
+        if message:
+            self._builder.add_turn(
+                message,
+                source=Source.ENVIRONMENT,
+                agent="client",
+                source_index=position,
+                extra={"is_error": True},
+            )
+
+    def _add_usage(self, event: JsonNode) -> None:
+        """Add the usage of a turn, which may have several requests, to its last step."""
+        usage, steps = parse_usage(event.raw("usage")), self._builder.steps
+        last = next((step for step in reversed(steps) if step.source is Source.AGENT), None)
+        if usage is not None and last is not None:
+            steps[last.index] = last.with_usage(usage, last.model)
+
+
+class CodexExec:
+    """Importer of the event stream of ``codex exec --json``."""
+
+    name = "codex_exec"
+    summary = "Event streams of codex exec --json (JSON Lines)"
+
+    def score_match(self, value: Any) -> float:
+        """Score a thread event; a list scores as its events."""
+        if isinstance(value, list):
+            return (
+                max((self.score_match(one) for one in value[:8] if isinstance(one, dict)), default=0.0) * 0.99
+            )
+        kind = value.get("type") if isinstance(value, dict) else None
+        if not isinstance(kind, str) or kind not in _EVENTS:
+            return 0.0
+        if kind == _THREAD_STARTED:
+            return 0.97 if "thread_id" in value else 0.0
+        return 0.96 if kind.startswith("turn.") or isinstance(value.get("item"), dict) else 0.0
+
+    def parse(self, value: Any, *, name: str) -> Iterator[Record]:
+        """Yield the runs of an event, or of a list of events."""
+        values = value if isinstance(value, list) else [value]
+        for record in self.parse_sequence((SourceItem(i, one) for i, one in enumerate(values)), name=name):
+            if isinstance(record, UnreadableRecord):
+                raise record.error
+            yield record
+
+    def parse_sequence(
+        self, items: Iterator[SourceItem], *, name: str
+    ) -> Iterator[Record | UnreadableRecord]:
+        """Yield the runs of the threads; a thread ends if the next one starts."""
+        run, is_empty = _ExecRun(name), True
+        for item in items:
+            try:
+                if item.error is not None:
+                    raise item.error
+                event = JsonNode.from_value(item.value)
+                if run.has_events and event.raw("type") == _THREAD_STARTED:
+                    yield run.build_record()
+                    run = _ExecRun(f"{name}#{item.position}")
+                run.add_event(event, item.position)
+            except InputError as error:
+                yield UnreadableRecord(error=error.with_location(record=item.position))
+            is_empty = False
+        if run.has_events:
+            yield run.build_record()
+        elif is_empty:
+            raise FormatError("an event stream without events")
+
+
+FORMAT = CodexExec()
