@@ -109,7 +109,8 @@ def _assemble_stream(events: Iterable[Any]) -> dict[str, Any]:
             blocks[len(blocks)] = dict(block)
         delta = event.get("delta")
         if isinstance(delta, dict) and "stop_reason" in delta:
-            usage = {**(message.get("usage") or {}), **(event.get("usage") or {})}
+            usages = (one for one in (message.get("usage"), event.get("usage")) if isinstance(one, dict))
+            usage = {key: value for one in usages for key, value in one.items()}
             message |= {"stop_reason": delta["stop_reason"], "usage": usage}
         elif isinstance(delta, dict) and blocks:
             _apply_delta(blocks[len(blocks) - 1], delta)

@@ -125,6 +125,7 @@ _REGISTRY: Registry[Format] = Registry(
             "claude_code",
             "codex_cli",
             "codex_exec",
+            "crewai",
             "event_log",
             "gemini_cli",
             "inspect_log",
