@@ -52,7 +52,7 @@ def write_report(format: OutputFormat, runs: Sequence[RunSummary], unreadable: S
 
 
 def write_sarif(runs: Sequence[RunSummary], unreadable: Sequence[str]) -> str:
-    """Return a SARIF 2.1.0 log: failed runs are errors, undecided runs with a likeliest step are notes.
+    """Return a SARIF 2.1.0 log: failed runs are errors, undecided runs with a most likely step are notes.
 
     Source: https://docs.oasis-open.org/sarif/sarif/v2.1.0/sarif-v2.1.0.html
     """

@@ -55,7 +55,7 @@ def render_diagnosis(
         if alternatives[: view.max_alternatives]:
             parts.append(_build_other_hypotheses(alternatives[: view.max_alternatives]))
     parts.extend(_build_findings(console, trajectory, diagnosis, full=view.show_all))
-    parts.extend(Text(f"note         {to_one_line(note, 300)}", "dim") for note in diagnosis.notes)
+    parts.extend(Text(f"note            {to_one_line(note, 300)}", "dim") for note in diagnosis.notes)
     for failure in diagnosis.failures:
         place = "" if failure.step is None else f" at step {failure.step}"
         parts.append(Text(f"{failure.detector} failed{place}: {failure.error}", "yellow"))
@@ -103,21 +103,21 @@ def _build_root_cause(
 ) -> RenderableType:
     grid = _new_grid()
     is_cause = verdict is Verdict.FAILURE and bool(first.codes)
-    name = "root cause" if is_cause else "likeliest"
+    name = "root cause" if is_cause else "likely step"
     description = Text()
     description.append(_format_step(trajectory, first.step), "bold red" if is_cause else "bold")
     description.append(f" · {to_one_line(first.agent, 40)}" + (f" · {first.module}" if first.module else ""))
     description.append(f" · p {first.probability:.2f}", "dim")
     grid.add_row(name, description)
     if first.codes:
-        grid.add_row("what", _format_codes(first.codes))
+        grid.add_row("kind", _format_codes(first.codes))
     if first.reason:
-        grid.add_row("why", Text(to_one_line(first.reason, 400)))
-    width = max(40, min(console.width, 160) - 16)
+        grid.add_row("reason", Text(to_one_line(first.reason, 400)))
+    width = max(40, min(console.width, 160) - 19)
     for evidence in first.evidence[:3]:
         grid.add_row("evidence", _format_quote(trajectory, evidence, limit=2 * width))
     if first.correction:
-        grid.add_row("instead", Text(to_one_line(first.correction, 500), "green"))
+        grid.add_row("suggested fix", Text(to_one_line(first.correction, 500), "green"))
     return grid
 
 
@@ -128,7 +128,7 @@ def _build_other_hypotheses(others: Iterable[Hypothesis]) -> RenderableType:
         if hypothesis.codes:
             line.append(f" · {_get_code_title(hypothesis.codes[0])}")
         line.append(f" · p {hypothesis.probability:.2f}", "dim")
-        grid.add_row("or else" if i == 0 else "", line)
+        grid.add_row("candidates" if i == 0 else "", line)
     return grid
 
 
@@ -143,12 +143,12 @@ def _build_findings(
             table.add_row("findings" if i == 0 else "", _format_finding(finding))
             if full and finding.evidence:
                 table.add_row(
-                    "", _format_quote(trajectory, finding.evidence[0], limit=max(40, console.width - 16))
+                    "", _format_quote(trajectory, finding.evidence[0], limit=max(40, console.width - 19))
                 )
         yield table
     hidden = len(diagnosis.findings) - len(shown_findings)
     if hidden:
-        yield Text(f"{'':13}{_format_count(hidden, 'more finding')}; --verbose shows all", "dim")
+        yield Text(f"{'':16}{_format_count(hidden, 'more finding')}; --verbose shows all", "dim")
 
 
 def _format_finding(finding: Finding) -> Text:
@@ -189,7 +189,7 @@ def _format_step(trajectory: Trajectory, index: int) -> str:
 
 def _new_grid() -> Table:
     grid = Table.grid(padding=(0, 3, 0, 0))
-    grid.add_column(style="dim", min_width=10, no_wrap=True)
+    grid.add_column(style="dim", min_width=13, no_wrap=True)
     grid.add_column(overflow="fold")
     return grid
 

@@ -21,7 +21,7 @@ VERDICT_NAMES: Final = {
 }
 _ORDER: Final = (Verdict.FAILURE, Verdict.ABSTAINED, Verdict.NO_FAILURE)
 NO_CAUSE: Final = "no evidence"
-"""Cause of a run whose likeliest step has no code."""
+"""Cause of a run whose most likely step has no code."""
 
 
 class SortKey(StrEnum):
@@ -62,7 +62,7 @@ class RunSummary:
         verdict: failure, no_failure or abstained.
         probability: probability that the run failed.
         basis: evidence of the verdict.
-        step: root-cause step of a failed run, likeliest step of an undecided one, or None.
+        step: root-cause step of a failed run, most likely step of an undecided one, or None.
         agent: agent of that step.
         codes: codes of that step.
         reason: explanation in one sentence.
@@ -120,11 +120,11 @@ class RunSummary:
 
     @property
     def step_label(self) -> str:
-        """Step and agent; ``likeliest`` precedes a step that nothing supports or of an undecided run."""
+        """Step and agent; ``likely`` precedes a step that nothing supports or of an undecided run."""
         if self.step is None:
             return ""
         label = f"step {self.step} · {to_one_line(self.agent, 24)}"
-        return label if self.is_supported else f"likeliest {label}"
+        return label if self.is_supported else f"likely {label}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,6 +26,8 @@ _STYLES: Final = {Verdict.FAILURE: "red", Verdict.NO_FAILURE: "green", Verdict.A
 _MAX_CAUSES: Final = 5
 _MAX_PLACE: Final = 200
 _MAX_REASON: Final = 90
+_MIN_WIDTHS: Final = {"steps": 5, "verdict": max(map(len, VERDICT_NAMES.values())), "p": 4}
+"""Columns that a narrow terminal does not cut."""
 _MIN_REASON_WIDTH: Final = 140  # a narrower terminal would cut the other columns
 
 
@@ -72,7 +74,7 @@ def _build_run_table(runs: Sequence[RunSummary], *, has_reasons: bool) -> Table:
     has_one_run_a_file = len({run.file for run in runs}) == len(runs)
     for name in ("run", "steps", "verdict", "p", "root cause", "kind", *(["reason"] * has_reasons)):
         justify: Literal["left", "right"] = "right" if name in ("steps", "p") else "left"
-        table.add_column(name, justify=justify, no_wrap=True)
+        table.add_column(name, justify=justify, no_wrap=True, min_width=_MIN_WIDTHS.get(name))
     for run in runs:
         name = run.file if run.file and has_one_run_a_file else run.run_id
         reason = to_one_line(run.reason, _MAX_REASON) if run.codes else ""

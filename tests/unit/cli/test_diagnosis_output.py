@@ -27,9 +27,9 @@ def diagnose(verdict: Verdict, hypothesis: Hypothesis) -> Diagnosis:
     ("verdict", "hypothesis", "cause", "kind"),
     [
         (Verdict.FAILURE, SUPPORTED, "step 0 · Ada", "Steps repeated"),
-        (Verdict.FAILURE, UNSUPPORTED, "likeliest step 0 · Ada", "no evidence"),
-        (Verdict.ABSTAINED, SUPPORTED, "likeliest step 0 · Ada", "Steps repeated"),
-        (Verdict.ABSTAINED, UNSUPPORTED, "likeliest step 0 · Ada", "no evidence"),
+        (Verdict.FAILURE, UNSUPPORTED, "likely step 0 · Ada", "no evidence"),
+        (Verdict.ABSTAINED, SUPPORTED, "likely step 0 · Ada", "Steps repeated"),
+        (Verdict.ABSTAINED, UNSUPPORTED, "likely step 0 · Ada", "no evidence"),
         (Verdict.NO_FAILURE, SUPPORTED, "", ""),
     ],
 )
@@ -45,6 +45,6 @@ def test_report_names_no_root_cause_without_support() -> None:
     with console.capture() as capture:
         render_diagnosis(console, RUN, diagnose(Verdict.FAILURE, UNSUPPORTED), DiagnosisView())
     text = capture.get()
-    assert "likeliest" in text
+    assert "likely step" in text
     assert "root cause" not in text
-    assert "instead" not in text
+    assert "suggested fix" not in text

@@ -99,7 +99,7 @@ def test_triage_shows_failed_runs_first_with_file_step_and_reason() -> None:
     assert rows[0].split()[:3] == ["runs/worse.json", "4", "failed"]
     assert "step 3 · Ada" in rows[1]
     assert "Again." in rows[1]
-    assert "likeliest step 2 · Bob" in rows[2]
+    assert "likely step 2 · Bob" in rows[2]
     assert lines[-1] == "next: agentguard diagnose runs/worse.json · agentguard view runs"
 
 
