@@ -12,7 +12,8 @@ from typer.testing import CliRunner
 from agentguard.cli import doctor_checks
 from agentguard.cli.app import build_app
 from agentguard.cli.doctor_checks import CheckContext, CheckResult
-from tests.unit.judge.chat_server import LETTERS, Script, closed_port, serving
+from tests.unit.evals.judge_checks.test_capability import knowing
+from tests.unit.judge.chat_server import Script, closed_port, serving
 from tests.unit.judge.pooling_server import Pooling, pooling
 
 WRITES = '{"text": "yes"}'
@@ -79,35 +80,16 @@ def test_judge_receives_the_key_of_the_guard(tmp_path: Path, monkeypatch: pytest
 def test_accuracy_is_reported_on_request(tmp_path: Path) -> None:
     with serving(Script(writes=WRITES)) as (url, script):
         structured, judging = judges(tmp_path, {"base_url": url}, probe=True)
-        assert len(script.seen) > 24
+        assert len(script.seen) > 48
     assert structured.condition == "ok"
     assert judging.condition == "wrong", "it says the same of every run"
     assert "no better than chance" in judging.found
-    assert "24 of 24 canary runs answered" in judging.found
+    assert "48 of 48 canary runs answered" in judging.found
     assert f"agentguard judge check {url}" in judging.way_out
 
 
 def test_judge_above_chance_passes(tmp_path: Path) -> None:
-    """The fake model looks for text that only the failed canary runs contain."""
-    wrong: tuple[str, ...] = (
-        "31 euros.",
-        "Monday",
-        "8 red",
-        'ivan@example.org"',
-        "does not answer",
-        "10:40 leaves",
-    )
-    wrong += ("left out", "5512", "south tower is", "still on", "pain in", "notes.txt was deleted")
-
-    def prefer(prompt: str, label: str) -> float:
-        line = next(one for one in prompt.split("\n") if one.startswith(f"{label}: "))
-        run = prompt.replace("notes-old.txt was deleted", "")
-        failed = any(text in run for text in wrong)
-        return {"yes": 0.9 if failed else 0.1, "no": 0.1 if failed else 0.9}.get(
-            line[3:], 0.02 * (1 + LETTERS.index(label))
-        )
-
-    with serving(Script(writes=WRITES, prefer=prefer)) as (url, _):
+    with serving(Script(writes=WRITES, prefer=knowing())) as (url, _):
         told = judges(tmp_path, {"base_url": url}, probe=True)[1]
     assert told.condition == "ok", told
 
