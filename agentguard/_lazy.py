@@ -6,10 +6,10 @@ than most of the cached values.
 
 from __future__ import annotations
 
+import importlib.util
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
-from importlib.util import find_spec
 from typing import Any, Generic, TypeVar, overload
 
 from agentguard.errors import MissingExtra
@@ -73,7 +73,7 @@ def lazy_exports(
 def require_packages(packages: Iterable[str], extra: str) -> None:
     """Check that packages are installed, without an import. Raises MissingExtra for the first missing one."""
     for package in packages:
-        if find_spec(package) is None:
+        if importlib.util.find_spec(package) is None:
             raise MissingExtra(package, extra)
 
 
