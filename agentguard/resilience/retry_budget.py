@@ -33,7 +33,7 @@ class RetryBudgetOptions(Options):
     name: ClassVar[str] = "retry_budget"
 
     ratio: float = option(0.2, bounds=RATIO)
-    reserve: float = option(3.0, bounds=(0.0, 1e6))
+    reserve: float = option(10.0, bounds=(0.0, 1e6))
     per_second: float = option(10.0, bounds=(0.0, 1e6))
     burst: float = option(100.0, bounds=(0.0, 1e6))
 

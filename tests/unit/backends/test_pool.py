@@ -416,7 +416,7 @@ def test_status_contains_the_fields_of_the_page():
         assert (a["good"], a["failed"]) == (1, {"refused 500": 1})
         assert a["latency_s"]["p50"] == pytest.approx(0.1)
         assert status["load_shedding"]["running"] == 0
-        assert 2 < status["retry"]["tokens"] <= 3
+        assert 9 < status["retry"]["tokens"] <= 10
         assert (status["usable"], status["inflight"], status["panic"]) == (2, 0, [])
 
     scene.run(main)
