@@ -8,7 +8,9 @@
     ├── InputError             external input is wrong; has file, record, field, remedy
     │   ├── FormatError        a trajectory that an importer cannot read
     │   ├── EventLogError      an event log that cannot be read or appended to
-    │   └── TaxonomyError      a taxonomy or crosswalk file
+    │   ├── TaxonomyError      a taxonomy or crosswalk file
+    │   └── BundleError        a bundle that cannot be read or written
+    ├── ReplayMismatch         a replayed agent sent a request that is not in the bundle
     ├── JudgeError             a judge could not answer
     │   └── ModelFileError     a model file is missing, changed or does not match its card
     ├── RecoveryError          a recovery that cannot be carried out, or a run that the guard stopped
@@ -119,6 +121,18 @@ class TaxonomyError(InputError):
     """A taxonomy or crosswalk file that is not valid."""
 
     code = "taxonomy_error"
+
+
+class BundleError(InputError):
+    """A bundle that cannot be read or written."""
+
+    code = "bundle_error"
+
+
+class ReplayMismatch(AgentGuardError):
+    """A replayed agent sent a request that is not in the bundle."""
+
+    code = "replay_mismatch"
 
 
 class JudgeError(AgentGuardError):

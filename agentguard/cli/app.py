@@ -31,6 +31,8 @@ SUMMARIES: Final = {
     "Runs": {
         "diagnose": "Name the failed runs and the step that caused each failure.",
         "validate": "Check that runs can be read.",
+        "bundle": "Inspect, verify and compare replayable bundles.",
+        "replay": "Run an agent again with the recorded calls of bundles.",
         "convert": "Write runs in another format, as a document, or to a collector of traces.",
         "view": "Show runs, failures and evaluations in the browser.",
         "store": "Create, migrate, inspect and prune the store.",

@@ -1,0 +1,36 @@
+"""Replayable bundles: a recorded run with its model answers and tool results in one zip file."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from agentguard._lazy import lazy_exports
+
+if TYPE_CHECKING:
+    from agentguard.bundles.agent_interface import CallBinding as CallBinding
+    from agentguard.bundles.archive import read_bundle as read_bundle
+    from agentguard.bundles.archive import verify_bundle as verify_bundle
+    from agentguard.bundles.archive import write_bundle as write_bundle
+    from agentguard.bundles.bundle import Bundle as Bundle
+    from agentguard.bundles.bundle import RecordedCall as RecordedCall
+    from agentguard.bundles.call_recorder import record_run as record_run
+    from agentguard.bundles.divergence import Divergence as Divergence
+    from agentguard.bundles.divergence import find_divergence as find_divergence
+    from agentguard.bundles.replay import ReplayResult as ReplayResult
+    from agentguard.bundles.replay import replay_bundle as replay_bundle
+
+_EXPORTS = {
+    "Bundle": "agentguard.bundles.bundle",
+    "CallBinding": "agentguard.bundles.agent_interface",
+    "Divergence": "agentguard.bundles.divergence",
+    "RecordedCall": "agentguard.bundles.bundle",
+    "ReplayResult": "agentguard.bundles.replay",
+    "find_divergence": "agentguard.bundles.divergence",
+    "read_bundle": "agentguard.bundles.archive",
+    "record_run": "agentguard.bundles.call_recorder",
+    "replay_bundle": "agentguard.bundles.replay",
+    "verify_bundle": "agentguard.bundles.archive",
+    "write_bundle": "agentguard.bundles.archive",
+}
+
+__getattr__, __dir__ = lazy_exports(__name__, _EXPORTS)

@@ -1,0 +1,124 @@
+"""Content of a bundle, and its conversion to members of the archive."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import orjson
+from pydantic import TypeAdapter, ValidationError
+
+from agentguard.errors import BundleError, FormatError
+from agentguard.trajectory.event_log.events import RunAssembler, build_events
+from agentguard.trajectory.model import Record, Trajectory
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedCall:
+    """Call of a model or a tool with its outcome.
+
+    Attributes:
+        name: ``model``, or the name of the tool.
+        request: messages and tools of a model call; arguments of a tool call.
+        result: the model's answer, or the tool's result as text; None if the call raised an exception.
+        error_type: name of the exception's class; empty if the call returned.
+        error: text of the exception.
+        effect: effect class of the tool; empty for a model.
+    """
+
+    name: str
+    request: dict[str, Any]
+    result: Any = None
+    error_type: str = ""
+    error: str = ""
+    effect: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bundle:
+    """Recorded run that a replay can repeat.
+
+    Attributes:
+        trajectory: the run.
+        model_calls, tool_calls: calls in the order in which they began.
+        diagnosis: diagnosis of the run as JSON data, without its timing.
+        expectations: expected properties of a replay; ``verdict`` is the diagnosis' verdict.
+    """
+
+    trajectory: Trajectory
+    model_calls: tuple[RecordedCall, ...] = ()
+    tool_calls: tuple[RecordedCall, ...] = ()
+    diagnosis: Mapping[str, Any] = field(default_factory=dict)
+    expectations: Mapping[str, str] = field(default_factory=dict)
+
+
+_CALLS = TypeAdapter(tuple[RecordedCall, ...])
+_OBJECT = TypeAdapter(dict[str, Any])
+_TEXTS = TypeAdapter(dict[str, str])
+_EVENTS = TypeAdapter(list[dict[str, Any]])
+MEMBER_TYPES: Mapping[str, TypeAdapter[Any]] = {
+    "diagnosis.json": _OBJECT,
+    "events.json": _EVENTS,
+    "expectations.json": _TEXTS,
+    "model_calls.json": _CALLS,
+    "tool_calls.json": _CALLS,
+}
+
+
+def build_event_log(trajectory: Trajectory) -> bytes:
+    """Return the event log of a run as a JSON array with sorted keys."""
+    return encode_json(list(build_events(Record(trajectory=trajectory))))
+
+
+def encode_json(value: Any) -> bytes:
+    """Return JSON with sorted keys; equal values have equal bytes."""
+    return orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
+
+
+def encode_members(bundle: Bundle) -> dict[str, Any]:
+    """Return the members of a bundle as JSON data, by name."""
+    return {
+        "diagnosis.json": dict(bundle.diagnosis),
+        "events.json": orjson.loads(build_event_log(bundle.trajectory)),
+        "expectations.json": dict(bundle.expectations),
+        "model_calls.json": [asdict(call) for call in bundle.model_calls],
+        "tool_calls.json": [asdict(call) for call in bundle.tool_calls],
+    }
+
+
+def decode_members(members: Mapping[str, bytes], file: str) -> Bundle:
+    """Build a bundle from its members. Raises BundleError that names file and member."""
+    values = {name: _decode_member(name, members[name], file) for name in MEMBER_TYPES}
+    return Bundle(
+        trajectory=_decode_events(values["events.json"], file),
+        model_calls=values["model_calls.json"],
+        tool_calls=values["tool_calls.json"],
+        diagnosis=values["diagnosis.json"],
+        expectations=values["expectations.json"],
+    )
+
+
+def _decode_member(name: str, data: bytes, file: str) -> Any:
+    try:
+        return MEMBER_TYPES[name].validate_json(data)
+    except ValidationError as error:
+        first = error.errors(include_input=False, include_url=False)[0]
+        place = ".".join(map(str, first["loc"])) or None
+        raise BundleError(f"member {name}: {first['msg']}", file=file, field=place) from None
+
+
+def _decode_events(events: list[dict[str, Any]], file: str) -> Trajectory:
+    assembler, records = RunAssembler(), []
+    for position, event in enumerate(events):
+        try:
+            record = assembler.apply(event)
+        except FormatError as error:
+            raise BundleError(
+                f"member events.json: {error.reason}", file=file, record=position, field=error.field
+            ) from None
+        if record is not None:
+            records.append(record)
+    if len(records) != 1 or assembler.state is not None:
+        raise BundleError("member events.json: expected one finished run", file=file)
+    return records[0].trajectory
