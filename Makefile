@@ -11,7 +11,7 @@ OPTIONAL := { echo "continuing without it"; test "$$CI" != true; }
 # Each run prints the slowest tests and the seconds of each tier.
 PYTEST := $(BIN)/python -m pytest -n 2 --dist loadgroup --durations=30 --check-budgets
 
-.PHONY: help setup run test test-fast test-all test-vllm check format samples postgres chromium package lock embed vllm bench bench-gateway clean
+.PHONY: help setup run test test-fast test-all test-vllm check format samples postgres chromium package docs lock embed vllm bench bench-gateway clean
 
 help: ## list the commands
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -82,6 +82,10 @@ package: setup ## build wheel and sdist, check them, and use the wheel in a new 
 	$(BIN)/python -m twine check --strict dist/*
 	$(BIN)/python tools/check_wheel.py dist/*.whl
 
+docs: setup ## build the documentation site in site/
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[docs]'
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
 lock: setup ## write the locked dependencies of the container image
 	$(BIN)/uv pip compile pyproject.toml --extra otel --extra postgres --extra serve --generate-hashes --no-header \
 	  --python-platform linux --python-version 3.13 --quiet --output-file deploy/requirements.txt
@@ -114,4 +118,4 @@ bench-gateway: setup ## compare the proxy with others, which are installed first
 	$(BIN)/python -m benchmarks.gateway
 
 clean: ## remove the environments and caches
-	rm -rf $(VENV) $(EMBED) .venv-vllm .venv-inspect .venv-bench-* .cache build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	rm -rf site $(VENV) $(EMBED) .venv-vllm .venv-inspect .venv-bench-* .cache build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

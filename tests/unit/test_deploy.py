@@ -84,7 +84,7 @@ def test_locked_dependencies_satisfy_the_project() -> None:
             assert requirement.specifier.contains(version), f"run `make lock`: {requirement} is {version}"
 
 
-@pytest.mark.parametrize("name", ["test.yaml", "release.yaml"])
+@pytest.mark.parametrize("name", ["test.yaml", "release.yaml", "docs.yaml"])
 def test_workflow_runs_make_targets_that_exist(name: str) -> None:
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     workflow = yaml.safe_load((ROOT / ".github/workflows" / name).read_text())
@@ -115,7 +115,7 @@ def test_kustomization_renders_proxy_with_its_configuration() -> None:
 
 
 def test_doctor_checks_every_extra() -> None:
-    assert set(EXTRAS) == set(PROJECT["optional-dependencies"]) - {"dev"}
+    assert set(EXTRAS) == set(PROJECT["optional-dependencies"]) - {"dev", "docs"}
 
 
 def test_index_for_language_models_is_current() -> None:

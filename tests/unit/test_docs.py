@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import typer.main
+import yaml
 from typer.testing import CliRunner
 
 from agentguard.cli.app import build_app
@@ -80,3 +81,16 @@ def test_shown_output_is_real(page, command, text, monkeypatch):
 def _lines(text: str) -> str:
     """Return lines without trailing blanks and without empty lines at the ends."""
     return "\n".join(line.rstrip() for line in text.strip("\n").splitlines())
+
+
+def test_documentation_site_contains_every_page() -> None:
+    nav = yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))["nav"]
+    pages = [page.relative_to(ROOT / "docs").as_posix() for page in (ROOT / "docs").rglob("*.md")]
+    assert sorted(_list_pages(nav)) == sorted(pages)
+
+
+def _list_pages(node: Any) -> list[str]:
+    if isinstance(node, str):
+        return [node]
+    values = node.values() if isinstance(node, dict) else node
+    return [page for value in values for page in _list_pages(value)]
