@@ -124,8 +124,9 @@ def test_runs_are_paired_by_task_in_their_order() -> None:
 
 
 def test_scripted_pilot_finds_hints_helpful_and_an_immediate_stop_harmful() -> None:
-    scenarios = [one for one in build_scenarios() if one.name.startswith(("loop/", "stubborn/", "polling/"))][::2]
-    report = run_scripted_pilot(run_own_loop, scenarios)
+    families = ("loop/", "stubborn/", "polling/")
+    scenarios = [one for one in build_scenarios() if one.name.startswith(families)]
+    report = run_scripted_pilot(run_own_loop, scenarios[::2])
     verdicts = {(one.trigger, one.strategy): one.verdict for one in report.interventions}
     assert verdicts["exact_loop", "hint"] is PilotVerdict.HELPS
     assert verdicts["exact_loop", "stop"] is PilotVerdict.HURTS
