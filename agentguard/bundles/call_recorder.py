@@ -12,6 +12,7 @@ import orjson
 from agentguard.bundles.agent_interface import AgentFunction, build_stand_in, list_effects, require_trajectory
 from agentguard.bundles.archive import read_bundle, write_bundle
 from agentguard.bundles.bundle import Bundle, RecordedCall
+from agentguard.errors import BundleError
 from agentguard.guard import Guard, diagnose
 from agentguard.intercept.chat_steps import build_assistant_message
 from agentguard.localize.serialization import encode_diagnosis
@@ -75,8 +76,15 @@ class CallRecorder:
 
 
 def copy_json(value: Any) -> Any:
-    """Return a copy of a value as JSON data; values of other types become their text."""
-    return orjson.loads(orjson.dumps(value, default=str, option=orjson.OPT_NON_STR_KEYS))
+    """Return a copy of a value as JSON data; values of other types become their text.
+
+    Raises:
+        BundleError: a text has lone surrogates, or the value is nested too deeply.
+    """
+    try:
+        return orjson.loads(orjson.dumps(value, default=str, option=orjson.OPT_NON_STR_KEYS))
+    except orjson.JSONEncodeError as error:
+        raise BundleError(f"a request or result cannot be recorded as JSON: {error}") from None
 
 
 def record_run(
@@ -94,7 +102,7 @@ def record_run(
         The bundle as it is in the file, without secrets.
 
     Raises:
-        BundleError: the file cannot be written.
+        BundleError: the file cannot be written, or a request or result cannot be recorded as JSON.
         ConfigError: the agent does not return a trajectory, or a function is a coroutine function.
     """
     recorder = CallRecorder(list_effects(guard.tools))

@@ -95,14 +95,14 @@ class CallReplayer:
 
     def __init__(self, bundle: Bundle) -> None:
         self.run_id = bundle.trajectory.id
-        self._calls = [*bundle.model_calls, *bundle.tool_calls]
-        self._unused_calls = list(self._calls)
+        self._model_calls = _Recordings(bundle.model_calls)
+        self._tool_calls = _Recordings(bundle.tool_calls)
         self._redactor = Redactor()
         self._mismatch: ReplayMismatch | None = None
 
     def bind_model(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Return a function that returns recorded answers."""
-        return build_stand_in(function, lambda request: self._answer("model", request))
+        return build_stand_in(function, lambda request: self._answer(self._model_calls, "model", request))
 
     def bind_tools(self, functions: Sequence[Callable[..., Any]]) -> list[Callable[..., Any]]:
         """Return functions that return recorded results."""
@@ -115,23 +115,37 @@ class CallReplayer:
 
     def count_unused_calls(self) -> int:
         """Return the number of recorded calls that were not repeated."""
-        return len(self._unused_calls)
+        return len(self._model_calls.unused) + len(self._tool_calls.unused)
 
     def _bind_tool(self, function: Callable[..., Any], name: str) -> Callable[..., Any]:
-        return build_stand_in(function, lambda request: self._answer(name, request))
+        return build_stand_in(function, lambda request: self._answer(self._tool_calls, name, request))
 
-    def _answer(self, name: str, request: dict[str, Any]) -> Any:
+    def _answer(self, recordings: _Recordings, name: str, request: dict[str, Any]) -> Any:
         self.raise_mismatch()
         data = self._redactor.redact_data(copy_json(request))
-        for position, call in enumerate(self._unused_calls):
-            if call.name == name and call.request == data:
-                del self._unused_calls[position]
-                return _return_result(call)
-        self._mismatch = self._build_mismatch(name, data)
-        raise self._mismatch
+        call = recordings.take(name, data)
+        if call is None:
+            self._mismatch = recordings.build_mismatch(name, data)
+            raise self._mismatch
+        return _return_result(call)
 
-    def _build_mismatch(self, name: str, data: dict[str, Any]) -> ReplayMismatch:
-        same = [(number, call) for number, call in enumerate(self._calls) if call.name == name]
+
+class _Recordings:
+    """Recorded calls of the model or of the tools; each is returned once."""
+
+    def __init__(self, calls: Sequence[RecordedCall]) -> None:
+        self.calls, self.unused = tuple(calls), list(calls)
+
+    def take(self, name: str, data: dict[str, Any]) -> RecordedCall | None:
+        """Return the first unused recording of a request, or None."""
+        for position, call in enumerate(self.unused):
+            if call.name == name and call.request == data:
+                return self.unused.pop(position)
+        return None
+
+    def build_mismatch(self, name: str, data: dict[str, Any]) -> ReplayMismatch:
+        """Return the error of an unknown request, with the nearest recording."""
+        same = [(number, call) for number, call in enumerate(self.calls) if call.name == name]
         if not same:
             return ReplayMismatch(f"{name}: the bundle has no call of it")
         number, nearest = max(same, key=lambda one: _count_common_bytes(one[1].request, data))

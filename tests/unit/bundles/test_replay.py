@@ -12,7 +12,7 @@ import pytest
 
 from agentguard import Guard
 from agentguard.bundles import find_divergence, read_bundle, record_run, replay_bundle, write_bundle
-from agentguard.errors import ConfigError, ReplayMismatch
+from agentguard.errors import BundleError, ConfigError, ReplayMismatch
 from examples import bundle_replay, guard_loop
 
 ROOT = Path(__file__).parents[3]
@@ -147,3 +147,32 @@ def test_record_run_secret_in_result_is_not_in_the_file(tmp_path):
     assert secret.encode() not in (tmp_path / "a.agb").read_bytes()
     assert replay_bundle(read_bundle(tmp_path / "a.agb"), agent).is_equal
     assert "[redacted:" in recorded.tool_calls[0].result
+
+
+def model(seat: int) -> str:
+    """Return the model of a seat; the name is that of no model of an LLM."""
+    return f"seat {seat} is a recliner"
+
+
+def test_replay_tool_named_model_returns_the_recorded_result(tmp_path):
+    def agent(binding):
+        call_llm = binding.bind_model(lambda messages, tools: {"role": "assistant", "content": "Booked."})
+        (look_up,) = binding.bind_tools([model])
+        look_up(4)
+        with Guard().run("Book seat 4.", tools=[look_up], id=binding.run_id) as run:
+            while not run.done:
+                run.tools(run.model(call_llm))
+        return run.trajectory
+
+    recorded = record_run(agent, tmp_path / "a.agb", guard=Guard())
+    result = replay_bundle(recorded, agent)
+    assert (result.is_equal, result.unused_calls) == (True, 0)
+
+
+def test_record_request_with_lone_surrogate_raises_typed_error(tmp_path):
+    def agent(binding):
+        (look_up,) = binding.bind_tools([model])
+        look_up("\ud800")
+
+    with pytest.raises(BundleError, match="cannot be recorded as JSON"):
+        record_run(agent, tmp_path / "a.agb", guard=Guard())
