@@ -14,15 +14,19 @@ if TYPE_CHECKING:
     from agentguard.batch.job import JobEstimate as JobEstimate
     from agentguard.batch.job import JobSummary as JobSummary
     from agentguard.batch.ray_engine import RayEngine as RayEngine
+    from agentguard.batch.report import BatchReport as BatchReport
+    from agentguard.batch.report import build_batch_report as build_batch_report
 
 _EXPORTS = {
     "BatchJob": "agentguard.batch.job",
+    "BatchReport": "agentguard.batch.report",
     "Engine": "agentguard.batch.engines",
     "InputOptions": "agentguard.batch.chunks",
     "JobEstimate": "agentguard.batch.job",
     "JobSummary": "agentguard.batch.job",
     "LocalEngine": "agentguard.batch.engines",
     "RayEngine": "agentguard.batch.ray_engine",
+    "build_batch_report": "agentguard.batch.report",
 }
 
 __getattr__, __dir__ = lazy_exports(__name__, _EXPORTS)

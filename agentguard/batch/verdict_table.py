@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
+from collections import Counter
 from typing import Any, Final
 
 from agentguard._lazy import import_extra
 from agentguard.localize.base import Diagnosis, Verdict
-from agentguard.trajectory.model import Trajectory
+from agentguard.trajectory.model import Source, Step, Trajectory
 from agentguard.version import __version__
 
 COLUMNS: Final = {
@@ -15,12 +17,19 @@ COLUMNS: Final = {
     "run_id": "string",
     "format": "string",
     "steps": "int32",
+    "task": "string",
+    "started_at": "double",
+    "model": "string",
+    "agents": "list<string>",
+    "tools": "list<string>",
+    "actions": "list<string>",
     "verdict": "string",
     "probability": "double",
     "basis": "string",
     "method": "string",
     "step": "int32",
     "agent": "string",
+    "tool": "string",
     "codes": "list<string>",
     "reason": "string",
     "correction": "string",
@@ -38,12 +47,17 @@ COLUMNS: Final = {
 """Column to its Parquet type.
 
 - ``source`` and ``record`` identify the input row: the file below the root of the input, and the position.
-- ``step``, ``agent``, ``codes``, ``reason``, ``correction`` and ``evidence`` describe the first hypothesis.
-  They are null if no failure was found.
+- ``task`` is the beginning of the task. ``started_at`` is the earliest recorded time in epoch seconds, or
+  null. ``model`` is the model of most steps. ``agents`` and ``tools`` are the names in the run.
+- ``actions`` has one label a step: its tool calls or its text. Equal labels are equal actions.
+- ``step``, ``agent``, ``tool``, ``codes``, ``reason``, ``correction`` and ``evidence`` describe the first
+  hypothesis. They are null if no failure was found.
 - ``error`` is the reason why the row has no verdict, and null otherwise.
 """
 
 _MAX_TEXT_CHARS = 2_000
+_MAX_TASK_CHARS = 500
+_MAX_LABEL_CHARS = 60
 
 
 def build_verdict_row(
@@ -62,12 +76,14 @@ def build_verdict_row(
         run_id=run.id,
         format=run.format,
         steps=len(run.steps),
+        **_describe_run(run),
         verdict=str(diagnosis.verdict),
         probability=diagnosis.probability,
         basis=str(diagnosis.basis),
         method=diagnosis.method,
         step=cause.step if cause else None,
         agent=cause.agent if cause else None,
+        tool=_find_tool(run, cause.step) if cause else None,
         codes=[str(code) for code in cause.codes] if cause else [],
         reason=cause.reason[:_MAX_TEXT_CHARS] if cause else None,
         correction=cause.correction[:_MAX_TEXT_CHARS] if cause else None,
@@ -98,6 +114,35 @@ def build_arrow_schema() -> Any:
         "list<string>": arrow.list_(arrow.string()),
     }
     return arrow.schema([arrow.field(name, types[kind]) for name, kind in COLUMNS.items()])
+
+
+def _describe_run(run: Trajectory) -> dict[str, Any]:
+    """Return the columns of the run itself."""
+    models = Counter(step.model for step in run.steps if step.model)
+    starts = [step.started_at for step in run.steps if step.started_at is not None]
+    agents = {step.agent for step in run.steps if step.source is Source.AGENT}
+    return {
+        "task": run.task[:_MAX_TASK_CHARS],
+        "started_at": min(starts, default=None),
+        "model": models.most_common(1)[0][0] if models else None,
+        "agents": sorted(agents),
+        "tools": sorted({call.name for step in run.steps for call in step.tool_calls}),
+        "actions": [_label_action(step) for step in run.steps if step.source is Source.AGENT],
+    }
+
+
+def _label_action(step: Step) -> str:
+    """Return the tool calls of a step, or its text, as a short text that ends with a digest."""
+    texts = [f"{call.name} {step.text(f'tool_calls[{i}]')}" for i, call in enumerate(step.tool_calls)]
+    text = "; ".join(texts) or step.content
+    digest = hashlib.sha256(f"{step.agent}\0{text}".encode(errors="replace")).hexdigest()[:8]
+    return f"{step.agent}: {text[:_MAX_LABEL_CHARS]} #{digest}"
+
+
+def _find_tool(run: Trajectory, step: int) -> str | None:
+    """Return the first tool that a step calls."""
+    calls = run.steps[step].tool_calls if 0 <= step < len(run.steps) else ()
+    return calls[0].name if calls else None
 
 
 def _build_row(source: str, record: int, fingerprint: str, **values: Any) -> dict[str, Any]:

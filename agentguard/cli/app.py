@@ -30,6 +30,7 @@ _MODULE_PREFIX = "cmd_"
 SUMMARIES: Final = {
     "Runs": {
         "diagnose": "Name the failed runs and the step that caused each failure.",
+        "report": "Summarize the verdicts of a batch job: rates, clusters, first divergences.",
         "validate": "Check that runs can be read.",
         "bundle": "Inspect, verify and compare replayable bundles.",
         "replay": "Run an agent again with the recorded calls of bundles.",

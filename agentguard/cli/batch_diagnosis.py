@@ -137,7 +137,9 @@ def _count_cores() -> int:
 
 def _print_summary(summary: JobSummary, settings: BatchSettings) -> None:
     if settings.json:
-        sys.stdout.buffer.write(orjson.dumps(asdict(summary), option=orjson.OPT_APPEND_NEWLINE))
+        # `asdict` builds a Counter of the pairs of a Counter.
+        data = asdict(summary) | {"verdicts": dict(summary.verdicts)}
+        sys.stdout.buffer.write(orjson.dumps(data, option=orjson.OPT_APPEND_NEWLINE))
         sys.stdout.buffer.flush()
         return
     labels = {
