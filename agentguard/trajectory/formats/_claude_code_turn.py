@@ -11,8 +11,8 @@ from agentguard.trajectory._safe_json import dumps
 from agentguard.trajectory.formats._claude_code_text import CLIENT, INTERRUPTION, classify_user_text
 from agentguard.trajectory.formats._content_parts import ContentResult, MessageContent
 from agentguard.trajectory.formats._step_builder import StepBuilder
-from agentguard.trajectory.formats._usage import parse_usage
 from agentguard.trajectory.model import Source, Step, Usage
+from agentguard.trajectory.usage import parse_usage
 
 AGENT = "claude"
 INTERRUPTED, API_ERROR = "interrupted", "api_error"

@@ -11,8 +11,8 @@ from agentguard.trajectory._json_node import JsonNode
 from agentguard.trajectory._safe_json import dumps, loads
 from agentguard.trajectory.formats._responses_items import ResponseTurns
 from agentguard.trajectory.formats._step_builder import StepBuilder
-from agentguard.trajectory.formats._usage import parse_usage
 from agentguard.trajectory.model import Branch, Observation, Record, Source, Step, Usage
+from agentguard.trajectory.usage import parse_usage
 
 _AGENT, _CLIENT = "codex", "client"
 _CLIENT_PREFIXES = (

@@ -17,8 +17,8 @@ from agentguard.trajectory.formats._chat_messages import parse_tool_specs
 from agentguard.trajectory.formats._content_parts import parse_arguments, parse_content
 from agentguard.trajectory.formats._otel.spans import flatten_text
 from agentguard.trajectory.formats._step_builder import StepBuilder
-from agentguard.trajectory.formats._usage import parse_usage
 from agentguard.trajectory.model import Source, ToolCall, ToolSpec, Usage
+from agentguard.trajectory.usage import parse_usage
 
 _SILENT_ACTIONS = frozenset(
     {"null", "change_agent_state", "recall", "condensation_request", "start", "pause"}

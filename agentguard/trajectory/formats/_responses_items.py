@@ -14,8 +14,8 @@ from typing import Any
 from agentguard.trajectory._json_node import JsonNode
 from agentguard.trajectory.formats._chat_messages import extract_content_text
 from agentguard.trajectory.formats._content_parts import parse_arguments, parse_content
-from agentguard.trajectory.formats._usage import parse_usage
 from agentguard.trajectory.model import Observation, Source, Step, ToolCall
+from agentguard.trajectory.usage import parse_usage
 
 _ROLE_SOURCES = {"system": Source.SYSTEM, "developer": Source.SYSTEM, "user": Source.USER}
 _CALL, _OUTPUT = "_call", "_call_output"

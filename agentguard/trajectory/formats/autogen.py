@@ -14,8 +14,8 @@ from agentguard.trajectory._safe_json import dumps
 from agentguard.trajectory.formats._chat_messages import parse_tool_call
 from agentguard.trajectory.formats._content_parts import parse_arguments, parse_content
 from agentguard.trajectory.formats._step_builder import StepBuilder
-from agentguard.trajectory.formats._usage import parse_usage
 from agentguard.trajectory.model import Record, Source, ToolCall
+from agentguard.trajectory.usage import parse_usage
 
 _MESSAGE_KEYS = ("messages", "chat_history")
 _CODE_RESULT = "exitcode: "

@@ -12,8 +12,8 @@ from typing import Any
 
 from agentguard.trajectory._json_node import JsonNode
 from agentguard.trajectory.formats._step_builder import StepBuilder
-from agentguard.trajectory.formats._usage import parse_usage
 from agentguard.trajectory.model import Annotation, Record, ToolCall
+from agentguard.trajectory.usage import parse_usage
 
 _THOUGHTS = ("evaluation_previous_goal", "memory", "next_goal")
 

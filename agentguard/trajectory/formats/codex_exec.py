@@ -14,9 +14,9 @@ from agentguard.trajectory._json_node import JsonNode
 from agentguard.trajectory.formats._content_parts import parse_arguments, parse_content
 from agentguard.trajectory.formats._step_builder import StepBuilder
 from agentguard.trajectory.formats._stream_reader import SourceItem
-from agentguard.trajectory.formats._usage import parse_usage
 from agentguard.trajectory.formats.base import UnreadableRecord
 from agentguard.trajectory.model import Record, Source, ToolCall
+from agentguard.trajectory.usage import parse_usage
 
 _AGENT: Final = "codex"
 _THREAD_STARTED: Final = "thread.started"

@@ -16,9 +16,9 @@ from agentguard.trajectory.formats._branch_tree import TreeNode, build_branches
 from agentguard.trajectory.formats._content_parts import MessageContent, parse_arguments, parse_content
 from agentguard.trajectory.formats._step_builder import StepBuilder
 from agentguard.trajectory.formats._stream_reader import SourceItem
-from agentguard.trajectory.formats._usage import parse_usage
 from agentguard.trajectory.formats.base import UnreadableRecord
 from agentguard.trajectory.model import Record, Source, Step, ToolCall
+from agentguard.trajectory.usage import parse_usage
 
 _AGENT = "gemini"
 _NOTICES = {"info": Source.SYSTEM, "warning": Source.SYSTEM, "error": Source.ENVIRONMENT}

@@ -17,10 +17,10 @@ from agentguard.trajectory.formats._otel.message_values import decode_value
 from agentguard.trajectory.formats._otel.spans import SourceSpan
 from agentguard.trajectory.formats._otel.steps import SpanTrajectoryBuilder
 from agentguard.trajectory.formats._stream_reader import SourceItem
-from agentguard.trajectory.formats._usage import parse_usage
 from agentguard.trajectory.formats.base import UnreadableRecord
 from agentguard.trajectory.grouping import normalize_group_key
 from agentguard.trajectory.model import Annotation, Record, Usage
+from agentguard.trajectory.usage import parse_usage
 
 _KINDS = {"llm": "LLM", "tool": "TOOL", "retriever": "RETRIEVER"}
 _RUN_MARKS = frozenset({"trace_id", "dotted_order", "parent_run_id", "child_runs", "session_id"})

@@ -13,8 +13,8 @@ from agentguard.trajectory._json_node import JsonNode
 from agentguard.trajectory._safe_json import dumps
 from agentguard.trajectory.formats._content_parts import parse_arguments, parse_content
 from agentguard.trajectory.formats._step_builder import StepBuilder
-from agentguard.trajectory.formats._usage import parse_usage
 from agentguard.trajectory.model import Record, Source, ToolCall
+from agentguard.trajectory.usage import parse_usage
 
 _KINDS = ("request", "response")
 _OUTPUT_TOOL = "final_result"

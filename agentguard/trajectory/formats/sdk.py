@@ -32,7 +32,7 @@ from agentguard.trajectory.formats._content_parts import (
 )
 from agentguard.trajectory.formats._label_fields import infer_failed, split_labels
 from agentguard.trajectory.formats._step_builder import StepBuilder
-from agentguard.trajectory.formats._usage import parse_usage
+from agentguard.trajectory.usage import parse_usage
 
 __all__ = [
     "ContentResult",

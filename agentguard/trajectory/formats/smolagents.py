@@ -14,8 +14,8 @@ from agentguard.trajectory._safe_json import dumps
 from agentguard.trajectory.formats._chat_messages import parse_tool_call
 from agentguard.trajectory.formats._content_parts import parse_content
 from agentguard.trajectory.formats._step_builder import StepBuilder, collect_system_prompts
-from agentguard.trajectory.formats._usage import parse_usage
 from agentguard.trajectory.model import Record, Source, ToolCall
+from agentguard.trajectory.usage import parse_usage
 
 _CODE_TOOL = "python_interpreter"
 _ACTION_FIELDS = frozenset({"step_number", "tool_calls", "observations", "model_output"})

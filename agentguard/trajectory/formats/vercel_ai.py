@@ -14,8 +14,8 @@ from agentguard.trajectory._safe_json import dumps
 from agentguard.trajectory.formats._content_parts import MessageContent, parse_arguments, parse_content
 from agentguard.trajectory.formats._label_fields import infer_failed, split_labels
 from agentguard.trajectory.formats._step_builder import StepBuilder
-from agentguard.trajectory.formats._usage import parse_usage
 from agentguard.trajectory.model import Annotation, Record, Source, ToolCall
+from agentguard.trajectory.usage import parse_usage
 
 _TOOL_PREFIX, _DYNAMIC_TOOL, _STEP_START = "tool-", "dynamic-tool", "step-start"
 _SOURCES = {"user": Source.USER, "system": Source.SYSTEM}

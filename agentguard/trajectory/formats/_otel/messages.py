@@ -19,8 +19,8 @@ from agentguard.trajectory.formats._otel.spans import (
     parse_span_arguments,
     unflatten_names,
 )
-from agentguard.trajectory.formats._usage import parse_usage
 from agentguard.trajectory.model import ToolCall, Usage
+from agentguard.trajectory.usage import parse_usage
 
 _DEFAULT_ROLES = {"input": "user", "output": "assistant"}
 _RESULT_ROLES = ("tool", "function", "tool-response", "tool_response")

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from agentguard.trajectory.formats._usage import parse_usage
+from agentguard.trajectory.usage import parse_usage
 
 
 def read_span_data(value: Any) -> dict[str, Any]:
