@@ -70,10 +70,10 @@ def explain_step(
     supported = [(rule, quotes) for rule, quotes in matches if quotes]
     specific = next((match for match in supported if match[0].name in _SPECIFIC_RULES), None)
     if findings and not (specific and all(map(_is_environmental, findings))):
-        return _explain_by_findings(row, findings)
+        return _explain_by_findings(findings)
     chosen = specific or next(iter(supported), None)
     if chosen is None:
-        reason = f"{_describe_position(row)}; {_describe_influence(row)}; nothing in the run shows an error"
+        reason = f"no finding and no quoted passage supports this step; {_describe_influence(row)}"
         return FailureExplanation(module=None, codes=(), evidence=(), correction="", reason=reason)
     rule, quotes = chosen
     others = [quote for finding in findings for quote in finding.evidence]
@@ -83,11 +83,11 @@ def explain_step(
         codes=rule.codes,
         evidence=tuple(dict.fromkeys((*quotes, *others)))[:_MAX_QUOTES],
         correction=rule.correction.format(step=index),
-        reason=f"{_describe_position(row)}; {rule.reason}",
+        reason=rule.reason,
     )
 
 
-def _explain_by_findings(row: FeatureRow, findings: list[Finding]) -> FailureExplanation:
+def _explain_by_findings(findings: list[Finding]) -> FailureExplanation:
     ranked_findings = sorted(
         findings, key=lambda f: (_is_environmental(f), -f.probability, f.detector, f.message)
     )
@@ -98,7 +98,7 @@ def _explain_by_findings(row: FeatureRow, findings: list[Finding]) -> FailureExp
         codes=codes,
         evidence=tuple(quotes)[:_MAX_QUOTES],
         correction=next((f.correction for f in ranked_findings if f.correction), ""),
-        reason=f"{ranked_findings[0].message.rstrip('.')}; {_describe_position(row)}",
+        reason=ranked_findings[0].message.rstrip("."),
     )
 
 
@@ -116,26 +116,13 @@ def _find_module(codes: tuple[str, ...]) -> str | None:
     return None
 
 
-def _describe_position(row: FeatureRow) -> str:
-    """Describe the position of the step in words."""
-    if row["role.brief"]:
-        return "it hands on the task"
-    if row["role.orchestrator"]:
-        return "it steers the others"
-    if row["role.first_turn"]:
-        return "it is the first turn of work"
-    if row["role.last_turn"]:
-        return "it is the last turn of work"
-    return f"it is turn {int(row['role.turn']) + 1} of {int(row['role.turns'])} of work"
-
-
 def _describe_influence(row: FeatureRow) -> str:
     """Describe how later steps depend on the step."""
     if row["role.orchestrator"]:
-        return "what it decides sets the course of the next turns"
+        return "the next turns follow its decision"
     if row["form.code"] or row["form.calls"] or row["evidence.runs"]:
-        return "later steps build on what it ran"
-    return "later steps build on what it says"
+        return "later steps use the results of its calls"
+    return "later steps use its text"
 
 
 def _quote_made_up_value(layout: RunLayout, index: int) -> tuple[Evidence, ...]:
@@ -195,7 +182,7 @@ EXPLANATION_RULES = (
         name="made_up",
         is_match=lambda row: row["wording.assume"] > 0,
         codes=("agent_error:memory.hallucination", "agentrx:invention_of_new_information"),
-        reason="it works with assumed or placeholder values",
+        reason="the step uses assumed or placeholder values",
         correction="Do not assume or simulate values in step {step}: get each from a source or a tool first, "
         "and say which; if none has it, say so and stop.",
         select_evidence=_quote_made_up_value,
@@ -204,7 +191,7 @@ EXPLANATION_RULES = (
         name="failed",
         is_match=lambda row: row["outcome.failed"] > 0 and (row["form.code"] > 0 or row["form.calls"] > 0),
         codes=("agent_error:action.invalid_action", "agentrx:invalid_invocation"),
-        reason="what it ran failed",
+        reason="a call of the step failed",
         correction="Do not run step {step} as it is: read the error it returned, change what it names, "
         "and test that on a small case before going on.",
         select_evidence=_quote_outcome,
@@ -213,7 +200,7 @@ EXPLANATION_RULES = (
         name="gave_up",
         is_match=lambda row: row["evidence.gives_up"] > 0 or row["evidence.talks_after_failure"] > 0,
         codes=("agent_error:reflection.outcome_misinterpretation", "mast:no_or_incomplete_verification"),
-        reason="the run before it failed, and it goes on in words alone",
+        reason="the call before the step failed, and the step answers without a new call",
         correction="Do not answer from memory in step {step}: the last run returned no result. Get the "
         "missing result another way, and use nothing that no result shows.",
         select_evidence=_quote_new_number,
@@ -222,7 +209,7 @@ EXPLANATION_RULES = (
         name="unsourced",
         is_match=lambda row: row["claim.final_numbers"] > 0 or row["claim.made"] > 0,
         codes=("agentrx:invention_of_new_information", "agent_error:memory.hallucination"),
-        reason="it states values that nothing before it shows",
+        reason="the step states values that no earlier text or result contains",
         correction="Name the source of every value stated in step {step}; look up those that have none "
         "before using them.",
         select_evidence=_quote_new_number,
@@ -231,7 +218,7 @@ EXPLANATION_RULES = (
         name="promised",
         is_match=lambda row: row["evidence.idle"] > 0,
         codes=("agent_error:reflection.progress_misjudge", "mast:no_or_incomplete_verification"),
-        reason="it announces or agrees, and does nothing",
+        reason="the step announces an action and does not perform it",
         correction="In step {step}, do the work now instead of announcing it, and show its result.",
         select_evidence=_quote_announcement,
     ),

@@ -80,7 +80,7 @@ class EventLogState:
     def fork_branch(self, branch: str, at: int, *, reason: str, extra: Mapping[str, Any]) -> Branch:
         """Move the steps of the current branch from ``at`` on to a new branch and return it."""
         if not 0 <= at <= len(self._current_steps):
-            raise FormatError(f"the live line has {len(self._current_steps)} steps", field="at")
+            raise FormatError(f"the current branch has {len(self._current_steps)} steps", field="at")
         abandoned_branch = Branch(
             id=branch, fork_step=at, steps=tuple(self._current_steps[at:]), reason=reason, extra=extra
         )

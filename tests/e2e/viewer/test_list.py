@@ -63,7 +63,7 @@ def test_changed_runs_update_in_place_and_new_runs_wait(
     page.goto("/")
     before = ids(page)
     store.write(DiagnosisRow(run_id="r5", method="m", verdict="no_failure", probability=0.1)).wait(10)
-    expect(page.locator('tr[data-id="r5"] .chip.good')).to_have_text("✓ passed")
+    expect(page.locator('tr[data-id="r5"] .chip.good')).to_have_text("✓ no failure found")
     expect(page.locator("#fresh")).to_be_hidden()
     for i in range(2):
         store.write(RunRow(id=f"new{i}", task="<b>new</b>")).wait(10)

@@ -70,7 +70,7 @@ def test_walk_from_list_to_root_cause(viewer: Viewer, viewer_page: Page, tmp_pat
 
     page.goto(f"/runs/{RECOVERED}")
     page.get_by_role("link", name="Branches").click()
-    expect(page.locator(".sides").first).to_contain_text("Left behind")
+    expect(page.locator(".sides").first).to_contain_text("Abandoned")
     page.wait_for_load_state()
     assert page.locator(".pair").count() > 0
     shot(page, "walk-4-branches")
@@ -229,7 +229,7 @@ def test_feedback_is_stored(own_viewer: Viewer, context: NewContext) -> None:
     page = context(base_url=own_viewer.url).new_page()
     watch = Watch(page, own_viewer.url)
     page.goto("/runs/unrecovered-total")
-    page.get_by_text("Correct it").click()
+    page.get_by_text("Correction", exact=True).click()
     page.locator("#j-step").fill("6")
     page.locator("#j-note").fill("The price came from nowhere <b>before</b>.")
     page.get_by_role("button", name="Wrong").click()

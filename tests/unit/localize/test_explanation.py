@@ -50,7 +50,7 @@ def test_step_without_a_finding_and_a_passage_has_no_code_and_no_instruction():
     said = "I look both up in the table of towns.\n```python\nprint(table['Alder'] - table['Birch'])\n```"
     found = hypothesis(said, "exitcode: 0 (execution succeeded)\nCode output: 68750", step=1)
     assert (found.codes, found.correction, found.evidence) == ((), "", ())
-    assert "later steps build on what it ran" in found.reason
+    assert "later steps use the results of its calls" in found.reason
 
 
 def test_ranking_without_evidence_is_called_weak_with_the_steps_to_look_at():

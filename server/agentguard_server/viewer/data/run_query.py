@@ -106,7 +106,7 @@ class _QueryReader:
         try:
             parsed_value = read(values[-1])
         except ValueError:
-            self.problems.append(f"{values[-1][:60]!r} is {mistake}: it was passed over")
+            self.problems.append(f"{values[-1][:60]!r} is {mistake}: it is ignored")
             return None
         self.parameters.append((name, values[-1]))
         return parsed_value
@@ -122,28 +122,26 @@ def parse_run_query(pairs: QueryPairs) -> RunQuery:
     """Parse a query; invalid parameters are ignored and reported."""
     reader = _QueryReader(pairs)
     filter = RunSummaryFilter(
-        text=reader.read_one("q", str, "no text"),
+        text=reader.read_one("q", str, "not a text"),
         verdicts=reader.read_many("verdict", {one.value: one for one in VerdictFilter}),
         recovered=reader.read_many("recovered", RECOVERY_FILTERS),
-        code=reader.read_one("code", str, "no code"),
-        step=reader.read_one("step", _parse_integer, "no step"),
-        agent=reader.read_one("agent", str, "no agent"),
-        model=reader.read_one("model", str, "no model"),
-        tag=reader.read_one("tag", str, "no tag"),
-        failed=reader.read_one("failed", _parse_yes_no, "neither yes nor no"),
-        judged=reader.read_one("judged", _parse_yes_no, "neither yes nor no"),
-        min_cost=reader.read_one("min_cost", _parse_number, "no amount of dollars"),
-        max_cost=reader.read_one("max_cost", _parse_number, "no amount of dollars"),
-        min_tokens=reader.read_one("min_tokens", _parse_integer, "no number of tokens"),
-        max_tokens=reader.read_one("max_tokens", _parse_integer, "no number of tokens"),
-        since=reader.read_one("since", _parse_time, "no time such as 2026-03-31 or 2026-03-31T08:00"),
-        until=reader.read_one("until", _parse_time, "no time such as 2026-03-31 or 2026-03-31T08:00"),
+        code=reader.read_one("code", str, "not a code"),
+        step=reader.read_one("step", _parse_integer, "not a step"),
+        agent=reader.read_one("agent", str, "not an agent"),
+        model=reader.read_one("model", str, "not a model"),
+        tag=reader.read_one("tag", str, "not a tag"),
+        failed=reader.read_one("failed", _parse_yes_no, "not yes or no"),
+        judged=reader.read_one("judged", _parse_yes_no, "not yes or no"),
+        min_cost=reader.read_one("min_cost", _parse_number, "not an amount in dollars"),
+        max_cost=reader.read_one("max_cost", _parse_number, "not an amount in dollars"),
+        min_tokens=reader.read_one("min_tokens", _parse_integer, "not a number of tokens"),
+        max_tokens=reader.read_one("max_tokens", _parse_integer, "not a number of tokens"),
+        since=reader.read_one("since", _parse_time, "not a time such as 2026-03-31 or 2026-03-31T08:00"),
+        until=reader.read_one("until", _parse_time, "not a time such as 2026-03-31 or 2026-03-31T08:00"),
     )
-    sort_column = reader.read_one(
-        "sort", lambda text: _parse_choice(text, SORT_COLUMNS), "nothing to sort by"
-    )
-    descending = reader.read_one("dir", lambda text: _parse_choice(text, _DIRECTIONS), "no direction")
-    limit = reader.read_one("limit", _parse_limit, f"no number of runs from 1 to {MAX_PAGE_SIZE}")
+    sort_column = reader.read_one("sort", lambda text: _parse_choice(text, SORT_COLUMNS), "not a sort column")
+    descending = reader.read_one("dir", lambda text: _parse_choice(text, _DIRECTIONS), "not a direction")
+    limit = reader.read_one("limit", _parse_limit, f"not a number of runs from 1 to {MAX_PAGE_SIZE}")
     after = next((value for name, value in pairs if name == "after" and value), None)
     sort = RunSort(by=sort_column or "time", descending=descending != "asc")
     return RunQuery(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final
@@ -40,10 +41,19 @@ COLUMNS: Final = (
     ("tokens", "Tokens"),
     ("cost", "Cost"),
     ("duration", "Duration"),
-    ("time", "Began"),
+    ("time", "Start"),
 )
 """Columns of the list: sort key and heading."""
 NUMERIC_COLUMNS: Final = frozenset({"steps", "tokens", "cost", "duration"})
+
+_OPTIONAL_COLUMNS: Final = {
+    "recovered": "recovered",
+    "model": "models",
+    "tokens": "tokens",
+    "cost": "cost_usd",
+    "duration": "duration_s",
+}
+"""Columns that the list hides if no run of the page has a value, and their fields."""
 
 FIELDS: Final = {
     "q": "text",
@@ -87,6 +97,7 @@ def _render_page(request: Request) -> Response:
         nothing_at_all=nothing_at_all,
         cleared=without_filters(query).to_query_string(),
         columns=COLUMNS,
+        hidden=_find_empty_columns(result_page.rows, query),
         numbers=NUMERIC_COLUMNS,
         fields=FIELDS,
         recovered=tuple(RECOVERY_FILTERS),
@@ -109,7 +120,7 @@ def _render_json(request: Request) -> Response:
             "next": None if result_page.next is None else query.to_query_string(after=result_page.next),
             "count": _count_runs(store, query, result_page, tenant),
             "counted_to": _MAX_COUNT,
-            "passed_over": query.problems,
+            "ignored": query.problems,
         }
     )
 
@@ -129,11 +140,20 @@ def _select_page(store: Store, query: RunQuery, tenant: str) -> tuple[RunQuery, 
     except StoreError:
         if query.after is None:
             raise
-        problems = (*query.problems, "there is no such page in this order: this is the first one")
+        problems = (*query.problems, "the cursor does not fit this order: this is the first page")
         first_page_query = replace(query, after=None, problems=problems)
         return first_page_query, store.list_run_summaries(
             query.filter, query.sort, Page(limit=query.limit), tenant=tenant
         )
+
+
+def _find_empty_columns(rows: Sequence[RunSummaryRow], query: RunQuery) -> list[str]:
+    """Return the optional columns without a value on the page, apart from the sort column."""
+    return [
+        name
+        for name, field in _OPTIONAL_COLUMNS.items()
+        if name != query.sort.by and all(getattr(row, field) in (None, "") for row in rows)
+    ]
 
 
 def _count_runs(store: Store, wanted: RunQuery, found: ResultPage[RunSummaryRow], tenant: str) -> int:

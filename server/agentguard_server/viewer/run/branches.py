@@ -44,7 +44,7 @@ class BranchView:
     @property
     def name(self) -> str:
         """Return the name of the branch on the page."""
-        return f"branch {self.number}" if self.number else "live line"
+        return f"branch {self.number}" if self.number else "current branch"
 
 
 @dataclass(frozen=True, slots=True)

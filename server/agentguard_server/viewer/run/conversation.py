@@ -60,7 +60,7 @@ class TurnView:
         tokens: prompt and completion tokens, if known.
         findings: findings of detectors in the step.
         root: whether the step is the diagnosed root cause; ``rank`` is its rank among the hypotheses, from 1.
-        sure: whether the run was diagnosed as failed, so that the first hypothesis counts as the root cause.
+        is_cause_certain: True if evidence or a recovery supports the root cause of a failed run.
         uses: traced values that the step uses.
         is_abandoned: whether the step is on an abandoned branch and shown in grey.
     """
@@ -85,7 +85,7 @@ class TurnView:
     model: str
     findings: tuple[Finding, ...]
     root: bool
-    sure: bool
+    is_cause_certain: bool
     rank: int | None
     uses: tuple[ValueTrace, ...]
     is_abandoned: bool
@@ -109,7 +109,8 @@ class TurnContext:
         ranks: rank among the hypotheses, from 1, by branch and step.
         uses: traced values by branch and step that uses them.
         fold: folding of long texts.
-        sure: whether the run was diagnosed as failed.
+        is_cause_certain: True if evidence or a recovery supports the root cause of a failed run.
+        has_likely_cause: False if no step stands out; no turn is the root then.
     """
 
     quotes: QuoteIndex
@@ -118,7 +119,8 @@ class TurnContext:
     ranks: Mapping[tuple[str, int], int]
     uses: Mapping[tuple[str, int], tuple[ValueTrace, ...]]
     fold: FoldOptions
-    sure: bool = True
+    is_cause_certain: bool = True
+    has_likely_cause: bool = True
 
 
 def build_turns(
@@ -154,8 +156,8 @@ def _build_turn(context: TurnContext, branch: BranchView, place: int, prefix: st
         cost=usage.cost_usd if usage else None,
         model=step.model or "",
         findings=context.findings.get(place, ()) if not branch.id and not owner else (),
-        root=rank == 1,
-        sure=context.sure,
+        root=rank == 1 and context.has_likely_cause,
+        is_cause_certain=context.is_cause_certain,
         rank=rank,
         uses=context.uses.get((owner, place), ()),
         is_abandoned=bool(owner),

@@ -15,7 +15,7 @@ from agentguard_server.viewer.run.branches import CURRENT_BRANCH, BranchView, Br
 from agentguard_server.viewer.run.conversation import compute_seconds, count_agent_turns
 from agentguard_server.viewer.run.highlights import Quote, QuoteIndex
 
-RunState = Literal["failed", "recovered", "lost", "pending", "fine", "unsure", "unknown"]
+RunState = Literal["failed", "recovered", "lost", "pending", "fine", "undecided", "unknown"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +43,11 @@ class RootCauseCandidate:
     correction: str
     quotes: tuple[Quote, ...]
     is_in_run: bool
+
+    @property
+    def is_supported(self) -> bool:
+        """True if a finding or a quoted passage supports the candidate."""
+        return bool(self.codes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,15 +89,36 @@ class RunHeader:
     final_verdict: str
     totals: RunTotals
 
+    @property
+    def is_cause_certain(self) -> bool:
+        """True if evidence or a recovery supports the root cause of a failed run."""
+        if self.cause is None:
+            return False
+        has_failed = self.state in ("failed", "recovered", "lost", "pending")
+        return self.recovery is not None or (has_failed and self.cause.is_supported)
+
+    @property
+    def has_likely_cause(self) -> bool:
+        """True if a step stands out: by evidence, by a recovery, or by its probability."""
+        if self.cause is None:
+            return False
+        return (
+            self.recovery is not None
+            or self.cause.is_supported
+            or self.cause.probability >= _MIN_LIKELY_PROBABILITY
+        )
+
 
 _MIN_CAUSES = 3
+_MIN_LIKELY_PROBABILITY = 0.25
+"""Probability from which a step without evidence is called likely."""
 _MIN_PROBABILITY = 0.1
 """Hypotheses after the third that are less likely than this are left out."""
 
 _VERDICT_PHRASES = {
     Verdict.FAILURE: "failed",
     Verdict.NO_FAILURE: "shows no failure",
-    Verdict.ABSTAINED: "cannot be judged with certainty",
+    Verdict.ABSTAINED: "is undecided",
 }
 
 
@@ -136,14 +162,18 @@ def _describe_state(
     if main is not None:
         return _describe_recovered_state(data.recoveries, main, diagnosis)
     if diagnosis is None:
-        return "unknown", "Not diagnosed", "Nobody has looked at this run yet: `agentguard diagnose` does."
+        return (
+            "unknown",
+            "Not diagnosed",
+            "The store has no diagnosis of this run. `agentguard diagnose` adds one.",
+        )
     if diagnosis.verdict is Verdict.NO_FAILURE:
         return "fine", "No failure found", ""
     if diagnosis.verdict is Verdict.ABSTAINED:
         return (
-            "unsure",
-            "Not sure whether it failed",
-            "The diagnosis abstains; its suspects are ranked below.",
+            "undecided",
+            "Undecided",
+            "The evidence suffices neither for a failure nor for a run without one.",
         )
     return "failed", "Failed", ""
 
@@ -156,41 +186,41 @@ def _describe_recovered_state(
         return (
             "lost",
             "Stopped by the guard",
-            f"The guard stepped in {times} and then ended the run: {main.stop_reason}",
+            f"The guard intervened {times} and then stopped the run: {main.stop_reason}",
         )
     undone_steps = sum(recovery.undone_steps for recovery in all)
-    summary = f"The guard stepped in {times}" + (
-        f" and took back {format_quantity(undone_steps, 'step')} in all" if undone_steps else ""
+    summary = f"The guard intervened {times}" + (
+        f" and rolled back {format_quantity(undone_steps, 'step')} in all" if undone_steps else ""
     )
     summary += f"; {_describe_recovery(main)}." if main.resume_step is not None else "."
     if all[-1].outcome == "failed" or (diagnosis is not None and diagnosis.verdict is Verdict.FAILURE):
-        return "lost", "Failed, in spite of recovery", summary
+        return "lost", "Failed after recovery", summary
     if any(recovery.outcome == "planned" for recovery in all):
-        return "pending", "Being recovered", f"{summary} Whether that helped is not known yet."
+        return "pending", "Recovery in progress", f"{summary} Its outcome is not known yet."
     if all[-1].outcome == "unknown":
         return (
-            "unsure",
-            "Went wrong; recovery not proven",
-            f"{summary} No later result shows whether it helped.",
+            "undecided",
+            "Failed; outcome of the recovery unknown",
+            f"{summary} No later result confirms or refutes it.",
         )
     if main.outcome == "recovered":
-        return "recovered", "Went wrong, and was recovered", summary
-    return "lost", "Recovery did not help", summary
+        return "recovered", "Failed and recovered", summary
+    return "lost", "Recovery failed", summary
 
 
 def _describe_recovery(main: StoredRecovery) -> str:
     """Describe the main recovery."""
     undone = [one for one in main.actions if one.get("action") == "Compensate"]
     count = sum(len(one.get("effects") or ()) for one in undone)
-    summary = f"at step {main.step} it went back"
-    return f"{summary} and undid {format_quantity(count, 'effect')} of its tools" if count else summary
+    summary = f"it rolled back to step {main.step}"
+    return f"{summary} and compensated {format_quantity(count, 'effect')}" if count else summary
 
 
 def _describe_final_verdict(diagnosis: Diagnosis | None) -> str:
     if diagnosis is None:
         return ""
     phrase = _VERDICT_PHRASES[diagnosis.verdict]
-    return f"The run as it ended {phrase} (probability of failure {format_percent(diagnosis.probability)})."
+    return f"The final branch {phrase}, p(failed) {format_percent(diagnosis.probability)}."
 
 
 def _build_recovery_cause(

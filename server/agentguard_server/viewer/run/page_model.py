@@ -74,7 +74,8 @@ class RunPageModel:
             ranks=_rank_steps(head),
             uses=_group_uses(traced, lines, head),
             fold=fold or FoldOptions(),
-            sure=head.state != "unsure",
+            is_cause_certain=head.is_cause_certain,
+            has_likely_cause=head.has_likely_cause,
         )
         return cls(
             data=data,
@@ -99,9 +100,14 @@ class RunPageModel:
         return build_turns(self.turn_context, branch, begin, end, prefix=prefix)
 
     def find_root_step(self, branch: BranchView) -> int | None:
-        """Return the root-cause step if it is on this branch."""
+        """Return the root-cause or likely step if it is on this branch; None if no step stands out."""
         cause = self.header.cause
-        if cause is None or not cause.is_in_run or cause.step >= len(branch.steps):
+        if (
+            cause is None
+            or not self.header.has_likely_cause
+            or not cause.is_in_run
+            or cause.step >= len(branch.steps)
+        ):
             return None
         return cause.step if branch.owner_ids[cause.step] == cause.branch_id else None
 

@@ -189,7 +189,7 @@ def _build_lane(source: LaneSource, clock: _RunClock | None, longest: int) -> Br
         branch_id=line.id,
         step=line.fork_step,
         root=round(rooted, 3) if rooted is not None else None,
-        label=f"branch {line.number}, {format_quantity(len(line.own_steps), 'step')} left behind from step {line.fork_step} on"  # noqa: E501
+        label=f"branch {line.number}, {format_quantity(len(line.own_steps), 'step')} abandoned at step {line.fork_step}"  # noqa: E501
         + (", with the root cause" if rooted is not None else ""),
     )
 

@@ -76,6 +76,12 @@ async function page() {
   return answer.ok ? new DOMParser().parseFromString(await answer.text(), "text/html") : null;
 }
 
+// The table hides the columns without a value; a changed row may have the first one.
+function showColumns(found) {
+  const other = found?.querySelector("table.runs");
+  if (other) table.className = other.className;
+}
+
 let waiting = 0;
 const changed = new Set();
 
@@ -86,6 +92,7 @@ function soon() {
     changed.clear();
     const found = await page().catch(() => null);
     waiting = 0;
+    showColumns(found);
     for (const row of found?.querySelectorAll("tr[data-id]") ?? []) {
       const old = document.querySelector(`tr[data-id="${CSS.escape(row.dataset.id)}"]`);
       if (!old || !ids.has(row.dataset.id)) continue;
@@ -135,6 +142,7 @@ function fill() {
     if (count) document.getElementById("count").textContent = count.textContent;
     const body = document.querySelector(".runs tbody");
     if (body && !body.contains(document.activeElement)) {
+      showColumns(found);
       localise(found);
       body.replaceChildren(...found.querySelectorAll(".runs tbody > tr"));
       for (const row of body.children) unseen.delete(row.dataset.id);

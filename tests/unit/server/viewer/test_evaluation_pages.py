@@ -178,7 +178,7 @@ def test_runs_of_schema_form_one_cluster(tmp_path: Path, client: TestClient) -> 
     assert [(one["schema"], sorted(one["runs"])) for one in found["clusters"]] == [("s1", ["r1", "r2"])]
     assert found["without_schema"][0]["runs"] == 2
     page = client.get("/failures").text
-    assert "What helps:" in page
+    assert "Suggested fix:" in page
     assert "1 schemata could not be read" in page
 
 

@@ -165,13 +165,13 @@ def test_headings_are_ordered_and_title_is_unique(client: TestClient) -> None:
 
 def test_recovered_run_has_every_section(client: TestClient) -> None:
     branches = page(client, "/runs/lisbon-hotel?show=branches").text
-    assert "Branch 3 left at step 4: compensate" in " ".join(branches.split())
-    assert "What the run did instead" in branches
+    assert "Branch 3 abandoned at step 4: compensate" in " ".join(branches.split())
+    assert "Continuation" in branches
     effects = page(client, "/runs/lisbon-hotel?show=effects").text
     assert all(word in effects for word in ("executed", "undone", "reused", "skipped", "in doubt"))
     left = page(client, "/runs/lisbon-hotel?line=branch-3&step=4").text
     assert "137.5 euros a night" in left
-    assert "left behind" in left
+    assert "abandoned" in left
 
 
 def test_all_links_resolve(client: TestClient) -> None:
@@ -260,7 +260,7 @@ def test_read_only_store_hides_feedback_form(tmp_path: object) -> None:
             build_app(store, ViewerSettings(allows_feedback=False)), base_url="http://127.0.0.1"
         ) as opened:
             read = page(opened, f"/runs/{run.id}")
-    assert "Judgements cannot be kept" in read.text
+    assert "Labels need a store" in read.text
     assert not any(given.get("method") == "post" for _, given in read.elements)
 
 

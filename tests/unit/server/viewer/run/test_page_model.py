@@ -93,8 +93,8 @@ def test_head_of_recovered_run_names_failure_and_success(
     assert head.state == "recovered"
     assert head.cause is not None
     assert (head.cause.branch_id, head.cause.step) == (recovered.branches.abandoned[2].id, 4)
-    assert "undid 2 effects" in head.explanation
-    assert "cannot be judged" in head.final_verdict
+    assert "compensated 2 effects" in head.explanation
+    assert "is undecided" in head.final_verdict
     assert head.totals.abandoned_steps == 9
     assert head.totals.guard_seconds is not None
 
@@ -111,7 +111,7 @@ def test_head_of_failed_run_names_step_agent_and_correction(lost: RunPageModel) 
 
 @pytest.mark.parametrize(
     ("given", "state"),
-    [(None, "unknown"), (verdict(Verdict.NO_FAILURE), "fine"), (verdict(Verdict.ABSTAINED), "unsure")],
+    [(None, "unknown"), (verdict(Verdict.NO_FAILURE), "fine"), (verdict(Verdict.ABSTAINED), "undecided")],
 )
 def test_no_failure_undecided_and_undiagnosed_are_separate_states(
     given: Diagnosis | None, state: str
