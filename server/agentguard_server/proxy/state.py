@@ -80,7 +80,7 @@ class AppState:
             clock,
         )
         self.build_trace_headers = build_trace_headers
-        self.keyring = Keyring.from_options(settings.keys)
+        self.keyring = Keyring.from_settings(settings)
         self.is_draining = False
         self.in_flight: set[InFlightRequest] = set()
         self.worker = 0

@@ -13,6 +13,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
@@ -71,6 +72,7 @@ Scope = Literal["call", "read", "admin"]
 """``call``: send requests to models. ``read``: see status and runs. ``admin``: change replicas and sessions;
 includes ``read``."""
 
+TenantName = Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,64}$")]
 _TIMEOUT_BOUNDS = Field(gt=0, le=86_400, allow_inf_nan=False)
 
 
@@ -125,11 +127,24 @@ class LimitsOptions(_ConfigSection):
     max_requests: Annotated[int, Field(ge=1, le=1_000_000)] = 4096
 
 
-class KeyLimits(_ConfigSection):
-    """Limits of one key; null for no limit."""
+class ClientLimits(_ConfigSection):
+    """Limits of one key, or of all keys of one tenant together; null for no limit.
+
+    Attributes:
+        requests_per_minute: rate of requests, and number of requests at once after a minute without any.
+        tokens_per_minute: rate of tokens, input and output. A request counts when its response ends, so
+            requests in flight can exceed the rate; the following requests then wait longer.
+        max_concurrent: number of requests in flight.
+    """
 
     requests_per_minute: Annotated[int, Field(ge=1)] | None = None
+    tokens_per_minute: Annotated[int, Field(ge=1)] | None = None
     max_concurrent: Annotated[int, Field(ge=1)] | None = None
+
+    @property
+    def is_metered(self) -> bool:
+        """Return whether a limit counts the tokens that requests use."""
+        return self.tokens_per_minute is not None
 
 
 class KeyOptions(_ConfigSection):
@@ -146,9 +161,9 @@ class KeyOptions(_ConfigSection):
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
     hash: Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$", repr=False)]
-    tenant: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{0,64}$")] = ""
+    tenant: TenantName | Literal[""] = ""
     scopes: Annotated[tuple[Scope, ...], Field(min_length=1)] = ("call",)
-    limits: KeyLimits = KeyLimits()
+    limits: ClientLimits = ClientLimits()
 
 
 class ProxySettings(_ConfigSection):
@@ -158,6 +173,7 @@ class ProxySettings(_ConfigSection):
     listen: ListenOptions = ListenOptions()
     limits: LimitsOptions = LimitsOptions()
     keys: tuple[KeyOptions, ...] | None = None
+    tenants: Mapping[TenantName, ClientLimits] = Field(default_factory=dict)
     backends: BackendsOptions
     guard: GuardOptions | None = None
     capture: CaptureOptions | None = None
@@ -186,6 +202,13 @@ class ProxySettings(_ConfigSection):
                 f"off loopback ({listen.host}) keys are needed: make one with `agentguard serve --new-key`, "
                 "or set --no-keys if a component in front of the proxy authenticates clients"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _require_tenants_of_keys(self) -> Self:
+        known = {key.tenant for key in self.keys or ()}
+        if unknown := sorted(set(self.tenants) - known):
+            raise ValueError(f"tenants: no key has the tenant {', '.join(unknown)}")
         return self
 
     @classmethod

@@ -28,6 +28,7 @@ from agentguard.backends.base import Response as BackendResponse
 from agentguard.errors import InputError, ResilienceError
 from agentguard.resilience.clock import MONOTONIC, Clock
 from agentguard_server.proxy.auth.api_keys import ANONYMOUS, Caller
+from agentguard_server.proxy.errors import ProxyError
 from agentguard_server.proxy.hooks import (
     GuardOutcome,
     InterceptedRequest,
@@ -80,9 +81,10 @@ class LiteLLMGuardrail:
         """Serve a request of LiteLLM."""
         found = request.scope.get("agentguard.caller")
         caller = found if isinstance(found, Caller) else ANONYMOUS
-        after = caller.acquire(self._clock.now())
-        if after is not None:
-            return _json_response({"error": "this key has used up its limit"}, 429)
+        try:
+            caller.acquire(self._clock.now())
+        except ProxyError as refusal:
+            return _json_response({"error": refusal.reason}, refusal.status)
         try:
             verdict = await self._judge(parse_guardrail_request(await request.body()), caller.tenant)
         except InputError as error:

@@ -57,13 +57,8 @@ class Bootstrap:
         )
         self.app_state.worker = worker
         workers = settings.listen.workers
-        self._limit_share = 1 / workers
-        self._rate_limits = (
-            None if folder is None else SharedRateLimits(folder, worker=worker, workers=workers)
-        )
-        self.app_state.keyring = Keyring.from_options(
-            settings.keys, limit_share=self._limit_share, rate_limits=self._rate_limits
-        )
+        self._rate_limits = SharedRateLimits(folder, worker=worker, workers=workers)
+        self.app_state.keyring = Keyring.from_settings(settings, rate_limits=self._rate_limits)
         operation.attach(self.app_state, self.pool)
 
     async def start(self) -> None:
@@ -84,11 +79,7 @@ class Bootstrap:
         if guard != self._guard:
             guarding = self._build_interceptor(settings, guard)
         await self.pool.apply(settings.backends)
-        keys = Keyring.from_options(
-            settings.keys, limit_share=self._limit_share, rate_limits=self._rate_limits
-        )
-        if keys is not None and gateway.keyring is not None:
-            keys.restore(gateway.keyring)
+        keys = Keyring.from_settings(settings, rate_limits=self._rate_limits)
         if guarding is not self._interceptor and self._interceptor is not None:
             self._interceptor.close()
         self._guard, self._interceptor = guard, guarding

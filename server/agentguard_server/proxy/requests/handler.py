@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Coroutine
-from typing import Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from agentguard.backends.base import Headers, Response, StreamingResponse
 from agentguard.errors import BackendError, ResilienceError
@@ -32,6 +32,9 @@ from agentguard_server.proxy.requests.body import ClientDisconnected, buffered_b
 from agentguard_server.proxy.requests.response_writer import ResponseAborted, ResponseWriter
 from agentguard_server.proxy.routes import Route
 from agentguard_server.proxy.state import AppState
+
+if TYPE_CHECKING:
+    from agentguard_server.proxy.requests.usage_meter import UsageMeter
 
 
 def notify_observers(
@@ -65,6 +68,14 @@ _SHUTTING_DOWN: Final = ProxyError(
 )
 
 
+def _create_usage_meter(request: ProxyRequest) -> UsageMeter:
+    """Return the meter of a request. Raises ProxyError with status 403 if its tokens cannot be counted."""
+    from agentguard_server.proxy.requests.usage_meter import UsageMeter, require_meterable
+
+    require_meterable(request)
+    return UsageMeter(request.api)
+
+
 class RequestHandler:
     """Handler of one request, of a model API or passed through.
 
@@ -90,6 +101,7 @@ class RequestHandler:
         "_started",
         "_task",
         "_upstream_headers",
+        "_usage_meter",
         "_writer",
     )  # fmt: skip
 
@@ -105,6 +117,7 @@ class RequestHandler:
         self._intercepted: InterceptedRequest | None = None
         self._upstream_headers: Headers = ()
         self._task: asyncio.Task[Any] | None = None
+        self._usage_meter: UsageMeter | None = None
         self._end_reason = ""
         self._writer = ResponseWriter(
             cycle, route, request_id, clock=app_state.clock, max_captured_bytes=app_state.max_captured_bytes
@@ -147,9 +160,7 @@ class RequestHandler:
         finally:
             self._app_state.in_flight.discard(self)
             if entered:
-                self._caller.release()
-            if self._intercepted is not None:
-                self._intercepted.settle()
+                self._settle()
             if self._app_state.request_observers:
                 request = self._request or upstream_request.build_rejected_request(
                     self._cycle,
@@ -162,6 +173,14 @@ class RequestHandler:
                     started_at=self._started,
                 )
                 notify_observers(self._app_state, request, self._writer, self._intercepted)
+
+    def _settle(self) -> None:
+        """End an accepted request: count what it used, and end it at the guard."""
+        self._caller.release()
+        if self._usage_meter is not None:
+            self._caller.charge(self._app_state.clock.now(), self._usage_meter.usage)
+        if self._intercepted is not None:
+            self._intercepted.settle()
 
     async def _send_error(self, error: ProxyError) -> None:
         try:
@@ -185,11 +204,7 @@ class RequestHandler:
             )
         if len(gateway.in_flight) > gateway.settings.limits.max_requests:
             raise ProxyError(503, "overloaded", "too many requests are under way", retry_after_s=1)
-        after = self._caller.acquire(self._started)
-        if after is not None:
-            raise ProxyError(
-                429, "rate_limit_exceeded", "this key has used up its limit", retry_after_s=after
-            )
+        self._caller.acquire(self._started)
 
     async def _process(self) -> None:
         app_state, cycle = self._app_state, self._cycle
@@ -212,6 +227,8 @@ class RequestHandler:
             needs_prefix_digest=app_state.needs_prefix_digest,
         )
         self._upstream_headers = request.headers
+        if self._caller.is_metered:
+            self._usage_meter = _create_usage_meter(request)
         if (
             app_state.interceptor is not None
             or app_state.build_trace_headers is not None
@@ -319,6 +336,29 @@ class RequestHandler:
             await answer.aclose()
 
     def _send_upstream(
+        self, request: ProxyRequest, body: bytes, stream: bool
+    ) -> Coroutine[Any, Any, Response | StreamingResponse]:
+        if self._usage_meter is not None and request.api:
+            return self._send_metered(self._usage_meter, request, body, stream)
+        return self._send_to_pool(request, body, stream)
+
+    async def _send_metered(
+        self, meter: UsageMeter, request: ProxyRequest, body: bytes, stream: bool
+    ) -> Response | StreamingResponse:
+        from agentguard_server.proxy.requests.usage_meter import MeteredStream
+
+        body, hides_usage = meter.prepare_body(body, stream=stream)
+        try:
+            response = await self._send_to_pool(request, body, stream)
+        except asyncio.CancelledError:  # the endpoint may have begun the response
+            meter.record(None, body)
+            raise
+        if isinstance(response, Response):
+            meter.record_response(body, response)
+            return response
+        return MeteredStream(response, meter, body, hides_usage=hides_usage)
+
+    def _send_to_pool(
         self, request: ProxyRequest, body: bytes, stream: bool
     ) -> Coroutine[Any, Any, Response | StreamingResponse]:
         return self._app_state.pool.send(

@@ -4,8 +4,10 @@ import asyncio
 import hashlib
 
 import pytest
-from agentguard_server.proxy.auth.api_keys import Caller, Keyring, generate_key
-from agentguard_server.proxy.config.schema import KeyLimits, KeyOptions
+from agentguard_server.proxy.auth.api_keys import Keyring, generate_key
+from agentguard_server.proxy.auth.rate_limits import SharedRateLimits
+from agentguard_server.proxy.config.schema import ClientLimits, KeyOptions
+from agentguard_server.proxy.errors import ProxyError
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -144,12 +146,14 @@ class TestLimits:
         asyncio.run(main())
 
     def test_reload_keeps_used_limits(self):
-        options = (KeyOptions(name="k", hash=hashed("x"), limits=KeyLimits(requests_per_minute=2)),)
-        before, after = Keyring.from_options(options), Keyring.from_options(options)
-        used = before.find(b"x")
-        assert [used.acquire(10.0), used.acquire(10.0)] == [None, None]
-        after.restore(before)
-        assert after.find(b"x").acquire(10.0) > 0
+        options = (KeyOptions(name="k", hash=hashed("x"), limits=ClientLimits(requests_per_minute=2)),)
+        counters = SharedRateLimits()
+        before, after = (Keyring(options, rate_limits=counters).find(b"x") for _ in range(2))
+        before.acquire(10.0)
+        before.acquire(10.0)
+        with pytest.raises(ProxyError, match="requests_per_minute") as refused:
+            after.acquire(10.0)
+        assert refused.value.retry_after_s == pytest.approx(30)
 
     @given(
         st.integers(1, 100),
@@ -157,17 +161,16 @@ class TestLimits:
     )
     def test_minute_admits_at_most_twice_the_limit(self, limit, gaps):
         """A bucket admits its burst at once and its refill later: at most twice the limit in any minute."""
-        options = KeyOptions(name="k", hash=hashed("x"), limits=KeyLimits(requests_per_minute=limit))
-        caller, now, let_in = Caller(options), 1000.0, []
+        options = KeyOptions(name="k", hash=hashed("x"), limits=ClientLimits(requests_per_minute=limit))
+        caller, now, let_in = Keyring([options]).find(b"x"), 1000.0, []
         for gap in gaps:
             now += gap
-            wait = caller.acquire(now)
-            if wait is None:
-                let_in.append(now)
-            else:
-                assert caller.acquire(now + wait + 1e-6) is None
-                now += wait + 1e-6
-                let_in.append(now)
+            try:
+                caller.acquire(now)
+            except ProxyError as refused:
+                now += refused.retry_after_s + 1e-6
+                caller.acquire(now)
+            let_in.append(now)
         for at in let_in:
             assert sum(at <= one < at + 60 for one in let_in) <= 2 * limit + 1
 

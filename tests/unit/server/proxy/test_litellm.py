@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from agentguard_server.proxy.auth.api_keys import Caller
-from agentguard_server.proxy.config.schema import KeyLimits, KeyOptions
+from agentguard_server.proxy.auth.api_keys import Caller, Keyring
+from agentguard_server.proxy.config.schema import ClientLimits, KeyOptions
 from agentguard_server.proxy.guard.interceptor import InlineGuard
 from agentguard_server.proxy.guard.options import GuardOptions
 from agentguard_server.proxy.litellm import PATH, REQUEST_SCHEMA, LiteLLMGuardrail
@@ -215,8 +215,9 @@ def test_tenants_never_share_requests() -> None:
 
 def test_key_limits_apply() -> None:
     async def ask() -> list[int]:
-        limits = KeyLimits(requests_per_minute=2)
-        caller = Caller(KeyOptions(name="k", hash="sha256:" + "0" * 64, limits=limits))
+        limits = ClientLimits(requests_per_minute=2)
+        key = KeyOptions(name="k", hash="sha256:" + "0" * 64, limits=limits)
+        _, caller = Keyring([key]).find_by_name("k") or (b"", None)
         body = {"input_type": "request"}
         guardrail = endpoint(ROLLBACK)
         return [(await post(guardrail, body, caller=caller))[0] for _ in range(4)]

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from agentguard_server.proxy.auth.api_keys import Caller, Keyring
 from agentguard_server.proxy.auth.rate_limits import SharedRateLimits
-from agentguard_server.proxy.config.schema import KeyLimits, KeyOptions
+from agentguard_server.proxy.config.schema import ClientLimits, KeyOptions
+from agentguard_server.proxy.errors import ProxyError
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -20,26 +21,36 @@ DIGEST = bytes.fromhex("ab" * 32)
 
 def ring(folder: Path, worker: int, workers: int = 2, **limits: int) -> Caller:
     quotas = SharedRateLimits(folder, worker=worker, workers=workers)
-    keys = Keyring([KeyOptions(name="k", hash=HASH, limits=KeyLimits(**limits))], rate_limits=quotas)
+    keys = Keyring([KeyOptions(name="k", hash=HASH, limits=ClientLimits(**limits))], rate_limits=quotas)
     found = keys.find_by_name("k")
     assert found is not None
     return found[1]
 
 
+def wait_of(caller: Caller, now: float) -> float | None:
+    """Begin a request; return None if it is accepted, else the seconds until a retry."""
+    try:
+        caller.acquire(now)
+    except ProxyError as refusal:
+        assert (refusal.status, refusal.code) == (429, "rate_limit_exceeded")
+        return refusal.retry_after_s
+    return None
+
+
 def test_concurrency_limit_is_shared_by_workers(tmp_path: Path) -> None:
     one, other = ring(tmp_path, 0, max_concurrent=3), ring(tmp_path, 1, max_concurrent=3)
-    assert [one.acquire(1.0) for _ in range(3)] == [None] * 3
-    assert other.acquire(1.0) == one.acquire(1.0) == 1.0
+    assert [wait_of(one, 1.0) for _ in range(3)] == [None] * 3
+    assert wait_of(other, 1.0) == wait_of(one, 1.0) == 1.0
     one.release()
-    assert other.acquire(1.0) is None
-    assert one.acquire(1.0) == 1.0
+    assert wait_of(other, 1.0) is None
+    assert wait_of(one, 1.0) == 1.0
 
 
 def test_concurrency_of_dead_worker_expires(tmp_path: Path) -> None:
     one, other = ring(tmp_path, 0, max_concurrent=2), ring(tmp_path, 1, max_concurrent=2)
-    assert [one.acquire(1.0), one.acquire(1.0), other.acquire(1.0)] == [None, None, 1.0]
+    assert [wait_of(one, 1.0), wait_of(one, 1.0), wait_of(other, 1.0)] == [None, None, 1.0]
     in_its_place = ring(tmp_path, 0, max_concurrent=2)
-    assert [other.acquire(1.0), in_its_place.acquire(1.0), other.acquire(1.0)] == [None, None, 1.0]
+    assert [wait_of(other, 1.0), wait_of(in_its_place, 1.0), wait_of(other, 1.0)] == [None, None, 1.0]
 
 
 def test_reload_keeps_granted_and_used_limits(tmp_path: Path) -> None:
@@ -47,29 +58,29 @@ def test_reload_keeps_granted_and_used_limits(tmp_path: Path) -> None:
 
     def made(**limits: int) -> Caller:
         found = Keyring(
-            [KeyOptions(name="k", hash=HASH, limits=KeyLimits(**limits))], rate_limits=quotas
+            [KeyOptions(name="k", hash=HASH, limits=ClientLimits(**limits))], rate_limits=quotas
         ).find_by_name("k")
         assert found is not None
         return found[1]
 
     before = made(max_concurrent=1, requests_per_minute=2)
-    assert before.acquire(10.0) is None
+    assert wait_of(before, 10.0) is None
     after = made(max_concurrent=1, requests_per_minute=2)
-    assert after.acquire(10.0) == 1.0
+    assert wait_of(after, 10.0) == 1.0
     before.release()
-    assert after.acquire(10.0) is None
+    assert wait_of(after, 10.0) is None
     after.release()
-    wait = after.acquire(10.0)
+    wait = wait_of(after, 10.0)
     assert wait is not None
     assert 29 < wait <= 30
 
 
 def test_rate_limited_request_does_not_hold_concurrency(tmp_path: Path) -> None:
     caller = ring(tmp_path, 0, max_concurrent=1, requests_per_minute=1)
-    assert caller.acquire(5.0) is None
+    assert wait_of(caller, 5.0) is None
     caller.release()
-    assert (caller.acquire(5.0) or 0) > 50
-    assert caller.acquire(66.0) is None
+    assert (wait_of(caller, 5.0) or 0) > 50
+    assert wait_of(caller, 66.0) is None
 
 
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
@@ -80,14 +91,16 @@ def test_rate_limited_request_does_not_hold_concurrency(tmp_path: Path) -> None:
 def test_workers_together_admit_as_much_as_one(
     tmp_path: Path, limit: int, asks: list[tuple[int, float]]
 ) -> None:
-    """The reference is the bucket of one worker; requests go to any worker."""
+    """The reference is a token bucket; requests go to any worker."""
     (tmp_path / "quotas").unlink(missing_ok=True)
     workers = [ring(tmp_path, number, 3, requests_per_minute=limit) for number in range(3)]
-    alone = Caller(KeyOptions(name="k", hash=HASH, limits=KeyLimits(requests_per_minute=limit)))
+    tokens, refilled_at = float(limit), 0.0
     now = 1000.0
     for number, gap in asks:
         now += gap
-        wait, expected = workers[number].acquire(now), alone.acquire(now)
+        tokens, refilled_at = min(limit, tokens + (now - refilled_at) * limit / 60), now
+        wait, expected = wait_of(workers[number], now), None if tokens >= 1 else (1 - tokens) * 60 / limit
+        tokens -= expected is None
         if (wait is None) != (expected is None):  # rounding differs between the two
             assert (wait or expected or 0) < 1e-4
             return
@@ -100,11 +113,10 @@ _PAUSE_S = 0.0005
 def _takes(folder: Path, worker: int, most: int, ready: Any, let_in: Any) -> None:
     caller, seen, running = ring(folder, worker, 4, max_concurrent=most, requests_per_minute=600), 0, 0
     quota = SharedRateLimits(folder, worker=3, workers=4).find_or_create(DIGEST)
-    assert quota is not None
     ready.wait(60)
     until, halted = time.monotonic() + 5.0, 0.0
     while (asked := time.monotonic()) < until:
-        entered = caller.acquire(asked) is None
+        entered = wait_of(caller, asked) is None
         took = time.monotonic() - asked
         halted += took if took > _PAUSE_S else 0.0
         if entered:
@@ -142,10 +154,10 @@ def test_keys_beyond_table_rows_get_a_share(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr("agentguard_server.proxy.auth.rate_limits._MAX_ROWS", 2)
     quotas = SharedRateLimits(tmp_path, worker=0, workers=2)
     options = [
-        KeyOptions(name=f"k{n}", hash=f"sha256:{n:064x}", limits=KeyLimits(max_concurrent=2))
+        KeyOptions(name=f"k{n}", hash=f"sha256:{n:064x}", limits=ClientLimits(max_concurrent=2))
         for n in range(1, 4)
     ]
-    keys = Keyring(options, rate_limits=quotas, limit_share=0.5)
+    keys = Keyring(options, rate_limits=quotas)
     callers = [found[1] for n in range(1, 4) if (found := keys.find_by_name(f"k{n}"))]
-    assert [[one.acquire(1.0), one.acquire(1.0)] for one in callers].count([None, None]) == 2
-    assert callers[-1].acquire(1.0) == 1.0
+    assert [[wait_of(one, 1.0), wait_of(one, 1.0)] for one in callers].count([None, None]) == 2
+    assert wait_of(callers[-1], 1.0) == 1.0
