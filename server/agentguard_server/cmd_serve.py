@@ -113,7 +113,7 @@ def _run(config_loader: ConfigLoader, settings: ProxySettings, *, json: bool) ->
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     listen = settings.listen
     listening = bind_socket(listen.host, listen.port, name="serve", backlog=BACKLOG)
-    address = build_url(listening, listen.host)
+    address = build_url(listening, listen.host, scheme="http" if listen.tls is None else "https")
 
     def began() -> None:
         _print_address(address, listen.workers, json=json)

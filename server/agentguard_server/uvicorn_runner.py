@@ -48,13 +48,13 @@ def bind_socket(host: str, port: int, *, name: str = "view", backlog: int = _BAC
     return listening_socket
 
 
-def build_url(listening: socket.socket, host: str) -> str:
+def build_url(listening: socket.socket, host: str, *, scheme: str = "http") -> str:
     """Return the URL of a listening socket, for this machine or, off loopback, for other machines."""
     port = listening.getsockname()[1]
     host_name = host.strip("[]")
     if host_name in ("0.0.0.0", "::"):  # noqa: S104  clients cannot connect to the wildcard address
         host_name = socket.gethostname()
-    return f"http://[{host_name}]:{port}" if ":" in host_name else f"http://{host_name}:{port}"
+    return f"{scheme}://[{host_name}]:{port}" if ":" in host_name else f"{scheme}://{host_name}:{port}"
 
 
 class ViewerServer(uvicorn.Server):

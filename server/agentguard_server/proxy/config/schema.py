@@ -80,6 +80,25 @@ class _ConfigSection(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
+class TlsOptions(_ConfigSection):
+    """Section ``listen.tls``: TLS of the listener. Relative paths begin at the working directory.
+
+    Attributes:
+        cert_file: certificate and its intermediates, PEM.
+        key_file: private key without a passphrase, PEM.
+        client_ca_file: certificates of the authorities that sign client certificates; with it, a client
+            without a valid certificate cannot connect.
+        min_version: oldest accepted version of TLS.
+        reload_interval_s: seconds between two checks of the files for changes.
+    """
+
+    cert_file: Path
+    key_file: Path
+    client_ca_file: Path | None = None
+    min_version: Literal["1.2", "1.3"] = "1.2"
+    reload_interval_s: Annotated[float, Field(ge=0.05, le=86_400)] = 10.0
+
+
 class ListenOptions(_ConfigSection):
     """Section ``listen``: address and processes of the proxy.
 
@@ -89,6 +108,7 @@ class ListenOptions(_ConfigSection):
         workers: number of processes that share the port.
         shutdown_timeout_s: seconds that requests have to finish when the proxy drains.
         allow_unauthenticated: permits an address off loopback without configured keys.
+        tls: certificate and key; null for plain HTTP.
     """
 
     host: Annotated[str, Field(min_length=1, max_length=255)] = "127.0.0.1"
@@ -96,6 +116,7 @@ class ListenOptions(_ConfigSection):
     workers: Annotated[int, Field(ge=1, le=256)] = 1
     shutdown_timeout_s: Annotated[float, Field(ge=0, le=3600, allow_inf_nan=False)] = 30.0
     allow_unauthenticated: bool = False
+    tls: TlsOptions | None = None
 
 
 class LimitsOptions(_ConfigSection):

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from agentguard_server.proxy.config.schema import ProxySettings
+from agentguard_server.proxy.config.schema import ProxySettings, TlsOptions
 from agentguard_server.proxy.guard.options import GuardOptions
+from agentguard_server.proxy.http.tls import TlsListener
 from agentguard_server.proxy.process.bootstrap import Bootstrap
 
 ROUTES = (
@@ -24,8 +25,11 @@ def describe_configuration(settings: ProxySettings) -> list[str]:
     listen, limits = settings.listen, settings.limits
     keys = settings.keys
     assembly = Bootstrap(settings)
+    if listen.tls is not None:
+        TlsListener(listen.tls)
     return [
         f"listen: {listen.host}:{listen.port}, {_format_count(listen.workers, 'worker')}, grace {listen.shutdown_timeout_s:g} s",  # noqa: E501
+        _describe_tls(listen.tls),
         f"limits: head {limits.max_header_bytes:,} bytes in {limits.header_timeout_s:g} s, body {limits.max_body_bytes:,} bytes "  # noqa: E501
         f"in {limits.body_timeout_s:g} s, an answer is read within {limits.write_timeout_s:g} s",
         "keys: none, every client that reaches the address is accepted"
@@ -37,6 +41,13 @@ def describe_configuration(settings: ProxySettings) -> list[str]:
         *(f"  {line}" for line in assembly.pool.explain()),
         *_describe_guard(settings.guard),
     ]
+
+
+def _describe_tls(tls: TlsOptions | None) -> str:
+    if tls is None:
+        return "tls: off, plain HTTP"
+    clients = "" if tls.client_ca_file is None else f", clients need a certificate of {tls.client_ca_file}"
+    return f"tls: {tls.min_version} or newer, certificate {tls.cert_file}{clients}"
 
 
 def _describe_guard(guard: GuardOptions | None) -> list[str]:

@@ -272,12 +272,10 @@ class HttpServerProtocol(asyncio.Protocol):
     def start_lingering(self) -> None:
         """Close the write side and discard input for a moment, so that a reset does not lose the response."""
         self._is_discarding = True
-        if self.transport.can_write_eof():
-            self.resume_reading()
+        self.resume_reading()
+        if self.transport.can_write_eof():  # TLS has no half-closed connections
             self.transport.write_eof()
-            self._timer.arm(_LINGER_TIMEOUT_S, self._close)
-        else:
-            self.transport.close()
+        self._timer.arm(_LINGER_TIMEOUT_S, self._close)
 
     # Ends
 

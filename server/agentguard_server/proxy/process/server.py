@@ -9,18 +9,21 @@ import os
 import signal
 import socket
 from collections.abc import Awaitable, Callable, Generator
-from typing import Final
+from typing import Any, Final
 
 import uvicorn
 
+from agentguard.errors import ConfigError
 from agentguard_server.proxy.app import ProxyApp
 from agentguard_server.proxy.config.schema import ProxySettings
 from agentguard_server.proxy.http.protocol import HttpServerProtocol
+from agentguard_server.proxy.http.tls import TlsListener
 
 logger = logging.getLogger("agentguard.proxy")
 
 BACKLOG: Final = 2048
 _PARENT_CHECK_INTERVAL_S: Final = 1.0
+_TLS_CLOSE_TIMEOUT_S: Final = 1.0
 _ERROR_DELIVERY_TIMEOUT_S: Final = 1.0
 """Time to send an error to each client whose request did not finish during the drain."""
 
@@ -43,10 +46,13 @@ class ProxyServer(uvicorn.Server):
         reload: Callable[[], Awaitable[None]],
         parent: int | None = None,
     ) -> None:
-        super().__init__(_build_config(app, app.app_state.settings))
+        settings = app.app_state.settings
+        super().__init__(_build_config(app, settings))
+        self._tls = None if settings.listen.tls is None else TlsListener(settings.listen.tls)
         self._app, self._on_ready, self._reload, self._parent = app, on_ready, reload, parent
         self._stop_event = asyncio.Event()
         self._reload_task: asyncio.Task[None] | None = None
+        self._tls_task: asyncio.Task[None] | None = None
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
@@ -67,8 +73,23 @@ class ProxyServer(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start to accept requests."""
-        await super().startup(sockets=sockets)
+        loop, tls_options = asyncio.get_running_loop(), dict[str, Any]()
+        if self._tls is not None:
+            tls_options = {
+                "ssl": self._tls.context,
+                "ssl_handshake_timeout": self._app.app_state.settings.limits.header_timeout_s,
+                "ssl_shutdown_timeout": _TLS_CLOSE_TIMEOUT_S,
+            }
+            self._tls_task = loop.create_task(self._watch_certificate(self._tls))
+        self.servers = [
+            await loop.create_server(self._create_protocol, sock=one, backlog=BACKLOG, **tls_options)
+            for one in sockets or []
+        ]
+        self.started = True
         self._on_ready()
+
+    def _create_protocol(self) -> HttpServerProtocol:
+        return HttpServerProtocol(self.config, self.server_state, {})
 
     async def main_loop(self) -> None:
         """Wait for the stop event; begin the shutdown if the supervisor has died."""
@@ -81,6 +102,8 @@ class ProxyServer(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Accept no new requests, drain requests in flight until the timeout, and fail the rest."""
+        if self._tls_task is not None:
+            self._tls_task.cancel()
         for server in self.servers:
             server.close()
         for one in sockets or []:
@@ -118,6 +141,20 @@ class ProxyServer(uvicorn.Server):
                 connection.transport.abort()
         self._app.app_state.is_draining = self.should_exit = True
         self._stop_event.set()
+
+    async def _watch_certificate(self, tls: TlsListener) -> None:
+        """Load the certificate again whenever its files change."""
+        error_before = ""
+        while True:
+            await asyncio.sleep(tls.reload_interval_s)
+            try:
+                if tls.reload():
+                    logger.warning("new connections get the changed certificate")
+                error_before = ""
+            except ConfigError as error:
+                if str(error) != error_before:  # the files may stay invalid for long
+                    logger.error("the certificate was not reloaded: %s", error)
+                error_before = str(error)
 
     def _schedule_reload(self) -> None:
         if self._reload_task is None or self._reload_task.done():
