@@ -53,7 +53,7 @@ def build_stand_in(function: Callable[..., Any], execute: Execute) -> Callable[.
 
     stand_in.__name__, stand_in.__doc__ = name, inspect.getdoc(function)
     # pydantic reads the schema of a tool from its annotations and its signature.
-    stand_in.__annotations__ = get_type_hints(function) if inspect.isfunction(function) else {}
+    stand_in.__annotations__ = get_type_hints(function) if inspect.isroutine(function) else {}
     vars(stand_in)["__signature__"] = signature
     return stand_in
 

@@ -50,7 +50,7 @@ SUMMARIES: Final = {
         "inject": "Make failed runs with one known error each.",
         "schemata": "Distil failures to error schemata; search and select them.",
         "taxonomy": "List, show, map and validate taxonomies of failures.",
-        "chaos": "Serve a fake model endpoint that fails on command.",
+        "chaos": "Inject faults into an agent's calls, or serve a model endpoint with faults.",
         "guard-check": "Compare scripted runs with and without the guard.",
         "pilot": "Estimate where the guard's interventions help, and write a policy.",
     },

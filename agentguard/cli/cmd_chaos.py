@@ -1,10 +1,12 @@
-"""``agentguard chaos``: a local model endpoint that fails according to a script."""
+"""``agentguard chaos``: campaigns of faults on an agent, and a local model endpoint with faults."""
 
 from __future__ import annotations
 
+import itertools
 import signal
 import sys
 import threading
+from collections import Counter
 from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,7 +17,10 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from agentguard.cli.terminal_text import build_console
+
 if TYPE_CHECKING:
+    from agentguard.chaos import CampaignReport
     from agentguard.testing.fake_backend import FaultBackend, RecordedRequest
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, one object a line.")]
@@ -24,10 +29,94 @@ _POLL_INTERVAL_S = 0.2
 
 def register(app: typer.Typer) -> None:
     """Add the commands."""
-    group = typer.Typer(no_args_is_help=True, help="Serve a fake model endpoint that fails on command.")
+    group = typer.Typer(
+        no_args_is_help=True,
+        help="Inject faults into the calls of an agent, or serve a model endpoint with faults.",
+    )
+    group.command()(plan)
+    group.command()(run)
+    group.command()(report)
     group.command()(serve)
     group.command()(faults)
     app.add_typer(group, name="chaos")
+
+
+CampaignFile = Annotated[Path, typer.Argument(help="Campaign file in YAML.")]
+
+
+def plan(campaign: CampaignFile, json: Json = False) -> None:
+    """Check the steady state without faults, and list the planned runs."""
+    from agentguard.chaos import Campaign, CampaignRunner
+
+    runs = CampaignRunner(Campaign.load(campaign)).plan()
+    counts = Counter((placement.site, placement.fault) for placement, _ in runs)
+    rows = [{"site": site, "fault": fault, "runs": count} for (site, fault), count in sorted(counts.items())]
+    for row in rows:
+        _print_values(row, json=json)
+    if not json:
+        typer.echo(f"{len(runs)} runs")
+
+
+def run(
+    campaign: CampaignFile,
+    output: Annotated[
+        Path,
+        typer.Option(metavar="FOLDER", help="Folder of the journal and the report; a second call resumes."),
+    ],
+    jobs: Annotated[int, typer.Option(min=1, help="Number of processes.")] = 1,
+    json: Json = False,
+) -> None:
+    """Run a campaign, and write the journal, report.json and report.html.
+
+    Exit status: 1 if a run is unsafe or an abort rule ends the campaign.
+    """
+    from agentguard.chaos import Campaign, CampaignRunner, build_campaign_report
+
+    runner = CampaignRunner(Campaign.load(campaign))
+    with Console(stderr=True).status("running …") as status:
+        count = itertools.count(1)
+        result = runner.run(
+            output, jobs=jobs, on_result=lambda _: status.update(f"running … {next(count):,} runs")
+        )
+    _finish_campaign(build_campaign_report(result), output, campaign.stem, json=json)
+
+
+def report(
+    output: Annotated[
+        Path, typer.Argument(metavar="FOLDER", help="Output folder of `agentguard chaos run`.")
+    ],
+    json: Json = False,
+) -> None:
+    """Write the report of the runs that a campaign has done, with the exit status of `chaos run`."""
+    from agentguard.chaos import build_campaign_report, read_campaign_result
+
+    _finish_campaign(build_campaign_report(read_campaign_result(output)), output, output.name, json=json)
+
+
+def _finish_campaign(report: CampaignReport, output: Path, name: str, *, json: bool) -> None:
+    from agentguard.chaos import render_campaign_report
+
+    data = orjson.dumps(report.to_dict(), option=orjson.OPT_INDENT_2)
+    (output / "report.json").write_bytes(data)
+    page = render_campaign_report(report, f"Chaos campaign {name}")
+    (output / "report.html").write_text(page, encoding="utf-8")
+    if json:
+        typer.echo(orjson.dumps(report.to_dict()).decode())
+    else:
+        table = Table(
+            "site", "fault", "worst", "runs", "detected", "extra effects", box=None, header_style="bold"
+        )
+        for cell in report.cells:
+            counts = (cell.outcomes.total(), cell.detected, cell.extra_effects)
+            table.add_row(*map(escape, (cell.site, cell.fault, cell.worst.value, *map(str, counts))))
+        build_console().print(table)
+        outcomes = ", ".join(f"{count} {outcome.value}" for outcome, count in report.outcomes.items())
+        typer.echo(f"{report.outcomes.total()} of {report.planned} runs: {outcomes}")
+        if report.abort_reason:
+            typer.echo(report.abort_reason)
+        typer.echo(f"report: {output / 'report.html'}")
+    if not report.is_safe:
+        raise typer.Exit(1)
 
 
 def serve(
@@ -38,7 +127,7 @@ def serve(
     seed: Annotated[int | None, typer.Option(help="Seed of the schedule, in place of the script's.")] = None,
     json: Json = False,
 ) -> None:
-    """Serve until Ctrl-C, and print what became of each request: never its contents."""
+    """Serve until Ctrl-C, and print one line for each request, without its contents."""
     from agentguard.config.policy import load_yaml
     from agentguard.testing.fake_backend.script_file import build_backend
 

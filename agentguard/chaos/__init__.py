@@ -1,0 +1,32 @@
+"""Chaos campaigns: faults at the calls of an agent, and their consequences for its runs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from agentguard._lazy import lazy_exports
+
+if TYPE_CHECKING:
+    from agentguard.chaos.campaign import Campaign as Campaign
+    from agentguard.chaos.campaign_runner import CampaignResult as CampaignResult
+    from agentguard.chaos.campaign_runner import CampaignRunner as CampaignRunner
+    from agentguard.chaos.campaign_runner import read_campaign_result as read_campaign_result
+    from agentguard.chaos.experiment import ExperimentOutcome as ExperimentOutcome
+    from agentguard.chaos.experiment import ExperimentResult as ExperimentResult
+    from agentguard.chaos.report import CampaignReport as CampaignReport
+    from agentguard.chaos.report import build_campaign_report as build_campaign_report
+    from agentguard.chaos.report import render_campaign_report as render_campaign_report
+
+_EXPORTS = {
+    "Campaign": "agentguard.chaos.campaign",
+    "CampaignReport": "agentguard.chaos.report",
+    "CampaignResult": "agentguard.chaos.campaign_runner",
+    "CampaignRunner": "agentguard.chaos.campaign_runner",
+    "ExperimentOutcome": "agentguard.chaos.experiment",
+    "ExperimentResult": "agentguard.chaos.experiment",
+    "build_campaign_report": "agentguard.chaos.report",
+    "read_campaign_result": "agentguard.chaos.campaign_runner",
+    "render_campaign_report": "agentguard.chaos.report",
+}
+
+__getattr__, __dir__ = lazy_exports(__name__, _EXPORTS)

@@ -1,0 +1,145 @@
+"""Campaign file: target, steady state, faults, schedule and abort rules."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Literal, Self, cast
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from agentguard.bundles.agent_interface import AgentFunction
+from agentguard.chaos.faults import MODEL_FAULTS, TOOL_FAULTS
+from agentguard.config.policy import format_validation_error, load_yaml
+from agentguard.errors import ConfigError
+from agentguard.trajectory.model import Trajectory
+
+CheckFunction = Callable[[Trajectory], bool]
+"""Function that returns True if a run is successful."""
+
+_REFERENCE = re.compile(r"^[\w.]+:\w+$")
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class CampaignTarget(_Section):
+    """Agent under test.
+
+    Attributes:
+        agent: ``MODULE:FUNCTION`` of the agent. The function takes a `CallBinding`, returns its trajectory,
+            and builds a new world for each call.
+        check: ``MODULE:FUNCTION`` that takes a trajectory and returns True if the run is successful. By
+            default a run is successful if its last text and its effects are those of the run without a fault.
+        effects: names of the tools with effects; by default the tools whose names have no verb of reading.
+    """
+
+    agent: str
+    check: str | None = None
+    effects: tuple[str, ...] | None = None
+
+    @field_validator("agent", "check")
+    @classmethod
+    def _validate_reference(cls, value: str | None) -> str | None:
+        if value is not None and _REFERENCE.match(value) is None:
+            raise ValueError("must be MODULE:FUNCTION")
+        return value
+
+
+class SteadyState(_Section):
+    """Conditions on the runs without a fault. A campaign whose target violates one does not start.
+
+    Attributes:
+        min_success: least share of successful runs.
+        max_extra_calls: growth of model and tool calls, compared with the run without a fault, above which a
+            successful run is degraded; 0.5 is 50 %.
+    """
+
+    min_success: float = Field(default=1.0, ge=0, le=1)
+    max_extra_calls: float = Field(default=0.5, ge=0)
+
+
+class FaultSelection(_Section):
+    """Faults to inject, by kind of call; by default all."""
+
+    tool: tuple[str, ...] = tuple(TOOL_FAULTS)
+    model: tuple[str, ...] = tuple(MODEL_FAULTS)
+
+    @model_validator(mode="after")
+    def _validate_names(self) -> Self:
+        for kind, names, known in (("tool", self.tool, TOOL_FAULTS), ("model", self.model, MODEL_FAULTS)):
+            unknown = sorted(set(names) - set(known))
+            if unknown:
+                raise ValueError(f"unknown {kind} fault {', '.join(unknown)} (known: {', '.join(known)})")
+        return self
+
+
+class CampaignSchedule(_Section):
+    """Order and number of the runs.
+
+    Attributes:
+        repeats: runs for each fault and call.
+        max_calls_per_site: calls of each site that get a fault: the first ones of the run without a fault.
+        max_runs: greatest number of runs with a fault; a sample by ``seed`` if there are more.
+        seed: seed of the sample and of the order.
+    """
+
+    repeats: int = Field(default=1, ge=1, le=1_000)
+    max_calls_per_site: int = Field(default=3, ge=1)
+    max_runs: int = Field(default=10_000, ge=1)
+    seed: int = 0
+
+
+class AbortRules(_Section):
+    """Conditions that end the campaign.
+
+    Attributes:
+        max_unsafe: number of unsafe runs after which no further run starts; None for no limit.
+        max_seconds: duration after which no further run starts.
+    """
+
+    max_unsafe: int | None = Field(default=None, ge=1)
+    max_seconds: float = Field(default=600.0, gt=0)
+
+
+class Campaign(_Section):
+    """Chaos campaign of one agent."""
+
+    version: Literal[1]
+    target: CampaignTarget
+    steady_state: SteadyState = SteadyState()
+    faults: FaultSelection = FaultSelection()
+    schedule: CampaignSchedule = CampaignSchedule()
+    abort: AbortRules = AbortRules()
+
+    @classmethod
+    def load(cls, path: str | Path) -> Campaign:
+        """Read a campaign file. Raises ConfigError with the file and every invalid field."""
+        try:
+            return cls.model_validate(load_yaml(path))
+        except ValidationError as error:
+            raise ConfigError(f"{path}: {format_validation_error(error, cls)}") from None
+
+    def load_agent(self) -> AgentFunction:
+        """Import the agent. Raises ConfigError."""
+        return cast(AgentFunction, _import_function(self.target.agent, "target.agent"))
+
+    def load_check(self) -> CheckFunction | None:
+        """Import the check; None without one. Raises ConfigError."""
+        if self.target.check is None:
+            return None
+        return cast(CheckFunction, _import_function(self.target.check, "target.check"))
+
+
+def _import_function(reference: str, field: str) -> Any:
+    module, _, name = reference.partition(":")
+    if "" not in sys.path:
+        sys.path.insert(0, "")  # the command runs in the folder of the agent
+    try:
+        return getattr(import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(f"{field}: {reference} cannot be imported: {error}") from None

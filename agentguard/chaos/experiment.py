@@ -1,0 +1,226 @@
+"""One run of a campaign: the agent with one fault, and its comparison with the run without a fault."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from typing import Any
+
+from agentguard.bundles.agent_interface import AgentFunction, require_trajectory
+from agentguard.chaos.campaign import Campaign
+from agentguard.chaos.injection import MODEL_SITE, CallLimitExceeded, FaultPlacement, InjectionBinding
+from agentguard.detect.tool_names import is_read_tool
+from agentguard.errors import AgentGuardError, ConfigError, RunStopped
+from agentguard.guard import Guard
+from agentguard.trajectory.model import Trajectory
+
+_CALL_LIMIT_FACTOR = 20
+
+
+class ExperimentOutcome(StrEnum):
+    """Outcome of a run with a fault."""
+
+    SURVIVED = "survived"
+    """The run is successful with few extra calls."""
+    DEGRADED = "degraded"
+    """The run is successful with more extra calls than the steady state permits."""
+    FAILED = "failed"
+    """The run is not successful, has no wrong effect and claims no success."""
+    UNSAFE = "unsafe"
+    """The run has repeated or wrong effects, or claims an effect that did not happen."""
+    NOT_INJECTED = "not injected"
+    """The run did not reach the call, or the fault has no meaning there."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentRun:
+    """Run of the agent under a binding.
+
+    Attributes:
+        trajectory: the run; None if the agent raised.
+        error: type and text of the exception; empty without one.
+        binding: counts of the calls.
+    """
+
+    trajectory: Trajectory | None
+    error: str
+    binding: InjectionBinding
+
+    @property
+    def answer(self) -> str:
+        """Text of the last step; empty without a run."""
+        return self.trajectory.steps[-1].content if self.trajectory and self.trajectory.steps else ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExperimentResult:
+    """Result of a run with a fault.
+
+    Attributes:
+        site, fault, call, repeat: placement of the fault, and number of the repeat.
+        outcome: comparison with the run without a fault.
+        extra_calls: model and tool calls, minus those of the run without a fault.
+        extra_effects: executed effects that the run without a fault does not have.
+        missing_effects: effects of the run without a fault that the run does not have.
+        is_false_claim: the last text is that of the run without a fault, and effects are missing.
+        detected_after: steps from the fault to the first finding; None if no detector has one.
+        recovered_after: calls from the fault to the next success at its site; None without one.
+        error: type and text of an exception that ended the run; empty without one.
+        events: site to the kinds of its calls.
+    """
+
+    site: str
+    fault: str
+    call: int
+    repeat: int
+    outcome: ExperimentOutcome
+    extra_calls: int
+    extra_effects: int
+    missing_effects: int
+    is_false_claim: bool
+    detected_after: int | None
+    recovered_after: int | None
+    error: str
+    events: Mapping[str, list[str]]
+
+    @property
+    def key(self) -> str:
+        """Text that identifies the run in the campaign."""
+        placement = FaultPlacement(site=self.site, fault=self.fault, call=self.call)
+        return f"{placement.key}/{self.repeat}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the result as JSON data."""
+        return asdict(self) | {"outcome": self.outcome.value}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> ExperimentResult:
+        """Build a result from JSON data. Raises TypeError or ValueError."""
+        return cls(**{**data, "outcome": ExperimentOutcome(data["outcome"])})
+
+
+class ExperimentRunner:
+    """Runner of the experiments of a campaign in this process.
+
+    Raises:
+        ConfigError: the agent cannot be imported, or its runs without a fault violate the steady state.
+    """
+
+    def __init__(self, campaign: Campaign, *, agent: AgentFunction | None = None) -> None:
+        self._campaign = campaign
+        self._agent = agent if agent is not None else campaign.load_agent()
+        self._check = campaign.load_check()
+        self._guard = Guard(localizer="first_finding")
+        self.profile = self._build_profile()
+
+    def list_placements(self) -> Iterator[FaultPlacement]:
+        """Yield each fault at each of the first calls of each site of the profile."""
+        faults = self._campaign.faults
+        for site, count in sorted(self.profile.binding.calls.items()):
+            names = faults.model if site == MODEL_SITE else faults.tool
+            for call in range(min(count, self._campaign.schedule.max_calls_per_site)):
+                for fault in names:
+                    yield FaultPlacement(site=site, fault=fault, call=call)
+
+    def run(self, placement: FaultPlacement, repeat: int = 0) -> ExperimentResult:
+        """Run the agent with a fault."""
+        run = self._run_agent(
+            placement, f"chaos-{placement.key}-{repeat}".replace("/", "-").replace(":", "-")
+        )
+        base, binding = self.profile.binding, run.binding
+        extra_effects = _count_beyond(binding.effects, base.effects)
+        missing_effects = _count_beyond(base.effects, binding.effects)
+        is_claimed = run.trajectory is not None and run.answer == self.profile.answer and bool(run.answer)
+        is_false_claim = is_claimed and bool(missing_effects)
+        extra_calls = binding.calls.total() - base.calls.total()
+        if not binding.is_injected:
+            outcome = ExperimentOutcome.NOT_INJECTED
+        elif extra_effects or is_false_claim:
+            outcome = ExperimentOutcome.UNSAFE
+        elif not self._is_successful(run, missing_effects):
+            outcome = ExperimentOutcome.FAILED
+        elif extra_calls > self._campaign.steady_state.max_extra_calls * base.calls.total():
+            outcome = ExperimentOutcome.DEGRADED
+        else:
+            outcome = ExperimentOutcome.SURVIVED
+        return ExperimentResult(
+            site=placement.site,
+            fault=placement.fault,
+            call=placement.call,
+            repeat=repeat,
+            outcome=outcome,
+            extra_calls=extra_calls,
+            extra_effects=extra_effects,
+            missing_effects=missing_effects,
+            is_false_claim=is_false_claim,
+            detected_after=self._measure_detection(run),
+            recovered_after=binding.recovered_after,
+            error=run.error,
+            events=dict(binding.events),
+        )
+
+    def _build_profile(self) -> AgentRun:
+        """Run the agent without a fault, and check the steady state."""
+        profile = self._run_agent(None, "chaos-profile-0")
+        runs = [profile]
+        runs += [
+            self._run_agent(None, f"chaos-profile-{number}")
+            for number in range(1, self._campaign.schedule.repeats)
+        ]
+        self.profile = profile
+        successful = [run for run in runs if self._is_successful(run, 0)]
+        share = len(successful) / len(runs)
+        if share < self._campaign.steady_state.min_success:
+            error = next((run.error for run in runs if run.error), "the check returned False")
+            raise ConfigError(
+                f"steady_state: {share:.0%} of {len(runs)} runs without a fault are successful, "
+                f"{self._campaign.steady_state.min_success:.0%} are required ({error})"
+            )
+        return successful[0] if successful else profile
+
+    def _run_agent(self, placement: FaultPlacement | None, run_id: str) -> AgentRun:
+        effects = self._campaign.target.effects
+        profile = getattr(self, "profile", None)
+        limit = _CALL_LIMIT_FACTOR * max(profile.binding.calls[MODEL_SITE], 1) if profile else 1_000
+        binding = InjectionBinding(
+            placement,
+            run_id=run_id,
+            effects=(lambda tool: not is_read_tool(tool)) if effects is None else effects.__contains__,
+            max_calls=limit,
+        )
+        trajectory, error = None, ""
+        try:
+            trajectory = require_trajectory(self._agent(binding))
+        except ConfigError:
+            raise
+        except (RunStopped, CallLimitExceeded) as stopped:
+            error = f"{type(stopped).__name__}: {stopped}"
+        except Exception as raised:  # the agent under test may raise anything
+            error = f"{type(raised).__name__}: {raised}"
+        return AgentRun(trajectory=trajectory, error=error[:500], binding=binding)
+
+    def _is_successful(self, run: AgentRun, missing_effects: int) -> bool:
+        if run.trajectory is None:
+            return False
+        if self._check is not None:
+            return bool(self._check(run.trajectory))
+        return not missing_effects and run.answer == self.profile.answer
+
+    def _measure_detection(self, run: AgentRun) -> int | None:
+        """Return the steps from the fault to the first finding of a detector."""
+        if run.trajectory is None or not run.binding.is_injected:
+            return None
+        try:
+            findings = self._guard.diagnose(run.trajectory).findings
+        except AgentGuardError:
+            return None
+        turns = [step.index for step in run.trajectory.steps if step.source == "agent"]
+        place = min(max(run.binding.model_calls_at_fault - 1, 0), max(len(turns) - 1, 0))
+        begin = turns[place] if turns else 0
+        return min((finding.step - begin for finding in findings if finding.step >= begin), default=None)
+
+
+def _count_beyond(counts: Counter[Any], limits: Counter[Any]) -> int:
+    return (counts - limits).total()
