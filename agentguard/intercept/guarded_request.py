@@ -45,7 +45,11 @@ MAX_REJECTIONS = 10
 
 
 class GuardedRequest(HistorySync):
-    """One request and its answers; created by `Interceptor.open_request`."""
+    """One request and its answers; created by `Interceptor.open_request`.
+
+    Attributes:
+        is_unjoined: True if the request continues a run that this process does not know.
+    """
 
     def __init__(
         self,
@@ -63,6 +67,7 @@ class GuardedRequest(HistorySync):
         self._retry_count, self._is_settled = 0, False
         self.final_text: str | None = None
         self.is_dropped = False
+        self.is_unjoined = False
         self.replacement_payload: dict[str, Any] | None = None
         self.answer_source: AnswerSource = "same"
         self._has_hint = False

@@ -209,10 +209,14 @@ class Interceptor:
                 if conversation.answer
                 else conversation.history
             )
+        is_unjoined = (
+            not is_known and edits is None and (previous_id is not None or any(map(adapter.is_result, items)))
+        )
         conversation.size_bytes = size_bytes
         exchange = self.request_class(
             self, adapter, conversation, body, history=history, retry_key=keys[-1], key_seed=run_name
         )
+        exchange.is_unjoined = is_unjoined
         exchange.prepare(None if is_known else edits)
         return exchange
 

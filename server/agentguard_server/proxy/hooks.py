@@ -82,6 +82,7 @@ class GuardOutcome:
         recoveries: strategy and target step of the recoveries in this request, in order.
         stopped: True if the guard stopped the run.
         stream_mode: ``buffer_tool_calls`` or ``buffer_all``; empty if the client requested no stream.
+        is_unjoined: True if the request continues a run that the guard does not know.
     """
 
     run_id: str
@@ -90,6 +91,7 @@ class GuardOutcome:
     recoveries: tuple[tuple[str, int], ...] = ()
     stopped: bool = False
     stream_mode: str = ""
+    is_unjoined: bool = False
 
 
 ModelCaller = Callable[[bytes, bool], Awaitable[Response | StreamingResponse]]
@@ -162,11 +164,15 @@ class GuardCounters:
         guarded: requests that the guard judged.
         too_long: requests that it skipped because of their long bodies.
         refused: requests that it refused after an internal error.
+        unjoined: requests that continue a run which the guard does not know; each begins another run.
+        unsupported: requests with tools of a form that the guard cannot judge.
     """
 
     guarded: int = 0
     too_long: int = 0
     refused: int = 0
+    unjoined: int = 0
+    unsupported: int = 0
 
 
 class SessionSummaries(Protocol):

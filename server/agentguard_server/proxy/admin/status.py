@@ -180,7 +180,9 @@ class ProxyStatus:
                 yield "replica_state", (name, state), float(replica["state"] == state)
         if gateway.interceptor is not None:
             yield "guard_active_sessions", (), len(gateway.interceptor.sessions)
-            yield "guard_skipped", ("body_too_large",), gateway.interceptor.counts.too_long
+            counts = gateway.interceptor.counts
+            yield "guard_skipped", ("body_too_large",), counts.too_long
+            yield "guard_skipped", ("not_supported",), counts.unsupported
 
 
 def _to_worker_status(snapshot: WorkerSnapshot) -> dict[str, Any]:

@@ -95,6 +95,7 @@ class InlineGuardedRequest:
             recoveries=tuple((one.plan.strategy, one.plan.step) for one in self._guarded.recoveries),
             stopped=session.stop_reason is not None,
             stream_mode=stream_mode,
+            is_unjoined=self._guarded.is_unjoined,
         )
 
     async def judge(self, response: Response, call_model: ModelCaller) -> Response:

@@ -198,6 +198,7 @@ class InlineGuard:
         try:
             body = decode_body(asked.body)
             if body is None or not dialect.can_guard(body):
+                self.counts.unsupported += candidate.is_required or bool(body and body.get("tools"))
                 return None
             known = edits is not None or engine.continues_conversation(body)
             if not (candidate.is_required or known or requires_guard(dialect, body)):
@@ -234,7 +235,10 @@ class InlineGuard:
     ) -> InlineGuardedRequest:
         session, tenant = guarded.session, request.tenant
         self.sessions.touch(tenant, session, len(request.body))
-        self.counts.guarded += 1
+        if guarded.is_unjoined:
+            self.counts.unjoined += 1
+        else:
+            self.counts.guarded += 1
         everything = self.options.stream_mode == "buffer_all"
         return InlineGuardedRequest(
             interceptor, guarded, request, buffers_text=everything, on_settled=self._schedule_sweep

@@ -85,6 +85,8 @@ def guard_headers(outcome: GuardOutcome) -> list[tuple[bytes, bytes]]:
     if outcome.recoveries:
         recoveries = ",".join(f"{strategy}@{step}" for strategy, step in outcome.recoveries)
         headers.append((b"agentguard-recoveries", _to_visible_ascii(recoveries)))
+    if outcome.is_unjoined:
+        headers.append((b"agentguard-unjoined", b"1"))
     if outcome.stopped:
         headers.append((b"agentguard-stopped", b"1"))
     if outcome.stream_mode:

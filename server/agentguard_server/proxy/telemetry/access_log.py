@@ -103,7 +103,9 @@ class StructuredLogger:
             line["error"] = completed.error_code
         outcome = completed.guard_outcome
         if outcome is not None:
-            line["run"], line["guarded"] = sanitize_text(outcome.run_id), True
+            line["run"], line["guarded"] = sanitize_text(outcome.run_id), not outcome.is_unjoined
+            if outcome.is_unjoined:
+                line["unjoined"] = True
         elif asked.run_id:
             line["run"], line["guarded"] = sanitize_text(asked.run_id), False
         if completed.notes:

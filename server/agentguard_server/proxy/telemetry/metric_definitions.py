@@ -57,6 +57,9 @@ METRIC_DEFINITIONS: Final[dict[str, MetricDefinition]] = {
         _define_counter("responses_aborted", "Responses that the client did not receive completely.", "api"),
         _define_counter("guarded_requests", "Requests of guarded runs.", "api"),
         _define_counter(
+            "guard_unjoined_requests", "Requests that continue a run which the guard does not know.", "api"
+        ),
+        _define_counter(
             "upstream_interventions", "Retries, hedges, failovers, quorums and resumptions, by kind.", "kind"
         ),
         _define_counter("tokens", "Tokens that the responses report.", "api", "model", "tenant", "kind"),

@@ -125,7 +125,7 @@ class Metrics:
         if not completed.is_complete:
             add("responses_aborted", (api,))
         if (outcome := completed.guard_outcome) is not None:
-            add("guarded_requests", (api,))
+            add("guard_unjoined_requests" if outcome.is_unjoined else "guarded_requests", (api,))
             for code in self._finding_deduplicator.select_new(completed.request.tenant, outcome):
                 add("guard_findings", (code[:_MAX_LABEL_CHARS],))
             for strategy, _ in outcome.recoveries:

@@ -36,10 +36,13 @@ def test_dropped_or_pending_captures_are_not_counted_as_accepted(tmp_path: Path)
 
 def test_guard_counters_are_reported_as_metrics_and_status() -> None:
     inline = InlineGuard(GuardOptions())
-    inline.counts.too_long = 2
+    inline.counts.too_long, inline.counts.unjoined, inline.counts.unsupported = 2, 3, 4
     app_state = gateway(guarding=inline)
     status = ProxyStatus(app_state, Pool(app_state.settings.backends))
     samples = {(name, labels): value for name, labels, value in status.collect_metrics()}
     assert samples["guard_skipped", ("body_too_large",)] == 2
+    assert samples["guard_skipped", ("not_supported",)] == 4
     assert samples["guard_active_sessions", ()] == 0
-    assert status.local()["guard"] == {"runs": 0, "guarded": 0, "too_long": 2, "refused": 0}
+    assert status.local()["guard"] == {
+        "runs": 0, "guarded": 0, "too_long": 2, "refused": 0, "unjoined": 3, "unsupported": 4
+    }  # fmt: skip

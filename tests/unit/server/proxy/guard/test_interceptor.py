@@ -107,6 +107,43 @@ def test_stopped_run_is_answered_by_guard(api: Api, stream: bool) -> None:
 
 
 @each_api
+def test_request_of_unknown_run_is_reported_as_unjoined(api: Api) -> None:
+    world, other = played(api, calls("find", 3)), played(api, calls("find", 1))
+    history: list[Any] = [TASK, *api.given(other.ask(api.body([TASK]))), api.result("find0", "none")]
+    made = world.ask(api.body(history))
+    history += [*api.given(made), api.result("find0", "none")]
+    world.ask(api.body(history))
+    assert ["agentguard-unjoined" in head for head in world.heads] == [True, False]
+    assert isinstance(world.guarding, InlineGuard)
+    assert (world.guarding.counts.guarded, world.guarding.counts.unjoined) == (1, 1)
+
+
+def test_unknown_previous_response_is_reported_as_unjoined() -> None:
+    world = played(RESPONSES, [("call", "find", "a", "hall"), ("say", "Done.")])
+    first = world.ask({**RESPONSES.body([TASK]), "previous_response_id": "resp_of_another_worker"})
+    item = RESPONSES.result("a", "none")
+    world.ask({**RESPONSES.body([item]), "previous_response_id": first["id"]})
+    assert ["agentguard-unjoined" in head for head in world.heads] == [True, False]
+
+
+@each_api
+def test_first_request_with_example_turns_is_joined(api: Api) -> None:
+    world = played(api, [("say", "Hi."), ("say", "Done.")])
+    example = api.given(world.ask(api.body([TASK])))
+    world.ask(api.body([{"role": "user", "content": "An example."}, *example, TASK]))
+    assert not any("agentguard-unjoined" in head for head in world.heads)
+
+
+def test_request_that_the_guard_cannot_judge_is_counted() -> None:
+    world = played(CHAT, [("say", "Hi.")] * 3)
+    world.ask({**CHAT.body([TASK]), "n": 2})
+    world.ask({**CHAT.body([TASK]), "functions": [{"name": "f"}]})
+    world.ask({"model": "m", "n": 2, "messages": [TASK]})
+    assert isinstance(world.guarding, InlineGuard)
+    assert (world.guarding.counts.unsupported, world.guarding.counts.guarded, world.unguarded) == (2, 0, 3)
+
+
+@each_api
 def test_request_without_tools_passes_unguarded(api: Api) -> None:
     world = played(api, [("say", "Hello.")] * 4)
     plain = {key: value for key, value in api.body([TASK]).items() if key != "tools"}
