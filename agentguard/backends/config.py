@@ -20,6 +20,7 @@ The section never contains keys: ``api_key_env`` names the environment variable 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, cast
 
 from pydantic import (
@@ -62,8 +63,10 @@ class ReplicaOptions(_Section):
         name: unique name in logs, metrics, headers and status.
         url: base URL to which the API's path is appended, e.g. ``http://127.0.0.1:8000/v1``.
         api_key_env: environment variable with the API key.
+        api_key_file: file with the API key, which may change at any time; for access tokens that expire.
         auth: header that carries the key: ``Authorization: Bearer``, or the header of that name.
         headers: headers that are sent with every request; secret headers are rejected.
+        query: query parameters that are sent with every request, such as ``api-version``.
         weight: relative share of the load.
         priority: failover level; higher levels are used only if too few replicas of lower levels are usable.
         models: served name by requested model; empty: all models, under the requested name.
@@ -79,8 +82,10 @@ class ReplicaOptions(_Section):
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
     url: Annotated[str, Field(pattern=r"^https?://[^\s@?#]+$", max_length=2000)]
     api_key_env: Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")] | None = None
+    api_key_file: Path | None = None
     auth: Literal["bearer", "x-api-key", "api-key"] = "bearer"
     headers: Mapping[str, str] = Field(default_factory=dict)
+    query: Mapping[Annotated[str, Field(min_length=1)], str] = Field(default_factory=dict)
     weight: Annotated[float, Field(gt=0, le=1000, allow_inf_nan=False)] = 1.0
     priority: Annotated[int, Field(ge=0, le=100)] = 0
     models: Mapping[str, str] = Field(default_factory=dict)
@@ -91,6 +96,12 @@ class ReplicaOptions(_Section):
     ca_file: str | None = None
     allow_private: bool | None = None
     allow_metadata: bool = False
+
+    @model_validator(mode="after")
+    def _require_one_key(self) -> ReplicaOptions:
+        if self.api_key_env is not None and self.api_key_file is not None:
+            raise ValueError("api_key_env and api_key_file exclude each other")
+        return self
 
     @field_validator("models", mode="before")
     @classmethod

@@ -20,14 +20,16 @@ def http_backend_factory(limits: Options | None = None) -> Connect:
     """
 
     def connect(options: ReplicaOptions) -> Backend:
-        from agentguard.backends.http import EgressPolicy, HttpBackend, HttpLimits
+        from agentguard.backends.http import ApiKeyFile, EgressPolicy, HttpBackend, HttpLimits
 
         try:
             return HttpBackend(
                 options.url,
                 name=options.name,
                 key=read_api_key(options),
+                key_file=None if options.api_key_file is None else ApiKeyFile(options.api_key_file),
                 auth=options.auth,
+                query=options.query,
                 headers=tuple(
                     (name.lower().encode(), value.encode()) for name, value in options.headers.items()
                 ),
@@ -63,6 +65,8 @@ def connection_key(options: ReplicaOptions) -> tuple[object, ...]:
     return (
         options.url,
         options.auth,
+        options.api_key_file,
+        tuple(sorted(options.query.items())),
         tuple(sorted(options.headers.items())),
         options.ca_file,
         options.allow_private,

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import time
 import zlib
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Final, Literal
 
 import msgspec
 
 from agentguard.backends.base import BackendRequest, Headers, Response, UpstreamError
+from agentguard.backends.http.api_key_file import ApiKeyFile
 from agentguard.backends.http.connection import HttpConnection
 from agentguard.backends.http.connection_pool import ConnectionPool
 from agentguard.backends.http.egress_policy import EgressPolicy, check_origin, parse_origin
@@ -71,6 +74,8 @@ class HttpBackend:
         key: the endpoint's API key; None if it needs none. With a key, the caller's own keys are not sent.
         headers: sent with every request, in place of the caller's headers of the same name.
         auth: header that carries the key.
+        query: query parameters of every request, such as ``api-version``.
+        key_file: file with the key, in place of ``key``; the backend notices when the key changes.
         egress: policy on addresses and trusted certificates.
         limits: limits on sizes, times and connections.
 
@@ -87,6 +92,8 @@ class HttpBackend:
         key: str | None = None,
         headers: Headers = (),
         auth: Auth = "bearer",
+        query: Mapping[str, str] = MappingProxyType({}),
+        key_file: ApiKeyFile | None = None,
         egress: EgressPolicy | None = None,
         limits: HttpLimits | None = None,
     ) -> None:
@@ -94,7 +101,13 @@ class HttpBackend:
         origin = check_origin(parse_origin(url), egress)
         self.name = name or origin.authority
         self._limits = limits or HttpLimits()
-        self._head_builder = RequestHeadBuilder(origin, key=key, auth=auth, headers=headers)
+        self._key_file = key_file
+
+        def build_head_builder(key: str | None) -> RequestHeadBuilder:
+            return RequestHeadBuilder(origin, key=key, auth=auth, headers=headers, query=query)
+
+        self._create_head_builder = build_head_builder
+        self._head_builder = build_head_builder(key if key_file is None else key_file.key)
         self._connection_pool = ConnectionPool(origin, egress, self._limits)
 
     @property
@@ -117,6 +130,8 @@ class HttpBackend:
                 (``sent``).
             DeadlineExceeded: the deadline has passed.
         """
+        if self._key_file is not None and self._key_file.refresh():
+            self._head_builder = self._create_head_builder(self._key_file.key)
         head = self._head_builder.build(request)
         remaining_s = deadline.at - deadline.clock.now()
         if remaining_s <= _CLOCK_TOLERANCE_S:

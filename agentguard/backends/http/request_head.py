@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Final
+from urllib.parse import unquote_plus, urlencode
 
 from agentguard.backends.base import BackendRequest, Headers
 from agentguard.backends.http.egress_policy import UpstreamOrigin
@@ -46,9 +49,18 @@ class RequestHeadBuilder:
         key: API key of the endpoint; None if it needs none. With a key, the caller's own keys are dropped.
         auth: header that carries the key: ``bearer`` means ``Authorization: Bearer``.
         headers: sent with every request, in place of the caller's headers of the same name.
+        query: query parameters of every request, in place of the caller's parameters of the same name.
     """
 
-    def __init__(self, origin: UpstreamOrigin, *, key: str | None, auth: str, headers: Headers) -> None:
+    def __init__(
+        self,
+        origin: UpstreamOrigin,
+        *,
+        key: str | None,
+        auth: str,
+        headers: Headers,
+        query: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
         fixed = [(b"host", origin.authority.encode()), (b"accept-encoding", b"identity"), *headers]
         if key is not None:
             field = (b"authorization", b"Bearer ") if auth == "bearer" else (auth.encode(), b"")
@@ -56,7 +68,7 @@ class RequestHeadBuilder:
         for name, value in fixed:
             if not (_TOKEN.fullmatch(name) and _VALUE.fullmatch(value)):
                 raise ConfigError("a backend's key, or one of its headers, has characters that none may have")
-        self._path = origin.path
+        self._path, self._query, self._query_names = origin.path, urlencode(query), frozenset(query)
         own_fields = frozenset(name.lower() for name, _ in fixed) | (
             _API_KEY_FIELDS if key is not None else frozenset()
         )
@@ -86,12 +98,21 @@ class RequestHeadBuilder:
             raise _build_error("its method is none that is passed on")
         if not _TARGET.fullmatch(target) or _escapes_base_path(target):
             raise _build_error("its target is none that is passed on")
-        path = self._path + target
+        path = self._path + (self._add_query(target) if self._query else target)
         line = f"{method} {path if path.startswith('/') else '/' + path} HTTP/1.1\r\n"
         start = line.encode() + self._fixed_fields
         if len(self._starts) < _MAX_CACHED and len(target) < 256:
             self._starts[method, target] = start
         return start
+
+    def _add_query(self, target: str) -> str:
+        path, _, given = target.partition("?")
+        kept = [
+            pair
+            for pair in given.split("&")
+            if pair and unquote_plus(pair.partition("=")[0]) not in self._query_names
+        ]
+        return f"{path}?{'&'.join((*kept, self._query))}"
 
 
 class _HeaderFilter(dict[bytes, bool]):

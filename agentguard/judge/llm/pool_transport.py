@@ -189,7 +189,7 @@ def _parse_replica(index: int, replica: str | Mapping[str, Any], key_env: str | 
         raise ConfigError(f"judge: replicas[{index}]: url must be an address up to and with /v1")
     entry["url"] = url.rstrip("/").removesuffix("/v1")
     entry.setdefault("name", f"judge-{index + 1}")
-    if key_env is not None:
+    if key_env is not None and "api_key_file" not in entry:
         entry.setdefault("api_key_env", key_env)
     return entry
 

@@ -13,7 +13,7 @@ from agentguard_server.proxy.http.request_cycle import RequestCycle
 from agentguard_server.proxy.requests.body import ClientDisconnected, buffered_body, read_body
 from agentguard_server.proxy.requests.handler import RequestHandler
 from agentguard_server.proxy.requests.response_writer import ResponseWriter
-from agentguard_server.proxy.routes import Route, match_route
+from agentguard_server.proxy.routes import Route, match_route, normalize_target
 from agentguard_server.proxy.state import AppState, Receive
 
 
@@ -32,6 +32,7 @@ class ProxyApp:
         """Serve one request."""
         self._request_count += 1
         request_id = f"{self._id_prefix}{self._request_count:06x}"
+        cycle.raw_path, cycle.query_string = normalize_target(cycle.raw_path, cycle.query_string)
         route = match_route(cycle.method, cycle.raw_path)
         if route.kind in ("open", "admin"):
             return self._serve_admin(cycle, route, request_id)

@@ -46,8 +46,30 @@ _MODEL_ROUTES: Final = {
 _PUBLIC_PATHS: Final = frozenset({b"/healthz", b"/readyz"})
 """Public paths besides the viewer, which authenticates browsers itself by key and cookie."""
 _LITELLM_PATH: Final = b"/beta/litellm_basic_guardrail_api"
+_AZURE_V1_PREFIX: Final = b"/openai/v1/"
+_AZURE_PREFIXES: Final = (b"/openai/", b"/v1/deployments/")
+_AZURE_DEPLOYMENT: Final = re.compile(
+    rb"/(?:openai|v1)/deployments/[\w.~%-]{1,200}(/(?:chat/completions|completions|embeddings))", re.ASCII
+)
 # Paths that an endpoint may normalise to another path: dot segments, plain or encoded, and encoded slashes.
 _AMBIGUOUS_PATH: Final = re.compile(rb"/\.{1,2}(?:/|$)|%2e|%2f|%5c|%00|\\|//|[^\x21-\x7e]", re.IGNORECASE)
+
+
+def normalize_target(path: bytes, query: bytes) -> tuple[bytes, bytes]:
+    """Return path and query of a request below ``/v1``; Azure's clients use other paths.
+
+    ``/openai/deployments/NAME/chat/completions?api-version=…`` becomes ``/v1/chat/completions``.
+    """
+    if not path.startswith(_AZURE_PREFIXES):
+        return path, query
+    if path.startswith(_AZURE_V1_PREFIX):
+        path = BASE_PATH + path[len(_AZURE_V1_PREFIX) - 1 :]
+    elif found := _AZURE_DEPLOYMENT.fullmatch(path):
+        path = BASE_PATH + found[1]
+    else:
+        return path, query
+    kept = [pair for pair in query.split(b"&") if not pair.startswith(b"api-version=")]
+    return path, b"&".join(kept)
 
 
 def match_route(method: str, path: bytes) -> Route:

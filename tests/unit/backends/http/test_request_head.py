@@ -200,3 +200,17 @@ def test_any_input_is_sent_as_one_request_or_rejected(fields: Any, target: str) 
     assert names.count(b"host") == names.count(b"content-length") == 1
     assert not {b"transfer-encoding", b"connection"} & set(names)
     assert b"" not in names
+
+
+@pytest.mark.parametrize(
+    ("target", "sent"),
+    [
+        ("/chat/completions", b"/v1/chat/completions?api-version=2024-10-21&tag=a+b"),
+        ("/models?limit=2", b"/v1/models?limit=2&api-version=2024-10-21&tag=a+b"),
+        ("/models?api-version=1&x=2", b"/v1/models?x=2&api-version=2024-10-21&tag=a+b"),
+        ("/models?%61pi-version=1", b"/v1/models?api-version=2024-10-21&tag=a+b"),
+    ],
+)
+def test_configured_query_replaces_parameters_of_the_caller(target: str, sent: bytes) -> None:
+    by = heads(query={"api-version": "2024-10-21", "tag": "a b"})
+    assert made(target, by=by)[0] == b"POST %b HTTP/1.1" % sent
