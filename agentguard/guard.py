@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, cast
 
 from agentguard.config.policy import Policy
+from agentguard.config.prices import PriceTable
 from agentguard.errors import ConfigError
 from agentguard.judge.response_safety import ResponseSafety
 from agentguard.localize.adapter import adapt_localizer
@@ -54,6 +55,7 @@ from agentguard.runtime.run_diagnosis import RunDiagnosis
 from agentguard.runtime.schema_feedback import SchemaFeedback, build_schema_feedback
 from agentguard.runtime.session import Session
 from agentguard.runtime.session_config import RecoveryObserver, SessionConfig
+from agentguard.trajectory.costs import price_run
 from agentguard.trajectory.event_log.recorder import RunRecorder
 from agentguard.trajectory.model import Trajectory
 
@@ -112,6 +114,7 @@ class Guard:
         repair: RepairFunction | None = None,
         schemata: str | Path | bool | SchemaFeedback = False,
         live_judge: LiveJudge | None = None,
+        prices: PriceTable | None = None,
     ) -> None:
         chosen = (
             build_localizer(localizer, options or {})
@@ -133,6 +136,7 @@ class Guard:
                 repair=repair,
                 schemata=build_schema_feedback(schemata, store),
                 live_judge=live_judge,
+                prices=dict(prices or {}),
             )
         )
 
@@ -178,6 +182,7 @@ class Guard:
                 "accept": build_acceptance_test(settings, judge),
                 "safety": build_response_safety(settings, judge),
                 "live_judge": build_live_judge(settings, judge),
+                "prices": settings.prices,
                 **more,
             },
         )
@@ -300,7 +305,7 @@ class Guard:
             trajectory: the run.
             failed: known outcome. Without it, declared acceptance rules decide the outcome, if there are any.
         """
-        return self._run_diagnosis.diagnose(trajectory, failed=failed)
+        return self._run_diagnosis.diagnose(price_run(trajectory, self.components.prices), failed=failed)
 
     @property
     def _run_diagnosis(self) -> RunDiagnosis:

@@ -15,6 +15,7 @@ from agentguard.config.policy import Policy
 from agentguard.errors import AgentGuardError, InputError
 from agentguard.guard import Guard
 from agentguard.trajectory._safe_json import loads
+from agentguard.trajectory.costs import price_run
 from agentguard.trajectory.formats.base import UnreadableRecord
 from agentguard.trajectory.formats.reader import read
 from agentguard.trajectory.model import Record
@@ -76,6 +77,7 @@ class ChunkProcessor:
         policy = Policy.model_validate_json(config.policy)
         deadline = max(policy.detector_deadline_s, _MIN_DETECTOR_DEADLINE_S)
         self._guard = Guard.from_policy(policy.model_copy(update={"detector_deadline_s": deadline}))
+        self._prices = policy.prices
         self._fingerprint = config.fingerprint
 
     def process(self, chunk: Chunk) -> ChunkResult:
@@ -126,7 +128,7 @@ class ChunkProcessor:
             result.is_retryable |= isinstance(error, OSError)
 
     def _diagnose(self, item: Record, source: str, record: int, id: Any, result: ChunkResult) -> None:
-        run = replace(item.trajectory, id=str(id))
+        run = price_run(replace(item.trajectory, id=str(id)), self._prices)
         diagnosis = self._guard.diagnose(run)
         result.is_retryable |= bool(diagnosis.failures)
         result.rows.append(build_verdict_row(source, record, run, diagnosis, self._fingerprint))

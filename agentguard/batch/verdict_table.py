@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from agentguard._lazy import import_extra
 from agentguard.localize.base import Diagnosis, Verdict
+from agentguard.trajectory.costs import compute_run_cost
 from agentguard.trajectory.model import Source, Step, Trajectory
 from agentguard.version import __version__
 
@@ -40,6 +41,7 @@ COLUMNS: Final = {
     "prompt_tokens": "int64",
     "completion_tokens": "int64",
     "cost_usd": "double",
+    "run_cost_usd": "double",
     "error": "string",
     "agentguard_version": "string",
     "fingerprint": "string",
@@ -52,6 +54,7 @@ COLUMNS: Final = {
 - ``actions`` has one label a step: its tool calls or its text. Equal labels are equal actions.
 - ``step``, ``agent``, ``tool``, ``codes``, ``reason``, ``correction`` and ``evidence`` describe the first
   hypothesis. They are null if no failure was found.
+- ``cost_usd`` is the cost of the judge, ``run_cost_usd`` that of the run.
 - ``error`` is the reason why the row has no verdict, and null otherwise.
 """
 
@@ -124,6 +127,7 @@ def _describe_run(run: Trajectory) -> dict[str, Any]:
     return {
         "task": run.task[:_MAX_TASK_CHARS],
         "started_at": min(starts, default=None),
+        "run_cost_usd": compute_run_cost(run).cost_usd,
         "model": models.most_common(1)[0][0] if models else None,
         "agents": sorted(agents),
         "tools": sorted({call.name for step in run.steps for call in step.tool_calls}),

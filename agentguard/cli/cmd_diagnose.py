@@ -33,12 +33,14 @@ from agentguard.cli.run_input import ClaudeCode, Codex, Last, read_paths, resolv
 from agentguard.cli.run_summary import GroupKey, OnlyVerdict, RunSelection, SortKey
 from agentguard.config.policy import LocalizerSettings, Policy
 from agentguard.config.policy_discovery import find_policy
+from agentguard.config.prices import PriceTable
 from agentguard.errors import ConfigError, StoreError
 from agentguard.guard import Guard
 from agentguard.localize.base import Diagnosis, Verdict
 from agentguard.localize.embedded import EmbeddedLocalizer
 from agentguard.localize.run_comparison import compare_runs
 from agentguard.resilience.ordered_map import map_ordered
+from agentguard.trajectory.costs import price_run
 from agentguard.trajectory.formats.base import UnreadableRecord
 from agentguard.trajectory.model import Record, Trajectory
 
@@ -255,7 +257,7 @@ def diagnose(
                 if watch is not None
                 else read_paths(paths, format)
             )
-            trajectories = _iter_trajectories(records, known, outcome)
+            trajectories = _iter_trajectories(records, known, outcome, settings.prices)
             results_context = _store_results(
                 _diagnose_runs(
                     guard,
@@ -404,7 +406,10 @@ def _load_policy(path: Path | None) -> Policy:
 
 
 def _iter_trajectories(
-    records: Iterator[Record | UnreadableRecord], known: KnownOutcomes, outcome: _RunCounts
+    records: Iterator[Record | UnreadableRecord],
+    known: KnownOutcomes,
+    outcome: _RunCounts,
+    prices: PriceTable,
 ) -> Iterator[Trajectory]:
     for item in records:
         if isinstance(item, UnreadableRecord):
@@ -414,7 +419,7 @@ def _iter_trajectories(
             if item.file is not None:
                 outcome.files[item.trajectory.id] = item.file
             known.add_recorded(item)
-            yield item.trajectory
+            yield price_run(item.trajectory, prices)
 
 
 def _compute_exit_status(outcome: _RunCounts, fail_on_failure: bool) -> int:

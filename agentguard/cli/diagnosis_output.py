@@ -15,6 +15,7 @@ from agentguard.cli.terminal_text import extract_excerpt, to_one_line
 from agentguard.detect.base import Evidence, Finding
 from agentguard.localize.base import Diagnosis, Hypothesis, OutcomeBasis, Verdict
 from agentguard.taxonomy.loader import TaxonomyCatalog
+from agentguard.trajectory.costs import compute_run_cost
 from agentguard.trajectory.model import Source, Step, Trajectory
 
 _VERDICT_STYLES = {
@@ -71,11 +72,19 @@ def _build_header(trajectory: Trajectory, diagnosis: Diagnosis) -> RenderableTyp
     head.append(f"  {to_one_line(trajectory.id, 60)}", "bold")
     head.append(
         f"  {trajectory.format} · {_format_count(len(trajectory.steps), 'step')} · {_format_count(len(agents), 'agent')}"  # noqa: E501
-        f" · p(failed) {diagnosis.probability:.2f}{_BASES[diagnosis.basis]}",
+        f"{_format_cost(trajectory)} · p(failed) {diagnosis.probability:.2f}{_BASES[diagnosis.basis]}",
         "dim",
     )
     task = Text(f"  {to_one_line(trajectory.task, 200)}", "italic") if trajectory.task.strip() else Text("")
     return Group(Text(), head, task)
+
+
+def _format_cost(trajectory: Trajectory) -> str:
+    """Return the recorded or computed cost of a run; empty if none is known."""
+    cost = compute_run_cost(trajectory)
+    if cost.cost_usd is None:
+        return ""
+    return f" · {'at least ' * bool(cost.unpriced_steps)}${cost.cost_usd:.4g}"
 
 
 def _build_timeline(trajectory: Trajectory, diagnosis: Diagnosis) -> Text:

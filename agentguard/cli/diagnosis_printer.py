@@ -18,6 +18,7 @@ from agentguard.cli.run_summary import RunSelection, RunSummary
 from agentguard.cli.terminal_text import build_console
 from agentguard.cli.triage import render_triage
 from agentguard.localize.base import Diagnosis
+from agentguard.trajectory.costs import compute_run_cost
 from agentguard.trajectory.model import Trajectory
 
 JSON_SCHEMA_VERSION: Final = 1
@@ -62,7 +63,7 @@ class DiagnosisPrinter:
     def _print_json(self, results: DiagnosisResults) -> None:
         chosen = (one for one in results if self.selection.includes(one[1].verdict))
         for trajectory, diagnosis in islice(chosen, self.selection.limit):
-            line = _build_json(diagnosis, self.find_file(trajectory.id))
+            line = _build_json(trajectory, diagnosis, self.find_file(trajectory.id))
             sys.stdout.buffer.write(orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE, default=str))
             sys.stdout.buffer.flush()
 
@@ -99,6 +100,11 @@ class DiagnosisPrinter:
         return RunSummary.from_diagnosis(trajectory, diagnosis, self.find_file(trajectory.id))
 
 
-def _build_json(diagnosis: Diagnosis, file: str | None) -> dict[str, Any]:
-    line: dict[str, Any] = {"schema_version": JSON_SCHEMA_VERSION, "file": file}
+def _build_json(trajectory: Trajectory, diagnosis: Diagnosis, file: str | None) -> dict[str, Any]:
+    cost = compute_run_cost(trajectory)
+    line: dict[str, Any] = {
+        "schema_version": JSON_SCHEMA_VERSION,
+        "file": file,
+        "run_cost": {"usd": cost.cost_usd, "unpriced_steps": cost.unpriced_steps},
+    }
     return line | {one.name: getattr(diagnosis, one.name) for one in fields(diagnosis)}

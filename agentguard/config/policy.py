@@ -44,6 +44,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from agentguard.config.acceptance import AcceptanceSettings
 from agentguard.config.judge import JudgeSettings, SafetySettings
+from agentguard.config.prices import TokenPrice
 from agentguard.errors import ConfigError
 
 _MAX_BYTES = 1_000_000
@@ -157,6 +158,8 @@ class Policy(BaseModel):
     """Embedded outcome model beside a running agent."""
     acceptance: AcceptanceSettings | None = None
     """Acceptance test of the output of a run; its question needs the judge."""
+    prices: Mapping[str, TokenPrice] = Field(default_factory=dict)
+    """Pattern of model names to price in US dollars per million tokens; the first match applies."""
 
     @model_validator(mode="after")
     def _validate_live_model(self) -> Policy:

@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from agentguard.config.policy import Policy
+from agentguard.config.prices import PriceTable
 from agentguard.detect.base import Finding, detectors
 from agentguard.detect.persistence import build_finding_rows
 from agentguard.detect.run_view import RunView
@@ -78,6 +79,7 @@ class GuardComponents:
     schemata: SchemaFeedback | None = None
     live_judge: LiveJudge | None = None
     diagnosis_queue: BackgroundQueue = field(default_factory=_build_diagnosis_queue, compare=False)
+    prices: PriceTable = field(default_factory=dict)
     session_config: SessionConfig | None = field(default=None, compare=False)
 
 
@@ -135,6 +137,7 @@ def attach_session_config(components: GuardComponents) -> GuardComponents:
         if immediate is components.localizer
         else _correct_localizer(components, immediate),
         run_diagnosis=run_diagnosis,
+        prices=components.prices,
         live_judge=components.live_judge,
         recovery_budget=recover.budget,
         verification=recover.verification,

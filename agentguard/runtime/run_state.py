@@ -28,6 +28,7 @@ from agentguard.recover.planner import DIAGNOSIS_TRIGGER
 from agentguard.recover.strategy import RecoveryContext
 from agentguard.runtime.live_diagnosis import build_live_diagnosis, most_severe, rank_candidates
 from agentguard.runtime.session_config import SessionConfig
+from agentguard.trajectory.costs import price_step
 from agentguard.trajectory.event_log.recorder import RunRecorder
 from agentguard.trajectory.model import Source, Step, ToolSpec, Trajectory
 
@@ -178,7 +179,7 @@ class RunState:
 
         Update the outcomes of the recoveries, and queue the most severe finding for the next boundary.
         """
-        step = self.recorder.add(turn)
+        step = self.recorder.add(price_step(turn, self.config.prices))
         self._step_timer.record_step(step.index)
         found = self._observe(step)
         self.findings += found

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
+from agentguard.config.prices import PriceTable
 from agentguard.detect.base import Finding
 from agentguard.detect.runner import IncrementalRunner
 from agentguard.judge.response_safety import SafetyAssessment
@@ -66,6 +67,7 @@ class SessionConfig:
         repair_function: custom repair of the user.
         annotate_diagnosis: function that adds matching schemata of earlier failures to a diagnosis.
         clock: function that returns epoch seconds, for the times of steps.
+        prices: price table for the costs of steps that record no cost.
     """
 
     planner: RecoveryPlanner
@@ -86,6 +88,7 @@ class SessionConfig:
     repair_function: RepairFunction | None = None
     annotate_diagnosis: DiagnosisAnnotator | None = None
     clock: Callable[[], float] = time.time
+    prices: PriceTable = field(default_factory=dict)
 
     @property
     def may_block(self) -> bool:
