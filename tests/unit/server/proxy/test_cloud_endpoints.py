@@ -65,7 +65,7 @@ async def proxy(*replicas: dict[str, Any]) -> AsyncIterator[int]:
     ("path", "query", "expected"),
     [
         ("/openai/v1/responses", "", ("/v1/responses", "")),
-        ("/openai/v1/models", "api-version=preview", ("/v1/models", "api-version=preview")),
+        ("/openai/v1/models", "api-version=preview", ("/v1/models", "")),
         ("/openai/deployments/gpt-4o/chat/completions", "api-version=1&x=2", ("/v1/chat/completions", "x=2")),
         ("/v1/deployments/a.b_c/embeddings", "api-version=1", ("/v1/embeddings", "")),
         ("/openai/deployments/a/../chat/completions", "", None),
