@@ -36,6 +36,7 @@ SUMMARIES: Final = {
         "replay": "Run an agent again with the recorded calls of bundles.",
         "convert": "Write runs in another format, as a document, or to a collector of traces.",
         "view": "Show runs, failures and evaluations in the browser.",
+        "runs": "List, show and diagnose the runs of a store.",
         "store": "Create, migrate, inspect and prune the store.",
     },
     "Servers": {

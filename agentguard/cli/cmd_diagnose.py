@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -29,14 +29,15 @@ from agentguard.cli.diagnosis_printer import DiagnosisPrinter
 from agentguard.cli.folder_watch import FolderWatch
 from agentguard.cli.judge_endpoint import parse_judge_options
 from agentguard.cli.outcome_file import KnownOutcomes
+from agentguard.cli.policy_option import load_policy
 from agentguard.cli.run_input import ClaudeCode, Codex, Last, read_paths, resolve_paths
 from agentguard.cli.run_summary import GroupKey, OnlyVerdict, RunSelection, SortKey
+from agentguard.cli.stored_runs import DiagnosisResults, StoredRuns, flush_store
 from agentguard.config.policy import LocalizerSettings, Policy
-from agentguard.config.policy_discovery import find_policy
 from agentguard.config.prices import PriceTable
-from agentguard.errors import ConfigError, StoreError
+from agentguard.errors import ConfigError
 from agentguard.guard import Guard
-from agentguard.localize.base import Diagnosis, Verdict
+from agentguard.localize.base import Verdict
 from agentguard.localize.embedded import EmbeddedLocalizer
 from agentguard.localize.run_comparison import compare_runs
 from agentguard.resilience.ordered_map import map_ordered
@@ -44,67 +45,8 @@ from agentguard.trajectory.costs import price_run
 from agentguard.trajectory.formats.base import UnreadableRecord
 from agentguard.trajectory.model import Record, Trajectory
 
-if TYPE_CHECKING:
-    from agentguard.store import Store
-
-
-_FLUSH_TIMEOUT_S = 60.0
-
 _ADDRESS_FIELDS = {"base_url", "model", "replicas", "pool"}
 """Settings of a judge that another address on the command line replaces."""
-
-DiagnosisResults = Iterator[tuple[Trajectory, Diagnosis]]
-
-
-class StoredRuns:
-    """Some runs of a store.
-
-    Args:
-        ids: of the runs.
-        url: of the store; the default one if absent.
-        tenant: whose runs they are.
-    """
-
-    def __init__(self, ids: list[str], url: str | None, *, tenant: str) -> None:
-        self._ids, self._url, self._tenant = ids, url, tenant
-
-    @contextmanager
-    def diagnose(
-        self, guard: Guard, diagnose_runs: Callable[[Iterator[Trajectory]], DiagnosisResults]
-    ) -> Iterator[DiagnosisResults]:
-        """The runs with their diagnoses, which are kept beside those that the store has.
-
-        Raises:
-            StoreError: there is no such run, or the store cannot be read; said as the results are asked for.
-        """
-        from agentguard.localize.serialization import build_diagnosis_rows
-        from agentguard.store import Store
-
-        with Store.open(self._url) as store, guard.override(store=store):
-
-            def keep() -> DiagnosisResults:
-                for trajectory, diagnosis in diagnose_runs(self._read_runs(store)):
-                    store.write(*build_diagnosis_rows(diagnosis, tenant=self._tenant))
-                    yield trajectory, diagnosis
-
-            yield keep()
-            flush_store(store)
-
-    def _read_runs(self, store: Store) -> Iterator[Trajectory]:
-        for id in self._ids:
-            run = store.get_trajectory(id, tenant=self._tenant)
-            if run is None:
-                tenant_note = f" of tenant {self._tenant!r}" if self._tenant else ""
-                raise StoreError(f"{store.address} has no run {id!r}{tenant_note}")
-            yield run
-
-
-def flush_store(store: Store) -> None:
-    """Wait until all is written, and say what is not."""
-    store.flush(_FLUSH_TIMEOUT_S)
-    health = store.get_health()
-    if health.lost or health.refused:
-        typer.echo(f"not kept: {health.lost + health.refused} rows; {health.last_error}", err=True)
 
 
 @dataclass(slots=True)
@@ -376,7 +318,7 @@ def _build_policy(
     A method from the command line has no options. A judge keeps the policy's settings except address, model
     and the options given: key, deadline, second judge. It serves at least ``jobs`` calls at once.
     """
-    settings = _load_policy(policy)
+    settings = load_policy(policy)
     if judge:
         judge_options = (
             {}
@@ -392,17 +334,6 @@ def _build_policy(
     if failed:
         localizer = LocalizerSettings.model_validate({**localizer.model_dump(), "given_failed": True})
     return settings.model_copy(update={"localizer": localizer})
-
-
-def _load_policy(path: Path | None) -> Policy:
-    """Return the policy of a file, else that of the project, else the default one."""
-    if path is not None:
-        return Policy.load(path)
-    found = find_policy(Path.cwd())
-    if found is None:
-        return Policy()
-    typer.echo(f"policy: {found[1]}", err=True)
-    return found[0]
 
 
 def _iter_trajectories(

@@ -1,8 +1,7 @@
-"""``agentguard store``: make, migrate, look at and prune the store."""
+"""``agentguard store``: create, migrate, inspect and prune the store."""
 
 from __future__ import annotations
 
-import re
 import sys
 import time
 from dataclasses import asdict
@@ -14,32 +13,21 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
+from agentguard.cli.stored_runs import StoreUrl, open_store, parse_age
 from agentguard.cli.terminal_text import build_console
-from agentguard.errors import ConfigError, StoreError
+from agentguard.errors import ConfigError
 
 if TYPE_CHECKING:
-    from agentguard.store import Store
     from agentguard.store.read.storage_stats import StoreStats
     from agentguard.store.write.retention import DeletionResult
 
-Url = Annotated[
-    str | None,
-    typer.Option(
-        "--store",
-        metavar="URL",
-        help="A path or postgresql://...; AGENTGUARD_STORE, else .agentguard/store.db, if absent.",
-    ),
-]
 Tenant = Annotated[str | None, typer.Option("--tenant", help="Only rows of this tenant.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-
-_AGE_PATTERN = re.compile(r"(\d{1,9})([smhdw])")
-_UNIT_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 
 
 def register(app: typer.Typer) -> None:
     """Add the commands."""
-    group = typer.Typer(no_args_is_help=True, help="Make, migrate, look at and prune the store.")
+    group = typer.Typer(no_args_is_help=True, help="Create, migrate, inspect and prune the store.")
     group.command()(init)
     group.command()(migrate)
     group.command("stats")(stats_)
@@ -48,17 +36,17 @@ def register(app: typer.Typer) -> None:
     app.add_typer(group, name="store")
 
 
-def init(url: Url = None, json: Json = False) -> None:
-    """Make the store's tables; leaves a store that is there as it is."""
-    with _open_store(url, new=True) as store:
+def init(url: StoreUrl = None, json: Json = False) -> None:
+    """Create the tables of the store; an existing store does not change."""
+    with open_store(url, new=True) as store:
         version = store.get_stats().version
         _print_message(
             {"store": str(store.address), "version": version}, f"{store.address}: version {version}", json
         )
 
 
-def migrate(url: Url = None, json: Json = False) -> None:
-    """Bring the tables of a store to the version this agentguard needs. Make a copy of it first."""
+def migrate(url: StoreUrl = None, json: Json = False) -> None:
+    """Migrate the tables of a store to the version of this agentguard. Make a copy of it first."""
     from agentguard.store import Store
 
     address, before, after = Store.migrate(url)
@@ -66,9 +54,9 @@ def migrate(url: Url = None, json: Json = False) -> None:
     _print_message({"store": str(address), "before": before or None, "after": after}, text, json)
 
 
-def stats_(url: Url = None, tenant: Tenant = None, json: Json = False) -> None:
-    """Show how many rows a store holds, their age and their size."""
-    with _open_store(url) as store:
+def stats_(url: StoreUrl = None, tenant: Tenant = None, json: Json = False) -> None:
+    """Print the number, age and size of the rows of a store."""
+    with open_store(url) as store:
         stats = store.get_stats(tenant=tenant)
     if json:
         _print_json(asdict(stats))
@@ -77,20 +65,18 @@ def stats_(url: Url = None, tenant: Tenant = None, json: Json = False) -> None:
 
 
 def prune(
-    url: Url = None,
+    url: StoreUrl = None,
     older_than: Annotated[
         str | None,
         typer.Option("--older-than", metavar="AGE", help="Remove runs older than this, e.g. 12h, 30d or 8w."),
     ] = None,
     max_bytes: Annotated[
-        int | None, typer.Option("--max-bytes", min=0, help="Remove the oldest runs until no more is in use.")
+        int | None, typer.Option("--max-bytes", min=0, help="Remove the oldest runs above this size.")
     ] = None,
-    keep_failed: Annotated[
-        bool, typer.Option("--keep-failed", help="Keep runs that failed, whatever their age.")
-    ] = False,
+    keep_failed: Annotated[bool, typer.Option("--keep-failed", help="Do not remove failed runs.")] = False,
     run: Annotated[str | None, typer.Option("--run-id", metavar="ID", help="Remove this run.")] = None,
     everything: Annotated[
-        bool, typer.Option("--everything", help="Remove all there is of the tenant that --tenant names.")
+        bool, typer.Option("--everything", help="Remove all rows of the tenant that --tenant names.")
     ] = False,
     tenant: Tenant = None,
     json: Json = False,
@@ -98,13 +84,13 @@ def prune(
     """Remove runs with all their rows: old runs, the oldest above a size, one run, or all of a tenant."""
     selections = [older_than is not None or max_bytes is not None, run is not None, everything]
     if sum(selections) != 1:
-        raise ConfigError("say what to remove: --older-than or --max-bytes, or --run, or --everything")
+        raise ConfigError("nothing to remove: give --older-than or --max-bytes, or --run-id, or --everything")
     if everything and tenant is None:
         raise ConfigError("--everything needs --tenant")
     if keep_failed and not selections[0]:
         raise ConfigError("--keep-failed goes with --older-than and --max-bytes")
-    age = None if older_than is None else _parse_age(older_than)
-    with _open_store(url) as store:
+    age = None if older_than is None else parse_age(older_than, "--older-than")
+    with open_store(url) as store:
         if run is not None:
             deletion = store.delete_run(run, tenant=tenant or "")
         elif everything:
@@ -118,23 +104,23 @@ def prune(
 
 def export_labels(
     output: Annotated[Path, typer.Option("--output", "-o", help="The event log to write (JSON Lines).")],
-    url: Url = None,
+    url: StoreUrl = None,
     tenant: Tenant = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace the output file if it is there.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace an existing output file.")] = False,
     json: Json = False,
 ) -> None:
-    """Write the runs that people judged, with what they said as annotations.
+    """Write the labelled runs, with the labels as annotations.
 
     `agentguard eval event_log`, `agentguard schemata distill` and `agentguard judge train` read the file.
-    Exit status: 0 some were written, 1 no run was judged clearly.
+    Exit status: 0 if a run was written, 1 if no run has a clear label.
     """
     from agentguard.localize.human_labels import iter_labelled_records
     from agentguard.trajectory.event_log.events import build_events
     from agentguard.trajectory.event_log.recorder import EventLog
 
     if output.exists() and not force:
-        raise ConfigError(f"{output} is already there (--force replaces it)")
-    with _open_store(url) as store:
+        raise ConfigError(f"{output} exists (--force replaces it)")
+    with open_store(url) as store:
         count = 0
         for record in iter_labelled_records(store, tenant=tenant or ""):
             if not count:
@@ -143,33 +129,15 @@ def export_labels(
                 log.extend(build_events(record))
             count += 1
     _print_message(
-        {"runs": count, "output": str(output) if count else None}, f"{count} judged runs written", json
+        {"runs": count, "output": str(output) if count else None}, f"{count} labelled runs written", json
     )
     raise typer.Exit(0 if count else 1)
-
-
-def _open_store(url: str | None, *, new: bool = False) -> Store:
-    """The store; one that is not there is made only on request."""
-    from agentguard.store import Store
-    from agentguard.store.db.url import resolve_address
-
-    address = resolve_address(url)
-    if not new and address.path is not None and not address.path.exists():
-        raise StoreError(f"there is no store {address}: make one with `agentguard store init`")
-    return Store.open(url)
-
-
-def _parse_age(text: str) -> int:
-    match = _AGE_PATTERN.fullmatch(text.strip())
-    if match is None:
-        raise ConfigError(f"--older-than: {text!r} is not an age such as 90s, 30m, 12h, 30d or 8w")
-    return int(match[1]) * _UNIT_SECONDS[match[2]]
 
 
 def _show_stats(found: StoreStats) -> None:
     console = build_console()
     console.print(f"[bold]{escape(found.address)}[/]  [dim]version {found.version}[/]", soft_wrap=True)
-    table = Table("what", "rows", box=None, pad_edge=False, header_style="bold")
+    table = Table("kind", "rows", box=None, pad_edge=False, header_style="bold")
     table.columns[1].justify = "right"
     for name, count in found.rows.items():
         table.add_row(name.replace("_", " "), f"{count:,}")

@@ -87,8 +87,8 @@ def test_prune_reports_deleted_rows(path):
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        ([], "say what to remove"),
-        (["--run-id", "old", "--older-than", "1d"], "say what to remove"),
+        ([], "nothing to remove"),
+        (["--run-id", "old", "--older-than", "1d"], "nothing to remove"),
         (["--everything"], "--everything needs --tenant"),
         (["--run-id", "old", "--keep-failed"], "--keep-failed goes with"),
         (["--older-than", "soon"], "is not an age"),

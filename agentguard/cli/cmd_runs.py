@@ -1,0 +1,224 @@
+"""``agentguard runs``: list, show and diagnose the runs of a store."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import orjson
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from agentguard.cli.diagnosis_output import DiagnosisView, render_diagnosis
+from agentguard.cli.policy_option import load_policy
+from agentguard.cli.stored_runs import StoredRuns, StoreUrl, open_store, parse_age
+from agentguard.cli.terminal_text import build_console, to_one_line
+from agentguard.errors import StoreError
+from agentguard.guard import Guard
+from agentguard.localize.base import Verdict
+from agentguard.localize.run_comparison import compare_runs
+from agentguard.localize.serialization import decode_diagnosis, encode_diagnosis
+from agentguard.store.db.run_summary import RunSort, RunSummaryFilter, RunSummaryRow, VerdictFilter
+from agentguard.store.read.pagination import MAX_PAGE_SIZE, Page
+from agentguard.taxonomy.loader import TaxonomyCatalog
+from agentguard.trajectory._json_node import JsonNode
+
+if TYPE_CHECKING:
+    from agentguard.store import Store
+
+Verdicts = Annotated[
+    list[VerdictFilter] | None,
+    typer.Option("--verdict", help="Only runs with this verdict; none: not diagnosed. Repeatable."),
+]
+Agent = Annotated[str | None, typer.Option(help="Only runs whose root cause is a step of this agent.")]
+Code = Annotated[str | None, typer.Option(help="Only runs whose first code begins with this text.")]
+Model = Annotated[str | None, typer.Option(help="Only runs of this model.")]
+TextFilter = Annotated[str | None, typer.Option("--text", help="Only runs with this text in id or task.")]
+Since = Annotated[
+    str | None, typer.Option(metavar="AGE", help="Only runs that began within this time, e.g. 12h or 7d.")
+]
+Tenant = Annotated[str, typer.Option(help="Tenant of the runs.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON, one object a line.")]
+
+_LABELS = {
+    VerdictFilter.FAILURE: "failed",
+    VerdictFilter.NO_FAILURE: "no failure found",
+    VerdictFilter.ABSTAINED: "undecided",
+    "": "not diagnosed",
+}
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    group = typer.Typer(no_args_is_help=True, help="List, show and diagnose the runs of a store.")
+    group.command("list")(list_runs)
+    group.command()(show)
+    group.command()(diagnose)
+    app.add_typer(group, name="runs")
+
+
+def list_runs(
+    store: StoreUrl = None,
+    verdict: Verdicts = None,
+    agent: Agent = None,
+    code: Code = None,
+    model: Model = None,
+    text: TextFilter = None,
+    since: Since = None,
+    tenant: Tenant = "",
+    limit: Annotated[int, typer.Option(min=1, help="Number of runs.")] = 50,
+    json: Json = False,
+) -> None:
+    """List runs, newest first."""
+    selection = _build_filter(verdict, agent, code, model, text, since)
+    with open_store(store) as opened:
+        rows = []
+        for row in _iter_summaries(opened, selection, tenant):
+            rows.append(row)
+            if len(rows) == limit:
+                break
+    if json:
+        for row in rows:
+            typer.echo(orjson.dumps(_encode_row(row)).decode())
+        return
+    _print_table(rows)
+
+
+def show(
+    run_id: Annotated[str, typer.Argument(metavar="ID", help="ID of the run.")],
+    store: StoreUrl = None,
+    tenant: Tenant = "",
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", help="Show every finding with its evidence.")
+    ] = False,
+    json: Json = False,
+) -> None:
+    """Show the latest diagnosis of a run.
+
+    Exit status: 0 if the run has a diagnosis, 1 otherwise.
+    """
+    with open_store(store) as opened:
+        run = opened.get_trajectory(run_id, tenant=tenant)
+        if run is None:
+            raise StoreError(f"{opened.address} has no run {run_id!r}")
+        rows = opened.list_diagnoses(run_id, tenant=tenant)
+    if not rows:
+        typer.echo(f"{run_id}: not diagnosed; `agentguard runs diagnose` diagnoses it", err=True)
+        raise typer.Exit(1)
+    diagnosis = decode_diagnosis(JsonNode.from_value(dict(rows[-1].data)))
+    if json:
+        typer.echo(orjson.dumps(encode_diagnosis(diagnosis), default=str).decode())
+    else:
+        render_diagnosis(build_console(), run, diagnosis, DiagnosisView(show_all=verbose))
+
+
+def diagnose(
+    run_id: Annotated[
+        list[str] | None, typer.Argument(metavar="ID", help="IDs of runs; by default all that match.")
+    ] = None,
+    store: StoreUrl = None,
+    policy: Annotated[
+        Path | None, typer.Option(help="Policy in YAML; by default that of the project.")
+    ] = None,
+    verdict: Verdicts = None,
+    agent: Agent = None,
+    code: Code = None,
+    model: Model = None,
+    text: TextFilter = None,
+    since: Since = None,
+    tenant: Tenant = "",
+    json: Json = False,
+) -> None:
+    """Diagnose stored runs: those without a diagnosis, or those that the options select.
+
+    Exit status: 0, also if there is no such run.
+    """
+    settings = load_policy(policy)
+    chosen = list(run_id or ())
+    if not chosen:
+        verdicts = verdict or [VerdictFilter.NONE]
+        selection = _build_filter(verdicts, agent, code, model, text, since)
+        with open_store(store) as opened:
+            chosen = [row.run_id for row in _iter_summaries(opened, selection, tenant)]
+    counts: dict[Verdict, int] = dict.fromkeys(Verdict, 0)
+    with Guard.from_policy(settings) as guard:
+        stored_runs = StoredRuns(chosen, store, tenant=tenant)
+        with stored_runs.diagnose(
+            guard, lambda runs: compare_runs(((run, guard.diagnose(run)) for run in runs), guard.localizer)
+        ) as results:
+            for run, diagnosis in results:
+                counts[diagnosis.verdict] += 1
+                if json:
+                    typer.echo(orjson.dumps(encode_diagnosis(diagnosis), default=str).decode())
+                else:
+                    typer.echo(f"{run.id}: {_LABELS[VerdictFilter(diagnosis.verdict.value)]}")
+    if not json:
+        totals = ", ".join(
+            f"{counts[verdict]} {_LABELS[VerdictFilter(verdict.value)]}" for verdict in Verdict
+        )
+        typer.echo(f"{sum(counts.values())} runs: {totals}")
+
+
+def _build_filter(
+    verdicts: list[VerdictFilter] | None,
+    agent: str | None,
+    code: str | None,
+    model: str | None,
+    text: str | None,
+    since: str | None,
+) -> RunSummaryFilter:
+    return RunSummaryFilter(
+        verdicts=frozenset(verdicts or ()),
+        agent=agent,
+        code=code,
+        model=model,
+        text=text,
+        since=None if since is None else time.time() - parse_age(since, "--since"),
+    )
+
+
+def _iter_summaries(store: Store, selection: RunSummaryFilter, tenant: str) -> Iterator[RunSummaryRow]:
+    cursor: str | None = None
+    while True:
+        page = Page(limit=MAX_PAGE_SIZE, after=cursor)
+        found = store.list_run_summaries(selection, RunSort(by="time", descending=True), page, tenant=tenant)
+        yield from found.rows
+        if found.next is None:
+            return
+        cursor = found.next
+
+
+def _encode_row(row: RunSummaryRow) -> dict[str, Any]:
+    names = ("run_id", "task", "format", "began_at", "steps", "tokens", "cost_usd", "models", "verdict")
+    more = ("probability", "method", "step", "agent", "code", "recovered", "judged")
+    return {name: getattr(row, name) for name in (*names, *more)}
+
+
+def _print_table(rows: list[RunSummaryRow]) -> None:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in ("run", "began", "steps", "verdict", "root cause", "kind", "cost"):
+        table.add_column(name, justify="right" if name in ("steps", "cost") else "left", no_wrap=True)
+    titles = TaxonomyCatalog.load()
+    for row in rows:
+        table.add_row(
+            Text(to_one_line(row.run_id, 60)),
+            time.strftime("%Y-%m-%d %H:%M", time.gmtime(row.began_at)),
+            str(row.steps),
+            _LABELS[VerdictFilter(row.verdict) if row.verdict else ""],
+            _format_step(row),
+            titles.get_title(row.code) if row.code else "",
+            "" if row.cost_usd is None else f"${row.cost_usd:.4g}",
+        )
+    build_console().print(table)
+    typer.echo(f"{len(rows)} runs")
+
+
+def _format_step(row: RunSummaryRow) -> str:
+    """Return step and agent; ``likely`` precedes a step of an undecided run, or one without a code."""
+    if row.step is None:
+        return ""
+    is_supported = row.verdict == Verdict.FAILURE and bool(row.code)
+    return f"{'' if is_supported else 'likely '}step {row.step} · {to_one_line(row.agent, 24)}"

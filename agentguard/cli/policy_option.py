@@ -1,0 +1,24 @@
+"""Policy of a command: the file of ``--policy``, else that of the project."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import typer
+
+from agentguard.config.policy import Policy
+from agentguard.config.policy_discovery import find_policy
+
+
+def load_policy(path: Path | None) -> Policy:
+    """Return the policy of a file, else that of the project, else the default one.
+
+    The file of a project's policy is printed on standard error.
+    """
+    if path is not None:
+        return Policy.load(path)
+    found = find_policy(Path.cwd())
+    if found is None:
+        return Policy()
+    typer.echo(f"policy: {found[1]}", err=True)
+    return found[0]

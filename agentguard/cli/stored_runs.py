@@ -1,0 +1,103 @@
+"""Access of commands to the store: options, opening, ages, and diagnosis of stored runs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from agentguard.errors import ConfigError, StoreError
+from agentguard.guard import Guard
+from agentguard.localize.base import Diagnosis
+from agentguard.trajectory.model import Trajectory
+
+if TYPE_CHECKING:
+    from agentguard.store import Store
+
+StoreUrl = Annotated[
+    str | None,
+    typer.Option(
+        "--store",
+        metavar="URL",
+        help="Path or postgresql://...; by default AGENTGUARD_STORE, else .agentguard/store.db.",
+    ),
+]
+
+DiagnosisResults = Iterator[tuple[Trajectory, Diagnosis]]
+
+_FLUSH_TIMEOUT_S = 60.0
+_AGE_PATTERN = re.compile(r"(\d{1,9})([smhdw])")
+_UNIT_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
+
+
+class StoredRuns:
+    """Runs of a store, to be diagnosed.
+
+    Args:
+        ids: ids of the runs.
+        url: address of the store; the default store if absent.
+        tenant: tenant of the runs.
+    """
+
+    def __init__(self, ids: list[str], url: str | None, *, tenant: str) -> None:
+        self._ids, self._url, self._tenant = ids, url, tenant
+
+    @contextmanager
+    def diagnose(
+        self, guard: Guard, diagnose_runs: Callable[[Iterator[Trajectory]], DiagnosisResults]
+    ) -> Iterator[DiagnosisResults]:
+        """Yield the runs with their diagnoses; write the diagnoses to the store.
+
+        Raises:
+            StoreError: a run does not exist, or the store cannot be read; raised by the iteration.
+        """
+        from agentguard.localize.serialization import build_diagnosis_rows
+        from agentguard.store import Store
+
+        with Store.open(self._url) as store, guard.override(store=store):
+
+            def write_results() -> DiagnosisResults:
+                for trajectory, diagnosis in diagnose_runs(self._read_runs(store)):
+                    store.write(*build_diagnosis_rows(diagnosis, tenant=self._tenant))
+                    yield trajectory, diagnosis
+
+            yield write_results()
+            flush_store(store)
+
+    def _read_runs(self, store: Store) -> Iterator[Trajectory]:
+        for id in self._ids:
+            run = store.get_trajectory(id, tenant=self._tenant)
+            if run is None:
+                tenant_note = f" of tenant {self._tenant!r}" if self._tenant else ""
+                raise StoreError(f"{store.address} has no run {id!r}{tenant_note}")
+            yield run
+
+
+def flush_store(store: Store) -> None:
+    """Wait until all rows are written; print the number of lost rows."""
+    store.flush(_FLUSH_TIMEOUT_S)
+    health = store.get_health()
+    if health.lost or health.refused:
+        typer.echo(f"not stored: {health.lost + health.refused} rows; {health.last_error}", err=True)
+
+
+def open_store(url: str | None, *, new: bool = False) -> Store:
+    """Open the store. Raises StoreError if it does not exist, unless ``new`` creates it."""
+    from agentguard.store import Store
+    from agentguard.store.db.url import resolve_address
+
+    address = resolve_address(url)
+    if not new and address.path is not None and not address.path.exists():
+        raise StoreError(f"there is no store {address}: create one with `agentguard store init`")
+    return Store.open(url)
+
+
+def parse_age(text: str, option: str) -> int:
+    """Return an age such as ``30m`` or ``8w`` in seconds. Raises ConfigError with the option."""
+    match = _AGE_PATTERN.fullmatch(text.strip())
+    if match is None:
+        raise ConfigError(f"{option}: {text!r} is not an age such as 90s, 30m, 12h, 30d or 8w")
+    return int(match[1]) * _UNIT_SECONDS[match[2]]

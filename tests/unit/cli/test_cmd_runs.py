@@ -1,0 +1,105 @@
+"""`agentguard runs`: list, show and diagnose the runs of a store."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import Result
+from typer.testing import CliRunner
+
+from agentguard.cli.app import build_app
+from agentguard.store import Store
+from agentguard.trajectory.formats.reader import load_trajectory
+
+SAMPLES = ("04-wine-bottle", "02-teapot", "09-watering-can")
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> str:
+    """Return the path of a store with three runs without diagnosis."""
+    path = str(tmp_path / "runs.db")
+    with Store.open(path) as opened:
+        for name in SAMPLES:
+            opened.write_run(load_trajectory(f"samples/{name}.json"))
+        opened.flush(10)
+    return path
+
+
+def invoke(*arguments: str) -> Result:
+    return CliRunner(env={"COLUMNS": "200"}).invoke(build_app(), ["runs", *arguments])
+
+
+def list_ids(store: str, *options: str) -> list[str]:
+    result = invoke("list", "--store", store, "--json", *options)
+    assert result.exit_code == 0, result.output
+    return [json.loads(line)["run_id"] for line in result.stdout.splitlines()]
+
+
+def test_diagnose_takes_runs_without_diagnosis_once(store: str) -> None:
+    first = invoke("diagnose", "--store", store)
+    assert first.exit_code == 0, first.output
+    assert "04-wine-bottle: failed" in first.stdout
+    assert first.stdout.splitlines()[-1] == "3 runs: 1 failed, 1 no failure found, 1 undecided"
+    assert (
+        invoke("diagnose", "--store", store).stdout == "0 runs: 0 failed, 0 no failure found, 0 undecided\n"
+    )
+
+
+def test_list_filters_by_verdict_code_and_text(store: str) -> None:
+    assert sorted(list_ids(store, "--verdict", "none")) == sorted(SAMPLES)
+    invoke("diagnose", "--store", store)
+    assert list_ids(store, "--verdict", "none") == []
+    assert list_ids(store, "--verdict", "failure") == ["04-wine-bottle"]
+    assert list_ids(store, "--text", "teapot", "--since", "1h") == ["02-teapot"]
+    assert len(list_ids(store, "--limit", "2")) == 2
+
+
+def test_list_prints_a_table(store: str) -> None:
+    invoke("diagnose", "--store", store)
+    text = invoke("list", "--store", store).stdout
+    (line,) = (line for line in text.splitlines() if line.startswith("04-wine-bottle"))
+    assert "failed" in line
+    assert "step 7 · assistant" in line
+    assert "Impossible plan" in line
+
+
+def test_diagnose_of_named_run_repeats_it(store: str) -> None:
+    for _ in range(2):
+        result = invoke("diagnose", "02-teapot", "--store", store, "--json")
+        assert json.loads(result.stdout)["verdict"] == "no_failure"
+
+
+def test_show_prints_the_latest_diagnosis(store: str) -> None:
+    missing = invoke("show", "04-wine-bottle", "--store", store)
+    assert missing.exit_code == 1
+    assert "not diagnosed" in missing.stderr
+    invoke("diagnose", "--store", store)
+    shown = invoke("show", "04-wine-bottle", "--store", store)
+    assert shown.exit_code == 0
+    assert "root cause      step 7" in shown.stdout
+    assert (
+        json.loads(invoke("show", "04-wine-bottle", "--store", store, "--json").stdout)["verdict"]
+        == "failure"
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["show", "nobody"], "has no run 'nobody'"),
+        (["list", "--since", "yesterday"], "--since: 'yesterday' is not an age"),
+        (["diagnose", "nobody"], "has no run 'nobody'"),
+    ],
+)
+def test_wrong_arguments_are_named(store: str, arguments: list[str], message: str) -> None:
+    result = invoke(*arguments, "--store", store)
+    assert result.exit_code == 2
+    assert message in result.stderr
+
+
+def test_missing_store_is_named_with_the_way_out(tmp_path: Path) -> None:
+    result = invoke("list", "--store", str(tmp_path / "none.db"))
+    assert result.exit_code == 2
+    assert "create one with `agentguard store init`" in result.stderr
