@@ -20,6 +20,7 @@ from agentguard_server.proxy.errors import ProxyError
 
 if TYPE_CHECKING:
     from agentguard.trajectory.model import Usage
+    from agentguard_server.proxy.auth.spending_ledger import SpendingLedger
 
 KEY_PREFIX = "ag-"
 _MAX_KEY_BYTES = 512
@@ -34,15 +35,17 @@ class Caller:
 
     Attributes:
         is_metered: True if a limit counts the tokens that requests use.
+        has_budget: True if the key or its tenant has a budget.
     """
 
-    __slots__ = ("_limits", "in_flight", "is_metered", "name", "scopes", "tenant")
+    __slots__ = ("_limits", "has_budget", "in_flight", "is_metered", "name", "scopes", "tenant")
 
     def __init__(self, options: KeyOptions | None = None, *, limits: tuple[ClientLimit, ...] = ()) -> None:
         self.name = options.name if options else ""
         self.tenant = options.tenant if options else ""
         self.scopes: frozenset[Scope] = frozenset(options.scopes if options else ("call", "read", "admin"))
         self._limits, self.is_metered = limits, any(limit.is_metered for limit in limits)
+        self.has_budget = any(limit.has_budget for limit in limits)
         self.in_flight = 0
 
     def acquire(self, now: float) -> None:
@@ -76,7 +79,7 @@ class Caller:
             limit.release_slot()
 
     def charge(self, now: float, usage: Usage) -> None:
-        """Count the tokens that a request used."""
+        """Count the tokens that a request used, and their cost."""
         for limit in self._limits:
             limit.charge(now, usage)
 
@@ -88,6 +91,7 @@ class Keyring:
         keys: configuration of the keys.
         tenants: limits of tenants, by name; the keys of a tenant share them.
         rate_limits: counters that all workers of the machine share; by default this worker counts alone.
+        spending: ledger of the budgets; None without budgets.
     """
 
     def __init__(
@@ -96,26 +100,31 @@ class Keyring:
         *,
         tenants: Mapping[str, ClientLimits] = MappingProxyType({}),
         rate_limits: SharedRateLimits | None = None,
+        spending: SpendingLedger | None = None,
     ) -> None:
         counters = rate_limits or SharedRateLimits()
         tenant_limits = {
-            name: create_limits(f"tenant:{name}".encode(), limits, counters)
+            name: create_limits(f"tenant:{name}", limits, counters, spending)
             for name, limits in tenants.items()
         }
         self._callers: dict[bytes, tuple[bytes, Caller]] = {}
         for key in keys:
             digest = bytes.fromhex(key.hash.partition(":")[2])
-            limits = create_limits(digest, key.limits, counters) + tenant_limits.get(key.tenant, ())
-            self._callers[digest] = digest, Caller(key, limits=limits)
+            limits = create_limits(f"key:{key.name}", key.limits, counters, spending)
+            self._callers[digest] = digest, Caller(key, limits=limits + tenant_limits.get(key.tenant, ()))
 
     @classmethod
     def from_settings(
-        cls, settings: ProxySettings, *, rate_limits: SharedRateLimits | None = None
+        cls,
+        settings: ProxySettings,
+        *,
+        rate_limits: SharedRateLimits | None = None,
+        spending: SpendingLedger | None = None,
     ) -> Keyring | None:
         """Create a keyring; return None if no keys are configured, so that the proxy accepts all clients."""
         if settings.keys is None:
             return None
-        return cls(settings.keys, tenants=settings.tenants, rate_limits=rate_limits)
+        return cls(settings.keys, tenants=settings.tenants, rate_limits=rate_limits, spending=spending)
 
     def find(self, key: bytes) -> Caller | None:
         """Return the client of a key; None if the key is unknown."""

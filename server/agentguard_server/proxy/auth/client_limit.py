@@ -10,8 +10,10 @@ from agentguard_server.proxy.errors import ProxyError
 
 if TYPE_CHECKING:
     from agentguard.trajectory.model import Usage
+    from agentguard_server.proxy.auth.spending_ledger import SpendingLedger
 
 _CONCURRENCY_RETRY_AFTER_S: Final = 1.0
+_NO_RETRY: Final = -1.0
 
 
 class ClientLimit:
@@ -20,19 +22,36 @@ class ClientLimit:
     Args:
         limits: configured limits.
         row: counters of the key or tenant.
+        subject: name of the key or tenant in the spending ledger.
+        spending: ledger, if there is a budget.
 
     Attributes:
         is_metered: True if a limit counts the tokens that requests use.
+        has_budget: True if the limits have a budget.
     """
 
-    __slots__ = ("_max_concurrent", "_requests_per_minute", "_row", "_tokens_per_minute", "is_metered")
+    __slots__ = (
+        "_budget",
+        "_max_concurrent",
+        "_requests_per_minute",
+        "_row",
+        "_spending",
+        "_subject",
+        "_tokens_per_minute",
+        "has_budget",
+        "is_metered",
+    )  # fmt: skip
 
-    def __init__(self, limits: ClientLimits, row: SharedLimitRow) -> None:
-        self._row = row
+    def __init__(
+        self, limits: ClientLimits, row: SharedLimitRow, *, subject: str, spending: SpendingLedger | None
+    ) -> None:
+        self._row, self._subject, self._spending = row, subject, spending
+        self._budget = limits.budget
         self._max_concurrent = _scale_limit(limits.max_concurrent, row.share)
         self._requests_per_minute = _scale_limit(limits.requests_per_minute, row.share)
         self._tokens_per_minute = _scale_limit(limits.tokens_per_minute, row.share)
-        self.is_metered = limits.is_metered
+        self.has_budget = self._budget is not None
+        self.is_metered = self.has_budget or limits.tokens_per_minute is not None
 
     def acquire_slot(self) -> None:
         """Count a request in flight. Raises ProxyError with status 429 at the limit."""
@@ -45,7 +64,8 @@ class ClientLimit:
             self._row.release()
 
     def check(self, now: float) -> None:
-        """Raise ProxyError with status 429 if a rate allows no request now."""
+        """Raise ProxyError with status 429 if a rate or the budget allows no request now."""
+        self._check_budget()
         if self._requests_per_minute is not None and (
             wait := self._row.requests.compute_wait(now, self._requests_per_minute)
         ):
@@ -55,25 +75,42 @@ class ClientLimit:
         ):
             raise _build_refusal("tokens_per_minute", wait)
 
+    def _check_budget(self) -> None:
+        budget, spending = self._budget, self._spending
+        if budget is None or spending is None:
+            return
+        if spending.get_spent(self._subject, budget.period) >= budget.max_usd:
+            wait = spending.compute_reset_s(budget.period)
+            until = "" if wait is None else f"; the next {budget.period} begins in {wait:.0f} s"
+            raise ProxyError(
+                429,
+                "insufficient_quota",
+                f"this key or its tenant has spent its budget{until}",
+                retry_after_s=_NO_RETRY,
+            )
+
     def count_request(self, now: float) -> None:
         """Count a request for its rate."""
         if self._requests_per_minute is not None:
             self._row.requests.add(now, self._requests_per_minute)
 
     def charge(self, now: float, usage: Usage) -> None:
-        """Count the tokens that a request used."""
+        """Count the tokens that a request used, and their cost."""
         if self._tokens_per_minute is not None:
             tokens = (usage.prompt_tokens or 0) + (usage.completion_tokens or 0)
             self._row.tokens.add(now, self._tokens_per_minute, tokens)
+        if self._budget is not None and self._spending is not None and usage.cost_usd:
+            self._spending.add(self._subject, self._budget.period, usage.cost_usd)
 
 
 def create_limits(
-    subject: bytes, limits: ClientLimits, counters: SharedRateLimits
+    subject: str, limits: ClientLimits, counters: SharedRateLimits, spending: SpendingLedger | None
 ) -> tuple[ClientLimit, ...]:
     """Return the limits of a key or tenant; none if nothing is limited."""
     if limits == ClientLimits():
         return ()
-    return (ClientLimit(limits, counters.find_or_create(subject)),)
+    row = counters.find_or_create(subject.encode())
+    return (ClientLimit(limits, row, subject=subject, spending=spending),)
 
 
 def _build_refusal(limit: str, retry_after_s: float) -> ProxyError:

@@ -21,6 +21,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from agentguard.backends.config import BackendsOptions
 from agentguard.config.policy import format_validation_error
+from agentguard.config.prices import TokenPrice
 from agentguard.errors import ConfigError
 from agentguard.net import is_loopback
 from agentguard_server.proxy.guard.options import CaptureOptions, GuardOptions
@@ -148,6 +149,21 @@ class LimitsOptions(_ConfigSection):
     max_requests: Annotated[int, Field(ge=1, le=1_000_000)] = 4096
 
 
+BudgetPeriod = Literal["day", "month", "total"]
+
+
+class BudgetOptions(_ConfigSection):
+    """Spending budget of a key or tenant. It needs prices, and a store that keeps what was spent.
+
+    Attributes:
+        max_usd: US dollars in a period; further requests are rejected until the next one.
+        period: ``day`` and ``month`` begin at midnight UTC; ``total`` never begins again.
+    """
+
+    max_usd: Annotated[float, Field(gt=0, allow_inf_nan=False)]
+    period: BudgetPeriod = "month"
+
+
 class ClientLimits(_ConfigSection):
     """Limits of one key, or of all keys of one tenant together; null for no limit.
 
@@ -156,16 +172,13 @@ class ClientLimits(_ConfigSection):
         tokens_per_minute: rate of tokens, input and output. A request counts when its response ends, so
             requests in flight can exceed the rate; the following requests then wait longer.
         max_concurrent: number of requests in flight.
+        budget: spending budget.
     """
 
     requests_per_minute: Annotated[int, Field(ge=1)] | None = None
     tokens_per_minute: Annotated[int, Field(ge=1)] | None = None
     max_concurrent: Annotated[int, Field(ge=1)] | None = None
-
-    @property
-    def is_metered(self) -> bool:
-        """Return whether a limit counts the tokens that requests use."""
-        return self.tokens_per_minute is not None
+    budget: BudgetOptions | None = None
 
 
 class KeyOptions(_ConfigSection):
@@ -195,6 +208,7 @@ class ProxySettings(_ConfigSection):
     limits: LimitsOptions = LimitsOptions()
     keys: tuple[KeyOptions, ...] | None = None
     tenants: Mapping[TenantName, ClientLimits] = Field(default_factory=dict)
+    prices: Mapping[str, TokenPrice] = Field(default_factory=dict)
     backends: BackendsOptions
     guard: GuardOptions | None = None
     capture: CaptureOptions | None = None
@@ -230,6 +244,18 @@ class ProxySettings(_ConfigSection):
         known = {key.tenant for key in self.keys or ()}
         if unknown := sorted(set(self.tenants) - known):
             raise ValueError(f"tenants: no key has the tenant {', '.join(unknown)}")
+        return self
+
+    @property
+    def has_budgets(self) -> bool:
+        """Return whether a key or tenant has a spending budget."""
+        limits = (*self.tenants.values(), *(key.limits for key in self.keys or ()))
+        return any(one.budget is not None for one in limits)
+
+    @model_validator(mode="after")
+    def _require_prices_for_budgets(self) -> Self:
+        if self.has_budgets and not self.prices:
+            raise ValueError("prices: a budget needs the prices of the models")
         return self
 
     @classmethod

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
+from agentguard.errors import ConfigError
 from agentguard_server.proxy.auth.api_keys import Keyring
 from agentguard_server.proxy.auth.rate_limits import SharedRateLimits
 from agentguard_server.proxy.config.schema import ProxySettings
@@ -14,6 +16,7 @@ from agentguard_server.proxy.guard.options import GuardOptions
 from agentguard_server.proxy.state import AppState
 
 if TYPE_CHECKING:
+    from agentguard_server.proxy.auth.spending_ledger import SpendingLedger
     from agentguard_server.proxy.capture.recorder import CaptureRecorder
     from agentguard_server.proxy.guard.interceptor import InlineGuard
 
@@ -58,14 +61,18 @@ class Bootstrap:
         self.app_state.worker = worker
         workers = settings.listen.workers
         self._rate_limits = SharedRateLimits(folder, worker=worker, workers=workers)
-        self.app_state.keyring = Keyring.from_settings(settings, rate_limits=self._rate_limits)
+        self._spending = _open_spending(settings)
+        self.app_state.keyring = self._build_keyring(settings)
         operation.attach(self.app_state, self.pool)
+        operation.add_status_source("spending", self._describe_spending)
 
     async def start(self) -> None:
         """Start the background services: telemetry, collector and health checks."""
         await self._services.start()
         if self._capture is not None:
             self._capture.start()
+        if self._spending is not None:
+            self._spending.start()
         await self.pool.start()
 
     async def apply(self, settings: ProxySettings) -> None:
@@ -78,8 +85,12 @@ class Bootstrap:
         guard = _resolve_guard(settings)
         if guard != self._guard:
             guarding = self._build_interceptor(settings, guard)
+        spending = self._spending or _open_spending(settings)
         await self.pool.apply(settings.backends)
-        keys = Keyring.from_settings(settings, rate_limits=self._rate_limits)
+        self._spending = spending
+        if spending is not None:
+            spending.start()
+        keys = self._build_keyring(settings)
         if guarding is not self._interceptor and self._interceptor is not None:
             self._interceptor.close()
         self._guard, self._interceptor = guard, guarding
@@ -94,9 +105,31 @@ class Bootstrap:
         if self._interceptor is not None:
             self._interceptor.close()
         await self.pool.aclose()
+        if self._spending is not None:
+            await asyncio.to_thread(self._spending.close)
         if self._capture is not None:
             await self._capture.aclose()
         await self._services.aclose()
+
+    def _build_keyring(self, settings: ProxySettings) -> Keyring | None:
+        return Keyring.from_settings(settings, rate_limits=self._rate_limits, spending=self._spending)
+
+    def _describe_spending(self) -> dict[str, Any]:
+        """Return spent and maximum US dollars by key and tenant, for ``/status``."""
+        settings = self.app_state.settings
+        if self._spending is None or not settings.has_budgets:
+            return {}
+        limits = {f"tenant:{name}": one for name, one in settings.tenants.items()}
+        limits |= {f"key:{key.name}": key.limits for key in settings.keys or ()}
+        return {
+            subject: {
+                "period": one.budget.period,
+                "max_usd": one.budget.max_usd,
+                "spent_usd": round(self._spending.get_spent(subject, one.budget.period), 6),
+            }
+            for subject, one in limits.items()
+            if one.budget is not None
+        } | {"failed_syncs": self._spending.failed_syncs}
 
     def _build_capture(self, settings: ProxySettings) -> CaptureRecorder | None:
         if settings.capture is None:
@@ -126,6 +159,27 @@ class Bootstrap:
             run_id_suffix=tag,
             conversations=shared,
         )
+
+
+def _open_spending(settings: ProxySettings) -> SpendingLedger | None:
+    """Return the ledger of the budgets in the store of ``cluster`` or ``capture``; None without budgets.
+
+    Raises:
+        ConfigError: no store is configured.
+    """
+    if not settings.has_budgets:
+        return None
+    from agentguard.store.db.url import ENVIRONMENT_VARIABLE, resolve_address
+    from agentguard_server.proxy.auth.spending_ledger import SpendingLedger
+
+    sections = (settings.cluster, settings.capture)
+    url = next((one.store for one in sections if one is not None and one.store), None)
+    if url is None and settings.capture is None and not os.environ.get(ENVIRONMENT_VARIABLE):
+        raise ConfigError(
+            f"a budget needs a store that keeps what was spent: set capture.store, cluster.store or "
+            f"{ENVIRONMENT_VARIABLE}"
+        )
+    return SpendingLedger(resolve_address(url))
 
 
 def _resolve_guard(settings: ProxySettings) -> GuardOptions | None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
 
 from agentguard.resilience.events import Observer
 from agentguard_server.proxy.admin.desired_state import DesiredReplicaState
-from agentguard_server.proxy.admin.status import ManagedPool, ProxyStatus
+from agentguard_server.proxy.admin.status import ManagedPool, ProxyStatus, StatusSource
 from agentguard_server.proxy.hooks import RequestObserver
 from agentguard_server.proxy.state import AppState, Receive, Scope, Send
 from agentguard_server.proxy.telemetry.counters import MetricSample
@@ -146,6 +146,11 @@ class WorkerServices:
             None if self.span_exporter is None else self.span_exporter.build_trace_headers
         )
         self._proxy_status = state
+
+    def add_status_source(self, name: str, source: StatusSource) -> None:
+        """Add a part of ``/status``; call it after `attach`."""
+        assert self._proxy_status is not None  # for mypy: `attach` sets it
+        self._proxy_status.status_sources[name] = source
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a request that is not for a model API."""

@@ -68,14 +68,6 @@ _SHUTTING_DOWN: Final = ProxyError(
 )
 
 
-def _create_usage_meter(request: ProxyRequest) -> UsageMeter:
-    """Return the meter of a request. Raises ProxyError with status 403 if its tokens cannot be counted."""
-    from agentguard_server.proxy.requests.usage_meter import UsageMeter, require_meterable
-
-    require_meterable(request)
-    return UsageMeter(request.api)
-
-
 class RequestHandler:
     """Handler of one request, of a model API or passed through.
 
@@ -228,7 +220,7 @@ class RequestHandler:
         )
         self._upstream_headers = request.headers
         if self._caller.is_metered:
-            self._usage_meter = _create_usage_meter(request)
+            self._usage_meter = self._create_usage_meter(request)
         if (
             app_state.interceptor is not None
             or app_state.build_trace_headers is not None
@@ -249,6 +241,20 @@ class RequestHandler:
 
     def _on_disconnect(self) -> None:
         self.cancel("left")
+
+    def _create_usage_meter(self, request: ProxyRequest) -> UsageMeter:
+        """Return the meter of a request. Raises ProxyError with status 403 if its usage cannot be counted."""
+        from agentguard_server.proxy.requests.usage_meter import (
+            UsageMeter,
+            find_budget_price,
+            require_meterable,
+        )
+
+        require_meterable(request)
+        prices = self._app_state.settings.prices
+        return UsageMeter(
+            request.api, find_budget_price(request, prices) if self._caller.has_budget else None
+        )
 
     async def _prepare(self, request: ProxyRequest) -> bool:
         """Apply guard and tracing to a request; return True if the response is already sent."""

@@ -12,6 +12,7 @@ from typing import Any, Final, Self
 import msgspec
 
 from agentguard.backends.base import Headers, Response, StreamingResponse
+from agentguard.config.prices import PriceTable, TokenPrice, find_price
 from agentguard.model_api.sse import parse_event_fast, split_events
 from agentguard.trajectory.model import Usage
 from agentguard.trajectory.usage import parse_usage
@@ -54,23 +55,36 @@ def require_meterable(request: ProxyRequest) -> None:
         )
 
 
+def find_budget_price(request: ProxyRequest, prices: PriceTable) -> TokenPrice | None:
+    """Return the price of a request's model. Raises ProxyError with status 403 if the model has none."""
+    price = find_price(prices, request.model)
+    if price is None and request.api:
+        raise ProxyError(
+            403, "model_not_priced", "this key has a budget, and the configuration has no price of the model"
+        )
+    return price
+
+
 class UsageMeter:
     """Meter of one request, over all its model calls.
 
     Args:
         api: model API of the request.
+        price: price of the model; None if it has none.
 
     Attributes:
         prompt_tokens: input tokens of all calls.
         cached_tokens: part of the input tokens that the endpoint read from its cache.
         completion_tokens: output tokens of all calls.
+        cost_usd: cost of all calls: the cost that the endpoint reports, else the price of the tokens.
     """
 
-    __slots__ = ("_api", "cached_tokens", "completion_tokens", "prompt_tokens")
+    __slots__ = ("_api", "_price", "cached_tokens", "completion_tokens", "cost_usd", "prompt_tokens")
 
-    def __init__(self, api: str) -> None:
-        self._api = api
+    def __init__(self, api: str, price: TokenPrice | None = None) -> None:
+        self._api, self._price = api, price
         self.prompt_tokens = self.cached_tokens = self.completion_tokens = 0
+        self.cost_usd = 0.0
 
     @property
     def usage(self) -> Usage:
@@ -79,6 +93,7 @@ class UsageMeter:
             prompt_tokens=self.prompt_tokens,
             completion_tokens=self.completion_tokens,
             cached_tokens=self.cached_tokens,
+            cost_usd=self.cost_usd,
         )
 
     def prepare_body(self, body: bytes, *, stream: bool) -> tuple[bytes, bool]:
@@ -108,9 +123,15 @@ class UsageMeter:
             reported = Usage(
                 prompt_tokens=len(body) // _BYTES_PER_TOKEN + 1, completion_tokens=estimated_output
             )
-        self.prompt_tokens += reported.prompt_tokens or 0
-        self.cached_tokens += reported.cached_tokens or 0
-        self.completion_tokens += reported.completion_tokens or 0
+        prompt, cached = reported.prompt_tokens or 0, reported.cached_tokens or 0
+        completion = reported.completion_tokens or 0
+        self.prompt_tokens += prompt
+        self.cached_tokens += cached
+        self.completion_tokens += completion
+        if reported.cost_usd is not None:
+            self.cost_usd += reported.cost_usd
+        elif self._price is not None:
+            self.cost_usd += self._price.compute_cost(prompt, completion, cached)
 
 
 class MeteredStream:
@@ -205,4 +226,5 @@ def _merge_usage(prompt: Usage | None, last: Usage) -> Usage:
         prompt_tokens=max(prompt.prompt_tokens or 0, last.prompt_tokens or 0),
         cached_tokens=max(prompt.cached_tokens or 0, last.cached_tokens or 0),
         completion_tokens=last.completion_tokens,
+        cost_usd=last.cost_usd,
     )

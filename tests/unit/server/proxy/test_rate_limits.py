@@ -16,7 +16,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 HASH = "sha256:" + "ab" * 32
-DIGEST = bytes.fromhex("ab" * 32)
 
 
 def ring(folder: Path, worker: int, workers: int = 2, **limits: int) -> Caller:
@@ -112,7 +111,7 @@ _PAUSE_S = 0.0005
 
 def _takes(folder: Path, worker: int, most: int, ready: Any, let_in: Any) -> None:
     caller, seen, running = ring(folder, worker, 4, max_concurrent=most, requests_per_minute=600), 0, 0
-    quota = SharedRateLimits(folder, worker=3, workers=4).find_or_create(DIGEST)
+    quota = SharedRateLimits(folder, worker=3, workers=4).find_or_create(b"key:k")
     ready.wait(60)
     until, halted = time.monotonic() + 5.0, 0.0
     while (asked := time.monotonic()) < until:
