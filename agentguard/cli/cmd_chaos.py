@@ -121,10 +121,12 @@ def _finish_campaign(report: CampaignReport, output: Path, name: str, *, json: b
 
 def serve(
     script: Annotated[
-        Path | None, typer.Argument(help="YAML file with the script; without it nothing fails.")
+        Path | None, typer.Argument(help="Script in YAML; without it there are no faults.")
     ] = None,
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port of 127.0.0.1; 0 takes a free one.")] = 0,
-    seed: Annotated[int | None, typer.Option(help="Seed of the schedule, in place of the script's.")] = None,
+    seed: Annotated[
+        int | None, typer.Option(help="Seed of the schedule; by default that of the script.")
+    ] = None,
     json: Json = False,
 ) -> None:
     """Serve until Ctrl-C, and print one line for each request, without its contents."""

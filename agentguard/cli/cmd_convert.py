@@ -76,14 +76,12 @@ def convert(
     redact: Redact = False,
     pattern: Patterns = None,
     annotation: Annotated[
-        bool, typer.Option("--annotation", help="Write how the runs were judged, too.")
+        bool, typer.Option("--annotation", help="Also write the annotations of the runs.")
     ] = False,
     force: Force = False,
     append: Annotated[bool, typer.Option("--append", help="event_log: append to an existing file.")] = False,
-    store: Annotated[
-        str | None, typer.Option("--store", metavar="URL", help="The store that has the runs.")
-    ] = None,
-    tenant: Annotated[str, typer.Option(help="Whose runs of the store they are.")] = "",
+    store: Annotated[str | None, typer.Option("--store", metavar="URL", help="Store with the runs.")] = None,
+    tenant: Annotated[str, typer.Option(help="Tenant of the runs in the store.")] = "",
     endpoint: Annotated[
         str | None, typer.Option(metavar="URL", help="otlp: address of the collector's traces.")
     ] = None,
@@ -104,10 +102,10 @@ def convert(
     The default target is agentguard's event log. --to otlp sends the runs to a collector of OpenTelemetry
     traces. --to sft (chat messages), preference (prompt, chosen, rejected) and preference_openai write the
     results of acceptance tests as data for fine-tuning; without RUN they take all runs of the store.
-    --to judge_sft and judge_preference write the judge's questions with the answers of people.
+    --to judge_sft and judge_preference write the judge's questions with the labels of reviewers.
 
-    Exit status: 0 all runs were written, 1 some records could not be read or were not accepted,
-    2 nothing could be written.
+    Exit status: 0 if all runs are written, 1 if some records are not readable or not accepted, 2 if none is
+    written.
     """
     otlp_options = ExportOptions(
         endpoint=endpoint,

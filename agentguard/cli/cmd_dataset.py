@@ -52,7 +52,7 @@ def register(app: typer.Typer) -> None:
 
 
 def list_(datasets: Folders = None, json: Json = False) -> None:
-    """List the data sets at hand."""
+    """List the known data sets."""
     manifests = list(_load_catalogue(datasets))
     if json:
         _print_json([_to_dict(manifest) for manifest in manifests])
@@ -74,7 +74,7 @@ def show(
     datasets: Folders = None,
     json: Json = False,
 ) -> None:
-    """Show what is known of a data set, how to obtain it, and its card."""
+    """Show the manifest and the card of a data set, and how to obtain it."""
     manifest = _load_catalogue(datasets).get(name)
     if json:
         _print_json({**_to_dict(manifest), "card": manifest.read_card()})
@@ -88,14 +88,14 @@ def show(
 def verify_(
     name: Annotated[str, typer.Argument(help="Name of a data set.")],
     path: Annotated[
-        Path | None, typer.Argument(help="Your copy; not needed for a set that is kept here.")
+        Path | None, typer.Argument(help="Your copy; not needed for a data set of this repository.")
     ] = None,
     datasets: Folders = None,
     json: Json = False,
 ) -> None:
     """Check a copy: the files' sums, that every record can be read, how many there are, and their labels.
 
-    Exit status: 0 all is as the manifest says, 1 something is not, 2 there is nothing to check.
+    Exit status: 0 if the copy matches the manifest, 1 if it does not, 2 if there is no copy.
     """
     manifest = _load_catalogue(datasets).get(name)
     with _show_progress() as progress:
@@ -108,29 +108,25 @@ def verify_(
 
 
 def build(
-    target: Annotated[
-        str, typer.Argument(metavar="NAME|PATH", help="A generated data set, or your own runs.")
-    ],
+    target: Annotated[str, typer.Argument(metavar="NAME|PATH", help="Generated data set, or your own runs.")],
     output: Annotated[
         Path | None,
-        typer.Option(
-            "--output", "-o", help="Where the runs go (*.jsonl, *.jsonl.gz, a folder), or the manifest."
-        ),
+        typer.Option("--output", "-o", help="Output: *.jsonl, *.jsonl.gz, a folder, or the manifest."),
     ] = None,
-    limit: Annotated[int | None, typer.Option(min=1, help="Make only the first runs: a quick check.")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Generate only the first runs.")] = None,
     name: Annotated[str | None, typer.Option(help="Your own runs: name of the data set.")] = None,
     format: Annotated[str | None, typer.Option(help="Your own runs: their format.")] = None,
-    title: Annotated[str, typer.Option(help="Your own runs: what they are, in a line.")] = "",
+    title: Annotated[str, typer.Option(help="Your own runs: title in one line.")] = "",
     licence: Annotated[str, typer.Option(help="Your own runs: their licence.")] = "",
     origin: Annotated[str, typer.Option(help="Your own runs: natural or injected.")] = "natural",
     datasets: Folders = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace what is there.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace an existing output.")] = False,
     json: Json = False,
 ) -> None:
-    """Make a generated data set again and compare it, or write a manifest for runs of your own.
+    """Generate a data set again and compare it, or write a manifest for your own runs.
 
-    Exit status: 0 made, and the same where it could be compared, 1 it differs or some records cannot be read,
-    2 nothing could be made.
+    Exit status: 0 if the output is complete and equal to the published one, 1 if it differs or some records are
+    not readable, 2 if there is no output.
     """
     catalogue = _load_catalogue(datasets)
     if target in catalogue.names():

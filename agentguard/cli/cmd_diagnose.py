@@ -72,38 +72,43 @@ def diagnose(
             "standard input."
         ),
     ] = None,
-    format: Annotated[
-        str | None, typer.Option(help="Format of the runs; recognised by itself if absent.")
-    ] = None,
+    format: Annotated[str | None, typer.Option(help="Format of the runs; recognised by default.")] = None,
     method: Annotated[
-        str | None, typer.Option(help="Localizer; the policy's, or `embedded`, if absent.")
+        str | None, typer.Option(help="Localizer; by default that of the policy, else `embedded`.")
     ] = None,
     policy: Annotated[Path | None, typer.Option(help="YAML file with detectors and localizer.")] = None,
     judge: Annotated[
         str | None,
         typer.Option(
-            metavar="URL", help="Ask a chat model here, up to and with /v1; outranks the policy's judge."
+            metavar="URL",
+            help="Base URL of a chat model, with /v1; takes precedence over the policy's judge.",
         ),
     ] = None,
     judge_model: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Its model; the first it lists, if absent.")
+        str | None,
+        typer.Option(
+            metavar="NAME", help="Model of the judge; by default the first that the endpoint lists."
+        ),
     ] = None,
     judge_option: Annotated[
         list[str] | None,
         typer.Option(
             metavar="NAME=VALUE",
-            help="Setting of the judge as in a policy, e.g. reasoning_tokens=2048; may be given again.",
+            help="Setting of the judge as in a policy, e.g. reasoning_tokens=2048; repeatable.",
         ),
     ] = None,
     jobs: Annotated[
-        int, typer.Option(min=1, max=1_024, help="Runs to diagnose at once, for a judge; same answers.")
+        int,
+        typer.Option(
+            min=1, max=1_024, help="Number of concurrent diagnoses, for a judge; the answers are the same."
+        ),
     ] = 1,
     top: Annotated[int, typer.Option(min=0, max=50, help="Further hypotheses to show.")] = 3,
     no_summary: Annotated[
-        bool, typer.Option("--no-summary", help="Print the full diagnosis of each run, also of many.")
+        bool, typer.Option("--no-summary", help="Print the full diagnosis of each run.")
     ] = False,
     verbose: Annotated[bool, typer.Option("--verbose", help="Show every finding with its evidence.")] = False,
-    json: Annotated[bool, typer.Option("--json", help="Print one Diagnosis a line, as JSON.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print one diagnosis a line as JSON.")] = False,
     output_format: Annotated[
         OutputFormat, typer.Option(help="Format of the output; all but text and json are reports for CI.")
     ] = OutputFormat.TEXT,
@@ -130,13 +135,13 @@ def diagnose(
     ] = 1.0,
     train: Annotated[
         list[Path] | None,
-        typer.Option(help="Annotated runs of the same agent to learn its outcomes from; may be given again."),
+        typer.Option(help="Annotated runs of the same agent, to learn its outcomes; repeatable."),
     ] = None,
     fail_on_failure: Annotated[
-        bool, typer.Option("--fail-on-failure", help="Exit with 3 if a run failed, for use in CI.")
+        bool, typer.Option("--fail-on-failure", help="Exit with 3 if a run failed, for CI.")
     ] = False,
     store: Annotated[
-        str | None, typer.Option(help="Also keep the runs and their diagnoses in this store: a path or URL.")
+        str | None, typer.Option(help="Also write the runs and their diagnoses to this store: a path or URL.")
     ] = None,
     run_id: Annotated[
         list[str] | None,
@@ -161,10 +166,10 @@ def diagnose(
     max_cost: MaxCost = None,
     dry_run: DryRun = False,
 ) -> None:
-    """Say whether recorded runs failed, and name the step that caused it.
+    """Diagnose recorded runs: which failed, and the step that caused each failure.
 
-    Exit status: 0 all runs were diagnosed, 1 some records could not be read, 2 nothing could be,
-    3 a run failed and --fail-on-failure was given.
+    Exit status: 0 if all runs are diagnosed, 1 if some records are not readable, 2 if none is,
+    3 if a run failed and --fail-on-failure is given.
     """
     paths = resolve_paths(runs, claude_code=claude_code, codex=codex, last=last)
     if sum(map(bool, (run_id, paths, watch))) != 1:

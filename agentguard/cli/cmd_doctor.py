@@ -28,29 +28,36 @@ def register(app: typer.Typer) -> None:
 def doctor(
     config: Annotated[
         Path | None,
-        typer.Argument(metavar="[CONFIG]", help="The proxy's configuration, to check with all it names."),
+        typer.Argument(
+            metavar="[CONFIG]", help="Configuration of the proxy, to check with all that it names."
+        ),
     ] = None,
     store: Annotated[
         str | None,
-        typer.Option(metavar="URL", help="The store to check; AGENTGUARD_STORE or the usual one, if absent."),
+        typer.Option(
+            metavar="URL", help="Store to check; by default AGENTGUARD_STORE, else .agentguard/store.db."
+        ),
     ] = None,
     network: Annotated[
-        bool, typer.Option("--network/--no-network", help="Ask the endpoints that are configured.")
+        bool, typer.Option("--network/--no-network", help="Send requests to the configured endpoints.")
     ] = True,
     timeout_s: Annotated[
-        float, typer.Option("--timeout", min=0.1, max=600, metavar="S", help="Seconds for one of them.")
+        float,
+        typer.Option(
+            "--timeout", min=0.1, max=600, metavar="S", help="Time limit of one endpoint, in seconds."
+        ),
     ] = 5.0,
     probe: Annotated[
         bool,
         typer.Option(
-            "--probe", help="Also measure the accuracy of chat judges, as `judge check` does: slow."
+            "--probe", help="Also measure the accuracy of chat judges, as `judge check` does; slow."
         ),
     ] = False,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Check the installation: Python, extras, model files, the store; with CONFIG the proxy and its backends.
 
-    Nothing is asked over the network but what the configuration names. Ends with 1 if something is wrong.
+    Network requests go only to addresses in the configuration. Exit status: 1 if a check fails.
     """
     from agentguard.cli.doctor_checks import CheckContext, run_checks
 

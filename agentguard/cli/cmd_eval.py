@@ -38,7 +38,7 @@ def eval_(
     ],
     paths: Annotated[list[Path], typer.Argument(help="Files or folders of annotated runs.")],
     method: Annotated[
-        list[str] | None, typer.Option("--method", help="Method to measure; may be given several times.")
+        list[str] | None, typer.Option("--method", help="Method to measure; repeatable.")
     ] = None,
     option: Annotated[
         list[str] | None, typer.Option("--option", metavar="NAME=VALUE", help="Option of the one method.")
@@ -68,11 +68,16 @@ def eval_(
     allow_training_data: Annotated[
         bool,
         typer.Option(
-            "--allow-training-data", help="Score a model on runs that it was trained on; the result says so."
+            "--allow-training-data", help="Score a model on its training runs; the result is marked."
         ),
     ] = False,
     jobs: Annotated[
-        int, typer.Option(min=1, max=1_024, help="Runs to diagnose at once, for a judge; same predictions.")
+        int,
+        typer.Option(
+            min=1,
+            max=1_024,
+            help="Number of concurrent diagnoses, for a judge; the predictions are the same.",
+        ),
     ] = 1,
     limit: Annotated[int | None, typer.Option(min=1, help="Score only the first runs.")] = None,
     seed: Annotated[int, typer.Option(help="Seed of folds and shuffles.")] = 0,
@@ -92,10 +97,10 @@ def eval_(
     save: Annotated[bool, typer.Option(help="Save the whole result for `agentguard view`.")] = True,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Measure how well methods name root causes and outcomes, beside the baselines.
+    """Measure the accuracy of methods for root causes and outcomes, with baselines.
 
-    Exit status: 0 all runs were scored, 1 some records could not be read or a method failed on some runs,
-    2 nothing could be scored, 130 interrupted (the same command resumes).
+    Exit status: 0 if all runs are scored, 1 if some records are not readable or a method failed on some runs,
+    2 if none is scored, 130 after an interruption (the same command resumes).
     """
     if leave_one_system_out:
         _evaluate_systems(format, paths, method or [], output=output, json=json)

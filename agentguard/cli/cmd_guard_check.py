@@ -34,7 +34,7 @@ def check_guard(
 ) -> None:
     """Run scripted agents with and without the guard, and compare them.
 
-    Exit status 1 if a run fails or does more harm because of the guard, or if no run passes without it.
+    Exit status: 1 if a run fails or does more harm because of the guard, or if no run passes without it.
     """
     from agentguard.config.policy import Policy
     from agentguard.guard import Guard

@@ -32,9 +32,9 @@ _COUNT_FIELDS = ("code", "module", "edit", "tail")
 Out = Annotated[
     Path, typer.Option("--output", "-o", help="Event log to write: *.jsonl, *.jsonl.gz, or a folder of logs.")
 ]
-Seed = Annotated[int, typer.Option(help="The same seed makes the same runs.")]
-Resume = Annotated[bool, typer.Option("--resume", help="Go on with what an interruption left.")]
-Force = Annotated[bool, typer.Option("--force", help="Replace what is there.")]
+Seed = Annotated[int, typer.Option(help="Seed; the same seed gives the same runs.")]
+Resume = Annotated[bool, typer.Option("--resume", help="Continue after an interruption.")]
+Force = Annotated[bool, typer.Option("--force", help="Replace an existing output.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 
@@ -79,28 +79,28 @@ def register(app: typer.Typer) -> None:
 
 
 def runs(
-    paths: Annotated[list[Path], typer.Argument(help="Recorded runs that passed: files or folders.")],
+    paths: Annotated[list[Path], typer.Argument(help="Passed runs: files or folders.")],
     out: Out,
     kind: Annotated[
-        list[str] | None, typer.Option("--kinds", help="Only this kind of error; may be given several times.")
+        list[str] | None, typer.Option("--kinds", help="Only this kind of error; repeatable.")
     ] = None,
-    per_run: Annotated[int, typer.Option(min=1, help="Errors drawn for each run.")] = 1,
+    per_run: Annotated[int, typer.Option(min=1, help="Number of errors for each run.")] = 1,
     seed: Seed = 0,
     rates: Annotated[
-        str, typer.Option(metavar="natural|uniform|FILE", help="How often each kind is drawn.")
+        str, typer.Option(metavar="natural|uniform|FILE", help="Frequencies of the kinds.")
     ] = "natural",
     assume_passed: Annotated[
         bool, typer.Option("--assume-passed", help="Treat runs without a label as passed.")
     ] = False,
     with_passed: Annotated[
-        bool, typer.Option("--with-passed", help="Write the runs themselves, too, as runs that passed.")
+        bool, typer.Option("--with-passed", help="Also write the original runs as passed runs.")
     ] = False,
-    format: Annotated[str | None, typer.Option(help="Format of the runs; recognised if absent.")] = None,
+    format: Annotated[str | None, typer.Option(help="Format of the runs; recognised by default.")] = None,
     resume: Resume = False,
     force: Force = False,
     json: Json = False,
 ) -> None:
-    """Rewrite recorded runs that passed into failed ones, with one error each at a known step.
+    """Rewrite passed runs into failed ones, with one error each at a known step.
 
     Exit status: 0 all were used, 1 some were refused or could not be read, 2 nothing could be made, 130
     interrupted (--resume goes on).
@@ -123,7 +123,7 @@ def runs(
 
 
 def kinds(json: Json = False) -> None:
-    """List the kinds of error that ``inject runs`` can put into a run."""
+    """List the kinds of error of ``inject runs``."""
     edits = [get_edit_registry().get(name) for name in get_edit_registry()]
     if json:
         _print_json(

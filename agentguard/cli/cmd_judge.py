@@ -27,17 +27,16 @@ def calibrate(
         typer.Option(
             "--store",
             metavar="URL",
-            help="A path or postgresql://...; AGENTGUARD_STORE, else .agentguard/store.db, if absent.",
+            help="Path or postgresql://...; by default AGENTGUARD_STORE, else .agentguard/store.db.",
         ),
     ] = None,
     tenant: Annotated[str, typer.Option(help="Tenant of the labels.")] = "",
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Show how people's judgements in a store correct the probabilities of diagnoses made with it.
+    """Show how the labels in a store correct the probabilities of its diagnoses.
 
-    Nothing has to be switched on: `agentguard diagnose --store` and a guard with that store correct by
-    themselves as soon as there are enough judgements. Exit status: 0 something is corrected, 1 there are
-    too few judgements.
+    `agentguard diagnose --store` and a guard with that store apply the correction as soon as there are enough
+    labels. Exit status: 0 if there is a correction, 1 if there are too few labels.
     """
     from agentguard.localize.human_labels import iter_run_labels
     from agentguard.localize.recalibration import fit_recalibrations
@@ -123,7 +122,7 @@ def _show_corrections(corrections: tuple[Recalibration, ...]) -> None:
 
 Folder = Annotated[
     Path | None,
-    typer.Option("--model", metavar="DIR", help="Folder of a model; the one that ships, if absent."),
+    typer.Option("--model", metavar="DIR", help="Folder of a model; by default the one that ships."),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
@@ -142,19 +141,17 @@ def register(app: typer.Typer) -> None:
 
 
 def train(
-    data: Annotated[
-        list[Path], typer.Option("--data", metavar="PATH", help="Annotated runs; may be given again.")
-    ],
+    data: Annotated[list[Path], typer.Option("--data", metavar="PATH", help="Annotated runs; repeatable.")],
     output: Annotated[
         Path, typer.Option("--output", "-o", metavar="DIR", help="Folder for the model and its card.")
     ],
-    format: Annotated[str | None, typer.Option(help="Format of the runs; recognised, if absent.")] = None,
+    format: Annotated[str | None, typer.Option(help="Format of the runs; recognised by default.")] = None,
     repeats: Annotated[int, typer.Option(min=1, help="Repeats of the cross-validation for the card.")] = 2,
     base: Annotated[
         Path | None,
         typer.Option(
             metavar="DIR",
-            help="Model whose other parts are kept; the one that ships, if absent.",
+            help="Model whose other parts are reused; by default the one that ships.",
         ),
     ] = None,
     transfer_only: Annotated[
@@ -223,11 +220,11 @@ def info(model: Folder = None, json: Json = False) -> None:
 
 def check(
     url: Annotated[
-        str | None, typer.Argument(help="Check this endpoint instead, up to and with /v1.")
+        str | None, typer.Argument(help="Base URL of an endpoint to check instead, with /v1.")
     ] = None,
     model: Folder = None,
     name: Annotated[
-        str | None, typer.Option(help="Model of the endpoint; the first it lists, if absent.")
+        str | None, typer.Option(help="Model of the endpoint; by default the first that it lists.")
     ] = None,
     key_env: Annotated[
         str | None, typer.Option("--api-key-env", metavar="NAME", help="Environment variable with its key.")
@@ -240,7 +237,7 @@ def check(
         list[str] | None,
         typer.Option(
             metavar="NAME=VALUE",
-            help="Setting of the judge as in a policy, e.g. reasoning_tokens=2048; may be given again.",
+            help="Setting of the judge as in a policy, e.g. reasoning_tokens=2048; repeatable.",
         ),
     ] = None,
     against: Annotated[
@@ -255,17 +252,17 @@ def check(
     ] = None,
     attacks: Annotated[
         bool,
-        typer.Option("--attacks", help="Also inject prompts into runs, and count the verdicts that flip."),
+        typer.Option("--attacks", help="Also inject prompts into runs, and count the changed verdicts."),
     ] = False,
     json: Json = False,
 ) -> None:
-    """Check the embedded judge's file; or an endpoint: what it can do, how fast, and how well it judges.
+    """Check the file of the embedded judge, or the abilities, speed and accuracy of an endpoint.
 
-    A model file is sound if it matches its card, holds nothing but what is trusted, and answers. An endpoint
+    A model file is sound if it matches its card, contains only trusted types, and answers. An endpoint
     is asked about 48 small runs whose outcome is known, and about the safety of some replies. With
-    --against it is refused where it is worse than another, e.g. than itself before it was fine-tuned.
+    --against it is refused if it is worse than another one, e.g. than itself before fine-tuning.
 
-    Exit status: 0 it is sound (an endpoint: it can be used), 1 an endpoint answers but cannot be used, does
+    Exit status: 0 if it is sound (an endpoint: usable), 1 if an endpoint answers but is not usable, does
     not judge above chance, is worse than the other, or follows attacks, 2 it is not sound, or silent.
     """
     if url is not None:

@@ -37,7 +37,7 @@ def run_pilot(
     ] = OWN_LOOP,
     without: Annotated[
         list[Path] | None,
-        typer.Option("--without", help="Recorded runs without the guard; may be given again."),
+        typer.Option("--without", help="Recorded runs without the guard; repeatable."),
     ] = None,
     guarded: Annotated[
         str | None,
@@ -47,7 +47,7 @@ def run_pilot(
         str | None,
         typer.Option(
             metavar="FILE|recorded",
-            help="Known outcomes, as for diagnose; else the policy's acceptance rules.",
+            help="Known outcomes, as for diagnose; by default the policy's acceptance rules.",
         ),
     ] = None,
     policy: Annotated[Path | None, typer.Option(help="Policy of the guard; by default the defaults.")] = None,

@@ -21,15 +21,13 @@ if TYPE_CHECKING:
     from agentguard.schemata.model import Distiller, ErrorSchema
 
 Runs = Annotated[list[Path], typer.Argument(help="Recorded runs: files or folders.")]
-Format = Annotated[str | None, typer.Option(help="Format of the runs; recognised by itself if absent.")]
+Format = Annotated[str | None, typer.Option(help="Format of the runs; recognised by default.")]
 Place = Annotated[
     str | None,
-    typer.Option(
-        "--store", metavar="PATH|URL", help="File or database of schemata; the default store if absent."
-    ),
+    typer.Option("--store", metavar="PATH|URL", help="File or database of schemata; by default the store."),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-Id = Annotated[str, typer.Argument(help="Id of a schema, or the beginning of one.")]
+Id = Annotated[str, typer.Argument(help="ID of a schema, or its beginning.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -54,30 +52,31 @@ def distill(
     output: Annotated[
         Path | None,
         typer.Option(
-            "--output", "-o", metavar="FILE", help="File of schemata to add to; made if it is not there."
+            "--output", "-o", metavar="FILE", help="File of schemata to extend; created if it does not exist."
         ),
     ] = None,
     store: Annotated[
-        str | None, typer.Option(metavar="URL", help="Database to add to; the store, if neither is given.")
+        str | None, typer.Option(metavar="URL", help="Database to extend; by default the store.")
     ] = None,
     diagnosed: Annotated[
         bool,
-        typer.Option("--diagnosed", help="Diagnose runs that are not annotated; distil those that failed."),
+        typer.Option("--diagnosed", help="Diagnose runs without annotation, and distil the failed ones."),
     ] = False,
     judge_url: Annotated[
         str | None,
         typer.Option(metavar="URL", help="OpenAI-compatible endpoint of a model that writes the schemata."),
     ] = None,
-    judge_model: Annotated[str | None, typer.Option(metavar="NAME", help="The model there.")] = None,
+    judge_model: Annotated[str | None, typer.Option(metavar="NAME", help="Model of that endpoint.")] = None,
     timeout_s: Annotated[
         float,
         typer.Option("--timeout", metavar="SECONDS", min=1, help="Time limit of one failure, in seconds."),
     ] = 120.0,
     json: Json = False,
 ) -> None:
-    """Distil the failures among recorded runs: new ones are added, others merged into the nearest schema.
+    """Distil failed runs to error schemata; similar failures are merged.
 
-    Exit status: 0 all went well, 1 some records could not be read or distilled, 2 nothing could be.
+    Exit status: 0 if all failures are distilled, 1 if some records are not readable or not distilled,
+    2 if none is.
     """
     from agentguard.schemata.live_cache import SchemaCache
     from agentguard.schemata.persistence import open_schema_store
@@ -101,7 +100,7 @@ def distill(
 
 
 def list_(place: Place = None, json: Json = False) -> None:
-    """List schemata, those with the most failures behind them first."""
+    """List schemata, most frequent first."""
     schemata = sorted(_load_schemata(place), key=lambda one: (one.status.value, -one.support, one.id))
     if json:
         show_.print_json([show_.to_plain_dict(one) for one in schemata])
@@ -110,7 +109,7 @@ def list_(place: Place = None, json: Json = False) -> None:
 
 
 def show(schema_id: Id, place: Place = None, json: Json = False) -> None:
-    """Show all of a schema."""
+    """Show a schema with all fields."""
     schema = _find_schema(_load_schemata(place), schema_id)
     if json:
         show_.print_json(show_.to_plain_dict(schema))
@@ -119,9 +118,9 @@ def show(schema_id: Id, place: Place = None, json: Json = False) -> None:
 
 
 def search(
-    run: Annotated[Path, typer.Argument(help="A recorded run; the first one of a file.")],
+    run: Annotated[Path, typer.Argument(help="Recorded run; of a file, the first one.")],
     step: Annotated[
-        int | None, typer.Option(min=0, help="Only this step; all that could be at fault, if absent.")
+        int | None, typer.Option(min=0, help="Only this step; by default all candidate steps.")
     ] = None,
     top_k: Annotated[int, typer.Option("--top-k", "-k", min=1, help="Schemata for each step.")] = 3,
     format: Format = None,
@@ -154,15 +153,15 @@ def search(
 
 
 def select(
-    budget: Annotated[int, typer.Option(min=1, help="Schemata to keep.")],
+    budget: Annotated[int, typer.Option(min=1, help="Number of schemata to select.")],
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", metavar="FILE", help="Write those that are kept to this file."),
+        typer.Option("--output", "-o", metavar="FILE", help="Write the selected schemata to this file."),
     ] = None,
     place: Place = None,
     json: Json = False,
 ) -> None:
-    """Choose which schemata to keep under a budget: diverse and dependable ones. Nothing is retired."""
+    """Select diverse and reliable schemata under a budget. No schema is retired."""
     from agentguard.schemata.model import SchemaStatus
     from agentguard.schemata.selection import select_schemata as choose
     from agentguard.schemata.serialization import write_schemata
@@ -195,20 +194,20 @@ def stats(place: Place = None, json: Json = False) -> None:
 
 
 def confirm(schema_id: Id, place: Place = None, json: Json = False) -> None:
-    """Count that a schema was right about a failure."""
+    """Record that a schema matched a failure."""
     _record_verdict(schema_id, place, is_correct=True, json=json)
 
 
 def refute(schema_id: Id, place: Place = None, json: Json = False) -> None:
-    """Count that a schema was wrong; it is retired if that is too often."""
+    """Record that a schema did not match; too many such records retire it."""
     _record_verdict(schema_id, place, is_correct=False, json=json)
 
 
 def induce(
-    min_support: Annotated[int, typer.Option(min=2, help="Failures that a proposal needs.")] = 4,
+    min_support: Annotated[int, typer.Option(min=2, help="Least number of failures of a proposal.")] = 4,
     min_similarity: Annotated[
         float | None,
-        typer.Option(min=-1, max=1, help="Similarity from which failures form a group; estimated if absent."),
+        typer.Option(min=-1, max=1, help="Least similarity of failures in a group; estimated by default."),
     ] = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write the proposals as a taxonomy.")
@@ -216,7 +215,7 @@ def induce(
     place: Place = None,
     json: Json = False,
 ) -> None:
-    """Propose new codes for failures that no code covers. Nothing uses them until they are accepted."""
+    """Propose new codes for failures that no code covers. `schemata accept` adopts them."""
     from dataclasses import asdict
 
     from agentguard.schemata.induction.taxonomy_writer import format_taxonomy
@@ -239,14 +238,16 @@ def induce(
 
 
 def accept(
-    codes: Annotated[list[str], typer.Argument(help="Codes among the proposals.")],
-    into: Annotated[Path, typer.Option(metavar="FILE", help="Taxonomy file; made if it is not there.")],
-    min_support: Annotated[int, typer.Option(min=2, help="As for induce.")] = 4,
-    min_similarity: Annotated[float | None, typer.Option(min=-1, max=1, help="As for induce.")] = None,
+    codes: Annotated[list[str], typer.Argument(help="Proposed codes.")],
+    into: Annotated[Path, typer.Option(metavar="FILE", help="Taxonomy file; created if it does not exist.")],
+    min_support: Annotated[int, typer.Option(min=2, help="As for `schemata induce`.")] = 4,
+    min_similarity: Annotated[
+        float | None, typer.Option(min=-1, max=1, help="As for `schemata induce`.")
+    ] = None,
     place: Place = None,
     json: Json = False,
 ) -> None:
-    """Write proposed codes into a taxonomy file of your own."""
+    """Write proposed codes into your taxonomy file."""
     from agentguard.schemata.induction.taxonomy_writer import accept_proposals as write
 
     proposals = {proposal.code: proposal for proposal in _propose_codes(place, min_support, min_similarity)}

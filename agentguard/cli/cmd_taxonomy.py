@@ -47,7 +47,7 @@ def register(app: typer.Typer) -> None:
 
 
 def list_(taxonomies: Folders = None, json: Json = False) -> None:
-    """List the taxonomies at hand."""
+    """List the known taxonomies."""
     catalogue = tuple(_load_taxonomies(taxonomies))
     if json:
         _print_json(
@@ -68,13 +68,11 @@ def list_(taxonomies: Folders = None, json: Json = False) -> None:
 
 
 def show(
-    name: Annotated[
-        str, typer.Argument(help="A taxonomy, or one of its codes such as mast:step_repetition.")
-    ],
+    name: Annotated[str, typer.Argument(help="Taxonomy, or a code such as mast:step_repetition.")],
     taxonomies: Folders = None,
     json: Json = False,
 ) -> None:
-    """Show a taxonomy with its codes, or one code with all that is known of it."""
+    """Show a taxonomy with its codes, or one code with its mappings."""
     catalogue = _load_taxonomies(taxonomies)
     if ":" in name:
         code = catalogue.get_code(name)
@@ -95,12 +93,12 @@ def show(
 
 
 def map_(
-    code: Annotated[str, typer.Argument(help="A qualified code such as mast:step_repetition.")],
-    to: Annotated[str | None, typer.Option(help="Only into this taxonomy.")] = None,
+    code: Annotated[str, typer.Argument(help="Qualified code such as mast:step_repetition.")],
+    to: Annotated[str | None, typer.Option(help="Only codes of this taxonomy.")] = None,
     taxonomies: Folders = None,
     json: Json = False,
 ) -> None:
-    """Show which codes of other taxonomies correspond to a code."""
+    """Show the codes of other taxonomies that correspond to a code."""
     catalogue = _load_taxonomies(taxonomies)
     links = catalogue.map_code(code, to=to)
     if json:
@@ -113,12 +111,12 @@ def map_(
 
 def validate(
     files: Annotated[
-        list[Path] | None, typer.Argument(help="Taxonomy or crosswalk files; all at hand if absent.")
+        list[Path] | None, typer.Argument(help="Taxonomy or crosswalk files; by default all known ones.")
     ] = None,
     taxonomies: Folders = None,
     json: Json = False,
 ) -> None:
-    """Check taxonomy and crosswalk files. Exits with 1 if one is wrong."""
+    """Check taxonomy and crosswalk files. Exit status: 1 if one is not valid."""
     results = [
         (path, _find_problem(path, taxonomies)) for path in files or _load_taxonomies(taxonomies).files()
     ]

@@ -43,9 +43,9 @@ def validate(
     last: Last = None,
     json: Json = False,
 ) -> None:
-    """Check that runs can be read; name every record that cannot be, with its place.
+    """Check that runs are readable; print the position of every record that is not.
 
-    Exit status: 0 all can be read, 1 some records cannot, 2 none can.
+    Exit status: 0 if all records are readable, 1 if some are not, 2 if none is.
     """
     run_paths = resolve_paths(paths, claude_code=claude_code, codex=codex, last=last)
     if not run_paths:

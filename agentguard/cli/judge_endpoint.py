@@ -53,7 +53,7 @@ def check_url(
 ) -> NoReturn:
     """Check an endpoint, say what was found, and exit.
 
-    Exit status: 0 it can be used, 1 it should not be, or is worse than the other, 2 no answer.
+    Exit status: 0 if it is usable, 1 if it is not or is worse than the other one, 2 if it does not answer.
     """
     options = comparison_options or ComparisonOptions()
     # Load first, so that an invalid file is reported before the check.

@@ -69,7 +69,7 @@ def serve(
 ) -> None:
     """Serve a judge with vLLM until SIGTERM or Ctrl-C; arguments after -- go to vLLM.
 
-    Exit status: 0 it was ended, 1 it kept dying and was given up, 2 it could not be started.
+    Exit status: 0 after a signal, 1 after too many restarts, 2 if it cannot be started.
     """
     from agentguard.judge.vllm.command import ServedTask, ServeOptions, plan_command
     from agentguard.judge.vllm.serve import serve_model as run

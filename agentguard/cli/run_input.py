@@ -42,15 +42,15 @@ Codex = Annotated[
 ]
 Last = Annotated[
     int | None,
-    typer.Option("--last", metavar="N", min=1, help="Read the N newest sessions; 1 if absent."),
+    typer.Option("--last", metavar="N", min=1, help="Read the N newest sessions; by default 1."),
 ]
-FormatName = Annotated[str | None, typer.Option(help="Format of the runs; recognised by itself if absent.")]
+FormatName = Annotated[str | None, typer.Option(help="Format of the runs; recognised by default.")]
 Redact = Annotated[bool, typer.Option("--redact", help="Replace secrets by placeholders.")]
 Patterns = Annotated[
     list[str] | None,
-    typer.Option("--pattern", help="KIND=REGEX of secrets of your own (RE2); implies --redact; repeatable."),
+    typer.Option("--pattern", help="KIND=REGEX of your own secrets (RE2); implies --redact; repeatable."),
 ]
-Force = Annotated[bool, typer.Option("--force", help="Replace the output file if it is there.")]
+Force = Annotated[bool, typer.Option("--force", help="Replace an existing output file.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 
@@ -180,7 +180,7 @@ def require_absent(path: Path, *, hint: str) -> None:
 
 
 def compute_exit_status(summaries: list[ReadSummary]) -> int:
-    """Exit status: 0 all were read, 1 some were not, 2 none was."""
+    """Return the exit status: 0 if all records are readable, 1 if some are not, 2 if none is."""
     if not any(tally.runs for tally in summaries):
         return 2
     return 1 if any(tally.errors for tally in summaries) else 0

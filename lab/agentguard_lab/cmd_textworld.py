@@ -27,17 +27,17 @@ def register(app: typer.Typer) -> None:
 
 def textworld(
     out: Out,
-    failed: Annotated[int, typer.Option(min=0, help="Runs that fail.")] = 100,
-    passed: Annotated[int, typer.Option(min=0, help="Runs that pass.")] = 50,
+    failed: Annotated[int, typer.Option(min=0, help="Number of failed runs.")] = 100,
+    passed: Annotated[int, typer.Option(min=0, help="Number of passed runs.")] = 50,
     seed: Seed = 0,
     difficulty: Annotated[
-        str | None, typer.Option(help="How hard the games are; the generator's own choice if absent.")
+        str | None, typer.Option(help="Difficulty of the games; by default the generator chooses.")
     ] = None,
     resume: Resume = False,
     force: Force = False,
     json: Json = False,
 ) -> None:
-    """Let scripted agents play TextWorld games, one error each at a known step.
+    """Generate TextWorld runs of scripted agents, with one error each at a known step.
 
     Exit status: 0 all were made, 2 nothing could be made, 130 interrupted (--resume goes on).
     """

@@ -29,7 +29,7 @@ def register(app: typer.Typer) -> None:
 
 def serve(
     config: Annotated[
-        Path | None, typer.Option("--config", "-c", metavar="FILE", help="The configuration, YAML.")
+        Path | None, typer.Option("--config", "-c", metavar="FILE", help="Configuration file in YAML.")
     ] = None,
     backend: Annotated[
         list[str] | None,
@@ -38,32 +38,36 @@ def serve(
         ),
     ] = None,
     guard: Annotated[
-        Path | None, typer.Option(metavar="POLICY", help="Guard runs by this policy; else a pure gateway.")
+        Path | None, typer.Option(metavar="POLICY", help="Policy of the guard; by default there is no guard.")
     ] = None,
-    host: Annotated[str | None, typer.Option(help="Address to listen on; 127.0.0.1, if absent.")] = None,
+    host: Annotated[str | None, typer.Option(help="Address to listen on; by default 127.0.0.1.")] = None,
     port: Annotated[
         int | None,
-        typer.Option(min=0, max=65_535, help="Port to listen on, 0 for a free one; else 8080."),
+        typer.Option(min=0, max=65_535, help="Port to listen on; 0 takes a free one, by default 8080."),
     ] = None,
-    workers: Annotated[int | None, typer.Option(min=1, help="Processes that share the port.")] = None,
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="Number of processes that share the port.")
+    ] = None,
     no_keys: Annotated[
-        bool, typer.Option("--no-keys", help="Listen off loopback although no keys are configured.")
+        bool, typer.Option("--no-keys", help="Permit an address off loopback without API keys.")
     ] = False,
     new_key: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="Make an API key and print it once, with its lines of YAML."),
+        typer.Option(metavar="NAME", help="Create an API key, and print it once with its lines of YAML."),
     ] = None,
-    check: Annotated[bool, typer.Option("--check", help="Say whether the configuration is valid.")] = False,
+    check: Annotated[bool, typer.Option("--check", help="Check the configuration and exit.")] = False,
     explain: Annotated[
         bool,
-        typer.Option("--explain", help="Print routes, strategies in their order, and policy; start nothing."),
+        typer.Option(
+            "--explain", help="Print routes, the order of the strategies, and the policy, and exit."
+        ),
     ] = False,
     json: Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")] = False,
 ) -> None:
-    """Stand in front of model endpoints: keep them up, and guard the runs that go through.
+    """Run a proxy in front of model endpoints, with fault tolerance and a guard of the runs.
 
-    A client changes its base URL to the address that is printed, and nothing else. SIGHUP reloads the
-    configuration, SIGTERM and Ctrl-C let what runs end first; a second one does not.
+    The command prints the base URL for the clients. SIGHUP reloads the configuration. SIGTERM and Ctrl-C end
+    the proxy after its open requests; a second signal ends it at once.
     """
     require_packages(REQUIRED_PACKAGES, "serve")
     if new_key is not None:

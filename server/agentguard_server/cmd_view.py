@@ -53,46 +53,48 @@ def view(
         list[str] | None,
         typer.Argument(
             metavar="[STORE | FILE…]",
-            help="A store's path or URL; or files and folders of runs, of any known format, or evaluations.",
+            help="Path or URL of a store; or files and folders of runs or evaluations.",
         ),
     ] = None,
     url: Annotated[
         str | None,
-        typer.Option("--store", metavar="URL", help="The store to show, and to keep the runs of files in."),
+        typer.Option("--store", metavar="URL", help="Store to show; runs of files are written to it."),
     ] = None,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[
         int | None,
         typer.Option(
-            min=0, max=65_535, help=f"Port to listen on, 0 for a free one; {DEFAULT_PORT}, if absent."
+            min=0, max=65_535, help=f"Port to listen on; 0 takes a free one, by default {DEFAULT_PORT}."
         ),
     ] = None,
     token: Annotated[
         str | None,
         typer.Option(
-            envvar="AGENTGUARD_VIEW_TOKEN", help="What a browser must show; made up off loopback, if absent."
+            envvar="AGENTGUARD_VIEW_TOKEN",
+            help="Access token for browsers; off loopback, a random one by default.",
         ),
     ] = None,
-    tenant: Annotated[str, typer.Option(help="Whose runs to show.")] = "",
+    tenant: Annotated[str, typer.Option(help="Tenant of the runs.")] = "",
     diagnose: Annotated[
-        bool, typer.Option("--diagnose/--no-diagnose", help="Diagnose the runs of files, or only show them.")
+        bool, typer.Option("--diagnose/--no-diagnose", help="Diagnose the runs of files.")
     ] = True,
     otlp: Annotated[
         str | None,
-        typer.Option(metavar="URL", help="A collector of traces, to which the page of a run can send it."),
+        typer.Option(
+            metavar="URL", help="Address of a collector of traces; the page of a run can send the run to it."
+        ),
     ] = None,
     otlp_header: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME=VALUE", help="A header for the collector; repeatable."),
+        typer.Option(metavar="NAME=VALUE", help="Header for the collector; repeatable."),
     ] = None,
     opens: Annotated[bool, typer.Option("--open", help="Open a browser.")] = False,
-    json: Annotated[bool, typer.Option("--json", help="Print the address as JSON, for programs.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print the address as JSON.")] = False,
 ) -> None:
-    """Show runs in a browser: which failed, at which step, and what was done about it.
+    """Show runs, their root causes and their recoveries in a browser.
 
-    Without arguments it shows the store that AGENTGUARD_STORE names, else .agentguard/store.db. Files are
-    read into a store that is gone when the command ends, unless --store says where to keep them. Ctrl-C
-    ends it.
+    Without arguments the viewer shows the store of AGENTGUARD_STORE, else .agentguard/store.db. Runs of files
+    go to a temporary store, or to that of --store. Ctrl-C ends the viewer.
     """
     require_packages(_REQUIRED_PACKAGES, "view")
     from agentguard.evals.result_file import RESULTS_FOLDER
