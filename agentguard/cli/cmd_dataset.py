@@ -125,8 +125,8 @@ def build(
 ) -> None:
     """Generate a data set again and compare it, or write a manifest for your own runs.
 
-    Exit status: 0 if the output is complete and equal to the published one, 1 if it differs or some records are
-    not readable, 2 if there is no output.
+    Exit status: 0 if the output is complete and equal to the published one, 1 if it differs or has
+    unreadable records, 2 if there is no output.
     """
     catalogue = _load_catalogue(datasets)
     if target in catalogue.names():

@@ -258,12 +258,13 @@ def check(
 ) -> None:
     """Check the file of the embedded judge, or the abilities, speed and accuracy of an endpoint.
 
-    A model file is sound if it matches its card, contains only trusted types, and answers. An endpoint
-    is asked about 48 small runs whose outcome is known, and about the safety of some replies. With
-    --against it is refused if it is worse than another one, e.g. than itself before fine-tuning.
+    A model file is sound if it matches its card, contains only trusted types, and answers. An endpoint judges
+    48 small runs with known outcomes, and the safety of some replies. With --against, the command refuses an
+    endpoint that is worse than another one, e.g. than itself before fine-tuning.
 
-    Exit status: 0 if it is sound (an endpoint: usable), 1 if an endpoint answers but is not usable, does
-    not judge above chance, is worse than the other, or follows attacks, 2 it is not sound, or silent.
+    Exit status: 0 if the model is sound or the endpoint usable; 1 if an endpoint answers and is not usable, does
+    not judge above chance, is worse than the other one, or follows attacks; 2 if the model is not sound or the
+    endpoint does not answer.
     """
     if url is not None:
         endpoint_settings = build_endpoint_settings(
