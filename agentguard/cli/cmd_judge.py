@@ -262,9 +262,9 @@ def check(
     48 small runs with known outcomes, and the safety of some replies. With --against, the command refuses an
     endpoint that is worse than another one, e.g. than itself before fine-tuning.
 
-    Exit status: 0 if the model is sound or the endpoint usable; 1 if an endpoint answers and is not usable, does
-    not judge above chance, is worse than the other one, or follows attacks; 2 if the model is not sound or the
-    endpoint does not answer.
+    Exit status: 0 if the model is sound or the endpoint usable; 1 if an endpoint answers and is not usable,
+    does not judge above chance, is worse than the other one, or follows attacks; 2 if the model is not sound
+    or the endpoint does not answer.
     """
     if url is not None:
         endpoint_settings = build_endpoint_settings(
