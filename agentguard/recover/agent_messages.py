@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import orjson
 
 from agentguard.localize.base import Hypothesis
-from agentguard.recover.effect_ledger import Effect, EffectState
+from agentguard.recover.effect_ledger import Effect
 from agentguard.trajectory.model import Step
 
 _MAX_EFFECTS = 20
@@ -90,8 +90,8 @@ def format_rejection(hypothesis: Hypothesis, effects: Sequence[Effect]) -> str:
 
 def format_effect_notes(effects: Sequence[Effect]) -> list[str]:
     """Format the sentences about remaining effects: those that are done, and those with unknown outcome."""
-    done = [effect for effect in effects if effect.state is not EffectState.ATTEMPTED]
-    unknown = [effect for effect in effects if effect.state is EffectState.ATTEMPTED]
+    done = [effect for effect in effects if not effect.is_unsettled]
+    unknown = [effect for effect in effects if effect.is_unsettled]
     notes = []
     if done:
         notes.append(f"These calls have already taken effect; do not repeat them: {format_effects(done)}.")
@@ -142,7 +142,7 @@ def format_effects(effects: Sequence[Effect]) -> str:
 def _format_effect(effect: Effect) -> str:
     arguments = orjson.dumps(dict(effect.arguments), default=str, option=orjson.OPT_NON_STR_KEYS).decode()
     text = f"{effect.tool}({_truncate(arguments)})"
-    if effect.state is EffectState.ATTEMPTED:
+    if effect.is_unsettled:
         return f"{text}, which may or may not have happened: check before you go on"
     return f"{text} returned {_truncate(effect.result)}" if effect.result else text
 

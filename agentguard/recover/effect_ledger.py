@@ -1,18 +1,19 @@
 """Effect ledger: record of the side effects of tools, so that a rollback does not execute an effect twice.
 
-Deleting a tool call from the messages does not undo its effect. The ledger records for each call with an
-effect whether it was attempted, done, failed or compensated.
+Deleting a tool call from the messages does not undo its effect. The ledger records the state of each call
+with an effect (`EffectState`).
 
 - A call is identified by its *logical step*: tool, canonical arguments, and the number of equal calls before
   it on the current branch. A ``tool_call_id`` does not identify it, since a model generates a new one each
-  time.
+  time. Arguments are converted to the types of the tool's schema first: ``"4"`` and ``4`` are one seat.
 - Only calls on the current branch are counted. So an agent may repeat a call on purpose. The same call after
   a rollback is identified with the call on the abandoned branch.
 - If a tool declares an idempotency key, the ledger permits one execution per key.
-- *Attempted* is written before the tool runs, *done* after it. An effect that is still attempted after a
-  crash, a timeout or a lost connection has an unknown outcome. The same call does not run again on any
-  branch, unless the tool is idempotent or its reconcile function finds that there was no effect.
-- A call that failed for another reason has no effect.
+- *Attempted* is written before the tool runs, *done* after it. After a timeout or a lost connection the
+  effect is *ambiguous*; after a crash of the process it is still attempted. In both states its outcome is
+  unknown. The same call does not run again on any branch, unless the tool is idempotent or its reconcile
+  function finds that there was no effect. If it finds the effect, the effect is *reconciled*.
+- A call that the tool refused has no effect.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from enum import StrEnum
 from typing import Any, Protocol
 
 from agentguard.detect.tool_names import is_read_tool
+from agentguard.recover.schema_coercion import coerce_arguments
 from agentguard.recover.tool_effects import (
     UNKNOWN_TOOL_EFFECT,
     EffectClass,
@@ -32,16 +34,24 @@ from agentguard.recover.tool_effects import (
     compute_effect_key,
     is_irreversible_name,
 )
-from agentguard.trajectory.model import Step
+from agentguard.trajectory.model import Step, ToolSpec
 
 
 class EffectState(StrEnum):
     """State of an effect."""
 
     ATTEMPTED = "attempted"
+    """The tool runs, or the process ended while it ran."""
+    AMBIGUOUS = "ambiguous"
+    """The call ended without a result: it is unknown whether it took effect."""
     DONE = "done"
+    """The tool returned a result."""
+    RECONCILED = "reconciled"
+    """The outcome was unknown; the tool's reconcile function found that the call took effect."""
     FAILED = "failed"
+    """The call had no effect."""
     COMPENSATED = "compensated"
+    """The undo function has run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +79,21 @@ class Effect:
     def id(self) -> tuple[str, int]:
         """Identifier of the effect within its run."""
         return self.key, self.occurrence
+
+    @property
+    def is_done(self) -> bool:
+        """True if the call took effect and the effect remains."""
+        return self.state in (EffectState.DONE, EffectState.RECONCILED)
+
+    @property
+    def is_unsettled(self) -> bool:
+        """True if it is unknown whether the call took effect."""
+        return self.state in (EffectState.ATTEMPTED, EffectState.AMBIGUOUS)
+
+    @property
+    def is_active(self) -> bool:
+        """True if the call took effect or may have; the same call then does not run again."""
+        return self.is_done or self.is_unsettled
 
 
 class ExecutionDecision(StrEnum):
@@ -130,7 +155,7 @@ class InMemoryEffectStore:
         """Record an attempt; see `EffectStore.claim`."""
         with self._lock:
             there = self._effects.get(effect.id)
-            if there is not None and there.state in _ACTIVE_STATES:
+            if there is not None and there.is_active:
                 return there
             fresh = effect.state is EffectState.ATTEMPTED
             self._effects[effect.id] = effect if fresh else replace(effect, state=EffectState.ATTEMPTED)
@@ -151,10 +176,6 @@ class InMemoryEffectStore:
         with self._lock:
             self.location = location
             self._effects.update({effect.id: effect for effect in effects})
-
-
-_ACTIVE_STATES = frozenset({EffectState.ATTEMPTED, EffectState.DONE})
-"""States in which the same call does not run again."""
 
 
 MAX_REFUSALS = 2
@@ -180,6 +201,7 @@ class EffectLedger:
         self._store: EffectStore = store if store is not None else InMemoryEffectStore()
         self._tools = dict(tools or {})
         self._default = default
+        self._schemas: dict[str, Mapping[str, Any]] = {}
         self._lock = threading.Lock()
         self._unsettled: dict[tuple[str, int], Effect] = {}
         self._refusals: Counter[str] = Counter()
@@ -206,6 +228,10 @@ class EffectLedger:
     def declare_tool(self, tool: str, effect: ToolEffect) -> None:
         """Declare the effect of a tool; replaces an earlier declaration."""
         self._tools[tool] = effect
+
+    def add_schemas(self, tools: Iterable[ToolSpec]) -> None:
+        """Add the schemas of offered tools, by which the arguments of their calls are compared."""
+        self._schemas.update({tool.name: tool.parameters for tool in tools if tool.parameters})
 
     def is_declared(self, tool: str) -> bool:
         """Return whether the effect of a tool is declared."""
@@ -235,7 +261,7 @@ class EffectLedger:
     def claim_call(self, tool: str, arguments: Mapping[str, Any], *, step: int) -> EffectClaim:
         """Claim a call before its tool runs; claim the calls of a turn in their order."""
         known = self.get_tool_effect(tool)
-        key = compute_effect_key(tool, arguments, known.key)
+        key = self._compute_key(tool, arguments, known)
         if known.effect is EffectClass.READ:
             effect = Effect(key=key, occurrence=0, tool=tool, arguments=dict(arguments), step=step)
             return EffectClaim(decision=ExecutionDecision.RUN, effect=effect)
@@ -250,12 +276,18 @@ class EffectLedger:
             if there is None:
                 self._unsettled[effect.id] = effect
                 return EffectClaim(decision=ExecutionDecision.RUN, effect=effect)
-        if there.state is EffectState.DONE:
+        if there.is_done:
             return EffectClaim(decision=ExecutionDecision.REUSE, effect=there)
         may_run = known.idempotent or self.count_refusal(there)
         return EffectClaim(
             decision=ExecutionDecision.RUN if may_run else ExecutionDecision.OUTCOME_UNKNOWN, effect=there
         )
+
+    def _compute_key(self, tool: str, arguments: Mapping[str, Any], known: ToolEffect) -> str:
+        schema = self._schemas.get(tool)
+        if schema is not None and known.effect is not EffectClass.READ:
+            arguments = coerce_arguments(arguments, schema)
+        return compute_effect_key(tool, arguments, known.key)
 
     def _find_unsettled(self, key: str, step: int) -> Effect | None:
         """Return an effect with this key whose outcome is unknown, on any branch.
@@ -278,11 +310,11 @@ class EffectLedger:
                 for call in step.tool_calls:
                     known = self.get_tool_effect(call.name)
                     if known.effect is not EffectClass.READ:
-                        key = compute_effect_key(call.name, call.arguments or {}, known.key)
+                        key = self._compute_key(call.name, call.arguments or {}, known)
                         self._add_call(step.index, (key, self._count_occurrences(key, known)))
 
     def _load_unsettled(self) -> None:
-        unsettled = (one for one in self._store.effects() if one.state is EffectState.ATTEMPTED)
+        unsettled = (one for one in self._store.effects() if one.is_unsettled)
         self._unsettled.update({effect.id: effect for effect in unsettled})
 
     def _count_occurrences(self, key: str, tool_effect: ToolEffect) -> int:
@@ -302,13 +334,18 @@ class EffectLedger:
         self._settle(effect, EffectState.DONE, result)
 
     def mark_failed(self, effect: Effect) -> None:
-        """Record that the tool failed without an effect.
-
-        If the tool may have acted before it failed, do not call this method: the outcome stays unknown.
-        """
+        """Record that the tool failed without an effect; if it may have acted, use `mark_ambiguous`."""
         self._settle(effect, EffectState.FAILED, "")
         with self._lock:
             self._filter_calls(lambda _, id: id != effect.id)
+
+    def mark_ambiguous(self, effect: Effect) -> None:
+        """Record that the call ended and that it is unknown whether it took effect."""
+        self._settle(effect, EffectState.AMBIGUOUS, "")
+
+    def mark_reconciled(self, effect: Effect, result: str) -> None:
+        """Record that an effect with unknown outcome was found, with its result."""
+        self._settle(effect, EffectState.RECONCILED, result)
 
     def mark_compensated(self, effect: Effect) -> None:
         """Record that the undo function has run; the same call may run again."""
@@ -326,7 +363,10 @@ class EffectLedger:
                 result=result,
             )
             self._store.settle(settled)
-            self._unsettled.pop(effect.id, None)
+            if settled.is_unsettled:
+                self._unsettled[effect.id] = settled
+            else:
+                self._unsettled.pop(effect.id, None)
 
     def rewind(self, to_step: int) -> None:
         """Remove the calls from ``to_step`` on from the current branch, after a rollback to this step."""
@@ -335,7 +375,7 @@ class EffectLedger:
 
     def list_active(self) -> tuple[Effect, ...]:
         """Return the effects of all branches that are done or have an unknown outcome."""
-        return tuple(effect for effect in self._store.effects() if effect.state in _ACTIVE_STATES)
+        return tuple(effect for effect in self._store.effects() if effect.is_active)
 
     def list_active_since(self, step: int) -> tuple[Effect, ...]:
         """Return the active effects whose calls a rollback to ``step`` discards, the earliest first."""

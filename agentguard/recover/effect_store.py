@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Mapping
 from dataclasses import replace
 from itertools import count
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from agentguard.recover.effect_ledger import Effect, EffectState
 
 if TYPE_CHECKING:
     from agentguard.store.db.rows import EffectRow
     from agentguard.store.store import Store
+    from agentguard.store.write.effect_claims import SettledState
 
 
 class SqlEffectStore:
@@ -47,8 +49,7 @@ class SqlEffectStore:
     def settle(self, effect: Effect) -> None:
         """Write the result; see `EffectStore.settle`. Raises StoreUnavailable if the write is not durable."""
         row = self._to_row(effect, self._generations.get(effect.id, 0))
-        done = effect.state is EffectState.DONE
-        self._store.settle(row, "done" if done else "compensated", result=row.data)
+        self._store.settle(row, _SETTLED_STATES.get(effect.state, "compensated"), result=row.data)
 
     def effects(self) -> tuple[Effect, ...]:
         """Return all effects; see `EffectStore.effects`."""
@@ -83,6 +84,14 @@ class SqlEffectStore:
                 "result": effect.result,
             },
         )
+
+
+_SETTLED_STATES: Final[Mapping[EffectState, SettledState]] = {
+    EffectState.AMBIGUOUS: "ambiguous",
+    EffectState.DONE: "done",
+    EffectState.RECONCILED: "reconciled",
+}
+"""State in the store; after all other states the call may be claimed again, as after a compensation."""
 
 
 def _to_effect(row: EffectRow) -> Effect:

@@ -46,6 +46,13 @@ def coercions(value: Any, schema: Mapping[str, Any], root: Mapping[str, Any], de
     return [_coerce_nested(one, rule, root, depth) for one in _deduplicate(found)]
 
 
+def coerce_arguments(arguments: Mapping[str, Any], schema: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the arguments with the types of a tool's schema; values with several readings stay."""
+    readings = coercions(arguments, schema, schema)
+    is_single = len(readings) == 1 and isinstance(readings[0], Mapping)
+    return readings[0] if is_single else arguments
+
+
 def resolve_reference(schema: Mapping[str, Any], root: Mapping[str, Any]) -> Mapping[str, Any]:
     """Resolve local references of a schema; return an empty schema if one is broken or circular."""
     for _ in range(_MAX_DEPTH):
@@ -153,4 +160,4 @@ def _deduplicate(values: list[Any]) -> list[Any]:
     return list({f"{type(one).__name__} {canonicalize_json(one)}": one for one in values}.values())
 
 
-__all__ = ["coercions", "resolve_reference"]
+__all__ = ["coerce_arguments", "coercions", "resolve_reference"]

@@ -88,17 +88,27 @@ _PAYMENT_PATTERN = re.compile(
 )
 
 
-def classify_attempt(lower_text: str, *, has_failed: bool | None) -> AttemptOutcome:
+def classify_attempt(lower_text: str, *, has_failed: bool | None, runs_once: bool = False) -> AttemptOutcome:
     """Classify the result or the error text of a call.
+
+    - After a timeout or a lost connection the outcome is unknown.
+    - If the tool must not run twice, it is also unknown after a server error or an exception that may break
+      the tool off after it has acted, unless the text shows that the tool refused the call.
+    - After all other errors the call had no effect.
 
     Args:
         lower_text: the text in lower case.
         has_failed: whether the call failed; None if unknown.
+        runs_once: whether a call must not run twice.
     """
     classification = classify_result(lower_text, flag=has_failed)
     if not classification.is_error:
         return AttemptOutcome.DONE
-    if classification.reason is ResultReason.TIMEOUT or _INTERRUPTION_PATTERN.search(lower_text[:400]):
+    head = lower_text[:_MAX_ERROR_HEAD_CHARS]
+    if classification.reason is ResultReason.TIMEOUT or _INTERRUPTION_PATTERN.search(head):
+        return AttemptOutcome.UNKNOWN
+    is_refused = classification.reason in _REFUSAL_REASONS or _REFUSAL_PATTERN.search(head)
+    if runs_once and not is_refused and _BREAKDOWN_PATTERN.search(head):
         return AttemptOutcome.UNKNOWN
     return AttemptOutcome.FAILED
 
@@ -110,13 +120,43 @@ class AttemptOutcome(StrEnum):
     FAILED = "failed"
     """The call failed without an effect."""
     UNKNOWN = "unknown"
-    """A timeout or a lost connection: the call may have had its effect."""
+    """The call may have had its effect."""
 
 
 _INTERRUPTION_PATTERN = re.compile(
     r"\btime(?:d)?[ -]?out|timeouterror|connection (?:was )?(?:reset|aborted|closed|lost)|broken ?pipe"
     r"|connectionreset|connectionaborted|remoteprotocol|incompleteread|disconnected|\b504\b"
 )
+
+
+_MAX_ERROR_HEAD_CHARS = 400
+_REFUSAL_REASONS = frozenset(
+    {
+        ResultReason.REJECTED,
+        ResultReason.DENIED,
+        ResultReason.NO_ACTION,
+        ResultReason.EXIT_CODE,
+        ResultReason.TEST_FAILURE,
+    }
+)
+"""Reasons for which the agent may call again: a refusal, or a command that ended and reported its result."""
+
+_REFUSAL_PATTERN = re.compile(
+    r"invalid|validation|not[ _]?found|no such|(?:does|do|did|is|are|was|were|has|have)(?: not|n['\u2019]t)\b"
+    r"|cannot|can['\u2019]t|unable|must\b|missing|required|unknown|unsupported|expected|already|exists|taken"
+    r"|not (?:allowed|permitted|supported|available|enough)|denied|forbidden|unauthori[sz]ed|permission"
+    r"|refused|reject|declin|insufficient|duplicate|conflict|exceed|limit|quota|too (?:many|long|large|big)"
+    r"|busy|unavailable|overloaded|try again|retry|\b(?:4\d\d|503)\b"
+)
+"""Words of an error that the tool reports before it acts."""
+
+_BREAKDOWN_PATTERN = re.compile(
+    r"\b50[02]\b|internal (?:server )?error|server error|bad gateway"
+    r"|\A\W{0,3}(?:error: )?(?:(?:base)?exception|(?:runtime|io|os|system|memory|recursion|attribute|name"
+    r"|unboundlocal|zerodivision|overflow|unicodedecode|jsondecode|http|connect|connection|protocol|transport"
+    r"|network|stream|read|write|ssl|api|database|operational|internalserver)error)\b"
+)
+"""Server errors, and exceptions that break a tool off at any point of its work."""
 
 
 def compute_effect_key(tool: str, arguments: Mapping[str, Any], key_arguments: tuple[str, ...] = ()) -> str:

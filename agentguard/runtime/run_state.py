@@ -116,6 +116,7 @@ class RunState:
         self._turn_started_at: float | None = None
         if len(self.recorder):
             self.replay_detectors()
+        self.ledger.add_schemas(meta.tools)
         self.ledger.replay(self.run.steps)
 
     @property
@@ -167,6 +168,7 @@ class RunState:
         new = tuple(tool for tool in tools if tool.name not in known)
         if new and run.tools:  # without recorded tools, detectors accept every tool name
             self._added_tools += new
+            self.ledger.add_schemas(new)
             self.replay_detectors()
 
     def is_unknown_tool(self, tool: str) -> bool:

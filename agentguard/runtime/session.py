@@ -157,10 +157,7 @@ class Session(RunState):
     def end_tool(
         self, claim: EffectClaim, result: str, *, is_refused: bool = False, has_failed: bool | None = None
     ) -> None:
-        """Record the result of a tool call in the ledger.
-
-        A result that shows an error has no effect. After a timeout or a lost connection, the outcome of the
-        effect is unknown.
+        """Record the result of a tool call in the ledger; `classify_attempt` has the rules for errors.
 
         Args:
             claim: the claim that `begin_tool` returned.
@@ -174,11 +171,16 @@ class Session(RunState):
             tool = claim.effect.tool
             outcome = AttemptOutcome.FAILED
             if not is_refused and not self.is_unknown_tool(tool):
-                outcome = classify_attempt(result.lower(), has_failed=has_failed)
-            if outcome is AttemptOutcome.FAILED:
-                self.ledger.mark_failed(claim.effect)
-            elif outcome is AttemptOutcome.DONE:
-                self.ledger.mark_done(claim.effect, result)
+                runs_once = self.ledger.is_declared(tool) and self.ledger.forbids_repetition(tool)
+                outcome = classify_attempt(result.lower(), has_failed=has_failed, runs_once=runs_once)
+            match outcome:
+                case AttemptOutcome.FAILED:
+                    self.ledger.mark_failed(claim.effect)
+                case AttemptOutcome.DONE:
+                    self.ledger.mark_done(claim.effect, result)
+                case AttemptOutcome.UNKNOWN:
+                    # Without this write the effect stays attempted, which is as safe.
+                    self.run_safely(self.ledger.mark_ambiguous, claim.effect)
 
     def _reconcile(self, claim: EffectClaim, reconcile: Reconcile) -> EffectClaim:
         """Find out by the tool's reconcile function whether a call with unknown outcome took effect."""
@@ -193,7 +195,7 @@ class Session(RunState):
                 self.ledger.mark_failed(effect)
                 return self.ledger.claim_call(effect.tool, effect.arguments, step=len(self))
             text = found if isinstance(found, str) else canonicalize_json(found)
-            self.ledger.mark_done(effect, text)
+            self.ledger.mark_reconciled(effect, text)
             return EffectClaim(decision=ExecutionDecision.REUSE, effect=replace(effect, result=text))
 
     def commit(self, turn: Step) -> Step:

@@ -9,7 +9,7 @@ import weakref
 from contextlib import AbstractContextManager
 from pathlib import Path
 from types import TracebackType
-from typing import Literal, Protocol
+from typing import Protocol
 
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -24,7 +24,7 @@ from agentguard.store.read.change_detection import ChangeDetector
 from agentguard.store.read.queries import QueryExecutor, StoreQueries
 from agentguard.store.read.run_summaries import refresh_summaries
 from agentguard.store.trajectory_mapping import build_run_rows
-from agentguard.store.write.effect_claims import EffectClaims, StoredEffectClaim
+from agentguard.store.write.effect_claims import EffectClaims, SettledState, StoredEffectClaim
 from agentguard.store.write.receipt import WriteReceipt
 from agentguard.store.write.retention import DeletionResult, Retention, RetentionLimits
 from agentguard.store.write.schema_update import SchemaTransform, SchemaVersions, update_schemata
@@ -216,10 +216,8 @@ class Store(StoreQueries):
         """
         return self._effect_claims.claim(effect)
 
-    def settle(
-        self, effect: r.EffectRow, state: Literal["done", "compensated"], *, result: r.RowData | None = None
-    ) -> bool:
-        """Record that a claimed effect is done or compensated; ``result`` becomes its data.
+    def settle(self, effect: r.EffectRow, state: SettledState, *, result: r.RowData | None = None) -> bool:
+        """Record the state of a claimed effect; ``result`` becomes its data.
 
         Returns False if the effect was never claimed or already had this state.
         """

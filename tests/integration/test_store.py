@@ -470,7 +470,7 @@ def test_different_effect_is_claimed_separately(store, change):
 
 def test_unclaimed_effect_is_not_settled(store):
     assert not store.settle(EFFECT, "done", result={})
-    with pytest.raises(StoreError, match="done or compensated"):
+    with pytest.raises(StoreError, match="ambiguous, done, reconciled, compensated"):
         store.settle(EFFECT, "attempted")  # type: ignore[arg-type]
     with pytest.raises(StoreError, match="run_id is empty"):
         store.claim(replace(EFFECT, run_id=""))

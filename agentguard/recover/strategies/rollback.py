@@ -8,7 +8,7 @@ from agentguard.errors import ConfigError
 from agentguard.recover.actions import Compensate, Reject, Rewind, SendMessage
 from agentguard.recover.agent_messages import format_correction, format_rejection
 from agentguard.recover.base_strategy import BaseStrategy
-from agentguard.recover.effect_ledger import Effect, EffectState
+from agentguard.recover.effect_ledger import Effect
 from agentguard.recover.outcome_verification import get_plan_resume_step
 from agentguard.recover.plan import RecoveryPlan, RecoveryTier
 from agentguard.recover.strategies._plan import build_plan, reject_unknown_options
@@ -129,4 +129,4 @@ class CompensateStrategy(BaseStrategy):
     @staticmethod
     def _is_undoable(context: RecoveryContext, effect: Effect) -> bool:
         known = context.ledger.get_tool_effect(effect.tool)
-        return effect.state is EffectState.DONE and known.undo is not None
+        return effect.is_done and known.undo is not None

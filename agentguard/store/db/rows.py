@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 RowData = Mapping[str, Any]
-EffectState = Literal["attempted", "done", "compensated"]
+EffectState = Literal["attempted", "ambiguous", "done", "reconciled", "compensated"]
 
 _ID_COUNTER = itertools.count(secrets.randbits(16))
 
@@ -223,7 +223,7 @@ class EffectRow(Row):
         arguments: hash of the canonical arguments.
         logical_step: the step in the agent's plan; the id of a tool call differs in every turn.
         state: progress of the effect.
-        settled_at: when it was done or compensated; epoch seconds.
+        settled_at: time of the last change of the state after the claim; epoch seconds.
     """
 
     run_id: str

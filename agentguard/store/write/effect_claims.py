@@ -26,9 +26,16 @@ from agentguard.store.db.tables import EFFECTS
 SHARED_BRANCH_PREFIX = "shared-"
 """Prefix of ``line`` of effects that a proxy shares with other proxies; no branch of a stored run has it."""
 
-EffectClaimState = Literal["new", "attempted", "done", "compensated"]
+SettledState = Literal["ambiguous", "done", "reconciled", "compensated"]
+EffectClaimState = Literal["new", "attempted"] | SettledState
 
-_ALLOWED_SOURCE_STATES = {"done": ("attempted",), "compensated": ("attempted", "done")}
+_UNSETTLED = ("attempted", "ambiguous")
+_ALLOWED_SOURCE_STATES = {
+    "ambiguous": ("attempted",),
+    "done": _UNSETTLED,
+    "reconciled": _UNSETTLED,
+    "compensated": (*_UNSETTLED, "done", "reconciled"),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,8 +44,9 @@ class StoredEffectClaim:
 
     Attributes:
         state: ``"new"``: execute the effect; no other caller received this state. All other states mean that
-            it was claimed before: ``"attempted"``: its outcome is unknown; ``"done"``: it was executed, and
-            ``effect.data`` has the recorded result; ``"compensated"``: it was executed and undone.
+            it was claimed before: ``"attempted"``, ``"ambiguous"``: its outcome is unknown; ``"done"``,
+            ``"reconciled"``: it was executed, and ``effect.data`` has the recorded result;
+            ``"compensated"``: it was executed and undone.
         effect: the stored row.
     """
 
@@ -82,9 +90,7 @@ class EffectClaims:
         stored_effect = to_row(EffectRow, row)
         return StoredEffectClaim(state=stored_effect.state, effect=stored_effect)
 
-    def settle(
-        self, effect: EffectRow, state: Literal["done", "compensated"], result: RowData | None
-    ) -> bool:
+    def settle(self, effect: EffectRow, state: SettledState, result: RowData | None) -> bool:
         """Record the outcome of a claimed effect; return False if it has no claim or had that outcome before.
 
         Raises:
@@ -92,7 +98,7 @@ class EffectClaims:
             StoreError: ``state`` is invalid, or the result cannot be stored.
         """
         if state not in _ALLOWED_SOURCE_STATES:
-            raise StoreError("an effect is settled as done or compensated")
+            raise StoreError(f"an effect is settled as {', '.join(_ALLOWED_SOURCE_STATES)}")
         row = effect if result is None else replace(effect, data=result)
         values = {"state": state, "settled_at": time.time()}
         statement = update(EFFECTS).where(

@@ -16,6 +16,7 @@ from agentguard.recover.effect_ledger import (
     InMemoryEffectStore,
 )
 from agentguard.recover.tool_effects import EffectClass, ToolEffect
+from agentguard.trajectory.model import Source, Step, ToolSpec
 from tests.unit.recover.situations import TOOLS
 
 
@@ -80,6 +81,35 @@ def test_undone_call_may_be_repeated_and_is_not_active() -> None:
     assert ledger.list_active_since(1) == ()
     assert ledger.claim_call("book", {"seat": 4}, step=1).decision is ExecutionDecision.RUN
     assert [e.state for e in ledger.effects()] == [EffectState.ATTEMPTED]
+
+
+def test_ambiguous_call_is_settled_by_reconciliation_or_a_late_result() -> None:
+    store = InMemoryEffectStore()
+    ledger = EffectLedger(store, TOOLS)
+    for seat in (1, 2):
+        ledger.mark_ambiguous(ledger.claim_call("book", {"seat": seat}, step=0).effect)
+    after = EffectLedger(store, TOOLS)
+    after.replay([Step(index=0, source=Source.AGENT, agent="a")])
+    unknown = [after.claim_call("book", {"seat": seat}, step=1) for seat in (1, 2)]
+    assert {claim.decision for claim in unknown} == {ExecutionDecision.OUTCOME_UNKNOWN}
+    after.mark_reconciled(unknown[0].effect, "found")
+    after.mark_done(unknown[1].effect, "late")
+    again = [after.claim_call("book", {"seat": seat}, step=0).effect for seat in (1, 2)]
+    assert [(one.state, one.result) for one in again] == [
+        (EffectState.RECONCILED, "found"),
+        (EffectState.DONE, "late"),
+    ]
+
+
+def test_calls_that_differ_in_type_are_one_effect_under_the_schema_of_the_tool() -> None:
+    parameters = {"type": "object", "properties": {"seat": {"type": "integer"}, "name": {"type": "string"}}}
+    ledger = EffectLedger(tools=TOOLS)
+    ledger.add_schemas([ToolSpec(name="book", parameters=parameters)])
+    ledger.mark_done(ledger.claim_call("book", {"seat": 4, "name": "7"}, step=2).effect, "booked")
+    ledger.rewind(0)
+    same = ledger.claim_call("book", {"seat": "4", "name": 7}, step=0)
+    other = ledger.claim_call("book", {"seat": "5", "name": 7}, step=0)
+    assert (same.decision, other.decision) == (ExecutionDecision.REUSE, ExecutionDecision.RUN)
 
 
 def test_read_is_always_allowed_and_never_stored() -> None:

@@ -44,6 +44,16 @@ def test_done_effect_has_its_result(opened: Opener) -> None:
     assert (again.state, again.result) == (EffectState.DONE, "seat 4 is yours")
 
 
+def test_ambiguous_effect_is_kept_until_it_is_reconciled(opened: Opener) -> None:
+    book = opened("r")
+    book.claim(EFFECT)
+    for state, result in [(EffectState.AMBIGUOUS, ""), (EffectState.RECONCILED, "seat 4 is yours")]:
+        book.settle(replace(EFFECT, state=state, result=result))
+        again = opened("r").claim(EFFECT)
+        assert again is not None
+        assert (again.state, again.result) == (state, result)
+
+
 @pytest.mark.parametrize("state", [EffectState.FAILED, EffectState.COMPENSATED])
 def test_failed_or_undone_effect_can_be_claimed_again(opened: Opener, state: EffectState) -> None:
     book = opened("r")

@@ -114,9 +114,9 @@ def test_idempotent_call_that_timed_out_is_repeated() -> None:
 @pytest.mark.parametrize(
     ("reconcile", "decision", "states"),
     [
-        (lambda **_: "sent", ExecutionDecision.REUSE, {EffectState.DONE}),
+        (lambda **_: "sent", ExecutionDecision.REUSE, {EffectState.RECONCILED}),
         (lambda **_: None, ExecutionDecision.RUN, {EffectState.DONE}),
-        (lambda **_: 1 / 0, ExecutionDecision.OUTCOME_UNKNOWN, {EffectState.ATTEMPTED}),
+        (lambda **_: 1 / 0, ExecutionDecision.OUTCOME_UNKNOWN, {EffectState.AMBIGUOUS}),
     ],
     ids=["took effect", "no effect", "fails"],
 )
@@ -127,6 +127,39 @@ def test_reconcile_function_decides_on_unknown_outcome(
     attempt(session, "TimeoutError: no answer")
     assert attempt(session, "sent", has_failed=None) is decision
     assert {effect.state for effect in session.ledger.effects()} == states
+
+
+@pytest.mark.parametrize("effect", ["write", "destructive"])
+@pytest.mark.parametrize(
+    "error",
+    [
+        "RuntimeError: the ledger broke off",
+        "OSError: [Errno 5] Input/output error",
+        "JSONDecodeError: line 1 column 1",
+        "HTTP 500 Internal Server Error",
+    ],
+)
+def test_error_that_breaks_a_declared_acting_tool_off_is_ambiguous(error: str, effect: str) -> None:
+    session = begin(effect=effect)
+    assert attempt(session, error) is ExecutionDecision.RUN
+    assert [one.state for one in session.ledger.effects()] == [EffectState.AMBIGUOUS]
+    assert attempt(session, "not run") is ExecutionDecision.OUTCOME_UNKNOWN
+
+
+@pytest.mark.parametrize(
+    ("effect", "error"),
+    [
+        ("destructive", "RuntimeError: the account does not exist"),
+        ("destructive", "HTTPError: 409 Conflict"),
+        ("destructive", "InsufficientFunds: 3 of 10"),
+        ("write", "Exit code: 1"),
+        (None, "RuntimeError: the ledger broke off"),
+    ],
+)
+def test_error_without_doubt_lets_the_call_run_again(effect: str | None, error: str) -> None:
+    session = begin(effect=effect)
+    attempt(session, error)
+    assert attempt(session, "sent", has_failed=None) is ExecutionDecision.RUN
 
 
 @pytest.mark.parametrize("has_failed", [None, True])

@@ -67,7 +67,7 @@ class EffectReplicator:
         """Return the completed effects of a run. Waits for the database; raises StoreError."""
         run, line = location
         found = SqlEffectStore(self._store, run, tenant=tenant, branch=line).effects()
-        return tuple(effect for effect in found if effect.state is EffectState.DONE)
+        return tuple(effect for effect in found if effect.is_done)
 
     def open_sql_store(self, location: tuple[str, str], *, tenant: str) -> SqlEffectStore:
         """Return the effect store in the database."""
@@ -155,8 +155,7 @@ class ReplicatedEffectStore(InMemoryEffectStore):
     def settle(self, effect: Effect) -> None:
         """Record the state and result of an effect; see `EffectStore.settle`."""
         super().settle(effect)
-        done = effect.state is EffectState.DONE
-        if not done and effect.id not in self._published:
+        if not effect.is_done and effect.id not in self._published:
             return  # other proxies do not know this call, and it did not complete
         if self.location is None:
             self.location = (self._run, self._replicator.generate_line_id())
@@ -168,7 +167,7 @@ class ReplicatedEffectStore(InMemoryEffectStore):
         if self._sql_store is None:
             assert self.location is not None  # for mypy: `settle` sets it
             self._sql_store = self._replicator.open_sql_store(self.location, tenant=self._tenant)
-        if effect.state is EffectState.DONE:
+        if effect.is_done:
             self._sql_store.claim(replace(effect, state=EffectState.ATTEMPTED, result=""))
         self._sql_store.settle(effect)
 

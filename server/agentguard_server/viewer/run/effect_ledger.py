@@ -23,6 +23,7 @@ class EffectStatus(StrEnum):
     """Outcome of a call with a side effect."""
 
     EXECUTED = "executed"
+    RECONCILED = "reconciled"
     UNDONE = "undone"
     REUSED = "reused"
     SKIPPED = "skipped"
@@ -32,6 +33,7 @@ class EffectStatus(StrEnum):
 
 STATUS_MEANINGS = {
     EffectStatus.EXECUTED: "It ran once, and its effect remains.",
+    EffectStatus.RECONCILED: "Its outcome was unknown; the tool's reconcile function found that it happened.",
     EffectStatus.UNDONE: "It ran, and was compensated when the run was rolled back.",
     EffectStatus.REUSED: "It had been done before: the recorded result was given, nothing ran again.",
     EffectStatus.SKIPPED: "It did not run: the turn was refused, or an earlier attempt is in doubt.",
@@ -143,9 +145,11 @@ def _parse_arguments(row: EffectRow) -> Mapping[str, Any]:
 
 
 def _match_executed_call(row: EffectRow, ran: _RecordedCall | None) -> EffectEntry:
-    fate = {"done": EffectStatus.EXECUTED, "compensated": EffectStatus.UNDONE}.get(
-        row.state, EffectStatus.IN_DOUBT
-    )
+    fate = {
+        "done": EffectStatus.EXECUTED,
+        "reconciled": EffectStatus.RECONCILED,
+        "compensated": EffectStatus.UNDONE,
+    }.get(row.state, EffectStatus.IN_DOUBT)
     if row.data.get("state") == "failed":
         fate = EffectStatus.REFUSED
     step = row.data.get("step")
@@ -170,7 +174,9 @@ def _infer_status(made: _RecordedCall, row: EffectRow | None, *, refusable: bool
     if made.observation.content == UNKNOWN_OUTCOME_MESSAGE:
         return EffectStatus.SKIPPED
     is_same_result = (
-        row is not None and row.state == "done" and made.observation.content == row.data.get("result")
+        row is not None
+        and row.state in ("done", "reconciled")
+        and made.observation.content == row.data.get("result")
     )
     return EffectStatus.REUSED if is_same_result else None
 

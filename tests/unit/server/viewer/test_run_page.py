@@ -226,7 +226,7 @@ def test_id_may_contain_any_printable_character(client: TestClient) -> None:
 def test_raw_json_is_complete(client: TestClient) -> None:
     whole = client.get("/runs/lisbon-hotel/raw.json").json()
     assert (len(whole["steps"]), len(whole["branches"]), len(whole["recoveries"])) == (9, 3, 3)
-    assert {one["state"] for one in whole["effects"]} == {"done", "compensated", "attempted"}
+    assert {one["state"] for one in whole["effects"]} == {"done", "compensated", "ambiguous"}
     one = client.get("/runs/lisbon-hotel/raw.json?step=4&line=branch-3").json()
     assert one["tool_calls"][0]["arguments"]["amount"] == 137.5
 
