@@ -8,6 +8,7 @@ from agentguard._lazy import lazy_exports
 
 if TYPE_CHECKING:
     from agentguard.bundles.agent_interface import CallBinding as CallBinding
+    from agentguard.bundles.agent_interface import RunBinding as RunBinding
     from agentguard.bundles.archive import read_bundle as read_bundle
     from agentguard.bundles.archive import verify_bundle as verify_bundle
     from agentguard.bundles.archive import write_bundle as write_bundle
@@ -18,13 +19,16 @@ if TYPE_CHECKING:
     from agentguard.bundles.divergence import find_divergence as find_divergence
     from agentguard.bundles.replay import ReplayResult as ReplayResult
     from agentguard.bundles.replay import replay_bundle as replay_bundle
+    from agentguard.bundles.replay_scope import ReplayMode as ReplayMode
 
 _EXPORTS = {
     "Bundle": "agentguard.bundles.bundle",
     "CallBinding": "agentguard.bundles.agent_interface",
     "Divergence": "agentguard.bundles.divergence",
     "RecordedCall": "agentguard.bundles.bundle",
+    "ReplayMode": "agentguard.bundles.replay_scope",
     "ReplayResult": "agentguard.bundles.replay",
+    "RunBinding": "agentguard.bundles.agent_interface",
     "find_divergence": "agentguard.bundles.divergence",
     "read_bundle": "agentguard.bundles.archive",
     "record_run": "agentguard.bundles.call_recorder",

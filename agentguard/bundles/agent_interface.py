@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol, get_type_hints
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, get_type_hints
 
+from agentguard import _sync_async
 from agentguard.errors import ConfigError
+from agentguard.runtime.session import Session
 from agentguard.trajectory.model import Trajectory
+
+if TYPE_CHECKING:
+    import httpx2
 
 Execute = Callable[[dict[str, Any]], Any]
 """Function that executes a call with the given arguments."""
@@ -31,8 +37,87 @@ class CallBinding(Protocol):
         ...
 
 
+class RunBinding(CallBinding, Protocol):
+    """Binding of a recording or a replay, which also binds the HTTP client of a framework."""
+
+    def bind_transport(self, inner: httpx2.BaseTransport | None = None) -> httpx2.BaseTransport:
+        """Return the transport for the client of the model; ``inner`` sends the live requests."""
+        ...
+
+    def bind_async_transport(
+        self, inner: httpx2.AsyncBaseTransport | None = None
+    ) -> httpx2.AsyncBaseTransport:
+        """Return a transport like `bind_transport`, for an asynchronous client."""
+        ...
+
+    def add_session(self, session: Session) -> None:
+        """Set the session of the run: the callback ``on_run`` of an integration."""
+        ...
+
+
 AgentFunction = Callable[[CallBinding], Trajectory]
 """Agent that takes its model and tools from a binding and returns its run."""
+
+RecordableAgent = Callable[[RunBinding], Trajectory | Awaitable[Trajectory | None] | None]
+"""Agent that also binds clients or is a coroutine function; without a result, its session has the run."""
+
+CallBody = Callable[[dict[str, Any]], _sync_async.Effects[Any]]
+"""Body of a call with the given request; it yields once for each call of the live function."""
+
+
+def call_agent(agent: RecordableAgent, binding: RunBinding, sessions: Sequence[Session]) -> Trajectory:
+    """Run an agent, in a new event loop if it is a coroutine function, and return its run.
+
+    Args:
+        agent: the agent.
+        binding: its binding.
+        sessions: sessions that the binding receives; the last one has the run of an agent without a result.
+
+    Raises:
+        ConfigError: the agent has neither a result nor a session, or an event loop runs already.
+    """
+    result = agent(binding)
+    if inspect.iscoroutine(result):
+        try:
+            result = asyncio.run(result)
+        except RuntimeError:
+            if inspect.getcoroutinestate(result) != inspect.CORO_CREATED:
+                raise
+            result.close()
+            raise ConfigError("bundle: an event loop runs already; call this function in a thread") from None
+    return require_trajectory(sessions[-1].run if result is None and sessions else result)
+
+
+def bind_function(
+    function: Callable[..., Any], body: CallBody, live: Callable[..., Any] | None
+) -> Callable[..., Any]:
+    """Return a stand-in that runs a body; it is a coroutine function if ``function`` is one.
+
+    Args:
+        function: function with the name and the signature.
+        body: body of a call.
+        live: function for the calls that the body yields; None if it yields none.
+    """
+    if not inspect.iscoroutinefunction(function):
+
+        def execute(request: dict[str, Any]) -> Any:
+            return _sync_async.run_sync(body(request), lambda _: _require_live(live)(**request))
+
+        return build_stand_in(function, execute)
+
+    async def aexecute(request: dict[str, Any]) -> Any:
+        return await _sync_async.run_async(body(request), lambda _: _require_live(live)(**request))
+
+    async def stand_in(*args: Any, **named: Any) -> Any:
+        return await aexecute(_bind_arguments(signature, args, named))
+
+    signature = _copy_interface(function, stand_in)
+    return stand_in
+
+
+def _require_live(live: Callable[..., Any] | None) -> Callable[..., Any]:
+    assert live is not None
+    return live
 
 
 def build_stand_in(function: Callable[..., Any], execute: Execute) -> Callable[..., Any]:
@@ -41,21 +126,34 @@ def build_stand_in(function: Callable[..., Any], execute: Execute) -> Callable[.
     Raises:
         ConfigError: ``function`` is a coroutine function.
     """
-    name = getattr(function, "__name__", type(function).__name__)
     if inspect.iscoroutinefunction(function):
-        raise ConfigError(f"bundle: {name} is a coroutine function; a recording needs a plain function")
-    signature = inspect.signature(function, eval_str=True)
+        name = function.__name__
+        raise ConfigError(f"bundle: {name} is a coroutine function; this binding needs a plain function")
 
     def stand_in(*args: Any, **named: Any) -> Any:
-        bound = signature.bind(*args, **named)
-        bound.apply_defaults()
-        return execute(dict(bound.arguments))
+        return execute(_bind_arguments(signature, args, named))
 
-    stand_in.__name__, stand_in.__doc__ = name, inspect.getdoc(function)
-    # pydantic reads the schema of a tool from its annotations and its signature.
+    signature = _copy_interface(function, stand_in)
+    return stand_in
+
+
+def _copy_interface(function: Callable[..., Any], stand_in: Callable[..., Any]) -> inspect.Signature:
+    """Give a stand-in the name, docstring and annotations of a function; return the signature."""
+    signature = inspect.signature(function, eval_str=True)
+    stand_in.__name__ = getattr(function, "__name__", type(function).__name__)
+    stand_in.__doc__ = inspect.getdoc(function)
+    # Frameworks read the schema of a tool from its annotations and its signature.
     stand_in.__annotations__ = get_type_hints(function) if inspect.isroutine(function) else {}
     vars(stand_in)["__signature__"] = signature
-    return stand_in
+    return signature
+
+
+def _bind_arguments(
+    signature: inspect.Signature, args: Sequence[Any], named: Mapping[str, Any]
+) -> dict[str, Any]:
+    bound = signature.bind(*args, **named)
+    bound.apply_defaults()
+    return dict(bound.arguments)
 
 
 def require_trajectory(result: Any) -> Trajectory:

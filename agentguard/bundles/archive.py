@@ -11,13 +11,14 @@ import hashlib
 import io
 import os
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
 import orjson
 
 from agentguard.bundles.bundle import MEMBER_TYPES, Bundle, decode_members, encode_json, encode_members
-from agentguard.errors import BundleError
+from agentguard.errors import BundleError, ConfigError
 from agentguard.trajectory.redaction import Redactor
 from agentguard.version import __version__
 
@@ -33,18 +34,20 @@ def write_bundle(bundle: Bundle, path: str | os.PathLike[str], *, redactor: Reda
     Args:
         bundle: the bundle.
         path: the file; an existing file is replaced.
-        redactor: redactor of the secrets; by default one with the built-in patterns.
+        redactor: redactor of the secrets; by default one with the built-in patterns and the bundle's.
 
     Raises:
         BundleError: the file cannot be written.
         FormatError: the bundle contains data that is not JSON.
     """
-    redacted = (redactor or Redactor()).redact_data(encode_members(bundle))
+    redactor = redactor or Redactor(patterns=bundle.redaction_patterns)
+    redacted = redactor.redact_data(encode_members(bundle))
     members = {name: encode_json(value) for name, value in redacted.items()}
     manifest = {
         "agentguard": __version__,
         "format_version": FORMAT_VERSION,
         "members": {name: hashlib.sha256(data).hexdigest() for name, data in members.items()},
+        "redaction_patterns": dict(bundle.redaction_patterns),
     }
     members[_MANIFEST] = encode_json(manifest)
     stream = io.BytesIO()
@@ -65,7 +68,8 @@ def write_bundle(bundle: Bundle, path: str | os.PathLike[str], *, redactor: Reda
 
 def read_bundle(path: str | os.PathLike[str]) -> Bundle:
     """Read a bundle. Raises BundleError that names the file and the member."""
-    return decode_members(_read_members(path), str(path))
+    members, patterns = _read_members(path)
+    return replace(decode_members(members, str(path)), redaction_patterns=patterns)
 
 
 def verify_bundle(path: str | os.PathLike[str]) -> dict[str, str]:
@@ -77,12 +81,13 @@ def verify_bundle(path: str | os.PathLike[str]) -> dict[str, str]:
     Raises:
         BundleError: the bundle is not valid; the error names the file and the member.
     """
-    members = _read_members(path)
+    members, _ = _read_members(path)
     decode_members(members, str(path))
     return {name: hashlib.sha256(data).hexdigest() for name, data in members.items()}
 
 
-def _read_members(path: str | os.PathLike[str]) -> dict[str, bytes]:
+def _read_members(path: str | os.PathLike[str]) -> tuple[dict[str, bytes], dict[str, str]]:
+    """Return the members by name, and the redaction patterns of the manifest."""
     file = str(path)
     try:
         if os.path.getsize(path) > MAX_BUNDLE_BYTES:
@@ -97,8 +102,7 @@ def _read_members(path: str | os.PathLike[str]) -> dict[str, bytes]:
         raise
     except Exception as error:
         raise BundleError(f"is not a valid zip file: {type(error).__name__}", file=file) from None
-    _check_manifest(members.pop(_MANIFEST), members, file)
-    return members
+    return members, _check_manifest(members.pop(_MANIFEST), members, file)
 
 
 def _check_names(archive: zipfile.ZipFile, file: str) -> None:
@@ -123,7 +127,7 @@ def _read_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, file: str) -> 
         raise BundleError(reason, file=file) from None
 
 
-def _check_manifest(data: bytes, members: dict[str, bytes], file: str) -> None:
+def _check_manifest(data: bytes, members: dict[str, bytes], file: str) -> dict[str, str]:
     try:
         manifest: Any = orjson.loads(data)
     except orjson.JSONDecodeError:
@@ -139,3 +143,13 @@ def _check_manifest(data: bytes, members: dict[str, bytes], file: str) -> None:
     for name, content in members.items():
         if manifest["members"].get(name) != hashlib.sha256(content).hexdigest():
             raise BundleError(f"member {name}: its SHA-256 sum differs from the manifest's", file=file)
+    return _check_patterns(manifest.get("redaction_patterns", {}), file)
+
+
+def _check_patterns(patterns: Any, file: str) -> dict[str, str]:
+    try:
+        Redactor(patterns=patterns)
+    except (ConfigError, TypeError, AttributeError):
+        reason = f"member {_MANIFEST}: has a pattern that is not a valid RE2 expression"
+        raise BundleError(reason, file=file, field="redaction_patterns") from None
+    return dict(patterns)

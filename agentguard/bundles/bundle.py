@@ -44,6 +44,7 @@ class Bundle:
         model_calls, tool_calls: calls in the order in which they began.
         diagnosis: diagnosis of the run as JSON data, without its timing.
         expectations: expected properties of a replay; ``verdict`` is the diagnosis' verdict.
+        redaction_patterns: kind to an additional pattern of secrets, for the writer and for a replay.
     """
 
     trajectory: Trajectory
@@ -51,6 +52,7 @@ class Bundle:
     tool_calls: tuple[RecordedCall, ...] = ()
     diagnosis: Mapping[str, Any] = field(default_factory=dict)
     expectations: Mapping[str, str] = field(default_factory=dict)
+    redaction_patterns: Mapping[str, str] = field(default_factory=dict)
 
 
 _CALLS = TypeAdapter(tuple[RecordedCall, ...])

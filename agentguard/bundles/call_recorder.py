@@ -5,18 +5,24 @@ from __future__ import annotations
 import os
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from agentguard.bundles.agent_interface import AgentFunction, build_stand_in, list_effects, require_trajectory
+from agentguard._sync_async import Effects
+from agentguard.bundles.agent_interface import RecordableAgent, bind_function, call_agent, list_effects
 from agentguard.bundles.archive import read_bundle, write_bundle
 from agentguard.bundles.bundle import Bundle, RecordedCall
 from agentguard.errors import BundleError
 from agentguard.guard import Guard, diagnose
 from agentguard.intercept.chat_steps import build_assistant_message
 from agentguard.localize.serialization import encode_diagnosis
+from agentguard.runtime.session import Session
 from agentguard.runtime.tool_execution import to_result_text
+
+if TYPE_CHECKING:
+    import httpx2
 
 
 class CallRecorder:
@@ -31,40 +37,54 @@ class CallRecorder:
         self._effects = effects
         self.model_calls: list[RecordedCall] = []
         self.tool_calls: list[RecordedCall] = []
+        self.sessions: list[Session] = []
 
     def bind_model(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Return a function that calls the model and records request and answer."""
-
-        def execute(request: dict[str, Any]) -> Any:
-            return self._record(self.model_calls, "model", "", function, request, build_assistant_message)
-
-        return build_stand_in(function, execute)
+        body = partial(self._record, self.model_calls, "model", "", build_assistant_message)
+        return bind_function(function, body, function)
 
     def bind_tools(self, functions: Sequence[Callable[..., Any]]) -> list[Callable[..., Any]]:
         """Return functions that call the tools and record arguments and results."""
         return [self._bind_tool(function) for function in functions]
 
+    def bind_transport(self, inner: httpx2.BaseTransport | None = None) -> httpx2.BaseTransport:
+        """Return a transport that sends the requests and records the exchanges."""
+        from agentguard.bundles.http_exchange import BoundTransport
+
+        return BoundTransport(self._record_exchange, inner)
+
+    def bind_async_transport(
+        self, inner: httpx2.AsyncBaseTransport | None = None
+    ) -> httpx2.AsyncBaseTransport:
+        """Return a transport like `bind_transport`, for an asynchronous client."""
+        from agentguard.bundles.http_exchange import AsyncBoundTransport
+
+        return AsyncBoundTransport(self._record_exchange, inner)
+
+    def add_session(self, session: Session) -> None:
+        """Set the session of the run."""
+        self.sessions.append(session)
+
     def _bind_tool(self, function: Callable[..., Any]) -> Callable[..., Any]:
         name = function.__name__
-        effect = self._effects.get(name, "")
+        body = partial(self._record, self.tool_calls, name, self._effects.get(name, ""), to_result_text)
+        return bind_function(function, body, function)
 
-        def execute(request: dict[str, Any]) -> Any:
-            return self._record(self.tool_calls, name, effect, function, request, to_result_text)
-
-        return build_stand_in(function, execute)
+    def _record_exchange(self, name: str, request: dict[str, Any]) -> Effects[Any]:
+        return self._record(self.model_calls, name, "", copy_json, request)
 
     def _record(
         self,
         calls: list[RecordedCall],
         name: str,
         effect: str,
-        function: Callable[..., Any],
-        request: dict[str, Any],
         encode: Callable[[Any], Any],
-    ) -> Any:
+        request: dict[str, Any],
+    ) -> Effects[Any]:
         data = copy_json(request)
         try:
-            result = function(**request)
+            result = yield request
         except Exception as error:
             kind = type(error).__name__
             calls.append(
@@ -88,12 +108,13 @@ def copy_json(value: Any) -> Any:
 
 
 def record_run(
-    agent: AgentFunction, path: str | os.PathLike[str], *, guard: Guard, method: str = "embedded"
+    agent: RecordableAgent, path: str | os.PathLike[str], *, guard: Guard, method: str = "embedded"
 ) -> Bundle:
     """Run an agent with its live model and tools, and write the run to a bundle.
 
     Args:
-        agent: function that takes model, tools and run ID from its binding and returns its trajectory.
+        agent: function or coroutine function that takes model, tools and run ID from its binding. It returns
+            its trajectory, or gives the session of its run to `RunBinding.add_session`.
         path: file of the bundle.
         guard: guard that declares the effects of the tools.
         method: localizer of the diagnosis in the bundle.
@@ -103,10 +124,10 @@ def record_run(
 
     Raises:
         BundleError: the file cannot be written, or a request or result cannot be recorded as JSON.
-        ConfigError: the agent does not return a trajectory, or a function is a coroutine function.
+        ConfigError: the agent has no trajectory, or it is a coroutine function inside an event loop.
     """
     recorder = CallRecorder(list_effects(guard.tools))
-    trajectory = require_trajectory(agent(recorder))
+    trajectory = call_agent(agent, recorder, recorder.sessions)
     diagnosis = encode_diagnosis(diagnose(trajectory, method=method))
     diagnosis.pop("timing", None)
     bundle = Bundle(

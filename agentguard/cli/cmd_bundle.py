@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import orjson
 import typer
 
-from agentguard.bundles.archive import read_bundle, verify_bundle
-from agentguard.bundles.bundle import Bundle
+from agentguard.bundles.archive import read_bundle, verify_bundle, write_bundle
+from agentguard.bundles.bundle import Bundle, RecordedCall
 from agentguard.bundles.divergence import find_divergence
+from agentguard.bundles.regression_test import build_regression_test
+from agentguard.cli.cmd_replay import write_text
 from agentguard.cli.run_input import Json
 from agentguard.cli.terminal_text import to_one_line
+from agentguard.errors import ConfigError
 
 BundleFile = Annotated[Path, typer.Argument(help="Bundle file.")]
 BundleFiles = Annotated[list[Path], typer.Argument(help="Bundle files.")]
@@ -20,10 +25,12 @@ BundleFiles = Annotated[list[Path], typer.Argument(help="Bundle files.")]
 
 def register(app: typer.Typer) -> None:
     """Add the group."""
-    group = typer.Typer(no_args_is_help=True, help="Inspect, verify and compare replayable bundles.")
+    group = typer.Typer(no_args_is_help=True, help="Inspect, verify, compare and scrub replayable bundles.")
     group.command()(inspect)
     group.command()(verify)
     group.command()(diff)
+    group.command()(scrub)
+    group.command("to-test")(write_test)
     app.add_typer(group, name="bundle")
 
 
@@ -34,7 +41,8 @@ def inspect(file: BundleFile, json: Json = False) -> None:
         typer.echo(orjson.dumps(summary).decode())
         return
     for name, value in summary.items():
-        typer.echo(f"{name:>12}  {to_one_line(str(value), 200)}")
+        for text in value if isinstance(value, list) else [value]:
+            typer.echo(f"{name:>12}  {to_one_line(str(text), 200)}")
 
 
 def verify(files: BundleFiles) -> None:
@@ -58,6 +66,38 @@ def diff(first: BundleFile, second: BundleFile) -> None:
     raise typer.Exit(1)
 
 
+def scrub(
+    file: BundleFile,
+    out: Annotated[Path, typer.Option(help="File of the scrubbed bundle.")],
+    pattern: Annotated[
+        list[str], typer.Option(help="KIND=RE2: additional pattern of secrets; the first group is replaced.")
+    ],
+) -> None:
+    """Replace further secrets of a bundle; a replay replaces them in the requests of the agent too."""
+    bundle = read_bundle(file)
+    patterns = dict(bundle.redaction_patterns) | dict(_parse_pattern(one) for one in pattern)
+    write_bundle(replace(bundle, redaction_patterns=patterns), out)
+    typer.echo(f"{out}: written")
+
+
+def write_test(
+    file: BundleFile,
+    agent: Annotated[str, typer.Option(help="MODULE:FUNCTION that runs the agent.")],
+    out: Annotated[Path, typer.Option(help="File of the test.")],
+) -> None:
+    """Write a test for pytest that fails as the run failed, and passes when the agent is fixed."""
+    path = os.path.relpath(file.absolute(), out.absolute().parent)
+    write_text(out, build_regression_test(read_bundle(file), agent=agent, bundle_path=Path(path).as_posix()))
+    typer.echo(f"{out}: written")
+
+
+def _parse_pattern(text: str) -> tuple[str, str]:
+    kind, separator, pattern = text.partition("=")
+    if not separator or not pattern:
+        raise ConfigError(f"--pattern {text}: is not KIND=RE2")
+    return kind, pattern
+
+
 def _summarize(bundle: Bundle) -> dict[str, object]:
     run = bundle.trajectory
     return {
@@ -68,4 +108,9 @@ def _summarize(bundle: Bundle) -> dict[str, object]:
         "tool calls": len(bundle.tool_calls),
         "verdict": bundle.diagnosis.get("verdict", ""),
         "expectations": dict(bundle.expectations),
+        "model call": [_describe_answer(number, call) for number, call in enumerate(bundle.model_calls)],
     }
+
+
+def _describe_answer(number: int, call: RecordedCall) -> str:
+    return f"{number}: {call.name}: {call.error_type or orjson.dumps(call.result).decode()}"

@@ -5,14 +5,17 @@ from __future__ import annotations
 import sys
 from importlib import import_module
 from pathlib import Path
-from typing import Annotated, cast
+from typing import Annotated, Any, cast
 
+import orjson
 import typer
 
-from agentguard.bundles.agent_interface import AgentFunction
+from agentguard.bundles.agent_interface import RecordableAgent
 from agentguard.bundles.archive import read_bundle
 from agentguard.bundles.bundle import Bundle
 from agentguard.bundles.replay import ReplayResult, replay_bundle
+from agentguard.bundles.replay_scope import ReplayMode
+from agentguard.cli.replay_report import ReplayOutcome, write_replay_junit
 from agentguard.errors import ConfigError, ReplayMismatch
 from agentguard.guard import diagnose
 
@@ -32,28 +35,41 @@ def replay(
     expect: Annotated[
         bool, typer.Option("--expect", help="Also diagnose each replay and compare its verdict.")
     ] = False,
+    mode: Annotated[ReplayMode, typer.Option(help="Source of answers and results.")] = ReplayMode.SEALED,
+    from_call: Annotated[
+        int | None, typer.Option(min=0, help="Number of the first live model call, for --mode from-call.")
+    ] = None,
+    edit: Annotated[
+        Path | None,
+        typer.Option(help="File with the answer in place of that of --from-call: JSON, or the text."),
+    ] = None,
+    junit: Annotated[Path | None, typer.Option(help="File for a report in the format of JUnit.")] = None,
 ) -> None:
-    """Run an agent again with recorded model answers and tool results, without network.
+    """Run an agent again with recorded model answers and tool results, by default without network.
 
-    Exit status: 0 if all replays are equal to their recordings, 1 if a replay differs.
+    Exit status: 0 if all replays are as expected, 1 if a replay is not. A sealed replay must be equal to its
+    recording. In the other modes runs may differ; --expect compares their verdicts.
     """
     function = load_agent(agent)
-    failures = 0
+    options = {"mode": mode, "from_call": from_call, "edit": None if edit is None else _read_edit(edit)}
+    outcomes = []
     for file in _list_files(bundles):
-        problem = _replay_file(read_bundle(file), function, expect)
-        failures += bool(problem)
-        typer.echo(f"{file}: {problem or 'equal'}")
-    if failures:
+        outcome = _replay_file(file, read_bundle(file), function, expect, options)
+        outcomes.append(outcome)
+        typer.echo(f"{file}: {outcome.problem or outcome.note}")
+    if junit is not None:
+        write_text(junit, write_replay_junit(outcomes))
+    if any(outcome.problem for outcome in outcomes):
         raise typer.Exit(1)
 
 
-def load_agent(name: str) -> AgentFunction:
+def load_agent(name: str) -> RecordableAgent:
     """Import the function ``MODULE:FUNCTION``. Raises ConfigError."""
     module, _, function = name.partition(":")
     if "" not in sys.path:
         sys.path.insert(0, "")
     try:
-        return cast(AgentFunction, getattr(import_module(module), function))
+        return cast(RecordableAgent, getattr(import_module(module), function))
     except (ImportError, AttributeError, ValueError) as error:
         raise ConfigError(f"--agent {name}: cannot be imported: {error}. Give MODULE:FUNCTION.") from None
 
@@ -67,13 +83,38 @@ def _list_files(paths: list[Path]) -> list[Path]:
     return files
 
 
-def _replay_file(bundle: Bundle, agent: AgentFunction, expect: bool) -> str:
-    """Return the difference between replay and recording; empty if they are equal."""
+def write_text(file: Path, text: str) -> None:
+    """Write a text file. Raises ConfigError if the file cannot be written."""
     try:
-        result = replay_bundle(bundle, agent)
+        file.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"{file}: cannot be written: {error.strerror}") from None
+
+
+def _read_edit(file: Path) -> Any:
+    """Return the answer in a file: JSON data, or its text if the file is not JSON."""
+    try:
+        text = file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"--edit {file}: cannot be read: {error}") from None
+    try:
+        return orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return text.removesuffix("\n")
+
+
+def _replay_file(
+    file: Path, bundle: Bundle, agent: RecordableAgent, expect: bool, options: dict[str, Any]
+) -> ReplayOutcome:
+    try:
+        result = replay_bundle(bundle, agent, **options)
     except ReplayMismatch as error:
-        return str(error)
-    return _describe_difference(result) or (_check_verdict(bundle, result) if expect else "")
+        return ReplayOutcome(file=file, problem=str(error))
+    difference = _describe_difference(result)
+    problem = difference if options["mode"] is ReplayMode.SEALED else ""
+    if not problem and expect:
+        problem = _check_verdict(bundle, result)
+    return ReplayOutcome(file=file, problem=problem, note=difference or "equal")
 
 
 def _describe_difference(result: ReplayResult) -> str:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+import json
 import zipfile
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -63,6 +65,47 @@ def test_read_bundle_changed_member_is_named(tmp_path, change, message):
     with pytest.raises(BundleError, match=message) as caught:
         read_bundle(tmp_path / "a.agb")
     assert caught.value.file == str(tmp_path / "a.agb")
+
+
+SECRET = "sk-" + "a1B2c3D4e5F6g7H8" * 3
+
+
+@pytest.mark.parametrize(
+    "seeded",
+    [
+        {"trajectory": replace(RUN, task=f"Use {SECRET}.")},
+        {"trajectory": replace(RUN, steps=(replace(RUN.steps[0], content=f"key {SECRET}"),))},
+        {"model_calls": (RecordedCall(name="model", request={"messages": [SECRET]}),)},
+        {"model_calls": (RecordedCall(name="POST /v1", request={}, result={"body": f'{{"a":"{SECRET}"}}'}),)},
+        {"tool_calls": (RecordedCall(name="t", request={}, error_type="ValueError", error=SECRET),)},
+        {"diagnosis": {"quote": SECRET}},
+        {"expectations": {"verdict": SECRET}},
+    ],
+)
+def test_write_bundle_secret_is_in_no_member(tmp_path, seeded):
+    write_bundle(replace(BUNDLE, **seeded), tmp_path / "a.agb")
+    data = (tmp_path / "a.agb").read_bytes()
+    assert SECRET.encode() not in data
+    assert b"[redacted:" in data
+
+
+def test_read_bundle_returns_the_redaction_patterns(tmp_path):
+    write_bundle(replace(BUNDLE, redaction_patterns={"name": "do(ne)"}), tmp_path / "a.agb")
+    bundle = read_bundle(tmp_path / "a.agb")
+    assert bundle.redaction_patterns == {"name": "do(ne)"}
+    assert bundle.model_calls[0].result.startswith("do[redacted:name:")
+
+
+@pytest.mark.parametrize("patterns", [["x"], {"a": 1}, {"a": "("}, {"a b": "x"}])
+def test_read_bundle_wrong_redaction_patterns_are_refused(tmp_path, patterns):
+    def change(members):
+        members["bundle.json"] = json.dumps(
+            {**json.loads(members["bundle.json"]), "redaction_patterns": patterns}
+        ).encode()
+
+    write_members(tmp_path / "a.agb", change)
+    with pytest.raises(BundleError, match="redaction_patterns"):
+        read_bundle(tmp_path / "a.agb")
 
 
 def test_read_bundle_compressed_member_is_refused(tmp_path):

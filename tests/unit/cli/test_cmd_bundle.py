@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from xml.etree import ElementTree
 
 import pytest
 from typer.testing import CliRunner
@@ -66,3 +67,40 @@ def test_replay_other_verdict_is_reported_with_expect(files, tmp_path):
     assert invoke("replay", str(tmp_path / "d.agb"), *AGENT).exit_code == 0
     result = invoke("replay", str(tmp_path / "d.agb"), *AGENT, "--expect")
     assert (result.exit_code, "expected failure" in result.output) == (1, True)
+
+
+def test_replay_junit_report_has_one_failure(files, tmp_path):
+    report = tmp_path / "report.xml"
+    assert invoke("replay", *files, *AGENT, "--junit", str(report)).exit_code == 1
+    suite = ElementTree.parse(report).getroot()[0]
+    assert (suite.get("tests"), suite.get("failures")) == ("2", "1")
+    assert suite[1][0].get("message") == "step 2 differs in content"
+
+
+def test_replay_edit_prints_the_difference_without_a_failure(files, tmp_path):
+    (tmp_path / "answer.txt").write_text("No seat is free.\n")
+    options = ("--mode", "from-call", "--from-call", "1", "--edit", str(tmp_path / "answer.txt"))
+    result = invoke("replay", files[0], *AGENT, *options)
+    assert (result.exit_code, "step 2 differs in content" in result.output) == (0, True)
+
+
+@pytest.mark.parametrize(
+    "options", [("--edit", "absent.json"), ("--junit", "absent/report.xml"), ("--mode", "from-call")]
+)
+def test_replay_wrong_option_exits_with_2(files, options):
+    assert invoke("replay", files[0], *AGENT, *options).exit_code == 2
+
+
+def test_scrub_removes_a_pattern_from_each_member_and_replay_is_equal(files, tmp_path):
+    out = tmp_path / "e.agb"
+    result = invoke("bundle", "scrub", files[0], "--out", str(out), "--pattern", "place=seat 4")
+    assert result.exit_code == 0
+    assert b"seat 4" not in out.read_bytes().replace(b'"place":"seat 4"', b"")
+    assert invoke("replay", str(out), *AGENT).exit_code == 0
+
+
+@pytest.mark.parametrize("pattern", ["seat", "place=", "place=(", "a place=x"])
+def test_scrub_wrong_pattern_exits_with_2(files, tmp_path, pattern):
+    out = tmp_path / "e.agb"
+    assert invoke("bundle", "scrub", files[0], "--out", str(out), "--pattern", pattern).exit_code == 2
+    assert not out.exists()
