@@ -141,10 +141,10 @@ def _format_value(value: Any) -> str:
 
 
 _ACTION_PHRASES = {
-    "Tell": "told the agent what to do instead",
+    "Tell": "sent a correction to the agent",
     "Reject": "dropped the turn before any of its tools ran, and asked again",
-    "Rewind": "went back to step {to_step} ({by})",
-    "Compensate": "undid {effects}",
+    "Rewind": "rolled back to step {to_step} ({by})",
+    "Compensate": "compensated {effects}",
     "Withhold": "took away {tools}",
     "Substitute": "let {by} take the place of the {what} {name}",
     "Restart": "began the run again with a note",

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import csv
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from io import StringIO
 from typing import Any, Final
 
 from starlette.datastructures import State
@@ -16,7 +18,7 @@ from starlette.routing import BaseRoute, Route
 
 from agentguard.errors import AgentGuardError, StoreError
 from agentguard.store.db.run_summary import RunFacets, RunSummaryFilter, RunSummaryRow, split_labels
-from agentguard.store.read.pagination import Page, ResultPage
+from agentguard.store.read.pagination import MAX_PAGE_SIZE, Page, ResultPage
 from agentguard.store.store import Store
 from agentguard_server.viewer.data.run_query import (
     PAGE_SIZES,
@@ -55,6 +57,11 @@ _OPTIONAL_COLUMNS: Final = {
 }
 """Columns that the list hides if no run of the page has a value, and their fields."""
 
+_CSV_FIELDS: Final = (
+    *("run_id", "task", "format", "began_at", "steps", "tokens", "cost_usd", "duration_s", "models", "tags"),
+    *("verdict", "probability", "method", "step", "agent", "code", "recovered", "judged", "failed"),
+)
+
 FIELDS: Final = {
     "q": "text",
     "min_cost": "cost from $",
@@ -70,6 +77,7 @@ def routes() -> list[BaseRoute]:
     return [
         Route("/", _render_page, name="runs"),
         Route("/api/runs", _render_json),
+        Route("/api/runs.csv", _download_csv),
         Route("/events", _stream_events),
     ]
 
@@ -123,6 +131,37 @@ def _render_json(request: Request) -> Response:
             "ignored": query.problems,
         }
     )
+
+
+def _download_csv(request: Request) -> Response:
+    """Stream all runs that match as CSV, in the order of the list."""
+    query = parse_run_query(request.query_params.multi_items())
+    rows = _iter_csv(request.app.state.store, query, request.app.state.settings.tenant)
+    headers = {"content-disposition": 'attachment; filename="runs.csv"'}
+    return StreamingResponse(rows, media_type="text/csv; charset=utf-8", headers=headers)
+
+
+def _iter_csv(store: Store, query: RunQuery, tenant: str) -> Iterator[str]:
+    line = StringIO()
+    writer = csv.writer(line)
+    writer.writerow(_CSV_FIELDS)
+    cursor: str | None = None
+    while True:
+        page = Page(limit=MAX_PAGE_SIZE, after=cursor)
+        found = store.list_run_summaries(query.filter, query.sort, page, tenant=tenant)
+        for row in found.rows:
+            writer.writerow([_format_csv_value(getattr(row, name)) for name in _CSV_FIELDS])
+        yield line.getvalue()
+        line.seek(0)
+        line.truncate()
+        if found.next is None:
+            return
+        cursor = found.next
+
+
+def _format_csv_value(value: object) -> object:
+    """Return a value for a spreadsheet; a quote before ``=``, ``+``, ``-`` and ``@`` keeps it a text."""
+    return f"'{value}" if isinstance(value, str) and value[:1] in ("=", "+", "-", "@", "\t", "\r") else value
 
 
 async def _stream_events(request: Request) -> Response:

@@ -146,7 +146,7 @@ def diff_branches(branches: BranchViews) -> tuple[BranchDiff, ...]:
 def _diff_branch(branch: BranchView, counterpart: BranchView) -> BranchDiff:
     fork = branch.fork_step
     branch_steps, counterpart_steps = branch.steps[fork : fork + 400], counterpart.steps[fork : fork + 400]
-    pairs = _align_steps(branch_steps, counterpart_steps, fork)
+    pairs = align_steps(branch_steps, counterpart_steps, fork)
     recovery = branch.recovery
     guard_messages = (
         (recovery.agent_message,)
@@ -164,7 +164,7 @@ def _diff_branch(branch: BranchView, counterpart: BranchView) -> BranchDiff:
     )
 
 
-def _align_steps(left: Sequence[Step], right: Sequence[Step], fork: int) -> list[StepPair]:
+def align_steps(left: Sequence[Step], right: Sequence[Step], fork: int) -> list[StepPair]:
     """Align steps that use the same tools, and steps between them by position; the rest are single."""
     pairs: list[StepPair] = []
     matcher = SequenceMatcher(

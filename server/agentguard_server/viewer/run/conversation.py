@@ -110,7 +110,7 @@ class TurnContext:
         uses: traced values by branch and step that uses them.
         fold: folding of long texts.
         is_cause_certain: True if evidence or a recovery supports the root cause of a failed run.
-        has_likely_cause: False if no step stands out; no turn is the root then.
+        has_likely_cause: False if no step is likely; no turn is the root then.
     """
 
     quotes: QuoteIndex

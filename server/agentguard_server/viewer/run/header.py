@@ -99,7 +99,7 @@ class RunHeader:
 
     @property
     def has_likely_cause(self) -> bool:
-        """True if a step stands out: by evidence, by a recovery, or by its probability."""
+        """True if evidence, a recovery or its probability supports the first candidate."""
         if self.cause is None:
             return False
         return (
@@ -165,7 +165,7 @@ def _describe_state(
         return (
             "unknown",
             "Not diagnosed",
-            "The store has no diagnosis of this run. `agentguard diagnose` adds one.",
+            "The store has no diagnosis of this run. “Diagnose” adds one.",
         )
     if diagnosis.verdict is Verdict.NO_FAILURE:
         return "fine", "No failure found", ""

@@ -100,7 +100,7 @@ class RunPageModel:
         return build_turns(self.turn_context, branch, begin, end, prefix=prefix)
 
     def find_root_step(self, branch: BranchView) -> int | None:
-        """Return the root-cause or likely step if it is on this branch; None if no step stands out."""
+        """Return the root-cause or likely step if it is on this branch; None if no step is likely."""
         cause = self.header.cause
         if (
             cause is None
