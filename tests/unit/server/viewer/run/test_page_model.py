@@ -308,9 +308,9 @@ def test_foreign_extra_data_is_ignored(odd: object) -> None:
 
 def test_recovery_actions_are_described_in_words(recovered: RunPageModel) -> None:
     assert [one.action_descriptions for one in recovered.data.recoveries][2] == (
-        "undid book_room, hold_money",
-        "went back to step 4 (truncate)",
-        "told the agent what to do instead",
+        "compensated book_room, hold_money",
+        "rolled back to step 4 (truncate)",
+        "sent a correction to the agent",
     )
 
 
