@@ -8,7 +8,8 @@ from typing import Any, Final
 import orjson
 
 from agentguard import _sync_async
-from agentguard.errors import BundleError, MissingExtra
+from agentguard.bundles.captured_run import build_exchange_name, decode_body
+from agentguard.errors import MissingExtra
 
 try:
     import httpx2
@@ -36,7 +37,7 @@ class BoundTransport(httpx2.BaseTransport):
     def handle_request(self, request: httpx2.Request) -> httpx2.Response:
         """Return the response; it is complete, also if it is a stream of events."""
         request.read()
-        exchange = self._body(_build_name(request), encode_request(request))
+        exchange = self._body(build_exchange_name(request.method, request.url.path), encode_request(request))
         return decode_response(_sync_async.run_sync(exchange, lambda _: self._send(request)))
 
     def close(self) -> None:
@@ -63,7 +64,7 @@ class AsyncBoundTransport(httpx2.AsyncBaseTransport):
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         """Return the response like `BoundTransport.handle_request`."""
         await request.aread()
-        exchange = self._body(_build_name(request), encode_request(request))
+        exchange = self._body(build_exchange_name(request.method, request.url.path), encode_request(request))
         return decode_response(await _sync_async.run_async(exchange, lambda _: self._send(request)))
 
     async def aclose(self) -> None:
@@ -83,13 +84,13 @@ class AsyncBoundTransport(httpx2.AsyncBaseTransport):
 
 def encode_request(request: httpx2.Request) -> dict[str, Any]:
     """Return the body of a request as JSON data, without headers, so without keys."""
-    return {"body": _decode_body(request.content)}
+    return {"body": decode_body(request.content)}
 
 
 def encode_response(response: httpx2.Response) -> dict[str, Any]:
     """Return status, headers and body of a response as JSON data."""
     headers = {name: response.headers[name] for name in _RECORDED_HEADERS if name in response.headers}
-    return {"status": response.status_code, "headers": headers, "body": _decode_body(response.content)}
+    return {"status": response.status_code, "headers": headers, "body": decode_body(response.content)}
 
 
 def decode_response(data: Mapping[str, Any]) -> httpx2.Response:
@@ -103,21 +104,3 @@ def find_error_class(name: str) -> type[Exception] | None:
     """Return the exception class of httpx2 with this name, so that a client handles a replayed error."""
     kind = getattr(httpx2, name, None)
     return kind if isinstance(kind, type) and issubclass(kind, httpx2.TransportError) else None
-
-
-def _build_name(request: httpx2.Request) -> str:
-    # Host and query are left out: another machine may have another endpoint.
-    return f"{request.method} {request.url.path}"
-
-
-def _decode_body(content: bytes) -> Any:
-    """Return an object or array as data, which the redactor reads by name, and other bodies as text."""
-    try:
-        if content[:1] in (b"{", b"["):
-            return orjson.loads(content)
-    except orjson.JSONDecodeError:
-        pass
-    try:
-        return content.decode()
-    except UnicodeDecodeError:
-        raise BundleError("an HTTP body that is not UTF-8 text cannot be recorded") from None

@@ -24,10 +24,10 @@ def refuse(request):
 def test_replay_framework_run_gives_equal_event_log(tmp_path, monkeypatch, name):
     agent = bundle_frameworks.AGENTS[name]
     bundle = record_run(agent, tmp_path / "a.agb", guard=bundle_frameworks.guard)
-    assert [call.name for call in bundle.model_calls] == ["POST /v1/chat/completions"] * 2
+    assert [call.name for call in bundle.model_calls] == ["POST /chat/completions"] * 2
     assert [(call.name, call.effect) for call in bundle.tool_calls] == [("book", "write")]
     monkeypatch.setattr(bundle_frameworks, "SERVER", httpx2.MockTransport(refuse))
-    monkeypatch.setattr(bundle_frameworks, "URL", "https://other.example/v1")
+    monkeypatch.setattr(bundle_frameworks, "URL", "https://other.example/proxy/v1")
     result = replay_bundle(bundle, agent)
     assert result.is_equal, result.divergence
     assert result.unused_calls == 0

@@ -19,6 +19,7 @@ from typing import Final
 from agentguard.errors import AgentGuardError
 from agentguard.guard import Guard
 from agentguard.store.store import Store
+from agentguard_server.proxy.capture.bundle_writer import RunBundleWriter
 from agentguard_server.proxy.capture.correlator import RunCorrelator
 from agentguard_server.proxy.capture.protocol import (
     HEADER_BYTES,
@@ -57,8 +58,13 @@ class CaptureCollector:
         self._config, self._store = config, store
         guard = Guard.from_policy(config.guard.load_policy())
         diagnosing = guard if config.capture.diagnose else None
-        self.run_writer = RunWriter(store, diagnosing, redact=config.capture.redact)
-        self.correlator = RunCorrelator(guard, self.run_writer, config.guard)
+        bundles = (
+            None
+            if config.capture.bundles is None
+            else RunBundleWriter(Path(config.capture.bundles_dir), config.capture.bundles, guard)
+        )
+        self.run_writer = RunWriter(store, diagnosing, redact=config.capture.redact, bundles=bundles)
+        self.correlator = RunCorrelator(guard, self.run_writer, config.guard, bundles)
         self._failed_messages = 0
         self._connection_tasks: set[asyncio.Task[None]] = set()
         self._handled_counts: dict[asyncio.StreamWriter, int] = {}

@@ -16,6 +16,7 @@ from agentguard.runtime.passive_session import PassiveSession
 from agentguard.runtime.session import Session
 from agentguard.runtime.session_config import SessionConfig
 from agentguard.trajectory.model import Trajectory
+from agentguard_server.proxy.capture.bundle_writer import RunBundleWriter
 from agentguard_server.proxy.capture.history_cache import HistoryCache
 from agentguard_server.proxy.capture.protocol import CapturedExchange
 from agentguard_server.proxy.capture.run_writer import RunWriter
@@ -41,15 +42,23 @@ class RunCorrelator:
         guard: guard whose session configuration applies to the runs.
         writer: writer of the runs.
         options: section ``guard``: run correlation and idle timeout.
+        bundles: writer of bundles; None for no bundles.
     """
 
-    def __init__(self, guard: Guard, writer: RunWriter, options: GuardOptions) -> None:
+    def __init__(
+        self,
+        guard: Guard,
+        writer: RunWriter,
+        options: GuardOptions,
+        bundles: RunBundleWriter | None = None,
+    ) -> None:
         self._session_config = replace(
             cast(SessionConfig, guard.components.session_config),
             acceptance_function=None,
             safety_assessor=None,
         )
         self._guard, self._writer, self._options = guard, writer, options
+        self._bundles = bundles
         self._interceptors: dict[str, PassiveInterceptor] = {}
         self._histories = HistoryCache()
 
@@ -84,6 +93,8 @@ class RunCorrelator:
             pass  # an incomplete stream; the client has noticed it, too
         finally:
             exchange.settle()
+            if self._bundles is not None:
+                self._bundles.add_exchange(exchange.session.run.id, captured)
 
     def end_idle(self, idle_timeout_s: float | None = None) -> int:
         """End the runs that are idle longer than the timeout; return their number."""

@@ -23,6 +23,7 @@ from agentguard.store.event_sink import StoreEventSink
 from agentguard.store.store import Store
 from agentguard.trajectory.model import Trajectory
 from agentguard.trajectory.redaction import Redactor
+from agentguard_server.proxy.capture.bundle_writer import RunBundleWriter
 from agentguard_server.proxy.capture.protocol import AcceptanceEvent, RecoveryEvent, RunEvent
 from agentguard_server.proxy.capture.run_rows import RunRowBuilder, redact_row
 
@@ -45,6 +46,7 @@ class RunWriter:
         store: store for the runs.
         guard: guard that diagnoses runs with tool calls and runs its detectors on others; None for neither.
         redact: True to redact secrets before a write.
+        bundles: writer of bundles; None for no bundles.
 
     Attributes:
         ended_runs: number of runs that have ended.
@@ -54,8 +56,10 @@ class RunWriter:
         failed_runs: number of runs or events that could not be stored.
     """
 
-    def __init__(self, store: Store, guard: Guard | None, *, redact: bool) -> None:
-        self.store, self._guard = store, guard
+    def __init__(
+        self, store: Store, guard: Guard | None, *, redact: bool, bundles: RunBundleWriter | None = None
+    ) -> None:
+        self.store, self._guard, self._bundles = store, guard, bundles
         self._redactor = Redactor() if redact else None
         self._event_sinks: OrderedDict[_RunKey, RunEventSink] = OrderedDict()
         self._changed_runs: dict[RunRowBuilder, None] = {}
@@ -166,8 +170,11 @@ class RunWriter:
             return
         self.finish_run(run.tenant, run.id, should_diagnose=run.has_tool_calls)
         if self._guard is not None and not run.has_tool_calls:
+            whole = run.build_trajectory()
+            if self._bundles is not None:
+                self._bundles.finish_run(run.tenant, whole, None)
             found = detect(
-                run.build_trajectory(),
+                whole,
                 self._guard.detectors,
                 deadline_s=self._guard.components.detector_deadline_s,
             )
@@ -227,8 +234,11 @@ class RunWriter:
         assert self._guard is not None  # for mypy: only a guard queues diagnoses
         found = self.store.get_trajectory(run, tenant=tenant)
         if found is not None:
-            self.store.write(*build_diagnosis_rows(self._guard.diagnose(found), tenant=tenant))
+            diagnosis = self._guard.diagnose(found)
+            self.store.write(*build_diagnosis_rows(diagnosis, tenant=tenant))
             self.diagnosed_runs += 1
+            if self._bundles is not None:
+                self._bundles.finish_run(tenant, found, diagnosis)
 
     def _record_undiagnosed(self, reason: str) -> None:
         self.undiagnosed_runs += 1

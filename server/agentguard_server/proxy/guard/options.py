@@ -8,13 +8,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from agentguard.config.policy import Policy
 
 StreamMode = Literal["observe", "buffer_tool_calls", "buffer_all"]
+BundleCondition = Literal["on_failure", "always"]
 
 
 class GuardOptions(BaseModel):
@@ -70,6 +71,8 @@ class CaptureOptions(BaseModel):
             are dropped and counted.
         redact: removes secrets from steps before they are stored.
         diagnose: diagnoses ended runs with tool calls, and runs the detectors on ended runs without.
+        bundles: writes replayable bundles of the ended runs whose diagnosis is a failure, or of all.
+        bundles_dir: folder of the bundles.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -79,3 +82,11 @@ class CaptureOptions(BaseModel):
     max_queue_bytes: Annotated[int, Field(ge=65_536, le=4_294_967_296)] = 8_388_608
     redact: bool = True
     diagnose: bool = True
+    bundles: BundleCondition | None = None
+    bundles_dir: Annotated[str, Field(min_length=1, max_length=4096)] = ".agentguard/bundles"
+
+    @model_validator(mode="after")
+    def _check_bundles(self) -> Self:
+        if self.bundles is not None and not self.diagnose:
+            raise ValueError("bundles: needs diagnose: true")
+        return self
