@@ -187,7 +187,7 @@ class QuorumOptions(_Section):
 
 
 class BackendsOptions(_Section):
-    """The whole section.
+    """Section ``backends``: model endpoints, and the strategies in front of them.
 
     Attributes:
         replicas: at least one replica; the policy ``priority`` uses their order.

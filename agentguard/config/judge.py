@@ -201,7 +201,12 @@ class JudgeSettings(QuestionJudgeSettings):
 
 
 class TierSettings(BaseModel):
-    """Settings of a tier: minimum probability, and the action; the tier's default action if absent."""
+    """Settings of a tier.
+
+    Attributes:
+        threshold: least probability of the tier.
+        action: action of the guard; null for the default action of the tier.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
