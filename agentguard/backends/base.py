@@ -15,6 +15,7 @@ from agentguard.resilience.base import RequestPriority
 from agentguard.resilience.deadline import Deadline
 
 if TYPE_CHECKING:
+    from agentguard.backends.http.tunnel import Tunnel
     from agentguard.model_api import ApiFormat
 
 Headers = tuple[tuple[bytes, bytes], ...]
@@ -44,6 +45,7 @@ class BackendRequest:
         pinned_replica: replica with the state that the request continues, such as a stored response. It is
             used while it is in the pool and available.
         tried_replicas: replicas that were already tried, in order; maintained by the pool.
+        is_tunnel: True to switch the connection to WebSocket.
     """
 
     target: str
@@ -60,6 +62,7 @@ class BackendRequest:
     quorum_size: int = 1
     pinned_replica: str = ""
     tried_replicas: list[str] = field(default_factory=list, compare=False)
+    is_tunnel: bool = False
 
 
 @dataclass(slots=True, kw_only=True)
@@ -72,6 +75,7 @@ class Response:
         body: body as received.
         replica: name of the replica that responded.
         notes: notes on the attempts of the request, by name: ``("hedged", "1")``, ``("voted", "2/3")``.
+        tunnel: connection that has switched to WebSocket; None for all responses but those with status 101.
     """
 
     status: int
@@ -79,6 +83,7 @@ class Response:
     body: bytes = b""
     replica: str = ""
     notes: tuple[tuple[str, str], ...] = ()
+    tunnel: Tunnel | None = None
 
 
 class StreamingResponse(Protocol):

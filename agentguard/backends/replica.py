@@ -8,6 +8,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
+from urllib.parse import parse_qsl, urlencode
 
 from agentguard.backends.base import Backend, BackendRequest, Response
 from agentguard.backends.config import ANY_MODEL, ReplicaOptions
@@ -22,6 +23,20 @@ from agentguard.resilience import (
     ResilienceStrategy,
     Runtime,
 )
+
+
+def _replace_model(request: BackendRequest, served_model: str) -> BackendRequest:
+    """Return the request with another model: in the query of a tunnel, in the body of other requests."""
+    if not request.is_tunnel:
+        return replace(
+            request, body=replace_fields(request.body, {"model": served_model}), model=served_model
+        )
+    path, _, query = request.target.partition("?")
+    pairs = [(name, value) for name, value in parse_qsl(query, keep_blank_values=True) if name != "model"]
+    return replace(
+        request, target=f"{path}?{urlencode([*pairs, ('model', served_model)])}", model=served_model
+    )
+
 
 Connect = Callable[[ReplicaOptions], Backend]
 """Function that creates the backend of a replica; it opens no connection."""
@@ -140,9 +155,7 @@ class Replica:
         if models and request.model:
             served_model = models.get(request.model) or models.get(ANY_MODEL) or ANY_MODEL
             if served_model not in (ANY_MODEL, request.model):
-                request = replace(
-                    request, body=replace_fields(request.body, {"model": served_model}), model=served_model
-                )
+                request = _replace_model(request, served_model)
         answer = await self.backend.send(request, deadline)
         if type(answer) is Response and answer.status == 200 and request.api is not None:
             body_error = request.api.find_body_error(answer.body, request.body)

@@ -18,6 +18,7 @@ from agentguard.backends.http.egress_policy import EgressPolicy, check_origin, p
 from agentguard.backends.http.limits import HttpLimits
 from agentguard.backends.http.request_head import RequestHeadBuilder
 from agentguard.backends.http.response_stream import HttpStream
+from agentguard.backends.http.tunnel import open_tunnel
 from agentguard.errors import BackendError, DeadlineExceeded
 from agentguard.resilience.deadline import Deadline
 from agentguard.resilience.retry_after import parse_pushback
@@ -98,7 +99,8 @@ class HttpBackend:
         limits: HttpLimits | None = None,
     ) -> None:
         egress = egress or EgressPolicy()
-        origin = check_origin(parse_origin(url), egress)
+        self._origin = origin = check_origin(parse_origin(url), egress)
+        self._egress = egress
         self.name = name or origin.authority
         self._limits = limits or HttpLimits()
         self._key_file = key_file
@@ -133,6 +135,16 @@ class HttpBackend:
         if self._key_file is not None and self._key_file.refresh():
             self._head_builder = self._create_head_builder(self._key_file.key)
         head = self._head_builder.build(request)
+        if request.is_tunnel:
+            return await open_tunnel(
+                head,
+                self._origin,
+                self._egress,
+                self._limits,
+                deadline,
+                tls_arguments=self._connection_pool.tls_arguments,
+                name=self.name,
+            )
         remaining_s = deadline.at - deadline.clock.now()
         if remaining_s <= _CLOCK_TOLERANCE_S:
             raise DeadlineExceeded("no time was left for the call", stage="unsent")

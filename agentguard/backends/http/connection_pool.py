@@ -66,6 +66,11 @@ class ConnectionPool:
         self._is_closed = False
 
     @property
+    def tls_arguments(self) -> dict[str, Any]:
+        """Return the TLS arguments of asyncio's ``create_connection``; empty for plain HTTP."""
+        return {} if self._tls is None else self._tls.to_arguments()
+
+    @property
     def count(self) -> int:
         """Return the number of connections, including those being opened."""
         return self._limits.max_connections - self._free_slots
@@ -222,15 +227,12 @@ class ConnectionPool:
     async def _connect(self) -> HttpConnection:
         """Connect to the first of the permitted addresses that accepts."""
         addresses = await resolve_addresses(self._origin, self._egress)
-        loop, tls_arguments = (
-            asyncio.get_running_loop(),
-            {} if self._tls is None else self._tls.to_arguments(),
-        )
+        loop = asyncio.get_running_loop()
         for index, address in enumerate(addresses):
             pending_connection = _PendingConnection(self)
             try:
                 factory = functools.partial(pending_connection.build_connection, self._limits)
-                await loop.create_connection(factory, address, self._origin.port, **tls_arguments)
+                await loop.create_connection(factory, address, self._origin.port, **self.tls_arguments)
             except OSError:
                 pending_connection.abandon()
                 if index == len(addresses) - 1:

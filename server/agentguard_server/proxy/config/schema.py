@@ -133,6 +133,7 @@ class LimitsOptions(_ConfigSection):
         keepalive_timeout_s: seconds that an idle connection stays open between requests.
         write_timeout_s: seconds in which the client must read pending data; the connection is closed
             afterwards.
+        websocket_idle_timeout_s: seconds without bytes in either direction after which a WebSocket is closed.
         max_connections: open connections of a worker; 503 above it.
         max_requests: requests in flight of a worker; 503 above it.
     """
@@ -145,6 +146,7 @@ class LimitsOptions(_ConfigSection):
     body_timeout_s: Annotated[float, _TIMEOUT_BOUNDS] = 30.0
     keepalive_timeout_s: Annotated[float, _TIMEOUT_BOUNDS] = 75.0
     write_timeout_s: Annotated[float, _TIMEOUT_BOUNDS] = 30.0
+    websocket_idle_timeout_s: Annotated[float, _TIMEOUT_BOUNDS] = 600.0
     max_connections: Annotated[int, Field(ge=1, le=1_000_000)] = 4096
     max_requests: Annotated[int, Field(ge=1, le=1_000_000)] = 4096
 
@@ -201,7 +203,15 @@ class KeyOptions(_ConfigSection):
 
 
 class ProxySettings(_ConfigSection):
-    """Validated configuration of the proxy; immutable."""
+    """Validated configuration of the proxy; immutable.
+
+    Attributes:
+        version: version of the format.
+        keys: API keys; null accepts every client, which is permitted on loopback only.
+        tenants: limits by tenant.
+        prices: price by pattern of model names; the first match applies.
+        backends: model endpoints and the strategies in front of them.
+    """
 
     version: Literal[1] = 1
     listen: ListenOptions = ListenOptions()

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 from typing import Any, Final, Literal
 
 import httptools
@@ -48,6 +49,7 @@ class HttpServerProtocol(asyncio.Protocol):
         disconnect_listener: request to notify when the client disconnects.
         drained: event that is set when the client has read enough output; None while output is not blocked.
         tasks: tasks of all connections that serve requests.
+        tunnel_sink: receiver of all further bytes after the switch to WebSocket; None before it.
     """
 
     def __init__(
@@ -74,6 +76,7 @@ class HttpServerProtocol(asyncio.Protocol):
         self._phase: Literal["idle", "head", "body"] = "idle"
         self._unparsed_bytes = 0  # bytes since the last complete head or part of a body
         self._is_discarding = self._is_upgrading = self._is_paused = False
+        self.tunnel_sink: Callable[[bytes], None] | None = None
         self._timer = ConnectionTimer(self._loop)
         self._write_timer: asyncio.TimerHandle | None = None
 
@@ -120,14 +123,20 @@ class HttpServerProtocol(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Parse received bytes."""
         if self._is_discarding:
-            return
+            return None
+        if self.tunnel_sink is not None:
+            return self.tunnel_sink(data)
         if self._timer.callback == self._on_keepalive_timeout:
             self._timer.callback = None
         self._unparsed_bytes += len(data)
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
-            self._ignore_upgrade(data[upgrade.args[0] :])
+            rest = data[upgrade.args[0] :]
+            if self._is_websocket_request():
+                self._start_websocket(rest)
+            else:
+                self._ignore_upgrade(rest)
         except httptools.HttpParserError:
             self._reject(400, "invalid_request", "this is not a valid HTTP request")
         else:
@@ -323,6 +332,38 @@ class HttpServerProtocol(asyncio.Protocol):
 
     def _header_size(self) -> int:
         return len(self._url) + sum(len(name) + len(value) + 4 for name, value in self._headers)
+
+    def _is_websocket_request(self) -> bool:
+        line = self.cycle
+        return (
+            self._parser.get_method() == b"GET"
+            and (line is None or line.is_complete)
+            and [value.lower() for name, value in self._headers if name == b"upgrade"] == [b"websocket"]
+        )
+
+    def _start_websocket(self, early_data: bytes) -> None:
+        """Start a request that may switch to WebSocket; bytes wait until the switch."""
+        limits = self._app.app_state.settings.limits
+        if len(self._headers) > limits.max_headers or self._header_size() > limits.max_header_bytes:
+            return self._reject(431, "head_too_large", "the head of a request has a limit")
+        if [name for name, _ in self._headers].count(b"host") != 1:
+            return self._reject(400, "invalid_request", "a request has one Host")
+        self._is_upgrading, self._phase, self._timer.callback = False, "idle", None
+        path, query = _split_target(self._url)
+        self.cycle = cycle = RequestCycle(
+            self,
+            "GET",
+            "1.1",
+            raw_path=path,
+            query_string=query,
+            headers=self._headers,
+            keep_alive=False,
+            expects_continue=False,
+        )
+        cycle.more_body, cycle.early_data = False, early_data
+        cycle.is_websocket = True
+        self.tunnel_sink = cycle.buffer_early_data
+        return self._start_request(cycle)
 
     def _ignore_upgrade(self, rest: bytes) -> None:
         """Continue in HTTP/1.1 if the client offers an upgrade to h2c, as the JDK's does (RFC 9110, 7.8)."""

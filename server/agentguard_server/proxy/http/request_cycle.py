@@ -16,6 +16,7 @@ logger = logging.getLogger("agentguard.proxy")
 _STATUS_LINES: Final = {one.value: b"HTTP/1.1 %d %b" % (one.value, one.phrase.encode()) for one in HTTPStatus}
 _BODILESS_STATUSES: Final = frozenset({204, 304})
 _CONNECTION_CLOSE: Final = b"connection: close"
+_MAX_EARLY_BYTES: Final = 65_536
 _FAILURE_TEXT: Final = b"the proxy failed; its log says more"
 
 HeaderPairs = Iterable[tuple[bytes, bytes]]
@@ -30,6 +31,7 @@ class ServerTransport(Protocol):
         disconnect_listener: request to notify when the client disconnects.
         drained: event that is set when the client has read enough output; None while output is not blocked.
         tasks: tasks of all connections that serve requests.
+        tunnel_sink: receiver of all further bytes after the switch to WebSocket; None before it.
     """
 
     transport: asyncio.Transport
@@ -37,6 +39,10 @@ class ServerTransport(Protocol):
     disconnect_listener: RequestCycle | None
     drained: asyncio.Event | None
     tasks: set[asyncio.Task[None]]
+    tunnel_sink: Callable[[bytes], None] | None
+
+    def pause_reading(self) -> None:
+        """Pause reading."""
 
     def resume_reading(self) -> None:
         """Resume reading."""
@@ -69,6 +75,8 @@ class RequestCycle:
         is_response_started: True if the head of the response is written.
         is_complete: True if the whole response is written.
         keep_alive: as the argument, until the response closes the connection.
+        is_websocket: True if the client asks for a switch to WebSocket.
+        early_data: bytes that the client sent after the head of such a request.
     """
 
     __slots__ = (
@@ -84,10 +92,12 @@ class RequestCycle:
         "_transport",
         "body_size",
         "disconnect_callback",
+        "early_data",
         "headers",
         "is_complete",
         "is_disconnected",
         "is_response_started",
+        "is_websocket",
         "keep_alive",
         "method",
         "more_body",
@@ -115,6 +125,7 @@ class RequestCycle:
         self._remaining_bytes: int | None = 0
         self.body_size = 0
         self.more_body = True
+        self.is_websocket, self.early_data = False, b""
         self._is_chunked = self._lingers_on_close = self._has_news = False
         self.is_disconnected = self.is_response_started = self.is_complete = False
         self.disconnect_callback: Callable[[], None] | None = None
@@ -236,6 +247,45 @@ class RequestCycle:
     async def _wait_until_drained(self) -> None:
         if self._transport.drained is not None and not self.is_disconnected:
             await self._transport.drained.wait()
+
+    def buffer_early_data(self, data: bytes) -> None:
+        """Keep bytes that arrive before the switch; stop reading above a limit."""
+        self.early_data += data
+        if len(self.early_data) > _MAX_EARLY_BYTES:
+            self._transport.pause_reading()
+
+    def start_tunnel(self, headers: list[tuple[bytes, bytes]], sink: Callable[[bytes], None]) -> bool:
+        """Switch to WebSocket: write the head, and pass all bytes of the client to ``sink`` from now on.
+
+        Returns False if the client has disconnected.
+        """
+        if self.is_disconnected:
+            return False
+        switch = [*headers, (b"connection", b"Upgrade"), (b"upgrade", b"websocket")]
+        self._transport.transport.write(_build_head(101, switch, close=False) + b"\r\n\r\n")
+        self.is_response_started = True
+        self._transport.tunnel_sink = sink
+        early, self.early_data = self.early_data, b""
+        if early:
+            sink(early)
+        self._transport.resume_reading()
+        return True
+
+    async def send_tunnel_data(self, data: bytes) -> None:
+        """Send bytes after the switch; wait while the client does not read."""
+        await self._wait_until_drained()
+        if not self.is_disconnected:
+            self._transport.transport.write(data)
+
+    def pause_reading(self) -> None:
+        """Pause reading, so that TCP flow control slows the client down."""
+        self._transport.pause_reading()
+
+    def end_tunnel(self) -> None:
+        """Close the connection after the switch."""
+        self.is_complete, self.disconnect_callback = True, None
+        self._transport.transport.close()
+        self._transport.on_response_complete(self)
 
     # The ASGI interface of applications behind the proxy: administration and viewer
 

@@ -30,7 +30,7 @@ from agentguard_server.proxy.http.request_cycle import RequestCycle
 from agentguard_server.proxy.requests import model_list, upstream_request
 from agentguard_server.proxy.requests.body import ClientDisconnected, buffered_body, read_body
 from agentguard_server.proxy.requests.response_writer import ResponseAborted, ResponseWriter
-from agentguard_server.proxy.routes import Route
+from agentguard_server.proxy.routes import BASE_PATH, Route
 from agentguard_server.proxy.state import AppState
 
 if TYPE_CHECKING:
@@ -198,8 +198,35 @@ class RequestHandler:
             raise ProxyError(503, "overloaded", "too many requests are under way", retry_after_s=1)
         self._caller.acquire(self._started)
 
+    async def _relay_websocket(self) -> None:
+        from agentguard_server.proxy.requests.websocket import WebSocketRelay, build_tunnel_request
+
+        app_state, cycle = self._app_state, self._cycle
+        if self._caller.is_metered:
+            raise ProxyError(403, "not_metered", "a key with token limits or a budget cannot use WebSockets")
+        upstream_request.require_forwardable(cycle)
+        request = build_tunnel_request(
+            upstream_request.build_target(cycle)[len(BASE_PATH) :],
+            tuple(self._forwarded_headers),
+            cycle.query_string,
+            removes_keys=app_state.keyring is not None,
+        )
+        cycle.on_disconnect(self._on_disconnect)
+        response = await app_state.pool.send(request, _NO_DEADLINE)
+        if not isinstance(response, Response) or response.tunnel is None:
+            raise BackendError("the endpoint did not switch to WebSocket", stage="sent")
+        if app_state.interceptor is not None:
+            app_state.interceptor.counts.unsupported += 1
+        relay = WebSocketRelay(
+            cycle, response.tunnel, idle_timeout_s=app_state.settings.limits.websocket_idle_timeout_s
+        )
+        await relay.run(self._writer.start_tunnel(response))
+        self._writer.is_complete = True
+
     async def _process(self) -> None:
         app_state, cycle = self._app_state, self._cycle
+        if cycle.is_websocket and self._route.kind == "through":
+            return await self._relay_websocket()
         limits = app_state.settings.limits
         body = buffered_body(cycle, limits, self._proxy_headers.get(b"content-length"))
         if body is None:

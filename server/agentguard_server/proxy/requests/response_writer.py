@@ -105,6 +105,13 @@ class ResponseWriter:
             self._capture(response.body)
         return headers
 
+    def start_tunnel(self, response: Response) -> list[tuple[bytes, bytes]]:
+        """Record the switch to WebSocket; return the headers of the response to the client."""
+        self.replica, self.notes = response.replica, response.notes
+        headers = response_headers(response.headers)
+        self._complete_head(response.status, headers, None)
+        return headers
+
     async def start_response(
         self, status: int, headers: Headers, outcome: GuardOutcome | None = None
     ) -> None:

@@ -48,7 +48,7 @@ def build_rejected_request(
     return ProxyRequest(
         api=route.api,
         method=cycle.method,
-        target=_request_target(cycle),
+        target=build_target(cycle),
         headers=tuple(forwarded_headers),
         body=body,
         stream=False,
@@ -82,7 +82,7 @@ def parse_request(
     found, prefix, is_model = _NO_FIELDS, b"", route.kind == "model"
     method = cycle.method
     if cycle.query_string or method != "POST":
-        _require_forwardable(cycle)
+        require_forwardable(cycle)
     if is_model:
         if b"content-encoding" in proxy_headers and proxy_headers[b"content-encoding"] != b"identity":
             raise ProxyError(
@@ -104,7 +104,7 @@ def parse_request(
     return ProxyRequest(
         api=route.api,
         method=method,
-        target=_request_target(cycle),
+        target=build_target(cycle),
         headers=tuple(forwarded_headers),
         body=body,
         stream=bool(found.stream),
@@ -143,8 +143,12 @@ def to_backend_request(
     )
 
 
-def _require_forwardable(cycle: RequestCycle) -> None:
-    """Reject requests that cannot be forwarded; in the pool they would count as failures of a replica."""
+def require_forwardable(cycle: RequestCycle) -> None:
+    """Reject requests that cannot be forwarded; in the pool they would count as failures of a replica.
+
+    Raises:
+        ProxyError: 405 for the method, 400 for the query.
+    """
     if cycle.method not in _METHODS:
         raise ProxyError(405, "method_not_allowed", "no such method is passed on")
     query = cycle.query_string
@@ -152,7 +156,7 @@ def _require_forwardable(cycle: RequestCycle) -> None:
         raise ProxyError(400, "invalid_request", "a query has a character that none may have: encode it")
 
 
-def _request_target(cycle: RequestCycle) -> str:
+def build_target(cycle: RequestCycle) -> str:
     """Return path and query as the client sent them."""
     path, query = cycle.raw_path, cycle.query_string
     return (path + b"?" + query if query else path).decode("latin-1")
