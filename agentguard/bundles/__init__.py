@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from agentguard.bundles.call_recorder import record_run as record_run
     from agentguard.bundles.divergence import Divergence as Divergence
     from agentguard.bundles.divergence import find_divergence as find_divergence
+    from agentguard.bundles.minimization import minimize_bundle as minimize_bundle
     from agentguard.bundles.replay import ReplayResult as ReplayResult
     from agentguard.bundles.replay import replay_bundle as replay_bundle
     from agentguard.bundles.replay_scope import ReplayMode as ReplayMode
@@ -30,6 +31,7 @@ _EXPORTS = {
     "ReplayResult": "agentguard.bundles.replay",
     "RunBinding": "agentguard.bundles.agent_interface",
     "find_divergence": "agentguard.bundles.divergence",
+    "minimize_bundle": "agentguard.bundles.minimization",
     "read_bundle": "agentguard.bundles.archive",
     "record_run": "agentguard.bundles.call_recorder",
     "replay_bundle": "agentguard.bundles.replay",

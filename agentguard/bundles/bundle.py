@@ -10,6 +10,8 @@ import orjson
 from pydantic import TypeAdapter, ValidationError
 
 from agentguard.errors import BundleError, FormatError
+from agentguard.localize.base import Diagnosis
+from agentguard.localize.serialization import encode_diagnosis
 from agentguard.trajectory.event_log.events import RunAssembler, build_events
 from agentguard.trajectory.model import Record, Trajectory
 
@@ -76,6 +78,13 @@ def build_event_log(trajectory: Trajectory) -> bytes:
 def encode_json(value: Any) -> bytes:
     """Return JSON with sorted keys; equal values have equal bytes."""
     return orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
+
+
+def encode_bundle_diagnosis(diagnosis: Diagnosis) -> dict[str, Any]:
+    """Return a diagnosis as JSON data without its timing, which differs on each machine."""
+    data = encode_diagnosis(diagnosis)
+    data.pop("timing", None)
+    return data
 
 
 def encode_members(bundle: Bundle) -> dict[str, Any]:

@@ -13,13 +13,13 @@ import orjson
 from agentguard._sync_async import Effects
 from agentguard.bundles.agent_interface import RecordableAgent, bind_function, call_agent, list_effects
 from agentguard.bundles.archive import read_bundle, write_bundle
-from agentguard.bundles.bundle import Bundle, RecordedCall
+from agentguard.bundles.bundle import Bundle, RecordedCall, encode_bundle_diagnosis
 from agentguard.errors import BundleError
 from agentguard.guard import Guard, diagnose
 from agentguard.intercept.chat_steps import build_assistant_message
-from agentguard.localize.serialization import encode_diagnosis
 from agentguard.runtime.session import Session
 from agentguard.runtime.tool_execution import to_result_text
+from agentguard.trajectory.model import Trajectory
 
 if TYPE_CHECKING:
     import httpx2
@@ -128,14 +128,17 @@ def record_run(
     """
     recorder = CallRecorder(list_effects(guard.tools))
     trajectory = call_agent(agent, recorder, recorder.sessions)
-    diagnosis = encode_diagnosis(diagnose(trajectory, method=method))
-    diagnosis.pop("timing", None)
-    bundle = Bundle(
+    write_bundle(build_bundle(recorder, trajectory, method=method), path)
+    return read_bundle(path)
+
+
+def build_bundle(recorder: CallRecorder, trajectory: Trajectory, *, method: str = "embedded") -> Bundle:
+    """Return the bundle of a recorded run with its diagnosis."""
+    diagnosis = encode_bundle_diagnosis(diagnose(trajectory, method=method))
+    return Bundle(
         trajectory=trajectory,
         model_calls=tuple(recorder.model_calls),
         tool_calls=tuple(recorder.tool_calls),
         diagnosis=diagnosis,
         expectations={"verdict": str(diagnosis["verdict"])},
     )
-    write_bundle(bundle, path)
-    return read_bundle(path)

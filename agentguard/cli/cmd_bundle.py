@@ -13,23 +13,30 @@ import typer
 from agentguard.bundles.archive import read_bundle, verify_bundle, write_bundle
 from agentguard.bundles.bundle import Bundle, RecordedCall
 from agentguard.bundles.divergence import find_divergence
+from agentguard.bundles.minimization import minimize_bundle
 from agentguard.bundles.regression_test import build_regression_test
-from agentguard.cli.cmd_replay import write_text
+from agentguard.cli.cmd_replay import load_agent, write_text
 from agentguard.cli.run_input import Json
 from agentguard.cli.terminal_text import to_one_line
 from agentguard.errors import ConfigError
 
 BundleFile = Annotated[Path, typer.Argument(help="Bundle file.")]
+AgentName = Annotated[
+    str, typer.Option(help="MODULE:FUNCTION that runs the agent; the module may be in this folder.")
+]
 BundleFiles = Annotated[list[Path], typer.Argument(help="Bundle files.")]
 
 
 def register(app: typer.Typer) -> None:
     """Add the group."""
-    group = typer.Typer(no_args_is_help=True, help="Inspect, verify, compare and scrub replayable bundles.")
+    group = typer.Typer(
+        no_args_is_help=True, help="Inspect, verify, compare, scrub and minimize replayable bundles."
+    )
     group.command()(inspect)
     group.command()(verify)
     group.command()(diff)
     group.command()(scrub)
+    group.command()(minimize)
     group.command("to-test")(write_test)
     app.add_typer(group, name="bundle")
 
@@ -80,9 +87,22 @@ def scrub(
     typer.echo(f"{out}: written")
 
 
+def minimize(
+    file: BundleFile,
+    agent: AgentName,
+    out: Annotated[Path, typer.Option(help="File of the smaller bundle.")],
+) -> None:
+    """Remove model answers from a bundle while the replayed run keeps its verdict."""
+    bundle = read_bundle(file)
+    smallest = minimize_bundle(bundle, load_agent(agent))
+    write_bundle(smallest, out)
+    counts = f"{len(bundle.model_calls)} -> {len(smallest.model_calls)} model calls"
+    typer.echo(f"{out}: {counts}, {len(bundle.trajectory.steps)} -> {len(smallest.trajectory.steps)} steps")
+
+
 def write_test(
     file: BundleFile,
-    agent: Annotated[str, typer.Option(help="MODULE:FUNCTION that runs the agent.")],
+    agent: AgentName,
     out: Annotated[Path, typer.Option(help="File of the test.")],
 ) -> None:
     """Write a test for pytest that fails as the run failed, and passes when the agent is fixed."""

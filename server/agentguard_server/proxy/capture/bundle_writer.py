@@ -12,12 +12,11 @@ from typing import Final
 
 from agentguard.bundles.agent_interface import list_effects
 from agentguard.bundles.archive import write_bundle
-from agentguard.bundles.bundle import Bundle
+from agentguard.bundles.bundle import Bundle, encode_bundle_diagnosis
 from agentguard.bundles.captured_run import build_exchange, list_tool_calls
 from agentguard.errors import AgentGuardError
 from agentguard.guard import Guard
 from agentguard.localize.base import Diagnosis, Verdict
-from agentguard.localize.serialization import encode_diagnosis
 from agentguard.trajectory.model import Trajectory
 from agentguard_server.proxy.capture.protocol import CapturedExchange
 from agentguard_server.proxy.guard.options import BundleCondition
@@ -81,8 +80,7 @@ class RunBundleWriter:
     def _write(
         self, tenant: str, run: Trajectory, exchanges: list[CapturedExchange], diagnosis: Diagnosis | None
     ) -> None:
-        encoded = {} if diagnosis is None else encode_diagnosis(diagnosis)
-        encoded.pop("timing", None)
+        encoded = {} if diagnosis is None else encode_bundle_diagnosis(diagnosis)
         bundle = Bundle(
             trajectory=run,
             model_calls=tuple(build_exchange(one.api, one.request_body, one.response) for one in exchanges),
