@@ -13,7 +13,7 @@ from rich.text import Text
 from agentguard.cli.run_summary import VERDICT_NAMES
 from agentguard.cli.terminal_text import extract_excerpt, to_one_line
 from agentguard.detect.base import Evidence, Finding
-from agentguard.localize.base import Diagnosis, Hypothesis, OutcomeBasis, Verdict
+from agentguard.localize.base import Diagnosis, Hypothesis, Verdict
 from agentguard.taxonomy.loader import TaxonomyCatalog
 from agentguard.trajectory.costs import compute_run_cost
 from agentguard.trajectory.model import Source, Step, Trajectory
@@ -22,13 +22,6 @@ _VERDICT_STYLES = {
     Verdict.FAILURE: "bold white on red",
     Verdict.NO_FAILURE: "bold black on green",
     Verdict.ABSTAINED: "bold black on yellow",
-}
-_BASES = {
-    OutcomeBasis.METHOD: "",
-    OutcomeBasis.KNOWN: " · known",
-    OutcomeBasis.LABELLED_RUNS: " · from labelled runs of this agent",
-    OutcomeBasis.OTHER_RUNS: " · against its other runs",
-    OutcomeBasis.RULES: " · by rules",
 }
 _STRONG_PROBABILITY = 0.5
 _MAX_FINDINGS = 6  # maximum number of findings, unless all are requested
@@ -72,7 +65,8 @@ def _build_header(trajectory: Trajectory, diagnosis: Diagnosis) -> RenderableTyp
     head.append(f"  {to_one_line(trajectory.id, 60)}", "bold")
     head.append(
         f"  {trajectory.format} · {_format_count(len(trajectory.steps), 'step')} · {_format_count(len(agents), 'agent')}"  # noqa: E501
-        f"{_format_cost(trajectory)} · p(failed) {diagnosis.probability:.2f}{_BASES[diagnosis.basis]}",
+        f"{_format_cost(trajectory)} · p(failed) {diagnosis.probability:.2f}"
+        f"{' · ' * bool(diagnosis.basis.label)}{diagnosis.basis.label}",
         "dim",
     )
     task = Text(f"  {to_one_line(trajectory.task, 200)}", "italic") if trajectory.task.strip() else Text("")

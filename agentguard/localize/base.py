@@ -34,6 +34,20 @@ class OutcomeBasis(StrEnum):
     RULES = "rules"
     """Rules for a single run of an unknown agent."""
 
+    @property
+    def label(self) -> str:
+        """Short text for reports; empty if the localizer's own judgement decides."""
+        return _BASIS_LABELS[self]
+
+
+_BASIS_LABELS = {
+    OutcomeBasis.METHOD: "",
+    OutcomeBasis.KNOWN: "known",
+    OutcomeBasis.LABELLED_RUNS: "from labelled runs of this agent",
+    OutcomeBasis.OTHER_RUNS: "against its other runs",
+    OutcomeBasis.RULES: "by rules",
+}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hypothesis:

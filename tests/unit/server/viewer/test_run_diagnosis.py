@@ -46,6 +46,7 @@ def test_button_diagnoses_a_run_and_stores_the_result(store: Store, client: Test
     page = client.get(f"/runs/{WINE}").text
     assert ">Diagnose again</button>" in page
     assert "Root cause:" in page
+    assert "· by rules</span>" in page
 
 
 def test_diagnosis_of_unknown_run_is_not_found(client: TestClient) -> None:
