@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from agentguard.bundles.bundle import Bundle as Bundle
     from agentguard.bundles.bundle import RecordedCall as RecordedCall
     from agentguard.bundles.call_recorder import record_run as record_run
+    from agentguard.bundles.captured_run import build_run_bundle as build_run_bundle
     from agentguard.bundles.divergence import Divergence as Divergence
     from agentguard.bundles.divergence import find_divergence as find_divergence
     from agentguard.bundles.minimization import minimize_bundle as minimize_bundle
@@ -30,6 +31,7 @@ _EXPORTS = {
     "ReplayMode": "agentguard.bundles.replay_scope",
     "ReplayResult": "agentguard.bundles.replay",
     "RunBinding": "agentguard.bundles.agent_interface",
+    "build_run_bundle": "agentguard.bundles.captured_run",
     "find_divergence": "agentguard.bundles.divergence",
     "minimize_bundle": "agentguard.bundles.minimization",
     "read_bundle": "agentguard.bundles.archive",

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import io
 import os
+import re
 import zipfile
 from dataclasses import replace
 from pathlib import Path
@@ -24,6 +25,7 @@ from agentguard.version import __version__
 
 FORMAT_VERSION: Final = 1
 MAX_BUNDLE_BYTES: Final = 256 * 1024 * 1024
+_MAX_NAME_CHARS: Final = 60
 _MANIFEST: Final = "bundle.json"
 _EPOCH: Final = (1980, 1, 1, 0, 0, 0)
 
@@ -70,6 +72,17 @@ def read_bundle(path: str | os.PathLike[str]) -> Bundle:
     """Read a bundle. Raises BundleError that names the file and the member."""
     members, patterns = _read_members(path)
     return replace(decode_members(members, str(path)), redaction_patterns=patterns)
+
+
+def build_file_name(run_id: str, *, scope: str = "") -> str:
+    """Return the name of a bundle's file, without path separators.
+
+    Args:
+        run_id: ID of the run; a client of the proxy may choose it.
+        scope: tenant of the run; runs of different scopes have different names.
+    """
+    digest = hashlib.sha256(f"{scope}\0{run_id}".encode(errors="replace")).hexdigest()[:12]
+    return f"{re.sub(r'[^A-Za-z0-9_-]+', '_', run_id)[:_MAX_NAME_CHARS]}-{digest}.agb"
 
 
 def verify_bundle(path: str | os.PathLike[str]) -> dict[str, str]:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import builtins
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from agentguard._sync_async import Effects
 from agentguard.bundles.agent_interface import bind_function
 from agentguard.bundles.bundle import Bundle, RecordedCall, encode_json
 from agentguard.bundles.call_recorder import copy_json
+from agentguard.bundles.captured_run import encode_chat_response
 from agentguard.bundles.divergence import find_field
 from agentguard.bundles.replay_scope import ReplayMode, ReplayScope
 from agentguard.errors import ReplayMismatch
@@ -19,6 +20,8 @@ from agentguard.trajectory.redaction import Redactor
 
 if TYPE_CHECKING:
     import httpx2
+
+_MODEL: Final = "model"
 
 
 class CallReplayer:
@@ -44,7 +47,7 @@ class CallReplayer:
     def bind_model(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Return a function that returns recorded answers."""
         live = function if self._scope.has_live_model else None
-        return bind_function(function, partial(self._answer_model, "model"), live)
+        return bind_function(function, partial(self._answer_model, _MODEL), live)
 
     def bind_tools(self, functions: Sequence[Callable[..., Any]]) -> list[Callable[..., Any]]:
         """Return functions that return recorded results."""
@@ -89,7 +92,7 @@ class CallReplayer:
         if number == self._scope.edited_call:
             return self._scope.edited_answer
         if self._scope.mode is ReplayMode.SCRIPTED:
-            return self._take_next(name)
+            return self._take_next(name, request)
         return self._take(self._model_calls, name, request)
 
     def _answer_tool(self, name: str, request: dict[str, Any]) -> Effects[Any]:
@@ -98,11 +101,14 @@ class CallReplayer:
             return (yield request)
         return self._take(self._tool_calls, name, request)
 
-    def _take_next(self, name: str) -> Any:
+    def _take_next(self, name: str, request: dict[str, Any]) -> Any:
         if not self._model_calls.unused:
             self._mismatch = ReplayMismatch(f"{name}: the agent makes more model calls than the bundle has")
             raise self._mismatch
-        return _return_result(self._model_calls.unused.pop(0))
+        call = self._model_calls.unused.pop(0)
+        result = _return_result(call)
+        is_message = call.name == _MODEL and name != _MODEL
+        return encode_chat_response(name, request, result) if is_message else result
 
     def _take(self, recordings: _Recordings, name: str, request: dict[str, Any]) -> Any:
         data = self._redactor.redact_data(copy_json(request))

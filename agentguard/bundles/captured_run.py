@@ -1,4 +1,4 @@
-"""Recorded calls of a run that another component captured, such as the proxy."""
+"""Bundles and recorded calls of runs that another component recorded, such as the proxy or a framework."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ from typing import Any, Final
 
 import orjson
 
-from agentguard.bundles.bundle import RecordedCall
-from agentguard.errors import BundleError
+from agentguard.bundles.bundle import Bundle, RecordedCall, encode_bundle_diagnosis
+from agentguard.errors import BundleError, ReplayMismatch
+from agentguard.intercept.chat_steps import build_messages
 from agentguard.intercept.registry import GUARDED_APIS
-from agentguard.trajectory.model import Trajectory
+from agentguard.localize.base import Diagnosis
+from agentguard.trajectory.model import Source, Trajectory
 
 _EVENT_STREAM: Final = "text/event-stream"
 _JSON: Final = "application/json"
@@ -58,6 +60,46 @@ def build_exchange(api: str, request: bytes, response: bytes) -> RecordedCall:
     kind = _JSON if response.lstrip()[:1] == b"{" else _EVENT_STREAM
     result = {"status": 200, "headers": {"content-type": kind}, "body": decode_body(response)}
     return RecordedCall(name=name, request=data, result=result)
+
+
+def build_run_bundle(run: Trajectory, diagnosis: Diagnosis) -> Bundle:
+    """Return the bundle of a recorded run, for replays in the mode ``scripted``.
+
+    The answers are the steps of agents as messages of the chat API. The requests and the effects of the
+    tools are unknown.
+    """
+    encoded = encode_bundle_diagnosis(diagnosis)
+    return Bundle(
+        trajectory=run,
+        model_calls=tuple(
+            RecordedCall(name="model", request={}, result=build_messages(step)[0])
+            for step in run.steps
+            if step.source is Source.AGENT
+        ),
+        tool_calls=list_tool_calls(run, {}),
+        diagnosis=encoded,
+        expectations={"verdict": str(encoded["verdict"])},
+    )
+
+
+def encode_chat_response(name: str, request: Mapping[str, Any], message: Any) -> dict[str, Any]:
+    """Return the HTTP response of the chat API with a message.
+
+    Raises:
+        ReplayMismatch: the request is not one of the chat API.
+    """
+    api = GUARDED_APIS["chat"]
+    if name != build_exchange_name("POST", api.path_suffix):
+        raise ReplayMismatch(f"{name}: the bundle has messages of the chat API, and no response of this API")
+    body = request["body"]
+    reason = "tool_calls" if message.get("tool_calls") else "stop"
+    choice = {"index": 0, "message": message, "finish_reason": reason}
+    payload = {"id": "replay", "object": "chat.completion", "created": 0, "model": body.get("model", "")}
+    payload["choices"] = [choice]
+    if not body.get("stream"):
+        return {"status": 200, "headers": {"content-type": _JSON}, "body": payload}
+    events = api.adapter.encode_stream(payload, include_usage=False).decode()
+    return {"status": 200, "headers": {"content-type": _EVENT_STREAM}, "body": events}
 
 
 def list_tool_calls(run: Trajectory, effects: Mapping[str, str]) -> tuple[RecordedCall, ...]:

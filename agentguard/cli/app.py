@@ -32,7 +32,7 @@ SUMMARIES: Final = {
         "diagnose": "Name the failed runs and the step that caused each failure.",
         "report": "Summarize the verdicts of a batch job: rates, clusters, first divergences.",
         "validate": "Check that runs can be read.",
-        "bundle": "Inspect, verify, compare, scrub and minimize replayable bundles.",
+        "bundle": "Export, inspect, verify, compare, scrub and minimize bundles.",
         "replay": "Run an agent again with the recorded calls of bundles.",
         "convert": "Write runs in another format, as a document, or to a collector of traces.",
         "view": "Show runs, failures and evaluations in the browser.",

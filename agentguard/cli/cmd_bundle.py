@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -10,15 +11,19 @@ from typing import Annotated
 import orjson
 import typer
 
-from agentguard.bundles.archive import read_bundle, verify_bundle, write_bundle
+from agentguard.bundles.archive import build_file_name, read_bundle, verify_bundle, write_bundle
 from agentguard.bundles.bundle import Bundle, RecordedCall
+from agentguard.bundles.captured_run import build_run_bundle
 from agentguard.bundles.divergence import find_divergence
 from agentguard.bundles.minimization import minimize_bundle
 from agentguard.bundles.regression_test import build_regression_test
 from agentguard.cli.cmd_replay import load_agent, write_text
-from agentguard.cli.run_input import Json
+from agentguard.cli.exporters import read_stored_records
+from agentguard.cli.run_input import FormatName, Json, ReadSummary, compute_exit_status, read_records
 from agentguard.cli.terminal_text import to_one_line
 from agentguard.errors import ConfigError
+from agentguard.guard import diagnose
+from agentguard.trajectory.model import Record
 
 BundleFile = Annotated[Path, typer.Argument(help="Bundle file.")]
 AgentName = Annotated[
@@ -30,8 +35,9 @@ BundleFiles = Annotated[list[Path], typer.Argument(help="Bundle files.")]
 def register(app: typer.Typer) -> None:
     """Add the group."""
     group = typer.Typer(
-        no_args_is_help=True, help="Inspect, verify, compare, scrub and minimize replayable bundles."
+        no_args_is_help=True, help="Export, inspect, verify, compare, scrub and minimize bundles."
     )
+    group.command()(export)
     group.command()(inspect)
     group.command()(verify)
     group.command()(diff)
@@ -39,6 +45,34 @@ def register(app: typer.Typer) -> None:
     group.command()(minimize)
     group.command("to-test")(write_test)
     app.add_typer(group, name="bundle")
+
+
+def export(
+    runs: Annotated[
+        list[str], typer.Argument(metavar="RUN...", help="Files or folders of any format; ids, with --store.")
+    ],
+    out: Annotated[Path, typer.Option(help="Folder for the bundles.")],
+    format: FormatName = None,
+    store: Annotated[str | None, typer.Option("--store", metavar="URL", help="Store with the runs.")] = None,
+    tenant: Annotated[str, typer.Option(help="Tenant of the runs in the store.")] = "",
+) -> None:
+    """Write recorded runs as bundles for replays in the mode scripted.
+
+    Exit status: 0 if all runs are written, 1 if some records are not readable, 2 if none is written.
+    """
+    summaries: list[ReadSummary] = []
+    records = (
+        read_records([Path(run) for run in runs], format, summaries)
+        if store is None
+        else _read_stored_records(store, runs, tenant, summaries)
+    )
+    for record in records:
+        out.mkdir(parents=True, exist_ok=True)
+        file = out / build_file_name(record.trajectory.id, scope=tenant)
+        write_bundle(build_run_bundle(record.trajectory, diagnose(record.trajectory)), file)
+        typer.echo(f"{file}: written")
+    if status := compute_exit_status(summaries):
+        raise typer.Exit(status)
 
 
 def inspect(file: BundleFile, json: Json = False) -> None:
@@ -109,6 +143,18 @@ def write_test(
     path = os.path.relpath(file.absolute(), out.absolute().parent)
     write_text(out, build_regression_test(read_bundle(file), agent=agent, bundle_path=Path(path).as_posix()))
     typer.echo(f"{out}: written")
+
+
+def _read_stored_records(
+    store: str, ids: list[str], tenant: str, summaries: list[ReadSummary]
+) -> Iterator[Record]:
+    """Yield runs of a store. Raises ConfigError if a run is not in it."""
+    summaries.append(ReadSummary(store))
+    for run_id, record in read_stored_records(store, ids, tenant=tenant):
+        if record is None:
+            raise ConfigError(f"there is no run {run_id} in the store")
+        summaries[-1].add(record)
+        yield record
 
 
 def _parse_pattern(text: str) -> tuple[str, str]:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
 import logging
-import re
 import threading
 from collections import OrderedDict
 from pathlib import Path
 from typing import Final
 
 from agentguard.bundles.agent_interface import list_effects
-from agentguard.bundles.archive import write_bundle
+from agentguard.bundles.archive import build_file_name, write_bundle
 from agentguard.bundles.bundle import Bundle, encode_bundle_diagnosis
 from agentguard.bundles.captured_run import build_exchange, list_tool_calls
 from agentguard.errors import AgentGuardError
@@ -24,7 +22,6 @@ from agentguard_server.proxy.guard.options import BundleCondition
 logger = logging.getLogger("agentguard.collector")
 
 _MAX_BUFFERED_BYTES: Final = 64 * 1024 * 1024
-_MAX_NAME_CHARS: Final = 60
 
 
 class RunBundleWriter:
@@ -89,7 +86,7 @@ class RunBundleWriter:
             expectations={"verdict": str(encoded["verdict"])} if encoded else {},
         )
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        write_bundle(bundle, self._folder / _build_file_name(tenant, run.id))
+        write_bundle(bundle, self._folder / build_file_name(run.id, scope=tenant))
 
     def _remove(self, key: tuple[str, str]) -> list[CapturedExchange]:
         exchanges = self._exchanges.pop(key, [])
@@ -99,9 +96,3 @@ class RunBundleWriter:
 
 def _count_bytes(captured: CapturedExchange) -> int:
     return len(captured.request_body) + len(captured.response)
-
-
-def _build_file_name(tenant: str, run_id: str) -> str:
-    """Return a name without path separators; clients choose run IDs."""
-    digest = hashlib.sha256(f"{tenant}\0{run_id}".encode(errors="replace")).hexdigest()[:12]
-    return f"{re.sub(r'[^A-Za-z0-9_-]+', '_', run_id)[:_MAX_NAME_CHARS]}-{digest}.agb"
