@@ -4,6 +4,9 @@ A value *originates* at a step if no earlier text contains it: neither the task,
 nor a step. Traced values are numbers, identifiers, addresses and dates as normalised by
 `agentguard.detect.value_tracking`, and the texts of arguments. A new value in a step that uses a traced value
 is traced too, as it may derive from it. Errors that leave no value behind are not traced.
+
+Only distinctive values are traced: they have six characters or four digits. A value in more than a quarter of
+the later steps (and in more than five) is a topic of the run, so the result leaves it out.
 """
 
 from __future__ import annotations
@@ -16,11 +19,16 @@ from typing import Any
 from agentguard.detect.value_tracking import ValueIndex, list_spellings, parse_number
 from agentguard.trajectory.model import Source, Step, Trajectory
 
-_TOKEN = re.compile(r"(?<![\w.@+-])[$#]?[\w@+-]+(?:[.,:@/+-][\w@+-]+)*")
+# No value begins after a backslash: "u2019re" is the rest of a JSON escape.
+_TOKEN = re.compile(r"(?<![\w.@+\\-])[$#]?[\w@+-]+(?:[.,:@/+-][\w@+-]+)*")
 _MAX_TRACES = 40
 _MAX_DEPTH = 2
 _MAX_TEXT_CHARS = 20_000
-_PHRASE_LENGTHS = range(4, 81)
+_MIN_VALUE_CHARS = 6
+_MIN_VALUE_DIGITS = 4
+_MIN_TOPIC_USES = 6
+_MIN_TOPIC_SHARE = 0.25
+_PHRASE_LENGTHS = range(_MIN_VALUE_CHARS, 81)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -82,7 +90,8 @@ def trace_propagation(run: Trajectory, steps: Sequence[Step], root: int) -> Erro
         follower.defer_step(steps[root])
         for step in steps[root + 1 :]:
             follower.follow_step(step)
-    used_traces = [trace for trace in traced.values() if trace.uses]
+    max_uses = max(_MIN_TOPIC_USES - 1, int(_MIN_TOPIC_SHARE * (len(steps) - root - 1)))
+    used_traces = [trace for trace in traced.values() if 0 < len(trace.uses) <= max_uses]
     used_traces.sort(key=lambda trace: (bool(trace.source), -len(trace.uses), trace.origin))
     last_agent_step = next((step.index for step in reversed(steps) if step.source is Source.AGENT), -1)
     return ErrorPropagation(
@@ -200,10 +209,12 @@ def _extract_written_values(step: Step) -> Iterator[str]:
 
 
 def _extract_values(text: str) -> Iterator[str]:
-    """Return recognisable tokens: of two or more characters with a digit, or an address."""
+    """Return distinctive tokens with a digit, and addresses."""
     for match in _TOKEN.finditer(text):
         token = match[0].rstrip(".,:/-+")
-        if len(token) > 1 and len(token) <= 80 and ("@" in token[1:] or any(c.isdigit() for c in token)):
+        digits = sum(character.isdigit() for character in token)
+        is_distinctive = len(token) >= _MIN_VALUE_CHARS or digits >= _MIN_VALUE_DIGITS
+        if is_distinctive and len(token) <= 80 and (digits or "@" in token[1:]):
             yield token
 
 

@@ -239,6 +239,29 @@ def test_unused_value_has_no_propagation() -> None:
     assert (found.traces, found.value_count, found.reaches_end) == ((), 1, False)
 
 
+def trace_values(*contents: str) -> list[str]:
+    """Return the traced values of a run whose step 1 is the root cause."""
+    steps = [said(0, "Go.", Source.USER), *(said(i, content) for i, content in enumerate(contents, 1))]
+    cause = Hypothesis(step=1, agent="a", probability=1.0)
+    found = RunPageModel.from_run_data(RunData.from_run(run_of(*steps), verdict(Verdict.FAILURE, cause)))
+    assert found.propagation is not None
+    return [trace.value for trace in found.propagation.traces]
+
+
+@pytest.mark.parametrize("value", ["30", "600", "0-0", r"They\u2019re"])
+def test_propagation_of_indistinct_value_is_not_traced(value: str) -> None:
+    assert trace_values(f"I see {value} here.", f"Again {value}.") == []
+
+
+@pytest.mark.parametrize("value", ["AB-1234", "2501", "ann@example.org"])
+def test_propagation_of_distinctive_value_is_traced(value: str) -> None:
+    assert trace_values(f"I see {value} here.", f"Again {value}.") == [value]
+
+
+def test_propagation_of_value_in_most_steps_is_not_traced() -> None:
+    assert trace_values("I open report2024.", *["Still report2024."] * 10) == []
+
+
 # -- strip
 
 
