@@ -54,7 +54,7 @@ from agentguard.runtime.resumption import (
 from agentguard.runtime.run_diagnosis import RunDiagnosis
 from agentguard.runtime.schema_feedback import SchemaFeedback, build_schema_feedback
 from agentguard.runtime.session import Session
-from agentguard.runtime.session_config import RecoveryObserver, SessionConfig
+from agentguard.runtime.session_config import RecoveryObserver, RunEndObserver, SessionConfig
 from agentguard.trajectory.costs import price_run
 from agentguard.trajectory.event_log.recorder import RunRecorder
 from agentguard.trajectory.model import Trajectory
@@ -83,6 +83,8 @@ class Guard:
             (`agentguard.judge.response_safety.ResponseSafety`); in recorded runs, of the messages that users
             saw.
         observers: callbacks for recoveries, called when one begins and when its outcome is known.
+        run_observers: callbacks for the end of a run, with the run and its findings, such as
+            `agentguard.bundles.BundleFolder`.
         store: store to which guarded runs, findings, recoveries and effects are written as they happen. A
             background thread diagnoses each run that has ended and writes its diagnosis there.
         repair: custom repair for ``roll_forward``. It receives the run and the hypothesis, and returns the
@@ -91,6 +93,8 @@ class Guard:
             schema file or database, True for the guard's store (memory if there is no store), or a
             `agentguard.runtime.schema_feedback.SchemaFeedback`.
         live_judge: judge that classifies new steps beside a running agent.
+        tool_timeout_s: seconds after which the guard interrupts a tool, unless its declaration has another
+            timeout; None for no limit. See `agentguard.runtime.tool_timer`.
 
     Raises:
         ConfigError: an option of a detector or a strategy is wrong, or the localizer is not fitted.
@@ -110,10 +114,12 @@ class Guard:
         accept: AcceptanceFunction | None = None,
         safety: ResponseSafety | None = None,
         observers: Sequence[RecoveryObserver] = (),
+        run_observers: Sequence[RunEndObserver] = (),
         store: Store | None = None,
         repair: RepairFunction | None = None,
         schemata: str | Path | bool | SchemaFeedback = False,
         live_judge: LiveJudge | None = None,
+        tool_timeout_s: float | None = None,
         prices: PriceTable | None = None,
     ) -> None:
         chosen = (
@@ -132,10 +138,12 @@ class Guard:
                 accept=accept,
                 safety=safety,
                 observers=tuple(observers),
+                run_observers=tuple(run_observers),
                 store=store,
                 repair=repair,
                 schemata=build_schema_feedback(schemata, store),
                 live_judge=live_judge,
+                tool_timeout_s=tool_timeout_s,
                 prices=dict(prices or {}),
             )
         )
@@ -183,6 +191,7 @@ class Guard:
                 "safety": build_response_safety(settings, judge),
                 "live_judge": build_live_judge(settings, judge),
                 "prices": settings.prices,
+                "tool_timeout_s": settings.tool_timeout_s,
                 **more,
             },
         )
@@ -271,6 +280,7 @@ class Guard:
         reconcile: Reconcile | None = None,
         idempotency_key: str | Sequence[str] = (),
         idempotent: bool = False,
+        timeout_s: float | None = None,
         name: str | None = None,
     ) -> Callable[[F], F]:
         """Declare the effect of a tool with a decorator, which returns the function unchanged.
@@ -282,14 +292,20 @@ class Guard:
                 the arguments of the call as keywords, and returns the result, or None without an effect.
             idempotency_key: name or names of the arguments that identify an effect; by default all arguments.
             idempotent: whether a repeated call with the same arguments changes nothing more.
+            timeout_s: seconds after which the guard interrupts a call; by default the guard's.
             name: name of the tool; by default that of the function.
 
         Raises:
-            ConfigError: the effect is unknown.
+            ConfigError: the effect is unknown, or the timeout is not positive.
         """
         key = (idempotency_key,) if isinstance(idempotency_key, str) else tuple(idempotency_key)
         known = build_tool_effect(
-            effect=effect, idempotent=idempotent, key=key, undo=undo, reconcile=reconcile
+            effect=effect,
+            idempotent=idempotent,
+            key=key,
+            undo=undo,
+            reconcile=reconcile,
+            timeout_s=timeout_s,
         )
 
         def declare(function: F) -> F:

@@ -24,7 +24,8 @@ A guard of a running agent also reads::
     budgets: {rollbacks: 3, rollbacks_per_step: 1, hints: 3, extra_tokens: 20000, resamples: 50, repairs: 20}
     tools:
       book: {effect: write, key: [booking_id]}
-      search: {effect: read}
+      search: {effect: read, timeout_s: 10}
+    tool_timeout_s: 60              # interrupt a tool after this time, if it declares no timeout
     on_guard_error: fail_open       # or fail_closed: a failed component of the guard stops the run
     live_model: {threshold: 0.9}    # the embedded outcome model beside the agent: it may lead to a hint
     schemata: schemata.jsonl        # learn from recoveries: a file or database, or true for the guard's store
@@ -56,7 +57,11 @@ EscalationSpec = str | tuple[str | Mapping[str, Mapping[str, Any] | None], ...]
 
 
 class LocalizerSettings(BaseModel):
-    """Name of the localizer, and its options: every key except ``name`` is an option."""
+    """Name of the localizer, and its options: every key except ``name`` is an option.
+
+    Attributes:
+        name: name of the localizer.
+    """
 
     model_config = ConfigDict(frozen=True, extra="allow")
 
@@ -68,7 +73,18 @@ class LocalizerSettings(BaseModel):
 
 
 class RedundancySettings(BaseModel):
-    """Settings of selective redundancy; see `agentguard.recover.selective_redundancy.SelectiveRedundancy`."""
+    """Selective redundancy: candidates vote on a turn although no detector has a finding.
+
+    Attributes:
+        effects: effects of the proposed calls that cause a vote.
+        uncertainty_threshold: uncertainty of the turn from which candidates vote.
+        ask_localizer: let the localizer rate the proposed turn.
+        candidates: number of candidates.
+        quorum: number of equal candidates that decide; null for the majority.
+        models: models of the candidates; empty for the model of the run.
+        strategy: strategy that compares the candidates.
+        on_fail: strategies if no candidate wins, in order.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -83,7 +99,16 @@ class RedundancySettings(BaseModel):
 
 
 class RecoverSettings(BaseModel):
-    """Settings of recovery in a running agent."""
+    """Settings of recovery in a running agent.
+
+    Attributes:
+        on_fail: strategies of a recovery, in order of escalation.
+        threshold: probability of a finding from which a recovery starts.
+        effect_threshold: probability from which a call of an undeclared or destructive tool is stopped.
+        max_hypotheses: number of candidate steps that a recovery considers.
+        verification_window: number of steps after a recovery in which its outcome is decided.
+        redundancy: selective redundancy; null for none.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -96,7 +121,18 @@ class RecoverSettings(BaseModel):
 
 
 class BudgetSettings(BaseModel):
-    """Limits on the recoveries of one run; null means no limit."""
+    """Limits on the recoveries of one run; null means no limit.
+
+    Attributes:
+        rollbacks: number of rollbacks.
+        rollbacks_per_step: number of rollbacks to the same step.
+        hints: number of hints.
+        extra_tokens: tokens that recoveries add.
+        extra_calls: model calls that recoveries add.
+        seconds: time that recoveries take.
+        resamples: number of repeated turns.
+        repairs: number of repaired turns.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -124,18 +160,37 @@ class LiveModelSettings(BaseModel):
     model: Path | None = None
 
 
+ToolTimeoutSeconds = Annotated[float, Field(gt=0, le=86_400)]
+
+
 class ToolSettings(BaseModel):
-    """Effects of a tool on its environment."""
+    """Effects of a tool on its environment, and the time after which a call is interrupted.
+
+    Attributes:
+        effect: ``read`` changes nothing, ``write`` can be undone, ``destructive`` cannot.
+        idempotent: a repeated call has no further effect.
+        key: arguments that identify the effect; calls with equal keys are the same effect.
+        timeout_s: seconds after which a call is interrupted; null for ``tool_timeout_s`` of the policy.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     effect: Literal["read", "write", "destructive"]
     idempotent: bool = False
     key: tuple[str, ...] = ()
+    timeout_s: ToolTimeoutSeconds | None = None
 
 
 class Policy(BaseModel):
-    """A validated policy; frozen."""
+    """Validated policy; frozen.
+
+    Attributes:
+        version: version of the format.
+        detectors: options by detector; ``false`` disables a detector.
+        enabled_detectors: names of the only detectors to run; null for all.
+        detector_deadline_s: time limit of a detector for one step.
+        on_guard_error: continue or stop the run if a part of the guard fails.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -147,6 +202,8 @@ class Policy(BaseModel):
     recover: RecoverSettings = RecoverSettings()
     budgets: BudgetSettings = BudgetSettings()
     tools: Mapping[str, ToolSettings] = Field(default_factory=dict)
+    tool_timeout_s: ToolTimeoutSeconds | None = None
+    """Timeout of tools that declare none."""
     on_guard_error: Literal["fail_open", "fail_closed"] = "fail_open"
     schemata: bool | str = False
     """Learn from recoveries: true for the guard's store, or a file or database of schemata."""

@@ -47,6 +47,7 @@ class ToolEffect:
         undo: function that undoes a call, if there is one.
         key: names of the arguments that identify an effect; empty means all arguments.
         reconcile: function that finds out whether a call with unknown outcome took effect, if there is one.
+        timeout_s: seconds after which the guard interrupts a call; None for the guard's default.
     """
 
     effect: EffectClass
@@ -54,6 +55,7 @@ class ToolEffect:
     undo: Undo | None = None
     key: tuple[str, ...] = ()
     reconcile: Reconcile | None = None
+    timeout_s: float | None = None
 
 
 UNKNOWN_TOOL_EFFECT = ToolEffect(effect=EffectClass.DESTRUCTIVE)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from math import inf
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from agentguard.config.policy import Policy
@@ -74,10 +75,12 @@ class GuardComponents:
     accept: AcceptanceFunction | None = None
     safety: SafetyAssessor | None = None
     observers: tuple[RecoveryObserver, ...] = ()
+    run_observers: tuple[RunEndObserver, ...] = ()
     store: Store | None = None
     repair: RepairFunction | None = None
     schemata: SchemaFeedback | None = None
     live_judge: LiveJudge | None = None
+    tool_timeout_s: float | None = None
     diagnosis_queue: BackgroundQueue = field(default_factory=_build_diagnosis_queue, compare=False)
     prices: PriceTable = field(default_factory=dict)
     session_config: SessionConfig | None = field(default=None, compare=False)
@@ -120,10 +123,11 @@ def attach_session_config(components: GuardComponents) -> GuardComponents:
         acceptance=_find_declared_test(components.accept),
         annotate_diagnosis=None if components.schemata is None else components.schemata.annotate_diagnosis,
     )
-    store, observers, at_end = components.store, components.observers, _NO_OBSERVERS
+    store, observers, at_end = components.store, components.observers, components.run_observers
     if store is not None:
         observers = (*observers, lambda recovery: _discard_receipt(store.write(to_recovery_row(recovery))))
         at_end = (
+            *at_end,
             lambda run, found: _discard_receipt(store.write(*build_finding_rows(run.id, found))),
             _build_run_end_diagnosis(run_diagnosis, components.diagnosis_queue, store),
         )
@@ -138,6 +142,7 @@ def attach_session_config(components: GuardComponents) -> GuardComponents:
         else _correct_localizer(components, immediate),
         run_diagnosis=run_diagnosis,
         prices=components.prices,
+        tool_timeout_s=_validate_tool_timeout(components.tool_timeout_s),
         live_judge=components.live_judge,
         recovery_budget=recover.budget,
         verification=recover.verification,
@@ -153,9 +158,6 @@ def attach_session_config(components: GuardComponents) -> GuardComponents:
         run_end_observers=at_end,
     )
     return replace(components, session_config=rules)
-
-
-_NO_OBSERVERS: tuple[RunEndObserver, ...] = ()
 
 
 def _build_run_end_diagnosis(diagnosis: RunDiagnosis, jobs: BackgroundQueue, store: Store) -> RunEndObserver:
@@ -354,13 +356,26 @@ def build_tool_effect(
     key: Sequence[str],
     undo: Undo | None = None,
     reconcile: Reconcile | None = None,
+    timeout_s: float | None = None,
 ) -> ToolEffect:
-    """Build the declaration of a tool's effect. Raises ConfigError if the effect is unknown."""
+    """Build the declaration of a tool's effect. Raises ConfigError on an unknown effect or bad timeout."""
     if effect not in set(EffectClass):
         raise ConfigError(f"tool: effect is {effect!r}, expected one of {', '.join(EffectClass)}")
     return ToolEffect(
-        effect=EffectClass(effect), idempotent=idempotent, undo=undo, key=tuple(key), reconcile=reconcile
+        effect=EffectClass(effect),
+        idempotent=idempotent,
+        undo=undo,
+        key=tuple(key),
+        reconcile=reconcile,
+        timeout_s=_validate_tool_timeout(timeout_s),
     )
+
+
+def _validate_tool_timeout(timeout_s: float | None) -> float | None:
+    """Return the timeout of tools. Raises ConfigError unless it is positive and finite, or None."""
+    if timeout_s is not None and not 0 < timeout_s < inf:
+        raise ConfigError(f"tool timeout: {timeout_s!r} is not a positive number of seconds")
+    return timeout_s
 
 
 def validate_detectors(detector_options: DetectorOptions | None) -> dict[str, Mapping[str, Any]] | None:

@@ -18,7 +18,11 @@ EFFECT_CLAIM_TRIGGER: Final = "effect_claim"
 MAX_REFUSED_CLAIMS: Final = 2
 """Number of ends of one run that the check refuses."""
 
-_CODES = ("agentrx:invention_of_new_information", "agent_error:reflection.outcome_misinterpretation")
+_CODES = (
+    "agentrx:invention_of_new_information",
+    "agent_error:reflection.outcome_misinterpretation",
+    "fault_model:fail_silence_violation",
+)
 _PROBABILITY = 0.8
 _CLAIM_PATTERN = re.compile(
     r"\b(?:i|we)(?:['\u2019]ve| have)?(?: (?:just|now|already|successfully|also))* ([a-z]{3,20})\b"

@@ -66,7 +66,7 @@ def _is_truncated_json(text: str) -> bool:
 TRIGGER = "tool_error"
 """Detector whose escalation policy decides whether reads are retried."""
 
-_FAILURE_CODES = ("agent_error:system.tool_execution_error", "fault_model:response")
+_FAILURE_CODE = "agent_error:system.tool_execution_error"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,7 +154,7 @@ def _record_recovery(state: RunState, step: Step, observation_index: int, retrie
         if retried.is_repaired
         else (repair,),
         step=step.index,
-        codes=_FAILURE_CODES,
+        codes=(_FAILURE_CODE, "fault_model:soft_error" if retried.is_repaired else "fault_model:response"),
         reason=f"What {retried.tool} returned was {retried.reason or 'broken'}; it was called once more.",
     )
     outcome = RecoveryOutcome.CONFIRMED if retried.is_repaired else RecoveryOutcome.REFUTED

@@ -67,6 +67,8 @@ class SessionConfig:
         repair_function: custom repair of the user.
         annotate_diagnosis: function that adds matching schemata of earlier failures to a diagnosis.
         clock: function that returns epoch seconds, for the times of steps.
+        tool_timeout_s: seconds after which a tool is interrupted, unless its declaration has another timeout;
+            None for no limit.
         prices: price table for the costs of steps that record no cost.
     """
 
@@ -88,6 +90,7 @@ class SessionConfig:
     repair_function: RepairFunction | None = None
     annotate_diagnosis: DiagnosisAnnotator | None = None
     clock: Callable[[], float] = time.time
+    tool_timeout_s: float | None = None
     prices: PriceTable = field(default_factory=dict)
 
     @property

@@ -12,6 +12,7 @@ from agentguard.recover.actions import Compensate, Escalate, Restart, SendMessag
 from agentguard.recover.effect_ledger import Effect, EffectClaim, ExecutionDecision
 from agentguard.recover.plan import RecoveryPlan
 from agentguard.runtime.session import Session
+from agentguard.runtime.tool_timer import alimit_call, limit_call
 
 UNKNOWN_OUTCOME_MESSAGE = (
     "[guard] This call was started before, and it is not known whether it took effect. It was not repeated. "
@@ -63,15 +64,18 @@ def run_tool(session: Session, claim: EffectClaim, tool: Callable[[], Any]) -> A
 
     - If the ledger has its result, return that result without a call.
     - If its outcome is unknown, return `UNKNOWN_OUTCOME_MESSAGE` without a call.
-    - If the tool raises, propagate the exception. After a timeout or a lost connection the outcome of the
-      effect is unknown; after another exception there is no effect.
+    - If the tool raises, propagate the exception. `agentguard.recover.tool_effects.classify_attempt` has the
+      rules for the outcome of the effect.
+    - If the tool exceeds its timeout, raise `ToolTimeout`; the outcome of the effect is unknown.
     """
-    return _sync_async.run_sync(_run_claimed_tool(session, claim), lambda _: tool())
+    handler = limit_call(session, claim.effect.tool, lambda _: tool())
+    return _sync_async.run_sync(_run_claimed_tool(session, claim), handler)
 
 
 async def arun_tool(session: Session, claim: EffectClaim, tool: Callable[[], Awaitable[Any]]) -> Any:
     """Run a claimed call like `run_tool`; the tool is awaited."""
-    return await _sync_async.run_async(_run_claimed_tool(session, claim), lambda _: tool())
+    handler = alimit_call(session, claim.effect.tool, lambda _: tool())
+    return await _sync_async.run_async(_run_claimed_tool(session, claim), handler)
 
 
 def _run_claimed_tool(session: Session, claim: EffectClaim) -> _sync_async.Effects[Any]:

@@ -196,6 +196,7 @@ def test_failed_read_is_retried_once(world: str, broken: Any) -> None:
     assert "was called once more" in told(played)
     (recovery,) = played.session.recoveries
     assert (recovery.outcome, recovery.trigger) == (RecoveryOutcome.CONFIRMED, "tool_error")
+    assert "fault_model:soft_error" in recovery.plan.codes
     step = next(step for step in played.session.run.steps if step.observations)
     assert step.extra["agentguard"]["repaired"][0]["repaired"] == "seat 4"
 

@@ -144,7 +144,11 @@ class SuccessWithoutCall(BaseDetector):
 
     name = "success_without_call"
     summary = "a turn that reports a change, such as a booking, that no successful call before it makes"
-    codes = ("mast:no_or_incomplete_verification", "agent_error:reflection.progress_misjudge")
+    codes = (
+        "mast:no_or_incomplete_verification",
+        "agent_error:reflection.progress_misjudge",
+        "fault_model:fail_silence_violation",
+    )
     requirements = RunRequirements(turns=1, calls=True)
 
     def __init__(self, **options: object) -> None:

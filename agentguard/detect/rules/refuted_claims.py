@@ -46,7 +46,11 @@ class RefutedClaim(BaseDetector):
 
     name = "refuted_claim"
     summary = "a count, an extreme or an availability that the JSON result right before the statement refutes"
-    codes = ("agentrx:misinterpretation_of_tool_output", "agent_error:reflection.outcome_misinterpretation")
+    codes = (
+        "agentrx:misinterpretation_of_tool_output",
+        "agent_error:reflection.outcome_misinterpretation",
+        "fault_model:silent_corruption",
+    )
     requirements = RunRequirements(turns=1, results=True)
 
     def observe(self, step: Step, view: RunView) -> Iterable[Finding]:

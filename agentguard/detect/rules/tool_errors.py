@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -18,7 +19,31 @@ from agentguard.options import Options, option
 from agentguard.trajectory.model import Source, Step
 
 _EXECUTION_CODES = ("agent_error:system.tool_execution_error", "fault_model:response")
-_ENVIRONMENT_CODES = ("agent_error:system.environment_error", "agentrx:system_failure", "fault_model:timing")
+_ENVIRONMENT_CODES = ("agent_error:system.environment_error", "agentrx:system_failure")
+_FAULT_MODES = (
+    (
+        "fault_model:timing",
+        re.compile(r"\btime(?:d)?[ -]?out\b|timeout(?:error|exception)|deadline exceeded|\b(?:408|504)\b"),
+    ),
+    (
+        "fault_model:crash",
+        re.compile(
+            r"connection ?refused|econnrefused|segmentation fault|core dumped|out of memory|\boom[ -]?killed"
+            r"|exit(?:ed)?(?: with)? (?:code|status):? ?(?:134|137|139)\b|broken ?pipe"
+            r"|connection (?:was )?reset"
+            r"|(?:process|server|worker|container|kernel) (?:has )?(?:died|crashed|exited|was killed)"
+        ),
+    ),
+    (
+        "fault_model:degraded_availability",
+        re.compile(
+            r"\b(?:429|502|503|529)\b|too many requests|rate[ -]limit|overloaded|temporarily unavailable"
+            r"|service unavailable|try again later"
+        ),
+    ),
+)
+"""Fault modes of a service by the text of its error; the first that matches applies."""
+
 _REJECTED_CODES = ("agent_error:planning.impossible_action", "agent_error:action.invalid_action")
 _NO_ACTION_CODES = ("agent_error:action.format_error", "fault_model:omission")
 
@@ -55,7 +80,13 @@ class ToolError(BaseDetector):
     name = "tool_error"
     requirements = RunRequirements(results=True)
     summary = "a result that is flagged as, or has the shape of, an error or a rejection"
-    codes = (*_EXECUTION_CODES, *_ENVIRONMENT_CODES, *_REJECTED_CODES, *_NO_ACTION_CODES)
+    codes = (
+        *_EXECUTION_CODES,
+        *_ENVIRONMENT_CODES,
+        *(mode for mode, _ in _FAULT_MODES),
+        *_REJECTED_CODES,
+        *_NO_ACTION_CODES,
+    )
     observed_sources = tuple(Source)
     default_options = ToolErrorOptions()
     options: ToolErrorOptions
@@ -103,7 +134,7 @@ class ToolError(BaseDetector):
             correction=_CORRECTION_BY_REASON.get(reason, _READ_CORRECTION),
             evidence=quote_span(result.step, result.field, trouble.start, trouble.end),
             noticed_at=result.step.index,
-            codes=_select_codes(reason),
+            codes=_select_codes(reason, result.lower_text),
             kind=reason.value,
             row=self._consecutive_errors,
         )
@@ -187,12 +218,23 @@ _CORRECTION_BY_REASON = {
 }
 
 
-def _select_codes(reason: ResultReason) -> tuple[str, ...]:
-    codes_by_reason = {
-        ResultReason.REJECTED: _REJECTED_CODES,
-        ResultReason.DENIED: _REJECTED_CODES,
-        ResultReason.NO_ACTION: _NO_ACTION_CODES,
-        ResultReason.HTTP: _ENVIRONMENT_CODES,
-        ResultReason.TIMEOUT: _ENVIRONMENT_CODES,
-    }
-    return codes_by_reason.get(reason, _EXECUTION_CODES)
+def _select_codes(reason: ResultReason, lower_text: str) -> tuple[str, ...]:
+    if reason in (ResultReason.REJECTED, ResultReason.DENIED):
+        return _REJECTED_CODES
+    if reason is ResultReason.NO_ACTION:
+        return _NO_ACTION_CODES
+    mode = _find_fault_mode(reason, lower_text)
+    if reason in (ResultReason.HTTP, ResultReason.TIMEOUT):
+        return (*_ENVIRONMENT_CODES, mode or "fault_model:response")
+    return _EXECUTION_CODES if mode is None else (_EXECUTION_CODES[0], mode)
+
+
+def _find_fault_mode(reason: ResultReason, lower_text: str) -> str | None:
+    if reason is ResultReason.TIMEOUT:
+        return "fault_model:timing"
+    if len(lower_text) > _MAX_MODE_CHARS:  # a long result may mention such words as its subject
+        return None
+    return next((mode for mode, pattern in _FAULT_MODES if pattern.search(lower_text)), None)
+
+
+_MAX_MODE_CHARS = 600

@@ -18,6 +18,7 @@ from agentguard.recover.effect_ledger import EffectClaim, ExecutionDecision
 from agentguard.recover.tool_effects import EffectClass
 from agentguard.runtime.session import Session
 from agentguard.runtime.tool_execution import UNKNOWN_OUTCOME_MESSAGE, run_with_read_retry
+from agentguard.runtime.tool_timer import ToolTimeout, alimit_call, limit_call
 
 
 class ToolClaims:
@@ -166,14 +167,18 @@ def get_current_run(*, include_nested: bool = False) -> AgentRun | None:
 
 def call_tool(run: AgentRun | None, request: Any, handler: Callable[[Any], Any]) -> Any:
     """Call a tool so that each effect happens once; without a run, call it directly."""
-    return handler(request) if run is None else _sync_async.run_sync(_guard_call(run, request), handler)
+    if run is None:
+        return handler(request)
+    limited = limit_call(run.session, request.tool_call["name"], handler)
+    return _sync_async.run_sync(_guard_call(run, request), limited)
 
 
 async def acall_tool(run: AgentRun | None, request: Any, handler: Callable[[Any], Awaitable[Any]]) -> Any:
     """Call an awaitable tool like `call_tool`."""
-    return await (
-        handler(request) if run is None else _sync_async.run_async(_guard_call(run, request), handler)
-    )
+    if run is None:
+        return await handler(request)
+    limited = alimit_call(run.session, request.tool_call["name"], handler)
+    return await _sync_async.run_async(_guard_call(run, request), limited)
 
 
 def _guard_call(run: AgentRun, request: Any) -> _sync_async.Effects[Any]:
@@ -196,6 +201,8 @@ def _guard_call(run: AgentRun, request: Any) -> _sync_async.Effects[Any]:
         if not watched.has_returned:
             run.claims.mark_not_executed(claim, call)  # the tool only paused and will be called again
         raise
+    except ToolTimeout as error:  # an exception would end the agent
+        return ToolMessage(content=str(error), tool_call_id=call["id"], name=call["name"], status="error")
     watched.record_result(result)
     return result
 

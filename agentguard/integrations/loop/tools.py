@@ -11,6 +11,7 @@ from agentguard.errors import AgentGuardError, ConfigError
 from agentguard.recover.effect_ledger import EffectClaim
 from agentguard.runtime.session import Session
 from agentguard.runtime.tool_execution import arun_tool, run_tool, to_result_text
+from agentguard.runtime.tool_timer import ToolTimeout
 from agentguard.trajectory.model import Observation, ToolCall, ToolSpec
 
 
@@ -149,6 +150,8 @@ def _build_error_observation(
 ) -> Observation:
     if ToolFunctions.is_not_executed(error):
         session.end_tool(claim, "", is_refused=True)
+    if isinstance(error, ToolTimeout):
+        return _build_observation(call, str(error), is_error=True)
     return _build_observation(call, f"Error: {type(error).__name__}: {error}", is_error=True)
 
 

@@ -35,6 +35,7 @@ from agentguard.recover.plan import RecoveryPlan
 from agentguard.recover.tool_effects import from_annotations
 from agentguard.runtime.session import Session, aend_session
 from agentguard.runtime.tool_execution import acollect_messages, arun_tool, aundo_effects
+from agentguard.runtime.tool_timer import ToolTimeout
 from agentguard.runtime.turn_resolution import resolve_turn
 from agentguard.trajectory.model import Step, Trajectory
 
@@ -251,6 +252,9 @@ class AgentsGuardedRun:
         claim = self._session.begin_tool(context.tool_name, given)
         try:
             return await arun_tool(self._session, claim, lambda: _call_tool(tool))
+        except ToolTimeout as error:  # an exception would end the agent
+            self._failed_call_ids.add(context.tool_call_id)
+            return str(error)
         except Exception:
             self._failed_call_ids.add(context.tool_call_id)
             raise

@@ -27,6 +27,7 @@ from agentguard.recover.actions import SampleVariant
 from agentguard.recover.effect_ledger import ExecutionDecision
 from agentguard.runtime.session import Session, aend_session
 from agentguard.runtime.tool_execution import UNKNOWN_OUTCOME_MESSAGE, run_with_read_retry
+from agentguard.runtime.tool_timer import ToolTimeout, alimit_call
 from agentguard.runtime.turn_resolution import ResolvedTurn
 
 try:
@@ -37,6 +38,7 @@ try:
         CallDeferred,
         ModelRetry,
         SkipToolExecution,
+        ToolFailed,
         ToolRetryError,
     )
     from pydantic_ai.messages import ModelResponse, ToolCallPart
@@ -174,7 +176,9 @@ class GuardCapability(AbstractCapability[Any]):
             reads = run_with_read_retry(
                 session, claim, args, format_result, control_exceptions=_NOT_EXECUTED_ERRORS
             )
-            result = await _sync_async.run_async(reads, handler)
+            result = await _sync_async.run_async(reads, alimit_call(session, call.tool_name, handler))
+        except ToolTimeout as error:
+            raise ToolFailed(str(error)) from None
         except _NOT_EXECUTED_ERRORS:
             session.end_tool(claim, "", is_refused=True)
             raise

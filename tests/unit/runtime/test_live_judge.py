@@ -66,6 +66,7 @@ def test_answer_of_one_judge_leads_to_a_hint_at_the_next_boundary() -> None:
     assert plan is not None
     assert (plan.tier, plan.step) == (RecoveryTier.HINT, 0)
     assert [(one.detector, one.probability) for one in session.findings] == [("judge", 0.95)]
+    assert session.findings[0].codes == ("fault_model:degraded_accuracy",)
     assert session.check_boundary() is None
 
 
