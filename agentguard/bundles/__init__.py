@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from agentguard.bundles.archive import write_bundle as write_bundle
     from agentguard.bundles.bundle import Bundle as Bundle
     from agentguard.bundles.bundle import RecordedCall as RecordedCall
+    from agentguard.bundles.bundle_folder import BundleFolder as BundleFolder
     from agentguard.bundles.call_recorder import record_run as record_run
     from agentguard.bundles.captured_run import build_run_bundle as build_run_bundle
     from agentguard.bundles.divergence import Divergence as Divergence
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 _EXPORTS = {
     "Bundle": "agentguard.bundles.bundle",
+    "BundleFolder": "agentguard.bundles.bundle_folder",
     "CallBinding": "agentguard.bundles.agent_interface",
     "Divergence": "agentguard.bundles.divergence",
     "RecordedCall": "agentguard.bundles.bundle",
