@@ -46,30 +46,39 @@ _MODEL_ROUTES: Final = {
 _PUBLIC_PATHS: Final = frozenset({b"/healthz", b"/readyz"})
 """Public paths besides the viewer, which authenticates browsers itself by key and cookie."""
 _LITELLM_PATH: Final = b"/beta/litellm_basic_guardrail_api"
+_ENCODED_UNRESERVED: Final = re.compile(rb"%(2[DdEe]|3[0-9]|[46][1-9A-Fa-f]|[57][0-9Aa]|5[Ff]|7[Ee])")
+_MODEL_PREFIXES: Final = (b"/v1/", b"/openai/")
 _AZURE_V1_PREFIX: Final = b"/openai/v1/"
 _AZURE_PREFIXES: Final = (b"/openai/", b"/v1/deployments/")
 _AZURE_DEPLOYMENT: Final = re.compile(
-    rb"/(?:openai|v1)/deployments/[\w.~%-]{1,200}(/(?:chat/completions|completions|embeddings))", re.ASCII
+    rb"/(?:openai|v1)/deployments/[\w.~%-]{1,200}(/(?:chat/completions|completions|embeddings))/?", re.ASCII
 )
 # Paths that an endpoint may normalise to another path: dot segments, plain or encoded, and encoded slashes.
 _AMBIGUOUS_PATH: Final = re.compile(rb"/\.{1,2}(?:/|$)|%2e|%2f|%5c|%00|\\|//|[^\x21-\x7e]", re.IGNORECASE)
 
 
 def normalize_target(path: bytes, query: bytes) -> tuple[bytes, bytes]:
-    """Return path and query of a request below ``/v1``; Azure's clients use other paths.
+    """Return path and query in one spelling, so that route, guard and endpoint see the same path.
 
-    ``/openai/deployments/NAME/chat/completions?api-version=…`` becomes ``/v1/chat/completions``.
+    Encoded letters are decoded (RFC 3986, 6.2.2.2), and model APIs lose a final slash. Paths of Azure's
+    clients, ``/openai/deployments/NAME/chat/completions?api-version=…``, become ``/v1/chat/completions``.
     """
-    if not path.startswith(_AZURE_PREFIXES):
-        return path, query
+    if b"%" in path:
+        decoded = _ENCODED_UNRESERVED.sub(lambda found: bytes([int(found[1], 16)]), path)
+        path = decoded if decoded.startswith(_MODEL_PREFIXES) else path  # admin paths have one spelling
+    if path.startswith(_AZURE_PREFIXES):
+        path, query = _normalize_azure_target(path, query)
+    return (path[:-1] if path.endswith(b"/") and path[:-1] in _MODEL_ROUTES else path), query
+
+
+def _normalize_azure_target(path: bytes, query: bytes) -> tuple[bytes, bytes]:
     if path.startswith(_AZURE_V1_PREFIX):
         path = BASE_PATH + path[len(_AZURE_V1_PREFIX) - 1 :]
     elif found := _AZURE_DEPLOYMENT.fullmatch(path):
         path = BASE_PATH + found[1]
     else:
         return path, query
-    kept = [pair for pair in query.split(b"&") if not pair.startswith(b"api-version=")]
-    return path, b"&".join(kept)
+    return path, b"&".join(pair for pair in query.split(b"&") if not pair.startswith(b"api-version="))
 
 
 def match_route(method: str, path: bytes) -> Route:
@@ -77,7 +86,7 @@ def match_route(method: str, path: bytes) -> Route:
 
     Args:
         method: HTTP method; only a POST to a model API is read, other methods pass through.
-        path: path as the client sent it, not decoded, so that authorisation and endpoint see the same path.
+        path: path as `normalize_target` returns it, so that authorisation and endpoint see the same path.
     """
     if method == "POST":
         found = _MODEL_ROUTES.get(path)

@@ -233,7 +233,9 @@ def _error_response(status: int, code: str, message: str) -> Response:
 async def _handle_not_found(_: Request, error: Exception) -> Response:
     status = getattr(error, "status_code", 404)
     made = _error_response(
-        status, "not_found" if status == 404 else "method_not_allowed", "there is nothing of that kind"
+        status,
+        "not_found" if status == 404 else "method_not_allowed",
+        "there is nothing at this path; the base URL of clients ends in /v1 (Anthropic's: without /v1)",
     )
     made.headers.update(getattr(error, "headers", None) or {})  # the ``Allow`` header
     return made
