@@ -110,6 +110,8 @@ def serve(product: Product) -> Iterator[str]:
     """Serve a product on loopback and yield its address."""
 
     class Handler(BaseHTTPRequestHandler):
+        disable_nagle_algorithm = True  # head and body are two segments: the second would wait for an ACK
+
         def do_GET(self) -> None:
             self._answer("GET")
 

@@ -43,6 +43,7 @@ def serving(say: Say, *, compressed: bool = False) -> Iterator[Server]:
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
+        disable_nagle_algorithm = True  # head and body are two segments: the second would wait for an ACK
 
         def do_GET(self) -> None:
             server.paths.append(self.path)

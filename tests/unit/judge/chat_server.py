@@ -115,6 +115,7 @@ def error(status: int, message: str, kind: str) -> tuple[int, dict[str, Any]]:
 
 class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # head and body are two segments: the second would wait for an ACK
     script: Script
 
     def setup(self) -> None:
