@@ -62,23 +62,38 @@ def build_exchange(api: str, request: bytes, response: bytes) -> RecordedCall:
     return RecordedCall(name=name, request=data, result=result)
 
 
-def build_run_bundle(run: Trajectory, diagnosis: Diagnosis) -> Bundle:
+def build_run_bundle(run: Trajectory, diagnosis: Diagnosis | None) -> Bundle:
     """Return the bundle of a recorded run, for replays in the mode ``scripted``.
 
     The answers are the steps of agents as messages of the chat API. The requests and the effects of the
     tools are unknown.
     """
-    encoded = encode_bundle_diagnosis(diagnosis)
+    answers = (build_messages(step)[0] for step in run.steps if step.source is Source.AGENT)
+    calls = tuple(RecordedCall(name="model", request={}, result=answer) for answer in answers)
+    return build_captured_bundle(run, diagnosis, calls, {})
+
+
+def build_captured_bundle(
+    run: Trajectory,
+    diagnosis: Diagnosis | None,
+    model_calls: tuple[RecordedCall, ...],
+    effects: Mapping[str, str],
+) -> Bundle:
+    """Return the bundle of a run whose tool calls are those of its steps.
+
+    Args:
+        run: the run.
+        diagnosis: its diagnosis; without one the bundle has no expectations.
+        model_calls: recorded calls of the model.
+        effects: effect class of each tool by name.
+    """
+    encoded = {} if diagnosis is None else encode_bundle_diagnosis(diagnosis)
     return Bundle(
         trajectory=run,
-        model_calls=tuple(
-            RecordedCall(name="model", request={}, result=build_messages(step)[0])
-            for step in run.steps
-            if step.source is Source.AGENT
-        ),
-        tool_calls=list_tool_calls(run, {}),
+        model_calls=model_calls,
+        tool_calls=list_tool_calls(run, effects),
         diagnosis=encoded,
-        expectations={"verdict": str(encoded["verdict"])},
+        expectations={"verdict": str(encoded["verdict"])} if encoded else {},
     )
 
 

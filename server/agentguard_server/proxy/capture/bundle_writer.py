@@ -10,8 +10,7 @@ from typing import Final
 
 from agentguard.bundles.agent_interface import list_effects
 from agentguard.bundles.archive import build_file_name, write_bundle
-from agentguard.bundles.bundle import Bundle, encode_bundle_diagnosis
-from agentguard.bundles.captured_run import build_exchange, list_tool_calls
+from agentguard.bundles.captured_run import build_captured_bundle, build_exchange, build_run_bundle
 from agentguard.errors import AgentGuardError
 from agentguard.guard import Guard
 from agentguard.localize.base import Diagnosis, Verdict
@@ -27,7 +26,8 @@ _MAX_BUFFERED_BYTES: Final = 64 * 1024 * 1024
 class RunBundleWriter:
     """Buffer of the exchanges of open runs, and writer of their bundles. Thread-safe.
 
-    The buffer is bounded: the runs that were idle for the longest time leave it first. They get no bundle.
+    The buffer is bounded: the runs that were idle for the longest time leave it first. Their bundles, and
+    those of runs with an inline guard, have the steps of the run in place of the exchanges.
 
     Args:
         folder: folder for the bundles; it is created with access for the owner only.
@@ -67,7 +67,7 @@ class RunBundleWriter:
         with self._lock:
             exchanges = self._remove((tenant, run.id))
         failed = diagnosis is not None and diagnosis.verdict is Verdict.FAILURE
-        if not exchanges or not (failed or self._condition == "always"):
+        if not (failed or self._condition == "always"):
             return
         try:
             self._write(tenant, run, exchanges, diagnosis)
@@ -77,13 +77,11 @@ class RunBundleWriter:
     def _write(
         self, tenant: str, run: Trajectory, exchanges: list[CapturedExchange], diagnosis: Diagnosis | None
     ) -> None:
-        encoded = {} if diagnosis is None else encode_bundle_diagnosis(diagnosis)
-        bundle = Bundle(
-            trajectory=run,
-            model_calls=tuple(build_exchange(one.api, one.request_body, one.response) for one in exchanges),
-            tool_calls=list_tool_calls(run, list_effects(self._guard.tools)),
-            diagnosis=encoded,
-            expectations={"verdict": str(encoded["verdict"])} if encoded else {},
+        calls = tuple(build_exchange(one.api, one.request_body, one.response) for one in exchanges)
+        bundle = (
+            build_captured_bundle(run, diagnosis, calls, list_effects(self._guard.tools))
+            if calls
+            else build_run_bundle(run, diagnosis)
         )
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         write_bundle(bundle, self._folder / build_file_name(run.id, scope=tenant))

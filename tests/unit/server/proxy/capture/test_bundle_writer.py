@@ -115,13 +115,14 @@ def test_run_without_failure_gets_a_bundle_only_with_always(tmp_path, options, e
     assert len(capture_run(tmp_path, Client(last="There is none."), **options)) == expected
 
 
-def test_buffer_above_its_limit_releases_the_oldest_run(tmp_path):
+def test_buffer_above_its_limit_releases_the_exchanges_of_the_oldest_run(tmp_path):
     writer = RunBundleWriter(tmp_path, "always", guard, max_buffered_bytes=10)
     for run_id in ("a", "b"):
         writer.add_exchange(run_id, CapturedExchange("", run_id, "chat", False, b"{}    ", b""))
     for run_id in ("a", "b"):
         writer.finish_run("", Trajectory(id=run_id, format="event_log", task="t", steps=()), None)
-    assert [file.name[0] for file in tmp_path.iterdir()] == ["b"]
+    bundles = [read_bundle(file) for file in sorted(tmp_path.iterdir())]
+    assert [(one.trajectory.id, len(one.model_calls)) for one in bundles] == [("a", 0), ("b", 1)]
 
 
 def test_bundles_without_diagnose_are_refused():
