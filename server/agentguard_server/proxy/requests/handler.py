@@ -279,9 +279,8 @@ class RequestHandler:
 
         require_meterable(request)
         prices = self._app_state.settings.prices
-        return UsageMeter(
-            request.api, find_budget_price(request, prices) if self._caller.has_budget else None
-        )
+        price = find_budget_price(request, prices) if self._caller.has_budget else None
+        return UsageMeter(request.api, price, votes=request.quorum_size)
 
     async def _prepare(self, request: ProxyRequest) -> bool:
         """Apply guard and tracing to a request; return True if the response is already sent."""

@@ -71,6 +71,7 @@ class UsageMeter:
     Args:
         api: model API of the request.
         price: price of the model; None if it has none.
+        votes: number of replicas that answer each call; only one of the answers is visible here.
 
     Attributes:
         prompt_tokens: input tokens of all calls.
@@ -79,10 +80,18 @@ class UsageMeter:
         cost_usd: cost of all calls: the cost that the endpoint reports, else the price of the tokens.
     """
 
-    __slots__ = ("_api", "_price", "cached_tokens", "completion_tokens", "cost_usd", "prompt_tokens")
+    __slots__ = (
+        "_api",
+        "_price",
+        "_votes",
+        "cached_tokens",
+        "completion_tokens",
+        "cost_usd",
+        "prompt_tokens",
+    )
 
-    def __init__(self, api: str, price: TokenPrice | None = None) -> None:
-        self._api, self._price = api, price
+    def __init__(self, api: str, price: TokenPrice | None = None, *, votes: int = 1) -> None:
+        self._api, self._price, self._votes = api, price, votes
         self.prompt_tokens = self.cached_tokens = self.completion_tokens = 0
         self.cost_usd = 0.0
 
@@ -125,13 +134,13 @@ class UsageMeter:
             )
         prompt, cached = reported.prompt_tokens or 0, reported.cached_tokens or 0
         completion = reported.completion_tokens or 0
-        self.prompt_tokens += prompt
-        self.cached_tokens += cached
-        self.completion_tokens += completion
+        self.prompt_tokens += prompt * self._votes
+        self.cached_tokens += cached * self._votes
+        self.completion_tokens += completion * self._votes
         if reported.cost_usd is not None:
-            self.cost_usd += reported.cost_usd
+            self.cost_usd += reported.cost_usd * self._votes
         elif self._price is not None:
-            self.cost_usd += self._price.compute_cost(prompt, completion, cached)
+            self.cost_usd += self._price.compute_cost(prompt, completion, cached) * self._votes
 
 
 class MeteredStream:

@@ -130,6 +130,11 @@ def test_client_disconnect_before_the_response_is_charged_for_the_prompt() -> No
     assert asyncio.run(main()) == 429
 
 
+def test_vote_is_charged_for_each_replica() -> None:
+    response = answer(prompt_tokens=30, completion_tokens=10)
+    assert tokens_left_after(response, Agentguard_Quorum="9") == 1000 - 9 * 40
+
+
 def test_failed_call_is_not_charged() -> None:
     assert tokens_left_after(BackendError("no", stage="unsent")) == 1000
 
