@@ -190,3 +190,14 @@ def test_failing_check_does_not_hide_others(monkeypatch: pytest.MonkeyPatch) -> 
     (line,) = of(found, "extras")
     assert line.found == "it failed itself: RuntimeError"
     assert of(found, "model")
+
+
+def test_missing_certificate_names_field_and_file(tmp_path: Path) -> None:
+    tls = {"cert_file": str(tmp_path / "none.pem"), "key_file": str(tmp_path / "none.key")}
+    found = lines(
+        config=config(tmp_path, "http://127.0.0.1:1/v1", listen={"port": 0, "tls": tls}), network=False
+    )
+    (line,) = [one for one in of(found, "proxy") if one.what == "listen.tls"]
+    assert line.condition == "wrong"
+    assert "listen.tls.cert_file" in line.found
+    assert "none.pem" in line.found

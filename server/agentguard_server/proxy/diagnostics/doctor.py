@@ -46,6 +46,7 @@ def check_proxy(context: CheckContext) -> Iterator[CheckResult]:
         return
     yield CheckResult(area="proxy", what=str(context.config), condition="ok", found="valid")
     yield from _check_listen_address(settings)
+    yield from _check_certificate(settings)
     policy = yield from _check_guard(settings)
     for name, url in _list_stores(settings):
         line = check_store_access(url)
@@ -90,6 +91,26 @@ def _check_listen_address(settings: ProxySettings) -> Iterator[CheckResult]:
         )
     else:
         yield CheckResult(area="proxy", what="keys", condition="ok", found=f"{len(keys)}, as hashes")
+
+
+def _check_certificate(settings: ProxySettings) -> Iterator[CheckResult]:
+    from agentguard_server.proxy.http.tls import TlsListener
+
+    options = settings.listen.tls
+    if options is None:
+        return
+    try:
+        TlsListener(options)
+    except AgentGuardError as error:
+        yield CheckResult(
+            area="proxy",
+            what="listen.tls",
+            condition="wrong",
+            found=str(error),
+            way_out="name a certificate and its key, both PEM, readable by this user",
+        )
+    else:
+        yield CheckResult(area="proxy", what="listen.tls", condition="ok", found=str(options.cert_file))
 
 
 def _check_guard(settings: ProxySettings) -> Generator[CheckResult, None, Policy | None]:
