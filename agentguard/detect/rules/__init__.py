@@ -21,7 +21,7 @@ BUILTIN_DETECTORS: dict[str, str] = {
     "paraphrased_repetition": "agentguard.detect.rules.paraphrases:ParaphrasedRepetition",
     "persistent_error": "agentguard.detect.rules.repeated_errors:PersistentError",
     "policy": "agentguard.detect.rules.constraints:ConstraintDetector",
-    "premature_end": "agentguard.detect.rules.malformed_output:PrematureEnd",
+    "premature_end": "agentguard.detect.rules.premature_end:PrematureEnd",
     "refetch": "agentguard.detect.rules.repeated_errors:RepeatedFetch",
     "refusal": "agentguard.detect.rules.malformed_output:RefusalDetector",
     "refuted_claim": "agentguard.detect.rules.refuted_claims:RefutedClaim",

@@ -1,31 +1,20 @@
-"""Faults of an agent's output: an empty turn, a truncated turn, a refusal, a premature end."""
+"""Faults of an agent's output: an empty turn, a truncated turn, a refusal, a surrender."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Any
 
-from agentguard.detect._text import find_sentence, to_lower
+from agentguard.detect._text import find_sentence
 from agentguard.detect.answer_patterns import find_surrender, is_limit_status
 from agentguard.detect.base import Finding
 from agentguard.detect.base_detector import NO_FINDINGS, BaseDetector
 from agentguard.detect.evidence import quote_move, quote_span
 from agentguard.detect.run_view import RunView
-from agentguard.detect.step_facts import StepFacts
-from agentguard.detect.text_patterns import find_last_intent, find_refusal, find_success_claim
-from agentguard.detect.tool_names import is_terminal_tool, is_write_tool
-from agentguard.options import Options, option
+from agentguard.detect.text_patterns import find_refusal
+from agentguard.detect.tool_names import is_terminal_tool
 from agentguard.trajectory.model import Source, Step
 
 _LENGTH_REASONS = frozenset({"length", "max_tokens", "max_output_tokens", "incomplete", "model_length"})
-_WORD = re.compile(r"[a-z]+")
-_EXPLORATION_WORDS = frozenset((
-    "get", "find", "search", "look", "list", "read", "open", "close", "go", "think", "help", "take", "ask",
-    "wait", "examine", "inventory", "show", "view", "check", "done", "finish", "answer", "submit", "drop",
-    "lock", "unlock",
-))  # fmt: skip
 _FINISH_KEYS = ("finish_reason", "stop_reason", "finish_reasons")
 
 
@@ -126,115 +115,6 @@ class RefusalDetector(BaseDetector):
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PrematureEndOptions(Options):
-    """Options of `PrematureEnd`."""
-
-    min_steps: int = option(2, bounds=(1, 1_000), description="shorter runs are not judged")
-
-
-class PrematureEnd(BaseDetector):
-    """Detector of a run that ends while something is open."""
-
-    name = "premature_end"
-    summary = (
-        "at the end: an open error, a call without a result, an announced action that never came, or a tool "
-        "the task names not called"
-    )
-    codes = ("mast:premature_termination", "fault_model:omission", "agent_error:reflection.progress_misjudge")
-    default_options = PrematureEndOptions()
-    options: PrematureEndOptions
-
-    def __init__(self, **options: Any) -> None:
-        super().__init__(**options)
-        self.min_steps = self.options.min_steps
-        self._called_tools: set[str] = set()
-        self._has_results = False
-
-    def observe(self, step: Step, view: RunView) -> Iterable[Finding]:
-        """Record the tools that were called without an error."""
-        if step.tool_calls:
-            self._has_results = self._has_results or bool(step.observations)
-            failed = {result.tool for result in view.get_facts(step).results if result.error is not None}
-            self._called_tools.update(call.name for call in step.tool_calls if call.name not in failed)
-        return NO_FINDINGS
-
-    def finish(self, view: RunView) -> Iterable[Finding]:
-        """Check the last step."""
-        if len(view.steps) < self.min_steps:
-            return NO_FINDINGS
-        last = view.steps[len(view.steps) - 1]
-        facts = view.get_facts(last)
-        trouble = next((result for result in facts.results if result.error), None)
-        if any(is_terminal_tool(call.name) for call in last.tool_calls) or view.has_unknown_content:
-            return NO_FINDINGS
-        if trouble is not None and trouble.error is not None:
-            move = view.moves[-1].step if view.moves and last.source is not Source.AGENT else last
-            return (
-                self.build_finding(
-                    move,
-                    0.75,
-                    "The run ends with an error to which no agent reacted.",
-                    correction="Do not stop here: read the error, repair the action, and finish the task.",
-                    evidence=quote_span(last, trouble.field, trouble.error.start, trouble.error.end),
-                    noticed_at=last.index,
-                ),
-            )
-        if self._has_open_call(facts):
-            return (self._build_open_call_finding(facts),)
-        if not facts.is_agent or facts.actions or not last.content:
-            return NO_FINDINGS
-        span = find_last_intent(facts.lower_text)
-        if span is None:
-            return self._check_skipped_tools(facts, view)
-        return (
-            self.build_finding(
-                last,
-                0.45,
-                f"The run ends with an action that {last.agent} announced and never took.",
-                correction="Do what you announced, look at the result, and only then end.",
-                evidence=quote_span(last, "content", *find_sentence(facts.lower_text, *span))
-                or quote_move(facts),
-            ),
-        )
-
-    def _has_open_call(self, facts: StepFacts) -> bool:
-        """Return True if the last call has no result although earlier calls have results."""
-        return self._has_results and any(result is None for _, result in facts.call_results)
-
-    def _build_open_call_finding(self, facts: StepFacts) -> Finding:
-        return self.build_finding(
-            facts.step,
-            0.35,
-            "The run breaks off at a call that has no result.",
-            correction="Repeat the last call, read its result, and finish the task.",
-            evidence=quote_move(facts),
-        )
-
-    def _check_skipped_tools(self, facts: StepFacts, view: RunView) -> Iterable[Finding]:
-        """Report success claimed at the end although a tool that the task names was never called."""
-        claim = find_success_claim(facts.lower_text)
-        if claim is None or not self._called_tools:
-            return NO_FINDINGS
-        task_words = frozenset(_WORD.findall(to_lower(view.task[:20_000])))
-        skipped_tools = [
-            name for name in view.tools if name not in self._called_tools and _is_tool_named(name, task_words)
-        ]
-        return [
-            self.build_finding(
-                facts.step,
-                0.45,
-                f"{facts.step.agent} claims success, but {name}, which the task asks for, was never called.",
-                correction=f"The task asks for {name}, and that has not been done: do it before you end.",
-                evidence=quote_span(
-                    facts.step, "content", *find_sentence(facts.lower_text, claim[0], claim[1])
-                ),
-                tool=name,
-            )
-            for name in skipped_tools[:3]
-        ]
-
-
 class Surrender(BaseDetector):
     """Detector of a run that ends because the agent gave up or reached a limit."""
 
@@ -269,16 +149,6 @@ class Surrender(BaseDetector):
 
 def _is_closing(step: Step) -> bool:
     return any(is_terminal_tool(call.name) for call in step.tool_calls)
-
-
-def _is_tool_named(tool: str, task: frozenset[str]) -> bool:
-    """Return True if the task contains every word of a tool's name.
-
-    Names of read-only tools do not count, nor does a single noun such as "task".
-    """
-    parts = [part for part in re.split(r"[^a-z]+", tool.lower()) if part]
-    is_phrase = len(parts) > 1 or is_write_tool(tool)
-    return is_phrase and all(part in task for part in parts) and not _EXPLORATION_WORDS.intersection(parts)
 
 
 def _was_truncated(reason: object) -> bool:

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.unit.detect.builders import call, code, env, found, run, said, tool, user
+from tests.unit.detect.builders import call, code, env, found, run, said, user
 
 
 def test_empty_turn_is_reported() -> None:
@@ -79,59 +79,6 @@ def test_other_text_is_not_a_refusal(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "steps",
-    [
-        [user("go"), call("open", {}, "Error: locked")],
-        [code("f()"), env("exitcode: 1 (execution failed)")],
-        [user("go"), said("I found the file. Now I will open it and count the rows.")],
-    ],
-    ids=["folded", "messages", "announced"],
-)
-def test_early_end_is_reported(steps: list[dict[str, object]]) -> None:
-    (finding,) = found(run(*steps), "premature_end")
-    assert finding.noticed_at == len(steps) - 1
-
-
-@pytest.mark.parametrize(
-    "steps",
-    [
-        [user("go"), call("open", {}, "ok")],
-        [call("open", {}, "Error: locked"), said("It is locked, and I have no key. I stop here.")],
-        [said("I will open it. The file has 12 rows."), user("thanks")],
-        [user("go"), said("The answer is 12. Let me know if you need more. Goodbye.")],
-        [call("open", {}, "Error: locked")],
-    ],
-    ids=["fine", "explained", "user last", "polite", "too short"],
-)
-def test_timely_end_is_not_reported(steps: list[dict[str, object]]) -> None:
-    assert found(run(*steps), "premature_end") == ()
-
-
-EAT, COOK = tool("eat"), tool("cook_meal")
-COOKED = call("cook_meal", {}, "Cooked.")
-END = said("The meal has been prepared. The task is complete.")
-
-
-def test_uncalled_tool_of_task_is_reported() -> None:
-    (finding,) = found(run(COOKED, END, task="Cook the meal and eat it.", tools=[EAT, COOK]), "premature_end")
-    assert finding.data["tool"] == "eat"
-    assert "complete" in finding.evidence[0].quote or "prepared" in finding.evidence[0].quote
-
-
-@pytest.mark.parametrize(
-    ("steps", "task"),
-    [
-        ([COOKED, call("eat", {}, "Yummy."), END], "Cook the meal and eat it."),
-        ([COOKED, END], "Cook the meal."),
-        ([COOKED, said("I could not finish the task.")], "Cook the meal and eat it."),
-    ],
-    ids=["called", "not asked for", "no claim"],
-)
-def test_called_or_unrequested_tool_is_not_reported(steps: list[dict[str, object]], task: str) -> None:
-    assert found(run(*steps, task=task, tools=[EAT, COOK]), "premature_end") == ()
-
-
-@pytest.mark.parametrize(
     "text",
     [
         "I call the tool.\nObservation: the door is open",
@@ -169,15 +116,6 @@ def test_agent_that_claims_another_name_is_reported() -> None:
 )
 def test_agent_in_its_role_is_not_reported(steps: list[dict[str, object]]) -> None:
     assert found(run(*steps), "role_confusion") == ()
-
-
-def test_last_call_without_a_result_is_a_break_and_a_terminal_action_is_not() -> None:
-    look = call("look", {}, "a door")
-    (finding,) = found(run(look, call("look", {"at": "door"})), "premature_end")
-    assert finding.step == 1
-    assert "no result" in finding.message
-    assert found(run(look, call("submit", {})), "premature_end") == ()
-    assert found(run(look, call("submit", {}, "Error: too late")), "premature_end") == ()
 
 
 @pytest.mark.parametrize(
