@@ -18,7 +18,15 @@ from tests.viewer_server import Viewer, serving
 
 pytestmark = pytest.mark.slow
 
-TABS = ("", "?show=branches", "?show=effects", "?show=findings", "?show=about")
+TABS = (
+    "",
+    "?show=outline",
+    "?show=graph",
+    "?show=branches",
+    "?show=effects",
+    "?show=findings",
+    "?show=about",
+)
 _TOUCH = """() => {
   for (const one of document.querySelectorAll("details")) one.open = true;
   for (const one of document.querySelectorAll("body *")) {

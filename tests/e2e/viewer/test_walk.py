@@ -28,6 +28,8 @@ PAGES = {
     "run": f"/runs/{RECOVERED}",
     "lost": "/runs/unrecovered-total",
     "branches": f"/runs/{RECOVERED}?show=branches",
+    "outline": "/runs/unrecovered-total?show=outline",
+    "graph": "/runs/unrecovered-total?show=graph",
     "effects": f"/runs/{RECOVERED}?show=effects",
     "findings": f"/runs/{RECOVERED}?show=findings",
     "long": "/runs/long-300",

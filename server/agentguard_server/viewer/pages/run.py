@@ -18,16 +18,18 @@ from agentguard_server.viewer.downloads import respond_download, respond_full_te
 from agentguard_server.viewer.escaping import to_single_line
 from agentguard_server.viewer.formatting import list_code_choices
 from agentguard_server.viewer.renderer import get_renderer
+from agentguard_server.viewer.run.agent_graph import build_agent_graph
 from agentguard_server.viewer.run.branches import CURRENT_BRANCH, BranchView
 from agentguard_server.viewer.run.finding_table import ACTION_THRESHOLD
 from agentguard_server.viewer.run.links import STEPS_PER_PAGE, PageLinks, build_run_url
+from agentguard_server.viewer.run.outline import build_outline
 from agentguard_server.viewer.run.page_model import RunPageModel
 from agentguard_server.viewer.run.search import search_run
 from agentguard_server.viewer.run.timeline import Axis
 from agentguard_server.viewer.settings import ViewerSettings
 from agentguard_server.viewer.view_cache import ViewCache
 
-_VIEWS = ("conversation", "branches", "effects", "findings", "about", "search")
+_VIEWS = ("conversation", "outline", "graph", "branches", "effects", "findings", "about", "search")
 _ROWS = 100
 _CONTEXT_STEPS = 2.0
 """Overlap in seconds between the page and its event stream, so that no change is missed."""
@@ -128,6 +130,7 @@ def _render_page(request: Request, view: RunPageModel) -> HTMLResponse:
         root=view.find_root_step(place.line),
         found=sorted(view.turn_context.findings)[:5_000],
         turns=view.build_turns(place.line, place.begin, place.end) if show == "conversation" else (),
+        **_build_view_values(request, view, place.line, show),
         forks=view.group_forks(place.line),
         scores=view.scored_findings[(page - 1) * _ROWS : page * _ROWS],
         page=page,
@@ -145,6 +148,23 @@ def _render_page(request: Request, view: RunPageModel) -> HTMLResponse:
         since=time.time() - _CONTEXT_STEPS,
         choices=list_code_choices() if show == "conversation" else (),
     )
+
+
+def _build_view_values(request: Request, view: RunPageModel, line: BranchView, show: str) -> dict[str, Any]:
+    """Return the values of the templates of the outline and of the graph."""
+    root = view.find_root_step(line)
+    if show == "graph":
+        return {"graph": build_agent_graph(line.steps, root=root)}
+    if show != "outline":
+        return {}
+    step = min(_parse_integer(request, "step", root or 0), max(0, len(line.steps) - 1))
+    only_marked = request.query_params.get("only") == "marked"
+    return {
+        "outline": build_outline(line, view.get_badges(line), root=root, step=step, only_marked=only_marked),
+        "selected": step,
+        "selected_turns": view.build_turns(line, step, step + 1),
+        "only_marked": only_marked,
+    }
 
 
 def _render_steps(request: Request, view: RunPageModel) -> HTMLResponse:
@@ -169,6 +189,8 @@ def _build_tabs(view: RunPageModel) -> list[tuple[str, str, int | None]]:
     acted = max(len(view.branch_diffs), len(view.data.recoveries))
     return [
         ("conversation", "Conversation", None),
+        ("outline", "Outline", None),
+        ("graph", "Graph", None),
         ("branches", "Branches", acted),
         ("effects", "Effects", len(view.ledger)),
         ("findings", "Findings", len(view.data.findings)),

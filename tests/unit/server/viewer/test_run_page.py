@@ -155,7 +155,16 @@ def test_page_begins_with_failure_summary(client: TestClient) -> None:
 
 
 def test_headings_are_ordered_and_title_is_unique(client: TestClient) -> None:
-    for path in ("", "?show=branches", "?show=effects", "?show=findings", "?show=about", "?q=booked"):
+    for path in (
+        "",
+        "?show=outline",
+        "?show=graph",
+        "?show=branches",
+        "?show=effects",
+        "?show=findings",
+        "?show=about",
+        "?q=booked",
+    ):
         tags = [tag for tag, _ in page(client, f"/runs/lisbon-hotel{path}").elements]
         levels = [int(tag[1]) for tag in tags if tag in ("h1", "h2", "h3")]
         assert levels[0] == 1
@@ -266,7 +275,17 @@ def test_read_only_store_hides_feedback_form(tmp_path: object) -> None:
 
 # -- a run's content must not change the page
 
-PATHS = ("", "?show=branches", "?show=effects", "?show=findings", "?show=about", "?q=pwned", "/export.html")
+PATHS = (
+    "",
+    "?show=outline",
+    "?show=graph",
+    "?show=branches",
+    "?show=effects",
+    "?show=findings",
+    "?show=about",
+    "?q=pwned",
+    "/export.html",
+)
 
 
 @pytest.mark.parametrize("path", PATHS)

@@ -7,8 +7,8 @@ from html.parser import HTMLParser
 
 from agentguard_server.viewer.escaping import reveal_hidden_characters
 
-VOID = {"meta", "link", "input", "br", "rect", "line", "circle"}
-_SECTIONS = "html head title script style body main div section header nav aside article form dialog svg"
+VOID = {"meta", "link", "input", "br", "rect", "line", "circle", "path"}
+_SECTIONS = "html head title script style body main div section header nav aside article form dialog svg g"
 _BLOCKS = (
     "p h1 h2 h3 ul ol li dl dt dd table thead tbody tr th td details summary label select optgroup option"
 )
