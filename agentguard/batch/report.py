@@ -69,7 +69,7 @@ class RunReference:
 
 
 @dataclass(slots=True, kw_only=True)
-class FailureCluster:
+class VerdictCluster:
     """Failed runs with the same agent, tool, code and kind of reason.
 
     Attributes:
@@ -127,7 +127,7 @@ class BatchReport:
     errors: int = 0
     verdicts: dict[str, int] = field(default_factory=dict)
     rates: dict[str, list[FailureRate]] = field(default_factory=dict)
-    clusters: list[FailureCluster] = field(default_factory=list)
+    clusters: list[VerdictCluster] = field(default_factory=list)
     other_failures: int = 0
     divergences: list[TaskDivergence] = field(default_factory=list)
 
@@ -186,7 +186,7 @@ class _ReportCounts:
         self._report = BatchReport(verdicts={str(verdict): 0 for verdict in Verdict})
         self._runs: dict[str, Counter[str]] = defaultdict(Counter)
         self._failed: dict[str, Counter[str]] = defaultdict(Counter)
-        self._clusters: dict[tuple[str, str, str, str], FailureCluster] = {}
+        self._clusters: dict[tuple[str, str, str, str], VerdictCluster] = {}
         self._tasks: dict[str, list[int]] = defaultdict(lambda: [0, 0])
 
     def add(self, row: dict[str, Any]) -> None:
@@ -245,7 +245,7 @@ class _ReportCounts:
             return
         agent, tool, _, _ = key
         cluster = self._clusters.setdefault(
-            key, FailureCluster(agent=agent, tool=tool, code=code, reason=reason)
+            key, VerdictCluster(agent=agent, tool=tool, code=code, reason=reason)
         )
         cluster.runs += 1
         if len(cluster.examples) < _MAX_EXAMPLES:

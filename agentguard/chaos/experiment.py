@@ -35,7 +35,7 @@ class ExperimentOutcome(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AgentRun:
+class ExperimentRun:
     """Run of the agent under a binding.
 
     Attributes:
@@ -161,7 +161,7 @@ class ExperimentRunner:
             events=dict(binding.events),
         )
 
-    def _build_profile(self) -> AgentRun:
+    def _build_profile(self) -> ExperimentRun:
         """Run the agent without a fault, and check the steady state."""
         profile = self._run_agent(None, "chaos-profile-0")
         runs = [profile]
@@ -180,7 +180,7 @@ class ExperimentRunner:
             )
         return successful[0] if successful else profile
 
-    def _run_agent(self, placement: FaultPlacement | None, run_id: str) -> AgentRun:
+    def _run_agent(self, placement: FaultPlacement | None, run_id: str) -> ExperimentRun:
         effects = self._campaign.target.effects
         profile = getattr(self, "profile", None)
         limit = _CALL_LIMIT_FACTOR * max(profile.binding.calls[MODEL_SITE], 1) if profile else 1_000
@@ -199,16 +199,16 @@ class ExperimentRunner:
             error = f"{type(stopped).__name__}: {stopped}"
         except Exception as raised:  # the agent under test may raise anything
             error = f"{type(raised).__name__}: {raised}"
-        return AgentRun(trajectory=trajectory, error=error[:500], binding=binding)
+        return ExperimentRun(trajectory=trajectory, error=error[:500], binding=binding)
 
-    def _is_successful(self, run: AgentRun, missing_effects: int) -> bool:
+    def _is_successful(self, run: ExperimentRun, missing_effects: int) -> bool:
         if run.trajectory is None:
             return False
         if self._check is not None:
             return bool(self._check(run.trajectory))
         return not missing_effects and run.answer == self.profile.answer
 
-    def _measure_detection(self, run: AgentRun) -> int | None:
+    def _measure_detection(self, run: ExperimentRun) -> int | None:
         """Return the steps from the fault to the first finding of a detector."""
         if run.trajectory is None or not run.binding.is_injected:
             return None

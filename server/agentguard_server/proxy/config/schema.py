@@ -154,7 +154,7 @@ class LimitsOptions(_ConfigSection):
 BudgetPeriod = Literal["day", "month", "total"]
 
 
-class BudgetOptions(_ConfigSection):
+class SpendingBudgetOptions(_ConfigSection):
     """Spending budget of a key or tenant. It needs prices, and a store that keeps what was spent.
 
     Attributes:
@@ -180,7 +180,7 @@ class ClientLimits(_ConfigSection):
     requests_per_minute: Annotated[int, Field(ge=1)] | None = None
     tokens_per_minute: Annotated[int, Field(ge=1)] | None = None
     max_concurrent: Annotated[int, Field(ge=1)] | None = None
-    budget: BudgetOptions | None = None
+    budget: SpendingBudgetOptions | None = None
 
 
 class KeyOptions(_ConfigSection):
