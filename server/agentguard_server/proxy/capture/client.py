@@ -50,7 +50,7 @@ class CollectorClient:
     Attributes:
         accepted: number of messages passed to `enqueue`, including dropped ones.
         dropped: number of dropped messages.
-        dropped_rows: number of rows that a collector had not written when it died.
+        dropped_rows: number of rows that earlier collectors lost or had not written when they died.
         disconnects: number of lost connections.
         collector_status: latest status of the collector.
     """
@@ -204,7 +204,7 @@ class CollectorClient:
 
     def _on_disconnect(self) -> None:
         """Count the messages and rows that the lost collector had not handled or written; reconnect."""
-        self.dropped_rows += self.collector_status.pending
+        self.dropped_rows += self.collector_status.pending + self.collector_status.lost
         self.disconnects += 1
         self._close_socket()
         if self._queue:

@@ -90,14 +90,17 @@ class CaptureRecorder:
         self.client.enqueue(made, len(asked.body) + len(answer))
 
     def status(self) -> dict[str, Any]:
-        """Return counters of accepted, pending and lost messages, and the status of the collector."""
+        """Return counters of accepted, pending and lost messages, and the status of the collector.
+
+        All workers share one collector. Only the worker that starts it counts the lost rows.
+        """
         link = self.client
         report = link.collector_status
         return {
             "taken": link.accepted,
             "pending": link.pending,
             "lost": link.dropped,
-            "lost_rows": link.dropped_rows + report.lost,
+            "lost_rows": 0 if self._supervisor is None else link.dropped_rows + report.lost,
             "too_long": self.skipped_requests,
             "cut": self.truncated_responses,
             "restarts": 0 if self._supervisor is None else self._supervisor.restarts,

@@ -3,8 +3,9 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import pytest
 from agentguard_server.proxy.admin.status import ProxyStatus
-from agentguard_server.proxy.capture.protocol import CapturedExchange
+from agentguard_server.proxy.capture.protocol import CapturedExchange, CollectorStatus
 from agentguard_server.proxy.capture.recorder import CaptureRecorder
 from agentguard_server.proxy.guard.interceptor import InlineGuard
 from agentguard_server.proxy.guard.options import CaptureOptions, GuardOptions
@@ -32,6 +33,15 @@ def test_dropped_or_pending_captures_are_not_counted_as_accepted(tmp_path: Path)
         }
 
     asyncio.run(play())
+
+
+@pytest.mark.parametrize(("worker", "expected"), [(0, 7), (1, 0)])
+def test_lost_rows_are_counted_once_for_all_workers(worker: int, expected: int, tmp_path: Path) -> None:
+    capture = CaptureRecorder(
+        CaptureOptions(), GuardOptions(), worker=worker, socket_path_override=str(tmp_path / "nobody")
+    )
+    capture.client.collector_status = CollectorStatus(lost=7)
+    assert {name: value for name, _, value in _capture_metrics(capture)}["capture_dropped"] == expected
 
 
 def test_guard_counters_are_reported_as_metrics_and_status() -> None:

@@ -16,7 +16,9 @@ import pytest
 from agentguard_server.proxy.capture.client import CollectorClient
 from agentguard_server.proxy.capture.collector_supervisor import build_socket_path
 from agentguard_server.proxy.capture.protocol import (
+    HEADER_BYTES,
     CapturedExchange,
+    CollectorStatus,
     decode_messages,
     encode_frame,
     parse_frame_length,
@@ -267,6 +269,23 @@ def test_full_queue_drops_and_counts_exchanges(tmp_path: Path) -> None:
         await link.aclose()
         assert (link.accepted, link.dropped) == (101, 101)
         assert link.pending == 0
+
+    asyncio.run(play())
+
+
+def test_rows_of_a_lost_collector_stay_counted(tmp_path: Path) -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readexactly(parse_frame_length(await reader.readexactly(HEADER_BYTES)))
+        writer.write(encode_frame(CollectorStatus(handled=1, lost=3, pending=2)))
+        writer.close()
+
+    async def play() -> None:
+        path = str(tmp_path / "k.sock")
+        async with await asyncio.start_unix_server(answer, path):
+            link = CollectorClient(path, max_queue_bytes=65_536)
+            link.enqueue(CapturedExchange("", "", "chat", False, b"{}", b""), 2)
+            await until(lambda: link.disconnects == 1)
+        assert (link.dropped, link.dropped_rows, link.collector_status.lost) == (0, 5, 0)
 
     asyncio.run(play())
 
