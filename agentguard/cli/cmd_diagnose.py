@@ -32,7 +32,7 @@ from agentguard.cli.outcome_file import KnownOutcomes
 from agentguard.cli.policy_option import load_policy
 from agentguard.cli.run_input import ClaudeCode, Codex, Last, read_paths, resolve_paths
 from agentguard.cli.run_summary import GroupKey, OnlyVerdict, RunSelection, SortKey
-from agentguard.cli.stored_runs import DiagnosisResults, StoredRuns, flush_store
+from agentguard.cli.stored_runs import DiagnosisResults, StoredRuns, flush_store, keep_verdicts
 from agentguard.config.policy import LocalizerSettings, Policy
 from agentguard.config.prices import PriceTable
 from agentguard.errors import ConfigError
@@ -258,13 +258,14 @@ def _store_results(
     file of each run by id, and gets the changed ids.
     """
     if url is None:
-        yield results
+        with keep_verdicts(None):
+            yield results
         return
     from agentguard.localize.serialization import build_diagnosis_rows
     from agentguard.store import Store
     from agentguard.store.run_versions import RunVersions
 
-    with Store.open(url) as opened_store, guard.override(store=opened_store):
+    with Store.open(url) as opened_store, guard.override(store=opened_store), keep_verdicts(opened_store):
         versions = RunVersions(opened_store)
 
         def keep() -> DiagnosisResults:

@@ -17,6 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from agentguard.cli.evaluation_tables import build_tables
 from agentguard.cli.option_values import parse_option
+from agentguard.cli.stored_runs import open_verdict_store
 from agentguard.errors import ConfigError
 from agentguard.evals.baselines import MethodSpec, resolve_method
 from agentguard.evals.datasets.dataset import Dataset, load_dataset
@@ -87,6 +88,14 @@ def eval_(
     checkpoint: Annotated[
         Path, typer.Option(help="Folder for the checkpoint of an interrupted evaluation.")
     ] = _CHECKPOINT_DIR,
+    store: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            help="Store that keeps the answers of judges; by default AGENTGUARD_STORE or "
+            ".agentguard/store.db, if it exists.",
+        ),
+    ] = None,
     report: Annotated[
         Path | None, typer.Option(help="Write an HTML report to this file; it needs no network.")
     ] = None,
@@ -116,9 +125,10 @@ def eval_(
     specs = _parse_specs(method or ["embedded"], option or [])
     data = load_dataset(format, paths).take(limit)
     learnt_from = load_dataset(train[0], [train[1]]) if train else None
-    results = _evaluate_methods(
-        data, specs, plan, train=learnt_from, checkpoint=checkpoint, no_resume=no_resume, jobs=jobs
-    )
+    with open_verdict_store(store):
+        results = _evaluate_methods(
+            data, specs, plan, train=learnt_from, checkpoint=checkpoint, no_resume=no_resume, jobs=jobs
+        )
     if report:
         from agentguard.evals.report import write_report
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from rich.console import Console, Group, RenderableType
@@ -50,6 +50,8 @@ def render_diagnosis(
             parts.append(_build_other_hypotheses(alternatives[: view.max_alternatives]))
     parts.extend(_build_findings(console, trajectory, diagnosis, full=view.show_all))
     parts.extend(Text(f"note            {to_one_line(note, 300)}", "dim") for note in diagnosis.notes)
+    if usage := _format_judge_usage(diagnosis.usage):
+        parts.append(Text(f"judge           {usage}", "dim"))
     for failure in diagnosis.failures:
         place = "" if failure.step is None else f" at step {failure.step}"
         parts.append(Text(f"{failure.detector} failed{place}: {failure.error}", "yellow"))
@@ -71,6 +73,17 @@ def _build_header(trajectory: Trajectory, diagnosis: Diagnosis) -> RenderableTyp
     )
     task = Text(f"  {to_one_line(trajectory.task, 200)}", "italic") if trajectory.task.strip() else Text("")
     return Group(Text(), head, task)
+
+
+def _format_judge_usage(usage: Mapping[str, float]) -> str:
+    """Return calls, cached answers and tokens of the judge; empty if no judge was asked."""
+    calls, cached = int(usage.get("calls", 0)), int(usage.get("cached_answers", 0))
+    if not calls and not cached:
+        return ""
+    tokens = int(usage.get("prompt_tokens", 0) + usage.get("completion_tokens", 0))
+    return (
+        f"{_format_count(calls, 'call')}, {_format_count(cached, 'answer')} from the cache, {tokens:,} tokens"
+    )
 
 
 def _format_cost(trajectory: Trajectory) -> str:

@@ -57,7 +57,7 @@ class StoredRuns:
         from agentguard.localize.serialization import build_diagnosis_rows
         from agentguard.store import Store
 
-        with Store.open(self._url) as store, guard.override(store=store):
+        with Store.open(self._url) as store, guard.override(store=store), keep_verdicts(store, self._tenant):
 
             def write_results() -> DiagnosisResults:
                 for trajectory, diagnosis in diagnose_runs(self._read_runs(store)):
@@ -74,6 +74,36 @@ class StoredRuns:
                 tenant_note = f" of tenant {self._tenant!r}" if self._tenant else ""
                 raise StoreError(f"{store.address} has no run {id!r}{tenant_note}")
             yield run
+
+
+@contextmanager
+def keep_verdicts(store: Store | None, tenant: str = "") -> Iterator[None]:
+    """Keep the answers of judges in the store; at the end, print how many questions were asked."""
+    from agentguard.judge.cache import VerdictScope
+
+    with VerdictScope(store, tenant=tenant) as scope:
+        yield
+    counts = scope.stats
+    if counts.hits or counts.misses:
+        typer.echo(f"judge: {counts.misses} questions asked, {counts.hits} answered from the cache", err=True)
+    if counts.store_errors:
+        typer.echo(f"judge: {counts.store_errors} stored answers were not readable", err=True)
+
+
+@contextmanager
+def open_verdict_store(url: str | None) -> Iterator[None]:
+    """Keep the answers of judges in the store; without an address, in the default store if it exists."""
+    from agentguard.store import Store
+    from agentguard.store.db.url import resolve_address
+
+    path = resolve_address(url).path
+    if url is None and path is not None and not path.exists():
+        with keep_verdicts(None):
+            yield
+        return
+    with Store.open(url) as store, keep_verdicts(store):
+        yield
+        flush_store(store)
 
 
 def flush_store(store: Store) -> None:

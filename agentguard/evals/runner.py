@@ -112,6 +112,7 @@ class EvaluationRunner:
         self.training_records = self._select_training_records()
         self._cross_validation_splits: tuple[Split, ...] | None = None
         self._checkpoints: list[EvaluationCheckpoint] = []
+        self._built_methods: list[Method] = []
         self._checksum = ""
 
     def measure(
@@ -125,7 +126,7 @@ class EvaluationRunner:
         jobs: int = 1,
     ) -> Evaluation:
         """Measure one method. See `agentguard.evals.evaluate.evaluate`."""
-        method = spec.build() if isinstance(spec, MethodSpec) else spec
+        method = self._build_method(spec)
         setting, splits = self._build_splits(method)
         checkpoint = EvaluationCheckpoint(self._checkpoint_path(spec, label, checkpoint_dir))
         if self.discard_checkpoint:
@@ -146,8 +147,18 @@ class EvaluationRunner:
             self.data, self.cases, predictions, method=label, setting=setting, fit_seconds=fit_seconds
         )
 
+    def _build_method(self, spec: MethodSpec | Method) -> Method:
+        if not isinstance(spec, MethodSpec):
+            return spec
+        method = spec.build()
+        self._built_methods.append(method)
+        return method
+
     def close(self, *, is_complete: bool) -> None:
-        """Close the checkpoints; remove them if the evaluation is complete."""
+        """Close the methods and the checkpoints; remove the checkpoints if the evaluation is complete."""
+        for method in self._built_methods:
+            if callable(close := getattr(method, "close", None)):
+                close()
         for journal in self._checkpoints:
             if is_complete:
                 journal.discard()

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from agentguard.judge.base import build_root_cause_question as build_root_cause_question
     from agentguard.judge.base import close_judge as close_judge
     from agentguard.judge.cache import CachedJudge as CachedJudge
+    from agentguard.judge.cache import VerdictScope as VerdictScope
     from agentguard.judge.classifier.pooling_judge import PoolingJudge as PoolingJudge
     from agentguard.judge.classifier.pooling_judge import PoolingOptions as PoolingOptions
     from agentguard.judge.classifier.spec import ClassifierSpec as ClassifierSpec
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
 _EXPORTS = {
     "BothOrdersJudge": "agentguard.judge.ensemble.order_swap",
     "CachedJudge": "agentguard.judge.cache",
+    "VerdictScope": "agentguard.judge.cache",
     "ChatJudge": "agentguard.judge.llm.chat_judge",
     "ChatOptions": "agentguard.judge.llm.chat_judge",
     "ChoiceQuestion": "agentguard.judge.base",

@@ -2,7 +2,8 @@
 
 The cache key is one SHA-256 of the run's content, the question, the judge's name and its version. Any other
 word, order of options, model, prompt or schema gives another key. Errors are not cached. The most recent
-answers are kept in memory; with a store they survive the process, and are deleted there with the run.
+answers are kept in memory; with a store they survive the process, and are deleted there with the run. A judge
+without its own store uses that of the `VerdictScope` around the call.
 """
 
 from __future__ import annotations
@@ -11,8 +12,9 @@ import math
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
+from contextvars import ContextVar, Token
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 from agentguard.errors import AgentGuardError, ConfigError
 from agentguard.judge.base import (
@@ -50,16 +52,52 @@ class CacheStats:
     misses: int = 0
     store_errors: int = 0
 
+    def add(self, **increments: int) -> CacheStats:
+        """Return the counts plus the increments."""
+        return replace(self, **{name: getattr(self, name) + n for name, n in increments.items()})
+
+
+class VerdictScope:
+    """Store of the answers of all cached judges without a store in a ``with`` block, with counts.
+
+    The scope applies to the thread or task of the block, and to work that copies its context variables.
+
+    Args:
+        store: keeps the answers; None only counts them.
+        tenant: owner of the answers in the store.
+    """
+
+    def __init__(self, store: VerdictStore | None, *, tenant: str = "") -> None:
+        self.store, self.tenant = store, tenant
+        self.stats = CacheStats()
+        self._lock = threading.Lock()
+        self._tokens: list[Token[VerdictScope | None]] = []
+
+    def __enter__(self) -> Self:
+        self._tokens.append(_SCOPE.set(self))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        _SCOPE.reset(self._tokens.pop())
+
+    def add_stats(self, **increments: int) -> None:
+        """Add to the counts."""
+        with self._lock:
+            self.stats = self.stats.add(**increments)
+
+
+_SCOPE: ContextVar[VerdictScope | None] = ContextVar("agentguard_verdict_scope", default=None)
+
 
 class CachedJudge:
     """Judge that answers repeated questions from a cache.
 
-    A cached answer has ``usage["cached"]`` and ``usage["calls"]`` of 0.
+    A cached answer has ``usage["cached"]``, ``usage["calls"]`` of 0 and ``usage["cached_answers"]`` of 1.
 
     Args:
         judge: judge that answers on a cache miss.
         version: dependencies of the judge's answers; optional for a `VersionedJudge`.
-        store: keeps answers beyond the process.
+        store: keeps answers beyond the process; by default that of the `VerdictScope` around a call.
         tenant: owner of the answers in the store.
         max_entries: maximum of answers in memory.
 
@@ -135,10 +173,11 @@ class CachedJudge:
             if (answer := self._entries.get(key)) is not None:
                 self._entries.move_to_end(key)
                 return answer
-        if self._store is None:
+        store, tenant = self._find_store()
+        if store is None:
             return None
         try:
-            row = self._store.get_verdict(key, tenant=self._tenant)
+            row = store.get_verdict(key, tenant=tenant)
         except AgentGuardError:  # an unavailable store only costs a cache miss
             self._update_stats(store_errors=1)
             return None
@@ -152,17 +191,24 @@ class CachedJudge:
             return
         cached_answer = replace(answer, usage=_build_cached_usage(answer.usage))
         self._cache_answer(key, cached_answer)
-        if self._store is not None:
+        store, tenant = self._find_store()
+        if store is not None:
             row = VerdictRow(
                 key=key,
                 judge=self.judge.name,
                 judge_version=version,
                 question=question.id,
                 run_id=run_id,
-                tenant=self._tenant,
+                tenant=tenant,
                 data={"probabilities": dict(answer.probabilities), "usage": dict(answer.usage)},
             )
-            self._store.write(row)
+            store.write(row)
+
+    def _find_store(self) -> tuple[VerdictStore | None, str]:
+        scope = _SCOPE.get()
+        if self._store is not None or scope is None:
+            return self._store, self._tenant
+        return scope.store, scope.tenant
 
     def _cache_answer(self, key: str, answer: JudgeAnswer) -> None:
         with self._lock:
@@ -173,9 +219,9 @@ class CachedJudge:
 
     def _update_stats(self, **increments: int) -> None:
         with self._lock:
-            self.stats = replace(
-                self.stats, **{name: getattr(self.stats, name) + n for name, n in increments.items()}
-            )
+            self.stats = self.stats.add(**increments)
+        if (scope := _SCOPE.get()) is not None:
+            scope.add_stats(**increments)
 
 
 def _decode_answer(data: Mapping[str, Any], question: Question) -> JudgeAnswer | None:
@@ -197,4 +243,4 @@ def _decode_answer(data: Mapping[str, Any], question: Question) -> JudgeAnswer |
 
 def _build_cached_usage(usage: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the usage of a cached answer, which costs nothing and has the label mass of the first."""
-    return {"cached": True, "calls": 0, "label_mass": usage.get("label_mass")}
+    return {"cached": True, "calls": 0, "cached_answers": 1, "label_mass": usage.get("label_mass")}

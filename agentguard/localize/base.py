@@ -91,9 +91,10 @@ class Diagnosis:
         findings: findings of the detectors.
         failures: detectors or judges that failed.
         timing: seconds by part.
-        usage: cost of model calls: ``calls``, ``prompt_tokens``, ``completion_tokens``, ``cached_tokens`` and
-            ``seconds`` of waiting; ``label_mass``, the smallest probability that the judge gave to all
-            options of a question together, if the endpoint reports it. Empty if no model was called.
+        usage: cost of model calls: ``calls``, ``cached_answers`` (answers without a call),
+            ``prompt_tokens``, ``completion_tokens``, ``cached_tokens`` and ``seconds`` of waiting;
+            ``label_mass``, the smallest probability that the judge gave to all options of a question
+            together, if the endpoint reports it. Empty if no model was called.
         judge: version of the judge that answered; empty if no judge did.
         notes: remarks for the user, e.g. why the method abstained.
         recalibrated: parameters of the recalibration (`agentguard.localize.recalibration`); empty if the

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from typing import Any, Final
 
 from agentguard.errors import ConfigError
@@ -21,7 +22,9 @@ from agentguard.trajectory.model import Trajectory
 NO_QUORUM: Final = "quorum"
 """Error of a question that too few members could answer."""
 
-_USAGE_KEYS: Final = ("calls", "prompt_tokens", "completion_tokens", "cached_tokens", "seconds")
+_USAGE_KEYS: Final = (
+    *("calls", "cached_answers", "prompt_tokens", "completion_tokens", "cached_tokens", "seconds"),
+)
 
 
 class PanelJudge:
@@ -92,7 +95,7 @@ def ask_judges(
     if len(judges) == 1:
         return [ask(judges[0])]
     with ThreadPoolExecutor(len(judges), thread_name_prefix="agentguard-panel") as pool:
-        return list(pool.map(ask, judges))
+        return [one.result() for one in [pool.submit(copy_context().run, ask, judge) for judge in judges]]
 
 
 def merge_answers(question: Question, answers: Sequence[JudgeAnswer], *, quorum: int) -> JudgeAnswer:

@@ -36,7 +36,9 @@ if TYPE_CHECKING:
     from agentguard.judge.llm.chat_judge import SchemaSource
 
 
-USAGE_KEYS: Final = ("calls", "prompt_tokens", "completion_tokens", "cached_tokens", "seconds")
+USAGE_KEYS: Final = (
+    *("calls", "cached_answers", "prompt_tokens", "completion_tokens", "cached_tokens", "seconds"),
+)
 
 
 class QuerySession:

@@ -18,8 +18,9 @@ from agentguard.judge.base import (
     ScoreQuestion,
     build_root_cause_question,
 )
-from agentguard.judge.cache import CachedJudge
+from agentguard.judge.cache import CachedJudge, VerdictScope
 from agentguard.judge.embedded.judge import EmbeddedJudge
+from agentguard.judge.ensemble.panel import ask_judges
 from agentguard.judge.llm.chat_judge import ChatJudge
 from agentguard.judge.llm.client import JudgeEndpoint
 from agentguard.judge.llm.multiple_choice import list_options
@@ -213,3 +214,26 @@ def test_values_of_different_types_have_different_keys() -> None:
 
 def test_key_does_not_depend_on_run_id() -> None:
     assert key(RUN, RUN_FAILED) == key(replace(RUN, id="other"), RUN_FAILED)
+
+
+def test_scope_keeps_answers_of_judges_without_a_store_and_separates_tenants(tmp_path: Path) -> None:
+    url = tmp_path / "s.db"
+    with Store.open(url) as store, VerdictScope(store, tenant="a"):
+        CachedJudge(Counting()).decide(RUN, QUESTIONS)
+    later = {tenant: Counting() for tenant in "ab"}
+    with Store.open(url) as store:
+        for tenant, judge in later.items():
+            with VerdictScope(store, tenant=tenant) as scope:
+                answers = CachedJudge(judge).decide(RUN, QUESTIONS)
+            assert scope.stats.hits + scope.stats.misses == len(QUESTIONS)
+            assert sum(a.usage.get("cached_answers", 0) for a in answers) == scope.stats.hits
+    assert later["a"].asked == []
+    assert later["b"].asked == [q.id for q in QUESTIONS]
+
+
+def test_scope_applies_to_the_members_of_a_panel() -> None:
+    with VerdictScope(None) as scope:
+        ask_judges((CachedJudge(Counting("one")), CachedJudge(Counting("two"))), RUN, QUESTIONS)
+    assert scope.stats.misses == 2 * len(QUESTIONS)
+    CachedJudge(Counting()).decide(RUN, QUESTIONS)
+    assert scope.stats.misses == 2 * len(QUESTIONS), "the scope has ended"

@@ -16,6 +16,7 @@ from agentguard.detect.persistence import build_finding_rows
 from agentguard.detect.runner import detect
 from agentguard.errors import AgentGuardError
 from agentguard.guard import Guard
+from agentguard.judge.cache import VerdictScope
 from agentguard.localize.serialization import build_diagnosis_rows
 from agentguard.recover.persistence import decode_recovery, to_recovery_row
 from agentguard.store.db.rows import AcceptanceRow, ClearRunRow, RunRow, StepRow
@@ -234,7 +235,8 @@ class RunWriter:
         assert self._guard is not None  # for mypy: only a guard queues diagnoses
         found = self.store.get_trajectory(run, tenant=tenant)
         if found is not None:
-            diagnosis = self._guard.diagnose(found)
+            with VerdictScope(self.store, tenant=tenant):
+                diagnosis = self._guard.diagnose(found)
             self.store.write(*build_diagnosis_rows(diagnosis, tenant=tenant))
             self.diagnosed_runs += 1
             if self._bundles is not None:
