@@ -33,6 +33,8 @@ _SURRENDER_PATTERN = re.compile(
     r"|\b(?:mark|marking|marked) (?:this |the )?task as (?:failed|infeasible|impossible)\b"
     r"|\A\W*n/a\W*\Z|\b(?:final )?answer(?: is)?:? n/a\b"
 )
+_SURRENDER_CUES = ("not", "n't", "unable", "failed", "unsolved", "infeasible", "impossible",
+                   "out of options", "give up", "giving up", "n/a")  # fmt: skip
 _LIMIT_PATTERN = re.compile(
     r"\b(?:max(?:imum)?|limit)[ _-]?(?:number of |of )?"
     r"(?:iterations?|steps?|turns?|rounds?|actions?|calls?)\b[^\n]{0,40}\b(?:reached|exceeded|exhausted)\b"
@@ -40,6 +42,7 @@ _LIMIT_PATTERN = re.compile(
     r"(?:the |its )?(?:max(?:imum)?|limit|step limit|turn limit|budget)\b"
     r"|\bran out of (?:steps|turns|iterations|time|budget)\b|\bagent stopped due to (?:iteration|max|time)"
 )
+_LIMIT_CUES = ("reached", "exceeded", "exhausted", "hit ", "ran out of", "stopped due to")
 _STATUS_PATTERN = re.compile(
     r"max_?(?:iterations|steps|turns)|limits?_?exceeded|exit_(?:cost|context|format|error|forfeit)|timeout"
     r"|step_limit|budget|recursion|infrastructure_error|too_many"
@@ -81,7 +84,9 @@ def find_surrender(lower_text: str) -> tuple[int, int] | None:
     """Find a statement that the task was given up or a limit of steps was reached, near the end of a text."""
     base = max(0, len(lower_text) - 600)
     tail = lower_text[base:]
-    match = _SURRENDER_PATTERN.search(tail) or _LIMIT_PATTERN.search(tail)
+    match = _SURRENDER_PATTERN.search(tail) if any(cue in tail for cue in _SURRENDER_CUES) else None
+    if match is None and any(cue in tail for cue in _LIMIT_CUES):
+        match = _LIMIT_PATTERN.search(tail)
     return (base + match.start(), base + match.end()) if match else None
 
 
