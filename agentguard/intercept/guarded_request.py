@@ -193,10 +193,15 @@ class GuardedRequest(HistorySync):
         """
         answer = self.adapter.extract_answer_items(payload) or []
         self._record_delivery(answer, payload)
-        if answer and not (step := self._build_step(payload)).tool_calls:
-            self.session.commit(step)
-            self._conversation.is_finished = True
-            self.session.end(is_refusable=False)
+        if not answer:
+            return
+        step = self._build_step(payload)
+        if step.tool_calls:
+            self._conversation.answer_step = step  # the next request has its calls, and not its usage
+            return
+        self.session.commit(step)
+        self._conversation.is_finished = True
+        self.session.end(is_refusable=False)
 
     def _resolve_turn(
         self, payload: Mapping[str, Any], candidate_request: CandidateRequest

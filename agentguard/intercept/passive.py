@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from agentguard.intercept.adapters.openai_chat import add_usage
 from agentguard.intercept.api_adapter import ApiAdapter, select_context_steps
 from agentguard.intercept.conversation import Conversation, Item
 from agentguard.intercept.guarded_request import GuardedRequest
@@ -56,6 +57,8 @@ class PassiveRequest(GuardedRequest):
                 processed_item_count=conversation.processed_item_count,
                 is_new_run=conversation.is_finished,
             )
+            if steps and (answer := conversation.answer_step) is not None:
+                steps[0] = add_usage(steps[0], answer.usage, answer.model)
         if conversation.is_finished:
             conversation.run_count, conversation.is_finished = conversation.run_count + 1, False
             basis = _select_context_steps(dialect, history, agent, [conversation.first_step, *steps])

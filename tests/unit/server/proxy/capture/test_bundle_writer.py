@@ -58,7 +58,9 @@ class Client:
         calls = {"content": None, "tool_calls": [{"id": "1", "type": "function", "function": function}]}
         message = {"role": "assistant", **({"content": self.last} if done else calls)}
         choice = {"index": 0, "message": message, "finish_reason": "stop"}
-        content = json.dumps({"id": "c", "object": "chat.completion", "created": 0, "choices": [choice]})
+        usage = {"prompt_tokens": 9, "completion_tokens": 3, "total_tokens": 12}
+        head = {"id": "c", "object": "chat.completion", "created": 0, "model": "m", "usage": usage}
+        content = json.dumps({**head, "choices": [choice]})
         self.exchanges.append((request.content, content.encode()))
         return httpx2.Response(200, text=content, headers={"content-type": "application/json"})
 
@@ -96,6 +98,7 @@ def test_failed_run_becomes_a_bundle_that_replays_equal(tmp_path):
     assert (tmp_path / "bundles").stat().st_mode & 0o077 == 0
     bundle = read_bundle(file)
     assert bundle.expectations == {"verdict": "failure"}
+    assert [step.usage and step.usage.prompt_tokens for step in bundle.trajectory.steps] == [None, 9, 9]
     assert [(call.name, call.effect) for call in bundle.tool_calls] == [("find", "read")]
     result = replay_bundle(bundle, client.replay)
     assert (result.divergence, result.unused_calls) == (None, 0)
