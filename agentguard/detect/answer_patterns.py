@@ -33,7 +33,8 @@ _SURRENDER_PATTERN = re.compile(
     r"|\b(?:mark|marking|marked) (?:this |the )?task as (?:failed|infeasible|impossible)\b"
     r"|\A\W*n/a\W*\Z|\b(?:final )?answer(?: is)?:? n/a\b"
 )
-_SURRENDER_CUES = ("not", "n't", "unable", "failed", "unsolved", "infeasible", "impossible",
+_SURRENDER_CUES = ("could not", "cannot", "couldn't", "can't", "unable to", "not able", "failed", "unsolved",
+                   "not satisfied", "not complete", "not finished", "not solved", "infeasible", "impossible",
                    "out of options", "give up", "giving up", "n/a")  # fmt: skip
 _LIMIT_PATTERN = re.compile(
     r"\b(?:max(?:imum)?|limit)[ _-]?(?:number of |of )?"
