@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import getpass
 from typing import Any, Final
-from urllib.parse import parse_qsl, quote
+from urllib.parse import parse_qsl, quote, unquote
 
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
@@ -14,6 +14,8 @@ from starlette.routing import BaseRoute, Route
 from agentguard.errors import ConfigError, StoreError
 from agentguard.localize.human_labels import update_schema_counts
 from agentguard.store.db.rows import JudgementRow
+from agentguard.store.db.run_summary import RunSummaryFilter, VerdictFilter
+from agentguard.store.read.pagination import MAX_PAGE_SIZE, Page
 from agentguard.store.store import Store
 from agentguard.store.write.summary_updates import select_current_judgements
 from agentguard_server.viewer.settings import is_loopback
@@ -21,13 +23,38 @@ from agentguard_server.viewer.settings import is_loopback
 SUBJECTS: Final = ("diagnosis", "finding", "hypothesis")
 MAX_NOTE_CHARS: Final = 2000
 _MAX_NAME_CHARS: Final = 64
+_NAME_COOKIE: Final = "agentguard_reviewer"
+_NAME_MAX_AGE_S: Final = 365 * 86_400
 _MAX_FIELDS: Final = 32
 _DURABILITY_TIMEOUT_S: Final = 5.0
 
 
 def routes() -> list[BaseRoute]:
-    """Return the route, which accepts only form posts."""
-    return [Route("/runs/{id:path}/judge", _handle_feedback, methods=["POST"])]
+    """Return the routes: the form posts of labels, and the queue of undecided runs."""
+    return [
+        Route("/runs/{id:path}/judge", _handle_feedback, methods=["POST"]),
+        Route("/review", _open_next_run, methods=["GET"]),
+    ]
+
+
+def get_reviewer(request: Request) -> str:
+    """Return the name that the reviewer entered last; empty if the browser has none."""
+    return _clean_name(unquote(request.cookies.get(_NAME_COOKIE, "")))
+
+
+def _open_next_run(request: Request) -> Response:
+    """Redirect to the undecided run without a label that follows the run ``after`` in the list."""
+    settings, store = request.app.state.settings, request.app.state.store
+    queue = RunSummaryFilter(verdicts=frozenset({VerdictFilter.ABSTAINED}), judged=False)
+    page = store.list_run_summaries(queue, None, Page(limit=MAX_PAGE_SIZE), tenant=settings.tenant)
+    run_ids = [summary.run_id for summary in page.rows]
+    last_id = request.query_params.get("after", "")
+    if last_id in run_ids:
+        position = run_ids.index(last_id)
+        run_ids = run_ids[position + 1 :] + run_ids[:position]
+    if not run_ids:
+        return RedirectResponse(f"{settings.prefix}/?verdict=abstained&judged=no", 303)
+    return RedirectResponse(f"{settings.prefix}/runs/{quote(run_ids[0], safe='')}", 303)
 
 
 async def _handle_feedback(request: Request) -> Response:
@@ -41,14 +68,19 @@ def _store_judgement(request: Request, fields: dict[str, str]) -> Response:
         raise ConfigError("judgements cannot be kept here: give the viewer a store with --store")
     run_id = request.path_params["id"]
     row = _build_judgement_row(
-        store, run_id, fields, tenant=settings.tenant, author=_resolve_author(settings.host, fields)
+        store, run_id, fields, tenant=settings.tenant, author=_resolve_author(request, fields)
     )
     before = _find_previous_judgements(store, row)
     store.write(row).wait(_DURABILITY_TIMEOUT_S)
     schemata = update_schema_counts(store, row, before, tenant=settings.tenant)
     if "application/json" in request.headers.get("accept", ""):
         return JSONResponse({"id": row.id, "right": row.right, "by": row.by, "schemata": schemata}, 201)
-    return RedirectResponse(f"{settings.prefix}/runs/{quote(run_id, safe='')}#judge", 303)
+    answer = RedirectResponse(f"{settings.prefix}/runs/{quote(run_id, safe='')}#judge", 303)
+    if fields.get("by"):
+        answer.set_cookie(
+            _NAME_COOKIE, quote(row.by, safe=""), _NAME_MAX_AGE_S, httponly=True, samesite="strict"
+        )
+    return answer
 
 
 def _parse_form(body: bytes) -> dict[str, str]:
@@ -125,10 +157,14 @@ def _find_previous_judgements(store: Store, row: JudgementRow) -> JudgementRow |
     return next(same, None)
 
 
-def _resolve_author(host: str, fields: dict[str, str]) -> str:
-    """Return the author: from the form, else on loopback the user of this machine."""
-    name = " ".join(fields.get("by", "").split())[:_MAX_NAME_CHARS]
-    if name or not is_loopback(host):
+def _clean_name(name: str) -> str:
+    return " ".join(name.split())[:_MAX_NAME_CHARS]
+
+
+def _resolve_author(request: Request, fields: dict[str, str]) -> str:
+    """Return the author: from the form or the cookie, else on loopback the user of this machine."""
+    name = _clean_name(fields.get("by", "")) or get_reviewer(request)
+    if name or not is_loopback(request.app.state.settings.host):
         return name
     try:
         return getpass.getuser()[:_MAX_NAME_CHARS]

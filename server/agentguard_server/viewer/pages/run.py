@@ -13,10 +13,12 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 from starlette.routing import BaseRoute, Route
 
+from agentguard.localize.base import Verdict
 from agentguard.store.write.summary_updates import select_current_judgements
 from agentguard_server.viewer.downloads import respond_download, respond_full_text, respond_raw_json
 from agentguard_server.viewer.escaping import to_single_line
 from agentguard_server.viewer.formatting import list_code_choices
+from agentguard_server.viewer.pages.feedback import get_reviewer
 from agentguard_server.viewer.renderer import get_renderer
 from agentguard_server.viewer.run.agent_graph import build_agent_graph
 from agentguard_server.viewer.run.branches import CURRENT_BRANCH, BranchView
@@ -139,6 +141,8 @@ def _render_page(request: Request, view: RunPageModel) -> HTMLResponse:
         query=query,
         hits=search_run(view.branches, query),
         may_judge=settings.allows_feedback,
+        labels=_select_labelled_step(request, view),
+        reviewer=get_reviewer(request),
         judged=[judgement for judgement in judgements if judgement.subject != "finding"],
         said={
             judgement.subject_id: judgement.right
@@ -182,7 +186,17 @@ def _render_steps(request: Request, view: RunPageModel) -> HTMLResponse:
         base=base,
         links=PageLinks(base=base, branch_id=line.id, begin=begin, end=end),
         here_url=_build_url_factory(base, line, None),
+        labels=_select_labelled_step(request, view),
     )
+
+
+def _select_labelled_step(request: Request, view: RunPageModel) -> int | None:
+    """Return the step that confirms the diagnosis if labelled, or -1; None if steps cannot be labelled."""
+    diagnosis = view.data.diagnosis
+    if not request.app.state.settings.allows_feedback or view.data.stored_diagnosis is None or not diagnosis:
+        return None
+    has_failed = diagnosis.verdict is Verdict.FAILURE
+    return diagnosis.hypotheses[0].step if has_failed and diagnosis.hypotheses else -1
 
 
 def _build_tabs(view: RunPageModel) -> list[tuple[str, str, int | None]]:

@@ -1,4 +1,4 @@
-// Keys: j k steps, n p findings, r root cause, b branches, / search, ? help. The list of them is in the page.
+// Keys: j k steps, n p findings, r root cause, y x labels, b branches, / search, ? help. The list of them is in the page.
 export function keys(run, steps) {
   const help = document.getElementById("help");
   const button = document.getElementById("keys");
@@ -15,6 +15,8 @@ export function keys(run, steps) {
     n: () => { const next = found.find((one) => one > at()); if (next !== undefined) to(next); },
     p: () => { const last = found.findLast((one) => one < at()); if (last !== undefined) to(last); },
     r: () => (run.dataset.root ? to(Number(run.dataset.root)) : document.querySelector(".sentence .step")?.click()),
+    y: () => document.querySelector(`#step-${at()} button.label`)?.click(),
+    x: () => document.querySelector('#judge-form button[value="no"]')?.click(),
     b: () => away(run.dataset.show === "branches" ? "" : "?show=branches"),
     "/": () => document.getElementById("q").focus(),
     "?": () => help.showModal(),

@@ -138,3 +138,43 @@ def test_read_only_viewer_rejects_feedback(store):
     assert answer.status_code == 400
     assert "--store" in answer.text
     assert store.list_judgements(RUN) == ()
+
+
+def test_step_button_labels_the_root_cause_and_the_diagnosed_step_confirms(store, client):
+    page = client.get("/runs/a%2Fb%20%C3%A4").text
+    assert 'form="label-right" name="step" value="1"' in page
+    assert page.count('form="label-wrong" name="step"') == 3
+    assert 'id="label-wrong"' in page
+    fragment = client.get("/runs/a%2Fb%20%C3%A4/steps?from=2&to=3").text
+    assert 'form="label-wrong" name="step" value="2"' in fragment
+
+
+def test_reviewer_name_applies_to_later_labels(store, client):
+    client.post(ADDRESS, data=form(store, by="Ann  Ö"))
+    client.post(ADDRESS, data=form(store, by="", step="2"))
+    assert [row.by for row in store.list_judgements(RUN)] == ["Ann Ö", "Ann Ö"]
+    assert 'value="Ann Ö"' in client.get("/runs/a%2Fb%20%C3%A4").text
+
+
+def test_review_queue_has_undecided_runs_without_a_label(store, client):
+    for number in range(3):
+        steps = (Step(index=0, source=Source.AGENT, agent="a"),)
+        store.write_run(Trajectory(id=f"u{number}", format="f", task="t", steps=steps))
+        undecided = Diagnosis(
+            trajectory_id=f"u{number}", method="m", verdict=Verdict.ABSTAINED, probability=0.4
+        )
+        store.write(*build_diagnosis_rows(undecided))
+    store.flush(10)
+    seen, target = [], "/review"
+    for _ in range(3):
+        seen.append(client.get(target).headers["location"].rpartition("/")[2])
+        target = f"/review?after={seen[-1]}"
+    assert sorted(seen) == ["u0", "u1", "u2"]
+    (diagnosis,) = store.list_diagnoses("u1")
+    data = {"subject": "diagnosis", "subject_id": diagnosis.id, "right": "no", "step": "0"}
+    client.post("/runs/u1/judge", data=data)
+    assert client.get("/review?after=u2").headers["location"] == "/runs/u0"
+
+
+def test_empty_review_queue_leads_to_the_list(client):
+    assert client.get("/review").headers["location"] == "/?verdict=abstained&judged=no"
