@@ -8,12 +8,16 @@ from dataclasses import replace
 from itertools import count
 from typing import TYPE_CHECKING, Final
 
+from agentguard.errors import StoreTimeout, StoreUnavailable
 from agentguard.recover.effect_ledger import Effect, EffectState
 
 if TYPE_CHECKING:
     from agentguard.store.db.rows import EffectRow
     from agentguard.store.store import Store
     from agentguard.store.write.effect_claims import SettledState
+
+
+_FLUSH_TIMEOUT_S: Final = 10.0
 
 
 class SqlEffectStore:
@@ -35,7 +39,15 @@ class SqlEffectStore:
         self._generations: dict[tuple[str, int], int] = {}
 
     def claim(self, effect: Effect) -> Effect | None:
-        """Record an attempt; see `EffectStore.claim`. Raises StoreUnavailable if the write is not durable."""
+        """Record an attempt; see `EffectStore.claim`.
+
+        All rows written before, such as saved states of the run, are durable first. So a crash that keeps the
+        effect keeps the state before it, too.
+
+        Raises:
+            StoreUnavailable: the write is not durable.
+        """
+        self._flush_earlier_rows()
         for generation in count(self._generations.get(effect.id, 0)):
             claim = self._store.claim(self._to_row(effect, generation))
             with self._lock:
@@ -45,6 +57,14 @@ class SqlEffectStore:
             if claim.state != "compensated":
                 return _to_effect(claim.effect)
         raise AssertionError("unreachable")
+
+    def _flush_earlier_rows(self) -> None:
+        if not self._store.get_health().pending:
+            return
+        try:
+            self._store.flush(_FLUSH_TIMEOUT_S)
+        except StoreTimeout as error:
+            raise StoreUnavailable(str(error)) from None
 
     def settle(self, effect: Effect) -> None:
         """Write the result; see `EffectStore.settle`. Raises StoreUnavailable if the write is not durable."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import sqlite3
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +13,7 @@ import pytest
 from agentguard.recover.effect_ledger import Effect, EffectState, EffectStore, InMemoryEffectStore
 from agentguard.recover.effect_store import SqlEffectStore
 from agentguard.store import Store
+from agentguard.store.db.rows import SnapshotRow
 
 EFFECT = Effect(key="k", occurrence=0, tool="book", arguments={"seat": 4}, step=3)
 Opener = Callable[[str], EffectStore]
@@ -33,6 +36,16 @@ def test_claim_is_granted_once(opened: Opener) -> None:
     assert there is not None
     assert (there.state, there.arguments, there.step) == (EffectState.ATTEMPTED, {"seat": 4}, 3)
     assert opened("other").claim(EFFECT) is None, "another run is another book"
+
+
+def test_rows_written_before_a_claim_are_durable_when_it_returns(tmp_path: Path) -> None:
+    path = tmp_path / "s.db"
+    with Store.open(path) as store, contextlib.closing(sqlite3.connect(path)) as other:
+        for step in range(5):
+            store.write(SnapshotRow(run_id="r", step=step, state=b"at 3"))
+            SqlEffectStore(store, "r").claim(replace(EFFECT, occurrence=step))
+            (count,) = other.execute("select count(*) from agentguard_snapshots").fetchone()
+            assert count == step + 1
 
 
 def test_done_effect_has_its_result(opened: Opener) -> None:
