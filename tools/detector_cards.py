@@ -16,7 +16,13 @@ from pathlib import Path
 import orjson
 
 from agentguard.detect import detect
-from agentguard.detect.cards import CARDS_FILE, DetectorCard, DetectorMeasurement, load_cards
+from agentguard.detect.cards import (
+    CARDS_FILE,
+    DECIDING_PROBABILITIES,
+    DetectorCard,
+    DetectorMeasurement,
+    load_cards,
+)
 from agentguard.detect.rules import BUILTIN_DETECTORS
 from agentguard.evals.metrics import wilson_interval
 from agentguard.trajectory.formats.reader import load_records
@@ -30,6 +36,11 @@ def measure_dataset(name: str, records: Sequence[Record]) -> dict[str, DetectorM
     """Measure all built-in detectors on the labelled runs of a data set."""
     specs = dict.fromkeys(BUILTIN_DETECTORS, True)
     counts = {detector: [0, 0, 0, 0] for detector in BUILTIN_DETECTORS}
+    alarms = {
+        (detector, has_failed): [0] * len(DECIDING_PROBABILITIES)
+        for detector in BUILTIN_DETECTORS
+        for has_failed in (True, False)
+    }
     failed = passed = 0
     for record in records:
         has_failed = has_run_failed(record)
@@ -38,8 +49,13 @@ def measure_dataset(name: str, records: Sequence[Record]) -> dict[str, DetectorM
         failed, passed = failed + has_failed, passed + (not has_failed)
         cause = record.annotation.root_cause
         steps_by_detector: dict[str, set[int]] = {}
+        highest: dict[str, float] = {}
         for finding in detect(record.trajectory, specs).findings:
             steps_by_detector.setdefault(finding.detector, set()).add(finding.step)
+            highest[finding.detector] = max(highest.get(finding.detector, 0.0), finding.probability)
+        for detector, probability in highest.items():
+            for rank, least in enumerate(DECIDING_PROBABILITIES):
+                alarms[detector, has_failed][rank] += probability >= least
         for detector, steps in steps_by_detector.items():
             row = counts[detector]
             row[0 if has_failed else 1] += 1
@@ -53,6 +69,8 @@ def measure_dataset(name: str, records: Sequence[Record]) -> dict[str, DetectorM
             passed=passed,
             failed_alarms=row[0],
             passed_alarms=row[1],
+            failed_by_probability=tuple(alarms[detector, True]),
+            passed_by_probability=tuple(alarms[detector, False]),
             located=row[2],
             root_causes=row[3],
         )
@@ -75,7 +93,8 @@ def render_cards(cards: Iterable[DetectorCard]) -> str:
         "|---|---|---|---|---|---|",
     ]
     for card in cards:
-        mark = "" if card.decides_alone else " (does not decide alone)"
+        least = card.least_deciding_probability
+        mark = " (does not decide alone)" if least is None else f" (decides from {least:g})"
         measured = [one for one in card.measurements if one.failed_alarms + one.passed_alarms]
         if not measured:
             rows.append(f"| {card.detector}{mark} | none | – | – | – | – |")

@@ -5,15 +5,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import orjson
 
 CARDS_FILE: Final = Path(__file__).with_name("cards.json")
 MAX_FALSE_ALARM_SHARE: Final = 0.05
+DECIDING_PROBABILITIES: Final = (0.7, 0.9)
+"""Probabilities of a finding from which a rule may call a run failed; a rule uses one of them."""
 MIN_PASSED_RUNS: Final = 20
 """Least number of passed runs of a data set that count alone."""
 
@@ -26,6 +29,8 @@ class DetectorMeasurement:
         dataset: name of the data set.
         failed, passed: number of runs of each outcome.
         failed_alarms, passed_alarms: number of those runs with a finding of the detector.
+        failed_by_probability, passed_by_probability: number of those runs with a finding of at least the
+            probability, for each of `DECIDING_PROBABILITIES`.
         located, root_causes: number of runs in which a finding names the labelled root cause, and of runs
             with a finding and a labelled root cause.
     """
@@ -35,6 +40,8 @@ class DetectorMeasurement:
     passed: int
     failed_alarms: int
     passed_alarms: int
+    failed_by_probability: tuple[int, ...]
+    passed_by_probability: tuple[int, ...]
     located: int
     root_causes: int
 
@@ -48,13 +55,24 @@ class DetectorCard:
 
     @property
     def decides_alone(self) -> bool:
-        """True if a finding alone may decide that a run failed.
+        """True if a finding alone may decide that a run failed."""
+        return self.least_deciding_probability is not None
 
-        The detector found something, and at most 5 % of the passed runs of every data set with 20 passed
-        runs or more have a finding.
+    @property
+    def least_deciding_probability(self) -> float | None:
+        """Least probability of a finding that alone may decide that a run failed; None if no probability is high enough.
+
+        At this probability the detector found something, and at most 5 % of the passed runs of every data
+        set with 20 passed runs or more have a finding.
         """
-        return any(one.failed_alarms for one in self.measurements) and all(
-            one.passed_alarms <= MAX_FALSE_ALARM_SHARE * one.passed
+        return next(
+            (p for rank, p in enumerate(DECIDING_PROBABILITIES) if self._is_reliable(rank)),
+            None,
+        )
+
+    def _is_reliable(self, rank: int) -> bool:
+        return any(one.failed_by_probability[rank] for one in self.measurements) and all(
+            one.passed_by_probability[rank] <= MAX_FALSE_ALARM_SHARE * one.passed
             for one in self.measurements
             if one.passed >= MIN_PASSED_RUNS
         )
@@ -64,6 +82,11 @@ class DetectorCard:
 def load_cards() -> dict[str, DetectorCard]:
     """Load the cards by name of the detector."""
     return {
-        name: DetectorCard(detector=name, measurements=tuple(DetectorMeasurement(**row) for row in rows))
+        name: DetectorCard(detector=name, measurements=tuple(_parse_measurement(row) for row in rows))
         for name, rows in orjson.loads(CARDS_FILE.read_bytes()).items()
     }
+
+
+def _parse_measurement(row: Mapping[str, Any]) -> DetectorMeasurement:
+    by_probability = {key: tuple(row[key]) for key in ("failed_by_probability", "passed_by_probability")}
+    return DetectorMeasurement(**{**row, **by_probability})

@@ -2,7 +2,8 @@
 
 A rule is a sign and the least strength at which it counts. A sign is the strongest finding of a detector,
 or a pattern of the run's end. A rule is selected if it is rarely true of passed runs in the worst of all
-systems, and if it is true of failed runs more often than of passed runs.
+systems, and if it is true of failed runs more often than of passed runs. A detector that does not decide
+alone by its card is never a rule.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Final
 import numpy as np
 
 from agentguard.detect.base import Finding
+from agentguard.detect.cards import DECIDING_PROBABILITIES, load_cards
 from agentguard.judge.embedded.features.roles import RunLayout
 from agentguard.judge.embedded.outcome_model import (
     UNKNOWN_PASSED_THRESHOLD,
@@ -26,7 +28,7 @@ from agentguard.judge.embedded.outcome_model import (
 
 MAX_FALSE_CAUSE_RATE: Final = 0.05
 """Maximum share of the passed runs of any system on which the selected rules together may be true."""
-_STRENGTHS: Final = (0.7, 0.9)
+_FINDING_PREFIX: Final = "finding:"
 _MIN_PASSED_RUNS: Final = 20  # of a system, for its false-cause rate to count alone
 _MIN_RECALL: Final = 0.005
 _MIN_LIFT: Final = 2.0
@@ -99,7 +101,7 @@ def find_signs(layout: RunLayout, findings: Sequence[Finding]) -> dict[str, floa
     """Return the signs of a run: the strongest finding of each detector, and the signs of its end."""
     signs: dict[str, float] = dict.fromkeys(find_ending_signs(layout), 1.0)
     for finding in findings:
-        name = f"finding:{finding.detector}"
+        name = f"{_FINDING_PREFIX}{finding.detector}"
         signs[name] = max(signs.get(name, 0.0), finding.probability)
     return signs
 
@@ -147,7 +149,7 @@ def _list_candidates(systems: Sequence[SystemSigns]) -> list[OutcomeRule]:
     )
     candidates = []
     for name in names:
-        for strength in _STRENGTHS:
+        for strength in _list_strengths(name):
             rule = OutcomeRule(name, strength, 0.0)
             rate = _measure_false_cause_rate((rule,), systems)
             false_alarms = _average_share((rule,), [system.passed for system in systems])
@@ -156,6 +158,15 @@ def _list_candidates(systems: Sequence[SystemSigns]) -> list[OutcomeRule]:
                 candidates.append(OutcomeRule(name, strength, rate))
                 break
     return candidates
+
+
+def _list_strengths(sign: str) -> Sequence[float]:
+    """Return the strengths that the card of the sign's detector allows; all if it has no card."""
+    card = load_cards().get(sign.removeprefix(_FINDING_PREFIX)) if sign.startswith(_FINDING_PREFIX) else None
+    if card is None:
+        return DECIDING_PROBABILITIES
+    least = card.least_deciding_probability
+    return [one for one in DECIDING_PROBABILITIES if least is not None and one >= least]
 
 
 def _measure_false_cause_rate(rules: Sequence[OutcomeRule], systems: Sequence[SystemSigns]) -> float:

@@ -11,7 +11,15 @@ from tools.detector_cards import END, START, measure_dataset, render_cards
 
 DOCS = Path(__file__).resolve().parents[3] / "docs" / "detectors.md"
 ROW = DetectorMeasurement(
-    dataset="x", failed=40, passed=40, failed_alarms=9, passed_alarms=2, located=0, root_causes=0
+    dataset="x",
+    failed=40,
+    passed=40,
+    failed_alarms=19,
+    passed_alarms=9,
+    failed_by_probability=(9, 5),
+    passed_by_probability=(2, 2),
+    located=0,
+    root_causes=0,
 )
 
 
@@ -29,10 +37,12 @@ def test_documentation_shows_the_cards() -> None:
 
 
 def test_detector_with_many_false_alarms_does_not_decide_alone() -> None:
-    assert DetectorCard(detector="d", measurements=(ROW,)).decides_alone
-    for row in (replace(ROW, passed_alarms=3), replace(ROW, failed_alarms=0)):
+    assert DetectorCard(detector="d", measurements=(ROW,)).least_deciding_probability == 0.7
+    certain = replace(ROW, passed_by_probability=(3, 2))
+    assert DetectorCard(detector="d", measurements=(certain,)).least_deciding_probability == 0.9
+    for row in (replace(ROW, passed_by_probability=(3, 3)), replace(ROW, failed_by_probability=(0, 0))):
         assert not DetectorCard(detector="d", measurements=(row,)).decides_alone
-    small = replace(ROW, passed=5, passed_alarms=5)
+    small = replace(ROW, passed=5, passed_by_probability=(5, 5))
     assert DetectorCard(detector="d", measurements=(ROW, small)).decides_alone
 
 
@@ -46,3 +56,4 @@ def test_measurement_counts_runs_by_their_label() -> None:
     ]
     row = measure_dataset("own", records)["tool_error"]
     assert (row.failed, row.passed, row.failed_alarms, row.passed_alarms) == (1, 1, 1, 0)
+    assert (row.failed_by_probability, row.passed_by_probability) == ((0, 0), (0, 0))

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from agentguard.detect.cards import load_cards
+from agentguard.judge.embedded.model_io import load_model
 from agentguard.judge.embedded.outcome_rules import (
     MAX_FALSE_CAUSE_RATE,
     SystemSigns,
@@ -50,6 +52,24 @@ def test_selected_rules_together_stay_below_the_maximum() -> None:
 def test_select_outcome_rules_drops_a_sign_that_is_as_frequent_in_passed_runs() -> None:
     systems = [build_system(failed={"a": 1}, passed={"a": 1}), build_system(failed={}, passed={})]
     assert select_outcome_rules(systems) == ()
+
+
+def test_detector_that_does_not_decide_alone_by_its_card_is_no_rule() -> None:
+    assert load_cards()["tool_error"].least_deciding_probability is None
+    assert load_cards()["exact_loop"].least_deciding_probability == 0.9
+    systems = [build_system(failed={"finding:tool_error": 40, "finding:exact_loop": 9}, passed={})]
+    (rule,) = select_outcome_rules(systems)
+    assert (rule.sign, rule.strength) == ("finding:exact_loop", 0.9)
+
+
+def test_shipped_rules_agree_with_the_cards() -> None:
+    rules = load_model(None).rules
+    assert rules is not None
+    for rule in rules.rules:
+        card = load_cards().get(rule.sign.removeprefix("finding:"))
+        if card is not None:
+            assert card.least_deciding_probability is not None
+            assert rule.strength >= card.least_deciding_probability
 
 
 def test_small_systems_count_together() -> None:
