@@ -60,7 +60,7 @@ class DetectorCard:
 
     @property
     def least_deciding_probability(self) -> float | None:
-        """Least probability of a finding that alone may decide that a run failed; None if no probability is high enough.
+        """Least probability of a finding that alone may decide that a run failed; None if it never may.
 
         At this probability the detector found something, and at most 5 % of the passed runs of every data
         set with 20 passed runs or more have a finding.
