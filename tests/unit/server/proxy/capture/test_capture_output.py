@@ -7,10 +7,15 @@ the rows themselves, so that two versions can be compared.
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+from agentguard_server.proxy.capture.client import _BATCH_INTERVAL_S
+from agentguard_server.proxy.capture.collector import CaptureCollector
+from agentguard_server.proxy.capture.protocol import CollectorConfig
+from agentguard_server.proxy.guard.options import CaptureOptions, GuardOptions
 
 from agentguard.config.policy import Policy
 from agentguard.detect.persistence import build_finding_rows
@@ -20,8 +25,17 @@ from agentguard.localize.base import Diagnosis
 from agentguard.localize.serialization import build_diagnosis_rows
 from agentguard.store import Store
 from agentguard.store.db.rows import DiagnosisRow, FindingRow
+from agentguard.store.write.writer import _MAX_BATCH_DELAY_S
 from agentguard.trajectory.model import Trajectory
-from tests.support.capture_traffic import POLICY, build_digests, build_traffic, read_output, record_traffic
+from tests.support.capture_traffic import (
+    POLICY,
+    build_digests,
+    build_traffic,
+    play_conversation,
+    read_output,
+    record_traffic,
+)
+from tests.unit.server.proxy.guard.scripted_model import CHAT, calls
 
 SNAPSHOT = Path(__file__).parent / "capture_output.json"
 
@@ -71,6 +85,25 @@ def test_failed_and_excess_diagnoses_are_counted(tmp_path: Path, monkeypatch: py
     assert status.diagnosed == diagnosed
     assert status.undiagnosed >= 1
     assert status.diagnosed + status.undiagnosed == 19
+
+
+def test_running_run_is_stored_without_waiting_for_its_end(tmp_path: Path) -> None:
+    url = str(tmp_path / "runs.db")
+    guard = GuardOptions(policy=Policy.parse(POLICY))
+    task = {"role": "user", "content": "Find a train."}
+    requests = play_conversation(CHAT, [task], calls("find", 3), run_id="running")
+    with Store.open(url) as store, Store.open(url) as viewer:
+        collector = CaptureCollector(
+            CollectorConfig(socket_path="", capture=CaptureOptions(store=url), guard=guard), store
+        )
+        for count, request in enumerate(requests, start=1):
+            collector.handle_frame([request])
+            deadline = time.monotonic() + 30.0
+            while (run := viewer.get_trajectory("running")) is None or len(run.steps) < count:
+                assert time.monotonic() < deadline, f"request {count} is not visible"
+        assert not collector.run_writer.ended_runs
+        collector.close()
+    assert _BATCH_INTERVAL_S + _MAX_BATCH_DELAY_S < 1.0, "delays before a viewer can see a request"
 
 
 def _describe_rows(rows: Any) -> list[str]:
