@@ -33,9 +33,12 @@ def ask(proxy: Proxy) -> int:
 
 
 def read_spent(path: Path) -> float:
-    with contextlib.closing(sqlite3.connect(path)) as database:
-        found = database.execute("SELECT usd FROM agentguard_spending WHERE subject = 'tenant:t'").fetchone()
-    return 0.0 if found is None else float(found[0])
+    """Return what the database has; 0 before the proxy has created the table."""
+    query = "SELECT usd FROM agentguard_spending WHERE subject = 'tenant:t'"
+    with contextlib.closing(sqlite3.connect(path)) as database, contextlib.suppress(sqlite3.OperationalError):
+        found = database.execute(query).fetchone()
+        return 0.0 if found is None else float(found[0])
+    return 0.0
 
 
 def test_budget_holds_over_workers_and_a_restart(tmp_path: Path) -> None:
