@@ -23,6 +23,7 @@ from agentguard_server.viewer.renderer import get_renderer
 from agentguard_server.viewer.run.agent_graph import build_agent_graph
 from agentguard_server.viewer.run.branches import CURRENT_BRANCH, BranchView
 from agentguard_server.viewer.run.finding_table import ACTION_THRESHOLD
+from agentguard_server.viewer.run.lanes import build_lanes
 from agentguard_server.viewer.run.links import STEPS_PER_PAGE, PageLinks, build_run_url
 from agentguard_server.viewer.run.outline import build_outline
 from agentguard_server.viewer.run.page_model import RunPageModel
@@ -158,7 +159,11 @@ def _build_view_values(request: Request, view: RunPageModel, line: BranchView, s
     """Return the values of the templates of the outline and of the graph."""
     root = view.find_root_step(line)
     if show == "graph":
-        return {"graph": build_agent_graph(line.steps, root=root)}
+        axis: Axis | None = "steps" if request.query_params.get("axis") == "steps" else None
+        return {
+            "graph": build_agent_graph(line.steps, root=root),
+            "chart": build_lanes(line, view.get_badges(line), root=root, axis=axis),
+        }
     if show != "outline":
         return {}
     step = min(_parse_integer(request, "step", root or 0), max(0, len(line.steps) - 1))

@@ -170,6 +170,15 @@ def build_timeline(
     )
 
 
+def compute_step_spans(branch: BranchView, axis: Axis | None) -> tuple[Axis, list[tuple[float, float]]]:
+    """Return the axis, and start and end of each step in percent; without times, the axis is "steps"."""
+    clock = _build_clock([branch]) if axis != "steps" else None
+    spans = clock.compute_spans(branch.steps) if clock is not None else None
+    if spans is None:
+        return "steps", _distribute_evenly(len(branch.steps), len(branch.steps))
+    return "time", spans
+
+
 def _build_lane(source: LaneSource, clock: _RunClock | None, longest: int) -> BranchLane | None:
     line = source.branch
     spans = (

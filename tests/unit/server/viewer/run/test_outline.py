@@ -1,10 +1,13 @@
-"""Outline of a run, and the graph of its agents and tools."""
+"""Outline of a run, and the graph and lanes of its agents and tools."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 from agentguard_server.viewer.data.run_data import RunData
 from agentguard_server.viewer.run.agent_graph import MAX_NODES, build_agent_graph
 from agentguard_server.viewer.run.branches import build_branches
+from agentguard_server.viewer.run.lanes import MAX_ROWS, LaneChart, build_lanes
 from agentguard_server.viewer.run.outline import OUTLINE_ROWS, Outline, build_outline
 from agentguard_server.viewer.run.timeline import Badge
 
@@ -84,3 +87,37 @@ def test_graph_omits_the_rarest_tools() -> None:
     assert (len(graph.tools), graph.omitted) == (MAX_NODES, 2)
     assert graph.tools[-1].name == f"t{MAX_NODES + 1}"
     assert len(graph.edges) == MAX_NODES
+
+
+def lanes_of(*steps: Step, error: int = -1, root: int | None = None) -> LaneChart:
+    run = Trajectory(id="r", format="event_log", task="t", steps=steps)
+    branch = build_branches(RunData.from_run(run)).current
+    return build_lanes(branch, {error: frozenset({"error"})}, root=root, axis=None)
+
+
+def test_lanes_of_tools_follow_their_agent() -> None:
+    chart = lanes_of(act(0, "a", "x"), act(1, "b", "x", "y"), act(2, "a", "z"))
+    assert [(lane.agent, lane.tool) for lane in chart.lanes] == [
+        ("a", ""), ("a", "x"), ("a", "z"), ("b", ""), ("b", "x"), ("b", "y")
+    ]  # fmt: skip
+    assert [bar.step for bar in chart.lanes[0].bars] == [0, 2]
+
+
+def test_lanes_show_times_if_the_run_has_them() -> None:
+    steps = [replace(act(i, "a"), started_at=100.0 + 3 * i, ended_at=101.0 + 3 * i) for i in range(3)]
+    chart = lanes_of(*steps)
+    assert chart.axis == "time"
+    assert [(bar.x, bar.width) for bar in chart.lanes[0].bars] == [(0, 14.29), (42.86, 14.29), (85.71, 14.29)]
+
+
+def test_lanes_merge_bars_of_long_runs_and_keep_errors_and_root() -> None:
+    chart = lanes_of(*(act(i, "a") for i in range(5_000)), error=2_001, root=3_001)
+    (lane,) = chart.lanes
+    assert (chart.axis, len(lane.bars) <= 334) == ("steps", True)
+    assert sum(bar.error for bar in lane.bars) == 1
+    assert [bar.step for bar in lane.bars if bar.root] == [3_001]
+
+
+def test_lanes_beyond_the_limit_are_counted() -> None:
+    chart = lanes_of(act(0, "a", *(f"t{i}" for i in range(MAX_ROWS + 1))))
+    assert (len(chart.lanes), chart.omitted) == (MAX_ROWS, 2)
