@@ -30,6 +30,7 @@ from benchmarks.gateway.measuring import (
     Target,
     lost,
     requests,
+    requests_beside_fleet,
     runs,
     streams,
 )
@@ -119,6 +120,7 @@ class Bench:
             yield "runs of 50 turns 4", partial(runs, connections=4, turns=50, result_bytes=4000)
             yield "1% errors 16", partial(runs, connections=16, turns=6, result_bytes=400, error_share=0.01)
             yield "long streams 4", partial(streams, connections=4, tools=False, long=True)
+            yield "idle fleet 16", partial(requests_beside_fleet, idle=2000, connections=16)
 
     def _measure(self, target: Target, scenario: str, measure: Measure) -> None:
         before = lost(target) if target.name == OURS else 0.0

@@ -117,6 +117,26 @@ def runs(
     return _run_load("runs.py", "asked", target, given, core)
 
 
+def requests_beside_fleet(
+    target: Target, *, idle: int, connections: int, seconds: float, seed: str, core: int | None
+) -> dict[str, Any]:
+    """Measure whole answers while a fleet of idle connections is open: as `requests`, idle and fleet_mb."""
+    given = {"url": target.url, "key": KEY, "headers": dict(target.headers), "connections": idle}
+    command = pinned(core, [sys.executable, str(HERE / "fleet.py"), json.dumps(given)])
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ) as fleet:
+        assert fleet.stdin is not None
+        assert fleet.stdout is not None
+        line = fleet.stdout.readline()  # empty after a timeout of the fleet
+        if not line:
+            raise NoPeer(f"{target.name} did not accept {idle} connections")
+        row = requests(target, connections=connections, seconds=seconds, tools=False, seed=seed, core=core)
+        memory_mb = 0.0 if target.started is None else target.started.memory_mb()[0]
+        fleet.stdin.close()
+    return {**row, **json.loads(line), "fleet_mb": memory_mb}
+
+
 def _run_load(
     script: str, count: str, target: Target, given: dict[str, Any], core: int | None
 ) -> dict[str, Any]:

@@ -59,7 +59,7 @@ class RunClient:
             data = f'{{"messages": [{history}], {tail}'.encode()
             begun = time.perf_counter()
             writer.write(f"{self._head}Content-Length: {len(data)}\r\n\r\n".encode() + data)
-            await _read_answer(reader)
+            await read_answer(reader)
             self.whole.append(time.perf_counter() - begun)
             self.sent_bytes += len(data)
             if time.perf_counter() > until:
@@ -78,7 +78,7 @@ class RunClient:
         ]
 
 
-async def _read_answer(reader: asyncio.StreamReader) -> None:
+async def read_answer(reader: asyncio.StreamReader) -> None:
     """Read one answer. Raises ValueError if its status is not 200."""
     head = (await reader.readuntil(b"\r\n\r\n")).lower()
     if b" 200 " not in head[:16]:
