@@ -8,6 +8,9 @@ import sqlite3
 from pathlib import Path
 from typing import Any
 
+from agentguard_server.proxy.auth.spending_ledger import SpendingLedger
+
+from agentguard.store.db.url import resolve_address
 from agentguard.testing.fake_backend import FaultBackend
 from tests.integration.test_proxy_operation import CALL, READ, bearer, key
 from tests.proxy_server import Proxy, chat, serving, within
@@ -56,3 +59,16 @@ def test_budget_holds_over_workers_and_a_restart(tmp_path: Path) -> None:
         assert len(backend.requests) <= received + 20, (
             "at most the requests before the first look at the database"
         )
+
+
+def test_proxies_on_several_machines_share_a_budget_in_postgresql(
+    postgres_url: str,
+) -> None:
+    one, other = (SpendingLedger(resolve_address(postgres_url), sync_interval_s=60) for _ in range(2))
+    for amount, spending in ((1.5, one), (2.0, other), (0.5, one)):
+        spending.add("tenant:t", "month", amount)
+        assert spending.synchronize()
+    assert other.synchronize()
+    assert one.get_spent("tenant:t", "month") == other.get_spent("tenant:t", "month") == 4.0
+    one.close()
+    other.close()
