@@ -84,11 +84,21 @@ class TrendBar:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrendPlot:
-    """Frequency of one code or agent over time."""
+    """Frequency of one code or agent over time.
+
+    Attributes:
+        name, title: code or agent.
+        total: number of failed runs.
+        change: failed runs of the last week or day minus those of the one before; None if there is only one.
+        is_new: whether all failed runs are of the last week or day.
+        bars: one for each week or day with a failed run.
+    """
 
     name: str
     title: str
     total: int
+    change: int | None
+    is_new: bool
     bars: tuple[TrendBar, ...]
 
 
@@ -191,10 +201,14 @@ def build_trends(held: FailureFrequencies) -> FailureTrends:
 def _build_plot(one: FailureSeries, held: FailureFrequencies, top: int, title: str) -> TrendPlot:
     slots = max(_MIN_SLOTS, len(held.starts))
     slot, empty = PLOT_WIDTH / slots, slots - len(held.starts)
+    latest = [one.counts.get(start, 0) for start in held.starts[-2:]]
+    has_previous = len(latest) == 2
     return TrendPlot(
         name=one.name,
         title=title,
         total=one.total,
+        change=latest[1] - latest[0] if has_previous else None,
+        is_new=has_previous and 0 < latest[1] == one.total,
         bars=tuple(
             TrendBar(
                 x=round(slot * (empty + place) + 0.1 * slot, 2),

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from agentguard_server.viewer.app import build_app
 from agentguard_server.viewer.data.evaluation_files import EvaluationFiles
+from agentguard_server.viewer.data.failure_clusters import build_trends
 from agentguard_server.viewer.settings import ViewerSettings
 from starlette.testclient import TestClient
 
@@ -20,6 +22,7 @@ from agentguard.schemata.model import ErrorSchema, Provenance
 from agentguard.schemata.persistence import SqlSchemaStore
 from agentguard.store import Store
 from agentguard.store.db.rows import DiagnosisRow, SchemaRow
+from agentguard.store.read.statistics import FailureFrequencies, FailureSeries
 from tests.unit.evals.cases import Remembers, Says, records
 
 PLAN = EvaluationPlan(cv="question", folds=3, repeats=2)
@@ -192,3 +195,22 @@ def test_empty_store_shows_instructions(tmp_path: Path) -> None:
 
 def test_cases_without_name_have_generated_ids(tmp_path: Path) -> None:
     assert all(case.id for case in to_dataset(records()).build_cases())
+
+
+def test_trends_show_the_change_of_the_last_week_and_new_kinds() -> None:
+    weeks = (0, 7 * 86_400, 14 * 86_400)
+
+    def series(name: str, *counts: int) -> FailureSeries:
+        return FailureSeries(name=name, total=sum(counts), counts=dict(zip(weeks, counts, strict=True)))
+
+    frequencies = FailureFrequencies(
+        width_s=7 * 86_400,
+        starts=weeks,
+        runs=series("", 9, 9, 9),
+        failed=series("", 4, 4, 4),
+        agents=(series("a", 0, 3, 1), series("b", 0, 0, 2), series("c", 1, 0, 0)),
+    )
+    plots = build_trends(frequencies).agents
+    assert [(plot.change, plot.is_new) for plot in plots] == [(-2, False), (2, True), (0, False)]
+    first_week = replace(frequencies, starts=weeks[:1])
+    assert build_trends(first_week).agents[0].change is None
