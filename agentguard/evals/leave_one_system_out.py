@@ -225,7 +225,13 @@ def _score_source(source: _Source, model: EmbeddedModel, risk: float) -> SourceR
         run_length_auroc=metrics.auroc(labels, [lengths[place] for place in known]),
         single=_score_outcomes(labels, [single[place] for place in known]),
         labelled=_score_label_curve([source.examples[place] for place in known], labels),
-        relative=_score_relative([source.examples[place] for place in known], labels, model, risk),
+        relative=_score_relative(
+            [source.examples[place] for place in known],
+            labels,
+            [single[place] for place in known],
+            model,
+            risk,
+        ),
         steps=_score_steps(source.examples, [d.hypotheses for d in diagnoses]),
     )
 
@@ -249,8 +255,13 @@ def _score_outcomes(labels: Sequence[bool], answers: Sequence[tuple[Verdict, flo
 
 
 def _score_relative(
-    examples: Sequence[TransferExample], labels: Sequence[bool], model: EmbeddedModel, risk: float
+    examples: Sequence[TransferExample],
+    labels: Sequence[bool],
+    single: Sequence[tuple[Verdict, float]],
+    model: EmbeddedModel,
+    risk: float,
 ) -> OutcomeRow | None:
+    """Score the comparison; as in `compare_runs`, a failure by the rules for a single run remains one."""
     if model.relative is None or len(examples) < MIN_BATCH_RUNS:
         return None
     signals = np.vstack([compute_run_signals(e.table.layout, e.findings) for e in examples])
@@ -261,7 +272,14 @@ def _score_relative(
         for score in scores
     ]
     probabilities = model.relative.predict_probability(scores).tolist()
-    return _score_outcomes(labels, list(zip(verdicts, probabilities, strict=True)))
+    compared = zip(verdicts, probabilities, strict=True)
+    return _score_outcomes(
+        labels,
+        [
+            alone if alone[0] is Verdict.FAILURE else together
+            for alone, together in zip(single, compared, strict=True)
+        ],
+    )
 
 
 def _score_label_curve(examples: Sequence[TransferExample], labels: Sequence[bool]) -> dict[str, float]:

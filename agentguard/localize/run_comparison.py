@@ -1,6 +1,7 @@
 """Comparison of diagnosed runs with the other runs of the same agent, without labels.
 
 A diagnosis that rests on rules for a single run gets a new verdict if there are enough runs of its agent.
+A failure by the rules remains one.
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ def _compare_agent(runs: Sequence[DiagnosedRun], model: RelativeOutcomeModel, ri
     low, high = model.compute_thresholds(risk)
     revised = []
     for number, (_, diagnosis) in enumerate(runs):
-        if diagnosis.basis is not OutcomeBasis.RULES or diagnosis.recalibrated:
+        if not _is_revisable(diagnosis):
             revised.append(diagnosis)
             continue
         score = float(scores[number])
@@ -89,6 +90,14 @@ def _compare_agent(runs: Sequence[DiagnosedRun], model: RelativeOutcomeModel, ri
         reasons = describe_unusual_signals(signals, number)
         revised.append(_revise(diagnosis, verdict, float(probabilities[number]), reasons, len(runs)))
     return revised
+
+
+def _is_revisable(diagnosis: Diagnosis) -> bool:
+    return (
+        diagnosis.basis is OutcomeBasis.RULES
+        and diagnosis.verdict is not Verdict.FAILURE
+        and not diagnosis.recalibrated
+    )
 
 
 def _revise(

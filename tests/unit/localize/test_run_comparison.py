@@ -7,6 +7,7 @@ import pytest
 
 from agentguard.detect.runner import detect
 from agentguard.judge.embedded.features.run_signals import RUN_SIGNAL_NAMES
+from agentguard.judge.embedded.outcome_rules import RuleOutcomeModel
 from agentguard.judge.embedded.relative_outcome import LabelledBatch, fit_relative_outcome
 from agentguard.judge.embedded.training import build_untrained_model
 from agentguard.localize.base import Diagnosis, OutcomeBasis, Verdict
@@ -52,7 +53,11 @@ def localizer() -> EmbeddedLocalizer:
     rng = np.random.default_rng(0)
     failed = np.arange(60) % 2 == 0
     batch = LabelledBatch(rng.normal(size=(60, len(RUN_SIGNAL_NAMES))) + 3 * failed[:, None], failed)
-    model = replace(build_untrained_model(), relative=fit_relative_outcome([batch, batch]))
+    model = replace(
+        build_untrained_model(),
+        rules=RuleOutcomeModel(rules=(), precision=0.9, slope=1.0, intercept=0.0),
+        relative=fit_relative_outcome([batch, batch]),
+    )
     return EmbeddedLocalizer.from_model(model)
 
 
@@ -86,6 +91,16 @@ def test_compare_runs_keeps_a_known_outcome(localizer: EmbeddedLocalizer) -> Non
     diagnosed[0] = (diagnosed[0][0], apply_known_outcome(diagnosed[0][1], failed=True))
     compared = list(compare_runs(diagnosed, localizer))
     assert compared[0] == diagnosed[0]
+    assert compared[1][1].basis is OutcomeBasis.OTHER_RUNS
+
+
+def test_compare_runs_keeps_a_failure_by_rules(localizer: EmbeddedLocalizer) -> None:
+    diagnosed = diagnose(localizer, [build_run(number, errors=number // 20) for number in range(1, 31)])
+    failed = replace(diagnosed[0][1], verdict=Verdict.FAILURE, probability=0.9)
+    assert failed.basis is OutcomeBasis.RULES
+    diagnosed[0] = (diagnosed[0][0], failed)
+    compared = list(compare_runs(diagnosed, localizer))
+    assert compared[0][1] == failed
     assert compared[1][1].basis is OutcomeBasis.OTHER_RUNS
 
 
