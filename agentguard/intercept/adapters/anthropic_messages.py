@@ -20,6 +20,7 @@ from agentguard.intercept.adapters.openai_chat import PROMPT_ROLES, get_tool_nam
 from agentguard.intercept.conversation import ConversationBranch, Item, encode_canonical, resolve_items
 from agentguard.trajectory.formats.sdk import add_tool_results, parse_chat
 from agentguard.trajectory.model import Step, ToolCall, Usage
+from agentguard.trajectory.usage import parse_usage
 
 _COMPLETE_STOP_REASONS = ("end_turn", "tool_use", "stop_sequence")
 """Stop reasons of complete answers; a paused turn continues in the next request."""
@@ -101,10 +102,7 @@ class AnthropicAdapter:
 
     def extract_usage(self, payload: Mapping[str, Any]) -> Usage | None:
         """Return the token usage of an answer, if it reports any."""
-        usage = payload.get("usage")
-        if not isinstance(usage, dict):
-            return None
-        return Usage(prompt_tokens=usage.get("input_tokens"), completion_tokens=usage.get("output_tokens"))
+        return parse_usage(payload.get("usage"))
 
     def apply_repaired_turn(self, payload: Mapping[str, Any], step: Step) -> dict[str, Any]:
         """Return the answer with the text and the calls of ``step``, its repaired step."""

@@ -14,6 +14,7 @@ from agentguard.intercept.conversation import ConversationBranch, Item, encode_c
 from agentguard.model_api.sse import encode_event
 from agentguard.trajectory.formats.sdk import add_tool_results, parse_chat
 from agentguard.trajectory.model import Source, Step, Usage
+from agentguard.trajectory.usage import parse_usage
 
 CHUNK_META_FIELDS = frozenset(
     {"id", "object", "created", "model", "usage", "system_fingerprint", "service_tier"}
@@ -95,12 +96,7 @@ class ChatAdapter:
 
     def extract_usage(self, payload: Mapping[str, Any]) -> Usage | None:
         """Return the token usage of an answer, if it reports any."""
-        usage = payload.get("usage")
-        if not isinstance(usage, dict):
-            return None
-        return Usage(
-            prompt_tokens=usage.get("prompt_tokens"), completion_tokens=usage.get("completion_tokens")
-        )
+        return parse_usage(payload.get("usage"))
 
     def apply_repaired_turn(self, payload: Mapping[str, Any], step: Step) -> dict[str, Any]:
         """Return the answer with the text and the calls of ``step``, its repaired step."""

@@ -23,6 +23,7 @@ from agentguard.intercept.adapters.openai_responses_stream import build_guard_me
 from agentguard.intercept.conversation import ConversationBranch, Item, encode_canonical, resolve_items
 from agentguard.trajectory.formats.sdk import add_tool_results, parse_chat
 from agentguard.trajectory.model import Step, ToolCall, Usage
+from agentguard.trajectory.usage import parse_usage
 
 
 class ResponsesAdapter:
@@ -118,10 +119,7 @@ class ResponsesAdapter:
 
     def extract_usage(self, payload: Mapping[str, Any]) -> Usage | None:
         """Return the token usage of a response, if it reports any."""
-        usage = payload.get("usage")
-        if not isinstance(usage, dict):
-            return None
-        return Usage(prompt_tokens=usage.get("input_tokens"), completion_tokens=usage.get("output_tokens"))
+        return parse_usage(payload.get("usage"))
 
     def apply_repaired_turn(self, payload: Mapping[str, Any], step: Step) -> dict[str, Any]:
         """Return the answer with the text and the calls of ``step``, its repaired step."""

@@ -14,7 +14,7 @@ from agentguard.intercept.guarded_request import GuardedRequest
 from agentguard.intercept.interceptor import Interceptor
 from agentguard.intercept.registry import GUARDED_APIS
 from agentguard.intercept.types import CandidateRequest
-from agentguard.trajectory.model import Source, Step
+from agentguard.trajectory.model import Source, Step, Usage
 
 CHAT = GUARDED_APIS["chat"].adapter
 TASK = {"role": "user", "content": "Find a train to Genoa."}
@@ -100,3 +100,28 @@ def test_source_of_turn_is_known_without_parsing(api: str, items: list[dict[str,
     dialect = GUARDED_APIS[api].adapter
     step = dialect.build_step(json.loads(json.dumps(items)), "assistant")
     assert dialect.is_prompt(items) == (step.source in (Source.USER, Source.SYSTEM))
+
+
+@pytest.mark.parametrize(
+    ("api", "reported", "usage"),
+    [
+        (
+            "chat",
+            {"prompt_tokens": 9, "completion_tokens": 2, "prompt_tokens_details": {"cached_tokens": 4}},
+            Usage(prompt_tokens=9, completion_tokens=2, cached_tokens=4),
+        ),
+        (
+            "responses",
+            {"input_tokens": 9, "output_tokens": 2, "input_tokens_details": {"cached_tokens": 4}},
+            Usage(prompt_tokens=9, completion_tokens=2, cached_tokens=4),
+        ),
+        (
+            "messages",
+            {"input_tokens": 5, "output_tokens": 2, "cache_read_input_tokens": 4},
+            Usage(prompt_tokens=9, completion_tokens=2, cached_tokens=4),
+        ),
+        ("messages", "unknown", None),
+    ],
+)
+def test_usage_of_an_answer_has_its_cached_tokens(api: str, reported: Any, usage: Usage | None) -> None:
+    assert GUARDED_APIS[api].adapter.extract_usage({"usage": reported}) == usage
