@@ -46,7 +46,7 @@ def test_file_is_exported_as_page_with_its_diagnosis(tmp_path: Path) -> None:
 def test_stored_run_is_exported_as_page_with_its_recoveries(store: Path) -> None:
     text = export(viewer_runs.RECOVERED, "--store", store, "--to", "html").stdout
     assert "Failed and recovered" in text
-    assert "undid book_room, hold_money" in text
+    assert "compensated book_room, hold_money" in text
 
 
 def test_stored_run_is_exported_in_any_format(store: Path) -> None:

@@ -83,7 +83,9 @@ def build_outline(
     end = begin + OUTLINE_ROWS
     return Outline(
         rows=tuple(
-            _build_row(branch.steps[place], place, badges.get(place, frozenset()), is_root=place == root)
+            build_outline_row(
+                branch.steps[place], place, badges.get(place, frozenset()), is_root=place == root
+            )
             for place in places[begin:end]
         ),
         total=len(places),
@@ -92,7 +94,8 @@ def build_outline(
     )
 
 
-def _build_row(step: Step, place: int, badges: frozenset[Badge], *, is_root: bool) -> OutlineRow:
+def build_outline_row(step: Step, place: int, badges: frozenset[Badge], *, is_root: bool) -> OutlineRow:
+    """Build the line of a step."""
     result = next((observation.content for observation in reversed(step.observations)), "")
     return OutlineRow(
         index=place,

@@ -16,6 +16,7 @@ from agentguard_server.viewer.run.error_propagation import ErrorPropagation, Val
 from agentguard_server.viewer.run.finding_table import ScoredFinding, group_findings, score_finding
 from agentguard_server.viewer.run.header import RunHeader, build_header
 from agentguard_server.viewer.run.highlights import QuoteIndex
+from agentguard_server.viewer.run.outline import OutlineRow, build_outline_row
 from agentguard_server.viewer.run.text_view import FoldOptions
 from agentguard_server.viewer.run.timeline import Axis, Badge, LaneSource, Timeline, build_timeline
 
@@ -122,6 +123,18 @@ class RunPageModel:
             if is_visible and branch.id != line.id:
                 forks[branch.fork_step].append(branch)
         return {step: tuple(branches) for step, branches in forks.items()}
+
+    @property
+    def last_step(self) -> OutlineRow | None:
+        """Return the line of the last step of the current branch; None if the run has no step."""
+        branch = self.branches.current
+        if not branch.steps:
+            return None
+        place = len(branch.steps) - 1
+        badges = self.get_badges(branch).get(place, frozenset())
+        return build_outline_row(
+            branch.steps[place], place, badges, is_root=place == self.find_root_step(branch)
+        )
 
     def strip(self, branch: BranchView, axis: Axis | None) -> Timeline:
         """Build the timeline of a branch."""

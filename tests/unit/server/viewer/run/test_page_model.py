@@ -109,6 +109,23 @@ def test_head_of_failed_run_names_step_agent_and_correction(lost: RunPageModel) 
     assert [one.number for one in head.cause.quotes] == [1, 2, 3]
 
 
+def test_last_step_is_that_of_the_final_run_with_its_error() -> None:
+    failed = Step(
+        index=1, source=Source.AGENT, agent="b", tool_calls=(ToolCall(id="1", name="pay"),),
+        observations=(Observation(content="card refused", call_id="1", is_error=True),),
+    )  # fmt: skip
+    left = Branch(id="x", fork_step=1, steps=(said(1, "abandoned"), said(2, "abandoned")))
+    run = run_of(said(0, "hello"), failed, branches=(left,))
+    last = RunPageModel.from_run_data(RunData.from_run(run)).last_step
+    assert last is not None
+    assert (last.index, last.agent, last.tools, last.summary) == (1, "b", ("pay",), "card refused")
+    assert "error" in last.badges
+
+
+def test_run_without_steps_has_no_last_step() -> None:
+    assert RunPageModel.from_run_data(RunData.from_run(run_of())).last_step is None
+
+
 @pytest.mark.parametrize(
     ("given", "state"),
     [(None, "unknown"), (verdict(Verdict.NO_FAILURE), "fine"), (verdict(Verdict.ABSTAINED), "undecided")],
