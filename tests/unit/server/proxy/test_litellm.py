@@ -189,8 +189,8 @@ def test_growing_answer_is_judged_each_time_and_block_persists() -> None:
             body = {"input_type": "response", "litellm_call_id": "c", **of}
             return str((await post(guardrail, body))[1]["action"])
 
-        assert await answered(texts=["I will"]) == "NONE"
-        assert await answered(texts=["I will book"], tool_calls=good) == "NONE"
+        assert await answered(texts=["Seat 4"]) == "NONE"
+        assert await answered(texts=["Seat 4 is free."], tool_calls=good) == "NONE"
         assert await answered(texts=[], tool_calls=fly) == "BLOCKED"
         assert await answered(texts=[], tool_calls=good) == "BLOCKED"
 
