@@ -22,7 +22,8 @@ from agentguard.chaos.injection import FaultPlacement
 from agentguard.errors import ConfigError
 
 JOURNAL: Final = "runs.jsonl"
-_BATCH_SIZE: Final = 64
+_RUNS_PER_PROCESS: Final = 4
+"""Runs of a process between two checks of the abort rules; one process checks them after each run."""
 
 PlannedRun = tuple[FaultPlacement, int]
 """Placement and number of the repeat."""
@@ -93,7 +94,9 @@ class CampaignRunner:
         begin, reason = time.monotonic(), ""
         with _ExperimentPool(self._campaign, self._runner, jobs) as pool:
             waiting = iter(open_runs)
-            while not reason and (batch := list(islice(waiting, _BATCH_SIZE * jobs))):
+            while not reason and (
+                batch := list(islice(waiting, _RUNS_PER_PROCESS * jobs if jobs > 1 else 1))
+            ):
                 for result in pool.run(batch):
                     results[result.key] = result
                     if journal is not None:
@@ -161,7 +164,10 @@ class _Journal:
             if head != self._head:
                 raise ConfigError(f"{self._path} is of another campaign: name another output folder")
         lines = [self._head, *(result.to_dict() for result in results)]
-        self._path.write_bytes(b"".join(orjson.dumps(line) + b"\n" for line in lines))
+        # A kill during the write must not lose results.
+        temporary = self._path.with_suffix(".tmp")
+        temporary.write_bytes(b"".join(orjson.dumps(line) + b"\n" for line in lines))
+        temporary.replace(self._path)
         return {result.key: result for result in results}
 
     def write(self, result: ExperimentResult) -> None:
