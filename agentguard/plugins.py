@@ -5,14 +5,35 @@ Each package creates its own registry. Built-in and third-party plug-ins are han
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping
 from importlib import import_module
 from importlib.metadata import entry_points
-from typing import Generic, TypeVar, cast
+from typing import Any, Generic, TypeVar, cast
 
 from agentguard.errors import ConfigError, UnknownPlugin
 
 T = TypeVar("T")
+
+
+def import_function(reference: str, *, place: str = "", default: str = "") -> Any:
+    """Import ``MODULE:FUNCTION``; the module may be in the current folder.
+
+    Args:
+        reference: the function.
+        place: option or field with the reference, for the message.
+        default: function of a reference without one.
+
+    Raises:
+        ConfigError: the module or the function does not exist.
+    """
+    module, _, name = reference.partition(":")
+    if "" not in sys.path:
+        sys.path.insert(0, "")
+    try:
+        return getattr(import_module(module), name or default)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigError(f"{place}{reference} cannot be imported: {error}. Give MODULE:FUNCTION.") from None
 
 
 class Registry(Generic[T]):

@@ -214,14 +214,14 @@ class _ReportCounts:
             self._add_to_cluster(row)
 
     def build_report(self) -> BatchReport:
-        decided = self._report.failure_rate.runs
+        diagnosed = self._report.failure_rate.runs
         for dimension in DIMENSIONS:
             failed, runs = self._failed[dimension], self._runs[dimension]
             rates = [
                 # An agent that only the judge names is not in the run.
                 FailureRate(name=name, runs=max(runs[name], failed[name]), failed=failed[name])
                 if dimension != "code"
-                else FailureRate(name=name, runs=decided, failed=failed[name])
+                else FailureRate(name=name, runs=diagnosed, failed=failed[name])
                 for name in {*failed, *runs}
             ]
             order = (lambda rate: rate.name) if dimension == "week" else _sort_key

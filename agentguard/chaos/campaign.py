@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Callable
-from importlib import import_module
 from pathlib import Path
-from typing import Any, Literal, Self, cast
+from typing import Literal, Self, cast
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
@@ -15,6 +13,7 @@ from agentguard.bundles.agent_interface import AgentFunction
 from agentguard.chaos.faults import MODEL_FAULTS, TOOL_FAULTS
 from agentguard.config.policy import format_validation_error, load_yaml
 from agentguard.errors import ConfigError
+from agentguard.plugins import import_function
 from agentguard.trajectory.model import Trajectory
 
 CheckFunction = Callable[[Trajectory], bool]
@@ -126,20 +125,10 @@ class Campaign(_Section):
 
     def load_agent(self) -> AgentFunction:
         """Import the agent. Raises ConfigError."""
-        return cast(AgentFunction, _import_function(self.target.agent, "target.agent"))
+        return cast(AgentFunction, import_function(self.target.agent, place="target.agent: "))
 
     def load_check(self) -> CheckFunction | None:
         """Import the check; None without one. Raises ConfigError."""
         if self.target.check is None:
             return None
-        return cast(CheckFunction, _import_function(self.target.check, "target.check"))
-
-
-def _import_function(reference: str, field: str) -> Any:
-    module, _, name = reference.partition(":")
-    if "" not in sys.path:
-        sys.path.insert(0, "")  # the command runs in the folder of the agent
-    try:
-        return getattr(import_module(module), name)
-    except (ImportError, AttributeError) as error:
-        raise ConfigError(f"{field}: {reference} cannot be imported: {error}") from None
+        return cast(CheckFunction, import_function(self.target.check, place="target.check: "))

@@ -92,29 +92,33 @@ class CampaignRunner:
         results = journal.open() if journal is not None else {}
         open_runs = [run for run in plan if _build_key(run) not in results]
         begin, reason = time.monotonic(), ""
+        unsafe = sum(_is_unsafe(result) for result in results.values())
+        batch_size = _RUNS_PER_PROCESS * jobs if jobs > 1 else 1
         with _ExperimentPool(self._campaign, self._runner, jobs) as pool:
             waiting = iter(open_runs)
-            while not reason and (
-                batch := list(islice(waiting, _RUNS_PER_PROCESS * jobs if jobs > 1 else 1))
-            ):
+            while not reason and (batch := list(islice(waiting, batch_size))):
                 for result in pool.run(batch):
                     results[result.key] = result
+                    unsafe += _is_unsafe(result)
                     if journal is not None:
                         journal.write(result)
                     if on_result is not None:
                         on_result(result)
-                reason = self._find_abort_reason(results, time.monotonic() - begin)
+                reason = self._find_abort_reason(unsafe, time.monotonic() - begin)
         done = tuple(results[_build_key(run)] for run in plan if _build_key(run) in results)
         return CampaignResult(
             results=done, planned=len(plan), abort_reason=reason if len(done) < len(plan) else ""
         )
 
-    def _find_abort_reason(self, results: dict[str, ExperimentResult], seconds: float) -> str:
+    def _find_abort_reason(self, unsafe: int, seconds: float) -> str:
         rules = self._campaign.abort
-        unsafe = sum(result.outcome is ExperimentOutcome.UNSAFE for result in results.values())
         if rules.max_unsafe is not None and unsafe >= rules.max_unsafe:
             return f"abort.max_unsafe: {unsafe} unsafe runs"
         return f"abort.max_seconds: {seconds:.0f} s" if seconds > rules.max_seconds else ""
+
+
+def _is_unsafe(result: ExperimentResult) -> bool:
+    return result.outcome is ExperimentOutcome.UNSAFE
 
 
 def _build_key(run: PlannedRun) -> str:

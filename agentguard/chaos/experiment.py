@@ -10,13 +10,20 @@ from typing import Any
 
 from agentguard.bundles.agent_interface import AgentFunction, require_trajectory
 from agentguard.chaos.campaign import Campaign
-from agentguard.chaos.injection import MODEL_SITE, CallLimitExceeded, FaultPlacement, InjectionBinding
+from agentguard.chaos.injection import (
+    MAX_MODEL_CALLS,
+    MODEL_SITE,
+    CallLimitExceeded,
+    FaultPlacement,
+    InjectionBinding,
+)
 from agentguard.detect.tool_names import is_read_tool
 from agentguard.errors import AgentGuardError, ConfigError, RunStopped
 from agentguard.guard import Guard
 from agentguard.trajectory.model import Trajectory
 
 _CALL_LIMIT_FACTOR = 20
+"""Model calls of a run with a fault, as a multiple of those without one, after which it ends."""
 
 
 class ExperimentOutcome(StrEnum):
@@ -126,9 +133,9 @@ class ExperimentRunner:
 
     def run(self, placement: FaultPlacement, repeat: int = 0) -> ExperimentResult:
         """Run the agent with a fault."""
-        run = self._run_agent(
-            placement, f"chaos-{placement.key}-{repeat}".replace("/", "-").replace(":", "-")
-        )
+        run_id = f"chaos-{placement.key}-{repeat}".replace("/", "-").replace(":", "-")
+        profile_calls = self.profile.binding.calls[MODEL_SITE]
+        run = self._run_agent(placement, run_id, _CALL_LIMIT_FACTOR * max(profile_calls, 1))
         base, binding = self.profile.binding, run.binding
         extra_effects = _count_beyond(binding.effects, base.effects)
         missing_effects = _count_beyond(base.effects, binding.effects)
@@ -180,15 +187,15 @@ class ExperimentRunner:
             )
         return successful[0] if successful else profile
 
-    def _run_agent(self, placement: FaultPlacement | None, run_id: str) -> ExperimentRun:
+    def _run_agent(
+        self, placement: FaultPlacement | None, run_id: str, max_calls: int = MAX_MODEL_CALLS
+    ) -> ExperimentRun:
         effects = self._campaign.target.effects
-        profile = getattr(self, "profile", None)
-        limit = _CALL_LIMIT_FACTOR * max(profile.binding.calls[MODEL_SITE], 1) if profile else 1_000
         binding = InjectionBinding(
             placement,
             run_id=run_id,
             effects=(lambda tool: not is_read_tool(tool)) if effects is None else effects.__contains__,
-            max_calls=limit,
+            max_calls=max_calls,
         )
         trajectory, error = None, ""
         try:

@@ -14,7 +14,7 @@ from agentguard.chaos.faults import MODEL_FAULTS, TOOL_FAULTS, FaultNotApplicabl
 from agentguard.errors import AgentGuardError
 
 MODEL_SITE: Final = "model"
-_MAX_CALLS: Final = 1_000
+MAX_MODEL_CALLS: Final = 1_000
 
 
 class CallLimitExceeded(AgentGuardError):
@@ -65,7 +65,7 @@ class InjectionBinding:
         *,
         run_id: str = "chaos",
         effects: Callable[[str], bool] = lambda _: False,
-        max_calls: int = _MAX_CALLS,
+        max_calls: int = MAX_MODEL_CALLS,
     ) -> None:
         self.run_id = run_id
         self._placement = placement

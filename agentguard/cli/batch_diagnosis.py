@@ -15,9 +15,9 @@ import orjson
 import typer
 from rich.console import Console
 
+from agentguard.cli.run_summary import VERDICT_NAMES
 from agentguard.config.policy import Policy
 from agentguard.errors import ConfigError
-from agentguard.localize.base import Verdict
 
 if TYPE_CHECKING:
     from agentguard.batch import InputOptions, JobEstimate, JobSummary
@@ -142,12 +142,7 @@ def _print_summary(summary: JobSummary, settings: BatchSettings) -> None:
         sys.stdout.buffer.write(orjson.dumps(data, option=orjson.OPT_APPEND_NEWLINE))
         sys.stdout.buffer.flush()
         return
-    labels = {
-        Verdict.FAILURE: "failed",
-        Verdict.NO_FAILURE: "no failure found",
-        Verdict.ABSTAINED: "undecided",
-    }
-    counts = ", ".join(f"{summary.verdicts[verdict]:,} {label}" for verdict, label in labels.items())
+    counts = ", ".join(f"{summary.verdicts[verdict]:,} {label}" for verdict, label in VERDICT_NAMES.items())
     typer.echo(f"{summary.rows:,} rows: {counts}, {summary.errors:,} without a verdict")
     if summary.resumed_rows:
         typer.echo(f"{summary.resumed_rows:,} rows were done before")

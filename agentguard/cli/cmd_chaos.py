@@ -172,7 +172,7 @@ def _list_options(fault_type: type[Any]) -> dict[str, Any]:
 
 
 def _print_requests(backend: FaultBackend, ended: threading.Event, *, json: bool) -> None:
-    """Tell of each request once it is over, in the order in which they came."""
+    """Print each completed request, in the order of arrival."""
     printed_count = 0
     while not ended.wait(_POLL_INTERVAL_S):
         while printed_count < len(backend.requests) and backend.requests[printed_count].is_finished:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import orjson
 import typer
+
+from agentguard.plugins import import_function
 
 if TYPE_CHECKING:
     from agentguard.testing.guard_check import GuardCheckReport
@@ -40,7 +41,7 @@ def check_guard(
     from agentguard.guard import Guard
     from agentguard.testing.guard_check import build_scenarios, run_guard_check
 
-    function = load_world(world)
+    function = import_function(world, default="world")
     settings = None if policy is None else Policy.load(policy)
     report = run_guard_check(
         function,
@@ -50,16 +51,6 @@ def check_guard(
     typer.echo(orjson.dumps(report.to_dict()).decode() if json else _format_report(report))
     if report.list_broken() or not any(one.plain.passes for one in report.comparisons):
         raise typer.Exit(1)
-
-
-def load_world(name: str) -> Any:
-    """Import the function ``MODULE:FUNCTION``; exit with status 2 if that is not possible."""
-    module, _, function = name.partition(":")
-    try:
-        return getattr(importlib.import_module(module), function or "world")
-    except (ImportError, AttributeError, ValueError) as error:
-        typer.echo(f"error: {name}: cannot be imported: {error}. Give MODULE:FUNCTION.", err=True)
-        raise typer.Exit(2) from None
 
 
 def _format_report(report: GuardCheckReport) -> str:

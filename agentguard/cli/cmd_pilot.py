@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Final
 import orjson
 import typer
 
-from agentguard.cli.cmd_guard_check import OWN_LOOP, load_world
+from agentguard.cli.cmd_guard_check import OWN_LOOP
 from agentguard.cli.outcome_file import KnownOutcomes
 from agentguard.cli.run_input import read_path
 from agentguard.errors import ConfigError
+from agentguard.plugins import import_function
 from agentguard.trajectory.formats.base import UnreadableRecord
 from agentguard.trajectory.model import Trajectory
 
@@ -73,7 +74,9 @@ def run_pilot(
         known = KnownOutcomes.from_option(outcomes, pass_score=1.0)
         report = _compare_recorded(without, guarded, known, settings, tenant=tenant)
     else:
-        report = run_scripted_pilot(load_world(world), build_scenarios()[::every], settings)
+        report = run_scripted_pilot(
+            import_function(world, default="world"), build_scenarios()[::every], settings
+        )
     proposal = propose_policy(report, settings)
     if out is not None:
         out.write_text(format_policy(proposal, report), encoding="utf-8")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any, cast
 
@@ -18,6 +16,7 @@ from agentguard.bundles.replay_scope import ReplayMode
 from agentguard.cli.replay_report import ReplayOutcome, write_replay_junit
 from agentguard.errors import ConfigError, ReplayMismatch
 from agentguard.guard import diagnose
+from agentguard.plugins import import_function
 
 _SUFFIX = ".agb"
 
@@ -65,13 +64,7 @@ def replay(
 
 def load_agent(name: str) -> RecordableAgent:
     """Import the function ``MODULE:FUNCTION``. Raises ConfigError."""
-    module, _, function = name.partition(":")
-    if "" not in sys.path:
-        sys.path.insert(0, "")
-    try:
-        return cast(RecordableAgent, getattr(import_module(module), function))
-    except (ImportError, AttributeError, ValueError) as error:
-        raise ConfigError(f"--agent {name}: cannot be imported: {error}. Give MODULE:FUNCTION.") from None
+    return cast(RecordableAgent, import_function(name, place="--agent "))
 
 
 def _list_files(paths: list[Path]) -> list[Path]:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import orjson
 import typer
@@ -14,6 +14,7 @@ from rich.text import Text
 
 from agentguard.cli.diagnosis_output import DiagnosisView, render_diagnosis
 from agentguard.cli.policy_option import load_policy
+from agentguard.cli.run_summary import VERDICT_NAMES, format_step_label
 from agentguard.cli.stored_runs import StoredRuns, StoreUrl, open_store, parse_age
 from agentguard.cli.terminal_text import build_console, to_one_line
 from agentguard.errors import StoreError
@@ -21,13 +22,9 @@ from agentguard.guard import Guard
 from agentguard.localize.base import Verdict
 from agentguard.localize.run_comparison import compare_runs
 from agentguard.localize.serialization import decode_diagnosis, encode_diagnosis
-from agentguard.store.db.run_summary import RunSort, RunSummaryFilter, RunSummaryRow, VerdictFilter
-from agentguard.store.read.pagination import MAX_PAGE_SIZE, Page
+from agentguard.store.db.run_summary import RunSummaryFilter, RunSummaryRow, VerdictFilter
 from agentguard.taxonomy.loader import TaxonomyCatalog
 from agentguard.trajectory._json_node import JsonNode
-
-if TYPE_CHECKING:
-    from agentguard.store import Store
 
 Verdicts = Annotated[
     list[VerdictFilter] | None,
@@ -42,13 +39,6 @@ Since = Annotated[
 ]
 Tenant = Annotated[str, typer.Option(help="Tenant of the runs.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, one object a line.")]
-
-_LABELS = {
-    VerdictFilter.FAILURE: "failed",
-    VerdictFilter.NO_FAILURE: "no failure found",
-    VerdictFilter.ABSTAINED: "undecided",
-    "": "not diagnosed",
-}
 
 
 def register(app: typer.Typer) -> None:
@@ -75,11 +65,7 @@ def list_runs(
     """List runs, newest first."""
     selection = _build_filter(verdict, agent, code, model, text, since)
     with open_store(store) as opened:
-        rows = []
-        for row in _iter_summaries(opened, selection, tenant):
-            rows.append(row)
-            if len(rows) == limit:
-                break
+        rows = list(islice(opened.iter_run_summaries(selection, tenant=tenant), limit))
     if json:
         for row in rows:
             typer.echo(orjson.dumps(_encode_row(row)).decode())
@@ -142,7 +128,7 @@ def diagnose(
         verdicts = verdict or [VerdictFilter.NONE]
         selection = _build_filter(verdicts, agent, code, model, text, since)
         with open_store(store) as opened:
-            chosen = [row.run_id for row in _iter_summaries(opened, selection, tenant)]
+            chosen = [row.run_id for row in opened.iter_run_summaries(selection, tenant=tenant)]
     counts: dict[Verdict, int] = dict.fromkeys(Verdict, 0)
     with Guard.from_policy(settings) as guard:
         stored_runs = StoredRuns(chosen, store, tenant=tenant)
@@ -154,11 +140,9 @@ def diagnose(
                 if json:
                     typer.echo(orjson.dumps(encode_diagnosis(diagnosis), default=str).decode())
                 else:
-                    typer.echo(f"{run.id}: {_LABELS[VerdictFilter(diagnosis.verdict.value)]}")
+                    typer.echo(f"{run.id}: {VERDICT_NAMES[diagnosis.verdict]}")
     if not json:
-        totals = ", ".join(
-            f"{counts[verdict]} {_LABELS[VerdictFilter(verdict.value)]}" for verdict in Verdict
-        )
+        totals = ", ".join(f"{counts[verdict]} {VERDICT_NAMES[verdict]}" for verdict in Verdict)
         typer.echo(f"{sum(counts.values())} runs: {totals}")
 
 
@@ -180,17 +164,6 @@ def _build_filter(
     )
 
 
-def _iter_summaries(store: Store, selection: RunSummaryFilter, tenant: str) -> Iterator[RunSummaryRow]:
-    cursor: str | None = None
-    while True:
-        page = Page(limit=MAX_PAGE_SIZE, after=cursor)
-        found = store.list_run_summaries(selection, RunSort(by="time", descending=True), page, tenant=tenant)
-        yield from found.rows
-        if found.next is None:
-            return
-        cursor = found.next
-
-
 def _encode_row(row: RunSummaryRow) -> dict[str, Any]:
     names = ("run_id", "task", "format", "began_at", "steps", "tokens", "cost_usd", "models", "verdict")
     more = ("probability", "method", "step", "agent", "code", "recovered", "judged")
@@ -207,7 +180,7 @@ def _print_table(rows: list[RunSummaryRow]) -> None:
             Text(to_one_line(row.run_id, 60)),
             time.strftime("%Y-%m-%d %H:%M", time.gmtime(row.began_at)),
             str(row.steps),
-            _LABELS[VerdictFilter(row.verdict) if row.verdict else ""],
+            VERDICT_NAMES[Verdict(row.verdict)] if row.verdict else "not diagnosed",
             _format_step(row),
             titles.get_title(row.code) if row.code else "",
             "" if row.cost_usd is None else f"${row.cost_usd:.4g}",
@@ -221,4 +194,4 @@ def _format_step(row: RunSummaryRow) -> str:
     if row.step is None:
         return ""
     is_supported = row.verdict == Verdict.FAILURE and bool(row.code)
-    return f"{'' if is_supported else 'likely '}step {row.step} · {to_one_line(row.agent, 24)}"
+    return format_step_label(row.step, row.agent, is_supported=is_supported)

@@ -50,6 +50,11 @@ class GroupKey(StrEnum):
     FORMAT = "format"
 
 
+def format_step_label(step: int, agent: str, *, is_supported: bool) -> str:
+    """Return step and agent; ``likely`` precedes a step that nothing supports."""
+    return f"{'' if is_supported else 'likely '}step {step} · {to_one_line(agent, 24)}"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSummary:
     """Diagnosis of one run in one row.
@@ -123,8 +128,7 @@ class RunSummary:
         """Step and agent; ``likely`` precedes a step that nothing supports or of an undecided run."""
         if self.step is None:
             return ""
-        label = f"step {self.step} · {to_one_line(self.agent, 24)}"
-        return label if self.is_supported else f"likely {label}"
+        return format_step_label(self.step, self.agent, is_supported=self.is_supported)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

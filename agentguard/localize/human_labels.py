@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from agentguard.errors import FormatError
 from agentguard.localize.base import Diagnosis, Hypothesis, Verdict
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from agentguard.schemata.model import ErrorSchema
     from agentguard.store.db.rows import DiagnosisRow, JudgementRow
     from agentguard.store.store import Store
-
-_PAGE_SIZE: Final = 500
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,22 +62,14 @@ def iter_run_labels(store: Store, *, tenant: str = "") -> Iterator[RunLabel]:
         StoreUnavailable: the store cannot be read now.
     """
     from agentguard.store.db.run_summary import RunSummaryFilter
-    from agentguard.store.read.pagination import Page
 
-    after = None
-    while True:
-        page = Page(limit=_PAGE_SIZE, after=after)
-        result = store.list_run_summaries(RunSummaryFilter(judged=True), page=page, tenant=tenant)
-        for row in result.rows:
-            label = merge_run_labels(
-                store.list_judgements(row.run_id, tenant=tenant),
-                store.list_diagnoses(row.run_id, tenant=tenant),
-            )
-            if label is not None:
-                yield label
-        after = result.next
-        if after is None:
-            return
+    for row in store.iter_run_summaries(RunSummaryFilter(judged=True), tenant=tenant):
+        label = merge_run_labels(
+            store.list_judgements(row.run_id, tenant=tenant),
+            store.list_diagnoses(row.run_id, tenant=tenant),
+        )
+        if label is not None:
+            yield label
 
 
 def merge_run_labels(

@@ -22,7 +22,14 @@ from agentguard.store.db.row_mapping import (
 from agentguard.store.db.run_summary import RunFacets, RunSort, RunSummaryFilter, RunSummaryRow, SummaryChange
 from agentguard.store.db.tables import BRANCHES, RUNS, SNAPSHOTS, STEPS, TABLE_MAPPINGS
 from agentguard.store.read import run_summaries as _overviews
-from agentguard.store.read.pagination import Page, ResultPage, RunFilter, decode_cursor, encode_cursor
+from agentguard.store.read.pagination import (
+    MAX_PAGE_SIZE,
+    Page,
+    ResultPage,
+    RunFilter,
+    decode_cursor,
+    encode_cursor,
+)
 from agentguard.store.read.storage_stats import StoreStats, collect_stats
 from agentguard.store.trajectory_mapping import build_trajectory, decode_run_annotation
 from agentguard.trajectory.model import Record, Trajectory
@@ -300,6 +307,19 @@ class StoreQueries:
             return _overviews.fetch_page(
                 connection, filter or RunSummaryFilter(), sort or RunSort(), page or Page(), tenant
             )
+
+    def iter_run_summaries(
+        self, filter: RunSummaryFilter | None = None, sort: RunSort | None = None, *, tenant: str = ""
+    ) -> Iterator[RunSummaryRow]:
+        """Yield all run summaries, newest first by default; each page is read when it is reached."""
+        after: str | None = None
+        while True:
+            page = Page(limit=MAX_PAGE_SIZE, after=after)
+            found = self.list_run_summaries(filter, sort, page, tenant=tenant)
+            yield from found.rows
+            after = found.next
+            if after is None:
+                return
 
     def get_run_summary(self, run_id: str, *, tenant: str = "") -> RunSummaryRow | None:
         """Return the summary of a run, or None."""

@@ -14,7 +14,7 @@ from agentguard.errors import FormatError, InputError
 from agentguard.trajectory._json_node import JsonNode
 from agentguard.trajectory.formats._claude_code_events import MESSAGE_TYPES, SILENT_TYPES, ClaudeCodeRun
 from agentguard.trajectory.formats._stream_reader import SourceItem
-from agentguard.trajectory.formats.base import UnreadableRecord
+from agentguard.trajectory.formats.base import UnreadableRecord, score_lines
 from agentguard.trajectory.model import Record
 
 
@@ -27,9 +27,7 @@ class ClaudeCode:
     def score_match(self, value: Any) -> float:
         """Score an event of a session or of a stream, a list of them, or ``loglines``."""
         if isinstance(value, list):
-            return (
-                max((self.score_match(one) for one in value[:8] if isinstance(one, dict)), default=0.0) * 0.99
-            )
+            return score_lines(self.score_match, value)
         if not isinstance(value, dict):
             return 0.0
         if isinstance(value.get("loglines"), list):

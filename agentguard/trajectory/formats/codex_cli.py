@@ -14,7 +14,7 @@ from agentguard.errors import FormatError, InputError
 from agentguard.trajectory._json_node import JsonNode
 from agentguard.trajectory.formats._codex_run import CodexRun
 from agentguard.trajectory.formats._stream_reader import SourceItem
-from agentguard.trajectory.formats.base import UnreadableRecord
+from agentguard.trajectory.formats.base import UnreadableRecord, score_lines
 from agentguard.trajectory.model import Record
 
 _LINE_TYPES = frozenset({"session_meta", "response_item", "event_msg", "turn_context", "compacted"})
@@ -29,9 +29,7 @@ class CodexCli:
     def score_match(self, value: Any) -> float:
         """Score a line with a payload, or a head or state line of an older file."""
         if isinstance(value, list):
-            return (
-                max((self.score_match(one) for one in value[:8] if isinstance(one, dict)), default=0.0) * 0.99
-            )
+            return score_lines(self.score_match, value)
         if not isinstance(value, dict):
             return 0.0
         if isinstance(value.get("payload"), dict):

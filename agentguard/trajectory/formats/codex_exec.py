@@ -14,7 +14,7 @@ from agentguard.trajectory._json_node import JsonNode
 from agentguard.trajectory.formats._content_parts import parse_arguments, parse_content
 from agentguard.trajectory.formats._step_builder import StepBuilder
 from agentguard.trajectory.formats._stream_reader import SourceItem
-from agentguard.trajectory.formats.base import UnreadableRecord
+from agentguard.trajectory.formats.base import UnreadableRecord, score_lines
 from agentguard.trajectory.model import Record, Source, ToolCall
 from agentguard.trajectory.usage import parse_usage
 
@@ -155,9 +155,7 @@ class CodexExec:
     def score_match(self, value: Any) -> float:
         """Score a thread event; a list scores as its events."""
         if isinstance(value, list):
-            return (
-                max((self.score_match(one) for one in value[:8] if isinstance(one, dict)), default=0.0) * 0.99
-            )
+            return score_lines(self.score_match, value)
         kind = value.get("type") if isinstance(value, dict) else None
         if not isinstance(kind, str) or kind not in _EVENTS:
             return 0.0

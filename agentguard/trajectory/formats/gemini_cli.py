@@ -16,7 +16,7 @@ from agentguard.trajectory.formats._branch_tree import TreeNode, build_branches
 from agentguard.trajectory.formats._content_parts import MessageContent, parse_arguments, parse_content
 from agentguard.trajectory.formats._step_builder import StepBuilder
 from agentguard.trajectory.formats._stream_reader import SourceItem
-from agentguard.trajectory.formats.base import UnreadableRecord
+from agentguard.trajectory.formats.base import UnreadableRecord, score_lines
 from agentguard.trajectory.model import Record, Source, Step, ToolCall
 from agentguard.trajectory.usage import parse_usage
 
@@ -37,9 +37,7 @@ class GeminiCli:
     def score_match(self, value: Any) -> float:
         """Score the head of a session, a change of it, or a message of Gemini."""
         if isinstance(value, list):
-            return (
-                max((self.score_match(one) for one in value[:8] if isinstance(one, dict)), default=0.0) * 0.99
-            )
+            return score_lines(self.score_match, value)
         if not isinstance(value, dict):
             return 0.0
         if "sessionId" in value and "projectHash" in value:

@@ -29,7 +29,7 @@ from agentguard.trajectory.formats._model_exchange import (
     parse_response_body,
 )
 from agentguard.trajectory.formats._stream_reader import SourceItem
-from agentguard.trajectory.formats.base import UnreadableRecord
+from agentguard.trajectory.formats.base import UnreadableRecord, score_lines
 from agentguard.trajectory.model import Record, Step, Trajectory
 
 _REQUEST_KEYS = ("request", "request_body", "requestBody")
@@ -134,9 +134,7 @@ class ModelRequests:
     def score_match(self, value: Any) -> float:
         """Score a pair whose request has messages; a list of pairs scores as its pairs."""
         if isinstance(value, list):
-            return (
-                max((self.score_match(one) for one in value[:8] if isinstance(one, dict)), default=0.0) * 0.99
-            )
+            return score_lines(self.score_match, value)
         if not isinstance(value, dict):
             return 0.0
         try:

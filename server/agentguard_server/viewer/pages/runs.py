@@ -18,7 +18,7 @@ from starlette.routing import BaseRoute, Route
 
 from agentguard.errors import AgentGuardError, StoreError
 from agentguard.store.db.run_summary import RunFacets, RunSummaryFilter, RunSummaryRow, split_labels
-from agentguard.store.read.pagination import MAX_PAGE_SIZE, Page, ResultPage
+from agentguard.store.read.pagination import Page, ResultPage
 from agentguard.store.store import Store
 from agentguard_server.viewer.data.run_query import (
     PAGE_SIZES,
@@ -57,6 +57,7 @@ _OPTIONAL_COLUMNS: Final = {
 }
 """Columns that the list hides if no run of the page has a value, and their fields."""
 
+_CSV_CHUNK_CHARS: Final = 65_536
 _CSV_FIELDS: Final = (
     *("run_id", "task", "format", "began_at", "steps", "tokens", "cost_usd", "duration_s", "models", "tags"),
     *("verdict", "probability", "method", "step", "agent", "code", "recovered", "judged", "failed"),
@@ -145,18 +146,13 @@ def _iter_csv(store: Store, query: RunQuery, tenant: str) -> Iterator[str]:
     line = StringIO()
     writer = csv.writer(line)
     writer.writerow(_CSV_FIELDS)
-    cursor: str | None = None
-    while True:
-        page = Page(limit=MAX_PAGE_SIZE, after=cursor)
-        found = store.list_run_summaries(query.filter, query.sort, page, tenant=tenant)
-        for row in found.rows:
-            writer.writerow([_format_csv_value(getattr(row, name)) for name in _CSV_FIELDS])
-        yield line.getvalue()
-        line.seek(0)
-        line.truncate()
-        if found.next is None:
-            return
-        cursor = found.next
+    for row in store.iter_run_summaries(query.filter, query.sort, tenant=tenant):
+        writer.writerow([_format_csv_value(getattr(row, name)) for name in _CSV_FIELDS])
+        if line.tell() >= _CSV_CHUNK_CHARS:
+            yield line.getvalue()
+            line.seek(0)
+            line.truncate()
+    yield line.getvalue()
 
 
 def _format_csv_value(value: object) -> object:
