@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import time
 from pathlib import Path
 from typing import Any, Literal
 
@@ -25,6 +26,7 @@ PRESERVE_ROWCOUNT = {"preserve_rowcount": True}
 """Execution options of an insert whose row count is needed afterwards."""
 
 _MAX_ERROR_CHARS = 200
+_LOCK_RETRY_S = 0.01
 # connection, authorization, rollback, resources, not ready, operator, system, internal
 _OUTAGE_CLASSES = frozenset({"08", "28", "40", "53", "55", "57", "58", "XX"})
 # read-only, no such database, no privilege, no such table
@@ -68,8 +70,8 @@ def _build_sqlite_engine(
         if not connection.execute("PRAGMA page_count").fetchone()[0]:
             # SQLite can return free pages to the disk only if this is set before the first table is created.
             connection.execute("PRAGMA auto_vacuum=INCREMENTAL").fetchall()
+        _enable_wal(connection, lock_timeout_s)
         for pragma in (
-            "journal_mode=WAL",
             f"synchronous={synchronous.upper()}",
             "trusted_schema=OFF",
             "journal_size_limit=16777216",
@@ -82,6 +84,21 @@ def _build_sqlite_engine(
         connection.exec_driver_sql("BEGIN IMMEDIATE" if immediate else "BEGIN")
 
     return engine
+
+
+def _enable_wal(connection: sqlite3.Connection, lock_timeout_s: float) -> None:
+    """Switch the database to WAL mode. Raises sqlite3.OperationalError if it is locked for too long."""
+    deadline = time.monotonic() + lock_timeout_s
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode=WAL").fetchall()
+            return
+        except sqlite3.OperationalError as error:
+            # SQLite ignores its busy timeout here: two connections that switch the mode of a new file at once
+            # could wait for each other, so one of them fails at once.
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() >= deadline:
+                raise
+            time.sleep(_LOCK_RETRY_S)
 
 
 def _create_database_file(path: Path) -> None:
