@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 
 from agentguard.detect.base import (
     NO_REQUIREMENTS,
@@ -13,6 +13,7 @@ from agentguard.detect.base import (
     SimpleDetector,
 )
 from agentguard.detect.base_detector import NO_FINDINGS, BaseDetector
+from agentguard.detect.run_content import RunContent
 from agentguard.detect.run_view import RunView
 from agentguard.trajectory.model import Source, Step
 
@@ -59,3 +60,9 @@ def read_requirements(factory: DetectorFactory) -> RunRequirements:
     """Return the requirements that a factory declares; a function does not declare any."""
     requirements: RunRequirements = getattr(factory, "requirements", NO_REQUIREMENTS)
     return requirements
+
+
+def can_find(factory: DetectorFactory, content: RunContent) -> bool:
+    """Return False if a factory declares that its detectors find nothing in a run."""
+    check: Callable[[RunContent], bool] | None = getattr(factory, "can_find", None)
+    return check is None or check(content)

@@ -44,6 +44,9 @@ _LIMIT_PATTERN = re.compile(
     r"|\bran out of (?:steps|turns|iterations|time|budget)\b|\bagent stopped due to (?:iteration|max|time)"
 )
 _LIMIT_CUES = ("reached", "exceeded", "exhausted", "hit ", "ran out of", "stopped due to")
+SURRENDER_CUES = (*_SURRENDER_CUES, *_LIMIT_CUES)
+"""Texts of which each text with a surrender contains one."""
+
 _STATUS_PATTERN = re.compile(
     r"max_?(?:iterations|steps|turns)|limits?_?exceeded|exit_(?:cost|context|format|error|forfeit)|timeout"
     r"|step_limit|budget|recursion|infrastructure_error|too_many"

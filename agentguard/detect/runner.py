@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, NamedTuple
 
-from agentguard.detect.adapter import adapt_detector, read_requirements
+from agentguard.detect.adapter import adapt_detector, can_find, read_requirements
 from agentguard.detect.base import (
     Detector,
     DetectorFactory,
@@ -25,6 +25,7 @@ from agentguard.detect.base import (
     detectors,
 )
 from agentguard.detect.finding_recovery import mark_recoveries
+from agentguard.detect.run_content import RunContent
 from agentguard.detect.run_view import RunView
 from agentguard.errors import AgentGuardError, ConfigError
 from agentguard.trajectory.model import Source, Step, Trajectory
@@ -56,27 +57,29 @@ class DetectionResult:
     seconds: float
 
 
-def build_detectors(
-    specs: DetectorSpecs | None = None, *, available: RunRequirements | None = None
-) -> list[Detector]:
+def build_detectors(specs: DetectorSpecs | None = None, *, run: Trajectory | None = None) -> list[Detector]:
     """Build new detectors for one run.
 
     Args:
         specs: detector name to its options. ``{}``, None or True means the defaults, False omits the
             detector. Only named detectors are built; None builds all registered ones with their defaults.
-        available: data of a finished run. Detectors with default options and further requirements are
-            omitted.
+        run: a finished run. Detectors with default options that cannot find anything in it are omitted.
 
     Raises:
         UnknownPlugin: there is no detector with that name.
         ConfigError: an option does not exist or is out of range; the text names detector and option.
     """
     built: list[Detector] = []
+    content = None if run is None else RunContent(run)
+    available = None if content is None else content.data
     for name, factory, options in (
         _select_all_detectors(available) if specs is None else _select_detectors(specs, available)
     ):
         try:
-            built.append(adapt_detector(factory(**options) if options else factory()))
+            if options:
+                built.append(adapt_detector(factory(**options)))
+            elif content is None or can_find(factory, content):
+                built.append(adapt_detector(factory()))
         except AgentGuardError:
             raise
         except Exception as error:  # the factory of a plug-in may raise any error on an unexpected option
@@ -142,8 +145,7 @@ class IncrementalRunner:
         *,
         deadline_s: float = DEFAULT_DEADLINE_S,
     ) -> None:
-        if not deadline_s > 0:
-            raise ConfigError("deadline_s must be above 0")
+        _check_deadline(deadline_s)
         self.view = view if view is not None else RunView()
         self.deadline_s = deadline_s
         self.failures: list[DetectorFailure] = []
@@ -340,7 +342,10 @@ def detect(
     """
     start = time.perf_counter()
     if specs is None or isinstance(specs, Mapping):
-        specs = build_detectors(specs, available=_available_data(trajectory.steps))
+        _check_deadline(deadline_s)
+        specs = build_detectors(specs, run=trajectory)
+        if not specs:
+            return DetectionResult(findings=(), failures=(), seconds=time.perf_counter() - start)
     runner = IncrementalRunner(RunView.from_trajectory(trajectory), specs, deadline_s=deadline_s)
     findings: list[Finding] = []
     for step in trajectory.steps:
@@ -353,12 +358,9 @@ def detect(
     )
 
 
-def _available_data(steps: Sequence[Step]) -> RunRequirements:
-    return RunRequirements(
-        turns=sum([step.source is Source.AGENT for step in steps]),
-        calls=any(step.tool_calls for step in steps),
-        results=any(step.observations or step.source is Source.ENVIRONMENT for step in steps),
-    )
+def _check_deadline(deadline_s: float) -> None:
+    if not deadline_s > 0:
+        raise ConfigError("deadline_s must be above 0")
 
 
 class _InvalidFinding(Exception):

@@ -35,6 +35,9 @@ _STATE_PATTERN = re.compile(
     r"|\b(?:is|are) (?:now |already |safely )?"
     rf"(?P<verb>{_DONE_VERBS}|stored|in place|in the right place|ready|opened)\b"
 )
+SUCCESS_CUES = tuple(cue for cue, _ in _SUCCESS_PATTERN)
+"""Texts of which each text with a claim of success contains one; so do the other constants ``…_CUES``."""
+
 _HEDGE_PATTERN = re.compile(
     r"\b(?:not|never|no|unable|cannot|can|could|failed|fail|once|after|if|when|whether|until|unless|will|would"
     r"|should|must|may|might|to be|before|error|ensure|verify|confirm|assuming|let|need|please|were|had)\b"
@@ -62,7 +65,7 @@ _FABRICATION_PATTERN = re.compile(
     r"(?:data|results?|numbers?|search|response|output|extraction|values)"
     r"|replace (?:this |it |these )?with (?:the )?(?:actual|real))"
 )
-_FABRICATION_CUES = ("assum", "simulat", "mock", "dummy", "placeholder", "fict", "made-up", "hypothetic",
+FABRICATION_CUES = ("assum", "simulat", "mock", "dummy", "placeholder", "fict", "made-up", "hypothetic",
                      "fake", "pretend", "suppose", "for the sake", "demonstration", "illustrat", "replace",
                  "let's say")  # fmt: skip
 _REFUSAL_PATTERN = re.compile(
@@ -74,13 +77,16 @@ _REFUSAL_PATTERN = re.compile(
     r"|discuss|participate)"
     r"(?: (?:you )?(?:with|you|in|on))?"
 )
+REFUSAL_CUES = (
+    "can't", "cannot", "can not", "unable to", "won't", "not able to", "will not", "must decline to",
+)  # fmt: skip
 _INTENT_PATTERN = re.compile(
     r"(?:\bi(?:'ll| will| am going to|'m going to)(?: now)?|\blet me(?! know)(?: now)?"
     r"|\bnext,? (?:i|we)(?:'ll| will)"
     r"|\blet's(?: now)?(?: proceed| start| begin| continue| run| execute)|\bplease (?:wait|hold on|bear with)"
     r"|\bone moment|\bwe(?:'ll| will)(?: now| next)?|\bnow,? (?:i|we)(?:'ll| will))\b"
 )
-_INTENT_CUES = (
+INTENT_CUES = (
     "i'll", "i will", "i am going to", "i'm going to", "let me", "let's", "we'll", "we will", "please ",
     "one moment",
 )  # fmt: skip
@@ -130,7 +136,7 @@ def acknowledges_error(lower_text: str, *, acting: bool = False) -> bool:
 
 def find_fabrication(lower_text: str) -> tuple[int, int] | None:
     """Return the span of an admission that data is assumed, simulated or a placeholder."""
-    if not any(cue in lower_text for cue in _FABRICATION_CUES):
+    if not any(cue in lower_text for cue in FABRICATION_CUES):
         return None
     match = _FABRICATION_PATTERN.search(lower_text, 0, 20_000)
     return match.span() if match else None
@@ -138,6 +144,8 @@ def find_fabrication(lower_text: str) -> tuple[int, int] | None:
 
 def find_refusal(lower_text: str) -> tuple[int, int] | None:
     """Return the span of a refusal at the start of a text."""
+    if not any(cue in lower_text for cue in REFUSAL_CUES):
+        return None
     match = _REFUSAL_PATTERN.match(lower_text, 0, 400)
     return match.span() if match else None
 
@@ -145,7 +153,7 @@ def find_refusal(lower_text: str) -> tuple[int, int] | None:
 def find_last_intent(lower_text: str) -> tuple[int, int] | None:
     """Return the span of an announcement that is the last sentence, within the last 300 code points."""
     base = max(0, len(lower_text) - 300)
-    if not any(lower_text.find(cue, base) >= 0 for cue in _INTENT_CUES):
+    if not any(lower_text.find(cue, base) >= 0 for cue in INTENT_CUES):
         return None
     matches = list(_INTENT_PATTERN.finditer(lower_text, base))
     if not matches:

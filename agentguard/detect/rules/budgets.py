@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from agentguard.detect.base import NEVER_BY_DEFAULT, Finding
 from agentguard.detect.base_detector import NO_FINDINGS, BaseDetector
 from agentguard.detect.evidence import quote_move
+from agentguard.detect.run_content import RunContent
 from agentguard.detect.run_view import RunView
 from agentguard.options import Options, option
 from agentguard.trajectory.model import Source, Step
@@ -98,12 +99,22 @@ class StepDurationWatchdog(BaseDetector):
     summary = "a step whose recorded duration is above the limit"
     codes = ("fault_model:timing", "agentrx:system_failure")
     observed_sources = tuple(Source)
-    default_options = StepDurationWatchdogOptions()
+    default_options: ClassVar[StepDurationWatchdogOptions] = StepDurationWatchdogOptions()
     options: StepDurationWatchdogOptions
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         self.max_seconds = self.options.seconds
+
+    @classmethod
+    def can_find(cls, content: RunContent) -> bool:
+        """Return True if a recorded duration is above the default limit."""
+        return any(
+            step.started_at is not None
+            and step.ended_at is not None
+            and step.ended_at - step.started_at > cls.default_options.seconds
+            for step in content.run.steps
+        )
 
     def observe(self, step: Step, view: RunView) -> Iterable[Finding]:
         """Compare the duration of the step with the limit; find nothing if times are not recorded."""

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from agentguard.detect._text import find_sentence
-from agentguard.detect.answer_patterns import find_surrender, is_limit_status
+from agentguard.detect.answer_patterns import SURRENDER_CUES, find_surrender, is_limit_status
 from agentguard.detect.base import Finding
 from agentguard.detect.base_detector import NO_FINDINGS, BaseDetector
 from agentguard.detect.evidence import quote_move, quote_span
+from agentguard.detect.run_content import RunContent
 from agentguard.detect.run_view import RunView
-from agentguard.detect.text_patterns import find_refusal
+from agentguard.detect.text_patterns import REFUSAL_CUES, find_refusal
 from agentguard.detect.tool_names import is_terminal_tool
 from agentguard.trajectory.model import Source, Step
 
@@ -24,6 +25,14 @@ class EmptyOutput(BaseDetector):
     name = "empty_output"
     summary = "an agent's turn with neither text nor action"
     codes = ("fault_model:omission", "agent_error:action.format_error")
+
+    @classmethod
+    def can_find(cls, content: RunContent) -> bool:
+        """Return True if an agent's turn has neither text nor calls."""
+        return any(
+            step.source is Source.AGENT and not step.tool_calls and not step.content.strip()
+            for step in content.run.steps
+        )
 
     def observe(self, step: Step, view: RunView) -> Iterable[Finding]:
         """Report a turn that has neither text nor action."""
@@ -52,6 +61,13 @@ class TruncatedOutput(BaseDetector):
     name = "truncated_output"
     summary = "a stop reason that shows a length limit, arguments cut off, or a code block never closed"
     codes = ("agent_error:system.llm_limit", "fault_model:response")
+
+    @classmethod
+    def can_find(cls, content: RunContent) -> bool:
+        """Return True if the run has calls, code or further fields of a step."""
+        return (
+            content.data.calls or content.has_cue(("```",)) or any(step.extra for step in content.run.steps)
+        )
 
     def observe(self, step: Step, view: RunView) -> Iterable[Finding]:
         """Check the stop reason, then the ends of arguments and text."""
@@ -97,6 +113,11 @@ class RefusalDetector(BaseDetector):
     summary = "a turn that begins by declining to help, answer or provide"
     codes = ("agentrx:intent_not_supported", "agentrx:guardrails_triggered")
 
+    @classmethod
+    def can_find(cls, content: RunContent) -> bool:
+        """Return True if a turn contains the words of a refusal."""
+        return content.has_cue(REFUSAL_CUES)
+
     def observe(self, step: Step, view: RunView) -> Iterable[Finding]:
         """Check the start of a turn without actions."""
         if step.source is not Source.AGENT or step.tool_calls or not step.content:
@@ -122,6 +143,11 @@ class Surrender(BaseDetector):
     summary = "at the end: the agent states that it gives up, or a limit of steps stopped the run"
     codes = ("mast:premature_termination", "agent_error:system.step_limit")
     observed_sources = ()
+
+    @classmethod
+    def can_find(cls, content: RunContent) -> bool:
+        """Return True if a turn contains the words of a surrender, or an exit status is recorded."""
+        return content.run.exit_status is not None or content.has_cue(SURRENDER_CUES)
 
     def finish(self, view: RunView) -> Iterable[Finding]:
         """Check the last turn of an agent, and the recorded exit status."""

@@ -11,10 +11,11 @@ from agentguard.detect._text import find_sentence, to_lower
 from agentguard.detect.base import Finding
 from agentguard.detect.base_detector import NO_FINDINGS, BaseDetector
 from agentguard.detect.evidence import quote_move, quote_span
+from agentguard.detect.run_content import RunContent
 from agentguard.detect.run_view import RunView
 from agentguard.detect.step_facts import StepFacts
 from agentguard.detect.task_lists import count_open_items
-from agentguard.detect.text_patterns import find_last_intent, find_success_claim
+from agentguard.detect.text_patterns import INTENT_CUES, find_last_intent, find_success_claim
 from agentguard.detect.tool_names import is_terminal_tool, is_write_tool
 from agentguard.options import Options, option
 from agentguard.trajectory.model import Source, Step
@@ -52,6 +53,11 @@ class PrematureEnd(BaseDetector):
         self._called_tools: set[str] = set()
         self._has_results = False
         self._task_list: tuple[Step, int] | None = None
+
+    @classmethod
+    def can_find(cls, content: RunContent) -> bool:
+        """Return True if the run has calls or results, or a turn announces an action."""
+        return content.data.calls or content.data.results or content.has_cue(INTENT_CUES)
 
     def observe(self, step: Step, view: RunView) -> Iterable[Finding]:
         """Record the tools that were called without an error, and the last task list."""

@@ -16,9 +16,10 @@ from typing import Any
 from agentguard.detect.base import Finding
 from agentguard.detect.base_detector import NO_FINDINGS, BaseDetector
 from agentguard.detect.evidence import quote_span, quote_value
+from agentguard.detect.run_content import RunContent
 from agentguard.detect.run_view import RunView
 from agentguard.detect.step_facts import Action, ActionForm, StepFacts
-from agentguard.detect.text_patterns import find_fabrication
+from agentguard.detect.text_patterns import FABRICATION_CUES, find_fabrication
 from agentguard.detect.value_tracking import parse_number
 from agentguard.options import Options, option
 from agentguard.trajectory.model import Step
@@ -76,6 +77,11 @@ class UnknownProvenance(BaseDetector):
         self._reported_values: dict[str, None] = {}
         self._reported_fabrication = 0
         self._proposed_findings: list[Finding] | None = None
+
+    @classmethod
+    def can_find(cls, content: RunContent) -> bool:
+        """Return True if the run has calls, or a turn contains the words of an admission."""
+        return content.data.calls or content.has_cue(FABRICATION_CUES)
 
     def observe(self, step: Step, view: RunView) -> Iterable[Finding]:
         """Trace the values of each call; in turns without calls, search for an admission of invented data."""

@@ -9,9 +9,10 @@ from agentguard.detect._text import to_lower
 from agentguard.detect.base import Finding
 from agentguard.detect.base_detector import NO_FINDINGS, BaseDetector
 from agentguard.detect.evidence import quote_span
+from agentguard.detect.run_content import RunContent
 from agentguard.detect.run_view import RunView
 from agentguard.detect.step_facts import StepFacts
-from agentguard.trajectory.model import Step
+from agentguard.trajectory.model import Source, Step
 
 _TOOL_LINE_PATTERN = re.compile(
     r"^[ \t>*]*(?:observation|tool (?:output|result|response)|function (?:output|result|response)"
@@ -19,6 +20,8 @@ _TOOL_LINE_PATTERN = re.compile(
     re.MULTILINE,
 )
 _TOOL_CUES = ("observation", "tool ", "function ", "execution ", "code output")
+_EXIT_CUE = "exit"
+_SPEAKER_CUES = ("user", "human", "customer")
 _EXIT_LINE_PATTERN = re.compile(r"^[ \t>*]*exit ?code: \d+", re.MULTILINE)
 _OTHER_LINE_PATTERN = re.compile(
     r"^[ \t>*]*(?:\*\*)?(human|user|customer)(?:\*\*)?:(?:\*\*)?[ \t]+\S", re.MULTILINE
@@ -39,17 +42,25 @@ class RoleConfusion(BaseDetector):
         "agent_error:memory.hallucination",
     )
 
+    @classmethod
+    def can_find(cls, content: RunContent) -> bool:
+        """Return True if there are several agents, or a turn names a tool's output or another speaker."""
+        names = {step.agent for step in content.run.steps if step.source is Source.AGENT}
+        return len(names.union(filter(None, content.run.system_prompts))) > 1 or content.has_cue(
+            (*_TOOL_CUES, _EXIT_CUE, *_SPEAKER_CUES)
+        )
+
     def observe(self, step: Step, view: RunView) -> Iterable[Finding]:
         """Check the lines of a turn outside its code."""
         facts = view.get_facts(step)
         if not facts.is_agent or not step.content:
             return NO_FINDINGS
         low = facts.lower_text
-        if any(cue in low for cue in _TOOL_CUES) or "exit" in low:
+        if any(cue in low for cue in _TOOL_CUES) or _EXIT_CUE in low:
             span = _find_outside_code(low, _TOOL_LINE_PATTERN) or _find_outside_code(low, _EXIT_LINE_PATTERN)
             if span is not None and not _is_quotation(low[span[0] : span[1]].strip(), facts, view):
                 return (self._check_tool_line(step, span),)
-        if "user" in low or "human" in low or "customer" in low:
+        if any(cue in low for cue in _SPEAKER_CUES):
             span = _find_outside_code(low, _OTHER_LINE_PATTERN)
             if (
                 span is not None

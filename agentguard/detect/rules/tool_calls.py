@@ -13,6 +13,7 @@ import orjson
 from agentguard.detect.base import Finding, RunRequirements
 from agentguard.detect.base_detector import NO_FINDINGS, BaseDetector
 from agentguard.detect.evidence import quote_span, quote_value
+from agentguard.detect.run_content import RunContent
 from agentguard.detect.run_view import RunView
 from agentguard.detect.step_facts import Action, iter_code_fences
 from agentguard.options import Options, option
@@ -185,6 +186,11 @@ class UnparsableAction(BaseDetector):
         "tool arguments that are not a JSON object, or an action tag or JSON action block that does not parse"
     )
     codes = ("agent_error:action.format_error", "agentrx:invalid_invocation")
+
+    @classmethod
+    def can_find(cls, content: RunContent) -> bool:
+        """Return True if the run has calls, or a turn contains a tag or a JSON block."""
+        return content.data.calls or content.has_cue(("<", "```json"))
 
     def observe(self, step: Step, view: RunView) -> Iterable[Finding]:
         """Check raw arguments; in the text of a step without calls, check tagged and fenced actions."""

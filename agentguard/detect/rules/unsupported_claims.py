@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from agentguard.detect._text import find_sentence
@@ -11,9 +11,15 @@ from agentguard.detect.base import Finding, RunRequirements
 from agentguard.detect.base_detector import NO_FINDINGS, BaseDetector
 from agentguard.detect.evidence import quote_move, quote_span
 from agentguard.detect.result_classification import ResultReason
+from agentguard.detect.run_content import RunContent
 from agentguard.detect.run_view import RunView
 from agentguard.detect.step_facts import ActionForm, StepFacts, ToolResult
-from agentguard.detect.text_patterns import acknowledges_error, find_satisfaction_claim, find_success_claim
+from agentguard.detect.text_patterns import (
+    SUCCESS_CUES,
+    acknowledges_error,
+    find_satisfaction_claim,
+    find_success_claim,
+)
 from agentguard.detect.value_tracking import parse_number
 from agentguard.trajectory.model import Source, Step
 
@@ -128,6 +134,11 @@ class UnverifiedSuccess(BaseDetector):
         self._has_user_reply = False
         self._has_claimed: set[str] = set()
 
+    @classmethod
+    def can_find(cls, content: RunContent) -> bool:
+        """Return True if a turn claims success, and tools or results could show it."""
+        return (bool(content.run.tools) or content.data.results) and content.has_cue(SUCCESS_CUES)
+
     def observe(self, step: Step, view: RunView) -> Iterable[Finding]:
         """Count the results without an error; judge turns that claim success and do not act."""
         facts = view.get_facts(step)
@@ -189,18 +200,18 @@ class MissingVerification(BaseDetector):
         self._has_checked = False
         self._has_run_code = False
 
+    @classmethod
+    def can_find(cls, content: RunContent) -> bool:
+        """Return True if the run has results, or its task or a prompt asks for a check."""
+        return content.data.results or _requests_check(content.run.task, content.run.system_prompts)
+
     def observe(self, step: Step, view: RunView) -> Iterable[Finding]:
         """Record code runs and checks."""
         facts = view.get_facts(step)
         if facts.results:
             self._has_run_code = True
         if self._is_check_requested is None:
-            instructions = " ".join((view.task, *view.system_prompts.values()))
-            lower_instructions = instructions[:20_000].lower()
-            self._is_check_requested = (
-                any(cue in lower_instructions for cue in _CHECK_CUES)
-                and _CHECK_REQUEST_PATTERN.search(lower_instructions) is not None
-            )
+            self._is_check_requested = _requests_check(view.task, view.system_prompts)
         if self._is_check_requested and not self._has_checked and facts.is_agent and len(view.steps) > 1:
             self._has_checked = any(sign in facts.lower_text for sign in _CHECK_PATTERN) or any(
                 sign in f"{a.name} {a.key}".lower() for a in facts.actions for sign in _CHECK_PATTERN
@@ -244,6 +255,15 @@ class MissingVerification(BaseDetector):
 _CHECK_PATTERN = ("verif", "check", "confirm", "test", "validat", "assert", "review", "make sure")
 _CHECK_CUES = ("verify ", "double-check ", "validate ")
 _CHECK_REQUEST_PATTERN = re.compile(r"\b(?:verify|double-check|validate) (?:your|the|that|its|all|whether)\b")
+
+
+def _requests_check(task: str, system_prompts: Mapping[str, str]) -> bool:
+    """Return True if the task or a system prompt asks for a check."""
+    lower_instructions = " ".join((task, *system_prompts.values()))[:20_000].lower()
+    return (
+        any(cue in lower_instructions for cue in _CHECK_CUES)
+        and _CHECK_REQUEST_PATTERN.search(lower_instructions) is not None
+    )
 
 
 def _extract_label_before(lower_text: str, offset: int) -> str:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentguard.detect.base import Detector, Evidence, Finding, RunRequirements, detectors
+from agentguard.detect.base import Detector, Evidence, Finding, detectors
 from agentguard.detect.finding_recovery import mark_recoveries
 from agentguard.detect.run_view import RunView
 from agentguard.detect.runner import MAX_FAILURES, IncrementalRunner, build_detectors, detect
@@ -232,6 +232,15 @@ SAID = (
     said("I can't help with that."),
     said("Let me look at the weather in Paris."),
     said("Let's assume dummy data for the weather in Paris, and then plan the walk."),
+    said("I am sorry, I WON'T assist with that. I could not find it and give up."),
+    said("The step limit was reached: ran out of steps."),
+    said("Observation: it rains.\nUser: and tomorrow?"),
+    said("I am the planner.", agent="writer"),
+    said("Unclosed:\n```python\n" + "print(1)\n" * 9),
+    said("Cut", extra={"finish_reason": "length"}),
+    said("Slow", started_at=0.0, ended_at=6_000.0),
+    said("\u0130t HAS BEEN CANCELLED."),
+    said("<action>{</action>"),
     said("1. look at the weather\n2. plan the walk\n3. write it all down for everybody\n"),
     said(""),
     code("f()"),
@@ -241,9 +250,20 @@ SAID = (
 )
 
 
-@given(st.lists(st.sampled_from(SAID), max_size=9), st.booleans())
-def test_skipping_irrelevant_detectors_changes_no_findings(steps: list[Any], offered: bool) -> None:
-    made = replace(run(*steps), tools=(tool("look"),) if offered else ())
+@given(
+    st.lists(st.sampled_from(SAID), max_size=9),
+    st.booleans(),
+    st.sampled_from(["", "Verify the total."]),
+    st.sampled_from([None, "max_steps"]),
+)
+def test_skipping_irrelevant_detectors_changes_no_findings(
+    steps: list[Any], offered: bool, prompt: str, status: str | None
+) -> None:
+    made = replace(
+        run(*steps, prompts={"planner": prompt} if prompt else {}),
+        tools=(tool("look"),) if offered else (),
+        exit_status=status,
+    )
     watcher = IncrementalRunner(RunView.from_trajectory(made), build_detectors())
     found = [one for step in made.steps for one in watcher.observe(step)] + [*watcher.finish()]
     marked = mark_recoveries(found, made.steps)
@@ -255,7 +275,7 @@ def test_configured_detector_is_always_created() -> None:
     found = detect(run(said("hello there")), {"policy": {"rules": rules}, "exact_loop": {}}).findings
     assert [one.detector for one in found] == ["policy"]
     assert (
-        build_detectors({"exact_loop": True}, available=RunRequirements())
-        == build_detectors({"policy": {}}, available=RunRequirements(turns=9))
+        build_detectors({"exact_loop": True}, run=run())
+        == build_detectors({"policy": {}}, run=run(*[said("so")] * 9))
         == []
     )
