@@ -10,6 +10,7 @@ import pytest
 from tests.data import shared_data
 from tests.support.format_counts import (
     FormatCounts,
+    agent_libraries,
     coding_agents,
     count_imported,
     development_sets,
@@ -38,6 +39,15 @@ COUNTS: dict[str, Callable[[Path], FormatCounts]] = {
     "terminal_bench_claude_code": development_sets.count_claude_code,
 }
 
+SAMPLES = Path(__file__).parents[1] / "contract" / "samples"
+SAMPLE_COUNTS: dict[str, Callable[[Path], FormatCounts]] = {
+    "agentdojo.errors.json": agent_libraries.count_agentdojo,
+    "browser_use.judged.json": agent_libraries.count_browser_use,
+    "smolagents.code.json": agent_libraries.count_smolagents,
+    "smolagents.tools.json": agent_libraries.count_smolagents,
+}
+"""Samples that the library of the format wrote."""
+
 
 @pytest.mark.parametrize("relative", COUNTS)
 def test_importer_equals_independent_count(relative: str) -> None:
@@ -45,3 +55,10 @@ def test_importer_equals_independent_count(relative: str) -> None:
     counted = COUNTS[relative](path)
     assert counted.runs > 0
     assert count_imported(path) == counted
+
+
+@pytest.mark.parametrize("name", SAMPLE_COUNTS)
+def test_importer_of_a_library_equals_independent_count(name: str) -> None:
+    counted = SAMPLE_COUNTS[name](SAMPLES / name)
+    assert counted.errors > 0
+    assert count_imported(SAMPLES / name) == counted

@@ -13,6 +13,7 @@ from typing import Any
 from agentguard.trajectory._json_node import JsonNode
 from agentguard.trajectory.formats._chat_conversion import build_chat_call, drop_none
 from agentguard.trajectory.formats._chat_messages import parse_chat
+from agentguard.trajectory.formats._content_parts import parse_content
 from agentguard.trajectory.model import Annotation, Record, Trajectory
 
 _FACTS = ("suite_name", "pipeline_name", "user_task_id", "duration", "error", "agentdojo_package_version")
@@ -64,7 +65,9 @@ def _convert_message(message: JsonNode) -> dict[str, Any]:
         error = message.raw("error")
         call = message.node_or("tool_call")
         data |= drop_none({"name": call.raw("function"), "is_error": True if error else None})
-        data["content"] = data["content"] or error or ""
+        # AgentDojo writes a text part without text beside an error.
+        if not parse_content(data["content"], message.field_path("content")).text.strip():
+            data["content"] = error or ""
     elif calls := [
         build_chat_call(call.raw("id"), call.text("function"), call.raw("args"))
         for call in message.nodes_or("tool_calls")

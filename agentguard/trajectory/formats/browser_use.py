@@ -2,11 +2,12 @@
 
 An entry is one turn: the model's thoughts and actions, and a result for each action. The flag ``success`` of
 the last result is the agent's own claim, not a verdict; it stays in ``extra`` of the step. The judgement of
-browser-use's judge is in the annotation.
+browser-use's judge is in the annotation. The task is in the prompts (``state_message``).
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,6 +16,7 @@ from agentguard.trajectory.formats._step_builder import StepBuilder
 from agentguard.trajectory.model import Annotation, Record, ToolCall
 from agentguard.trajectory.usage import parse_usage
 
+_REQUEST_PATTERN = re.compile(r"<user_request>\s*(.*?)\s*</user_request>", re.DOTALL)
 _THOUGHTS = ("evaluation_previous_goal", "memory", "next_goal")
 
 
@@ -41,32 +43,20 @@ class BrowserUse:
         run = builder.build_trajectory(
             node.scalar_or("id") or name,
             self.name,
-            task=node.text_or("task"),
+            task=node.text_or("task") or _find_task(node),
             extra=node.extra_fields("history", "id", "task"),
         )
         yield Record(trajectory=run, annotation=_build_annotation(node))
 
 
 def _add_entry(builder: StepBuilder, entry: JsonNode, index: int) -> None:
-    output, state, metadata = (entry.node_or(key) for key in ("model_output", "state", "metadata"))
-    thoughts = output.node_or("current_state") if "current_state" in output else output
-    actions = list(output.nodes_or("action"))
-    calls = [_parse_action(action, f"call-{index}-{place}") for place, action in enumerate(actions)]
+    output = entry.node_or("model_output")
+    actions = enumerate(output.nodes_or("action"))
+    calls = [_parse_action(action, f"call-{index}-{place}") for place, action in actions]
     results = list(entry.nodes_or("result"))
-    lines = [thoughts.text_or(key) for key in _THOUGHTS]
-    lines += [line for line in output.items_or("plan_update") if isinstance(line, str)]
-    builder.add_turn(
-        "\n".join(filter(None, lines)),
-        reasoning=thoughts.text_or("thinking"),
-        tool_calls=calls,
-        source_index=index,
-        started_at=metadata.timestamp_or("step_start_time"),
-        ended_at=metadata.timestamp_or("step_end_time"),
-        usage=parse_usage(metadata.data),
-        unknown_parts=["screenshot"] if state.raw("screenshot") else [],
-        extra={key: state.raw(key) for key in ("url", "title") if key in state}
-        | ({"claims_success": result.raw("success")} if (result := _find_done(results)) else {}),
-    )
+    # An entry without an output records an error of the client: a page that does not load, a model's timeout.
+    if output.data:
+        _add_turn(builder, entry, calls, results, index)
     # If an action fails, the agent skips the rest of the turn: there are fewer results than actions.
     for place, result in enumerate(results):
         error = result.text_or("error")
@@ -81,6 +71,27 @@ def _add_entry(builder: StepBuilder, entry: JsonNode, index: int) -> None:
                 source_index=index,
                 unknown_parts=_list_media(result),
             )
+
+
+def _add_turn(
+    builder: StepBuilder, entry: JsonNode, calls: list[ToolCall], results: list[JsonNode], index: int
+) -> None:
+    output, state, metadata = (entry.node_or(key) for key in ("model_output", "state", "metadata"))
+    thoughts = output.node_or("current_state") if "current_state" in output else output
+    lines = [thoughts.text_or(key) for key in _THOUGHTS]
+    lines += [line for line in output.items_or("plan_update") if isinstance(line, str)]
+    builder.add_turn(
+        "\n".join(filter(None, lines)),
+        reasoning=thoughts.text_or("thinking"),
+        tool_calls=calls,
+        source_index=index,
+        started_at=metadata.timestamp_or("step_start_time"),
+        ended_at=metadata.timestamp_or("step_end_time"),
+        usage=parse_usage(metadata.data),
+        unknown_parts=["screenshot"] if state.raw("screenshot") else [],
+        extra={key: state.raw(key) for key in ("url", "title") if key in state}
+        | ({"claims_success": result.raw("success")} if (result := _find_done(results)) else {}),
+    )
 
 
 def _parse_action(action: JsonNode, id: str) -> ToolCall:
@@ -104,6 +115,13 @@ def _build_annotation(node: JsonNode) -> Annotation:
     verdict = judgements[-1].get("verdict")
     failed = not verdict if isinstance(verdict, bool) else None
     return Annotation(failed=failed, extra={"judgement": judgements[-1]})
+
+
+def _find_task(node: JsonNode) -> str:
+    """Return the user's request of the first prompt that has one; else empty text."""
+    prompts = (entry.text_or("state_message") for entry in node.nodes("history"))
+    found = next(filter(None, map(_REQUEST_PATTERN.search, prompts)), None)
+    return found.group(1) if found else ""
 
 
 def _find_done(results: list[JsonNode]) -> JsonNode | None:

@@ -96,7 +96,9 @@ def _add_action(builder: StepBuilder, step: JsonNode, index: int) -> None:
     code = step.text_or("code_action")
     if code and not calls:
         calls = [ToolCall(id=f"call-{index}", name=_CODE_TOOL, arguments={"code": code})]
-    content = parse_content(step.raw("model_output"), step.field_path("model_output"))
+    # At the limit of steps, smolagents asks for an answer and records it as the output of an action.
+    key = "action_output" if step.raw("model_output") is None and not calls else "model_output"
+    content = parse_content(step.raw(key), step.field_path(key))
     builder.add_turn(
         content.text,
         tool_calls=calls,
@@ -121,7 +123,7 @@ def _add_action(builder: StepBuilder, step: JsonNode, index: int) -> None:
 
 def _find_calls(step: JsonNode) -> Iterator[JsonNode]:
     """Yield the calls of a step; a call that failed is recorded in the model's message alone."""
-    if "tool_calls" in step:
+    if step.items_or("tool_calls"):
         return step.nodes("tool_calls")
     message = step.raw("model_output_message")
     return (

@@ -57,3 +57,9 @@ def test_thinking_part_is_reasoning() -> None:
 def test_error_of_the_pipeline_is_the_exit_status() -> None:
     run = load_records(sample("agentdojo.json") | {"error": "ApiError: too long"})[0].trajectory
     assert (run.exit_status, run.extra["error"]) == ("error", "ApiError: too long")
+
+
+def test_error_beside_an_empty_text_part_is_the_result() -> None:
+    run = records(SAMPLES / "agentdojo.errors.json")[0].trajectory
+    results = [seen.content for seen in run.steps[3].observations]
+    assert results == ["ValueError: no such note", "Invalid tool burn_note provided."]

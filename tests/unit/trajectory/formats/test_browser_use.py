@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 from agentguard.trajectory.formats.reader import load_records
+from agentguard.trajectory.model import Source
 
 SAMPLE = Path(__file__).resolve().parents[3] / "contract" / "samples" / "browser_use.json"
 
@@ -39,3 +40,9 @@ def test_judgement_is_an_annotation() -> None:
     (record,) = load_records(data)
     assert record.annotation.failed
     assert "It leaves at 10" not in repr(record.trajectory)
+
+
+def test_error_of_the_client_without_an_output_is_no_turn() -> None:
+    run = load_records(SAMPLE.with_name("browser_use.judged.json"))[0].trajectory
+    assert run.task == "What does the lamp cost?"
+    assert (run.steps[0].source, run.steps[0].content) == (Source.ENVIRONMENT, "Navigation failed")

@@ -51,3 +51,8 @@ def test_failed_call_and_system_prompt_are_read_from_the_model_messages() -> Non
     assert run.steps[-1].observations == (
         Observation(content="closed port", call_id="c", tool="tide", is_error=True),
     )
+
+
+def test_answer_at_the_limit_of_steps_is_a_turn() -> None:
+    run = load_trajectory(SAMPLE.with_name("smolagents.code.json"))
+    assert [step.content for step in run.steps[-2:]] == ["High tide is at 14:20.", "Reached max steps."]
