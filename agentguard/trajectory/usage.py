@@ -26,7 +26,11 @@ _CACHED = (
     ),
 )
 _CACHED_DETAILS = ("prompt_tokens_details", "input_tokens_details", "input_token_details")
-_COST = ("cost_usd", "total_cost_usd", "costUSD", "total_cost", "cost")
+_COST = (
+    *("cost_usd", "total_cost_usd", "costUSD", "response_cost", "total_cost", "totalCost", "cost"),
+    *("calculated_total_cost", "calculatedTotalCost", "total_estimated_cost"),
+)
+_NO_USAGE = Usage()
 _SEPARATE_CACHE_COUNTS = ("cache_read_input_tokens", "cache_creation_input_tokens")
 
 
@@ -40,8 +44,8 @@ def parse_usage(value: Any) -> Usage | None:
         return None
     prompt, cached = _find_number(value, _PROMPT), _find_number(value, _CACHED)
     if cached is None:
-        details = (value[key] for key in _CACHED_DETAILS if isinstance(value.get(key), Mapping))
-        cached = next((_find_number(one, _CACHED) for one in details), None)
+        details = next((key for key in _CACHED_DETAILS if isinstance(value.get(key), Mapping)), None)
+        cached = None if details is None else _find_number(value[details], _CACHED)
     if prompt is not None and "input_tokens" in value:
         prompt += sum(_find_number(value, (key,)) or 0 for key in _SEPARATE_CACHE_COUNTS)
     cost = _find_number(value, _COST)
@@ -51,7 +55,7 @@ def parse_usage(value: Any) -> Usage | None:
         cached_tokens=_to_count(cached),
         cost_usd=float(cost) if cost is not None else None,
     )
-    return None if usage == Usage() else usage
+    return None if usage == _NO_USAGE else usage
 
 
 def _find_number(value: Mapping[str, Any], keys: tuple[str, ...]) -> float | None:

@@ -76,8 +76,8 @@ _MESSAGE_FIELDS = ("content", "tool_calls", "function_call", "reasoning_content"
 
 
 def extract_error(value: Any) -> str:
-    """Return the text of an error body; empty if it is not an error."""
-    error = value.get("error") if isinstance(value, Mapping) else None
+    """Return the text of an error body, or of LiteLLM's log of an error; empty if it is not an error."""
+    error = value.get("error") or value.get("error_str") if isinstance(value, Mapping) else None
     if isinstance(error, Mapping):
         message = error.get("message")
         return message if isinstance(message, str) and message else dumps(dict(error)).decode()

@@ -11,7 +11,7 @@ LiteLLM (``messages`` beside ``response``) and the model invocation log of Bedro
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import orjson
@@ -19,6 +19,7 @@ import orjson
 from agentguard.errors import FormatError, InputError
 from agentguard.trajectory._json_node import JsonNode
 from agentguard.trajectory.formats._branch_tree import TreeNode, build_branches
+from agentguard.trajectory.formats._chat_conversion import drop_none
 from agentguard.trajectory.formats._chat_messages import parse_chat
 from agentguard.trajectory.formats._content_parts import parse_content
 from agentguard.trajectory.formats._model_exchange import (
@@ -31,6 +32,7 @@ from agentguard.trajectory.formats._model_exchange import (
 from agentguard.trajectory.formats._stream_reader import SourceItem
 from agentguard.trajectory.formats.base import UnreadableRecord, score_lines
 from agentguard.trajectory.model import Record, Step, Trajectory
+from agentguard.trajectory.usage import parse_usage
 
 _REQUEST_KEYS = ("request", "request_body", "requestBody")
 _RESPONSE_KEYS = ("response", "response_body", "responseBody", "response_obj")
@@ -233,6 +235,8 @@ def _parse_exchange(record: JsonNode, position: int) -> _Exchange:
     response = parse_response_body(response_data, "response")
     if response is None and (error := extract_error(response_data) or extract_error(record.data)):
         response = {"role": "environment", "content": error, "is_error": True}
+    elif response is not None:
+        response |= drop_none({"usage": _find_usage(record, response)})
     time = next((record.raw(key) for key in _TIME_KEYS if key in record), None)
     if response is not None and time is not None:
         response["timestamp"] = time
@@ -246,6 +250,15 @@ def _parse_exchange(record: JsonNode, position: int) -> _Exchange:
         run_id=next((id for id in ids if isinstance(id, str) and id), ""),
         keys=[_compute_key(message) for message in request.messages],
     )
+
+
+def _find_usage(record: JsonNode, response: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the usage in the response with the cost in the log; without it, the usage in the log."""
+    recorded, logged = response.get("usage"), parse_usage(record.data)
+    if logged is None:
+        return recorded
+    counts = recorded if isinstance(recorded, Mapping) else asdict(logged)
+    return {**drop_none({"cost_usd": logged.cost_usd}), **counts}
 
 
 def _compute_key(message: Mapping[str, Any]) -> bytes:

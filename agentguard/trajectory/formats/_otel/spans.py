@@ -57,7 +57,7 @@ ATTRIBUTE_NAMES: Mapping[str, tuple[str, ...]] = {
         "llm.token_count.prompt_details.cache_read",
         "ai.usage.cachedInputTokens",
     ),
-    "cost": ("gen_ai.usage.cost", "llm.cost.total", "operation.cost"),
+    "cost": ("gen_ai.usage.cost", "gen_ai.cost.total_cost", "llm.cost.total", "operation.cost"),
     "system": ("gen_ai.system_instructions", "system_prompt"),
     "input": ("gen_ai.input.messages", "ai.prompt.messages"),
     "output": ("gen_ai.output.messages",),

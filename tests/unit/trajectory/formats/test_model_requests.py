@@ -4,6 +4,7 @@ import copy
 import json
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -111,6 +112,27 @@ def test_litellm_payload_is_a_pair() -> None:
         ["a", "b"],
         1_770_000_000.5,
     )
+
+
+@pytest.mark.parametrize(
+    ("recorded", "expected"),
+    [
+        ({"prompt_tokens": 8}, Usage(prompt_tokens=8, cost_usd=0.5)),
+        ({"prompt_tokens": 8, "cost_usd": 0.25}, Usage(prompt_tokens=8, cost_usd=0.25)),
+        (None, Usage(prompt_tokens=7, completion_tokens=2, cost_usd=0.5)),
+    ],
+)
+def test_cost_of_the_log_completes_the_usage_of_the_response(recorded: Any, expected: Usage) -> None:
+    logged = {"response_cost": 0.5, "prompt_tokens": 7, "completion_tokens": 2}
+    data = pair(user("a"), reply="b", **logged)
+    data["response"] |= {"usage": recorded}
+    assert runs(data)[0].steps[1].usage == expected
+
+
+def test_failed_call_of_litellm_is_an_error() -> None:
+    failure = {"messages": [user("a")], "response": {}, "status": "failure", "error_str": "rate limit"}
+    step = load_trajectory(failure).steps[1]
+    assert (step.source, step.content) == (Source.ENVIRONMENT, "rate limit")
 
 
 def test_pair_without_messages_is_unreadable_and_named() -> None:
