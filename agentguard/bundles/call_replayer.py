@@ -77,8 +77,9 @@ class CallReplayer:
             raise self._mismatch
 
     def count_unused_calls(self) -> int:
-        """Return the number of recorded calls that were not repeated."""
-        return len(self._model_calls.unused) + len(self._tool_calls.unused)
+        """Return the number of recorded calls that were not repeated, without those of live tools."""
+        tool_calls = [call for call in self._tool_calls.unused if not self._scope.is_live_tool(call.name)]
+        return len(self._model_calls.unused) + len(tool_calls)
 
     def _bind_tool(self, function: Callable[..., Any], name: str) -> Callable[..., Any]:
         live = function if self._scope.is_live_tool(name) else None

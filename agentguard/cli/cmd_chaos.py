@@ -17,6 +17,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from agentguard.cli.chaos_cycles import stitch
 from agentguard.cli.terminal_text import build_console
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ def register(app: typer.Typer) -> None:
     group.command()(plan)
     group.command()(run)
     group.command()(report)
+    group.command()(stitch)
     group.command()(serve)
     group.command()(faults)
     app.add_typer(group, name="chaos")

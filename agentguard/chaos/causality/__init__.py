@@ -1,0 +1,50 @@
+"""Causal stitching: chains of single-fault experiments that close to a cycle."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from agentguard._lazy import lazy_exports
+
+if TYPE_CHECKING:
+    from agentguard.chaos.causality.confirmation import ConfirmedCycle as ConfirmedCycle
+    from agentguard.chaos.causality.confirmation import CycleStatus as CycleStatus
+    from agentguard.chaos.causality.cycle_search import StitchingCampaign as StitchingCampaign
+    from agentguard.chaos.causality.cycle_search import StitchingResult as StitchingResult
+    from agentguard.chaos.causality.cycle_search import encode_stitching_result as encode_stitching_result
+    from agentguard.chaos.causality.cycle_search import search_cycles as search_cycles
+    from agentguard.chaos.causality.cycles import CausalCycle as CausalCycle
+    from agentguard.chaos.causality.edges import CausalEdge as CausalEdge
+    from agentguard.chaos.causality.probe import FaultKind as FaultKind
+    from agentguard.chaos.causality.probe import FaultProbe as FaultProbe
+    from agentguard.chaos.causality.probe import Injection as Injection
+    from agentguard.chaos.causality.probe import SiteFault as SiteFault
+    from agentguard.chaos.causality.report import render_stitching_report as render_stitching_report
+    from agentguard.chaos.causality.reproducer_bundle import run_reproducer as run_reproducer
+    from agentguard.chaos.causality.reproducer_bundle import (
+        write_reproducer_bundle as write_reproducer_bundle,
+    )
+    from agentguard.chaos.causality.workload import WorkloadRun as WorkloadRun
+    from agentguard.chaos.causality.workload import run_workload as run_workload
+
+_EXPORTS = {
+    "CausalCycle": "agentguard.chaos.causality.cycles",
+    "CausalEdge": "agentguard.chaos.causality.edges",
+    "ConfirmedCycle": "agentguard.chaos.causality.confirmation",
+    "CycleStatus": "agentguard.chaos.causality.confirmation",
+    "FaultKind": "agentguard.chaos.causality.probe",
+    "FaultProbe": "agentguard.chaos.causality.probe",
+    "Injection": "agentguard.chaos.causality.probe",
+    "SiteFault": "agentguard.chaos.causality.probe",
+    "StitchingCampaign": "agentguard.chaos.causality.cycle_search",
+    "StitchingResult": "agentguard.chaos.causality.cycle_search",
+    "WorkloadRun": "agentguard.chaos.causality.workload",
+    "encode_stitching_result": "agentguard.chaos.causality.cycle_search",
+    "render_stitching_report": "agentguard.chaos.causality.report",
+    "run_reproducer": "agentguard.chaos.causality.reproducer_bundle",
+    "run_workload": "agentguard.chaos.causality.workload",
+    "search_cycles": "agentguard.chaos.causality.cycle_search",
+    "write_reproducer_bundle": "agentguard.chaos.causality.reproducer_bundle",
+}
+
+__getattr__, __dir__ = lazy_exports(__name__, _EXPORTS)
