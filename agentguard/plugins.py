@@ -55,17 +55,21 @@ class Registry(Generic[T]):
         self._entry_points = dict(builtin)
         self._plugins: dict[str, T] = {}
         self._has_scanned = False
+        self._names: tuple[str, ...] = ()
 
     def register(self, name: str, plugin: T) -> None:
         """Add a plug-in from code. Raises ConfigError if the name is taken."""
         if name in self.names() or name in self._aliases:
             raise ConfigError(f"a {self.kind} named {name!r} is already registered")
         self._plugins[name] = plugin
+        self._names = ()
 
     def names(self) -> tuple[str, ...]:
         """Return all names, sorted; scan the installed entry points once."""
-        self._scan_entry_points()
-        return tuple(sorted({*self._entry_points, *self._plugins}))
+        if not self._names:
+            self._scan_entry_points()
+            self._names = tuple(sorted({*self._entry_points, *self._plugins}))
+        return self._names
 
     def get(self, name: str) -> T:
         """Return the plug-in called ``name``. Raises UnknownPlugin with the known names."""

@@ -12,7 +12,7 @@ from typing import Any
 
 from agentguard.detect.step_facts import canonicalize_json
 from agentguard.errors import ConfigError
-from agentguard.trajectory.formats.sdk import build_chat_messages, parse_chat
+from agentguard.trajectory.formats.sdk import build_chat_messages, parse_chat_turn
 from agentguard.trajectory.model import Step, ToolCall, Trajectory
 
 Message = dict[str, Any]
@@ -53,7 +53,7 @@ class ChatBranch:
 
 def build_step(message: Mapping[str, Any]) -> Step:
     """Convert a message to a step without an index. Raises FormatError if the message is malformed."""
-    return parse_chat([dict(message)]).steps[0]
+    return parse_chat_turn([message])
 
 
 def build_assistant_message(answer: Any) -> Message:

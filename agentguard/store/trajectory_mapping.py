@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from typing import Final
 
 from agentguard.errors import FormatError
 from agentguard.store.db.rows import BranchRow, ClearRunRow, Row, RunRow, StepRow
@@ -19,6 +20,8 @@ from agentguard.trajectory.serialization import (
     encode_meta,
     encode_step,
 )
+
+_NO_ANNOTATION: Final = Annotation()
 
 
 def build_run_rows(record: Record, *, tenant: str = "", created_at: float | None = None) -> tuple[Row, ...]:
@@ -48,7 +51,7 @@ def build_run_row(
     created_at: float | None = None,
 ) -> RunRow:
     """Return the row of a run without its steps; written when a run begins and when its metadata changes."""
-    judged = annotation or Annotation()
+    judged = _NO_ANNOTATION if annotation is None else annotation
     return RunRow(
         tenant=tenant,
         created_at=time.time() if created_at is None else created_at,
@@ -59,7 +62,7 @@ def build_run_row(
         group=normalize_group_key(judged.group or run.task),
         failed=judged.failed,
         length=len(run.steps),
-        annotation=encode_annotation(judged),
+        annotation={} if annotation is None else encode_annotation(annotation),
     )
 
 

@@ -18,7 +18,7 @@ from agentguard.detect.step_facts import canonicalize_json
 from agentguard.intercept.adapters.anthropic_stream import encode_message_stream
 from agentguard.intercept.adapters.openai_chat import PROMPT_ROLES, get_tool_name, remove_tools, requires_json
 from agentguard.intercept.conversation import ConversationBranch, Item, encode_canonical, resolve_items
-from agentguard.trajectory.formats.sdk import add_tool_results, parse_chat
+from agentguard.trajectory.formats.sdk import add_tool_results, parse_chat_turn
 from agentguard.trajectory.model import Step, ToolCall, Usage
 from agentguard.trajectory.usage import parse_usage
 
@@ -69,9 +69,7 @@ class AnthropicAdapter:
 
     def build_step(self, items: Sequence[Item], agent: str) -> Step:
         """Convert a turn to a step. Raises FormatError if it is malformed."""
-        return _mark_errors(
-            parse_chat([_to_chat_message(item) for item in items], agent=agent).steps[0], items
-        )
+        return _mark_errors(parse_chat_turn([_to_chat_message(item) for item in items], agent=agent), items)
 
     def add_results(self, step: Step, results: Sequence[Item]) -> Step:
         """Return an answer's step with its tool results. Raises FormatError if a result is malformed."""

@@ -12,7 +12,7 @@ import orjson
 from agentguard.intercept.chat_steps import apply_repaired_turn
 from agentguard.intercept.conversation import ConversationBranch, Item, encode_canonical, resolve_items
 from agentguard.model_api.sse import encode_event
-from agentguard.trajectory.formats.sdk import add_tool_results, parse_chat
+from agentguard.trajectory.formats.sdk import add_tool_results, parse_chat_turn
 from agentguard.trajectory.model import Source, Step, Usage
 from agentguard.trajectory.usage import parse_usage
 
@@ -66,7 +66,7 @@ class ChatAdapter:
 
     def build_step(self, items: Sequence[Item], agent: str) -> Step:
         """Convert a turn to a step. Raises FormatError if it is malformed."""
-        return parse_chat([dict(item) for item in items], agent=agent).steps[0]
+        return parse_chat_turn(items, agent=agent)
 
     def add_results(self, step: Step, results: Sequence[Item]) -> Step:
         """Return an answer's step with its tool results. Raises FormatError if a result is malformed."""

@@ -21,7 +21,7 @@ from agentguard.intercept.adapters.openai_chat import (
 )
 from agentguard.intercept.adapters.openai_responses_stream import build_guard_message, encode_response_stream
 from agentguard.intercept.conversation import ConversationBranch, Item, encode_canonical, resolve_items
-from agentguard.trajectory.formats.sdk import add_tool_results, parse_chat
+from agentguard.trajectory.formats.sdk import add_tool_results, parse_chat_turn
 from agentguard.trajectory.model import Step, ToolCall, Usage
 from agentguard.trajectory.usage import parse_usage
 
@@ -88,11 +88,11 @@ class ResponsesAdapter:
         results = [_to_tool_message(item) for item in items if self.is_result(item)]
         other_items = [item for item in items if not self.is_result(item)]
         if other_items and _is_model_item(other_items[0]):
-            return parse_chat([_to_assistant_message(other_items), *results], agent=agent).steps[0]
+            return parse_chat_turn([_to_assistant_message(other_items), *results], agent=agent)
         messages = [
             {"role": item.get("role", "user"), "content": item.get("content")} for item in other_items
         ]
-        return parse_chat([*messages, *results], agent=agent).steps[0]
+        return parse_chat_turn([*messages, *results], agent=agent)
 
     def add_results(self, step: Step, results: Sequence[Item]) -> Step:
         """Return an answer's step with its tool results. Raises FormatError if a result is malformed."""

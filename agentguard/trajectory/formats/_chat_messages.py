@@ -75,6 +75,17 @@ def parse_chat(messages: list[Any], *, path: str = "messages", agent: str = "ass
     )
 
 
+def parse_chat_turn(messages: Sequence[Any], *, agent: str = "assistant") -> Step:
+    """Return the first step of messages, as `parse_chat` does; cheaper for a single plain message.
+
+    Raises:
+        FormatError: a message is malformed.
+    """
+    if len(messages) == 1 and (step := _build_plain_step(messages[0], agent, 0, 0)) is not None:
+        return step
+    return parse_chat([dict(message) for message in messages], agent=agent).steps[0]
+
+
 def add_tool_results(step: Step, messages: Sequence[Any], *, path: str = "messages") -> Step:
     """Add tool messages to the step of a single message, as `parse_chat` does.
 
@@ -182,31 +193,18 @@ class _ChatBuilder(StepBuilder):
 
         The result equals that of the general method.
         """
-        if type(message) is not dict or "content" not in message:
+        if type(message) is dict and message.get("role") == "tool":
+            return self._attach_plain_result(index, message)
+        step = _build_plain_step(message, self.agent, len(self.steps), index)
+        if step is None:
             return False
-        role, content, size = message.get("role"), message["content"], len(message)
-        if role == "tool":
-            return size == 3 and type(content) is str and self._attach_plain_result(index, message, content)
-        calls: tuple[ToolCall, ...] | None = ()
-        if role == "assistant" and size == 3 and (content is None or (type(content) is str and content)):
-            calls = _parse_plain_calls(message.get("tool_calls"))
-        elif size != 2 or type(content) is not str or role not in _STANDARD_FIELDS:
-            return False
-        if calls is None:
-            return False
-        step = Step(
-            index=len(self.steps),
-            source=_ROLE_SOURCES.get(role, Source.AGENT),
-            agent=self.agent if role == "assistant" else role,
-            content=content or "",
-            tool_calls=calls,
-            source_index=index,
-        )
         self.step_by_message[index] = self.append_turn(step)
         return True
 
-    def _attach_plain_result(self, index: int, message: dict[str, Any], content: str) -> bool:
-        id = message.get("tool_call_id")
+    def _attach_plain_result(self, index: int, message: dict[str, Any]) -> bool:
+        id, content = message.get("tool_call_id"), message.get("content")
+        if len(message) != 3 or type(content) is not str:
+            return False
         if type(id) is not str or not id or (call := self.find_call(id)) is None:
             return False
         self.step_by_message[index] = self.attach_observation(
@@ -265,6 +263,28 @@ class _ChatBuilder(StepBuilder):
                 extra=extra,
             )
         )
+
+
+def _build_plain_step(message: Any, agent: str, index: int, source_index: int) -> Step | None:
+    """Return the step of a turn with only the usual fields; None for any other message."""
+    if type(message) is not dict or "content" not in message:
+        return None
+    role, content, size = message.get("role"), message["content"], len(message)
+    calls: tuple[ToolCall, ...] | None = ()
+    if role == "assistant" and size == 3 and (content is None or (type(content) is str and content)):
+        calls = _parse_plain_calls(message.get("tool_calls"))
+    elif size != 2 or type(content) is not str or role not in _STANDARD_FIELDS:
+        return None
+    if calls is None:
+        return None
+    return Step(
+        index=index,
+        source=_ROLE_SOURCES.get(role, Source.AGENT),
+        agent=agent if role == "assistant" else role,
+        content=content or "",
+        tool_calls=calls,
+        source_index=source_index,
+    )
 
 
 def _get_text(data: Mapping[str, Any], key: str) -> str | None:

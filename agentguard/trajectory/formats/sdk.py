@@ -1,8 +1,8 @@
 """Building blocks of importers; see docs/formats.md.
 
 - `JsonNode` reads fields; a wrong type is a FormatError that names the field.
-- `parse_chat` converts chat messages to steps, `add_tool_results` a turn with the results that follow it, and
-  `build_chat_messages` steps to messages.
+- `parse_chat` converts chat messages to steps, `parse_chat_turn` those of one turn, `add_tool_results` a turn
+  with the results that follow it, and `build_chat_messages` steps to messages.
 - `StepBuilder` builds steps from turns and results; `StepBuilder.add_unknown` counts what the importer cannot
   read.
 - `parse_content` sorts the content parts of all model APIs: texts, reasoning, calls, results, unknown parts.
@@ -21,6 +21,7 @@ from agentguard.trajectory.formats._chat_messages import (
     add_tool_results,
     extract_content_text,
     parse_chat,
+    parse_chat_turn,
     parse_tool_specs,
 )
 from agentguard.trajectory.formats._chat_writer import build_chat_messages, build_chat_tools
@@ -48,6 +49,7 @@ __all__ = [
     "loads",
     "parse_arguments",
     "parse_chat",
+    "parse_chat_turn",
     "parse_content",
     "parse_tool_specs",
     "parse_usage",

@@ -11,6 +11,7 @@ from agentguard.trajectory.formats._chat_messages import (
     add_tool_results,
     parse_arguments,
     parse_chat,
+    parse_chat_turn,
     parse_tool_specs,
 )
 from agentguard.trajectory.formats.base import formats
@@ -228,6 +229,16 @@ class TestUsualFields:
         for given_ in (messages, [Odd(one) for one in messages]):
             try:
                 found.append(parse_chat(given_))
+            except FormatError as error:
+                found.append(str(error))
+        assert found[0] == found[1]
+
+    @given(st.lists(MESSAGES, min_size=1, max_size=2))
+    def test_parse_chat_turn_of_any_messages_equals_first_step(self, messages: list[dict[str, Any]]) -> None:
+        found: list[Any] = []
+        for parse_turn in (parse_chat_turn, lambda given_, agent: parse_chat(given_, agent=agent).steps[0]):
+            try:
+                found.append(parse_turn(messages, agent="planner"))
             except FormatError as error:
                 found.append(str(error))
         assert found[0] == found[1]
