@@ -1,7 +1,7 @@
 """Causal cycles of agentguard's own fault tolerance: pipelines of the proxy under agents and a judge.
 
-Agents repeat failed calls. With a judge, a third of the calls also asks a judge on the same server, through its
-own pipeline.
+Agents repeat failed calls. With a judge, a third of the calls also asks a judge on the same server, through
+its own pipeline.
 
 Run: .venv/bin/python -m benchmarks.cascades_proxy
 """
