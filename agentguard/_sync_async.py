@@ -6,6 +6,7 @@ of a request is raised in the body. The surrounding function executes the reques
 
 from __future__ import annotations
 
+import time
 from collections.abc import Awaitable, Callable, Generator
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -30,6 +31,13 @@ class RunInThread:
     """Work of the guard that may take long, for instance of a judge; an awaited body runs it in a thread."""
 
     work: Callable[[], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Sleep:
+    """Wait of a body, in seconds."""
+
+    seconds: float
 
 
 def run_sync(body: Effects[R], handle_request: Callable[[Any], Any]) -> R:
@@ -67,6 +75,8 @@ async def run_async(body: Effects[R], handle_request: Callable[[Any], Awaitable[
 def _handle(request: Any, handle_request: Callable[[Any], Any]) -> Any:
     if isinstance(request, RunInThread):
         return request.work()
+    if isinstance(request, Sleep):
+        return time.sleep(request.seconds)
     return _handle_all(request, handle_request) if isinstance(request, Gather) else handle_request(request)
 
 
@@ -75,6 +85,10 @@ async def _ahandle(request: Any, handle_request: Callable[[Any], Awaitable[Any]]
         import asyncio
 
         return await asyncio.to_thread(request.work)
+    if isinstance(request, Sleep):
+        import asyncio
+
+        return await asyncio.sleep(request.seconds)
     return await (
         _ahandle_all(request, handle_request) if isinstance(request, Gather) else handle_request(request)
     )

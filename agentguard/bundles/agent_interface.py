@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, get_type_hints
 
 from agentguard import _sync_async
@@ -14,9 +14,6 @@ from agentguard.trajectory.model import Trajectory
 
 if TYPE_CHECKING:
     import httpx2
-
-Execute = Callable[[dict[str, Any]], Any]
-"""Function that executes a call with the given arguments."""
 
 
 class CallBinding(Protocol):
@@ -65,13 +62,20 @@ CallBody = Callable[[dict[str, Any]], _sync_async.Effects[Any]]
 """Body of a call with the given request; it yields once for each call of the live function."""
 
 
-def call_agent(agent: RecordableAgent, binding: RunBinding, sessions: Sequence[Session]) -> Trajectory:
+def call_agent(
+    agent: RecordableAgent,
+    binding: RunBinding,
+    sessions: Sequence[Session],
+    *,
+    run_coroutine: Callable[[Coroutine[Any, Any, Any]], Any] = asyncio.run,
+) -> Trajectory:
     """Run an agent, in a new event loop if it is a coroutine function, and return its run.
 
     Args:
         agent: the agent.
         binding: its binding.
         sessions: sessions that the binding receives; the last one has the run of an agent without a result.
+        run_coroutine: function that runs the agent in a new event loop.
 
     Raises:
         ConfigError: the agent has neither a result nor a session, or an event loop runs already.
@@ -79,7 +83,7 @@ def call_agent(agent: RecordableAgent, binding: RunBinding, sessions: Sequence[S
     result = agent(binding)
     if inspect.iscoroutine(result):
         try:
-            result = asyncio.run(result)
+            result = run_coroutine(result)
         except RuntimeError:
             if inspect.getcoroutinestate(result) != inspect.CORO_CREATED:
                 raise
@@ -100,41 +104,24 @@ def bind_function(
     """
     if not inspect.iscoroutinefunction(function):
 
-        def execute(request: dict[str, Any]) -> Any:
+        def stand_in(*args: Any, **named: Any) -> Any:
+            request = _bind_arguments(signature, args, named)
             return _sync_async.run_sync(body(request), lambda _: _require_live(live)(**request))
 
-        return build_stand_in(function, execute)
+        signature = _copy_interface(function, stand_in)
+        return stand_in
 
-    async def aexecute(request: dict[str, Any]) -> Any:
+    async def astand_in(*args: Any, **named: Any) -> Any:
+        request = _bind_arguments(signature, args, named)
         return await _sync_async.run_async(body(request), lambda _: _require_live(live)(**request))
 
-    async def stand_in(*args: Any, **named: Any) -> Any:
-        return await aexecute(_bind_arguments(signature, args, named))
-
-    signature = _copy_interface(function, stand_in)
-    return stand_in
+    signature = _copy_interface(function, astand_in)
+    return astand_in
 
 
 def _require_live(live: Callable[..., Any] | None) -> Callable[..., Any]:
     assert live is not None
     return live
-
-
-def build_stand_in(function: Callable[..., Any], execute: Execute) -> Callable[..., Any]:
-    """Return a function with the name, signature and docstring of another one, but without a reference to it.
-
-    Raises:
-        ConfigError: ``function`` is a coroutine function.
-    """
-    if inspect.iscoroutinefunction(function):
-        name = function.__name__
-        raise ConfigError(f"bundle: {name} is a coroutine function; this binding needs a plain function")
-
-    def stand_in(*args: Any, **named: Any) -> Any:
-        return execute(_bind_arguments(signature, args, named))
-
-    signature = _copy_interface(function, stand_in)
-    return stand_in
 
 
 def _copy_interface(function: Callable[..., Any], stand_in: Callable[..., Any]) -> inspect.Signature:

@@ -17,7 +17,7 @@ except ImportError as error:
     raise MissingExtra("the transport of a bundle", "chat") from error
 
 ExchangeBody = Callable[[str, dict[str, Any]], _sync_async.Effects[Any]]
-"""Body of an exchange with its name and request; it yields if the request must be sent."""
+"""Body of an exchange with its name and request; it yields the request to send."""
 
 # The clients of OpenAI and Anthropic decide on a retry by these headers.
 _RECORDED_HEADERS: Final = ("content-type", "retry-after", "retry-after-ms", "x-should-retry")
@@ -38,7 +38,9 @@ class BoundTransport(httpx2.BaseTransport):
         """Return the response; it is complete, also if it is a stream of events."""
         request.read()
         exchange = self._body(build_exchange_name(request.method, request.url.path), encode_request(request))
-        return decode_response(_sync_async.run_sync(exchange, lambda _: self._send(request)))
+        return decode_response(
+            _sync_async.run_sync(exchange, lambda data: self._send(_replace_body(request, data)))
+        )
 
     def close(self) -> None:
         """Close the inner transport."""
@@ -65,7 +67,9 @@ class AsyncBoundTransport(httpx2.AsyncBaseTransport):
         """Return the response like `BoundTransport.handle_request`."""
         await request.aread()
         exchange = self._body(build_exchange_name(request.method, request.url.path), encode_request(request))
-        return decode_response(await _sync_async.run_async(exchange, lambda _: self._send(request)))
+        return decode_response(
+            await _sync_async.run_async(exchange, lambda data: self._send(_replace_body(request, data)))
+        )
 
     async def aclose(self) -> None:
         """Close the inner transport."""
@@ -95,9 +99,22 @@ def encode_response(response: httpx2.Response) -> dict[str, Any]:
 
 def decode_response(data: Mapping[str, Any]) -> httpx2.Response:
     """Return the response of recorded data."""
-    body = data["body"]
-    content = body.encode() if isinstance(body, str) else orjson.dumps(body)
-    return httpx2.Response(data["status"], headers=data["headers"], content=content)
+    return httpx2.Response(data["status"], headers=data["headers"], content=_encode_body(data["body"]))
+
+
+def _replace_body(request: httpx2.Request, data: Mapping[str, Any]) -> httpx2.Request:
+    """Return the request with a body that the binding has changed, otherwise the request itself."""
+    if data == encode_request(request):
+        return request
+    headers = [pair for pair in request.headers.raw if pair[0].lower() != b"content-length"]
+    content = _encode_body(data["body"])
+    return httpx2.Request(
+        request.method, request.url, headers=headers, content=content, extensions=request.extensions
+    )
+
+
+def _encode_body(body: Any) -> bytes:
+    return body.encode() if isinstance(body, str) else orjson.dumps(body)
 
 
 def find_error_class(name: str) -> type[Exception] | None:

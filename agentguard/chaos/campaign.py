@@ -9,7 +9,7 @@ from typing import Literal, Self, cast
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from agentguard.bundles.agent_interface import AgentFunction
+from agentguard.bundles.agent_interface import RecordableAgent
 from agentguard.chaos.faults import MODEL_FAULTS, TOOL_FAULTS
 from agentguard.config.policy import format_validation_error, load_yaml
 from agentguard.errors import ConfigError
@@ -85,12 +85,15 @@ class CampaignSchedule(_Section):
         max_calls_per_site: calls of each site that get a fault: the first ones of the run without a fault.
         max_runs: greatest number of runs with a fault; a sample by ``seed`` if there are more.
         seed: seed of the sample and of the order.
+        virtual_time: True if the waits of the agent take no wall time: ``time.sleep``, and the sleeps and
+            timeouts of asyncio. A coroutine agent that waits for a network needs the real time.
     """
 
     repeats: int = Field(default=1, ge=1, le=1_000)
     max_calls_per_site: int = Field(default=3, ge=1)
     max_runs: int = Field(default=10_000, ge=1)
     seed: int = 0
+    virtual_time: bool = True
 
 
 class AbortRules(_Section):
@@ -123,9 +126,9 @@ class Campaign(_Section):
         except ValidationError as error:
             raise ConfigError(f"{path}: {format_validation_error(error, cls)}") from None
 
-    def load_agent(self) -> AgentFunction:
+    def load_agent(self) -> RecordableAgent:
         """Import the agent. Raises ConfigError."""
-        return cast(AgentFunction, import_function(self.target.agent, place="target.agent: "))
+        return cast(RecordableAgent, import_function(self.target.agent, place="target.agent: "))
 
     def load_check(self) -> CheckFunction | None:
         """Import the check; None without one. Raises ConfigError."""

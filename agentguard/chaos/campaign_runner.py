@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import orjson
 
-from agentguard.bundles.agent_interface import AgentFunction
+from agentguard.bundles.agent_interface import RecordableAgent
 from agentguard.chaos.campaign import Campaign
 from agentguard.chaos.experiment import ExperimentOutcome, ExperimentResult, ExperimentRunner
 from agentguard.chaos.injection import FaultPlacement
@@ -55,7 +55,7 @@ class CampaignRunner:
         ConfigError: the agent cannot be imported, or the steady state does not hold without faults.
     """
 
-    def __init__(self, campaign: Campaign, *, agent: AgentFunction | None = None) -> None:
+    def __init__(self, campaign: Campaign, *, agent: RecordableAgent | None = None) -> None:
         self._campaign = campaign
         self._runner = ExperimentRunner(campaign, agent=agent)
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from enum import StrEnum
+from functools import partial
 from typing import Any
 
-from agentguard.bundles.agent_interface import AgentFunction, require_trajectory
+from agentguard.bundles.agent_interface import RecordableAgent, call_agent
 from agentguard.chaos.campaign import Campaign
 from agentguard.chaos.injection import (
     MAX_MODEL_CALLS,
@@ -17,9 +21,11 @@ from agentguard.chaos.injection import (
     FaultPlacement,
     InjectionBinding,
 )
+from agentguard.chaos.virtual_time import virtual_time
 from agentguard.detect.tool_names import is_read_tool
 from agentguard.errors import AgentGuardError, ConfigError, RunStopped
 from agentguard.guard import Guard
+from agentguard.testing.virtual_clock import VirtualClock
 from agentguard.trajectory.model import Trajectory
 
 _CALL_LIMIT_FACTOR = 20
@@ -46,19 +52,29 @@ class ExperimentRun:
     """Run of the agent under a binding.
 
     Attributes:
-        trajectory: the run; None if the agent raised.
+        trajectory: the run, also an unfinished one of a session; None if the agent raised without one.
         error: type and text of the exception; empty without one.
         binding: counts of the calls.
+        seconds: duration, in virtual time without the time of computation.
     """
 
     trajectory: Trajectory | None
     error: str
     binding: InjectionBinding
+    seconds: float
 
     @property
     def answer(self) -> str:
         """Text of the last step; empty without a run."""
         return self.trajectory.steps[-1].content if self.trajectory and self.trajectory.steps else ""
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of all steps, also of those that a rollback removed; 0 if the run reports none."""
+        run = self.trajectory
+        branches = (run.steps, *(branch.steps for branch in run.branches)) if run else ()
+        spent = (step.usage for steps in branches for step in steps if step.usage)
+        return sum((usage.prompt_tokens or 0) + (usage.completion_tokens or 0) for usage in spent)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +90,9 @@ class ExperimentResult:
         is_false_claim: the last text is that of the run without a fault, and effects are missing.
         detected_after: steps from the fault to the first finding; None if no detector has one.
         recovered_after: calls from the fault to the next success at its site; None without one.
+        recovery_seconds: seconds from the fault to this success; None without one.
+        seconds: duration, in virtual time without the time of computation.
+        extra_tokens: tokens, minus those of the run without a fault.
         error: type and text of an exception that ended the run; empty without one.
         events: site to the kinds of its calls.
     """
@@ -89,6 +108,9 @@ class ExperimentResult:
     is_false_claim: bool
     detected_after: int | None
     recovered_after: int | None
+    recovery_seconds: float | None
+    seconds: float
+    extra_tokens: int
     error: str
     events: Mapping[str, list[str]]
 
@@ -115,7 +137,7 @@ class ExperimentRunner:
         ConfigError: the agent cannot be imported, or its runs without a fault violate the steady state.
     """
 
-    def __init__(self, campaign: Campaign, *, agent: AgentFunction | None = None) -> None:
+    def __init__(self, campaign: Campaign, *, agent: RecordableAgent | None = None) -> None:
         self._campaign = campaign
         self._agent = agent if agent is not None else campaign.load_agent()
         self._check = campaign.load_check()
@@ -139,7 +161,7 @@ class ExperimentRunner:
         base, binding = self.profile.binding, run.binding
         extra_effects = _count_beyond(binding.effects, base.effects)
         missing_effects = _count_beyond(base.effects, binding.effects)
-        is_claimed = run.trajectory is not None and run.answer == self.profile.answer and bool(run.answer)
+        is_claimed = not run.error and run.answer == self.profile.answer and bool(run.answer)
         is_false_claim = is_claimed and bool(missing_effects)
         extra_calls = binding.calls.total() - base.calls.total()
         if not binding.is_injected:
@@ -164,6 +186,9 @@ class ExperimentRunner:
             is_false_claim=is_false_claim,
             detected_after=self._measure_detection(run),
             recovered_after=binding.recovered_after,
+            recovery_seconds=binding.recovery_seconds,
+            seconds=run.seconds,
+            extra_tokens=run.tokens - self.profile.tokens,
             error=run.error,
             events=dict(binding.events),
         )
@@ -197,19 +222,32 @@ class ExperimentRunner:
             effects=(lambda tool: not is_read_tool(tool)) if effects is None else effects.__contains__,
             max_calls=max_calls,
         )
-        trajectory, error = None, ""
+        trajectory, error, clock = None, "", VirtualClock()
+        is_virtual = self._campaign.schedule.virtual_time
+        begin = time.perf_counter()
         try:
-            trajectory = require_trajectory(self._agent(binding))
+            with virtual_time(clock) if is_virtual else nullcontext():
+                trajectory = call_agent(
+                    self._agent,
+                    binding,
+                    binding.sessions,
+                    run_coroutine=partial(clock.run, allow_leaks=True) if is_virtual else asyncio.run,
+                )
         except ConfigError:
             raise
         except (RunStopped, CallLimitExceeded) as stopped:
             error = f"{type(stopped).__name__}: {stopped}"
         except Exception as raised:  # the agent under test may raise anything
             error = f"{type(raised).__name__}: {raised}"
-        return ExperimentRun(trajectory=trajectory, error=error[:500], binding=binding)
+        if error and binding.sessions:
+            trajectory = binding.sessions[-1].run
+        seconds = clock.now() if is_virtual else time.perf_counter() - begin
+        return ExperimentRun(
+            trajectory=trajectory, error=error[:500], binding=binding, seconds=round(seconds, 3)
+        )
 
     def _is_successful(self, run: ExperimentRun, missing_effects: int) -> bool:
-        if run.trajectory is None:
+        if run.trajectory is None or run.error:
             return False
         if self._check is not None:
             return bool(self._check(run.trajectory))

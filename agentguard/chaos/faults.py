@@ -4,20 +4,35 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import orjson
 
 from agentguard.errors import ConfigError
 from agentguard.intercept.chat_steps import build_assistant_message
 
+_SLOW_CALL_S: Final = 60.0
+
 
 class FaultNotApplicable(Exception):
     """The fault has no meaning at this call, such as a stale result at the first call."""
 
 
-class RateLimited(Exception):
-    """Answer of a model endpoint with status 429."""
+class ModelStatusError(Exception):
+    """Answer of a model endpoint with a status of an error.
+
+    Args:
+        status: the HTTP status.
+        reason: text of the error.
+    """
+
+    def __init__(self, status: int, reason: str) -> None:
+        super().__init__(f"HTTP {status}: {reason}")
+        self.status = status
+
+
+class InvalidBody(ValueError):
+    """Answer of a model endpoint whose body is not valid JSON."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,70 +41,100 @@ class FaultyCall:
 
     Attributes:
         arguments: arguments of the call.
-        execute: function that executes the call and returns its result.
+        result: its result; None if the fault prevents the execution.
         earlier: results of earlier calls of the same tool or model in the run, oldest first, as pairs of
             arguments and result.
     """
 
     arguments: Mapping[str, Any]
-    execute: Callable[[], Any]
+    result: Any = None
     earlier: Sequence[tuple[Mapping[str, Any], Any]] = field(default=())
 
 
-Fault = Callable[[FaultyCall], Any]
-"""Function that replaces a call: it returns the result for the agent, or raises."""
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """Change of one call.
+
+    Attributes:
+        apply: function that returns the result for the agent, or raises.
+        is_executed: True if the call is executed before.
+        delay_s: seconds between the execution and the result.
+    """
+
+    apply: Callable[[FaultyCall], Any]
+    is_executed: bool = True
+    delay_s: float = 0.0
 
 
-def raise_error(call: FaultyCall) -> Any:
-    """Fail without execution."""
+def raise_error(call: FaultyCall) -> NoReturn:
+    """Fail with an internal error."""
     del call
     raise RuntimeError("HTTP 500: internal server error")
 
 
-def raise_timeout(call: FaultyCall) -> Any:
-    """Time out before execution."""
+def raise_timeout(call: FaultyCall) -> NoReturn:
+    """Time out."""
     del call
     raise TimeoutError("no answer within 30 s")
 
 
-def crash_after_commit(call: FaultyCall) -> Any:
-    """Execute the call and lose its answer."""
-    call.execute()
-    raise TimeoutError("no answer within 30 s")
-
-
-def deny(call: FaultyCall) -> Any:
-    """Refuse permission without execution."""
+def raise_denial(call: FaultyCall) -> NoReturn:
+    """Refuse permission."""
     del call
     raise PermissionError("HTTP 403: permission denied")
 
 
+def raise_reset(call: FaultyCall) -> NoReturn:
+    """Close the connection before the answer."""
+    del call
+    raise ConnectionResetError("the server closed the connection")
+
+
+def raise_invalid_body(call: FaultyCall) -> NoReturn:
+    """Answer with a body that is not valid JSON."""
+    del call
+    raise InvalidBody("the answer of the model is not valid JSON")
+
+
+def build_status_fault(status: int, reason: str) -> Fault:
+    """Return the fault that rejects a request with a status."""
+
+    def raise_status(call: FaultyCall) -> NoReturn:
+        del call
+        raise ModelStatusError(status, reason)
+
+    return Fault(raise_status, is_executed=False)
+
+
+def return_result(call: FaultyCall) -> Any:
+    """Return the result."""
+    return call.result
+
+
 def return_empty(call: FaultyCall) -> Any:
-    """Execute the call and return an empty result of the same type."""
-    result = call.execute()
+    """Return an empty result of the same type."""
+    result = call.result
     return type(result)() if isinstance(result, str | list | dict | tuple) else None
 
 
-def return_stale(call: FaultyCall) -> Any:
-    """Execute the call and return the result of the previous call of the tool."""
+def return_earlier(call: FaultyCall) -> Any:
+    """Return the result of the previous call of the tool or the model."""
     if not call.earlier:
         raise FaultNotApplicable
-    call.execute()
     return call.earlier[-1][1]
 
 
 def return_wrong_entity(call: FaultyCall) -> Any:
-    """Execute the call and return the result for other arguments."""
+    """Return the result for other arguments."""
     others = [result for arguments, result in call.earlier if arguments != call.arguments]
     if not others:
         raise FaultNotApplicable
-    call.execute()
     return others[-1]
 
 
 def return_truncated(call: FaultyCall) -> Any:
-    """Execute the call and return the first half of its text."""
-    result = call.execute()
+    """Return the first half of the text of the result."""
+    result = call.result
     text = result if isinstance(result, str) else orjson.dumps(result, default=str).decode()
     if len(text) < 2:
         raise FaultNotApplicable
@@ -97,15 +142,14 @@ def return_truncated(call: FaultyCall) -> Any:
 
 
 def return_ok_with_error(call: FaultyCall) -> Any:
-    """Return status 200 with an error in the body, without execution."""
+    """Return status 200 with an error in the body."""
     del call
     return '{"status": 200, "error": "upstream request failed"}'
 
 
 def return_other_schema(call: FaultyCall) -> Any:
-    """Execute the call and return its object with other field names."""
-    result = call.execute()
-    data = result
+    """Return the object with other field names."""
+    result = data = call.result
     if isinstance(result, str):
         try:
             data = orjson.loads(result)
@@ -115,12 +159,6 @@ def return_other_schema(call: FaultyCall) -> Any:
         raise FaultNotApplicable
     renamed = {f"{name}_v2": value for name, value in data.items()}
     return orjson.dumps(renamed, default=str).decode() if isinstance(result, str) else renamed
-
-
-def raise_rate_limit(call: FaultyCall) -> Any:
-    """Reject the request with status 429."""
-    del call
-    raise RateLimited("HTTP 429: too many requests")
 
 
 def return_refusal(call: FaultyCall) -> Any:
@@ -147,16 +185,9 @@ def return_bad_arguments(call: FaultyCall) -> Any:
     )
 
 
-def return_previous_answer(call: FaultyCall) -> Any:
-    """Answer with the previous answer of the model."""
-    if not call.earlier:
-        raise FaultNotApplicable
-    return call.earlier[-1][1]
-
-
 def _change_first_call(call: FaultyCall, change: Callable[[dict[str, Any]], dict[str, Any]]) -> Any:
     try:
-        message = dict(build_assistant_message(call.execute()))
+        message = dict(build_assistant_message(call.result))
     except ConfigError:
         raise FaultNotApplicable from None
     calls = [dict(one) for one in message.get("tool_calls") or ()]
@@ -167,26 +198,32 @@ def _change_first_call(call: FaultyCall, change: Callable[[dict[str, Any]], dict
 
 
 TOOL_FAULTS: Final[Mapping[str, Fault]] = {
-    "error": raise_error,
-    "timeout": raise_timeout,
-    "after_commit_crash": crash_after_commit,
-    "denied": deny,
-    "empty": return_empty,
-    "stale": return_stale,
-    "wrong_entity": return_wrong_entity,
-    "truncated": return_truncated,
-    "ok_with_error": return_ok_with_error,
-    "schema_changed": return_other_schema,
+    "error": Fault(raise_error, is_executed=False),
+    "timeout": Fault(raise_timeout, is_executed=False),
+    "after_commit_crash": Fault(raise_timeout),
+    "denied": Fault(raise_denial, is_executed=False),
+    "slow": Fault(return_result, delay_s=_SLOW_CALL_S),
+    "empty": Fault(return_empty),
+    "stale": Fault(return_earlier),
+    "wrong_entity": Fault(return_wrong_entity),
+    "truncated": Fault(return_truncated),
+    "ok_with_error": Fault(return_ok_with_error, is_executed=False),
+    "schema_changed": Fault(return_other_schema),
 }
 """Faults at a tool call, by name."""
 
 MODEL_FAULTS: Final[Mapping[str, Fault]] = {
-    "timeout": raise_timeout,
-    "http_429": raise_rate_limit,
-    "refusal": return_refusal,
-    "empty": return_no_content,
-    "bad_tool_name": return_unknown_tool,
-    "bad_arguments": return_bad_arguments,
-    "repeats_itself": return_previous_answer,
+    "timeout": Fault(raise_timeout, is_executed=False),
+    "http_429": build_status_fault(429, "too many requests"),
+    "http_500": build_status_fault(500, "internal server error"),
+    "http_529": build_status_fault(529, "overloaded"),
+    "connection_reset": Fault(raise_reset, is_executed=False),
+    "bad_body": Fault(raise_invalid_body, is_executed=False),
+    "slow": Fault(return_result, delay_s=_SLOW_CALL_S),
+    "refusal": Fault(return_refusal, is_executed=False),
+    "empty": Fault(return_no_content, is_executed=False),
+    "bad_tool_name": Fault(return_unknown_tool),
+    "bad_arguments": Fault(return_bad_arguments),
+    "repeats_itself": Fault(return_earlier),
 }
 """Faults at a model call, by name."""

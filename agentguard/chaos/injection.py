@@ -2,19 +2,35 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
-from agentguard.bundles.agent_interface import build_stand_in
-from agentguard.chaos.faults import MODEL_FAULTS, TOOL_FAULTS, FaultNotApplicable, FaultyCall
+from agentguard._sync_async import Effects, Sleep
+from agentguard.bundles.agent_interface import bind_function
+from agentguard.chaos.faults import MODEL_FAULTS, TOOL_FAULTS, Fault, FaultNotApplicable, FaultyCall
+from agentguard.chaos.model_exchange import ModelExchange, find_adapter
 from agentguard.errors import AgentGuardError
+from agentguard.runtime.session import Session
+
+if TYPE_CHECKING:
+    import httpx2
 
 MODEL_SITE: Final = "model"
 MAX_MODEL_CALLS: Final = 1_000
+
+ApplyFault = Callable[[Fault, FaultyCall], Any]
+"""Function that returns the result of a call with a fault, or raises."""
+
+
+def apply_fault(fault: Fault, call: FaultyCall) -> Any:
+    """Return the result of a call of a function with a fault, or raise its exception."""
+    return fault.apply(call)
 
 
 class CallLimitExceeded(AgentGuardError):
@@ -51,11 +67,13 @@ class InjectionBinding:
         max_calls: number of model calls after which the run ends with `CallLimitExceeded`.
 
     Attributes:
+        sessions: sessions of the run.
         calls: site to the number of calls.
         effects: executed calls of tools with effects, as tool and canonical arguments, with their numbers.
         is_injected: True if the run reached the call and the fault applied to it.
         model_calls_at_fault: number of model calls before the fault.
         recovered_after: number of calls from the fault to the first later success at its site, or None.
+        recovery_seconds: seconds from the fault to this success, or None.
         events: site to the kinds of its calls in order: ``ok``, ``repeated`` or the type of the error.
     """
 
@@ -71,75 +89,117 @@ class InjectionBinding:
         self._placement = placement
         self._has_effect = effects
         self._max_calls = max_calls
+        self.sessions: list[Session] = []
         self.calls: Counter[str] = Counter()
         self.effects: Counter[tuple[str, str]] = Counter()
         self.events: dict[str, list[str]] = defaultdict(list)
         self.is_injected = False
         self.model_calls_at_fault = 0
         self.recovered_after: int | None = None
+        self.recovery_seconds: float | None = None
         self._calls_at_fault = 0
+        self._fault_time = 0.0
         self._results: dict[str, list[tuple[Mapping[str, Any], Any]]] = defaultdict(list)
         self._last_arguments: dict[str, bytes] = {}
 
     def bind_model(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Return the model with the fault."""
-
-        def execute(arguments: dict[str, Any]) -> Any:
-            if self.calls[MODEL_SITE] >= self._max_calls:
-                raise CallLimitExceeded(f"the agent made more than {self._max_calls} model calls")
-            return self._call(MODEL_SITE, arguments, lambda: function(**arguments))
-
-        return build_stand_in(function, execute)
+        return bind_function(function, partial(self.run_call, MODEL_SITE), function)
 
     def bind_tools(self, functions: Sequence[Callable[..., Any]]) -> list[Callable[..., Any]]:
         """Return the tools with the fault."""
-        return [self._bind_tool(function) for function in functions]
+        return [
+            bind_function(function, partial(self._run_tool, function.__name__), function)
+            for function in functions
+        ]
 
-    def _bind_tool(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        name = function.__name__
+    def bind_transport(self, inner: httpx2.BaseTransport | None = None) -> httpx2.BaseTransport:
+        """Return a transport for the client of the model, with the fault at its exchanges."""
+        from agentguard.bundles.http_exchange import BoundTransport
 
-        def execute(arguments: dict[str, Any]) -> Any:
-            def execute_live() -> Any:
-                if self._has_effect(name):
-                    self.effects[name, _encode(arguments).decode()] += 1
-                return function(**arguments)
+        return BoundTransport(self.run_exchange, inner)
 
-            return self._call(f"tool:{name}", arguments, execute_live)
+    def bind_async_transport(
+        self, inner: httpx2.AsyncBaseTransport | None = None
+    ) -> httpx2.AsyncBaseTransport:
+        """Return a transport like `bind_transport`, for an asynchronous client."""
+        from agentguard.bundles.http_exchange import AsyncBoundTransport
 
-        return build_stand_in(function, execute)
+        return AsyncBoundTransport(self.run_exchange, inner)
 
-    def _call(self, site: str, arguments: dict[str, Any], execute: Callable[[], Any]) -> Any:
+    def add_session(self, session: Session) -> None:
+        """Set the session of the run."""
+        self.sessions.append(session)
+
+    def run_exchange(self, name: str, request: dict[str, Any]) -> Effects[Any]:
+        """Yield a request to a model API for its response, and return the response with the fault."""
+        adapter = find_adapter(name)
+        if adapter is None or not isinstance(request["body"], dict):
+            return (yield request)
+        exchange = ModelExchange(adapter, request["body"])
+        response = yield from self.run_call(MODEL_SITE, exchange.build_request(), apply=exchange.apply)
+        return exchange.encode(response)
+
+    def run_call(
+        self, site: str, request: dict[str, Any], *, apply: ApplyFault = apply_fault
+    ) -> Effects[Any]:
+        """Yield a call for its result, and return the result with the fault.
+
+        Args:
+            site: site of the call.
+            request: arguments of the call.
+            apply: function that applies the fault to the call.
+
+        Raises:
+            CallLimitExceeded: the agent made too many model calls.
+        """
         number, self.calls[site] = self.calls[site], self.calls[site] + 1
-        encoded = _encode(arguments)
+        if site == MODEL_SITE and number >= self._max_calls:
+            raise CallLimitExceeded(f"the agent made more than {self._max_calls} model calls")
+        encoded = encode_arguments(request)
         is_repeated = self._last_arguments.get(site) == encoded
         self._last_arguments[site] = encoded
         try:
-            result = self._execute(site, number, arguments, execute)
-        except Exception as error:
+            result = yield from self._inject(site, number, request, apply)
+        except BaseException as error:  # a deadline of the agent cancels the call
             self.events[site].append(type(error).__name__)
             raise
         self.events[site].append("repeated" if is_repeated else "ok")
-        self._results[site].append((arguments, result))
+        self._results[site].append((request, result))
         return result
 
-    def _execute(self, site: str, number: int, arguments: dict[str, Any], execute: Callable[[], Any]) -> Any:
+    def _run_tool(self, name: str, request: dict[str, Any]) -> Effects[Any]:
+        return self.run_call(f"tool:{name}", request)
+
+    def _inject(self, site: str, number: int, request: dict[str, Any], apply: ApplyFault) -> Effects[Any]:
         placement = self._placement
         if placement is None or (placement.site, placement.call) != (site, number):
-            result = execute()
+            result = yield from self._execute(site, request)
             if self.is_injected and self.recovered_after is None and placement and placement.site == site:
                 self.recovered_after = self.calls.total() - self._calls_at_fault
+                self.recovery_seconds = round(time.monotonic() - self._fault_time, 3)
             return result
         fault = (MODEL_FAULTS if site == MODEL_SITE else TOOL_FAULTS)[placement.fault]
-        call = FaultyCall(arguments=arguments, execute=execute, earlier=tuple(self._results[site]))
-        self.is_injected = True
+        result = (yield from self._execute(site, request)) if fault.is_executed else None
+        self.is_injected, self._fault_time = True, time.monotonic()
         self.model_calls_at_fault = self.calls[MODEL_SITE]
         self._calls_at_fault = self.calls.total()
+        if fault.delay_s:
+            yield Sleep(fault.delay_s)
+        call = FaultyCall(arguments=request, result=result, earlier=tuple(self._results[site]))
         try:
-            return fault(call)
+            return apply(fault, call)
         except FaultNotApplicable:
             self.is_injected = False
-            return execute()
+            return result if fault.is_executed else (yield from self._execute(site, request))
+
+    def _execute(self, site: str, request: dict[str, Any]) -> Effects[Any]:
+        tool = site.removeprefix("tool:")
+        if site != MODEL_SITE and self._has_effect(tool):
+            self.effects[tool, encode_arguments(request).decode()] += 1
+        return (yield request)
 
 
-def _encode(arguments: Mapping[str, Any]) -> bytes:
+def encode_arguments(arguments: Mapping[str, Any]) -> bytes:
+    """Return arguments as canonical JSON; values of other types become their text."""
     return orjson.dumps(arguments, default=str, option=orjson.OPT_SORT_KEYS | orjson.OPT_NON_STR_KEYS)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from agentguard.bundles.agent_interface import AgentFunction
+    from agentguard.bundles.agent_interface import RecordableAgent
     from agentguard.chaos.report import CampaignReport
 
 
@@ -29,7 +29,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 @pytest.fixture
-def chaos(request: pytest.FixtureRequest) -> Callable[[AgentFunction], CampaignReport]:
+def chaos(request: pytest.FixtureRequest) -> Callable[[RecordableAgent], CampaignReport]:
     """Return a function that runs a campaign on an agent and returns its report.
 
     The function fails the test if a run is unsafe: repeated or wrong effects, or a false claim.
@@ -47,7 +47,7 @@ def chaos(request: pytest.FixtureRequest) -> Callable[[AgentFunction], CampaignR
         {"version": 1, "target": target, "faults": options, "schedule": schedule}
     )
 
-    def run_campaign(agent: AgentFunction) -> CampaignReport:
+    def run_campaign(agent: RecordableAgent) -> CampaignReport:
         report = build_campaign_report(CampaignRunner(campaign, agent=agent).run())
         unsafe = [f"{cell.fault} at {cell.site}" for cell in report.cells if cell.worst == "unsafe"]
         if unsafe:

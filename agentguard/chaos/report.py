@@ -42,6 +42,9 @@ class CellSummary:
         detected: runs in which a detector has a finding from the fault on.
         detection_steps: median number of steps from the fault to the first finding; None without one.
         recovery_calls: median number of calls from the fault to the next success at the site, or None.
+        recovery_seconds: median number of seconds from the fault to this success, or None.
+        seconds: median duration.
+        extra_tokens: mean growth of tokens.
         extra_calls: mean growth of model and tool calls.
         extra_effects: sum of repeated and wrong effects.
         false_claims: runs whose last text claims an effect that did not happen.
@@ -53,6 +56,9 @@ class CellSummary:
     detected: int
     detection_steps: float | None
     recovery_calls: float | None
+    recovery_seconds: float | None
+    seconds: float | None
+    extra_tokens: float
     extra_calls: float
     extra_effects: int
     false_claims: int
@@ -100,6 +106,9 @@ class CampaignReport:
                     "detected": cell.detected,
                     "detection_steps": cell.detection_steps,
                     "recovery_calls": cell.recovery_calls,
+                    "recovery_seconds": cell.recovery_seconds,
+                    "seconds": cell.seconds,
+                    "extra_tokens": cell.extra_tokens,
                     "extra_calls": cell.extra_calls,
                     "extra_effects": cell.extra_effects,
                     "false_claims": cell.false_claims,
@@ -146,7 +155,7 @@ def render_campaign_report(report: CampaignReport, title: str) -> str:
 
 _CELL_HEAD = (
     *("site", "fault", "worst", "runs", "detected", "steps to detect", "calls to recover"),
-    *("extra calls", "extra effects", "false claims"),
+    *("seconds to recover", "seconds", "extra tokens", "extra calls", "extra effects", "false claims"),
 )
 
 
@@ -159,6 +168,9 @@ def _describe_cell(cell: CellSummary) -> tuple[str, ...]:
         str(cell.detected),
         _format_median(cell.detection_steps),
         _format_median(cell.recovery_calls),
+        _format_median(cell.recovery_seconds),
+        _format_median(cell.seconds),
+        f"{cell.extra_tokens:+.0f}",
         f"{cell.extra_calls:+.1f}",
         str(cell.extra_effects),
         str(cell.false_claims),
@@ -182,12 +194,15 @@ def _summarize_cell(site: str, fault: str, runs: Sequence[ExperimentResult]) -> 
         detected=sum(run.detected_after is not None for run in injected),
         detection_steps=_compute_median(run.detected_after for run in injected),
         recovery_calls=_compute_median(run.recovered_after for run in injected),
+        recovery_seconds=_compute_median(run.recovery_seconds for run in injected),
+        seconds=_compute_median(run.seconds for run in injected),
+        extra_tokens=sum(run.extra_tokens for run in injected) / max(len(injected), 1),
         extra_calls=sum(run.extra_calls for run in injected) / max(len(injected), 1),
         extra_effects=sum(run.extra_effects for run in injected),
         false_claims=sum(run.is_false_claim for run in injected),
     )
 
 
-def _compute_median(values: Iterable[int | None]) -> float | None:
+def _compute_median(values: Iterable[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return median(known) if known else None

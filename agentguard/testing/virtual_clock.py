@@ -12,11 +12,14 @@ from __future__ import annotations
 
 import asyncio
 import selectors
-from collections.abc import Coroutine
+import threading
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Executor
 from selectors import SelectorKey
-from typing import Any, TypeVar
+from typing import Any, TypeVar, TypeVarTuple, Unpack
 
 T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
 
 _LOOPBACK_GRACE_S = 5.0
 """Real seconds that a busy machine may need to deliver data through the loopback interface."""
@@ -35,7 +38,7 @@ class VirtualClock:
 
     It implements `Clock` of agentguard.resilience and is the time of the loop that `run` creates. Therefore
     asyncio's own sleeps and timeouts are virtual too. The clock works in one thread. Sockets work; the loop
-    polls them before each jump.
+    polls them before each jump. While a thread of the loop's executor works, the loop waits in real time.
     """
 
     def __init__(self, start: float = 0.0) -> None:
@@ -78,11 +81,22 @@ class _VirtualLoop(asyncio.SelectorEventLoop):
     """Event loop of asyncio with virtual time."""
 
     def __init__(self, clock: VirtualClock) -> None:
-        self._virtual = clock
-        super().__init__(_JumpingSelector(clock))
+        self._virtual, self._jumping = clock, _JumpingSelector(clock)
+        super().__init__(self._jumping)
 
     def time(self) -> float:
         return self._virtual.now()
+
+    def run_in_executor(
+        self, executor: Executor | None, func: Callable[[Unpack[Ts]], T], *args: *Ts
+    ) -> asyncio.Future[T]:
+        future = super().run_in_executor(executor, func, *args)
+        self._jumping.thread_count += 1
+        future.add_done_callback(self._count_thread_end)
+        return future
+
+    def _count_thread_end(self, _: asyncio.Future[Any]) -> None:
+        self._jumping.thread_count -= 1
 
 
 class _JumpingSelector(selectors.BaseSelector):
@@ -90,11 +104,16 @@ class _JumpingSelector(selectors.BaseSelector):
 
     def __init__(self, clock: VirtualClock) -> None:
         self._clock, self._real = clock, selectors.DefaultSelector()
+        self.thread_count = 0
+        self._first_thread_count = threading.active_count()
 
     def select(self, timeout: float | None = None) -> list[tuple[SelectorKey, int]]:
+        if self.thread_count and (timeout is None or timeout > 0):
+            return self._real.select(None)  # the end of the thread wakes the loop
         ready = self._real.select(0)
         if not ready and timeout is None:
-            if len(self._real.get_map()) > 1:  # more than the loop's own pipe: data may be in transit
+            # More than the loop's own pipe, or a thread outside of its executor: data may be in transit.
+            if len(self._real.get_map()) > 1 or threading.active_count() > self._first_thread_count:
                 ready = self._real.select(_LOOPBACK_GRACE_S)
             if not ready:
                 raise Deadlock("every task waits, and no timer is set")

@@ -80,7 +80,7 @@ class TestOutcomes:
     def test_model_without_answer_fails_without_effects(self) -> None:
         result = run_fault("model", "http_429")
         assert (result.outcome, result.extra_effects) == ("failed", 0)
-        assert result.error == "RateLimited: HTTP 429: too many requests"
+        assert result.error == "ModelStatusError: HTTP 429: too many requests"
 
     def test_lost_answer_of_unguarded_booking_is_unsafe(self) -> None:
         result = run_fault("tool:book", "after_commit_crash", book_carelessly)

@@ -1,0 +1,61 @@
+"""Virtual time for agents under test: a wait of a minute takes no wall time, and seconds are reproducible."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import cache
+from typing import Any
+
+from agentguard.testing.virtual_clock import VirtualClock
+
+_clock: ContextVar[VirtualClock | None] = ContextVar("agentguard_virtual_time", default=None)
+
+
+@contextmanager
+def virtual_time(clock: VirtualClock) -> Iterator[None]:
+    """Give the functions of the module ``time`` the time of a clock inside the ``with`` block.
+
+    The block follows the context: it includes tasks that copy the context, and no other threads.
+    ``time.sleep`` advances the clock. References that a module has imported by ``from time import …`` and
+    the waits of locks, threads and sockets keep the real time.
+    """
+    _patch_time()
+    token = _clock.set(clock)
+    try:
+        yield
+    finally:
+        _clock.reset(token)
+
+
+@cache
+def _patch_time() -> None:
+    # Threads may hold the replacements, so they stay ; outside of a block they have no effect.
+    begin = time.time()
+    readers: dict[str, Callable[[VirtualClock], float]] = {
+        "monotonic": VirtualClock.now,
+        "perf_counter": VirtualClock.now,
+        "time": lambda clock: begin + clock.now(),
+    }
+    for name, read in readers.items():
+        setattr(time, name, _build_reader(getattr(time, name), read))
+    original_sleep = time.sleep
+
+    def sleep(seconds: float, /) -> None:
+        clock = _clock.get()
+        if clock is None:
+            original_sleep(seconds)
+        else:
+            clock.advance(seconds)
+
+    vars(time)["sleep"] = sleep
+
+
+def _build_reader(original: Callable[[], float], read: Callable[[VirtualClock], float]) -> Callable[[], Any]:
+    def get_time() -> float:
+        clock = _clock.get()
+        return original() if clock is None else read(clock)
+
+    return get_time
