@@ -13,7 +13,7 @@ from agentguard.evals.report.html import (
     render_table,
 )
 
-_HEAD = ("cycle", "status", "damped by", "goodput", "reproducer")
+_HEAD = ("cycle", "status", "damped by", "goodput")
 
 
 def render_stitching_report(result: StitchingResult, title: str) -> str:
@@ -33,6 +33,8 @@ def render_stitching_report(result: StitchingResult, title: str) -> str:
         ),
         render_heading(2, "Cycles"),
         render_table("Cycles", _HEAD, [_describe_cycle(one) for one in result.cycles]),
+        render_heading(2, "Reproducers of the undamped cycles"),
+        *(render_paragraph(describe_reproducer(one.reproducer)) for one in result.undamped if one.reproducer),
     ]
     return render_page(title, body)
 
@@ -45,7 +47,6 @@ def _describe_cycle(one: ConfirmedCycle) -> tuple[str | tuple[str, str], ...]:
         (one.status.value, "bad" if is_undamped else "good"),
         ", ".join(one.damping) or "none",
         goodput,
-        describe_reproducer(one.reproducer) if one.reproducer else "–",
     )
 
 
