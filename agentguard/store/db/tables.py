@@ -15,7 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import BigInteger, Boolean, Column, Double, Index, LargeBinary, MetaData, Table, Text
+from sqlalchemy import BigInteger, Boolean, Column, Double, Index, LargeBinary, MetaData, String, Table, Text
 
 from agentguard.store.db import rows
 from agentguard.store.db.run_summary import RunSummaryRow
@@ -263,6 +263,14 @@ HINTS = _table(
     _int("number"),
     indexes=(("updated_at",),),
 )
+# Shared totals, not rows of a tenant: neither retention nor the statistics of the store count them.
+SPENDING = Table(
+    f"{PREFIX}spending",
+    metadata,
+    Column("subject", String(200), primary_key=True),
+    Column("period", String(10), primary_key=True),
+    Column("usd", Double, nullable=False),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -305,8 +313,10 @@ TABLE_MAPPINGS: dict[type[rows.Row], TableMapping] = {
     RunSummaryRow: TableMapping(table=OVERVIEWS),
 }
 
-TABLES: dict[str, Table] = {name.removeprefix(PREFIX): table for name, table in metadata.tables.items()}
-"""Tables by name without the prefix."""
+TABLES: dict[str, Table] = {
+    name.removeprefix(PREFIX): table for name, table in metadata.tables.items() if table is not SPENDING
+}
+"""Tables of rows by name without the prefix."""
 
 RUN_TABLES: tuple[Table, ...] = (
     STEPS, BRANCHES, SNAPSHOTS, FINDINGS, DIAGNOSES, VERDICTS, RECOVERIES, EFFECTS, BACKEND_EVENTS,

@@ -2,12 +2,14 @@
 
 import shutil
 import threading
+from pathlib import Path
 
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.config import Config
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
+from sqlalchemy import insert, select
 from typer.testing import CliRunner
 
 from agentguard.cli.app import build_app
@@ -15,7 +17,7 @@ from agentguard.errors import StoreError, StoreVersion
 from agentguard.store import Store
 from agentguard.store.db import migration
 from agentguard.store.db.rows import EffectRow, RecoveryRow, SchemaRow, SnapshotRow
-from agentguard.store.db.tables import metadata
+from agentguard.store.db.tables import SPENDING, metadata
 from agentguard.store.trajectory_mapping import build_run_rows
 from agentguard.store.write import batch
 from agentguard.trajectory.model import Annotation, Record, Source, Step, Trajectory
@@ -79,15 +81,18 @@ def test_all_revisions_are_listed():
 @pytest.fixture
 def first(monkeypatch, tmp_path):
     """Simulate the first agentguard, which knows only the first version of the tables."""
-    folder = tmp_path / "first"
-    shutil.copytree(
-        migration._MIGRATIONS_DIR, folder, ignore=shutil.ignore_patterns("__pycache__", "r000[2-9]*")
-    )
     with monkeypatch.context() as patch:
-        patch.setattr(migration, "_MIGRATIONS_DIR", folder)
-        patch.setattr(migration, "REVISIONS", ("0001",))
+        know_versions(patch, tmp_path / "first", 1)
         patch.setattr(batch, "SummaryUpdater", _NoOverviews)
         yield patch
+
+
+def know_versions(patch: pytest.MonkeyPatch, folder: Path, count: int) -> None:
+    """Simulate an agentguard that knows only the first ``count`` versions of the tables."""
+    newer = [f"r{revision}*" for revision in migration.REVISIONS[count:]]
+    shutil.copytree(migration._MIGRATIONS_DIR, folder, ignore=shutil.ignore_patterns("__pycache__", *newer))
+    patch.setattr(migration, "_MIGRATIONS_DIR", folder)
+    patch.setattr(migration, "REVISIONS", migration.REVISIONS[:count])
 
 
 class _NoOverviews:
@@ -141,6 +146,21 @@ def test_store_of_first_version_keeps_its_rows(url, first):
         store.write(SnapshotRow(run_id="r", step=1, state=b"new")).wait(10)
         assert [one.state for one in store.list_snapshots("r")] == [b"new"]
         assert store.delete_run("r").rows["snapshots"] == 1
+
+
+@pytest.mark.parametrize("amounts", [[("key:k", "total", 1.5)], []])
+def test_store_of_fifth_version_keeps_its_spending(url, monkeypatch, tmp_path, amounts):
+    with monkeypatch.context() as patch:
+        know_versions(patch, tmp_path / "fifth", 5)
+        with Store.open(url) as store, store._database.get_engine().begin() as connection:
+            assert SPENDING.name not in names(store)
+            if amounts:  # a proxy with a budget created the table
+                SPENDING.create(connection)
+                connection.execute(insert(SPENDING), [dict(zip(SPENDING.c.keys(), amounts[0], strict=True))])
+    assert Store.migrate(url)[1:] == ("0005", migration.REVISIONS[-1])
+    with Store.open(url) as store, store._database.get_engine().connect() as connection:
+        assert connection.execute(select(SPENDING)).all() == amounts
+        assert not any(store.delete_tenant("k").rows.values())
 
 
 def _contents(store: Store) -> dict[str, list[dict[str, object]]]:

@@ -13,13 +13,14 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
-from sqlalchemy import Column, Double, MetaData, String, Table, inspect, select
+from sqlalchemy import select
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import SQLAlchemyError
 
 from agentguard.errors import AgentGuardError
 from agentguard.store.db.database import Database
 from agentguard.store.db.engine import IMMEDIATE_TRANSACTION, describe_error
+from agentguard.store.db.tables import SPENDING
 from agentguard.store.db.url import DatabaseAddress
 from agentguard_server.proxy.config.schema import BudgetPeriod
 
@@ -29,17 +30,6 @@ _WARNING_INTERVAL_S: Final = 60.0
 _CLOSE_TIMEOUT_S: Final = 5.0
 
 _Account = tuple[str, str]
-
-_metadata = MetaData()
-# The first proxy with a budget creates the table. It is not part of the store's versions: other programs do
-# not use it, and a store without budgets does not need it.
-SPENDING_TABLE: Final = Table(
-    "agentguard_spending",
-    _metadata,
-    Column("subject", String(200), primary_key=True),
-    Column("period", String(10), primary_key=True),
-    Column("usd", Double, nullable=False),
-)
 
 
 class SpendingLedger:
@@ -72,7 +62,6 @@ class SpendingLedger:
         self._lock = threading.Lock()
         self._stop_event = threading.Event()
         self._thread: threading.Thread | None = None
-        self._has_table = False
         self._warned_at = float("-inf")
         self.failed_syncs = 0
 
@@ -121,7 +110,7 @@ class SpendingLedger:
         try:
             totals = self._exchange(written)
         except (SQLAlchemyError, OSError, AgentGuardError) as error:
-            self.failed_syncs, self._has_table = self.failed_syncs + 1, False
+            self.failed_syncs += 1
             self._database.invalidate()
             if time.monotonic() - self._warned_at > _WARNING_INTERVAL_S:
                 self._warned_at = time.monotonic()
@@ -148,20 +137,16 @@ class SpendingLedger:
 
     def _exchange(self, amounts: dict[_Account, float]) -> dict[_Account, float]:
         engine = self._database.get_engine()
-        options = IMMEDIATE_TRANSACTION if amounts or not self._has_table else {}
+        options = IMMEDIATE_TRANSACTION if amounts else {}
         with engine.connect().execution_options(**options) as connection, connection.begin():
-            if not self._has_table and not inspect(connection).has_table(SPENDING_TABLE.name):
-                _metadata.create_all(connection, checkfirst=True)
             for (subject, period), usd in sorted(amounts.items()):
                 connection.execute(
                     _build_upsert(connection.dialect.name), {"subject": subject, "period": period, "usd": usd}
                 )
             now = self._wall_clock()
             current = [format_period(period, now) for period in ("day", "month", "total")]
-            rows = connection.execute(select(SPENDING_TABLE).where(SPENDING_TABLE.c.period.in_(current)))
-            totals = {(row.subject, row.period): float(row.usd) for row in rows}
-        self._has_table = True
-        return totals
+            rows = connection.execute(select(SPENDING).where(SPENDING.c.period.in_(current)))
+            return {(row.subject, row.period): float(row.usd) for row in rows}
 
 
 def format_period(period: BudgetPeriod, now: float) -> str:
@@ -172,7 +157,7 @@ def format_period(period: BudgetPeriod, now: float) -> str:
 
 
 def _build_upsert(dialect: str) -> Any:
-    insert = (postgresql if dialect == "postgresql" else sqlite).insert(SPENDING_TABLE)
+    insert = (postgresql if dialect == "postgresql" else sqlite).insert(SPENDING)
     return insert.on_conflict_do_update(
-        index_elements=["subject", "period"], set_={"usd": SPENDING_TABLE.c.usd + insert.excluded.usd}
+        index_elements=["subject", "period"], set_={"usd": SPENDING.c.usd + insert.excluded.usd}
     )
