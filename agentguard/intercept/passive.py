@@ -67,6 +67,7 @@ class PassiveRequest(GuardedRequest):
             )
         for step in steps:
             conversation.session.commit(step)
+        conversation.session.check_boundary()
         conversation.processed_item_count = len(history)
         conversation.clear_answer()
 

@@ -41,7 +41,7 @@ class PassiveSession(Session):
     detector runs during the session; the receiver of the steps runs the detectors after the end.
 
     Args:
-        config: configuration whose ``run_end_observers`` are called at the end.
+        config: configuration with the ``clock`` and the ``run_end_observers``; the rest is not used.
         meta: the run without steps.
         sink: receiver of the steps.
     """
@@ -54,6 +54,7 @@ class PassiveSession(Session):
         self.has_ended, self.overhead_s = False, 0.0
         self._meta, self._sink = meta, sink
         self._steps: list[Step] = []
+        self._turn_started_at = None
 
     @property
     def run(self) -> Trajectory:
@@ -65,7 +66,8 @@ class PassiveSession(Session):
         return len(self._steps)
 
     def check_boundary(self) -> RecoveryPlan | None:
-        """Return None: a passive session has no plans."""
+        """Start the next turn; return None, since a passive session has no plans."""
+        self.start_turn()
         return None
 
     def begin_tool(self, tool: str, arguments: Mapping[str, Any]) -> EffectClaim:
@@ -79,8 +81,8 @@ class PassiveSession(Session):
         """Do nothing: the step contains the result."""
 
     def commit(self, turn: Step) -> Step:
-        """Record a step and return it with its index."""
-        step = turn.with_index(len(self._steps))
+        """Record a step and return it with its index and times."""
+        step = self.stamp_times(turn).with_index(len(self._steps))
         self._steps.append(step)
         self._sink.add(step)
         return step

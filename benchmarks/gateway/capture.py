@@ -45,7 +45,9 @@ def exchange(messages: list[Message], answer: Message, *, tools: bool = False) -
     choice = {"index": 0, "message": answer, "finish_reason": finish}
     usage = {"prompt_tokens": 400, "completion_tokens": 40, "total_tokens": 440}
     reply = {"id": "chatcmpl-0", "model": "mock", "choices": [choice], "usage": usage}
-    return CapturedExchange("bench", "", "chat", False, json.dumps(body).encode(), json.dumps(reply).encode())
+    return CapturedExchange(
+        "bench", "", "chat", False, json.dumps(body).encode(), json.dumps(reply).encode(), 0.0, 0.0
+    )
 
 
 def conversations(count: int) -> list[list[CapturedExchange]]:

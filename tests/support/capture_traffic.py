@@ -51,7 +51,7 @@ _TIME_COLUMNS = ("created_at",)
 def captured(api: Api, body: Any, answer: bytes, **fields: Any) -> CapturedExchange:
     """Build the message of one request."""
     data = body if isinstance(body, bytes) else json.dumps(body).encode()
-    values = {"tenant": "", "run_id": "", "is_retry": False, **fields}
+    values = {"tenant": "", "run_id": "", "is_retry": False, "started_at": 100.0, "ended_at": 103.0, **fields}
     return CapturedExchange(api=api.name, request_body=data, response=answer, **values)
 
 
@@ -64,7 +64,8 @@ def play_conversation(
     for number, turn in enumerate(turns):
         made = api.answer(turn)
         answer = b"".join(api.stream(made)) if (number + stream) % 2 else json.dumps(made).encode()
-        yield captured(api, api.body(history), answer, **fields)
+        times = {"started_at": 100.0 + 10 * number, "ended_at": 103.0 + 10 * number}
+        yield captured(api, api.body(history), answer, **times, **fields)
         history = [*history, *api.given(made)]
         call_ids = api.calls(made)
         history += [api.result(id, next(outputs, "nothing found")) for id in call_ids]

@@ -56,7 +56,9 @@ class RunCorrelator:
             cast(SessionConfig, guard.components.session_config),
             acceptance_function=None,
             safety_assessor=None,
+            clock=lambda: self._exchange_time,
         )
+        self._exchange_time = 0.0
         self._guard, self._writer, self._options = guard, writer, options
         self._bundles = bundles
         self._interceptors: dict[str, PassiveInterceptor] = {}
@@ -78,6 +80,7 @@ class RunCorrelator:
         )
         if has_whole_history:
             self._histories.store(scope, captured.request_body, request, keys)
+        self._exchange_time = captured.started_at
         exchange = engine.open_request(
             api.adapter,
             request.body,
@@ -86,6 +89,7 @@ class RunCorrelator:
             size_bytes=len(captured.request_body),
             keys=keys,
         )
+        self._exchange_time = captured.ended_at
         try:
             if (payload := _parse_payload(exchange, captured.response)) is not None:
                 exchange.record_answer(payload)

@@ -47,6 +47,7 @@ class CapturedExchange(msgspec.Struct, frozen=True, array_like=True, tag="seen")
         is_retry: True if the client marks the request as a retry.
         request_body: body of the request.
         response: whole response, as an object or as events; empty if the client received no whole response.
+        started_at, ended_at: epoch seconds of the request head and of the end of the response.
     """
 
     tenant: str
@@ -55,6 +56,8 @@ class CapturedExchange(msgspec.Struct, frozen=True, array_like=True, tag="seen")
     is_retry: bool
     request_body: bytes
     response: bytes
+    started_at: float
+    ended_at: float
 
 
 class RunEvent(msgspec.Struct, frozen=True, array_like=True, tag="event"):

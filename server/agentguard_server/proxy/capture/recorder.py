@@ -5,6 +5,7 @@ No request waits for the collector or its store. Messages beyond the queue limit
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any, Final
 
 from agentguard.intercept.registry import GUARDED_APIS
@@ -84,8 +85,16 @@ class CaptureRecorder:
             answer = b""
         elif completed.status != 200 or not completed.is_complete:
             answer = b""
+        ended_at = time.time()
         made = CapturedExchange(
-            asked.tenant, parse_run_id(asked.run_id), asked.api, _is_retry(asked), asked.body, answer
+            tenant=asked.tenant,
+            run_id=parse_run_id(asked.run_id),
+            api=asked.api,
+            is_retry=_is_retry(asked),
+            request_body=asked.body,
+            response=answer,
+            started_at=ended_at - completed.duration_s,
+            ended_at=ended_at,
         )
         self.client.enqueue(made, len(asked.body) + len(answer))
 

@@ -22,7 +22,7 @@ def test_dropped_or_pending_captures_are_not_counted_as_accepted(tmp_path: Path)
             options, GuardOptions(), worker=1, socket_path_override=str(tmp_path / "nobody")
         )
         for _ in range(100):
-            capture.client.enqueue(CapturedExchange("", "", "chat", False, b"x" * 1000, b""), 1000)
+            capture.client.enqueue(CapturedExchange("", "", "chat", False, b"x" * 1000, b"", 0.0, 0.0), 1000)
         told = {name: value for name, _, value in _capture_metrics(capture)}
         assert 0 < told["capture_dropped"] < 100
         assert told["capture_accepted"] == 0

@@ -87,7 +87,7 @@ def capture_run(folder, client, **options):
     client.run(httpx2.MockTransport(client.answer), find)
     with collecting(folder, **options) as collector:
         collector.handle_frame(
-            [CapturedExchange("team", "../trip", "chat", False, *one) for one in client.exchanges]
+            [CapturedExchange("team", "../trip", "chat", False, *one, 0.0, 0.0) for one in client.exchanges]
         )
     return sorted((folder / "bundles").glob("*.agb"))
 
@@ -121,7 +121,7 @@ def test_run_without_failure_gets_a_bundle_only_with_always(tmp_path, options, e
 def test_buffer_above_its_limit_releases_the_exchanges_of_the_oldest_run(tmp_path):
     writer = RunBundleWriter(tmp_path, "always", guard, max_buffered_bytes=10)
     for run_id in ("a", "b"):
-        writer.add_exchange(run_id, CapturedExchange("", run_id, "chat", False, b"{}    ", b""))
+        writer.add_exchange(run_id, CapturedExchange("", run_id, "chat", False, b"{}    ", b"", 0.0, 0.0))
     for run_id in ("a", "b"):
         writer.finish_run("", Trajectory(id=run_id, format="event_log", task="t", steps=()), None)
     bundles = [read_bundle(file) for file in sorted(tmp_path.iterdir())]

@@ -262,9 +262,9 @@ def test_full_queue_drops_and_counts_exchanges(tmp_path: Path) -> None:
     async def play() -> None:
         link = CollectorClient(str(tmp_path / "nobody"), max_queue_bytes=65_536)
         for _ in range(100):
-            link.enqueue(CapturedExchange("", "", "chat", False, b"x" * 1000, b""), 1000)
+            link.enqueue(CapturedExchange("", "", "chat", False, b"x" * 1000, b"", 0.0, 0.0), 1000)
         assert link.dropped == 100 - 65_536 // 1128
-        await asyncio.to_thread(link.enqueue, CapturedExchange("", "", "chat", False, b"", b""), 0)
+        await asyncio.to_thread(link.enqueue, CapturedExchange("", "", "chat", False, b"", b"", 0.0, 0.0), 0)
         await asyncio.sleep(0)
         await link.aclose()
         assert (link.accepted, link.dropped) == (101, 101)
@@ -283,7 +283,7 @@ def test_rows_of_a_lost_collector_stay_counted(tmp_path: Path) -> None:
         path = str(tmp_path / "k.sock")
         async with await asyncio.start_unix_server(answer, path):
             link = CollectorClient(path, max_queue_bytes=65_536)
-            link.enqueue(CapturedExchange("", "", "chat", False, b"{}", b""), 2)
+            link.enqueue(CapturedExchange("", "", "chat", False, b"{}", b"", 0.0, 0.0), 2)
             await until(lambda: link.disconnects == 1)
         assert (link.dropped, link.dropped_rows, link.collector_status.lost) == (0, 5, 0)
 
@@ -349,10 +349,13 @@ def test_socket_folder_is_private(tmp_path: Path, monkeypatch: Any) -> None:
         build_socket_path(7)
 
 
-texts = st.text(max_size=20)
+texts, times = st.text(max_size=20), st.floats(allow_nan=False)
+exchanges = st.builds(
+    CapturedExchange, texts, texts, texts, st.booleans(), st.binary(), st.binary(), times, times
+)
 
 
-@given(st.lists(st.builds(CapturedExchange, texts, texts, texts, st.booleans(), st.binary(), st.binary())))
+@given(st.lists(exchanges))
 def test_frames_round_trip(messages: list[CapturedExchange]) -> None:
     made = encode_frame(messages)
     assert parse_frame_length(made[:4]) == len(made) - 4

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
+import msgspec
 from agentguard_server.proxy.capture.correlator import RunCorrelator
 from agentguard_server.proxy.capture.protocol import CapturedExchange
 from agentguard_server.proxy.capture.run_writer import RunWriter
@@ -45,6 +46,8 @@ def seen(api: Api, body: Any, answer: Any, *, run: str = "", repeat: bool = Fals
         is_retry=repeat,
         request_body=json.dumps(body).encode(),
         response=said,
+        started_at=1.0,
+        ended_at=2.0,
     )
 
 
@@ -71,8 +74,9 @@ def conversation(
 def as_acted(messages: list[CapturedExchange]) -> dict[str, Trajectory]:
     """Return the runs of the inline engine, one request after another."""
     sessions: dict[str, Session] = {}
+    now = 0.0
     rules = replace(
-        cast(SessionConfig, GUARD.components.session_config), finding_threshold=2.0
+        cast(SessionConfig, GUARD.components.session_config), finding_threshold=2.0, clock=lambda: now
     )  # no finding leads to a plan
 
     def begin(meta: Trajectory) -> Session:
@@ -81,18 +85,15 @@ def as_acted(messages: list[CapturedExchange]) -> dict[str, Trajectory]:
 
     engine = Interceptor(GUARD, create_session=begin)
     for one in messages:
-        body = json.loads(one.request_body)
+        body, now = json.loads(one.request_body), one.started_at
         exchange = engine.open_request(
             DIALECTS[one.api].adapter, body, run_name=one.run_id, is_retry=one.is_retry
         )
+        now = one.ended_at
         if one.response:
             exchange.record_answer(json.loads(one.response))
         exchange.settle()
-    return {name: _without_times(session.run) for name, session in sessions.items()}
-
-
-def _without_times(run: Trajectory) -> Trajectory:
-    return replace(run, steps=tuple(replace(step, started_at=None, ended_at=None) for step in run.steps))
+    return {name: session.run for name, session in sessions.items()}
 
 
 def as_kept(messages: list[CapturedExchange], folder: Path, *, at_once: int, **options: Any) -> Store:
@@ -130,7 +131,10 @@ def test_passive_runs_are_independent_of_order_and_concurrency(
     messages: list[CapturedExchange] = []
     while waiting:
         chosen = order.choice(waiting)
-        messages.append(chosen.pop(0))
+        started_at = 1_700_000_000.0 + 10 * len(messages)
+        messages.append(
+            msgspec.structs.replace(chosen.pop(0), started_at=started_at, ended_at=started_at + 3)
+        )
         waiting = [one for one in waiting if one]
     expected = as_acted(messages)
     with tempfile.TemporaryDirectory() as folder, as_kept(messages, Path(folder), at_once=at_once) as store:
@@ -151,6 +155,15 @@ def test_findings_without_calls_are_stored(tmp_path: Path) -> None:
         assert run.steps[1].text(quote["field"])[quote["start"] : quote["end"]] == quote["quote"]
         assert SECRET not in repr((run, store.get_run("a", tenant="t"), found))
         assert not store.list_diagnoses("a", tenant="t"), "tools were not called in it"
+
+
+def test_captured_turn_has_the_times_of_its_exchange(tmp_path: Path) -> None:
+    body = CHAT.body([{"role": "user", "content": "Where is it?"}])
+    passed = [seen(CHAT, body, CHAT.answer(("say", "In Bern.")), run="a")]
+    with as_kept(passed, tmp_path, at_once=1) as store:
+        run = store.get_trajectory("a", tenant="t")
+    assert run is not None
+    assert [(step.started_at, step.ended_at) for step in run.steps] == [(None, None), (1.0, 2.0)]
 
 
 def test_disabled_detection_finds_nothing(tmp_path: Path) -> None:
