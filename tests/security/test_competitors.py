@@ -151,17 +151,22 @@ def test_litellm_34836_failing_deployment_leaves_rotation(tmp_path: Path) -> Non
             assert '"ejected"' in json.dumps(told) or '"open"' in json.dumps(told)
 
 
-@pytest.mark.parametrize(
-    "fault", [Stall(tokens=0), Stall(tokens=3), HeartbeatOnly(tokens=3), Stall()], ids=str
-)
+@pytest.mark.parametrize("fault", [Stall(tokens=0), Stall(tokens=3), HeartbeatOnly(tokens=3)], ids=str)
 def test_portkey_timer_covers_body_after_headers(tmp_path: Path, fault: InjectedFault) -> None:
     with FaultBackend(fault, name="a") as a:
         section = {"replicas": replicas(a), "health": "off", "pipeline": PIPELINE}
         with serving(tmp_path, {"backends": section}) as proxy:
-            for stream in (True, False):
-                got = asyncio.run(ask(proxy.port, CHAT, body_for("chat", stream=stream), seconds=30))
-                assert outcome("chat", got, stream=stream).error is not None
-                assert got.seconds < 6.0 + 6.0  # tolerance for a busy machine: without the timer it is 30
+
+            async def main() -> None:
+                calls = [
+                    ask(proxy.port, CHAT, body_for("chat", stream=stream), seconds=30)
+                    for stream in (True, False)
+                ]
+                for stream, got in zip((True, False), await asyncio.gather(*calls), strict=True):
+                    assert outcome("chat", got, stream=stream).error is not None
+                    assert got.seconds < 6.0 + 6.0  # tolerance for a busy machine: without the timer it is 30
+
+            asyncio.run(main())
 
 
 @pytest.mark.parametrize(
@@ -184,10 +189,16 @@ def test_langgraph_8702_openai_agents_4254_crewai_5802_agent_framework_3938_effe
     """A retry may repeat a query, never an effect: a background response, or an unknown POST."""
     proxy, first, fallback = pair
     first.set_script(fault)
-    for n, path in enumerate((PATHS["responses"], "/v1/batches")):
-        mark = f"effect-{n}-{type(fault).__name__}-{time.monotonic_ns()}"
+
+    async def send_effect(path: str) -> None:
+        mark = f"effect-{path}-{type(fault).__name__}-{time.monotonic_ns()}"
         body = body_for("responses", text=f"[[{mark}]]", background=True)
-        got = asyncio.run(ask(proxy.port, path, body, seconds=20))
+        got = await ask(proxy.port, path, body, seconds=20)
         assert len(first.list_attempts(mark)) + len(fallback.list_attempts(mark)) == 1, path
         assert got.status >= 400 or path == "/v1/batches"
+
+    async def main() -> None:
+        await asyncio.gather(*map(send_effect, (PATHS["responses"], "/v1/batches")))
+
+    asyncio.run(main())
     first.set_script(Ok())
