@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Literal, Self, cast
 
@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from agentguard.bundles.agent_interface import RecordableAgent
 from agentguard.chaos.faults import MODEL_FAULTS, TOOL_FAULTS
+from agentguard.chaos.program_agent import ProgramAgent
 from agentguard.config.policy import format_validation_error, load_yaml
 from agentguard.errors import ConfigError
 from agentguard.plugins import import_function
@@ -27,19 +28,38 @@ class _Section(BaseModel):
 
 
 class CampaignTarget(_Section):
-    """Agent under test.
+    """Agent under test: a function or a program.
 
     Attributes:
-        agent: ``MODULE:FUNCTION`` of the agent. The function takes a `CallBinding`, returns its trajectory,
+        agent: ``MODULE:FUNCTION`` of the agent. The function takes a `RunBinding`, returns its trajectory,
             and builds a new world for each call.
+        command: program with its arguments instead of ``agent``. A run is successful if the program exits
+            with 0.
+        upstream: base URL of the model endpoint for the program, such as a proxy; by default a fake endpoint.
+        environment: variables of the program; ``{url}`` stands for the URL of the endpoint with faults.
+        port: port of the endpoint with faults; 0 lets the system choose.
+        timeout_s: seconds after which the program is stopped.
         check: ``MODULE:FUNCTION`` that takes a trajectory and returns True if the run is successful. By
             default a run is successful if its last text and its effects are those of the run without a fault.
         effects: names of the tools with effects; by default the tools whose names have no verb of reading.
     """
 
-    agent: str
+    agent: str | None = None
+    command: tuple[str, ...] | None = Field(default=None, min_length=1)
+    upstream: str | None = None
+    environment: Mapping[str, str] = Field(
+        default={"OPENAI_BASE_URL": "{url}/v1", "ANTHROPIC_BASE_URL": "{url}"}
+    )
+    port: int = Field(default=0, ge=0, le=65535)
+    timeout_s: float = Field(default=120.0, gt=0)
     check: str | None = None
     effects: tuple[str, ...] | None = None
+
+    @model_validator(mode="after")
+    def _validate_target(self) -> Self:
+        if (self.agent is None) == (self.command is None):
+            raise ValueError("needs either agent or command")
+        return self
 
     @field_validator("agent", "check")
     @classmethod
@@ -63,10 +83,16 @@ class SteadyState(_Section):
 
 
 class FaultSelection(_Section):
-    """Faults to inject, by kind of call; by default all."""
+    """Faults to inject, by kind of call; by default all.
+
+    Attributes:
+        tool, model: names of the faults.
+        delay_s: seconds of the fault ``slow``.
+    """
 
     tool: tuple[str, ...] = tuple(TOOL_FAULTS)
     model: tuple[str, ...] = tuple(MODEL_FAULTS)
+    delay_s: float = Field(default=60.0, ge=0)
 
     @model_validator(mode="after")
     def _validate_names(self) -> Self:
@@ -127,8 +153,18 @@ class Campaign(_Section):
             raise ConfigError(f"{path}: {format_validation_error(error, cls)}") from None
 
     def load_agent(self) -> RecordableAgent:
-        """Import the agent. Raises ConfigError."""
-        return cast(RecordableAgent, import_function(self.target.agent, place="target.agent: "))
+        """Import the agent, or build the agent of the program. Raises ConfigError."""
+        target = self.target
+        if target.command is not None:
+            return ProgramAgent(
+                target.command,
+                upstream=target.upstream,
+                environment=target.environment,
+                port=target.port,
+                timeout_s=target.timeout_s,
+            )
+        assert target.agent is not None
+        return cast(RecordableAgent, import_function(target.agent, place="target.agent: "))
 
     def load_check(self) -> CheckFunction | None:
         """Import the check; None without one. Raises ConfigError."""

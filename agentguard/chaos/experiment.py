@@ -221,9 +221,10 @@ class ExperimentRunner:
             run_id=run_id,
             effects=(lambda tool: not is_read_tool(tool)) if effects is None else effects.__contains__,
             max_calls=max_calls,
+            delay_s=self._campaign.faults.delay_s,
         )
         trajectory, error, clock = None, "", VirtualClock()
-        is_virtual = self._campaign.schedule.virtual_time
+        is_virtual = self._campaign.schedule.virtual_time and self._campaign.target.command is None
         begin = time.perf_counter()
         try:
             with virtual_time(clock) if is_virtual else nullcontext():
@@ -251,7 +252,8 @@ class ExperimentRunner:
             return False
         if self._check is not None:
             return bool(self._check(run.trajectory))
-        return not missing_effects and run.answer == self.profile.answer
+        is_same = self._campaign.target.command is not None or run.answer == self.profile.answer
+        return not missing_effects and is_same
 
     def _measure_detection(self, run: ExperimentRun) -> int | None:
         """Return the steps from the fault to the first finding of a detector."""

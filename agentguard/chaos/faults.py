@@ -11,8 +11,6 @@ import orjson
 from agentguard.errors import ConfigError
 from agentguard.intercept.chat_steps import build_assistant_message
 
-_SLOW_CALL_S: Final = 60.0
-
 
 class FaultNotApplicable(Exception):
     """The fault has no meaning at this call, such as a stale result at the first call."""
@@ -58,12 +56,12 @@ class Fault:
     Attributes:
         apply: function that returns the result for the agent, or raises.
         is_executed: True if the call is executed before.
-        delay_s: seconds between the execution and the result.
+        is_delayed: True if the result comes late.
     """
 
     apply: Callable[[FaultyCall], Any]
     is_executed: bool = True
-    delay_s: float = 0.0
+    is_delayed: bool = False
 
 
 def raise_error(call: FaultyCall) -> NoReturn:
@@ -202,7 +200,7 @@ TOOL_FAULTS: Final[Mapping[str, Fault]] = {
     "timeout": Fault(raise_timeout, is_executed=False),
     "after_commit_crash": Fault(raise_timeout),
     "denied": Fault(raise_denial, is_executed=False),
-    "slow": Fault(return_result, delay_s=_SLOW_CALL_S),
+    "slow": Fault(return_result, is_delayed=True),
     "empty": Fault(return_empty),
     "stale": Fault(return_earlier),
     "wrong_entity": Fault(return_wrong_entity),
@@ -219,7 +217,7 @@ MODEL_FAULTS: Final[Mapping[str, Fault]] = {
     "http_529": build_status_fault(529, "overloaded"),
     "connection_reset": Fault(raise_reset, is_executed=False),
     "bad_body": Fault(raise_invalid_body, is_executed=False),
-    "slow": Fault(return_result, delay_s=_SLOW_CALL_S),
+    "slow": Fault(return_result, is_delayed=True),
     "refusal": Fault(return_refusal, is_executed=False),
     "empty": Fault(return_no_content, is_executed=False),
     "bad_tool_name": Fault(return_unknown_tool),

@@ -65,6 +65,7 @@ class InjectionBinding:
         run_id: ID for the run of the agent.
         effects: names of the tools with effects.
         max_calls: number of model calls after which the run ends with `CallLimitExceeded`.
+        delay_s: seconds of the fault ``slow``.
 
     Attributes:
         sessions: sessions of the run.
@@ -84,11 +85,12 @@ class InjectionBinding:
         run_id: str = "chaos",
         effects: Callable[[str], bool] = lambda _: False,
         max_calls: int = MAX_MODEL_CALLS,
+        delay_s: float = 60.0,
     ) -> None:
         self.run_id = run_id
         self._placement = placement
         self._has_effect = effects
-        self._max_calls = max_calls
+        self._max_calls, self._delay_s = max_calls, delay_s
         self.sessions: list[Session] = []
         self.calls: Counter[str] = Counter()
         self.effects: Counter[tuple[str, str]] = Counter()
@@ -141,7 +143,12 @@ class InjectionBinding:
         return exchange.encode(response)
 
     def run_call(
-        self, site: str, request: dict[str, Any], *, apply: ApplyFault = apply_fault
+        self,
+        site: str,
+        request: dict[str, Any],
+        *,
+        apply: ApplyFault = apply_fault,
+        is_executed: bool = False,
     ) -> Effects[Any]:
         """Yield a call for its result, and return the result with the fault.
 
@@ -149,6 +156,7 @@ class InjectionBinding:
             site: site of the call.
             request: arguments of the call.
             apply: function that applies the fault to the call.
+            is_executed: True if no fault can prevent the execution of the call.
 
         Raises:
             CallLimitExceeded: the agent made too many model calls.
@@ -160,7 +168,7 @@ class InjectionBinding:
         is_repeated = self._last_arguments.get(site) == encoded
         self._last_arguments[site] = encoded
         try:
-            result = yield from self._inject(site, number, request, apply)
+            result = yield from self._inject(site, number, request, apply, is_executed)
         except BaseException as error:  # a deadline of the agent cancels the call
             self.events[site].append(type(error).__name__)
             raise
@@ -171,7 +179,9 @@ class InjectionBinding:
     def _run_tool(self, name: str, request: dict[str, Any]) -> Effects[Any]:
         return self.run_call(f"tool:{name}", request)
 
-    def _inject(self, site: str, number: int, request: dict[str, Any], apply: ApplyFault) -> Effects[Any]:
+    def _inject(
+        self, site: str, number: int, request: dict[str, Any], apply: ApplyFault, is_executed: bool
+    ) -> Effects[Any]:
         placement = self._placement
         if placement is None or (placement.site, placement.call) != (site, number):
             result = yield from self._execute(site, request)
@@ -180,18 +190,19 @@ class InjectionBinding:
                 self.recovery_seconds = round(time.monotonic() - self._fault_time, 3)
             return result
         fault = (MODEL_FAULTS if site == MODEL_SITE else TOOL_FAULTS)[placement.fault]
-        result = (yield from self._execute(site, request)) if fault.is_executed else None
+        is_executed = is_executed or fault.is_executed
+        result = (yield from self._execute(site, request)) if is_executed else None
         self.is_injected, self._fault_time = True, time.monotonic()
         self.model_calls_at_fault = self.calls[MODEL_SITE]
         self._calls_at_fault = self.calls.total()
-        if fault.delay_s:
-            yield Sleep(fault.delay_s)
+        if fault.is_delayed:
+            yield Sleep(self._delay_s)
         call = FaultyCall(arguments=request, result=result, earlier=tuple(self._results[site]))
         try:
             return apply(fault, call)
         except FaultNotApplicable:
             self.is_injected = False
-            return result if fault.is_executed else (yield from self._execute(site, request))
+            return result if is_executed else (yield from self._execute(site, request))
 
     def _execute(self, site: str, request: dict[str, Any]) -> Effects[Any]:
         tool = site.removeprefix("tool:")
