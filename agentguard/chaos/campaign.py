@@ -36,7 +36,7 @@ class CampaignTarget(_Section):
         command: program with its arguments instead of ``agent``. A run is successful if the program exits
             with 0.
         upstream: base URL of the model endpoint for the program, such as a proxy; by default a fake endpoint.
-        environment: variables of the program; ``{url}`` stands for the URL of the endpoint with faults.
+        environment: variables of the program; ``{url}`` is replaced by the URL of the endpoint with faults.
         port: port of the endpoint with faults; 0 lets the system choose.
         timeout_s: seconds after which the program is stopped.
         check: ``MODULE:FUNCTION`` that takes a trajectory and returns True if the run is successful. By

@@ -27,7 +27,7 @@ class ProgramAgent:
     Args:
         command: program and arguments.
         upstream: base URL of the endpoint that answers, such as a proxy; None for a fake endpoint.
-        environment: variables of the program; ``{url}`` stands for the URL of the endpoint with faults.
+        environment: variables of the program; ``{url}`` is replaced by the URL of the endpoint with faults.
         port: port of the endpoint with faults; 0 lets the system choose.
         timeout_s: seconds after which the program is stopped.
     """

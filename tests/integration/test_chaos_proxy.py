@@ -1,4 +1,4 @@
-"""A campaign on a program behind the real proxy: the proxy repeats failed requests, the program has no retries."""
+"""A campaign on a program without retries behind the real proxy, which repeats failed requests."""
 
 from __future__ import annotations
 
