@@ -167,8 +167,13 @@ def _quote_announcement(layout: RunLayout, index: int) -> tuple[Evidence, ...]:
 
 
 def _quote_new_number(layout: RunLayout, index: int) -> tuple[Evidence, ...]:
-    """Quote the sentence with the first number that neither the task nor the 20 steps before contain."""
+    """Quote the sentence with the first number that neither the task nor the 20 steps before contain.
+
+    The first step of an agent quotes nothing: there is no result yet that could contain the number.
+    """
     step = layout.run.steps[index]
+    if not any(one.source == "agent" or one.observations for one in layout.run.steps[:index]):
+        return ()
     for match in _NUMBER.finditer(step.content):
         number = match.group().replace(",", "").rstrip(".")
         is_known = any(number in layout.step_scans[i].numbers for i in range(max(0, index - 20), index))

@@ -62,3 +62,15 @@ def test_ranking_without_evidence_is_called_weak_with_the_steps_to_look_at():
     diagnosis = Guard(options={"given_failed": True}).diagnose(run)
     assert not diagnosis.hypotheses[0].codes
     assert any("the ranking is weak" in note and "look first at steps" in note for note in diagnosis.notes)
+
+
+def test_first_answer_of_a_chat_is_no_invention():
+    steps = (
+        Step(index=0, source=Source.USER, content="How many people live in Alder?"),
+        Step(index=1, source=Source.AGENT, content="The census gives 73,715 for Alder."),
+    )
+    diagnosis = Guard(options={"given_failed": True}).diagnose(
+        Trajectory(id="chat", format="test", task=steps[0].content, steps=steps)
+    )
+    (answer,) = [one for one in diagnosis.hypotheses if one.step == 1]
+    assert "agentrx:invention_of_new_information" not in answer.codes
