@@ -66,8 +66,8 @@ def test_ranking_without_evidence_is_called_weak_with_the_steps_to_look_at():
 
 def test_first_answer_of_a_chat_is_no_invention():
     steps = (
-        Step(index=0, source=Source.USER, content="How many people live in Alder?"),
-        Step(index=1, source=Source.AGENT, content="The census gives 73,715 for Alder."),
+        Step(index=0, source=Source.USER, agent="user", content="How many people live in Alder?"),
+        Step(index=1, source=Source.AGENT, agent="assistant", content="The census gives 73,715 for Alder."),
     )
     diagnosis = Guard(options={"given_failed": True}).diagnose(
         Trajectory(id="chat", format="test", task=steps[0].content, steps=steps)
