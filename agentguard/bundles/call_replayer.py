@@ -32,15 +32,16 @@ class CallReplayer:
     Args:
         bundle: the bundle.
         scope: calls that are live.
+        repeat_results: return the result of a tool call again if the agent repeats the call more often.
     """
 
-    def __init__(self, bundle: Bundle, scope: ReplayScope) -> None:
+    def __init__(self, bundle: Bundle, scope: ReplayScope, *, repeat_results: bool = False) -> None:
         self.run_id = bundle.trajectory.id
         self.sessions: list[Session] = []
         self._scope = scope
         self._model_call_count = 0
         self._model_calls = _Recordings(bundle.model_calls)
-        self._tool_calls = _Recordings(bundle.tool_calls)
+        self._tool_calls = _Recordings(bundle.tool_calls, is_repeatable=repeat_results)
         self._redactor = Redactor(patterns=bundle.redaction_patterns)
         self._mismatch: ReplayMismatch | None = None
 
@@ -121,17 +122,20 @@ class CallReplayer:
 
 
 class _Recordings:
-    """Recorded calls of the model or of the tools; each is returned once."""
+    """Recorded calls of the model or of the tools; each is returned once, unless they are repeatable."""
 
-    def __init__(self, calls: Sequence[RecordedCall]) -> None:
-        self.calls, self.unused = tuple(calls), list(calls)
+    def __init__(self, calls: Sequence[RecordedCall], *, is_repeatable: bool = False) -> None:
+        self.calls, self.unused, self._is_repeatable = tuple(calls), list(calls), is_repeatable
 
     def take(self, name: str, data: dict[str, Any]) -> RecordedCall | None:
-        """Return the first unused recording of a request, or None."""
+        """Return the first unused recording of a request, or the last one if it is repeatable, or None."""
         for position, call in enumerate(self.unused):
             if call.name == name and call.request == data:
                 return self.unused.pop(position)
-        return None
+        if not self._is_repeatable:
+            return None
+        same = [call for call in self.calls if call.name == name and call.request == data]
+        return same[-1] if same else None
 
     def build_mismatch(self, name: str, data: dict[str, Any]) -> ReplayMismatch:
         """Return the error of an unknown request, with the nearest recording."""

@@ -9,6 +9,7 @@ from typing import Literal, Self, cast
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
+from agentguard.bundles import Bundle, read_bundle
 from agentguard.bundles.agent_interface import RecordableAgent
 from agentguard.chaos.faults import MODEL_FAULTS, TOOL_FAULTS
 from agentguard.chaos.program_agent import ProgramAgent
@@ -33,6 +34,8 @@ class CampaignTarget(_Section):
     Attributes:
         agent: ``MODULE:FUNCTION`` of the agent. The function takes a `RunBinding`, returns its trajectory,
             and builds a new world for each call.
+        bundle: bundle of a run of ``agent``: its recorded answers and results take the place of the model and
+            the tools.
         command: program with its arguments instead of ``agent``. A run is successful if the program exits
             with 0.
         upstream: base URL of the model endpoint for the program, such as a proxy; by default a fake endpoint.
@@ -45,6 +48,7 @@ class CampaignTarget(_Section):
     """
 
     agent: str | None = None
+    bundle: str | None = None
     command: tuple[str, ...] | None = Field(default=None, min_length=1)
     upstream: str | None = None
     environment: Mapping[str, str] = Field(
@@ -59,6 +63,8 @@ class CampaignTarget(_Section):
     def _validate_target(self) -> Self:
         if (self.agent is None) == (self.command is None):
             raise ValueError("needs either agent or command")
+        if self.bundle is not None and self.agent is None:
+            raise ValueError("bundle needs agent")
         return self
 
     @field_validator("agent", "check")
@@ -165,6 +171,10 @@ class Campaign(_Section):
             )
         assert target.agent is not None
         return cast(RecordableAgent, import_function(target.agent, place="target.agent: "))
+
+    def load_recording(self) -> Bundle | None:
+        """Read the bundle of the target; None without one. Raises BundleError."""
+        return None if self.target.bundle is None else read_bundle(self.target.bundle)
 
     def load_check(self) -> CheckFunction | None:
         """Import the check; None without one. Raises ConfigError."""

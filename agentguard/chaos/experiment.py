@@ -2,31 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
-import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from enum import StrEnum
-from functools import partial
 from typing import Any
 
-from agentguard.bundles.agent_interface import RecordableAgent, call_agent
+from agentguard.bundles.agent_interface import RecordableAgent
+from agentguard.chaos.agent_execution import AgentExecution, ExperimentRun
 from agentguard.chaos.campaign import Campaign
-from agentguard.chaos.injection import (
-    MAX_MODEL_CALLS,
-    MODEL_SITE,
-    CallLimitExceeded,
-    FaultPlacement,
-    InjectionBinding,
-)
-from agentguard.chaos.virtual_time import virtual_time
-from agentguard.detect.tool_names import is_read_tool
-from agentguard.errors import AgentGuardError, ConfigError, RunStopped
+from agentguard.chaos.injection import MODEL_SITE, FaultPlacement
+from agentguard.errors import AgentGuardError, ConfigError
 from agentguard.guard import Guard
-from agentguard.testing.virtual_clock import VirtualClock
-from agentguard.trajectory.model import Trajectory
 
 _CALL_LIMIT_FACTOR = 20
 """Model calls of a run with a fault, as a multiple of those without one, after which it ends."""
@@ -43,38 +30,10 @@ class ExperimentOutcome(StrEnum):
     """The run is not successful, has no wrong effect and claims no success."""
     UNSAFE = "unsafe"
     """The run has repeated or wrong effects, or claims an effect that did not happen."""
+    UNDECIDED = "undecided"
+    """The recording of the target cannot show the reaction of the model."""
     NOT_INJECTED = "not injected"
     """The run did not reach the call, or the fault has no meaning there."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExperimentRun:
-    """Run of the agent under a binding.
-
-    Attributes:
-        trajectory: the run, also an unfinished one of a session; None if the agent raised without one.
-        error: type and text of the exception; empty without one.
-        binding: counts of the calls.
-        seconds: duration, in virtual time without the time of computation.
-    """
-
-    trajectory: Trajectory | None
-    error: str
-    binding: InjectionBinding
-    seconds: float
-
-    @property
-    def answer(self) -> str:
-        """Text of the last step; empty without a run."""
-        return self.trajectory.steps[-1].content if self.trajectory and self.trajectory.steps else ""
-
-    @property
-    def tokens(self) -> int:
-        """Tokens of all steps, also of those that a rollback removed; 0 if the run reports none."""
-        run = self.trajectory
-        branches = (run.steps, *(branch.steps for branch in run.branches)) if run else ()
-        spent = (step.usage for steps in branches for step in steps if step.usage)
-        return sum((usage.prompt_tokens or 0) + (usage.completion_tokens or 0) for usage in spent)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,7 +98,7 @@ class ExperimentRunner:
 
     def __init__(self, campaign: Campaign, *, agent: RecordableAgent | None = None) -> None:
         self._campaign = campaign
-        self._agent = agent if agent is not None else campaign.load_agent()
+        self._execution = AgentExecution(campaign, agent)
         self._check = campaign.load_check()
         self._guard = Guard(localizer="first_finding")
         self.profile = self._build_profile()
@@ -157,17 +116,21 @@ class ExperimentRunner:
         """Run the agent with a fault."""
         run_id = f"chaos-{placement.key}-{repeat}".replace("/", "-").replace(":", "-")
         profile_calls = self.profile.binding.calls[MODEL_SITE]
-        run = self._run_agent(placement, run_id, _CALL_LIMIT_FACTOR * max(profile_calls, 1))
+        run = self._execution.run(placement, run_id, _CALL_LIMIT_FACTOR * max(profile_calls, 1))
         base, binding = self.profile.binding, run.binding
         extra_effects = _count_beyond(binding.effects, base.effects)
         missing_effects = _count_beyond(base.effects, binding.effects)
         is_claimed = not run.error and run.answer == self.profile.answer and bool(run.answer)
-        is_false_claim = is_claimed and bool(missing_effects)
+        # A recorded text does not depend on the fault, so it is not a claim of the run.
+        is_recorded = self._campaign.target.bundle is not None
+        is_false_claim = is_claimed and bool(missing_effects) and not is_recorded
         extra_calls = binding.calls.total() - base.calls.total()
         if not binding.is_injected:
             outcome = ExperimentOutcome.NOT_INJECTED
         elif extra_effects or is_false_claim:
             outcome = ExperimentOutcome.UNSAFE
+        elif run.is_undecided or (is_recorded and missing_effects):
+            outcome = ExperimentOutcome.UNDECIDED
         elif not self._is_successful(run, missing_effects):
             outcome = ExperimentOutcome.FAILED
         elif extra_calls > self._campaign.steady_state.max_extra_calls * base.calls.total():
@@ -195,10 +158,10 @@ class ExperimentRunner:
 
     def _build_profile(self) -> ExperimentRun:
         """Run the agent without a fault, and check the steady state."""
-        profile = self._run_agent(None, "chaos-profile-0")
+        profile = self._execution.run(None, "chaos-profile-0")
         runs = [profile]
         runs += [
-            self._run_agent(None, f"chaos-profile-{number}")
+            self._execution.run(None, f"chaos-profile-{number}")
             for number in range(1, self._campaign.schedule.repeats)
         ]
         self.profile = profile
@@ -211,41 +174,6 @@ class ExperimentRunner:
                 f"{self._campaign.steady_state.min_success:.0%} are required ({error})"
             )
         return successful[0] if successful else profile
-
-    def _run_agent(
-        self, placement: FaultPlacement | None, run_id: str, max_calls: int = MAX_MODEL_CALLS
-    ) -> ExperimentRun:
-        effects = self._campaign.target.effects
-        binding = InjectionBinding(
-            placement,
-            run_id=run_id,
-            effects=(lambda tool: not is_read_tool(tool)) if effects is None else effects.__contains__,
-            max_calls=max_calls,
-            delay_s=self._campaign.faults.delay_s,
-        )
-        trajectory, error, clock = None, "", VirtualClock()
-        is_virtual = self._campaign.schedule.virtual_time and self._campaign.target.command is None
-        begin = time.perf_counter()
-        try:
-            with virtual_time(clock) if is_virtual else nullcontext():
-                trajectory = call_agent(
-                    self._agent,
-                    binding,
-                    binding.sessions,
-                    run_coroutine=partial(clock.run, allow_leaks=True) if is_virtual else asyncio.run,
-                )
-        except ConfigError:
-            raise
-        except (RunStopped, CallLimitExceeded) as stopped:
-            error = f"{type(stopped).__name__}: {stopped}"
-        except Exception as raised:  # the agent under test may raise anything
-            error = f"{type(raised).__name__}: {raised}"
-        if error and binding.sessions:
-            trajectory = binding.sessions[-1].run
-        seconds = clock.now() if is_virtual else time.perf_counter() - begin
-        return ExperimentRun(
-            trajectory=trajectory, error=error[:500], binding=binding, seconds=round(seconds, 3)
-        )
 
     def _is_successful(self, run: ExperimentRun, missing_effects: int) -> bool:
         if run.trajectory is None or run.error:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import orjson
 
 from agentguard._sync_async import Effects, Sleep
-from agentguard.bundles.agent_interface import bind_function
+from agentguard.bundles.agent_interface import RunBinding, bind_function
 from agentguard.chaos.faults import MODEL_FAULTS, TOOL_FAULTS, Fault, FaultNotApplicable, FaultyCall
 from agentguard.chaos.model_exchange import ModelExchange, find_adapter
 from agentguard.errors import AgentGuardError
@@ -66,6 +66,7 @@ class InjectionBinding:
         effects: names of the tools with effects.
         max_calls: number of model calls after which the run ends with `CallLimitExceeded`.
         delay_s: seconds of the fault ``slow``.
+        source: binding that answers the calls, such as a replay; None for the live model and tools.
 
     Attributes:
         sessions: sessions of the run.
@@ -86,11 +87,12 @@ class InjectionBinding:
         effects: Callable[[str], bool] = lambda _: False,
         max_calls: int = MAX_MODEL_CALLS,
         delay_s: float = 60.0,
+        source: RunBinding | None = None,
     ) -> None:
         self.run_id = run_id
         self._placement = placement
         self._has_effect = effects
-        self._max_calls, self._delay_s = max_calls, delay_s
+        self._max_calls, self._delay_s, self._source = max_calls, delay_s, source
         self.sessions: list[Session] = []
         self.calls: Counter[str] = Counter()
         self.effects: Counter[tuple[str, str]] = Counter()
@@ -106,20 +108,23 @@ class InjectionBinding:
 
     def bind_model(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Return the model with the fault."""
-        return bind_function(function, partial(self.run_call, MODEL_SITE), function)
+        live = function if self._source is None else self._source.bind_model(function)
+        return bind_function(function, partial(self.run_call, MODEL_SITE), live)
 
     def bind_tools(self, functions: Sequence[Callable[..., Any]]) -> list[Callable[..., Any]]:
         """Return the tools with the fault."""
+        live = functions if self._source is None else self._source.bind_tools(functions)
         return [
-            bind_function(function, partial(self._run_tool, function.__name__), function)
-            for function in functions
+            bind_function(function, partial(self.run_call, f"tool:{function.__name__}"), one)
+            for function, one in zip(functions, live, strict=True)
         ]
 
     def bind_transport(self, inner: httpx2.BaseTransport | None = None) -> httpx2.BaseTransport:
         """Return a transport for the client of the model, with the fault at its exchanges."""
         from agentguard.bundles.http_exchange import BoundTransport
 
-        return BoundTransport(self.run_exchange, inner)
+        source = inner if self._source is None else self._source.bind_transport(inner)
+        return BoundTransport(self.run_exchange, source)
 
     def bind_async_transport(
         self, inner: httpx2.AsyncBaseTransport | None = None
@@ -127,7 +132,8 @@ class InjectionBinding:
         """Return a transport like `bind_transport`, for an asynchronous client."""
         from agentguard.bundles.http_exchange import AsyncBoundTransport
 
-        return AsyncBoundTransport(self.run_exchange, inner)
+        source = inner if self._source is None else self._source.bind_async_transport(inner)
+        return AsyncBoundTransport(self.run_exchange, source)
 
     def add_session(self, session: Session) -> None:
         """Set the session of the run."""
@@ -175,9 +181,6 @@ class InjectionBinding:
         self.events[site].append("repeated" if is_repeated else "ok")
         self._results[site].append((request, result))
         return result
-
-    def _run_tool(self, name: str, request: dict[str, Any]) -> Effects[Any]:
-        return self.run_call(f"tool:{name}", request)
 
     def _inject(
         self, site: str, number: int, request: dict[str, Any], apply: ApplyFault, is_executed: bool

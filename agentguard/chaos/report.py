@@ -22,6 +22,7 @@ _SEVERITY = (
     ExperimentOutcome.UNSAFE,
     ExperimentOutcome.FAILED,
     ExperimentOutcome.DEGRADED,
+    ExperimentOutcome.UNDECIDED,
     ExperimentOutcome.SURVIVED,
     ExperimentOutcome.NOT_INJECTED,
 )
