@@ -13,7 +13,7 @@ All classes are frozen; equality is by value, and the round-trip tests rely on i
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
@@ -157,29 +157,43 @@ class Step:
 
     def with_observations(self, observations: tuple[Observation, ...]) -> Step:
         """Return a copy with these observations; as fast as `with_index`."""
-        return self._copy_with(self.index, observations, self.usage, self.model)
+        return self._copy_with(
+            self.index, observations, self.usage, self.model, self.started_at, self.ended_at
+        )
 
     def with_times(self, started_at: float, ended_at: float) -> Step:
         """Return a copy with these times in epoch seconds; a recorded time wins."""
         if self.started_at is not None and self.ended_at is not None:
             return self
-        started_at = self.started_at if self.started_at is not None else started_at
-        return replace(
-            self, started_at=started_at, ended_at=self.ended_at if self.ended_at is not None else ended_at
+        return self._copy_with(
+            self.index,
+            self.observations,
+            self.usage,
+            self.model,
+            started_at if self.started_at is None else self.started_at,
+            ended_at if self.ended_at is None else self.ended_at,
         )
 
     def with_index(self, index: int) -> Step:
         """Return a copy with this index; several times faster than `dataclasses.replace`."""
-        return (
-            self if index == self.index else self._copy_with(index, self.observations, self.usage, self.model)
+        if index == self.index:
+            return self
+        return self._copy_with(
+            index, self.observations, self.usage, self.model, self.started_at, self.ended_at
         )
 
     def with_usage(self, usage: Usage | None, model: str | None) -> Step:
         """Return a copy with this usage and model; as fast as `with_index`."""
-        return self._copy_with(self.index, self.observations, usage, model)
+        return self._copy_with(self.index, self.observations, usage, model, self.started_at, self.ended_at)
 
     def _copy_with(
-        self, index: int, observations: tuple[Observation, ...], usage: Usage | None, model: str | None
+        self,
+        index: int,
+        observations: tuple[Observation, ...],
+        usage: Usage | None,
+        model: str | None,
+        started_at: float | None,
+        ended_at: float | None,
     ) -> Step:
         return Step(
             index=index,
@@ -190,8 +204,8 @@ class Step:
             modules=self.modules,
             tool_calls=self.tool_calls,
             observations=observations,
-            started_at=self.started_at,
-            ended_at=self.ended_at,
+            started_at=started_at,
+            ended_at=ended_at,
             usage=usage,
             model=model,
             source_index=self.source_index,

@@ -60,8 +60,10 @@ def parse_usage(value: Any) -> Usage | None:
 
 def _find_number(value: Mapping[str, Any], keys: tuple[str, ...]) -> float | None:
     for key in keys:
-        number = value.get(key)
-        if isinstance(number, int | float) and not isinstance(number, bool) and number >= 0:
+        if key not in value:
+            continue
+        number = value[key]
+        if isinstance(number, (int, float)) and not isinstance(number, bool) and number >= 0:
             return number
     return None
 
