@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import orjson
 import typer
+from rich.console import Console
 
 from agentguard.cli.cmd_guard_check import OWN_LOOP
 from agentguard.cli.outcome_file import KnownOutcomes
@@ -74,9 +75,10 @@ def run_pilot(
         known = KnownOutcomes.from_option(outcomes, pass_score=1.0)
         report = _compare_recorded(without, guarded, known, settings, tenant=tenant)
     else:
-        report = run_scripted_pilot(
-            import_function(world, default="world"), build_scenarios()[::every], settings
-        )
+        scenarios = build_scenarios()[::every]
+        message = f"running {len(scenarios)} scenarios with each strategy (use --every for fewer) …"
+        with Console(stderr=True).status(message):
+            report = run_scripted_pilot(import_function(world, default="world"), scenarios, settings)
     proposal = propose_policy(report, settings)
     if out is not None:
         out.write_text(format_policy(proposal, report), encoding="utf-8")

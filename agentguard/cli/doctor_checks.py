@@ -20,7 +20,7 @@ from agentguard.version import __version__
 Condition = Literal["ok", "note", "wrong"]
 
 EXTRAS: Final[Mapping[str, tuple[str, ...]]] = {
-    "serve": ("uvicorn", "httptools", "msgspec", "prometheus_client", "starlette"),
+    "serve": ("uvicorn", "httptools", "prometheus_client", "starlette"),
     "store": ("sqlalchemy", "alembic"),
     "postgres": ("psycopg",),
     "view": ("jinja2", "starlette", "uvicorn"),

@@ -6,13 +6,9 @@ import re
 from collections.abc import Iterator
 from typing import Any, Final, Generic, TypeVar
 
-from agentguard.errors import MissingExtra
-from agentguard.model_api.sse import LINE_END, extract_data, split_events
+import msgspec
 
-try:
-    import msgspec
-except ImportError:  # pragma: no cover - only where the extra is missing
-    raise MissingExtra("msgspec", "serve") from None
+from agentguard.model_api.sse import LINE_END, extract_data, split_events
 
 DONE: Final = b"[DONE]"
 _SSE_FIELDS: Final = (b":", b"data:", b"event:", b"id:", b"retry:")

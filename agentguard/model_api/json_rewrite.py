@@ -1,7 +1,7 @@
 """Changes of single fields in a request's JSON body; the bytes of all other values stay the same.
 
 The module splits the body at its outermost fields and joins them again, so that large messages are neither
-decoded nor encoded. It needs msgspec, which the extra ``serve`` installs.
+decoded nor encoded.
 """
 
 from __future__ import annotations
@@ -9,16 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from agentguard.errors import BackendError, MissingExtra
+import msgspec
 
-try:
-    import msgspec
-except ImportError:  # pragma: no cover - without the extra
-    _FIELDS: Any = None
-    _ENCODER: Any = None
-else:
-    _FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
-    _ENCODER = msgspec.json.Encoder()
+from agentguard.errors import BackendError
+
+_FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_ENCODER = msgspec.json.Encoder()
 
 
 def parse_fields(body: bytes) -> dict[str, Any]:
@@ -26,15 +22,11 @@ def parse_fields(body: bytes) -> dict[str, Any]:
 
     Raises:
         BackendError: the body is not a JSON object; nothing was sent.
-        MissingExtra: msgspec is not installed.
     """
-    if _FIELDS is None:
-        raise MissingExtra("msgspec", "serve")
     try:
-        fields: dict[str, Any] = _FIELDS.decode(body)
+        return _FIELDS.decode(body)
     except (msgspec.DecodeError, RecursionError):
         raise BackendError("the request's body is not a JSON object", status=400, stage="unsent") from None
-    return fields
 
 
 def decode_value(raw: Any) -> Any:
