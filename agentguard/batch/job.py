@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -13,8 +13,9 @@ from typing import Any
 import orjson
 
 from agentguard.batch.chunks import Chunk, InputFile, InputOptions, iter_chunks, list_input_files
+from agentguard.batch.comparison import compare_parts
 from agentguard.batch.engines import Engine
-from agentguard.batch.output import BatchOutput
+from agentguard.batch.output import BatchOutput, build_slot
 from agentguard.batch.processor import ChunkProcessor, ChunkResult, ProcessorConfig
 from agentguard.config.policy import Policy
 from agentguard.detect.base import detectors
@@ -33,6 +34,7 @@ class JobSummary:
         rows: rows of the output that this job wrote.
         resumed_rows: rows of chunks that an earlier job had finished.
         verdicts: verdict to the number of rows of this job.
+        revised_rows: rows, also of earlier jobs, whose verdict the comparison with other runs changed.
         errors: rows without a verdict.
         prompt_tokens, completion_tokens, cost_usd: cost of the judge's calls.
         is_complete: False if ``max_cost_usd`` ended the job early.
@@ -41,6 +43,7 @@ class JobSummary:
     rows: int = 0
     resumed_rows: int = 0
     verdicts: Counter[str] = field(default_factory=Counter)
+    revised_rows: int = 0
     errors: int = 0
     prompt_tokens: int = 0
     completion_tokens: int = 0
@@ -108,7 +111,7 @@ class BatchJob:
         max_cost_usd: float | None = None,
         on_progress: Callable[[JobSummary], None] | None = None,
     ) -> JobSummary:
-        """Diagnose all chunks that are not done.
+        """Diagnose all chunks that are not done, and compare each run with the other runs of its agent.
 
         Args:
             engine: engine of the workers.
@@ -116,9 +119,12 @@ class BatchJob:
             on_progress: callback after each chunk.
         """
         summary = JobSummary()
+        slots: list[str] = []
+        written_slots: set[str] = set()
 
         def iter_open_chunks() -> Iterator[Chunk]:
             for chunk in iter_chunks(self._files, self._options):
+                slots.append(build_slot(chunk))
                 if self._output.is_done(chunk):
                     summary.resumed_rows += _count_rows(chunk)
                 elif max_cost_usd is not None and summary.cost_usd >= max_cost_usd:
@@ -129,9 +135,11 @@ class BatchJob:
 
         for chunk, result in engine.run(iter_open_chunks(), self._config):
             self._output.write(chunk, result)
+            written_slots.add(build_slot(chunk))
             summary.add(result)
             if on_progress is not None:
                 on_progress(summary)
+        self._compare_runs(slots, written_slots, summary)
         return summary
 
     def estimate(self) -> JobEstimate:
@@ -164,6 +172,19 @@ class BatchJob:
             tokens_per_row=(measured.prompt_tokens + measured.completion_tokens) / count,
             cost_usd_per_row=measured.cost_usd / count,
         )
+
+    def _compare_runs(self, slots: Sequence[str], written_slots: Container[str], summary: JobSummary) -> None:
+        processor = ChunkProcessor(self._config)
+        comparator = processor.comparator
+        processor.close()
+        if comparator is None:
+            return
+        for slot, former, rows in compare_parts(self._output, slots, comparator):
+            pairs = list(zip(former, rows, strict=True))
+            summary.revised_rows += sum(old["verdict"] != new["verdict"] for old, new in pairs)
+            if slot in written_slots:
+                summary.verdicts.subtract(row["verdict"] for row in former if row["verdict"])
+                summary.verdicts.update(row["verdict"] for row in rows if row["verdict"])
 
 
 def _count_rows(chunk: Chunk) -> int:

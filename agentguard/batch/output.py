@@ -5,6 +5,7 @@
   and doubles no row.
 - A part of a chunk with retryable failures ends with ``.retry.parquet``. The next job processes that chunk
   again and replaces the part.
+- The comparison of runs replaces parts in the same way; see `agentguard.batch.comparison`.
 - A part of an earlier version of a chunk is removed after the new part is written.
 - ``manifest.json`` has the fingerprint of all that changes results. A job with another fingerprint is
   refused.
@@ -15,7 +16,7 @@ from __future__ import annotations
 import hashlib
 import io
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import Any, Final
 
@@ -30,7 +31,7 @@ from agentguard.errors import ConfigError
 VERDICTS: Final = "verdicts"
 DEAD_LETTERS: Final = "dead_letters"
 MANIFEST: Final = "manifest.json"
-MANIFEST_VERSION: Final = 1
+MANIFEST_VERSION: Final = 2
 
 _PART_PATTERN = re.compile(
     r"(?P<slot>[0-9a-f]{16}-\d{6})-(?P<digest>[0-9a-f]{16})(?P<retry>\.retry)?\.parquet$"
@@ -59,32 +60,33 @@ class BatchOutput:
 
     def is_done(self, chunk: Chunk) -> bool:
         """Return True if the chunk has a part with its digest and without retryable failures."""
-        return f"{chunk.digest}.parquet" in self._parts.get(_build_slot(chunk), {})
+        return f"{chunk.digest}.parquet" in self._parts.get(build_slot(chunk), {})
 
     def write(self, chunk: Chunk, result: ChunkResult) -> None:
         """Write the result of a chunk; replace earlier parts of that chunk."""
-        slot = _build_slot(chunk)
+        slot = build_slot(chunk)
         self._write_dead_letters(slot, result.dead_letters)
         ending = f"{chunk.digest}{'.retry' if result.is_retryable else ''}.parquet"
         path = self._join(VERDICTS, chunk.file.partition, f"{slot}-{ending}")
-        table = self._arrow.Table.from_pylist(result.rows, schema=self._schema)
-        buffer = io.BytesIO()
-        self._parquet.write_table(table, buffer, compression="zstd")
-        self._write_file(path, buffer.getvalue())
+        self._write_part(path, result.rows)
         former = self._parts.get(slot, {})
         self._parts[slot] = {ending: path}
         for name, old_path in former.items():
             if name != ending:
                 self._system.rm_file(old_path)
 
-    def count_rows(self) -> int:
-        """Return the number of rows in all parts."""
-        total = 0
-        for parts in self._parts.values():
-            for path in parts.values():
-                with self._system.open(path, "rb") as stream:
-                    total += self._parquet.ParquetFile(stream).metadata.num_rows
-        return total
+    def read_rows(self, slot: str) -> list[dict[str, Any]]:
+        """Return the rows of a chunk; none if it has no part."""
+        for path in self._parts.get(slot, {}).values():
+            with self._system.open(path, "rb") as stream:
+                rows: list[dict[str, Any]] = self._parquet.ParquetFile(stream).read().to_pylist()
+                return rows
+        return []
+
+    def replace_rows(self, slot: str, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Replace the rows of a chunk that has a part."""
+        for path in self._parts[slot].values():
+            self._write_part(path, rows)
 
     def _check_manifest(self, url: str, fingerprint: str, facts: Mapping[str, Any]) -> None:
         path = self._join(MANIFEST)
@@ -98,8 +100,8 @@ class BatchOutput:
             stored = orjson.loads(self._system.cat_file(path))
         except ValueError:
             raise ConfigError(f"{url}/{MANIFEST} is not valid JSON: name another folder") from None
-        if not isinstance(stored, dict) or stored.get("fingerprint") != fingerprint:
-            known = stored if isinstance(stored, dict) else {}
+        known = stored if isinstance(stored, dict) else {}
+        if (known.get("version"), known.get("fingerprint")) != (MANIFEST_VERSION, fingerprint):
             changed = sorted(
                 key for key in manifest if known.get(key) != manifest[key] and key != "fingerprint"
             )
@@ -142,6 +144,12 @@ class BatchOutput:
         elif self._system.exists(path):
             self._system.rm_file(path)
 
+    def _write_part(self, path: str, rows: Sequence[Mapping[str, Any]]) -> None:
+        buffer = io.BytesIO()
+        table = self._arrow.Table.from_pylist(rows, schema=self._schema)
+        self._parquet.write_table(table, buffer, compression="zstd")
+        self._write_file(path, buffer.getvalue())
+
     def _write_file(self, path: str, data: bytes) -> None:
         """Write a file so that a reader sees all of it or nothing."""
         if not _is_local(self._system):
@@ -161,7 +169,7 @@ def _is_local(system: Any) -> bool:
     return "file" in protocols
 
 
-def _build_slot(chunk: Chunk) -> str:
+def build_slot(chunk: Chunk) -> str:
     """Return the identity of a chunk without its contents."""
     name = hashlib.sha256(f"{chunk.file.partition}\0{chunk.file.name}".encode()).hexdigest()[:16]
     return f"{name}-{chunk.index:06d}"

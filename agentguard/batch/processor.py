@@ -14,6 +14,7 @@ from agentguard.batch.verdict_table import build_error_row, build_verdict_row
 from agentguard.config.policy import Policy
 from agentguard.errors import AgentGuardError, InputError
 from agentguard.guard import Guard
+from agentguard.localize.run_comparison import RunComparator, compute_signals, is_comparable
 from agentguard.trajectory._safe_json import loads
 from agentguard.trajectory.costs import price_run
 from agentguard.trajectory.formats.base import UnreadableRecord
@@ -77,6 +78,7 @@ class ChunkProcessor:
         policy = Policy.model_validate_json(config.policy)
         deadline = max(policy.detector_deadline_s, _MIN_DETECTOR_DEADLINE_S)
         self._guard = Guard.from_policy(policy.model_copy(update={"detector_deadline_s": deadline}))
+        self._comparator = RunComparator.from_localizer(self._guard.localizer)
         self._prices = policy.prices
         self._fingerprint = config.fingerprint
 
@@ -89,6 +91,11 @@ class ChunkProcessor:
             for record, row in zip(chunk.records, chunk.rows, strict=True):
                 self._process_row(chunk, record, row, result)
         return result
+
+    @property
+    def comparator(self) -> RunComparator | None:
+        """Comparator of the runs of an agent; None if the localizer compares no runs."""
+        return self._comparator
 
     def close(self) -> None:
         """Close the judges of the guard."""
@@ -131,7 +138,9 @@ class ChunkProcessor:
         run = price_run(replace(item.trajectory, id=str(id)), self._prices)
         diagnosis = self._guard.diagnose(run)
         result.is_retryable |= bool(diagnosis.failures)
-        result.rows.append(build_verdict_row(source, record, run, diagnosis, self._fingerprint))
+        has_signals = self._comparator is not None and is_comparable(run, diagnosis)
+        signals = compute_signals(run, diagnosis.findings).tolist() if has_signals else ()
+        result.rows.append(build_verdict_row(source, record, run, diagnosis, self._fingerprint, signals))
 
     def _add_failure(self, source: str, record: int, error: str, row: Row, result: ChunkResult) -> None:
         data = row.decode(errors="replace") if isinstance(row, bytes) else repr(row)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any, Final
 
 from agentguard._lazy import import_extra
@@ -37,6 +38,8 @@ COLUMNS: Final = {
     "evidence": "list<string>",
     "detectors": "list<string>",
     "notes": "list<string>",
+    "signals": "list<double>",
+    "single_run": "string",
     "judge": "string",
     "prompt_tokens": "int64",
     "completion_tokens": "int64",
@@ -54,6 +57,9 @@ COLUMNS: Final = {
 - ``actions`` has one label a step: its tool calls or its text. Equal labels are equal actions.
 - ``step``, ``agent``, ``tool``, ``codes``, ``reason``, ``correction`` and ``evidence`` describe the first
   hypothesis. They are null if no failure was found.
+- ``signals`` are the signals of trouble for the comparison with the other runs of the agent; empty if the
+  localizer compares no runs. ``single_run`` has the columns that the comparison revised, as JSON with their
+  former values; null without a revision.
 - ``cost_usd`` is the cost of the judge, ``run_cost_usd`` that of the run.
 - ``error`` is the reason why the row has no verdict, and null otherwise.
 """
@@ -64,7 +70,12 @@ _MAX_LABEL_CHARS = 60
 
 
 def build_verdict_row(
-    source: str, record: int, run: Trajectory, diagnosis: Diagnosis, fingerprint: str
+    source: str,
+    record: int,
+    run: Trajectory,
+    diagnosis: Diagnosis,
+    fingerprint: str,
+    signals: Sequence[float] = (),
 ) -> dict[str, Any]:
     """Return the row of a diagnosed run."""
     cause = diagnosis.hypotheses[0] if diagnosis.hypotheses else None
@@ -93,6 +104,7 @@ def build_verdict_row(
         evidence=[one.quote[:_MAX_TEXT_CHARS] for one in cause.evidence] if cause else [],
         detectors=sorted({finding.detector for finding in diagnosis.findings}),
         notes=list(diagnosis.notes),
+        signals=list(signals),
         judge=diagnosis.judge or None,
         prompt_tokens=int(usage["prompt_tokens"]) if "prompt_tokens" in usage else None,
         completion_tokens=int(usage["completion_tokens"]) if "completion_tokens" in usage else None,
@@ -115,6 +127,7 @@ def build_arrow_schema() -> Any:
         "int64": arrow.int64(),
         "double": arrow.float64(),
         "list<string>": arrow.list_(arrow.string()),
+        "list<double>": arrow.list_(arrow.float64()),
     }
     return arrow.schema([arrow.field(name, types[kind]) for name, kind in COLUMNS.items()])
 

@@ -7,22 +7,75 @@ A failure by the rules remains one.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
+from agentguard.detect.base import Finding
 from agentguard.localize.base import Diagnosis, Localizer, OutcomeBasis, Verdict
 from agentguard.localize.embedded import RULES_NOTE, UNDECIDED_NOTE, EmbeddedLocalizer
-from agentguard.trajectory.agent_identity import group_by_agent
+from agentguard.trajectory.agent_identity import AgentTraits, describe_agent, group_by_traits
 from agentguard.trajectory.model import Trajectory
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from agentguard.judge.embedded.relative_outcome import RelativeOutcomeModel
 
 MAX_COMPARED_RUNS: Final = 1_000
 """Maximum of runs that are held in memory for a comparison; further runs form the next comparison."""
 
 DiagnosedRun = tuple[Trajectory, Diagnosis]
+
+
+@dataclass(frozen=True, slots=True)
+class RunComparator:
+    """Comparator of the runs of an agent.
+
+    Attributes:
+        model: map from ranks of signals to outcomes.
+        risk: share of passed runs that may be classified as failed.
+    """
+
+    model: RelativeOutcomeModel
+    risk: float
+
+    @classmethod
+    def from_localizer(cls, localizer: Localizer) -> RunComparator | None:
+        """Return the comparator of the embedded judge; None for a localizer that compares no runs."""
+        if not isinstance(localizer, EmbeddedLocalizer) or localizer.model.relative is None:
+            return None
+        return cls(localizer.model.relative, localizer.risk)
+
+    def compare(self, diagnoses: Sequence[Diagnosis], signals: NDArray[np.float64]) -> list[Diagnosis]:
+        """Return the diagnoses of the runs of one agent, with the verdicts of the comparison.
+
+        Args:
+            diagnoses: one diagnosis a run. Of the hypotheses, only their presence is used.
+            signals: signals of each run, shape ``(runs, signals)``; see `compute_signals`.
+        """
+        from agentguard.judge.embedded.relative_outcome import describe_unusual_signals, score_batch
+
+        scores = score_batch(signals)
+        probabilities = self.model.predict_probability(scores)
+        low, high = self.model.compute_thresholds(self.risk)
+        reasons = describe_unusual_signals(signals)
+        revised = []
+        for number, diagnosis in enumerate(diagnoses):
+            if not _is_revisable(diagnosis):
+                revised.append(diagnosis)
+                continue
+            score = float(scores[number])
+            verdict = (
+                Verdict.FAILURE if score > high else Verdict.NO_FAILURE if score <= low else Verdict.ABSTAINED
+            )
+            if not diagnosis.hypotheses and verdict is not Verdict.NO_FAILURE:
+                revised.append(diagnosis)  # the environment reported success
+                continue
+            probability = float(probabilities[number])
+            revised.append(_revise(diagnosis, verdict, probability, reasons[number], len(diagnoses)))
+        return revised
 
 
 def compare_runs(runs: Iterable[DiagnosedRun], localizer: Localizer) -> Iterator[DiagnosedRun]:
@@ -33,63 +86,53 @@ def compare_runs(runs: Iterable[DiagnosedRun], localizer: Localizer) -> Iterator
         localizer: localizer of the diagnoses. Only the embedded judge compares; of any other localizer, the
             runs are yielded unchanged.
     """
-    model = localizer.model.relative if isinstance(localizer, EmbeddedLocalizer) else None
-    if model is None or not isinstance(localizer, EmbeddedLocalizer):
+    comparator = RunComparator.from_localizer(localizer)
+    if comparator is None:
         yield from runs
         return
     source = iter(runs)
     while batch := list(islice(source, MAX_COMPARED_RUNS)):
-        yield from _compare_batch(batch, model, localizer.risk)
+        yield from _compare_batch(batch, comparator)
 
 
-def _compare_batch(
-    batch: Sequence[DiagnosedRun], model: RelativeOutcomeModel, risk: float
-) -> list[DiagnosedRun]:
-    from agentguard.judge.embedded.relative_outcome import MIN_BATCH_RUNS
-
-    compared = list(batch)
-    members: dict[str, list[int]] = {}
-    if len(batch) >= MIN_BATCH_RUNS:
-        for place, agent in enumerate(group_by_agent([trajectory for trajectory, _ in batch])):
-            if batch[place][0].steps:
-                members.setdefault(agent, []).append(place)
-    for places in members.values():
-        if len(places) < MIN_BATCH_RUNS:
-            continue
-        revised = _compare_agent([batch[place] for place in places], model, risk)
-        for place, diagnosis in zip(places, revised, strict=True):
-            compared[place] = (batch[place][0], diagnosis)
-    return compared
+def is_comparable(run: Trajectory, diagnosis: Diagnosis) -> bool:
+    """Return True if a run has steps and the localizer did not fail on it."""
+    return bool(run.steps) and all(failure.detector != diagnosis.method for failure in diagnosis.failures)
 
 
-def _compare_agent(runs: Sequence[DiagnosedRun], model: RelativeOutcomeModel, risk: float) -> list[Diagnosis]:
-    import numpy as np
-
+def compute_signals(run: Trajectory, findings: Sequence[Finding]) -> NDArray[np.float64]:
+    """Compute the signals of trouble of a comparable run, shape ``(signals,)``."""
     from agentguard.judge.embedded.features.run_signals import compute_run_signals
     from agentguard.judge.embedded.features.table import build_step_table
-    from agentguard.judge.embedded.relative_outcome import describe_unusual_signals, score_batch
 
-    signals = np.vstack(
-        [compute_run_signals(build_step_table(run).layout, diagnosis.findings) for run, diagnosis in runs]
-    )
-    scores = score_batch(signals)
-    probabilities = model.predict_probability(scores)
-    low, high = model.compute_thresholds(risk)
-    revised = []
-    for number, (_, diagnosis) in enumerate(runs):
-        if not _is_revisable(diagnosis):
-            revised.append(diagnosis)
-            continue
-        score = float(scores[number])
-        verdict = (
-            Verdict.FAILURE if score > high else Verdict.NO_FAILURE if score <= low else Verdict.ABSTAINED
-        )
-        if not diagnosis.hypotheses and verdict is not Verdict.NO_FAILURE:
-            revised.append(diagnosis)  # the environment reported success
-            continue
-        reasons = describe_unusual_signals(signals, number)
-        revised.append(_revise(diagnosis, verdict, float(probabilities[number]), reasons, len(runs)))
-    return revised
+    return compute_run_signals(build_step_table(run).layout, findings)
+
+
+def list_comparable_runs(agents: Sequence[AgentTraits | None]) -> list[list[int]]:
+    """Return the places of the runs of each agent with enough runs; None marks an incomparable run."""
+    from agentguard.judge.embedded.relative_outcome import MIN_BATCH_RUNS
+
+    members: dict[str, list[int]] = {}
+    places = [place for place, agent in enumerate(agents) if agent is not None]
+    if len(places) >= MIN_BATCH_RUNS:
+        names = group_by_traits([agent for agent in agents if agent is not None])
+        for place, name in zip(places, names, strict=True):
+            members.setdefault(name, []).append(place)
+    return [group for group in members.values() if len(group) >= MIN_BATCH_RUNS]
+
+
+def _compare_batch(batch: Sequence[DiagnosedRun], comparator: RunComparator) -> list[DiagnosedRun]:
+    import numpy as np
+
+    compared = list(batch)
+    agents = [describe_agent(run) if is_comparable(run, diagnosis) else None for run, diagnosis in batch]
+    for places in list_comparable_runs(agents):
+        members = [batch[place] for place in places]
+        signals = np.vstack([compute_signals(run, diagnosis.findings) for run, diagnosis in members])
+        revised = comparator.compare([diagnosis for _, diagnosis in members], signals)
+        for place, (run, _), diagnosis in zip(places, members, revised, strict=True):
+            compared[place] = (run, diagnosis)
+    return compared
 
 
 def _is_revisable(diagnosis: Diagnosis) -> bool:

@@ -4,18 +4,45 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from agentguard.trajectory.model import Trajectory
 
 
+@dataclass(frozen=True, slots=True)
+class AgentTraits:
+    """Traits of a run that identify its agent.
+
+    Attributes:
+        format: format of the record.
+        model: model of most steps; empty if none is recorded.
+        tools: names of the called tools.
+    """
+
+    format: str
+    model: str
+    tools: frozenset[str]
+
+
+def describe_agent(run: Trajectory) -> AgentTraits:
+    """Return the traits of the agent of a run."""
+    tools = frozenset(call.name for step in run.steps for call in step.tool_calls)
+    return AgentTraits(run.format, find_model(run), tools)
+
+
 def group_by_agent(runs: Sequence[Trajectory]) -> tuple[str, ...]:
+    """Return the name of the agent of each run; see `group_by_traits`."""
+    return group_by_traits([describe_agent(run) for run in runs])
+
+
+def group_by_traits(runs: Sequence[AgentTraits]) -> tuple[str, ...]:
     """Return the name of the agent of each run.
 
     Two runs are of one agent if they have the same format and model, and are connected by shared tools. Runs
     without a tool call are of the agent with the most runs of their format and model.
     """
-    settings = [(run.format, find_model(run)) for run in runs]
-    tools = [{call.name for step in run.steps for call in step.tool_calls} for run in runs]
+    settings = [(run.format, run.model) for run in runs]
+    tools = [run.tools for run in runs]
     parent: dict[tuple[str, str, str], tuple[str, str, str]] = {}
 
     def find_root(key: tuple[str, str, str]) -> tuple[str, str, str]:

@@ -38,6 +38,10 @@ def read_records(output: Path) -> list[int]:
     return sorted(pyarrow.parquet.read_table(output / "verdicts").column("record").to_pylist())
 
 
+def read_parts(output: Path) -> dict[str, bytes]:
+    return {part.name: part.read_bytes() for part in (output / "verdicts").glob("*.parquet")}
+
+
 def run_driver(source: Path, output: Path) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "tests.faults.batch_child", str(source), str(output)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
@@ -91,6 +95,9 @@ def test_kills_of_workers_and_drivers_lose_and_double_no_row(tmp_path: Path) -> 
     assert driver.returncode == 0
     rows = len(source.read_text().splitlines())
     assert read_records(output) == list(range(rows))
+    fresh = tmp_path / "fresh"
+    BatchJob([str(source)], str(fresh), Policy(), InputOptions(rows_per_chunk=4)).run(LocalEngine(1))
+    assert read_parts(output) == read_parts(fresh)
 
 
 @pytest.mark.process
@@ -114,6 +121,5 @@ def test_results_do_not_depend_on_the_number_of_workers(tmp_path: Path) -> None:
         BatchJob([str(source)], str(output), Policy(), InputOptions(rows_per_chunk=4)).run(
             LocalEngine(workers)
         )
-        parts = {part.name: part.read_bytes() for part in (output / "verdicts").iterdir()}
-        tables.append(parts)
+        tables.append(read_parts(output))
     assert tables[0] == tables[1]

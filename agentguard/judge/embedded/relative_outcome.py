@@ -120,16 +120,23 @@ def _find_upper_quantile(ascending: Array, risk: float) -> float:
     return float(ascending[place - 1]) if place <= len(ascending) else math.inf
 
 
-def describe_unusual_signals(signals: Array, run: int) -> tuple[str, ...]:
-    """Describe up to three counts of a run that are unusually high in its batch."""
-    ranks, medians = rank_signals(signals)[run], np.median(signals, axis=0)
+def describe_unusual_signals(signals: Array) -> list[tuple[str, ...]]:
+    """Describe up to three counts of each run that are unusually high in the batch."""
+    medians = np.median(signals, axis=0)
+    return [
+        _describe_run(values, ranks, medians)
+        for values, ranks in zip(signals, rank_signals(signals), strict=True)
+    ]
+
+
+def _describe_run(values: Array, ranks: Array, medians: Array) -> tuple[str, ...]:
     order = sorted(range(len(RUN_SIGNALS)), key=lambda column: (-ranks[column], column))
     return tuple(
-        _describe_count(RUN_SIGNALS[column], signals[run, column], float(medians[column]))
+        _describe_count(RUN_SIGNALS[column], values[column], float(medians[column]))
         for column in order
         if RUN_SIGNALS[column].is_count
         and ranks[column] >= _UNUSUAL_RANK
-        and signals[run, column] >= max(1.0, _UNUSUAL_RATIO * medians[column])
+        and values[column] >= max(1.0, _UNUSUAL_RATIO * medians[column])
     )[:_MAX_REASONS]
 
 

@@ -69,7 +69,7 @@ def test_describe_unusual_signals_names_counts_far_above_the_median() -> None:
     turns, errors = RUN_SIGNAL_NAMES.index("turns"), RUN_SIGNAL_NAMES.index("errors")
     signals[:, turns] = 8
     signals[4, turns], signals[4, errors] = 24, 5
-    reasons = describe_unusual_signals(signals, 4)
-    assert "3.0 times the usual number of agents' turns (24)" in reasons
-    assert "5 tool errors (usually 0)" in reasons
-    assert describe_unusual_signals(signals, 0) == ()
+    reasons = describe_unusual_signals(signals)
+    assert "3.0 times the usual number of agents' turns (24)" in reasons[4]
+    assert "5 tool errors (usually 0)" in reasons[4]
+    assert reasons[0] == ()
