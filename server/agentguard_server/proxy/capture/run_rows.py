@@ -32,6 +32,7 @@ class RunRowBuilder:
 
     __slots__ = (
         "_is_new",
+        "_is_resident",
         "_length",
         "_meta",
         "_new_steps",
@@ -48,7 +49,7 @@ class RunRowBuilder:
         self.id, self.tenant = meta.id, tenant
         self._meta, self._on_change = meta, on_change
         self._run_row = build_run_row(meta, tenant=tenant)
-        self._is_new, self.has_tool_calls, self.has_ended = True, False, False
+        self._is_new, self.has_tool_calls, self.has_ended, self._is_resident = True, False, False, True
         self._length = 0
         self._new_steps: list[Step] = []
         self._stored_steps: list[Step] = []
@@ -85,8 +86,10 @@ class RunRowBuilder:
             made.append(self._run_row)
         return [*made, *steps]
 
-    def build_trajectory(self) -> Trajectory:
-        """Return the run as it is stored; it has its steps only if it has no tool calls."""
+    def build_trajectory(self) -> Trajectory | None:
+        """Return the run as it is stored; None if it must be read from the store."""
+        if not self._is_resident:
+            return None
         meta = self._meta
         return Trajectory(
             id=meta.id,
@@ -103,9 +106,10 @@ class RunRowBuilder:
             self._run_row, self._meta = row, decode_meta(JsonNode.from_value(row.data))
 
     def _remember_steps(self, rows: Sequence[Row], *, is_redacted: bool) -> None:
-        """Remember the stored steps of a run without tool calls; other runs are read from the store."""
+        """Remember the stored steps, unless redaction has copied the long texts of a run with tool calls."""
         given, self._new_steps = self._new_steps, []
-        if self.has_tool_calls:
+        self._is_resident = self._is_resident and not (self.has_tool_calls and is_redacted)
+        if not self._is_resident:
             self._stored_steps = []
             return
         self._stored_steps += (

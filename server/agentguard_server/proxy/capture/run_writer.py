@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-import queue
-import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -14,10 +12,7 @@ import orjson
 
 from agentguard.detect.persistence import build_finding_rows
 from agentguard.detect.runner import detect
-from agentguard.errors import AgentGuardError
 from agentguard.guard import Guard
-from agentguard.judge.cache import VerdictScope
-from agentguard.localize.serialization import build_diagnosis_rows
 from agentguard.recover.persistence import decode_recovery, to_recovery_row
 from agentguard.store.db.rows import AcceptanceRow, ClearRunRow, RunRow, StepRow
 from agentguard.store.event_sink import StoreEventSink
@@ -25,6 +20,7 @@ from agentguard.store.store import Store
 from agentguard.trajectory.model import Trajectory
 from agentguard.trajectory.redaction import Redactor
 from agentguard_server.proxy.capture.bundle_writer import RunBundleWriter
+from agentguard_server.proxy.capture.diagnosis_worker import DiagnosisWorker, EndedRun
 from agentguard_server.proxy.capture.protocol import AcceptanceEvent, RecoveryEvent, RunEvent
 from agentguard_server.proxy.capture.run_rows import RunRowBuilder, redact_row
 
@@ -34,14 +30,11 @@ _RunKey = tuple[str, str]
 """Tenant and ID of a run."""
 
 _MAX_OPEN_RUNS: Final = 4096
-_MAX_PENDING_DIAGNOSES: Final = 1024
 _MAX_LOGGED_FAILURES: Final = 100
-_SHUTDOWN_TIMEOUT_S: Final = 5.0
-_STORE_FLUSH_TIMEOUT_S: Final = 30.0
 
 
 class RunWriter:
-    """Writer of runs, with a thread for diagnoses.
+    """Writer of runs.
 
     Args:
         store: store for the runs.
@@ -51,9 +44,6 @@ class RunWriter:
 
     Attributes:
         ended_runs: number of runs that have ended.
-        diagnosed_runs: number of runs that were diagnosed.
-        undiagnosed_runs: number of runs with tool calls that were not diagnosed: too many waited, or the
-            diagnosis failed.
         failed_runs: number of runs or events that could not be stored.
     """
 
@@ -65,13 +55,19 @@ class RunWriter:
         self._event_sinks: OrderedDict[_RunKey, RunEventSink] = OrderedDict()
         self._changed_runs: dict[RunRowBuilder, None] = {}
         self._pending_events: list[tuple[RunEventSink, dict[str, Any]]] = []
-        self._ended_keys: list[_RunKey] = []
-        self._diagnosis_queue: queue.Queue[_RunKey | None] = queue.Queue(_MAX_PENDING_DIAGNOSES)
-        self._thread = threading.Thread(
-            target=self._run_diagnosis_loop, name="agentguard-diagnosing", daemon=True
-        )
-        self._thread.start()
-        self.ended_runs = self.diagnosed_runs = self.undiagnosed_runs = self.failed_runs = 0
+        self._ended_runs: list[EndedRun] = []
+        self._diagnosis_worker = None if guard is None else DiagnosisWorker(store, guard, bundles)
+        self.ended_runs = self.failed_runs = 0
+
+    @property
+    def diagnosed_runs(self) -> int:
+        """Return the number of runs that were diagnosed."""
+        return 0 if self._diagnosis_worker is None else self._diagnosis_worker.diagnosed_runs
+
+    @property
+    def undiagnosed_runs(self) -> int:
+        """Return the number of runs with tool calls that were dropped or whose diagnosis failed."""
+        return 0 if self._diagnosis_worker is None else self._diagnosis_worker.undiagnosed_runs
 
     @contextmanager
     def unit_of_work(self) -> Iterator[None]:
@@ -127,11 +123,11 @@ class RunWriter:
         """Return an event with its secrets redacted."""
         return event if self._redactor is None else self._redactor.redact_data(event)
 
-    def finish_run(self, tenant: str, run: str, *, should_diagnose: bool) -> None:
-        """Count an ended run and, if required, diagnose it after all its rows are written."""
+    def finish_run(self, run: EndedRun, *, should_diagnose: bool) -> None:
+        """Count an ended run and, if required, diagnose it after all its rows are queued."""
         self.ended_runs += 1
-        if should_diagnose and self._guard is not None:
-            self._ended_keys.append((tenant, run))
+        if should_diagnose:
+            self._ended_runs.append(run)
 
     def _mark_changed(self, run: RunRowBuilder) -> None:
         self._changed_runs[run] = None
@@ -169,9 +165,10 @@ class RunWriter:
         self.store.write(*run.commit_rows(rows, is_redacted=not is_clean))
         if not run.has_ended:
             return
-        self.finish_run(run.tenant, run.id, should_diagnose=run.has_tool_calls)
-        if self._guard is not None and not run.has_tool_calls:
-            whole = run.build_trajectory()
+        whole = None if self._guard is None else run.build_trajectory()
+        ended = EndedRun(tenant=run.tenant, id=run.id, trajectory=whole)
+        self.finish_run(ended, should_diagnose=run.has_tool_calls)
+        if self._guard is not None and whole is not None and not run.has_tool_calls:
             if self._bundles is not None:
                 self._bundles.finish_run(run.tenant, whole, None)
             found = detect(
@@ -187,65 +184,15 @@ class RunWriter:
         return self._redactor is None or self._redactor.is_harmless({"data": list(data)})
 
     def _enqueue_diagnoses(self) -> None:
-        keys, self._ended_keys = self._ended_keys, []
-        for key in keys:
-            try:
-                self._diagnosis_queue.put_nowait(key)
-            except queue.Full:
-                self._record_undiagnosed("too many runs wait")
+        ended, self._ended_runs = self._ended_runs, []
+        if self._diagnosis_worker is not None:
+            for run in ended:
+                self._diagnosis_worker.enqueue(run)
 
     def close(self) -> None:
-        """Finish the queued diagnoses within a few seconds and stop the thread."""
-        try:
-            self._diagnosis_queue.put(None, timeout=_SHUTDOWN_TIMEOUT_S)
-        except queue.Full:
-            return
-        self._thread.join(_SHUTDOWN_TIMEOUT_S)
-
-    def _run_diagnosis_loop(self) -> None:
-        while keys := self._take_ended_runs():
-            try:
-                # Once for all runs: each flush commits a transaction.
-                self.store.flush(_STORE_FLUSH_TIMEOUT_S, immediate=False)
-            except AgentGuardError as error:
-                for _ in keys:
-                    self._record_undiagnosed(str(error))
-                continue
-            for key in keys:
-                try:
-                    self._diagnose_run(*key)
-                except AgentGuardError as error:
-                    self._record_undiagnosed(str(error))
-                except Exception as error:  # one run must not keep the next from being diagnosed
-                    self._record_undiagnosed(type(error).__name__)
-
-    def _take_ended_runs(self) -> list[_RunKey]:
-        """Wait for ended runs and return all that wait; return an empty list after `close`."""
-        keys: list[_RunKey] = []
-        while not keys or not self._diagnosis_queue.empty():
-            key = self._diagnosis_queue.get()
-            if key is None:
-                if keys:
-                    self._diagnosis_queue.put(None)  # for the next call
-                return keys
-            keys.append(key)
-        return keys
-
-    def _diagnose_run(self, tenant: str, run: str) -> None:
-        assert self._guard is not None  # for mypy: only a guard queues diagnoses
-        found = self.store.get_trajectory(run, tenant=tenant)
-        if found is not None:
-            with VerdictScope(self.store, tenant=tenant):
-                diagnosis = self._guard.diagnose(found)
-            self.store.write(*build_diagnosis_rows(diagnosis, tenant=tenant))
-            self.diagnosed_runs += 1
-            if self._bundles is not None:
-                self._bundles.finish_run(tenant, found, diagnosis)
-
-    def _record_undiagnosed(self, reason: str) -> None:
-        self.undiagnosed_runs += 1
-        if self.undiagnosed_runs <= _MAX_LOGGED_FAILURES:
-            logger.warning("a run that has ended was not diagnosed: %s", reason)
+        """Finish the queued diagnoses within a few seconds."""
+        if self._diagnosis_worker is not None:
+            self._diagnosis_worker.close()
 
 
 class RunEventSink:
@@ -273,4 +220,5 @@ class RunEventSink:
             self._has_tool_calls = self._has_tool_calls or bool(event["step"].get("tool_calls"))
         self._store_log.append(event)
         if name == "end":
-            self._writer.finish_run(self._tenant, self._run, should_diagnose=self._has_tool_calls)
+            ended = EndedRun(tenant=self._tenant, id=self._run)
+            self._writer.finish_run(ended, should_diagnose=self._has_tool_calls)

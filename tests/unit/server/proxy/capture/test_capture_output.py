@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from agentguard_server.proxy.capture import diagnosis_worker
 from agentguard_server.proxy.capture.client import _BATCH_INTERVAL_S
 from agentguard_server.proxy.capture.collector import CaptureCollector
 from agentguard_server.proxy.capture.protocol import CollectorConfig
@@ -40,10 +41,13 @@ from tests.unit.server.proxy.guard.scripted_model import CHAT, calls
 SNAPSHOT = Path(__file__).parent / "capture_output.json"
 
 
-@pytest.fixture(scope="module")
-def url(tmp_path_factory: pytest.TempPathFactory) -> str:
+@pytest.fixture(scope="module", params=[diagnosis_worker._MAX_RESIDENT_CHARS, 0])
+def url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Return a store with the recorded traffic, whose runs were diagnosed from memory or from the store."""
     path = str(tmp_path_factory.mktemp("capture") / "runs.db")
-    record_traffic(path, build_traffic())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(diagnosis_worker, "_MAX_RESIDENT_CHARS", request.param)
+        record_traffic(path, build_traffic())
     return path
 
 
@@ -79,7 +83,7 @@ def test_failed_and_excess_diagnoses_are_counted(tmp_path: Path, monkeypatch: py
 
     original = Guard.diagnose
     monkeypatch.setattr(Guard, "diagnose", diagnose)
-    monkeypatch.setattr("agentguard_server.proxy.capture.run_writer._MAX_PENDING_DIAGNOSES", 3)
+    monkeypatch.setattr("agentguard_server.proxy.capture.diagnosis_worker._MAX_PENDING_RUNS", 3)
     status = record_traffic(str(tmp_path / "runs.db"), build_traffic()).build_status(0)
     diagnosed = len(build_digests(read_output(str(tmp_path / "runs.db"), ["diagnoses"])))
     assert status.diagnosed == diagnosed
