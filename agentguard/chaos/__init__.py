@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from agentguard.chaos.campaign_runner import read_campaign_result as read_campaign_result
     from agentguard.chaos.experiment import ExperimentOutcome as ExperimentOutcome
     from agentguard.chaos.experiment import ExperimentResult as ExperimentResult
+    from agentguard.chaos.injection import InjectionBinding as InjectionBinding
     from agentguard.chaos.report import CampaignReport as CampaignReport
     from agentguard.chaos.report import build_campaign_report as build_campaign_report
     from agentguard.chaos.report import render_campaign_report as render_campaign_report
@@ -24,6 +25,7 @@ _EXPORTS = {
     "CampaignRunner": "agentguard.chaos.campaign_runner",
     "ExperimentOutcome": "agentguard.chaos.experiment",
     "ExperimentResult": "agentguard.chaos.experiment",
+    "InjectionBinding": "agentguard.chaos.injection",
     "build_campaign_report": "agentguard.chaos.report",
     "read_campaign_result": "agentguard.chaos.campaign_runner",
     "render_campaign_report": "agentguard.chaos.report",

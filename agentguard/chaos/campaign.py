@@ -11,7 +11,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from agentguard.bundles import Bundle, read_bundle
 from agentguard.bundles.agent_interface import RecordableAgent
-from agentguard.chaos.faults import MODEL_FAULTS, TOOL_FAULTS
+from agentguard.chaos.faults import GUARD_FAULTS, MODEL_FAULTS, TOOL_FAULTS
+from agentguard.chaos.injection import MODEL_SITE, get_faults
 from agentguard.chaos.program_agent import ProgramAgent
 from agentguard.config.policy import format_validation_error, load_yaml
 from agentguard.errors import ConfigError
@@ -21,6 +22,7 @@ from agentguard.trajectory.model import Trajectory
 CheckFunction = Callable[[Trajectory], bool]
 """Function that returns True if a run is successful."""
 
+_KNOWN_FAULTS = {"tool": TOOL_FAULTS, "model": MODEL_FAULTS, "guard": GUARD_FAULTS}
 _REFERENCE = re.compile(r"^[\w.]+:\w+$")
 
 
@@ -92,21 +94,27 @@ class FaultSelection(_Section):
     """Faults to inject, by kind of call; by default all.
 
     Attributes:
-        tool, model: names of the faults.
+        tool, model, guard: names of the faults; those of the guard need an agent that binds judge or store.
         delay_s: seconds of the fault ``slow``.
     """
 
     tool: tuple[str, ...] = tuple(TOOL_FAULTS)
     model: tuple[str, ...] = tuple(MODEL_FAULTS)
+    guard: tuple[str, ...] = tuple(GUARD_FAULTS)
     delay_s: float = Field(default=60.0, ge=0)
 
     @model_validator(mode="after")
     def _validate_names(self) -> Self:
-        for kind, names, known in (("tool", self.tool, TOOL_FAULTS), ("model", self.model, MODEL_FAULTS)):
-            unknown = sorted(set(names) - set(known))
+        for kind, known in _KNOWN_FAULTS.items():
+            unknown = sorted(set(getattr(self, kind)) - set(known))
             if unknown:
                 raise ValueError(f"unknown {kind} fault {', '.join(unknown)} (known: {', '.join(known)})")
         return self
+
+    def select(self, site: str) -> list[str]:
+        """Return the names of the selected faults that a site can have."""
+        kind = "model" if site == MODEL_SITE else site.partition(":")[0]
+        return [name for name in getattr(self, kind) if name in get_faults(site)]
 
 
 class CampaignSchedule(_Section):

@@ -107,7 +107,7 @@ class ExperimentRunner:
         """Yield each fault at each of the first calls of each site of the profile."""
         faults = self._campaign.faults
         for site, count in sorted(self.profile.binding.calls.items()):
-            names = faults.model if site == MODEL_SITE else faults.tool
+            names = faults.select(site)
             for call in range(min(count, self._campaign.schedule.max_calls_per_site)):
                 for fault in names:
                     yield FaultPlacement(site=site, fault=fault, call=call)
@@ -124,7 +124,7 @@ class ExperimentRunner:
         # A recorded text does not depend on the fault, so it is not a claim of the run.
         is_recorded = self._campaign.target.bundle is not None
         is_false_claim = is_claimed and bool(missing_effects) and not is_recorded
-        extra_calls = binding.calls.total() - base.calls.total()
+        extra_calls = binding.count_calls() - base.count_calls()
         if not binding.is_injected:
             outcome = ExperimentOutcome.NOT_INJECTED
         elif extra_effects or is_false_claim:
@@ -133,7 +133,7 @@ class ExperimentRunner:
             outcome = ExperimentOutcome.UNDECIDED
         elif not self._is_successful(run, missing_effects):
             outcome = ExperimentOutcome.FAILED
-        elif extra_calls > self._campaign.steady_state.max_extra_calls * base.calls.total():
+        elif extra_calls > self._campaign.steady_state.max_extra_calls * base.count_calls():
             outcome = ExperimentOutcome.DEGRADED
         else:
             outcome = ExperimentOutcome.SURVIVED

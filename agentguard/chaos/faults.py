@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, NoReturn
 
 import orjson
 
-from agentguard.errors import ConfigError
+from agentguard.errors import ConfigError, StoreUnavailable
 from agentguard.intercept.chat_steps import build_assistant_message
+from agentguard.judge.base import JudgeAnswer
 
 
 class FaultNotApplicable(Exception):
@@ -183,6 +184,32 @@ def return_bad_arguments(call: FaultyCall) -> Any:
     )
 
 
+def answer_with_errors(call: FaultyCall) -> Any:
+    """Answer no question of the guard: the judge cannot be reached."""
+    questions = call.arguments["questions"]
+    return tuple(JudgeAnswer(question=question, error="connection refused") for question in questions)
+
+
+def answer_wrongly(call: FaultyCall) -> Any:
+    """Give each option the probability of the next one, so that a yes becomes a no."""
+    return tuple(replace(answer, probabilities=_rotate(answer.probabilities)) for answer in call.result)
+
+
+def _rotate(probabilities: Mapping[str, float]) -> dict[str, float]:
+    values = list(probabilities.values())
+    return dict(zip(probabilities, [*values[1:], *values[:1]], strict=True))
+
+
+def build_store_fault(reason: str) -> Fault:
+    """Return the fault of a store that cannot be used, with the text of its database."""
+
+    def raise_unavailable(call: FaultyCall) -> NoReturn:
+        del call
+        raise StoreUnavailable(f"store: {reason}")
+
+    return Fault(raise_unavailable, is_executed=False)
+
+
 def _change_first_call(call: FaultyCall, change: Callable[[dict[str, Any]], dict[str, Any]]) -> Any:
     try:
         message = dict(build_assistant_message(call.result))
@@ -225,3 +252,19 @@ MODEL_FAULTS: Final[Mapping[str, Fault]] = {
     "repeats_itself": Fault(return_earlier),
 }
 """Faults at a model call, by name."""
+
+JUDGE_FAULTS: Final[Mapping[str, Fault]] = {
+    "judge_down": Fault(answer_with_errors, is_executed=False),
+    "judge_slow": Fault(return_result, is_delayed=True),
+    "judge_wrong": Fault(answer_wrongly),
+}
+"""Faults at a question of the guard to its judge, by name."""
+
+STORE_FAULTS: Final[Mapping[str, Fault]] = {
+    "store_locked": build_store_fault("database is locked"),
+    "disk_full": build_store_fault("database or disk is full"),
+}
+"""Faults at a call of the guard that waits for its store, by name."""
+
+GUARD_FAULTS: Final[Mapping[str, Fault]] = {**JUDGE_FAULTS, **STORE_FAULTS}
+"""Faults at the judge and the store of the guard, by name."""

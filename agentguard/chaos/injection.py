@@ -7,25 +7,46 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import orjson
 
 from agentguard._sync_async import Effects, Sleep
 from agentguard.bundles.agent_interface import RunBinding, bind_function
-from agentguard.chaos.faults import MODEL_FAULTS, TOOL_FAULTS, Fault, FaultNotApplicable, FaultyCall
+from agentguard.chaos.faults import (
+    JUDGE_FAULTS,
+    MODEL_FAULTS,
+    STORE_FAULTS,
+    TOOL_FAULTS,
+    Fault,
+    FaultNotApplicable,
+    FaultyCall,
+)
+from agentguard.chaos.guard_stand_ins import JUDGE_SITE, STORE_SITE, JudgeStandIn, StoreStandIn
 from agentguard.chaos.model_exchange import ModelExchange, find_adapter
 from agentguard.errors import AgentGuardError
+from agentguard.judge.base import Judge
 from agentguard.runtime.session import Session
 
 if TYPE_CHECKING:
     import httpx2
 
+    from agentguard.store.store import Store
+
 MODEL_SITE: Final = "model"
 MAX_MODEL_CALLS: Final = 1_000
+_TOOL_PREFIX: Final = "tool:"
+_GUARD_PREFIX: Final = "guard:"
+
+_FAULTS_BY_SITE: Final = {MODEL_SITE: MODEL_FAULTS, JUDGE_SITE: JUDGE_FAULTS, STORE_SITE: STORE_FAULTS}
 
 ApplyFault = Callable[[Fault, FaultyCall], Any]
 """Function that returns the result of a call with a fault, or raises."""
+
+
+def get_faults(site: str) -> Mapping[str, Fault]:
+    """Return the faults that a site can have, by name."""
+    return _FAULTS_BY_SITE.get(site, TOOL_FAULTS)
 
 
 def apply_fault(fault: Fault, call: FaultyCall) -> Any:
@@ -42,7 +63,7 @@ class FaultPlacement:
     """Fault at one call of a site.
 
     Attributes:
-        site: ``model`` or ``tool:NAME``.
+        site: ``model``, ``tool:NAME``, ``guard:judge`` or ``guard:store``.
         fault: name of the fault.
         call: number of the call of the site in the run, from 0.
     """
@@ -139,6 +160,18 @@ class InjectionBinding:
         """Set the session of the run."""
         self.sessions.append(session)
 
+    def bind_judge(self, judge: Judge) -> Judge:
+        """Return the judge for a guard, with the fault."""
+        return JudgeStandIn(judge, self.run_call)
+
+    def bind_store(self, store: Store) -> Store:
+        """Return the store for a guard, with the fault at the calls that wait for the database."""
+        return cast("Store", StoreStandIn(store, self.run_call))
+
+    def count_calls(self) -> int:
+        """Return the number of calls of the model and the tools."""
+        return sum(count for site, count in self.calls.items() if not site.startswith(_GUARD_PREFIX))
+
     def run_exchange(self, name: str, request: dict[str, Any]) -> Effects[Any]:
         """Yield a request to a model API for its response, and return the response with the fault."""
         adapter = find_adapter(name)
@@ -189,15 +222,15 @@ class InjectionBinding:
         if placement is None or (placement.site, placement.call) != (site, number):
             result = yield from self._execute(site, request)
             if self.is_injected and self.recovered_after is None and placement and placement.site == site:
-                self.recovered_after = self.calls.total() - self._calls_at_fault
+                self.recovered_after = self.count_calls() - self._calls_at_fault
                 self.recovery_seconds = round(time.monotonic() - self._fault_time, 3)
             return result
-        fault = (MODEL_FAULTS if site == MODEL_SITE else TOOL_FAULTS)[placement.fault]
+        fault = get_faults(site)[placement.fault]
         is_executed = is_executed or fault.is_executed
         result = (yield from self._execute(site, request)) if is_executed else None
         self.is_injected, self._fault_time = True, time.monotonic()
         self.model_calls_at_fault = self.calls[MODEL_SITE]
-        self._calls_at_fault = self.calls.total()
+        self._calls_at_fault = self.count_calls()
         if fault.is_delayed:
             yield Sleep(self._delay_s)
         call = FaultyCall(arguments=request, result=result, earlier=tuple(self._results[site]))
@@ -208,8 +241,8 @@ class InjectionBinding:
             return result if is_executed else (yield from self._execute(site, request))
 
     def _execute(self, site: str, request: dict[str, Any]) -> Effects[Any]:
-        tool = site.removeprefix("tool:")
-        if site != MODEL_SITE and self._has_effect(tool):
+        tool = site.removeprefix(_TOOL_PREFIX)
+        if site.startswith(_TOOL_PREFIX) and self._has_effect(tool):
             self.effects[tool, encode_arguments(request).decode()] += 1
         return (yield request)
 

@@ -24,7 +24,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """Register the marker."""
     config.addinivalue_line(
         "markers",
-        "chaos(tool=…, model=…, effects=…, repeats=1): faults and options of the fixture `chaos`",
+        "chaos(tool=…, model=…, guard=…, effects=…, repeats=1): faults and options of the fixture `chaos`",
     )
 
 
