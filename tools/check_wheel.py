@@ -28,6 +28,10 @@ COMMANDS = [
     ("store stats", "agentguard[store]", 2),
     ("schemata list", "agentguard[store]", 2),
     (f"diagnose {SAMPLE} --out verdicts", "agentguard[batch]", 2),
+    ("bundle inspect none.agb", "cannot be read", 2),
+    ("replay none.agb --agent json:dumps", "cannot be read", 2),
+    ("chaos plan none.yaml", "cannot be read", 2),
+    ("chaos stitch none.yaml --output chaos", "cannot be read", 2),
     ("diagnose phoenix://project", "agentguard[traces]", 2),
 ]
 """Arguments, a text of the output, and the exit status."""
