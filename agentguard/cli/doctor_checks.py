@@ -13,7 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from agentguard.errors import AgentGuardError
+from agentguard.errors import AgentGuardError, MissingExtra
 from agentguard.plugins import Registry
 from agentguard.version import __version__
 
@@ -243,12 +243,13 @@ def run_checks(context: CheckContext) -> Iterator[CheckResult]:
     for name in check_registry():
         try:
             yield from check_registry().get(name)(context)
-        except ModuleNotFoundError as error:
+        except (ModuleNotFoundError, MissingExtra) as error:
+            package = error.name if isinstance(error, ModuleNotFoundError) else str(error).partition(" ")[0]
             yield CheckResult(
                 area=name.partition("-")[2] or name,
                 what="check",
                 condition="note" if context.config is None else "wrong",
-                found=f"{error.name} is not installed",
+                found=f"{package} is not installed",
                 way_out="install its extra (see extras)",
             )
         except Exception as error:  # a plug-in may raise anything; the other checks continue
