@@ -6,6 +6,8 @@ where tools print errors: the middle of a long page or document may mention erro
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from agentguard.detect._error_text import find_document_start, match_error_text
 from agentguard.detect._json_result import classify_json
 from agentguard.detect._result_model import ResultClassification, ResultReason, ResultStatus
@@ -15,6 +17,7 @@ USABLE = ResultClassification(status=ResultStatus.OK)
 """Classification of a result without any fault."""
 
 _MAX_FLAGGED_CHARS = 400
+_MAX_CACHED_CHARS = 4_000
 
 
 def classify_result(lower_text: str, *, flag: bool | None = None) -> ResultClassification:
@@ -23,7 +26,8 @@ def classify_result(lower_text: str, *, flag: bool | None = None) -> ResultClass
     A flag that is false excludes an error, not an empty, unusable or partial result. The cost is bounded:
     the function reads head and tail, parses JSON of at most 20,000 code points and searches a few substrings.
     """
-    classification = _classify_text(lower_text, may_be_error=flag is not False)
+    classify = _classify_short_text if len(lower_text) <= _MAX_CACHED_CHARS else _classify_text
+    classification = classify(lower_text, may_be_error=flag is not False)
     if flag and classification.status is not ResultStatus.ERROR:
         return ResultClassification(
             status=ResultStatus.ERROR,
@@ -46,6 +50,10 @@ def _classify_text(lower_text: str, *, may_be_error: bool) -> ResultClassificati
     if classification is not None and (may_be_error or classification.status is not ResultStatus.ERROR):
         return classification
     return match_unusable(lower_text, start) or match_partial(lower_text) or USABLE
+
+
+# Detectors, judge and localizer classify the same results of a run, one after the other.
+_classify_short_text = lru_cache(maxsize=512)(_classify_text)
 
 
 def _is_structured(lower_text: str, start: int) -> bool:

@@ -24,6 +24,7 @@ from agentguard_server.proxy.capture.protocol import (
     decode_messages,
     encode_frame,
 )
+from agentguard_server.proxy.garbage_collector import tune_garbage_collector
 from agentguard_server.proxy.guard.options import CaptureOptions, GuardOptions
 
 from agentguard.store import Store
@@ -50,10 +51,10 @@ def exchange(messages: list[Message], answer: Message, *, tools: bool = False) -
     )
 
 
-def conversations(count: int) -> list[list[CapturedExchange]]:
+def conversations(first: int, count: int) -> list[list[CapturedExchange]]:
     """Build the conversations of `load.lua`: six turns without tools, many side by side."""
     lanes: list[list[CapturedExchange]] = []
-    for lane in range(count):
+    for lane in range(first, first + count):
         task = f"Journey {lane}: how do I get from Bern to the sea?"
         history: list[Message] = [SYSTEM, {"role": "user", "content": task}]
         lanes.append([])
@@ -65,10 +66,10 @@ def conversations(count: int) -> list[list[CapturedExchange]]:
     return lanes
 
 
-def agent_runs(count: int, *, turns: int, result_bytes: int) -> list[list[CapturedExchange]]:
+def agent_runs(first: int, count: int, *, turns: int, result_bytes: int) -> list[list[CapturedExchange]]:
     """Build runs of an agent that calls a tool in every turn but the last."""
     lanes: list[list[CapturedExchange]] = []
-    for lane in range(count):
+    for lane in range(first, first + count):
         history: list[Message] = [SYSTEM, {"role": "user", "content": f"Journey {lane}: to the sea."}]
         lanes.append([])
         for turn in range(turns):
@@ -87,11 +88,12 @@ def agent_runs(count: int, *, turns: int, result_bytes: int) -> list[list[Captur
     return lanes
 
 
-SCENARIOS: dict[str, Callable[[], list[list[CapturedExchange]]]] = {
-    "conversations, 6 turns": lambda: conversations(256),
-    "agent runs, 16 turns": lambda: agent_runs(24, turns=16, result_bytes=400),
-    "long runs, 50 turns, 200 KB": lambda: agent_runs(4, turns=50, result_bytes=4000),
+SCENARIOS: dict[str, Callable[[int], list[list[CapturedExchange]]]] = {
+    "conversations, 6 turns": lambda first: conversations(first, 256),
+    "agent runs, 16 turns": lambda first: agent_runs(first, 24, turns=16, result_bytes=400),
+    "long runs, 50 turns, 200 KB": lambda first: agent_runs(first, 4, turns=50, result_bytes=4000),
 }
+"""Scenarios by name; the argument is the number of the first lane, from which its texts derive."""
 
 
 def interleaved(lanes: list[list[CapturedExchange]]) -> list[CapturedExchange]:
@@ -130,9 +132,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gateway.capture", description=__doc__)
     parser.add_argument("--repeat", type=int, default=5, help="measurements of each scenario")
     given = parser.parse_args()
+    tune_garbage_collector()
     for name, build in SCENARIOS.items():
-        messages = interleaved(build())
-        found = [measure(messages) for _ in range(given.repeat)]
+        # Other texts in each repetition: caches keep results of texts.
+        repetitions = [interleaved(build(1000 * repetition)) for repetition in range(given.repeat)]
+        messages = repetitions[0]
+        found = [measure(one) for one in repetitions]
         best = min(found, key=lambda row: row["us"])
         print(f"{name:<30}", f"{len(messages)} requests ", json.dumps({k: round(v) for k, v in best.items()}))
 

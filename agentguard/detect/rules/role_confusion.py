@@ -22,6 +22,7 @@ _TOOL_LINE_PATTERN = re.compile(
 _TOOL_CUES = ("observation", "tool ", "function ", "execution ", "code output")
 _EXIT_CUE = "exit"
 _SPEAKER_CUES = ("user", "human", "customer")
+_CUES = (*_TOOL_CUES, _EXIT_CUE, *_SPEAKER_CUES)
 _EXIT_LINE_PATTERN = re.compile(r"^[ \t>*]*exit ?code: \d+", re.MULTILINE)
 _OTHER_LINE_PATTERN = re.compile(
     r"^[ \t>*]*(?:\*\*)?(human|user|customer)(?:\*\*)?:(?:\*\*)?[ \t]+\S", re.MULTILINE
@@ -46,9 +47,8 @@ class RoleConfusion(BaseDetector):
     def can_find(cls, content: RunContent) -> bool:
         """Return True if there are several agents, or a turn names a tool's output or another speaker."""
         names = {step.agent for step in content.run.steps if step.source is Source.AGENT}
-        return len(names.union(filter(None, content.run.system_prompts))) > 1 or content.has_cue(
-            (*_TOOL_CUES, _EXIT_CUE, *_SPEAKER_CUES)
-        )
+        names.update(filter(None, content.run.system_prompts))
+        return len(names) > 1 or content.has_cue(_CUES)
 
     def observe(self, step: Step, view: RunView) -> Iterable[Finding]:
         """Check the lines of a turn outside its code."""
