@@ -1,15 +1,18 @@
 """Throughput of batch jobs: runs a second by engine and number of workers, and memory of a worker.
 
-Run: .venv/bin/python -m benchmarks.scale [--rows 2000] [--ray]
+Run: .venv/bin/python -m benchmarks.scale [--rows 2000] [--ray] [--memory-rows N] [--report-rows N]
 The rows are synthetic runs of 10 steps. `one process` is `agentguard.diagnose` in a loop; `map_batches` is a
 plain Ray Data script with the same detectors and model. Bar: efficiency from one to two workers of at least
-0.85. The last lines extrapolate to 10^6 and 10^9 runs; they are an estimate.
+0.85. The last lines extrapolate to 10^6 and 10^9 runs; they are an estimate. Each job compares its runs in a
+second pass; `comparison` is the time of that pass. `--report-rows` measures `agentguard report` on a table of
+that many rows, ten of a task: the rows of a job, copied under other names and tasks.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import multiprocessing
 import os
 import resource
 import tempfile
@@ -19,8 +22,9 @@ from pathlib import Path
 from typing import Any
 
 import agentguard
-from agentguard.batch import BatchJob, InputOptions, LocalEngine, RayEngine
+from agentguard.batch import BatchJob, InputOptions, LocalEngine, RayEngine, build_batch_report
 from agentguard.batch.chunks import iter_chunks, list_input_files
+from agentguard.batch.comparison import compare_rows
 from agentguard.batch.processor import ChunkProcessor, ProcessorConfig
 from agentguard.config.policy import Policy
 from agentguard.trajectory.formats import formats
@@ -103,12 +107,62 @@ def measure_memory(rows: int) -> None:
     )
 
 
+def measure_comparison(rows: int, source: Path) -> None:
+    """Print the time a row of the second pass, without reading and writing."""
+    processor = ChunkProcessor(ProcessorConfig(policy=Policy().model_dump_json(), fingerprint=""))
+    options = InputOptions(limit=rows)
+    chunks = iter_chunks(list_input_files([str(source)], options), options)
+    table = [row for chunk in chunks for row in processor.process(chunk).rows]
+    assert processor.comparator is not None
+    begin = time.process_time()
+    compared = sum(row["single_run"] is not None for row in compare_rows(table, processor.comparator))
+    seconds = time.process_time() - begin
+    print(f"comparison               {1e6 * seconds / len(table):8.0f} µs/row, {compared} rows compared")
+
+
+def write_verdict_table(folder: Path, rows: int) -> None:
+    """Run a job over 1,000 runs and copy its rows until the table has ``rows`` rows."""
+    import pyarrow
+    import pyarrow.parquet
+
+    source = folder / "rows.jsonl"
+    write_rows(source, 1000)
+    BatchJob([str(source)], str(folder / "out"), Policy(), InputOptions(rows_per_chunk=1000)).run(
+        LocalEngine(1)
+    )
+    (part,) = (folder / "out" / "verdicts").glob("*.parquet")
+    table = pyarrow.parquet.read_table(part)
+    task = table.schema.get_field_index("task")
+    for number in range(1, rows // 1000):
+        tasks = pyarrow.array([f"Task {number}-{record % 100}" for record in range(1000)])
+        copied = table.set_column(task, table.schema.field(task), tasks)
+        pyarrow.parquet.write_table(copied, part.with_name(f"copy-{number}.parquet"), compression="zstd")
+
+
+def build_report(folder: str) -> tuple[float, float, int]:
+    """Return seconds, peak memory in MB and the number of failed runs."""
+    begin = time.perf_counter()
+    report = build_batch_report(folder)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    return time.perf_counter() - begin, peak, report.verdicts["failure"]
+
+
+def measure_report(rows: int) -> None:
+    for count in (rows // 10, rows):
+        with tempfile.TemporaryDirectory() as folder:
+            write_verdict_table(Path(folder), count)
+            with multiprocessing.get_context("spawn").Pool(1) as pool:
+                seconds, peak, failed = pool.apply(build_report, (f"{folder}/out",))
+        print(f"report of {count} rows: {count / seconds:.0f} rows/s, {peak:.0f} MB, {failed} failed runs")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--rows", type=int, default=2000)
     parser.add_argument("--memory-rows", type=int, default=0, help="Rows of the memory test.")
+    parser.add_argument("--report-rows", type=int, default=0, help="Rows of the table of the report.")
     parser.add_argument("--ray", action="store_true")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
@@ -128,12 +182,15 @@ def main() -> None:
                 ),
             ]
         }
+        measure_comparison(arguments.rows, source)
     print(f"efficiency, 1 to 2 workers   {rates['local, 2 workers'] / (2 * rates['local, 1 worker']):.2f}")
     core_seconds = 2 / rates["local, 2 workers"]
     for runs in (10**6, 10**9):
         print(f"estimate for {runs:.0e} runs: {runs * core_seconds / 3600:,.1f} core-hours, without a judge")
     if arguments.memory_rows:
         measure_memory(arguments.memory_rows)
+    if arguments.report_rows:
+        measure_report(arguments.report_rows)
 
 
 if __name__ == "__main__":
