@@ -10,7 +10,7 @@ import json
 from typing import Any
 
 from agentguard import Guard
-from agentguard.bundles import CallBinding, record_run, replay_bundle
+from agentguard.bundles import RunBinding, record_run, replay_bundle
 from agentguard.trajectory import Trajectory
 
 guard = Guard()
@@ -31,10 +31,11 @@ def call_llm(messages: list[dict[str, Any]], tools: list[dict[str, Any]]) -> Any
     return {"role": "assistant", "tool_calls": [{"id": "1", "type": "function", "function": function}]}
 
 
-def book_seat(binding: CallBinding) -> Trajectory:
+def book_seat(binding: RunBinding) -> Trajectory:
     """Run the agent with the model and the tools of the binding."""
     model, tools = binding.bind_model(call_llm), binding.bind_tools([book])
     with guard.run("Book seat 4.", tools=tools, id=binding.run_id) as run:
+        binding.add_session(run.session)
         while not run.done:
             run.tools(run.model(model))
     return run.trajectory

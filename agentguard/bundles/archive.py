@@ -18,7 +18,14 @@ from typing import Any, Final
 
 import orjson
 
-from agentguard.bundles.bundle import MEMBER_TYPES, Bundle, decode_members, encode_json, encode_members
+from agentguard.bundles.bundle import (
+    MEMBER_TYPES,
+    OPTIONAL_MEMBERS,
+    Bundle,
+    decode_members,
+    encode_json,
+    encode_members,
+)
 from agentguard.errors import BundleError, ConfigError
 from agentguard.trajectory.redaction import Redactor
 from agentguard.version import __version__
@@ -126,7 +133,7 @@ def _check_names(archive: zipfile.ZipFile, file: str) -> None:
             raise BundleError(f"member {name!r} is not part of the format", file=file)
         if names.count(name) > 1:
             raise BundleError(f"member {name}: occurs twice", file=file)
-    for name in sorted(expected - set(names)):
+    for name in sorted(expected - OPTIONAL_MEMBERS - set(names)):
         raise BundleError(f"member {name}: is missing", file=file)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -38,12 +38,31 @@ class RecordedCall:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedEffect:
+    """Effect of a tool call in the ledger of a run.
+
+    Attributes:
+        tool, arguments: the call.
+        step: index of the step with the call.
+        effect: effect class of the tool.
+        state: state of the effect, see `agentguard.recover.effect_ledger.EffectState`.
+    """
+
+    tool: str
+    arguments: dict[str, Any]
+    step: int
+    effect: str
+    state: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Bundle:
     """Recorded run that a replay can repeat.
 
     Attributes:
         trajectory: the run.
         model_calls, tool_calls: calls in the order in which they began.
+        effects: ledger of the guard at the end; empty if the recording had no session of the run.
         diagnosis: diagnosis of the run as JSON data, without its timing.
         expectations: expected properties of a replay; ``verdict`` is the diagnosis' verdict.
         redaction_patterns: kind to an additional pattern of secrets, for the writer and for a replay.
@@ -52,22 +71,28 @@ class Bundle:
     trajectory: Trajectory
     model_calls: tuple[RecordedCall, ...] = ()
     tool_calls: tuple[RecordedCall, ...] = ()
+    effects: tuple[RecordedEffect, ...] = ()
     diagnosis: Mapping[str, Any] = field(default_factory=dict)
     expectations: Mapping[str, str] = field(default_factory=dict)
     redaction_patterns: Mapping[str, str] = field(default_factory=dict)
 
 
 _CALLS = TypeAdapter(tuple[RecordedCall, ...])
+_EFFECTS = TypeAdapter(tuple[RecordedEffect, ...])
 _OBJECT = TypeAdapter(dict[str, Any])
 _TEXTS = TypeAdapter(dict[str, str])
 _EVENTS = TypeAdapter(list[dict[str, Any]])
 MEMBER_TYPES: Mapping[str, TypeAdapter[Any]] = {
     "diagnosis.json": _OBJECT,
+    "effects.json": _EFFECTS,
     "events.json": _EVENTS,
     "expectations.json": _TEXTS,
     "model_calls.json": _CALLS,
     "tool_calls.json": _CALLS,
 }
+
+OPTIONAL_MEMBERS = frozenset({"effects.json"})
+"""Members that a bundle without their content does not have."""
 
 
 def build_event_log(trajectory: Trajectory) -> bytes:
@@ -89,7 +114,9 @@ def encode_bundle_diagnosis(diagnosis: Diagnosis) -> dict[str, Any]:
 
 def encode_members(bundle: Bundle) -> dict[str, Any]:
     """Return the members of a bundle as JSON data, by name."""
+    optional = {"effects.json": encode_effects(bundle.effects)} if bundle.effects else {}
     return {
+        **optional,
         "diagnosis.json": dict(bundle.diagnosis),
         "events.json": orjson.loads(build_event_log(bundle.trajectory)),
         "expectations.json": dict(bundle.expectations),
@@ -98,13 +125,19 @@ def encode_members(bundle: Bundle) -> dict[str, Any]:
     }
 
 
+def encode_effects(effects: Iterable[RecordedEffect]) -> list[dict[str, Any]]:
+    """Return effects as JSON data."""
+    return [asdict(effect) for effect in effects]
+
+
 def decode_members(members: Mapping[str, bytes], file: str) -> Bundle:
     """Build a bundle from its members. Raises BundleError that names file and member."""
-    values = {name: _decode_member(name, members[name], file) for name in MEMBER_TYPES}
+    values = {name: _decode_member(name, members[name], file) for name in MEMBER_TYPES if name in members}
     return Bundle(
         trajectory=_decode_events(values["events.json"], file),
         model_calls=values["model_calls.json"],
         tool_calls=values["tool_calls.json"],
+        effects=values.get("effects.json", ()),
         diagnosis=values["diagnosis.json"],
         expectations=values["expectations.json"],
     )

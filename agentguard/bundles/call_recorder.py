@@ -13,7 +13,7 @@ import orjson
 from agentguard._sync_async import Effects
 from agentguard.bundles.agent_interface import RecordableAgent, bind_function, call_agent, list_effects
 from agentguard.bundles.archive import read_bundle, write_bundle
-from agentguard.bundles.bundle import Bundle, RecordedCall, encode_bundle_diagnosis
+from agentguard.bundles.bundle import Bundle, RecordedCall, RecordedEffect, encode_bundle_diagnosis
 from agentguard.errors import BundleError
 from agentguard.guard import Guard, diagnose
 from agentguard.intercept.chat_steps import build_assistant_message
@@ -107,6 +107,23 @@ def copy_json(value: Any) -> Any:
         raise BundleError(f"a request or result cannot be recorded as JSON: {error}") from None
 
 
+def list_session_effects(sessions: Sequence[Session]) -> tuple[RecordedEffect, ...]:
+    """Return the ledger of the last session, in the order of the first claims; empty without a session."""
+    if not sessions:
+        return ()
+    ledger = sessions[-1].ledger
+    return tuple(
+        RecordedEffect(
+            tool=effect.tool,
+            arguments=copy_json(effect.arguments),
+            step=effect.step,
+            effect=ledger.get_tool_effect(effect.tool).effect.value,
+            state=effect.state.value,
+        )
+        for effect in ledger.effects()
+    )
+
+
 def record_run(
     agent: RecordableAgent, path: str | os.PathLike[str], *, guard: Guard, method: str = "embedded"
 ) -> Bundle:
@@ -139,6 +156,7 @@ def build_bundle(recorder: CallRecorder, trajectory: Trajectory, *, method: str 
         trajectory=trajectory,
         model_calls=tuple(recorder.model_calls),
         tool_calls=tuple(recorder.tool_calls),
+        effects=list_session_effects(recorder.sessions),
         diagnosis=diagnosis,
         expectations={"verdict": str(diagnosis["verdict"])},
     )

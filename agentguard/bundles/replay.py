@@ -7,9 +7,10 @@ from contextlib import nullcontext
 from dataclasses import dataclass, replace
 
 from agentguard.bundles.agent_interface import RecordableAgent, call_agent
-from agentguard.bundles.bundle import Bundle, build_event_log
+from agentguard.bundles.bundle import Bundle, build_event_log, encode_effects
+from agentguard.bundles.call_recorder import list_session_effects
 from agentguard.bundles.call_replayer import CallReplayer
-from agentguard.bundles.divergence import Divergence, find_divergence
+from agentguard.bundles.divergence import Divergence, find_divergence, find_field
 from agentguard.bundles.network_block import block_network
 from agentguard.bundles.replay_scope import ReplayEdit, ReplayMode, build_scope
 from agentguard.trajectory.model import Record, Step, Trajectory
@@ -25,12 +26,15 @@ class ReplayResult:
         is_equal: whether its event log has the same bytes as the recorded one.
         divergence: first step that differs; None if all steps are equal.
         unused_calls: number of recorded calls that the agent did not repeat.
+        effects_divergence: position and field of the first effect that differs from the recorded ledger; None
+            if all effects are equal or the bundle has no ledger.
     """
 
     trajectory: Trajectory
     is_equal: bool
     divergence: Divergence | None
     unused_calls: int
+    effects_divergence: str | None = None
 
 
 def replay_bundle(
@@ -69,14 +73,24 @@ def replay_bundle(
     # A guard converts the exception of a tool to a message for the agent, so the run may end normally.
     replayer.raise_mismatch()
     run = replace(run, id=bundle.trajectory.id)  # an integration may choose a random ID
-    run = Redactor(patterns=bundle.redaction_patterns).redact(Record(trajectory=run)).record.trajectory
+    redactor = Redactor(patterns=bundle.redaction_patterns)
+    run = redactor.redact(Record(trajectory=run)).record.trajectory
     redacted = _set_recorded_times(run, bundle.trajectory)
     return ReplayResult(
         trajectory=redacted,
         is_equal=build_event_log(redacted) == build_event_log(bundle.trajectory),
         divergence=find_divergence(bundle.trajectory, redacted),
         unused_calls=replayer.count_unused_calls(),
+        effects_divergence=_compare_effects(bundle, replayer, redactor),
     )
+
+
+def _compare_effects(bundle: Bundle, replayer: CallReplayer, redactor: Redactor) -> str | None:
+    """Return the place of the first effect that differs; None if the bundle has no ledger."""
+    if not bundle.effects:
+        return None
+    effects = encode_effects(list_session_effects(replayer.sessions))
+    return find_field(encode_effects(bundle.effects), redactor.redact_data({"effects": effects})["effects"])
 
 
 def _set_recorded_times(run: Trajectory, recorded: Trajectory) -> Trajectory:

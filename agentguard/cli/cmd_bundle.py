@@ -12,7 +12,7 @@ import orjson
 import typer
 
 from agentguard.bundles.archive import build_file_name, read_bundle, verify_bundle, write_bundle
-from agentguard.bundles.bundle import Bundle, RecordedCall
+from agentguard.bundles.bundle import Bundle, RecordedCall, RecordedEffect
 from agentguard.bundles.captured_run import build_run_bundle
 from agentguard.bundles.divergence import find_divergence
 from agentguard.bundles.minimization import minimize_bundle
@@ -174,8 +174,14 @@ def _summarize(bundle: Bundle) -> dict[str, object]:
         "tool calls": len(bundle.tool_calls),
         "verdict": bundle.diagnosis.get("verdict", ""),
         "expectations": dict(bundle.expectations),
+        "effect": [_describe_effect(effect) for effect in bundle.effects],
         "model call": [_describe_answer(number, call) for number, call in enumerate(bundle.model_calls)],
     }
+
+
+def _describe_effect(effect: RecordedEffect) -> str:
+    arguments = orjson.dumps(effect.arguments).decode()
+    return f"step {effect.step}: {effect.tool}{arguments}: {effect.effect}, {effect.state}"
 
 
 def _describe_answer(number: int, call: RecordedCall) -> str:

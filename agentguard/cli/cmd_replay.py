@@ -116,6 +116,8 @@ def _describe_difference(result: ReplayResult) -> str:
         return f"step {result.divergence.step} differs{place}"
     if result.unused_calls:
         return f"the agent did not repeat {result.unused_calls} recorded calls"
+    if result.effects_divergence is not None:
+        return f"effect {result.effects_divergence} differs from the recorded ledger"
     return "" if result.is_equal else "the event logs differ outside the steps"
 
 
