@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from agentguard.recover.actions import SampleVariant as SampleVariant
     from agentguard.recover.actions import SendMessage as SendMessage
     from agentguard.recover.actions import Stop as Stop
-    from agentguard.recover.actions import Substitute as Substitute
     from agentguard.recover.base_strategy import BaseStrategy as BaseStrategy
     from agentguard.recover.budget import RecoveryBudget as RecoveryBudget
     from agentguard.recover.capabilities import Capabilities as Capabilities
@@ -98,7 +97,6 @@ _EXPORTS = {
     "SimpleRule": "agentguard.recover.acceptance.base",
     "SimpleStrategy": "agentguard.recover.strategy",
     "Stop": "agentguard.recover.actions",
-    "Substitute": "agentguard.recover.actions",
     "TaskValueRule": "agentguard.recover.acceptance.rules",
     "TextRule": "agentguard.recover.acceptance.rules",
     "ToolCallRule": "agentguard.recover.acceptance.call_rule",

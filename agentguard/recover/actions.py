@@ -43,15 +43,6 @@ class DisableTools:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Substitute:
-    """Replace ``name`` with ``by``."""
-
-    what: Literal["tool", "agent", "model"]
-    name: str
-    by: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Restart:
     """Restart the run; ``note`` is added to the task, so that the initial input differs."""
 
@@ -143,7 +134,6 @@ RecoveryAction = (
     | Rewind
     | Compensate
     | DisableTools
-    | Substitute
     | Restart
     | Repair
     | Sample

@@ -16,7 +16,6 @@ class Capabilities:
         fork: restore the state saved before a step, with all its channels.
         compensate: run the undo functions of tools.
         disable_tools: remove tools from the agent.
-        substitute: replace a tool, an agent or a model with another.
         restart: run again with another initial input.
         repair: replace a state or an observation with a corrected one and continue.
         sample: request several candidates of one turn from the same model or from others.
@@ -32,7 +31,6 @@ class Capabilities:
     fork: bool = False
     compensate: bool = False
     disable_tools: bool = False
-    substitute: bool = False
     restart: bool = False
     repair: bool = False
     sample: bool = False

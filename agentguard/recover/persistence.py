@@ -20,7 +20,6 @@ from agentguard.recover.actions import (
     Sample,
     SendMessage,
     Stop,
-    Substitute,
 )
 from agentguard.recover.plan import Recovery, RecoveryOutcome, RecoveryTier
 from agentguard.recover.strategies import STRATEGY_ALIASES
@@ -93,7 +92,6 @@ _ACTION_TYPES: dict[str, type] = {
     "Rewind": Rewind,
     "Compensate": Compensate,
     "Withhold": DisableTools,
-    "Substitute": Substitute,
     "Restart": Restart,
     "Repair": Repair,
     "Sample": Sample,

@@ -21,7 +21,6 @@ from agentguard.recover.actions import (
     Sample,
     SendMessage,
     Stop,
-    Substitute,
 )
 from agentguard.recover.capabilities import Capabilities
 from agentguard.recover.effect_ledger import EffectLedger
@@ -39,7 +38,6 @@ NEEDS: dict[type, str] = {
     Reject: "reject",
     Compensate: "compensate",
     DisableTools: "disable_tools",
-    Substitute: "substitute",
     Restart: "restart",
     Repair: "repair",
     Sample: "sample",

@@ -10,7 +10,6 @@ BUILTIN_STRATEGIES = {
     "rollback": "agentguard.recover.strategies.rollback:RollbackStrategy",
     "compensate": "agentguard.recover.strategies.rollback:CompensateStrategy",
     "disable_tool": "agentguard.recover.strategies.disable_tool:DisableToolStrategy",
-    "substitute": "agentguard.recover.strategies.substitute:SubstituteStrategy",
     "restart": "agentguard.recover.strategies.restart:RestartStrategy",
     "escalate": "agentguard.recover.strategies.escalate:EscalateStrategy",
     "stop": "agentguard.recover.strategies.stop:StopStrategy",
@@ -19,7 +18,6 @@ BUILTIN_STRATEGIES = {
 STRATEGY_ALIASES = {
     "nudge": "hint",
     "drop_tool": "disable_tool",
-    "alternate": "substitute",
     "reexecute": "restart",
     "hand_over": "escalate",
 }

@@ -25,7 +25,6 @@ REQUIRED_CAPABILITIES: dict[type, tuple[str, ...]] = {
     actions.Rewind: ("truncate", "fork"),
     actions.Compensate: ("compensate",),
     actions.DisableTools: ("disable_tools",),
-    actions.Substitute: ("substitute",),
     actions.Restart: ("restart",),
     actions.Repair: ("repair",),
     actions.Sample: ("sample",),

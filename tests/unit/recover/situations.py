@@ -18,7 +18,6 @@ ALL = Capabilities(
     fork=True,
     compensate=True,
     disable_tools=True,
-    substitute=True,
     restart=True,
     repair=True,
     sample=True,

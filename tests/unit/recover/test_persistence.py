@@ -20,7 +20,6 @@ from agentguard.recover.actions import (
     Sample,
     SendMessage,
     Stop,
-    Substitute,
 )
 from agentguard.recover.budget import BudgetAccount, BudgetUsage, RecoveryBudget
 from agentguard.recover.effect_ledger import Effect, EffectState
@@ -34,7 +33,6 @@ ACTIONS: tuple[Any, ...] = (
     Rewind(to_step=2, by="fork"),
     Compensate(effects=(EFFECT,)),
     DisableTools(tools=("a",)),
-    Substitute(what="tool", name="a", by="b"),
     Restart(note="n"),
     Repair(step=1, field="content", text="z"),
     Sample(n=3, quorum=2, models=("m",), temperatures=(0.5,)),

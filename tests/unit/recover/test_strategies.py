@@ -16,7 +16,6 @@ from agentguard.recover.actions import (
     Rewind,
     SendMessage,
     Stop,
-    Substitute,
 )
 from agentguard.recover.capabilities import Capabilities
 from agentguard.recover.effect_ledger import EffectLedger
@@ -25,7 +24,6 @@ from agentguard.recover.strategy import strategies
 from tests.unit.recover.situations import ALL, TOOLS, run, situation
 
 OPTIONS = {
-    "substitute": {"agents": {"clerk": "senior"}},
     "n_version": {"models": ["large"]},
     "roll_forward": {"repair": lambda run, held: ("content", "turn five")},
 }
@@ -35,7 +33,6 @@ NEEDS = {
     "rollback": ("send_message",),
     "compensate": ("compensate", "send_message"),
     "disable_tool": ("disable_tools", "send_message"),
-    "substitute": ("substitute", "send_message"),
     "restart": ("restart",),
     "roll_forward": ("repair",),
     "vote": ("sample",),
@@ -162,24 +159,6 @@ def test_disable_tool_disables_the_tool_of_the_step() -> None:
 def test_last_tool_is_not_disabled() -> None:
     bare = replace(run(), tools=run().tools[:1])
     assert made("disable_tool").plan(situation(2, run=bare)) is None
-
-
-def test_substitute_replaces_tool_before_agent_before_model() -> None:
-    every = {"tools": {"book": "book_slowly"}, "agents": {"clerk": "senior"}, "models": {"*": "large"}}
-    for what, name, by in (
-        ("tool", "book", "book_slowly"),
-        ("agent", "clerk", "senior"),
-        ("model", "small", "large"),
-    ):
-        plan = strategies().get("substitute")(**every).plan(situation(2))
-        assert plan.actions[0] == Substitute(what=what, name=name, by=by)
-        del every[f"{what}s"]
-
-
-def test_substitute_requires_an_alternative() -> None:
-    with pytest.raises(ConfigError, match="at least one"):
-        strategies().get("substitute")()
-    assert strategies().get("substitute")(models={"*": "small"}).plan(situation(2)) is None
 
 
 def test_restart_changes_the_task_and_lists_remaining_effects() -> None:

@@ -146,7 +146,6 @@ _ACTION_PHRASES = {
     "Rewind": "rolled back to step {to_step} ({by})",
     "Compensate": "compensated {effects}",
     "Withhold": "took away {tools}",
-    "Substitute": "let {by} take the place of the {what} {name}",
     "Restart": "began the run again with a note",
     "Repair": "repaired step {step}",
     "Sample": "asked for {n} candidates, of which {quorum} had to agree",
