@@ -25,7 +25,11 @@ def scene(
 ) -> Iterator[tuple[Proxy, FaultBackend]]:
     with FaultBackend(name="a") as a:
         settings = {
-            "backends": {"replicas": replicas(a), "health": "off", "pipeline": {"circuit_breaker": "off", "retry": {"backoff": {"initial_delay_s": 0.001}}}},
+            "backends": {
+                "replicas": replicas(a),
+                "health": "off",
+                "pipeline": {"circuit_breaker": "off", "retry": {"backoff": {"initial_delay_s": 0.001}}},
+            },
             "capture": {"store": str(tmp_path_factory.mktemp("store") / "runs.db")},
             "logs": {"level": "debug"},
         }
