@@ -88,6 +88,7 @@ class AgentExecution:
             effects=self._has_effect,
             max_calls=max_calls,
             delay_s=self._campaign.faults.delay_s,
+            consecutive_calls=self._campaign.faults.consecutive_calls,
             source=replayer,
         )
         trajectory, error, clock = None, "", VirtualClock()

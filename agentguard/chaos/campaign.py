@@ -96,12 +96,14 @@ class FaultSelection(_Section):
     Attributes:
         tool, model, guard: names of the faults; those of the guard need an agent that binds judge or store.
         delay_s: seconds of the fault ``slow``.
+        consecutive_calls: calls of the site in sequence that get the fault: more than one is an outage.
     """
 
     tool: tuple[str, ...] = tuple(TOOL_FAULTS)
     model: tuple[str, ...] = tuple(MODEL_FAULTS)
     guard: tuple[str, ...] = tuple(GUARD_FAULTS)
     delay_s: float = Field(default=60.0, ge=0)
+    consecutive_calls: int = Field(default=1, ge=1)
 
     @model_validator(mode="after")
     def _validate_names(self) -> Self:

@@ -34,6 +34,10 @@ class InvalidBody(ValueError):
     """Answer of a model endpoint whose body is not valid JSON."""
 
 
+class StreamCut(ConnectionError):
+    """Stream of an answer that ends in the middle."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FaultyCall:
     """Call that gets a fault.
@@ -87,6 +91,12 @@ def raise_reset(call: FaultyCall) -> NoReturn:
     """Close the connection before the answer."""
     del call
     raise ConnectionResetError("the server closed the connection")
+
+
+def raise_stream_cut(call: FaultyCall) -> NoReturn:
+    """End the stream of the answer in the middle."""
+    del call
+    raise StreamCut("the stream ended before the end of the answer")
 
 
 def raise_invalid_body(call: FaultyCall) -> NoReturn:
@@ -243,6 +253,7 @@ MODEL_FAULTS: Final[Mapping[str, Fault]] = {
     "http_500": build_status_fault(500, "internal server error"),
     "http_529": build_status_fault(529, "overloaded"),
     "connection_reset": Fault(raise_reset, is_executed=False),
+    "stream_cut": Fault(raise_stream_cut),
     "bad_body": Fault(raise_invalid_body, is_executed=False),
     "slow": Fault(return_result, is_delayed=True),
     "refusal": Fault(return_refusal, is_executed=False),

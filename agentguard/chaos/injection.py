@@ -87,6 +87,7 @@ class InjectionBinding:
         effects: names of the tools with effects.
         max_calls: number of model calls after which the run ends with `CallLimitExceeded`.
         delay_s: seconds of the fault ``slow``.
+        consecutive_calls: calls in sequence that get the fault.
         source: binding that answers the calls, such as a replay; None for the live model and tools.
 
     Attributes:
@@ -108,12 +109,14 @@ class InjectionBinding:
         effects: Callable[[str], bool] = lambda _: False,
         max_calls: int = MAX_MODEL_CALLS,
         delay_s: float = 60.0,
+        consecutive_calls: int = 1,
         source: RunBinding | None = None,
     ) -> None:
         self.run_id = run_id
         self._placement = placement
         self._has_effect = effects
         self._max_calls, self._delay_s, self._source = max_calls, delay_s, source
+        self._consecutive_calls = consecutive_calls
         self.sessions: list[Session] = []
         self.calls: Counter[str] = Counter()
         self.effects: Counter[tuple[str, str]] = Counter()
@@ -219,25 +222,29 @@ class InjectionBinding:
         self, site: str, number: int, request: dict[str, Any], apply: ApplyFault, is_executed: bool
     ) -> Effects[Any]:
         placement = self._placement
-        if placement is None or (placement.site, placement.call) != (site, number):
+        if placement is None or placement.site != site:
+            return (yield from self._execute(site, request))
+        if not placement.call <= number < placement.call + self._consecutive_calls:
             result = yield from self._execute(site, request)
-            if self.is_injected and self.recovered_after is None and placement and placement.site == site:
+            if self.is_injected and self.recovered_after is None:
                 self.recovered_after = self.count_calls() - self._calls_at_fault
                 self.recovery_seconds = round(time.monotonic() - self._fault_time, 3)
             return result
         fault = get_faults(site)[placement.fault]
         is_executed = is_executed or fault.is_executed
         result = (yield from self._execute(site, request)) if is_executed else None
-        self.is_injected, self._fault_time = True, time.monotonic()
-        self.model_calls_at_fault = self.calls[MODEL_SITE]
-        self._calls_at_fault = self.count_calls()
+        was_injected, self.is_injected = self.is_injected, True
+        if not was_injected:
+            self._fault_time = time.monotonic()
+            self.model_calls_at_fault = self.calls[MODEL_SITE]
+            self._calls_at_fault = self.count_calls()
         if fault.is_delayed:
             yield Sleep(self._delay_s)
         call = FaultyCall(arguments=request, result=result, earlier=tuple(self._results[site]))
         try:
             return apply(fault, call)
         except FaultNotApplicable:
-            self.is_injected = False
+            self.is_injected = was_injected
             return result if is_executed else (yield from self._execute(site, request))
 
     def _execute(self, site: str, request: dict[str, Any]) -> Effects[Any]:

@@ -6,7 +6,14 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from agentguard.bundles.captured_run import build_exchange_name
-from agentguard.chaos.faults import Fault, FaultNotApplicable, FaultyCall, InvalidBody, ModelStatusError
+from agentguard.chaos.faults import (
+    Fault,
+    FaultNotApplicable,
+    FaultyCall,
+    InvalidBody,
+    ModelStatusError,
+    StreamCut,
+)
 from agentguard.errors import FormatError
 from agentguard.intercept.api_adapter import ApiAdapter
 from agentguard.intercept.chat_steps import build_messages, build_step
@@ -39,7 +46,7 @@ class ModelExchange:
     """
 
     def __init__(self, adapter: ApiAdapter, body: Mapping[str, Any]) -> None:
-        self._adapter, self._body = adapter, body
+        self._adapter, self._body, self._is_cut = adapter, body, False
 
     def build_request(self) -> dict[str, Any]:
         """Return the request for a complete answer, without a stream."""
@@ -52,8 +59,11 @@ class ModelExchange:
         if not self._body.get("stream") or response["status"] != 200 or not isinstance(payload, dict):
             return response
         options = self._body.get("stream_options") or {}
-        events = self._adapter.encode_stream(payload, include_usage=bool(options.get("include_usage")))
-        return {"status": 200, "headers": _EVENT_STREAM, "body": events.decode()}
+        events = self._adapter.encode_stream(
+            payload, include_usage=bool(options.get("include_usage"))
+        ).decode()
+        end = len(events) // 2 if self._is_cut else len(events)
+        return {"status": 200, "headers": _EVENT_STREAM, "body": events[:end]}
 
     def apply(self, fault: Fault, call: FaultyCall) -> dict[str, Any]:
         """Return the response with a fault.
@@ -72,6 +82,11 @@ class ModelExchange:
             return {"status": error.status, "headers": _JSON, "body": body}
         except InvalidBody:
             return {"status": 200, "headers": _JSON, "body": _CUT_BODY}
+        except StreamCut as error:
+            if not self._body.get("stream"):
+                raise httpx2.RemoteProtocolError(str(error)) from None
+            self._is_cut = True
+            return dict(call.result)
         except TimeoutError as error:
             raise httpx2.ReadTimeout(str(error)) from None
         except ConnectionError as error:

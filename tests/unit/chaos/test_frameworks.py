@@ -12,6 +12,7 @@ import pytest
 
 from agentguard.bundles import RunBinding
 from agentguard.chaos import Campaign, CampaignReport, CampaignRunner, ExperimentResult
+from agentguard.chaos.injection import FaultPlacement, InjectionBinding
 from agentguard.trajectory.model import Source, Step, Trajectory
 from examples import bundle_frameworks, chaos_langgraph
 
@@ -44,6 +45,36 @@ def test_framework_with_fault_of_the_endpoint_survives_in_virtual_time(name: str
     assert all(one.seconds > 0 for one in results.values())  # the client waits before its next attempt
     assert results["slow"].seconds == 60.0
     assert time.perf_counter() - begin < 60
+
+
+@pytest.mark.parametrize(("calls", "outcome"), [(2, "survived"), (3, "failed")])
+def test_outage_that_is_longer_than_the_retries_of_the_client_fails(calls: int, outcome: str) -> None:
+    campaign = Campaign.model_validate(
+        {
+            "version": 1,
+            "target": {"agent": "tests:agent", "effects": ["book"]},
+            "faults": {"tool": [], "model": ["http_529"], "consecutive_calls": calls},
+            "schedule": {"max_calls_per_site": 1},
+            "steady_state": {"max_extra_calls": 2},
+        }
+    )
+    (result,) = CampaignRunner(campaign, agent=bundle_frameworks.run_openai).run().results
+    assert result.outcome == outcome
+    assert result.recovered_after == (calls if outcome == "survived" else None)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_cut_stream_of_the_endpoint_has_no_end(stream: bool) -> None:
+    binding = InjectionBinding(FaultPlacement(site="model", fault="stream_cut", call=0))
+    body = {"messages": [{"role": "user", "content": "Book seat 4."}], "stream": stream}
+    with httpx2.Client(transport=binding.bind_transport(bundle_frameworks.SERVER)) as client:
+        if stream:
+            text = client.post("https://model.example/v1/chat/completions", json=body).text
+            assert "book" in text
+            assert "[DONE]" not in text
+        else:
+            with pytest.raises(httpx2.RemoteProtocolError, match="before the end of the answer"):
+                client.post("https://model.example/v1/chat/completions", json=body)
 
 
 @pytest.mark.parametrize("fault", ["refusal", "empty", "bad_tool_name", "bad_arguments", "bad_body"])
