@@ -17,8 +17,8 @@ from collections.abc import Awaitable, Callable
 
 from agentguard.chaos.causality import (
     CycleStatus,
+    FaultInjection,
     FaultProbe,
-    Injection,
     StitchingCampaign,
     run_workload,
     search_cycles,
@@ -394,7 +394,7 @@ def list_lasting_single_faults(campaign: StitchingCampaign) -> list[str]:
         late = 0.75 * profile.duration_s, profile.duration_s
         for fault in sorted(profile.faults):
             for delay_s in campaign.schedule.delays_s:
-                injection = Injection(fault=fault, start_s=0.25 * profile.duration_s, delay_s=delay_s)
+                injection = FaultInjection(fault=fault, start_s=0.25 * profile.duration_s, delay_s=delay_s)
                 run = run_workload(name, workload, campaign.schedule.seed, [injection])
                 if run.count_completions(*late) < campaign.min_goodput * profile.count_completions(*late):
                     lasting.append(f"{fault} in {name}")

@@ -129,14 +129,5 @@ class Stop:
 
 
 RecoveryAction = (
-    SendMessage
-    | Reject
-    | Rewind
-    | Compensate
-    | DisableTools
-    | Restart
-    | Repair
-    | Sample
-    | Escalate
-    | Stop
+    SendMessage | Reject | Rewind | Compensate | DisableTools | Restart | Repair | Sample | Escalate | Stop
 )

@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from agentguard.chaos.causality.cycle_search import search_cycles as search_cycles
     from agentguard.chaos.causality.cycles import CausalCycle as CausalCycle
     from agentguard.chaos.causality.edges import CausalEdge as CausalEdge
+    from agentguard.chaos.causality.probe import FaultInjection as FaultInjection
     from agentguard.chaos.causality.probe import FaultKind as FaultKind
     from agentguard.chaos.causality.probe import FaultProbe as FaultProbe
-    from agentguard.chaos.causality.probe import Injection as Injection
     from agentguard.chaos.causality.probe import SiteFault as SiteFault
     from agentguard.chaos.causality.report import render_stitching_report as render_stitching_report
     from agentguard.chaos.causality.reproducer_bundle import run_reproducer as run_reproducer
@@ -34,7 +34,7 @@ _EXPORTS = {
     "CycleStatus": "agentguard.chaos.causality.confirmation",
     "FaultKind": "agentguard.chaos.causality.probe",
     "FaultProbe": "agentguard.chaos.causality.probe",
-    "Injection": "agentguard.chaos.causality.probe",
+    "FaultInjection": "agentguard.chaos.causality.probe",
     "SiteFault": "agentguard.chaos.causality.probe",
     "StitchingCampaign": "agentguard.chaos.causality.cycle_search",
     "StitchingResult": "agentguard.chaos.causality.cycle_search",

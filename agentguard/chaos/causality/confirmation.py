@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from agentguard.chaos.causality.cycles import CausalCycle
-from agentguard.chaos.causality.probe import FaultKind, Injection
+from agentguard.chaos.causality.probe import FaultInjection, FaultKind
 from agentguard.chaos.causality.workload import WorkloadFunction, WorkloadRun, run_workload
 
 _TRIGGER_START = 0.25
@@ -45,7 +45,7 @@ class Reproducer:
 
     workload: str
     seed: int
-    injections: tuple[Injection, ...]
+    injections: tuple[FaultInjection, ...]
     goodput: float
 
 
@@ -121,10 +121,10 @@ class CycleConfirmer:
         names = [name for name, run in self._profiles.items() if run.faults >= set(cycle.faults)]
         return sorted(names, key=lambda name: (len(self._profiles[name].sizes), name))
 
-    def _list_injections(self, cycle: CausalCycle, profile: WorkloadRun) -> list[tuple[Injection, ...]]:
+    def _list_injections(self, cycle: CausalCycle, profile: WorkloadRun) -> list[tuple[FaultInjection, ...]]:
         """Return all faults of a cycle, those without its decisions, and each of these alone."""
         every = tuple(
-            Injection(
+            FaultInjection(
                 fault=edge.cause,
                 count=None,
                 start_s=_TRIGGER_START * profile.duration_s,
@@ -139,7 +139,7 @@ class CycleConfirmer:
         variants = [every, rest, *((one,) for one in rest)]
         return [variant for variant in dict.fromkeys(variants) if variant]
 
-    def _run(self, name: str, injections: tuple[Injection, ...]) -> tuple[Reproducer, WorkloadRun]:
+    def _run(self, name: str, injections: tuple[FaultInjection, ...]) -> tuple[Reproducer, WorkloadRun]:
         run = run_workload(name, self._workloads[name], self._seed, injections)
         goodput = self.measure_goodput(run)
         return Reproducer(workload=name, seed=self._seed, injections=injections, goodput=goodput), run
@@ -159,6 +159,6 @@ class CycleConfirmer:
                 return smaller
             reproducer = smaller
 
-    def _try(self, reproducer: Reproducer, injections: tuple[Injection, ...]) -> Reproducer:
+    def _try(self, reproducer: Reproducer, injections: tuple[FaultInjection, ...]) -> Reproducer:
         candidate, _ = self._run(reproducer.workload, injections)
         return candidate if candidate.goodput < self._min_goodput else reproducer

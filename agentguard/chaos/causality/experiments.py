@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from agentguard.chaos.causality.clusters import cluster_faults, score_faults
 from agentguard.chaos.causality.edges import CausalEdge, EffectKind, find_edges
-from agentguard.chaos.causality.probe import FaultKind, Injection, SiteFault
+from agentguard.chaos.causality.probe import FaultInjection, FaultKind, SiteFault
 from agentguard.chaos.causality.workload import WorkloadFunction, WorkloadRun, run_workload
 
 WORKLOADS_PER_FAULT = 3
@@ -123,7 +123,7 @@ class ExperimentPlanner:
         profiles = self.profiles[workload]
         # The start of a run has no load yet, and its end has no time for consequences.
         start_s = 0.25 * min(run.duration_s for run in profiles)
-        injection = Injection(fault=fault, start_s=start_s, delay_s=delay_s)
+        injection = FaultInjection(fault=fault, start_s=start_s, delay_s=delay_s)
         runs = []
         for seed in self._seeds:
             runs.append(run_workload(workload, self._workloads[workload], seed, [injection]))

@@ -42,7 +42,7 @@ class SiteFault:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Injection:
+class FaultInjection:
     """Fault with its place in time.
 
     Attributes:
@@ -79,7 +79,7 @@ class FaultProbe:
         completions: virtual seconds at which units of work were successful.
     """
 
-    def __init__(self, clock: Clock, injections: Sequence[Injection] = ()) -> None:
+    def __init__(self, clock: Clock, injections: Sequence[FaultInjection] = ()) -> None:
         self.clock = clock
         self.signatures: dict[CallSite, Counter[Signature]] = defaultdict(Counter)
         self.sizes: Counter[CallSite] = Counter()
@@ -131,7 +131,7 @@ class FaultProbe:
         """Record that an element acted that limits cascades, such as a retry budget or a circuit breaker."""
         self.damping[element] += 1
 
-    def _take(self, fault: SiteFault) -> Injection | None:
+    def _take(self, fault: SiteFault) -> FaultInjection | None:
         """Return the injection of a fault if this iteration gets it."""
         self.faults.add(fault)
         injection = self._injections.get(fault)
@@ -149,7 +149,7 @@ class Iteration:
 
     __slots__ = ("_events", "_take", "site")
 
-    def __init__(self, site: str, take: Callable[[SiteFault], Injection | None]) -> None:
+    def __init__(self, site: str, take: Callable[[SiteFault], FaultInjection | None]) -> None:
         self.site = site
         self._take = take
         self._events: list[str] = []

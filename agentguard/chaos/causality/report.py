@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from agentguard.chaos.causality.confirmation import ConfirmedCycle, CycleStatus, Reproducer
 from agentguard.chaos.causality.cycle_search import StitchingResult
-from agentguard.chaos.causality.probe import FaultKind, Injection
+from agentguard.chaos.causality.probe import FaultInjection, FaultKind
 from agentguard.evals.report.html import (
     render_facts,
     render_heading,
@@ -56,6 +56,6 @@ def describe_reproducer(reproducer: Reproducer) -> str:
     return f"{reproducer.workload}, seed {reproducer.seed}: {faults}"
 
 
-def _describe_injection(injection: Injection) -> str:
+def _describe_injection(injection: FaultInjection) -> str:
     delay = f" of {injection.delay_s:g} s" if injection.fault.kind is FaultKind.DELAY else ""
     return f"{injection.fault}{delay} from {injection.start_s:g} to {injection.end_s:g} s"

@@ -10,7 +10,7 @@ import orjson
 
 from agentguard.bundles import CallBinding, record_run
 from agentguard.chaos.causality.confirmation import Reproducer
-from agentguard.chaos.causality.probe import FaultKind, Injection, SiteFault
+from agentguard.chaos.causality.probe import FaultInjection, FaultKind, SiteFault
 from agentguard.chaos.causality.workload import run_workload
 from agentguard.errors import ConfigError
 from agentguard.guard import Guard
@@ -84,7 +84,7 @@ def _reject_live_call(messages: list[dict[str, Any]], tools: list[dict[str, Any]
     raise ConfigError("the reproducer has no model: use the mode sealed or decisions")
 
 
-def _encode_injection(injection: Injection) -> dict[str, Any]:
+def _encode_injection(injection: FaultInjection) -> dict[str, Any]:
     data = asdict(injection)
     fault = data.pop("fault")
     # A number of iterations has no meaning with a time window, and infinity is not JSON.
@@ -94,8 +94,8 @@ def _encode_injection(injection: Injection) -> dict[str, Any]:
     }
 
 
-def _decode_injection(data: dict[str, Any]) -> Injection:
+def _decode_injection(data: dict[str, Any]) -> FaultInjection:
     fault = SiteFault(data["site"], FaultKind(data["kind"]))
-    return Injection(
+    return FaultInjection(
         fault=fault, count=None, start_s=data["start_s"], end_s=data["end_s"], delay_s=data["delay_s"]
     )

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
-from agentguard.chaos.causality.probe import CallSite, FaultProbe, Injection, Signature, SiteFault
+from agentguard.chaos.causality.probe import CallSite, FaultInjection, FaultProbe, Signature, SiteFault
 from agentguard.testing.virtual_clock import VirtualClock
 
 WorkloadFunction = Callable[[FaultProbe, random.Random], Awaitable[None]]
@@ -44,7 +44,7 @@ class WorkloadRun:
 
 
 def run_workload(
-    name: str, workload: WorkloadFunction, seed: int, injections: Sequence[Injection] = ()
+    name: str, workload: WorkloadFunction, seed: int, injections: Sequence[FaultInjection] = ()
 ) -> WorkloadRun:
     """Run a workload to its end in virtual time; the same seed and injections give the same run.
 

@@ -14,9 +14,9 @@ from agentguard.bundles import read_bundle, replay_bundle
 from agentguard.chaos.causality import (
     CausalEdge,
     CycleStatus,
+    FaultInjection,
     FaultKind,
     FaultProbe,
-    Injection,
     SiteFault,
     StitchingCampaign,
     StitchingResult,
@@ -52,8 +52,8 @@ async def call_twice(probe: FaultProbe, rng: random.Random) -> None:
         probe.complete()
 
 
-def inject(site: str, kind: str, **options: float) -> Injection:
-    return Injection(fault=SiteFault(site, FaultKind(kind)), **options)  # type: ignore[arg-type]
+def inject(site: str, kind: str, **options: float) -> FaultInjection:
+    return FaultInjection(fault=SiteFault(site, FaultKind(kind)), **options)  # type: ignore[arg-type]
 
 
 def test_workload_without_faults_has_its_sites_and_no_events() -> None:
