@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
+import random
+import string
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -33,7 +35,7 @@ from agentguard.store.db.rows import (
 )
 from agentguard.store.read.pagination import Page, RunFilter
 from agentguard.store.trajectory_mapping import build_branch_row, build_run_row, build_step_row
-from agentguard.store.write import writer
+from agentguard.store.write import retention, writer
 from agentguard.trajectory.event_log.events import EventLogState
 from agentguard.trajectory.model import (
     Annotation,
@@ -666,8 +668,6 @@ def test_prune_deletes_rows_without_run(store):
 
 
 def test_prune_shrinks_to_a_size(store):
-    import random
-
     random.seed(1)
     for i in range(40):
         text = "".join(random.choices("abcdefghijklmnop0123456789", k=20_000))
@@ -683,6 +683,33 @@ def test_prune_shrinks_to_a_size(store):
     left = [one.id for one in store.list_runs().rows]
     assert left == [f"r{i:02}" for i in range(39, 39 - len(left), -1)]  # the newest remain
     assert 15 < len(left) < 30
+
+
+def test_bytes_in_use_of_a_large_table_are_estimated(store, monkeypatch):
+    texts = (
+        f"{number:06}" + "".join(random.Random(number).choices(string.hexdigits, k=1_000))
+        for number in range(3_000)
+    )
+    store.write(*(FindingRow(run_id="r", detector="d", data={"text": one}) for one in texts))
+    store.flush(30)
+    exact = store.get_stats().bytes_in_use
+    monkeypatch.setattr(retention, "_MAX_MEASURED_BYTES", 1024 * 1024)
+    estimated = store.get_stats().bytes_in_use
+    assert estimated == store.get_stats().bytes_in_use
+    assert exact * 0.8 < estimated < exact * 1.25
+
+
+def test_delete_tenant_removes_its_runs_in_several_transactions(store, monkeypatch):
+    monkeypatch.setattr(retention, "_RUNS_PER_TRANSACTION", 2)
+    for number in range(5):
+        run = Trajectory(id=f"r{number}", format="f", task="t", steps=(step(0),))
+        store.write_run(run, tenant="a")
+    store.write_run(run, tenant="b")
+    store.flush(10)
+    gone = store.delete_tenant("a")
+    assert (gone.rows["runs"], gone.rows["steps"]) == (5, 5)
+    assert sum(store.get_stats(tenant="a").rows.values()) == 0
+    assert store.get_stats(tenant="b").rows["steps"] == 1
 
 
 def test_prune_limits_are_validated(store):

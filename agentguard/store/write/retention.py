@@ -7,8 +7,24 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Any, Final
 
-from sqlalchemy import ColumnElement, Connection, Table, and_, delete, exists, func, not_, or_, select
+from sqlalchemy import (
+    Column,
+    ColumnElement,
+    Connection,
+    Table,
+    and_,
+    delete,
+    exists,
+    func,
+    literal,
+    not_,
+    or_,
+    select,
+    tablesample,
+    text,
+)
 from sqlalchemy.exc import SQLAlchemyError
 
 from agentguard.errors import StoreError
@@ -33,6 +49,7 @@ from agentguard.store.db.tables import (
 from agentguard.store.write.effect_claims import SHARED_BRANCH_PREFIX
 
 _RUNS_PER_TRANSACTION = 200
+_MAX_MEASURED_BYTES: Final = 64 * 1024 * 1024
 FAILURE_VERDICT = "failure"
 """Verdict of a diagnosis of a failed run."""
 
@@ -91,6 +108,9 @@ class Retention:
         validate_query_tenant(tenant)
 
         def work(row_counts: Counter[str]) -> None:
+            limits = RetentionLimits(tenant=tenant)
+            while pairs := self._select_oldest_runs(limits, _RUNS_PER_TRANSACTION):
+                self._remove_runs(pairs, row_counts)
             for table in TABLES.values():
                 self._remove(table, table.c.tenant == tenant, row_counts)
 
@@ -246,7 +266,10 @@ class Retention:
 
 
 def measure_used_bytes(connection: Connection) -> int:
-    """Bytes in use: pages that are not free in SQLite, contents of rows in PostgreSQL."""
+    """Bytes in use: pages that are not free in SQLite, contents of rows in PostgreSQL.
+
+    Tables of PostgreSQL above 64 MiB are measured by a sample of 64 MiB of their pages.
+    """
     if connection.dialect.name == "sqlite":
         pages, free_pages, size = (
             connection.exec_driver_sql(f"PRAGMA {name}").scalar_one()
@@ -254,8 +277,21 @@ def measure_used_bytes(connection: Connection) -> int:
         )
         return int((pages - free_pages) * size)
     contents = [table.c.data for table in TABLES.values()] + [SNAPSHOTS.c.state]
-    sums = (select(func.coalesce(func.sum(func.length(query)), 0)) for query in contents)
-    return sum(int(connection.execute(query).scalar_one()) for query in sums)
+    return sum(_measure_column_bytes(connection, column) for column in contents)
+
+
+def _measure_column_bytes(connection: Connection, column: Column[Any]) -> int:
+    """Return the bytes in a column of PostgreSQL; of a large table from a sample of its pages."""
+    size = text("SELECT pg_relation_size(CAST(:name AS regclass))")
+    table_bytes = int(connection.execute(size, {"name": column.table.name}).scalar_one())
+    share = min(1.0, _MAX_MEASURED_BYTES / max(table_bytes, 1))
+    source: ColumnElement[Any] = column
+    if share < 1.0:
+        # With a constant seed, two measurements read the same pages, so their difference is that of the rows.
+        sample = tablesample(column.table, func.system(100 * share), seed=literal(0))
+        source = sample.c[column.name]
+    contents = select(func.coalesce(func.sum(func.length(source)), 0))
+    return int(int(connection.execute(contents).scalar_one()) / share)
 
 
 def _match_tenant(table: Table, tenant: str | None) -> ColumnElement[bool]:
