@@ -7,13 +7,14 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Final, cast
 
 from agentguard._sync_async import Effects, run_sync
-from agentguard.chaos.injection import MODEL_SITE, CallLimitExceeded, InjectionBinding
+from agentguard.chaos.injection import MODEL_SITE, InjectionBinding
 from agentguard.chaos.model_exchange import ModelExchange, find_adapter
-from agentguard.errors import ConfigError, FormatError, MissingExtra
+from agentguard.errors import AgentGuardError, ConfigError, FormatError, MissingExtra
 from agentguard.intercept.api_adapter import ApiAdapter
 from agentguard.intercept.conversation import BranchStep, ConversationBranch, Item
 from agentguard.trajectory.model import Source, Step, Trajectory
@@ -176,9 +177,12 @@ class _EndpointHandler(BaseHTTPRequestHandler):
             response = self.transport.handle_request(
                 httpx2.Request(self.command, url, headers=headers, content=content)
             )
-        except (httpx2.TransportError, CallLimitExceeded):
+        except httpx2.TransportError:
             # An injected fault of the network and a real one look the same to the program.
             self.close_connection = True
+            return
+        except AgentGuardError as error:
+            self.send_error(HTTPStatus.BAD_GATEWAY, explain=str(error))
             return
         body = response.read()
         self.send_response(response.status_code)

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache
-from typing import Any
 
 from agentguard.testing.virtual_clock import VirtualClock
 
@@ -34,13 +33,10 @@ def virtual_time(clock: VirtualClock) -> Iterator[None]:
 def _patch_time() -> None:
     # Threads may hold the replacements, so they stay ; outside of a block they have no effect.
     begin = time.time()
-    readers: dict[str, Callable[[VirtualClock], float]] = {
-        "monotonic": VirtualClock.now,
-        "perf_counter": VirtualClock.now,
-        "time": lambda clock: begin + clock.now(),
-    }
-    for name, read in readers.items():
-        setattr(time, name, _build_reader(getattr(time, name), read))
+    for name, start in (("monotonic", 0.0), ("perf_counter", 0.0), ("time", begin)):
+        for suffix, unit in (("", 1.0), ("_ns", 1e9)):
+            original = getattr(time, name + suffix)
+            setattr(time, name + suffix, _build_reader(original, start, type(original())(unit)))
     original_sleep = time.sleep
 
     def sleep(seconds: float, /) -> None:
@@ -53,9 +49,11 @@ def _patch_time() -> None:
     vars(time)["sleep"] = sleep
 
 
-def _build_reader(original: Callable[[], float], read: Callable[[VirtualClock], float]) -> Callable[[], Any]:
+def _build_reader(original: Callable[[], float], start: float, unit: float) -> Callable[[], float]:
+    """Return a function like ``original``; ``unit`` has the type of its result."""
+
     def get_time() -> float:
         clock = _clock.get()
-        return original() if clock is None else read(clock)
+        return original() if clock is None else type(unit)((start + clock.now()) * unit)
 
     return get_time

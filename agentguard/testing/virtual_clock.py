@@ -105,7 +105,7 @@ class _JumpingSelector(selectors.BaseSelector):
     def __init__(self, clock: VirtualClock) -> None:
         self._clock, self._real = clock, selectors.DefaultSelector()
         self.thread_count = 0
-        self._first_thread_count = threading.active_count()
+        self._first_thread_count = _count_foreign_threads()
 
     def select(self, timeout: float | None = None) -> list[tuple[SelectorKey, int]]:
         if self.thread_count and (timeout is None or timeout > 0):
@@ -113,7 +113,7 @@ class _JumpingSelector(selectors.BaseSelector):
         ready = self._real.select(0)
         if not ready and timeout is None:
             # More than the loop's own pipe, or a thread outside of its executor: data may be in transit.
-            if len(self._real.get_map()) > 1 or threading.active_count() > self._first_thread_count:
+            if len(self._real.get_map()) > 1 or _count_foreign_threads() > self._first_thread_count:
                 ready = self._real.select(_LOOPBACK_GRACE_S)
             if not ready:
                 raise Deadlock("every task waits, and no timer is set")
@@ -135,3 +135,8 @@ class _JumpingSelector(selectors.BaseSelector):
 
     def get_map(self) -> Any:
         return self._real.get_map()
+
+
+def _count_foreign_threads() -> int:
+    """Return the number of threads that are not of an executor of asyncio, whose work the loop counts."""
+    return sum(not thread.name.startswith("asyncio_") for thread in threading.enumerate())

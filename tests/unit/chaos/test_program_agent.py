@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
+import httpx2
 import pytest
 
 from agentguard._sync_async import run_sync
@@ -145,6 +146,13 @@ class TestTraffic:
         run = traffic.build_trajectory("r1")
         assert (run.id, run.task) == ("r1", "Refund order 7.")
         assert [call.name for step in run.steps for call in step.tool_calls] == ["refund"]
+
+
+def test_body_that_is_not_text_gets_an_error_with_its_reason() -> None:
+    with serve_traffic(ProgramTraffic(InjectionBinding()), "http://127.0.0.1:9") as url:
+        response = httpx2.post(f"{url}/v1/audio/transcriptions", content=b"\xff\xfe")
+    assert response.status_code == 502
+    assert "an HTTP body that is not UTF-8 text cannot be recorded" in response.text
 
 
 def test_streamed_answer_with_a_fault_is_a_stream_of_events() -> None:
