@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Container, Iterator
 from itertools import islice
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import orjson
 import typer
@@ -20,11 +21,18 @@ from agentguard.cli.terminal_text import build_console, to_one_line
 from agentguard.errors import StoreError
 from agentguard.guard import Guard
 from agentguard.localize.base import Verdict
-from agentguard.localize.run_comparison import compare_runs
+from agentguard.localize.run_comparison import DiagnosedRun, can_compare, compare_runs
 from agentguard.localize.serialization import decode_diagnosis, encode_diagnosis
 from agentguard.store.db.run_summary import RunSummaryFilter, RunSummaryRow, VerdictFilter
 from agentguard.taxonomy.loader import TaxonomyCatalog
 from agentguard.trajectory._json_node import JsonNode
+from agentguard.trajectory.model import Trajectory
+
+if TYPE_CHECKING:
+    from agentguard.store import Store
+
+_MAX_REFERENCES: Final = 200
+"""Stored runs that take part in a comparison; each one is diagnosed again, which takes about 15 ms."""
 
 Verdicts = Annotated[
     list[VerdictFilter] | None,
@@ -124,17 +132,24 @@ def diagnose(
     """
     settings = load_policy(policy)
     chosen = list(run_id or ())
-    if not chosen:
-        verdicts = verdict or [VerdictFilter.NONE]
-        selection = _build_filter(verdicts, agent, code, model, text, since)
-        with open_store(store) as opened:
+    with open_store(store) as opened:
+        if not chosen:
+            verdicts = verdict or [VerdictFilter.NONE]
+            selection = _build_filter(verdicts, agent, code, model, text, since)
             chosen = [row.run_id for row in opened.iter_run_summaries(selection, tenant=tenant)]
+        references = list(_read_references(opened, set(chosen), tenant=tenant)) if chosen else []
     counts: dict[Verdict, int] = dict.fromkeys(Verdict, 0)
     with Guard.from_policy(settings) as guard:
         stored_runs = StoredRuns(chosen, store, tenant=tenant)
-        with stored_runs.diagnose(
-            guard, lambda runs: compare_runs(((run, guard.diagnose(run)) for run in runs), guard.localizer)
-        ) as results:
+
+        def diagnose_runs(runs: Iterator[Trajectory]) -> Iterator[DiagnosedRun]:
+            others = (
+                [(run, guard.diagnose(run)) for run in references] if can_compare(guard.localizer) else []
+            )
+            diagnosed = ((run, guard.diagnose(run)) for run in runs)
+            return compare_runs(diagnosed, guard.localizer, references=others)
+
+        with stored_runs.diagnose(guard, diagnose_runs) as results:
             for run, diagnosis in results:
                 counts[diagnosis.verdict] += 1
                 if json:
@@ -144,6 +159,16 @@ def diagnose(
     if not json:
         totals = ", ".join(f"{counts[verdict]} {VERDICT_NAMES[verdict]}" for verdict in Verdict)
         typer.echo(f"{sum(counts.values())} runs: {totals}")
+
+
+def _read_references(store: Store, chosen: Container[str], *, tenant: str) -> Iterator[Trajectory]:
+    """Yield the newest other runs of the store, with which the chosen ones are compared."""
+    summaries = store.iter_run_summaries(RunSummaryFilter(), tenant=tenant)
+    ids = (row.run_id for row in summaries if row.run_id not in chosen)
+    for run_id in islice(ids, _MAX_REFERENCES):
+        run = store.get_trajectory(run_id, tenant=tenant)
+        if run is not None:
+            yield run
 
 
 def _build_filter(

@@ -78,13 +78,16 @@ class RunComparator:
         return revised
 
 
-def compare_runs(runs: Iterable[DiagnosedRun], localizer: Localizer) -> Iterator[DiagnosedRun]:
+def compare_runs(
+    runs: Iterable[DiagnosedRun], localizer: Localizer, *, references: Sequence[DiagnosedRun] = ()
+) -> Iterator[DiagnosedRun]:
     """Yield the runs in their order, with verdicts from a comparison if enough runs of an agent are there.
 
     Args:
         runs: runs with their diagnoses, findings included.
         localizer: localizer of the diagnoses. Only the embedded judge compares; of any other localizer, the
             runs are yielded unchanged.
+        references: further runs that take part in each comparison and are not yielded, such as earlier runs.
     """
     comparator = RunComparator.from_localizer(localizer)
     if comparator is None:
@@ -92,7 +95,12 @@ def compare_runs(runs: Iterable[DiagnosedRun], localizer: Localizer) -> Iterator
         return
     source = iter(runs)
     while batch := list(islice(source, MAX_COMPARED_RUNS)):
-        yield from _compare_batch(batch, comparator)
+        yield from _compare_batch([*batch, *references], comparator)[: len(batch)]
+
+
+def can_compare(localizer: Localizer) -> bool:
+    """Return whether the diagnoses of a localizer can be compared."""
+    return RunComparator.from_localizer(localizer) is not None
 
 
 def is_comparable(run: Trajectory, diagnosis: Diagnosis) -> bool:

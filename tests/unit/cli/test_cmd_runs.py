@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -103,3 +104,18 @@ def test_missing_store_is_named_with_the_way_out(tmp_path: Path) -> None:
     result = invoke("list", "--store", str(tmp_path / "none.db"))
     assert result.exit_code == 2
     assert "create one with `agentguard store init`" in result.stderr
+
+
+def test_diagnose_of_one_run_compares_it_with_the_other_runs_of_the_store(tmp_path: Path) -> None:
+    path = str(tmp_path / "runs.db")
+    sample = load_trajectory("samples/09-watering-can.json")
+    with Store.open(path) as opened:
+        for number in range(22):
+            opened.write_run(replace(sample, id=f"run-{number}"))
+        opened.flush(10)
+    result = invoke("diagnose", "run-7", "--store", path, "--json")
+    assert result.exit_code == 0, result.output
+    (line,) = result.stdout.splitlines()
+    diagnosis = json.loads(line)
+    assert (diagnosis["trajectory_id"], diagnosis["basis"]) == ("run-7", "other_runs")
+    assert any("21 other runs of this agent" in note for note in diagnosis["notes"])

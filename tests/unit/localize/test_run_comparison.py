@@ -81,6 +81,14 @@ def test_compare_runs_calls_the_unusual_run_failed(localizer: EmbeddedLocalizer)
     assert last.probability > max(diagnosis.probability for _, diagnosis in compared[:-1])
 
 
+def test_compare_runs_with_references_compares_a_single_run(localizer: EmbeddedLocalizer) -> None:
+    references = diagnose(localizer, [build_run(number) for number in range(1, 24)])
+    (single,) = diagnose(localizer, [build_run(24, errors=6)])
+    ((run, diagnosis),) = compare_runs([single], localizer, references=references)
+    assert run.id == single[0].id
+    assert (diagnosis.verdict, diagnosis.basis) == (Verdict.FAILURE, OutcomeBasis.OTHER_RUNS)
+
+
 def test_compare_runs_with_too_few_runs_keeps_the_rules(localizer: EmbeddedLocalizer) -> None:
     diagnosed = diagnose(localizer, [build_run(number, errors=number % 2) for number in range(1, 12)])
     assert list(compare_runs(diagnosed, localizer)) == diagnosed
