@@ -69,14 +69,22 @@ def encode_payload(data: Mapping[str, Any], originals: Mapping[str, str] | None 
 def decode_payload(payload: bytes) -> tuple[dict[str, Any], dict[str, str]]:
     """Return the data and the original texts of a payload. Raises StoreError on invalid bytes."""
     try:
-        value = json.loads(_decompress(payload) if payload[:1] == b"x" else payload)
-    except (ValueError, zlib.error, RecursionError):
+        value = json.loads(decompress_payload(payload))
+    except (ValueError, RecursionError):
         raise StoreError("the data of a stored row is damaged") from None
     if isinstance(value, dict):
         return value, {}
     if isinstance(value, list) and len(value) == 2 and all(isinstance(one, dict) for one in value):
         return value[0], value[1]
     raise StoreError("the data of a stored row is damaged")
+
+
+def decompress_payload(payload: bytes) -> bytes:
+    """Return the JSON of a payload as bytes. Raises StoreError if it cannot be decompressed."""
+    try:
+        return _decompress(payload) if payload[:1] == b"x" else payload
+    except zlib.error:
+        raise StoreError("the data of a stored row is damaged") from None
 
 
 def _to_json(value: Any) -> bytes:

@@ -30,6 +30,7 @@ from agentguard.store.read.pagination import (
     decode_cursor,
     encode_cursor,
 )
+from agentguard.store.read.step_search import StepSearcher, StepSearchResult
 from agentguard.store.read.storage_stats import StoreStats, collect_stats
 from agentguard.store.trajectory_mapping import build_trajectory, decode_run_annotation
 from agentguard.trajectory.model import Record, Trajectory
@@ -332,6 +333,24 @@ class StoreQueries:
         """Return the number of matching runs, at most ``max_count``."""
         with self._executor.begin_read() as connection:
             return _overviews.count_runs(connection, filter or RunSummaryFilter(), tenant, max_count)
+
+    def search_steps(
+        self,
+        text: str,
+        filter: RunSummaryFilter | None = None,
+        page: Page | None = None,
+        *,
+        timeout_s: float | None = None,
+        tenant: str = "",
+    ) -> StepSearchResult:
+        """Search the texts, calls and results of runs that match ``filter``, newest runs first.
+
+        After ``timeout_s`` seconds the result is partial, and its cursor continues the search. Raises
+        StoreError if the text is empty or the cursor is invalid.
+        """
+        searcher = StepSearcher(text, tenant)
+        with self._executor.begin_read() as connection:
+            return searcher.search(connection, filter or RunSummaryFilter(), page or Page(), timeout_s)
 
     def get_facets(self, *, tenant: str = "") -> RunFacets:
         """Return the available filter values."""
