@@ -14,6 +14,8 @@ with an effect (`EffectState`).
   unknown. The same call does not run again on any branch, unless the tool is idempotent or its reconcile
   function finds that there was no effect. If it finds the effect, the effect is *reconciled*.
 - A call that the tool refused has no effect.
+- An acting tool without output leaves the agent in doubt. An equal call in the next turn is refused first;
+  `agentguard.recover.unconfirmed_calls` has the rules.
 """
 
 from __future__ import annotations
@@ -34,6 +36,7 @@ from agentguard.recover.tool_effects import (
     compute_effect_key,
     is_irreversible_name,
 )
+from agentguard.recover.unconfirmed_calls import UnconfirmedCalls
 from agentguard.trajectory.model import Step, ToolSpec
 
 
@@ -104,7 +107,8 @@ class ExecutionDecision(StrEnum):
     REUSE = "reuse"
     """The effect is done: return the recorded result to the agent."""
     OUTCOME_UNKNOWN = "in_doubt"
-    """The call was attempted with unknown outcome: do not run it, ask the agent to check."""
+    """The call was attempted with unknown outcome, or returned no output in the turn before: do not run it,
+    ask the agent to check."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -205,6 +209,7 @@ class EffectLedger:
         self._lock = threading.Lock()
         self._unsettled: dict[tuple[str, int], Effect] = {}
         self._refusals: Counter[str] = Counter()
+        self._unconfirmed = UnconfirmedCalls()
         self._current_branch: list[tuple[int, tuple[str, int]]] = []
         self._call_counts: Counter[str] = (
             Counter()
@@ -266,6 +271,10 @@ class EffectLedger:
             effect = Effect(key=key, occurrence=0, tool=tool, arguments=dict(arguments), step=step)
             return EffectClaim(decision=ExecutionDecision.RUN, effect=effect)
         with self._lock:
+            max_refusals = None if known.effect is EffectClass.DESTRUCTIVE else MAX_REFUSALS
+            unconfirmed = self._unconfirmed.refuse_repetition(key, step, max_refusals)
+            if unconfirmed is not None:
+                return EffectClaim(decision=ExecutionDecision.OUTCOME_UNKNOWN, effect=unconfirmed)
             there = self._find_unsettled(key, step)
             if there is None:
                 occurrence = self._count_occurrences(key, known)
@@ -277,6 +286,7 @@ class EffectLedger:
                 self._unsettled[effect.id] = effect
                 return EffectClaim(decision=ExecutionDecision.RUN, effect=effect)
         if there.is_done:
+            self._record_result(there, step)
             return EffectClaim(decision=ExecutionDecision.REUSE, effect=there)
         may_run = known.idempotent or self.count_refusal(there)
         return EffectClaim(
@@ -363,14 +373,27 @@ class EffectLedger:
                 result=result,
             )
             self._store.settle(settled)
+            self._record_result(settled, settled.step)
             if settled.is_unsettled:
                 self._unsettled[effect.id] = settled
             else:
                 self._unsettled.pop(effect.id, None)
 
+    def _record_result(self, effect: Effect, step: int) -> None:
+        """Record whether the agent got output from a call whose repetition has a further effect."""
+        tool = effect.tool
+        if not self.is_declared(tool) or not self.forbids_repetition(tool) or self._tools[tool].key:
+            return
+        with self._lock:
+            if effect.is_done:
+                self._unconfirmed.record_result(effect, step)
+            else:
+                self._unconfirmed.remove(effect.key)
+
     def rewind(self, to_step: int) -> None:
         """Remove the calls from ``to_step`` on from the current branch, after a rollback to this step."""
         with self._lock:
+            self._unconfirmed.rewind(to_step)
             self._filter_calls(lambda at, _: at < to_step)
 
     def list_active(self) -> tuple[Effect, ...]:

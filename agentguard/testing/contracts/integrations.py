@@ -62,6 +62,7 @@ class ContractRun:
     Attributes:
         script: answers of each model, by its name; ``"own"`` is the agent's model.
         find_results: results or exceptions of `find`, in turn; afterwards a fixed result.
+        book_result: result of `book`; ``{seat}`` is the seat.
         bookings: number of actual bookings by seat.
         find_count: number of calls of `find`.
         requests: requests to the models.
@@ -72,6 +73,7 @@ class ContractRun:
 
     script: dict[str, list[ScriptedAnswer]]
     find_results: list[Any] = field(default_factory=list)
+    book_result: str = "seat {seat} is yours"
     bookings: Counter[Any] = field(default_factory=Counter)
     find_count: int = 0
     requests: list[ContractRequest] = field(default_factory=list)
@@ -110,7 +112,7 @@ class ContractRun:
         """Book a seat."""
         assert type(seat) is int
         self.bookings[seat] += 1
-        return f"seat {seat} is yours"
+        return self.book_result.format(seat=seat)
 
     def find(self, where: str) -> str:
         """Find a seat."""
@@ -133,7 +135,8 @@ def run_script(
     Args:
         world: of the integration.
         answers: of the agent's own model, or of each model by its name.
-        **parts: of the guard; ``finds`` contains the results of `ContractRun.find`.
+        **parts: of the guard; ``finds`` contains the results of `ContractRun.find`, ``book_result`` is that
+            of `ContractRun.book`.
 
     Returns:
         The run, and the reason why the guard stopped it, or None.
@@ -142,6 +145,7 @@ def run_script(
     contract_run = ContractRun(
         {name: list(script_answers) for name, script_answers in script.items()}, list(parts.pop("finds", ()))
     )
+    contract_run.book_result = parts.pop("book_result", contract_run.book_result)
     guard = Guard(**{"localizer": FixedStepLocalizer(), **parts})
     guard.tool(effect="write")(contract_run.book)
     guard.tool(effect="read")(contract_run.find)
@@ -235,6 +239,15 @@ def check_effect_executed_once(world: World) -> None:
     assert "seat 4 is yours" in " ".join([played.guard_text, *played.requests[-1].tool_results])
 
 
+def check_effect_without_output_not_repeated(world: World) -> None:
+    """Check that an equal call directly after a call without output does not run, and the run goes on."""
+    played, stopped = run_script(world, [BOOK_CALL, BOOK_CALL, FINAL_ANSWER], book_result="")
+    assert (played.bookings, stopped) == ({4: 1}, None)
+    assert played.answer.strip().endswith(FINAL_ANSWER)
+    guard_texts = [*played.requests[-1].user_texts, *played.requests[-1].tool_results]
+    assert "not known whether it took effect" in " ".join(guard_texts)
+
+
 def check_end_requires_acceptance(world: World) -> None:
     """Check that the acceptance test decides the end of the run, and that its result is recorded."""
     played, _ = run_script(
@@ -306,6 +319,7 @@ CHECKS: tuple[Callable[[World], None], ...] = (
     check_loop_rolled_back,
     check_rejected_call_not_executed,
     check_effect_executed_once,
+    check_effect_without_output_not_repeated,
     check_end_requires_acceptance,
     check_stop_reports_reason,
     check_budget_stops_recovery,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 
+import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
@@ -43,6 +44,64 @@ def test_intentional_repetition_is_allowed() -> None:
         "booked 1",
     ]
     assert ledger.claim_call("book", {"seat": 4}, step=2).decision is ExecutionDecision.RUN
+
+
+def _repeat_call(ledger: EffectLedger, tool: str, steps: range, result: str) -> list[ExecutionDecision]:
+    decisions = []
+    for step in steps:
+        claim = ledger.claim_call(tool, {"to": "a"}, step=step)
+        decisions.append(claim.decision)
+        if claim.decision is ExecutionDecision.RUN:
+            ledger.mark_done(claim.effect, result)
+    return decisions
+
+
+_RUN, _UNKNOWN = ExecutionDecision.RUN, ExecutionDecision.OUTCOME_UNKNOWN
+
+
+@pytest.mark.parametrize(
+    ("tool", "result", "expected"),
+    [
+        ("book", "", [_RUN, _UNKNOWN, _UNKNOWN, _RUN, _RUN]),
+        ("book", "null", [_RUN, _UNKNOWN, _UNKNOWN, _RUN, _RUN]),
+        ("book", "ok", [_RUN] * 5),
+        ("mail", "", [_RUN] + [_UNKNOWN] * 4),
+        ("look", "", [_RUN] * 5),
+        ("undeclared", "", [_RUN] * 5),
+    ],
+)
+def test_equal_call_after_call_without_output_is_refused_by_declared_effect(
+    tool: str, result: str, expected: list[ExecutionDecision]
+) -> None:
+    assert _repeat_call(EffectLedger(tools=TOOLS), tool, range(5), result) == expected
+
+
+def test_equal_call_after_another_turn_runs_without_output() -> None:
+    ledger = EffectLedger(tools=TOOLS)
+    assert _repeat_call(ledger, "mail", range(0, 6, 2), "") == [_RUN] * 3
+
+
+def test_equal_calls_of_one_turn_run_without_output() -> None:
+    ledger = EffectLedger(tools=TOOLS)
+    claims = [ledger.claim_call("mail", {"to": "a"}, step=0) for _ in range(2)]
+    for claim in claims:
+        ledger.mark_done(claim.effect, "")
+    assert [claim.decision for claim in claims] == [_RUN] * 2
+
+
+def test_call_after_reused_result_without_output_is_refused() -> None:
+    ledger = EffectLedger(tools=TOOLS)
+    _repeat_call(ledger, "mail", range(3, 4), "")
+    ledger.rewind(2)
+    assert _repeat_call(ledger, "mail", range(2, 4), "") == [ExecutionDecision.REUSE, _UNKNOWN]
+
+
+def test_undone_call_without_output_may_be_repeated() -> None:
+    ledger = EffectLedger(tools=TOOLS)
+    claim = ledger.claim_call("book", {"seat": 4}, step=0)
+    ledger.mark_done(claim.effect, "")
+    ledger.mark_compensated(claim.effect)
+    assert ledger.claim_call("book", {"seat": 4}, step=1).decision is _RUN
 
 
 def test_idempotency_key_runs_once() -> None:
