@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -32,7 +32,8 @@ from agentguard.cli.outcome_file import KnownOutcomes
 from agentguard.cli.policy_option import load_policy
 from agentguard.cli.run_input import ClaudeCode, Codex, Last, read_paths, resolve_paths
 from agentguard.cli.run_summary import GroupKey, OnlyVerdict, RunSelection, SortKey
-from agentguard.cli.stored_runs import DiagnosisResults, StoredRuns, flush_store, keep_verdicts
+from agentguard.cli.store_import import StoreImport
+from agentguard.cli.stored_runs import DiagnosisResults, StoredRuns
 from agentguard.config.policy import LocalizerSettings, Policy
 from agentguard.config.prices import PriceTable
 from agentguard.errors import ConfigError
@@ -54,6 +55,7 @@ class _RunCounts:
     """Counts that determine the exit status, and the origin of the runs."""
 
     diagnosed: int = 0
+    skipped: int = 0
     failed: int = 0
     unreadable: list[str] = field(default_factory=list)
     files: dict[str, str] = field(default_factory=dict)
@@ -143,6 +145,12 @@ def diagnose(
     store: Annotated[
         str | None, typer.Option(help="Also write the runs and their diagnoses to this store: a path or URL.")
     ] = None,
+    only_new: Annotated[
+        bool,
+        typer.Option(
+            "--only-new", help="Skip runs that --store has with equal content and a diagnosis, to resume."
+        ),
+    ] = False,
     run_id: Annotated[
         list[str] | None,
         typer.Option(metavar="ID", help="ID of a run in the store; repeatable."),
@@ -176,6 +184,8 @@ def diagnose(
         raise ConfigError("name files or folders of runs, runs in the store with --run-id, or --watch FOLDER")
     if json and output_format not in (OutputFormat.TEXT, OutputFormat.JSON):
         raise ConfigError("--json and --output-format exclude each other")
+    if only_new and (store is None or not (paths or watch) or out is not None):
+        raise ConfigError("--only-new needs --store and runs from files or products, without --out")
     endpoint = _parse_endpoint(judge, judge_model, judge_option or [])
     settings = _build_policy(policy, method, failed=assume_failed, judge=endpoint, jobs=jobs)
     if out is not None:
@@ -188,6 +198,7 @@ def diagnose(
         raise typer.Exit(diagnose_batch(paths, settings, inputs, batch))
     selection = RunSelection(only=tuple(only or ()), sort=sort, limit=limit, group_by=group_by)
     outcome = _RunCounts()
+    store_import = StoreImport(store, outcome.files, only_new=only_new)
     known = KnownOutcomes.from_option(outcomes, pass_score=pass_score)
     with (
         Guard.from_policy(settings) as guard,
@@ -204,19 +215,17 @@ def diagnose(
                 if watch is not None
                 else read_paths(paths, format)
             )
-            trajectories = _iter_trajectories(records, known, outcome, settings.prices)
-            results_context = _store_results(
-                _diagnose_runs(
+            results_context = store_import.diagnose(
+                guard,
+                _iter_trajectories(records, known, outcome, settings.prices),
+                lambda found: _diagnose_runs(
                     guard,
-                    trajectories,
+                    found,
                     known,
                     outcome,
                     is_batch=watch is None,
                     jobs=jobs if watch is None else 1,
                 ),
-                store,
-                guard,
-                outcome.files,
             )
         with results_context as results:
             DiagnosisPrinter(
@@ -227,6 +236,7 @@ def diagnose(
                 find_file=outcome.files.get,
                 unreadable=outcome.unreadable,
             ).print_results(results)
+    outcome.skipped = store_import.skipped
     raise typer.Exit(_compute_exit_status(outcome, fail_on_failure))
 
 
@@ -246,44 +256,6 @@ def _learn_agents(guard: Guard, paths: list[Path], format: str | None) -> Iterat
             records.append(item)
     with guard.override(localizer=guard.localizer.learn_agents(records)):
         yield
-
-
-@contextmanager
-def _store_results(
-    results: DiagnosisResults, url: str | None, guard: Guard, files: dict[str, str]
-) -> Iterator[DiagnosisResults]:
-    """Write each result to the store if there is one, and yield it with the id that it is stored under.
-
-    People's labels of earlier diagnoses in the store correct the probabilities of these. ``files`` has the
-    file of each run by id, and gets the changed ids.
-    """
-    if url is None:
-        with keep_verdicts(None):
-            yield results
-        return
-    from agentguard.localize.serialization import build_diagnosis_rows
-    from agentguard.store import Store
-    from agentguard.store.run_versions import RunVersions
-
-    with Store.open(url) as opened_store, guard.override(store=opened_store), keep_verdicts(opened_store):
-        versions = RunVersions(opened_store)
-
-        def keep() -> DiagnosisResults:
-            for trajectory, diagnosis in results:
-                file = files.get(trajectory.id)
-                run = versions.assign_id(trajectory, file)
-                if file is not None:
-                    files[run.id] = file
-                stored_diagnosis = replace(diagnosis, trajectory_id=run.id)
-                opened_store.write_run(run)
-                opened_store.write(*build_diagnosis_rows(stored_diagnosis))
-                yield run, stored_diagnosis
-
-        yield keep()
-        flush_store(opened_store)
-    if versions.conflicts:
-        text = f"{versions.conflicts} runs have the id of another stored run: they are stored as FILE:ID"
-        typer.echo(text, err=True)
 
 
 def _diagnose_runs(
@@ -360,7 +332,7 @@ def _iter_trajectories(
 
 
 def _compute_exit_status(outcome: _RunCounts, fail_on_failure: bool) -> int:
-    if outcome.diagnosed == 0:
+    if outcome.diagnosed + outcome.skipped == 0:
         return 2
     if outcome.failed and fail_on_failure:
         return 3

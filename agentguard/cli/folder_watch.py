@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import hashlib
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import orjson
-
 from agentguard.errors import ConfigError, InputError
 from agentguard.trajectory.formats.base import UnreadableRecord
 from agentguard.trajectory.formats.reader import list_run_files, read
-from agentguard.trajectory.model import Record, Trajectory
-from agentguard.trajectory.serialization import encode_meta, encode_step
+from agentguard.trajectory.model import Record
+from agentguard.trajectory.run_digest import compute_run_digest
 
 _Signature = tuple[int, int]
 """Modification time in nanoseconds and size of a file."""
@@ -72,7 +69,7 @@ class FolderWatch:
             for record in read(path, format=self.format):
                 if isinstance(record, UnreadableRecord):
                     yield record
-                elif (digest := _compute_digest(record.trajectory)) not in self._known_runs:
+                elif (digest := compute_run_digest(record.trajectory)) not in self._known_runs:
                     self._known_runs.add(digest)
                     yield record
         except InputError as error:
@@ -85,10 +82,3 @@ def _read_signature(path: Path) -> _Signature | None:
     except OSError:  # The file was removed after the folder was listed.
         return None
     return status.st_mtime_ns, status.st_size
-
-
-def _compute_digest(run: Trajectory) -> bytes:
-    digest = hashlib.blake2b(orjson.dumps(encode_meta(run), default=str), digest_size=16)
-    for step in (*run.steps, *(step for branch in run.branches for step in branch.steps)):
-        digest.update(orjson.dumps(encode_step(step), default=str))
-    return digest.digest()

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
-from itertools import count
+from itertools import chain, count
 from typing import TYPE_CHECKING, Final
 
 from agentguard.trajectory.model import Trajectory
+from agentguard.trajectory.run_digest import compute_run_digest
 
 if TYPE_CHECKING:
     from agentguard.store.store import Store
@@ -36,16 +38,33 @@ class RunVersions:
 
     def assign_id(self, run: Trajectory, file: str | None) -> Trajectory:
         """Return the run with the id to store it under. Raises StoreError if the store cannot be read."""
-        if self._is_free(run, run.id):
-            return run
-        self.conflicts += 1
+        id = next(id for id, stored in self._iter_stored(run, file) if _is_free(stored, run))
+        self.conflicts += id != run.id
+        return run if id == run.id else replace(run, id=id)
+
+    def find_equal(self, run: Trajectory, file: str | None) -> str | None:
+        """Return the id under which the store has this content; None if the run is new or has changed.
+
+        Raises StoreError if the store cannot be read.
+        """
+        digest = compute_run_digest(run)
+        for id, stored in self._iter_stored(run, file):
+            if stored is None:
+                break
+            if compute_run_digest(replace(stored, id=run.id)) == digest:
+                return id
+        return None
+
+    def _iter_stored(self, run: Trajectory, file: str | None) -> Iterator[tuple[str, Trajectory | None]]:
+        """Yield the ids that the run may have in the store, with the stored runs."""
         base = f"{file[-_MAX_FILE_CHARS:]}:{run.id}" if file else f"{run.id}#2"
         candidates = (base if number == 1 else f"{base}#{number}" for number in count(1))
-        return replace(run, id=next(id for id in candidates if self._is_free(run, id)))
+        for id in chain([run.id], candidates):
+            yield id, self._store.get_trajectory(id, tenant=self._tenant)
 
-    def _is_free(self, run: Trajectory, id: str) -> bool:
-        stored = self._store.get_trajectory(id, tenant=self._tenant)
-        return stored is None or _is_continuation(stored, run)
+
+def _is_free(stored: Trajectory | None, run: Trajectory) -> bool:
+    return stored is None or _is_continuation(stored, run)
 
 
 def _is_continuation(first: Trajectory, second: Trajectory) -> bool:

@@ -38,6 +38,30 @@ def test_runs_and_diagnoses_are_stored(tmp_path: Path) -> None:
             assert len(store.list_findings(run.id)) == len(said.findings)
 
 
+def test_only_new_runs_are_diagnosed_again(tmp_path: Path) -> None:
+    runs, url = tmp_path / "runs.jsonl", str(tmp_path / "s.db")
+    lines = [
+        orjson.dumps({"id": id, "messages": [{"role": "assistant", "content": id}]}) for id in ("a", "b", "c")
+    ]
+    asked = ["diagnose", str(runs), "--store", url, "--only-new", "--json"]
+    diagnosed, file_id = [], f"{str(runs)[-120:]}:b"
+    for content in (lines[:2], lines[:2], [lines[0], lines[1].replace(b'"b"}', b'"b!"}'), lines[2]]):
+        runs.write_bytes(b"\n".join(content))
+        result = CliRunner().invoke(build_app(), asked)
+        assert result.exit_code == 0, result.output
+        diagnosed.append([orjson.loads(line)["trajectory_id"] for line in result.stdout.splitlines()])
+    assert diagnosed == [["a", "b"], [], [file_id, "c"]]
+    assert "1 runs are in the store with equal content: they are not diagnosed again" in result.stderr
+    with Store.open(url) as store:
+        assert [len(store.list_diagnoses(id)) for id in ("a", "b", file_id, "c")] == [1, 1, 1, 1]
+
+
+def test_only_new_without_store_is_refused() -> None:
+    result = CliRunner().invoke(build_app(), ["diagnose", str(SAMPLES / "02-teapot.json"), "--only-new"])
+    assert result.exit_code == 2
+    assert "--only-new needs --store" in result.stderr
+
+
 def test_unopenable_store_gives_one_clear_line(tmp_path: Path) -> None:
     file = str(SAMPLES / "02-teapot.json")
     result = CliRunner().invoke(build_app(), ["diagnose", file, "--store", str(tmp_path)])

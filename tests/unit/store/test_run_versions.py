@@ -62,3 +62,16 @@ def test_run_of_another_tenant_is_no_conflict(store: Store) -> None:
 
 def test_different_run_without_file_gets_a_number(store: Store) -> None:
     assert RunVersions(store).assign_id(build_run("Paying."), None).id == "001#2"
+
+
+def test_equal_run_is_found_under_the_id_of_its_file(store: Store) -> None:
+    versions = RunVersions(store)
+    run = build_run("Paying.")
+    assert versions.find_equal(run, "tuesday/001.json") is None
+    store.write_run(versions.assign_id(run, "tuesday/001.json")).wait(10)
+    assert versions.find_equal(run, "tuesday/001.json") == "tuesday/001.json:001"
+    assert versions.find_equal(build_run("Searching.", "Booked."), "tuesday/001.json") == "001"
+
+
+def test_grown_run_is_not_equal(store: Store) -> None:
+    assert RunVersions(store).find_equal(build_run("Searching.", "Booked.", "Bye."), "a.json") is None
