@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any, Final, Literal
 
 from sqlalchemy import BigInteger, ColumnElement, Connection, RowMapping, cast, func, select
@@ -21,6 +22,7 @@ _BUCKET_WIDTHS_S: Final[Mapping[str, int]] = {"day": DAY_S, "week": 7 * DAY_S}
 _FIRST_MONDAY_S: Final = 4 * DAY_S  # 1970-01-05, a Monday; days and weeks are in UTC
 _MAX_TIME_S: Final = 32_503_680_000  # the year 3000; later times come from a wrong clock
 _IDS_PER_QUERY: Final = 500
+_MAX_NEWEST_FAILURES: Final = 500
 _SUMMARY = OVERVIEWS.c
 
 
@@ -148,33 +150,54 @@ def group_failures_by_code(
         _SUMMARY.known.is_(True),
         _SUMMARY.verdict == VerdictFilter.FAILURE.value,
     )
-    # Rank with few columns only; the other columns are read later for the runs that are shown.
-    rank = func.row_number().over(
-        partition_by=_SUMMARY.code, order_by=(_SUMMARY.began_at.desc(), _SUMMARY.run_id)
-    )
-    number = func.count().over(partition_by=_SUMMARY.code)
-    ranked = (
-        select(_SUMMARY.run_id, _SUMMARY.code, rank.label("rank"), number.label("total"))
-        .where(*conditions)
-        .subquery()
-    )
+    number = func.count().label("total")
     with store.begin_read() as connection:
-        query = (
-            select(ranked)
-            .where(ranked.c.rank <= max(1, examples_per_code))
-            .order_by(ranked.c.code, ranked.c.rank)
-        )
-        rows = connection.execute(query).mappings().all()
-    failed_runs = find_failed_runs(store, (row["run_id"] for row in rows), tenant=tenant)
-    totals = {row["code"]: int(row["total"]) for row in rows}
-    latest: dict[str, list[FailedRun]] = {}
-    for row in rows:
-        if row["run_id"] in failed_runs and len(latest.setdefault(row["code"], [])) < examples_per_code:
-            latest[row["code"]].append(failed_runs[row["run_id"]])
+        counted = connection.execute(select(_SUMMARY.code, number).where(*conditions).group_by(_SUMMARY.code))
+        totals = {row.code: int(row.total) for row in counted}
+        latest_ids = _list_latest_failures(connection, conditions, totals, max(0, examples_per_code))
+    failed_runs = find_failed_runs(store, chain.from_iterable(latest_ids.values()), tenant=tenant)
     ordered = sorted(totals.items(), key=lambda pair: (-pair[1], pair[0]))
     return tuple(
-        FailureCodeGroup(code=code, total=n, latest=tuple(latest.get(code, ()))) for code, n in ordered
+        FailureCodeGroup(
+            code=code,
+            total=total,
+            latest=tuple(failed_runs[id] for id in latest_ids.get(code, ()) if id in failed_runs),
+        )
+        for code, total in ordered
     )
+
+
+def _list_latest_failures(
+    connection: Connection,
+    conditions: Sequence[ColumnElement[bool]],
+    totals: Mapping[str, int],
+    examples_per_code: int,
+) -> dict[str, list[str]]:
+    """Return the ids of the latest failed runs by code, latest first.
+
+    The newest runs come from an index. Only of codes that are rare among them, all failed runs are ranked.
+    """
+    order = (_SUMMARY.began_at.desc(), _SUMMARY.run_id)
+    newest = select(_SUMMARY.run_id, _SUMMARY.code).where(*conditions).order_by(*order)
+    latest: dict[str, list[str]] = {}
+    for row in connection.execute(newest.limit(_MAX_NEWEST_FAILURES)):
+        if len(ids := latest.setdefault(row.code, [])) < examples_per_code:
+            ids.append(row.run_id)
+    rare = [
+        code for code, total in totals.items() if len(latest.get(code, ())) < min(total, examples_per_code)
+    ]
+    if rare:
+        rank = func.row_number().over(partition_by=_SUMMARY.code, order_by=order).label("rank")
+        ranked = (
+            select(_SUMMARY.run_id, _SUMMARY.code, rank)
+            .where(*conditions, _SUMMARY.code.in_(rare))
+            .subquery()
+        )
+        query = select(ranked).where(ranked.c.rank <= examples_per_code).order_by(ranked.c.rank)
+        latest |= {code: [] for code in rare}
+        for row in connection.execute(query):
+            latest[row.code].append(row.run_id)
+    return latest
 
 
 def find_failed_runs(store: Store, ids: Iterable[str], *, tenant: str = "") -> dict[str, FailedRun]:

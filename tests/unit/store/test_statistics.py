@@ -8,6 +8,7 @@ import pytest
 
 from agentguard.store import Store
 from agentguard.store.db.rows import DiagnosisRow, RecoveryRow, RunRow
+from agentguard.store.read import statistics
 from agentguard.store.read.statistics import (
     DAY_S,
     count_failures_over_time,
@@ -112,6 +113,23 @@ def test_codes_have_their_latest_runs(store: Store) -> None:
     assert [run.run_id for run in first.latest] == ["a6", "a5", "a4"]
     assert first.latest[0].task == "task a6"
     assert (second.code, second.total, len(second.latest)) == ("t:b", 1, 1)
+
+
+@pytest.mark.parametrize("newest", [0, 1, 4, 100])
+def test_rare_codes_have_their_latest_runs(
+    store: Store, monkeypatch: pytest.MonkeyPatch, newest: int
+) -> None:
+    monkeypatch.setattr(statistics, "_MAX_NEWEST_FAILURES", newest)
+    for number in range(9):
+        add(store, f"a{number}", at=MONDAY + 100 + number // 2, code="t:a")
+    for number in range(4):
+        add(store, f"b{number}", at=MONDAY + number, code="t:b")
+    store.flush(10)
+    groups = group_failures_by_code(store, examples_per_code=3)
+    assert [(one.code, one.total, [run.run_id for run in one.latest]) for one in groups] == [
+        ("t:a", 9, ["a8", "a6", "a7"]),
+        ("t:b", 4, ["b3", "b2", "b1"]),
+    ]
 
 
 def test_runs_are_found_by_name(store: Store) -> None:
