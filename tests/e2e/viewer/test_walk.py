@@ -23,6 +23,7 @@ pytestmark = pytest.mark.slow
 ALL_RUNS = SAMPLE_RUNS + 3
 PAGES = {
     "runs": "/",
+    "search": "/search?q=the",
     "failures": "/failures",
     "evals": "/evals",
     "run": f"/runs/{RECOVERED}",
@@ -250,7 +251,7 @@ def test_all_pages_work_without_script(viewer: Viewer, context: NewContext) -> N
     page = context(base_url=viewer.url, java_script_enabled=False).new_page()
     page.goto("/")
     page.locator('input[name="verdict"][value="failure"]').check()
-    page.get_by_role("button", name="Search").click()
+    page.get_by_role("button", name="Search", exact=True).click()
     expect(page).to_have_url(re.compile("verdict=failure"))
     page.goto("/runs/long-300")
     assert page.locator("article.turn").count() > 10
