@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Container, Iterator
+from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -24,13 +25,17 @@ from agentguard.localize.base import Verdict
 from agentguard.localize.run_comparison import DiagnosedRun, can_compare, compare_runs
 from agentguard.localize.serialization import decode_diagnosis, encode_diagnosis
 from agentguard.store.db.run_summary import RunSummaryFilter, RunSummaryRow, VerdictFilter
+from agentguard.store.read.pagination import MAX_PAGE_SIZE, Page
 from agentguard.taxonomy.loader import TaxonomyCatalog
 from agentguard.trajectory._json_node import JsonNode
 from agentguard.trajectory.model import Trajectory
 
 if TYPE_CHECKING:
     from agentguard.store import Store
+    from agentguard.store.read.step_search import StepSearchResult
 
+_MAX_ID_CHARS: Final = 60
+_MAX_EXCERPT_CHARS: Final = 300
 _MAX_REFERENCES: Final = 200
 """Stored runs that take part in a comparison; each one is diagnosed again, which takes about 15 ms."""
 
@@ -42,6 +47,9 @@ Agent = Annotated[str | None, typer.Option(help="Only runs whose root cause is a
 Code = Annotated[str | None, typer.Option(help="Only runs whose first code begins with this text.")]
 Model = Annotated[str | None, typer.Option(help="Only runs of this model.")]
 TextFilter = Annotated[str | None, typer.Option("--text", help="Only runs with this text in id or task.")]
+ContentSearch = Annotated[
+    str | None, typer.Option("--search", help="Only runs with this text in a step; prints the matches.")
+]
 Since = Annotated[
     str | None, typer.Option(metavar="AGE", help="Only runs that began within this time, e.g. 12h or 7d.")
 ]
@@ -65,6 +73,7 @@ def list_runs(
     code: Code = None,
     model: Model = None,
     text: TextFilter = None,
+    search: ContentSearch = None,
     since: Since = None,
     tenant: Tenant = "",
     limit: Annotated[int, typer.Option(min=1, help="Number of runs.")] = 50,
@@ -73,6 +82,10 @@ def list_runs(
     """List runs, newest first."""
     selection = _build_filter(verdict, agent, code, model, text, since)
     with open_store(store) as opened:
+        if search is not None:
+            page = Page(limit=min(limit, MAX_PAGE_SIZE))
+            _print_matches(opened.search_steps(search, selection, page, tenant=tenant), limit, json=json)
+            return
         rows = list(islice(opened.iter_run_summaries(selection, tenant=tenant), limit))
     if json:
         for row in rows:
@@ -195,6 +208,29 @@ def _encode_row(row: RunSummaryRow) -> dict[str, Any]:
     return {name: getattr(row, name) for name in (*names, *more)}
 
 
+def _print_matches(result: StepSearchResult, limit: int, *, json: bool) -> None:
+    """Print each run with its first matches."""
+    found_runs = result.runs[:limit]
+    for found in found_runs:
+        if json:
+            matches = [asdict(match) for match in found.matches]
+            typer.echo(orjson.dumps({**_encode_row(found.run), "matches": matches}).decode())
+            continue
+        verdict = VERDICT_NAMES[Verdict(found.run.verdict)] if found.run.verdict else "not diagnosed"
+        typer.echo(f"{to_one_line(found.run.run_id, _MAX_ID_CHARS)}: {verdict}")
+        for match in found.matches:
+            branch = f" of branch {to_one_line(match.branch_id, _MAX_ID_CHARS)}" if match.branch_id else ""
+            label = format_step_label(match.step, match.agent, is_supported=True)
+            excerpt = to_one_line(match.before + match.match + match.after, _MAX_EXCERPT_CHARS)
+            typer.echo(f"  {label}{branch}, {match.field}: {excerpt}")
+    if not json:
+        typer.echo(f"{len(found_runs)} runs")
+    if result.next is not None or len(result.runs) > limit:
+        typer.echo("older runs may match, too: set --limit, or select runs with the other options", err=True)
+    if result.unreadable_steps:
+        typer.echo(f"{result.unreadable_steps} steps could not be read", err=True)
+
+
 def _print_table(rows: list[RunSummaryRow]) -> None:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in ("run", "began", "steps", "verdict", "root cause", "kind", "cost"):
@@ -202,7 +238,7 @@ def _print_table(rows: list[RunSummaryRow]) -> None:
     titles = TaxonomyCatalog.load()
     for row in rows:
         table.add_row(
-            Text(to_one_line(row.run_id, 60)),
+            Text(to_one_line(row.run_id, _MAX_ID_CHARS)),
             time.strftime("%Y-%m-%d %H:%M", time.gmtime(row.began_at)),
             str(row.steps),
             VERDICT_NAMES[Verdict(row.verdict)] if row.verdict else "not diagnosed",

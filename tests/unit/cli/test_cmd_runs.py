@@ -57,6 +57,27 @@ def test_list_filters_by_verdict_code_and_text(store: str) -> None:
     assert len(list_ids(store, "--limit", "2")) == 2
 
 
+def test_list_search_prints_runs_with_their_matches(store: str) -> None:
+    (run,) = (
+        json.loads(line)
+        for line in invoke("list", "--store", store, "--search", "TEAPOT", "--json").stdout.splitlines()
+    )
+    assert run["run_id"] == "02-teapot"
+    assert run["matches"][0]["match"].lower() == "teapot"
+    result = invoke("list", "--store", store, "--search", "teapot")
+    lines = result.stdout.splitlines()
+    assert lines[0] == "02-teapot: not diagnosed"
+    assert lines[1].startswith("  step ")
+    assert "teapot" in lines[1]
+    assert lines[-1] == "1 runs"
+
+
+def test_list_search_names_limit_if_more_runs_match(store: str) -> None:
+    result = invoke("list", "--store", store, "--search", "the", "--limit", "1")
+    assert result.stdout.splitlines()[-1] == "1 runs"
+    assert "set --limit" in result.stderr
+
+
 def test_list_prints_a_table(store: str) -> None:
     invoke("diagnose", "--store", store)
     text = invoke("list", "--store", store).stdout
