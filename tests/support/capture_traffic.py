@@ -196,8 +196,10 @@ def record_traffic(url: str, messages: Iterable[CollectorMessage]) -> CaptureCol
     """Pass messages to a collector in frames, end all runs and wait for the diagnoses and rows."""
     guard = GuardOptions(policy=Policy.parse(POLICY))
     config = CollectorConfig(socket_path="", capture=CaptureOptions(store=url), guard=guard)
-    # The ids of runs without a name come from a generator with a random seed.
-    with _deterministic_ids(), Store.open(url) as store:
+    # The ids of runs without a name come from a generator with a random seed. On a busy machine the queued
+    # diagnoses take longer than the collector waits for them at its end.
+    patient = patch("agentguard_server.proxy.capture.diagnosis_worker._SHUTDOWN_TIMEOUT_S", 60.0)
+    with _deterministic_ids(), patient, Store.open(url) as store:
         collector = CaptureCollector(config, store)
         frame: list[CollectorMessage] = []
         for message in messages:
