@@ -18,7 +18,7 @@ from agentguard.trajectory.formats._model_exchange import (
 )
 from agentguard.trajectory.model import Annotation, Record, Trajectory
 
-_BLOCK_TYPES = frozenset({"tool_use", "tool_result", "thinking", "redacted_thinking", "server_tool_use"})
+_BLOCK_TYPES = ("tool_use", "tool_result", "thinking", "redacted_thinking", "server_tool_use")
 _BLOCK_KEYS = ("toolUse", "toolResult")
 _READ_FIELDS = frozenset(
     {"messages", "system", "tools", "toolConfig", "id", "type", "role", "content", "usage", "stop_reason"}

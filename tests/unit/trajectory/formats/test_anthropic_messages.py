@@ -59,3 +59,8 @@ def test_label_is_not_in_the_run() -> None:
 )
 def test_score_tells_requests_from_chat_completions(value: dict[str, Any], claimed: bool) -> None:
     assert (formats().get("anthropic_messages").score_match(value) > 0) is claimed
+
+
+def test_part_with_a_list_as_type_is_not_a_block() -> None:
+    messages = [{"role": "assistant", "content": [{"type": ["tool_use"], "text": "I look."}]}]
+    assert formats().get("anthropic_messages").score_match({"messages": messages}) == 0.0
