@@ -47,6 +47,16 @@ def shown(page: str) -> list[str]:
     return [unescape(one) for one in re.findall(r'<tr role="row" data-id="([^"]*)"', page)]
 
 
+def test_list_links_order_by_probability_of_failure(store, client):
+    for id, probability in (("low", 0.2), ("high", 0.9), ("middle", 0.5)):
+        store.write(RunRow(id=id, task="t"))
+        store.write(DiagnosisRow(run_id=id, method="m", verdict="abstained", probability=probability))
+    store.write(RunRow(id="undiagnosed", task="t"))
+    store.flush(10)
+    (link,) = re.findall(r'href="([^"]+)"[^>]*>Likeliest failures first', client.get("/").text)
+    assert shown(client.get(unescape(link)).text) == ["high", "middle", "low", "undiagnosed"]
+
+
 def test_filter_order_and_page_are_in_address(store, client):
     fill(store)
     page = client.get("/?verdict=failure&sort=cost&dir=asc").text
