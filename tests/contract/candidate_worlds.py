@@ -16,6 +16,7 @@ from agentguard.testing.contracts.integrations import (
     ContractRun,
     ScriptedAnswer,
     World,
+    list_invocations,
 )
 
 _IDS = itertools.count()
@@ -71,10 +72,15 @@ def _asked(name: str, messages: list[dict[str, Any]], temperature: float | None 
 def _message(answer: ScriptedAnswer) -> dict[str, Any]:
     if isinstance(answer, str):
         return {"role": "assistant", "content": answer}
-    name, arguments = answer
-    call = {"name": name, "arguments": json.dumps(arguments)}
-    made = {"id": f"c{next(_IDS)}", "type": "function", "function": call}
-    return {"role": "assistant", "content": None, "tool_calls": [made]}
+    made = [
+        {
+            "id": f"c{next(_IDS)}",
+            "type": "function",
+            "function": {"name": name, "arguments": json.dumps(arguments)},
+        }
+        for name, arguments in list_invocations(answer)
+    ]
+    return {"role": "assistant", "content": None, "tool_calls": made}
 
 
 def langchain(guard: Guard, played: ContractRun) -> None:
@@ -166,8 +172,8 @@ def _chat_model(played: ContractRun, name: str) -> Any:
             return ChatResult(generations=[ChatGeneration(message=made)])
 
     def _ai_call(answer: ScriptedAnswer) -> AIMessage:
-        call = {"id": f"c{next(_IDS)}", "name": answer[0], "args": answer[1]}
-        return AIMessage("", tool_calls=[call])
+        made = [{"id": f"c{next(_IDS)}", "name": n, "args": a} for n, a in list_invocations(answer)]
+        return AIMessage("", tool_calls=made)
 
     return Model()
 
@@ -192,7 +198,9 @@ def _function_model(played: ContractRun, name: str) -> Any:
         results = [str(part.content) for part in parts if isinstance(part, ToolReturnPart)]
         asked = ContractRequest(name, told, results, (info.model_settings or {}).get("temperature"))
         given = await played.next_answer_async(asked)
-        return ModelResponse([TextPart(given) if isinstance(given, str) else ToolCallPart(*given)])
+        if isinstance(given, str):
+            return ModelResponse([TextPart(given)])
+        return ModelResponse([ToolCallPart(*call) for call in list_invocations(given)])
 
     return FunctionModel(answer, model_name=name)
 
@@ -257,7 +265,10 @@ def _sdk_model(played: ContractRun, name: str) -> Any:
             )
             if isinstance(answer, str):
                 return [assistant_message(answer, item_id=f"m{next(_IDS)}")]
-            return [function_call(answer[0], answer[1], call_id=f"c{next(_IDS)}")]
+            return [
+                function_call(name, arguments, call_id=f"c{next(_IDS)}")
+                for name, arguments in list_invocations(answer)
+            ]
 
     return Scripted()
 
@@ -450,7 +461,8 @@ def _responses_server(played: ContractRun) -> Callable[[Any], Any]:
             return Raw(status=500)
         number = next(_IDS)
         id = f"i{number}"
-        output = [said(answer, id)] if isinstance(answer, str) else [called(answer[0], id, **answer[1])]
+        output = [called(name, f"i{next(_IDS)}", **given) for name, given in list_invocations(answer)]
+        output = output or [said(answer, id)]
         kept[f"resp_{number}"] = [*history, *output]
         made = response(f"resp_{number}", output)
         return events(made) if body.get("stream") else made

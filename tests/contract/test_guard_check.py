@@ -8,7 +8,8 @@ from agentguard.guard import Guard
 from agentguard.testing.guard_check import build_scenarios, run_guard_check
 from tests.contract.candidate_worlds import WORLDS
 
-SAMPLE = build_scenarios()[::101]
+_PARALLEL = ("parallel/read_and_booking/2/declared", "parallel/wait/2/HTTP 50/undeclared")
+SAMPLE = (*build_scenarios()[::101], *(one for one in build_scenarios() if one.name in _PARALLEL))
 
 
 @pytest.mark.parametrize("world", WORLDS)

@@ -2,9 +2,10 @@
 
 A test drives an integration through a `World`: a function that runs an agent of the framework on `TASK` under
 the given guard. The agent's tools are `ContractRun.book` and `ContractRun.find`. Its model answers with the
-result of `ContractRun.next_answer` (or `ContractRun.next_answer_async`): a text, or a call as
-``(tool, arguments)``. The world fills in ``sessions`` and ``answer``; `ContractRun` itself records the
-requests to the models and the effects of the tools.
+result of `ContractRun.next_answer` (or `ContractRun.next_answer_async`): a text, a call as
+``(tool, arguments)``, or a list of parallel calls. `list_invocations` returns the calls of an answer. The
+world fills in ``sessions`` and ``answer``; `ContractRun` itself records the requests to the models and the
+effects of the tools.
 """
 
 from __future__ import annotations
@@ -35,7 +36,14 @@ UNKNOWN_TOOL_CALL: ToolInvocation = ("fly", {})
 FINAL_ANSWER = "Seat 4 is booked."
 
 ScriptedAnswer = Any
-"""Answer of a model: a text, a tool and its arguments, or an exception that the call raises."""
+"""Answer of a model: a text, a call, a list of parallel calls, or an exception that the request raises."""
+
+
+def list_invocations(answer: ScriptedAnswer) -> list[ToolInvocation]:
+    """Return the calls of an answer of a scripted model; none for a text."""
+    if isinstance(answer, str):
+        return []
+    return answer if isinstance(answer, list) else [answer]
 
 
 @dataclass

@@ -10,7 +10,7 @@ from typing import Any
 
 from agentguard.errors import RunStopped
 from agentguard.guard import Guard
-from agentguard.testing.contracts.integrations import TASK, ContractRequest, World
+from agentguard.testing.contracts.integrations import TASK, ContractRequest, World, list_invocations
 from agentguard.testing.guard_check.scenarios import ScriptedRun, ScriptedScenario
 
 _MAX_PLAIN_TURNS = 60
@@ -180,12 +180,12 @@ def run_plain(scenario: ScriptedScenario) -> RunResult:
         if isinstance(answer, str):
             run.answer = answer
             break
-        name, arguments = answer
-        try:
-            tool = tools.get(name)
-            results.append(f"Error: there is no tool {name!r}" if tool is None else tool(**arguments))
-        except Exception as error:  # as in a loop that gives the error to the model
-            results.append(f"Error: {type(error).__name__}: {error}")
+        for name, arguments in list_invocations(answer):
+            try:
+                tool = tools.get(name)
+                results.append(f"Error: there is no tool {name!r}" if tool is None else tool(**arguments))
+            except Exception as error:  # as in a loop that gives the error to the model
+                results.append(f"Error: {type(error).__name__}: {error}")
     return _build_result(run)
 
 

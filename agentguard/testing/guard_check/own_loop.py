@@ -7,7 +7,7 @@ from typing import Any
 import orjson
 
 from agentguard.guard import Guard
-from agentguard.testing.contracts.integrations import TASK, ContractRequest, ContractRun
+from agentguard.testing.contracts.integrations import TASK, ContractRequest, ContractRun, list_invocations
 
 
 def run_own_loop(guard: Guard, played: ContractRun) -> None:
@@ -19,10 +19,15 @@ def run_own_loop(guard: Guard, played: ContractRun) -> None:
         answer = played.next_answer(ContractRequest("own", texts, results))
         if isinstance(answer, str):
             return {"role": "assistant", "content": answer}
-        name, arguments = answer
-        function = {"name": name, "arguments": orjson.dumps(arguments).decode()}
-        call = {"id": f"call-{len(played.requests)}", "type": "function", "function": function}
-        return {"role": "assistant", "content": "", "tool_calls": [call]}
+        calls = [
+            {
+                "id": f"call-{len(played.requests)}-{place}",
+                "type": "function",
+                "function": {"name": name, "arguments": orjson.dumps(arguments).decode()},
+            }
+            for place, (name, arguments) in enumerate(list_invocations(answer))
+        ]
+        return {"role": "assistant", "content": "", "tool_calls": calls}
 
     with guard.run(TASK, tools=[played.book, played.find]) as run:
         played.sessions.append(run.session)

@@ -30,15 +30,22 @@ class Phase:
 
     Attributes:
         calls: calls in turn.
+        is_parallel: whether one answer has all calls.
         times: number of repetitions.
         until: text in the last tool result that ends the phase; empty for none.
         corrections: number of messages of the guard after which the model leaves the phase.
     """
 
     calls: tuple[ToolInvocation, ...]
+    is_parallel: bool = False
     times: int = 1
     until: str = ""
     corrections: int = _NEVER
+
+    @property
+    def answers(self) -> tuple[Any, ...]:
+        """Answers of one repetition."""
+        return (list(self.calls),) if self.is_parallel else self.calls
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,12 +99,12 @@ class ScriptedRun(ContractRun):
         last = request.tool_results[-1] if request.tool_results else ""
         while self._phase < len(self.scenario.phases):
             phase = self.scenario.phases[self._phase]
-            is_over = self._made >= phase.times * len(phase.calls) or self._corrections >= phase.corrections
+            is_over = self._made >= phase.times * len(phase.answers) or self._corrections >= phase.corrections
             if is_over or (phase.until and self._made and phase.until in last):
                 self._phase, self._made, self._corrections = self._phase + 1, 0, 0
                 continue
             self._made += 1
-            return phase.calls[(self._made - 1) % len(phase.calls)]
+            return phase.answers[(self._made - 1) % len(phase.answers)]
         if self.scenario.false_answer and self._corrections < self.scenario.answer_corrections:
             return self.scenario.false_answer
         return self.scenario.answer
@@ -174,6 +181,7 @@ def _iter_benign() -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield scenarios whose models recover without help."""
     yield from _iter_direct()
     yield from _iter_waits()
+    yield from _iter_parallel()
     for count in range(1, 5):
         for place in (0, 1):
             invented = Phase(calls=(UNKNOWN_TOOL_CALL,), times=count)
@@ -210,6 +218,24 @@ def _iter_waits() -> Iterator[tuple[str, dict[str, Any]]]:
         yield f"progress/{count}", _build_wait(tuple(f"{n} of {count} rows searched" for n in range(count)))
 
 
+def _iter_parallel() -> Iterator[tuple[str, dict[str, Any]]]:
+    for count in range(2, 6):
+        rows = tuple(("find", {"where": f"row {row}"}) for row in range(count))
+        yield f"parallel/reads/{count}", {"phases": (Phase(calls=rows, is_parallel=True), _BOOKING)}
+        yield (
+            f"parallel/read_and_booking/{count}",
+            {"phases": (Phase(calls=(*rows, BOOK), is_parallel=True),)},
+        )
+        invented = Phase(calls=(*rows, UNKNOWN_TOOL_CALL), is_parallel=True)
+        yield f"parallel/unknown_tool/{count}", {"phases": (invented, _BOOKING)}
+        for result in (*_TRANSIENT_ERRORS, *_PENDING_RESULTS):
+            wait = Phase(calls=rows, is_parallel=True, times=4, until="seat 4 is free")
+            yield (
+                f"parallel/wait/{count}/{result[1:8]}",
+                {"phases": (wait, _BOOKING), "find_results": (result,) * count + ("seat 4 is free",)},
+            )
+
+
 def _build_wait(results: tuple[str, ...]) -> dict[str, Any]:
     wait = Phase(calls=(FIND,), times=len(results) + 1, until="seat 4 is free")
     return {"phases": (wait, _BOOKING), "find_results": (*results, "seat 4 is free")}
@@ -224,8 +250,12 @@ def _iter_faulty() -> Iterator[tuple[str, dict[str, Any]]]:
             yield f"loop/{result[:8]}/{label}", {"phases": (loop, _BOOKING), "find_results": (result,)}
         for places in (("aisle", "window"), ("aisle", "window", "front")):
             calls = tuple(("find", {"where": place}) for place in places)
-            cycle = Phase(calls=calls, times=99, corrections=needed)
-            yield f"stall/{len(places)}/{label}", {"phases": (cycle, _BOOKING), "find_results": ("none",)}
+            for is_parallel, kind in ((False, "stall"), (True, "parallel_stall")):
+                cycle = Phase(calls=calls, is_parallel=is_parallel, times=99, corrections=needed)
+                yield (
+                    f"{kind}/{len(places)}/{label}",
+                    {"phases": (cycle, _BOOKING), "find_results": ("none",)},
+                )
         invented = Phase(calls=(UNKNOWN_TOOL_CALL,), times=99, corrections=needed)
         yield f"unknown_tool_forever/{label}", {"phases": (invented, _BOOKING)}
         for seat in ("four", "4th", [4], None, 711, 2048, 90210):
