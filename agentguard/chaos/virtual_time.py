@@ -31,7 +31,7 @@ def virtual_time(clock: VirtualClock) -> Iterator[None]:
 
 @cache
 def _patch_time() -> None:
-    # Threads may hold the replacements, so they stay ; outside of a block they have no effect.
+    # Threads may hold the replacements, so they stay; outside of a block they have no effect.
     begin = time.time()
     for name, start in (("monotonic", 0.0), ("perf_counter", 0.0), ("time", begin)):
         for suffix, unit in (("", 1.0), ("_ns", 1e9)):

@@ -105,16 +105,16 @@ class _JumpingSelector(selectors.BaseSelector):
     def __init__(self, clock: VirtualClock) -> None:
         self._clock, self._real = clock, selectors.DefaultSelector()
         self.thread_count = 0
-        self._first_thread_count = _count_foreign_threads()
 
     def select(self, timeout: float | None = None) -> list[tuple[SelectorKey, int]]:
         if self.thread_count and (timeout is None or timeout > 0):
             return self._real.select(None)  # the end of the thread wakes the loop
         ready = self._real.select(0)
         if not ready and timeout is None:
-            # More than the loop's own pipe, or a thread outside of its executor: data may be in transit.
-            if len(self._real.get_map()) > 1 or _count_foreign_threads() > self._first_thread_count:
-                ready = self._real.select(_LOOPBACK_GRACE_S)
+            # More than the loop's own pipe, or a thread of another library: data may be in transit.
+            is_waiting = len(self._real.get_map()) > 1 or threading.active_count() > 1
+            # A thread may have woken the loop and ended since the first look, so look again in any case.
+            ready = self._real.select(_LOOPBACK_GRACE_S if is_waiting else 0)
             if not ready:
                 raise Deadlock("every task waits, and no timer is set")
         elif not ready and timeout is not None:
@@ -135,8 +135,3 @@ class _JumpingSelector(selectors.BaseSelector):
 
     def get_map(self) -> Any:
         return self._real.get_map()
-
-
-def _count_foreign_threads() -> int:
-    """Return the number of threads that are not of an executor of asyncio, whose work the loop counts."""
-    return sum(not thread.name.startswith("asyncio_") for thread in threading.enumerate())
