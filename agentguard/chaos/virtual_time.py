@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from functools import cache
+from typing import Any
 
 from agentguard.testing.virtual_clock import VirtualClock
 
@@ -21,22 +22,48 @@ def virtual_time(clock: VirtualClock) -> Iterator[None]:
     ``time.sleep`` advances the clock. References that a module has imported by ``from time import …`` and
     the waits of locks, threads and sockets keep the real time.
     """
-    _patch_time()
     token = _clock.set(clock)
     try:
-        yield
+        with _PATCH:
+            yield
     finally:
         _clock.reset(token)
 
 
-@cache
-def _patch_time() -> None:
-    # Threads may hold the replacements, so they stay; outside of a block they have no effect.
+class _TimePatch:
+    """Replacement of functions of ``time`` while at least one block is active, in any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._blocks = 0
+        self._originals: dict[str, Any] = {}
+
+    def __enter__(self) -> None:
+        with self._lock:
+            self._blocks += 1
+            if self._blocks == 1:
+                replacements = _build_replacements()
+                self._originals = {name: vars(time)[name] for name in replacements}
+                vars(time).update(replacements)
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._blocks -= 1
+            if not self._blocks:
+                # A thread may hold a replacement; outside of a block it has no effect.
+                vars(time).update(self._originals)
+
+
+_PATCH = _TimePatch()
+
+
+def _build_replacements() -> dict[str, Callable[..., Any]]:
     begin = time.time()
+    replacements: dict[str, Callable[..., Any]] = {}
     for name, start in (("monotonic", 0.0), ("perf_counter", 0.0), ("time", begin)):
         for suffix, unit in (("", 1.0), ("_ns", 1e9)):
             original = getattr(time, name + suffix)
-            setattr(time, name + suffix, _build_reader(original, start, type(original())(unit)))
+            replacements[name + suffix] = _build_reader(original, start, type(original())(unit))
     original_sleep = time.sleep
 
     def sleep(seconds: float, /) -> None:
@@ -46,7 +73,7 @@ def _patch_time() -> None:
         else:
             clock.advance(seconds)
 
-    vars(time)["sleep"] = sleep
+    return replacements | {"sleep": sleep}
 
 
 def _build_reader(original: Callable[[], float], start: float, unit: float) -> Callable[[], float]:

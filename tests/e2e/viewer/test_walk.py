@@ -102,7 +102,7 @@ def test_walk_from_list_to_root_cause(viewer: Viewer, viewer_page: Page, tmp_pat
 def test_failures_and_evaluations_are_linked(viewer: Viewer, viewer_page: Page) -> None:
     page, watch = viewer_page, Watch(viewer_page, viewer.url)
     page.goto("/")
-    page.get_by_role("link", name="Failures").click()
+    page.get_by_role("link", name="Failures", exact=True).click()
     expect(page.locator(".multiples svg").first).to_be_visible()
     page.get_by_role("link", name="by day").click()
     expect(page).to_have_url(re.compile("by=day"))

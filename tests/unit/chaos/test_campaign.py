@@ -199,19 +199,26 @@ def test_page_has_the_matrix_and_no_markup_of_runs() -> None:
 class TestCommand:
     def test_run_writes_report_and_exits_with_1_for_unsafe_runs(self, tmp_path: Path) -> None:
         app, runner = build_app(), CliRunner()
-        output = tmp_path / "chaos"
-        done = runner.invoke(
-            app, ["chaos", "run", "examples/chaos_campaign.yaml", "--output", str(output), "--json"]
-        )
+        campaign, output = tmp_path / "campaign.yaml", tmp_path / "chaos"
+        target = "{agent: tests.unit.chaos.test_campaign:book_carelessly, effects: [book]}"
+        campaign.write_text(f"version: 1\ntarget: {target}\nfaults: {{tool: [after_commit_crash, error]}}\n")
+        done = runner.invoke(app, ["chaos", "run", str(campaign), "--output", str(output), "--json"])
         assert done.exit_code == 1, done.output
         data = json.loads(done.stdout)
         assert data == json.loads((output / "report.json").read_text())
         assert data["outcomes"]["unsafe"] == 1
-        assert data["cells"][0]["site"] == "tool:book"
+        assert (data["cells"][0]["site"], data["cells"][0]["fault"]) == ("tool:book", "after_commit_crash")
         assert "tool:book" in (output / "report.html").read_text()
         again = runner.invoke(app, ["chaos", "report", str(output)])
         assert again.exit_code == 1
-        assert "20 of 20 runs" in again.output
+        assert "2 of 2 runs" in again.output
+
+    def test_run_of_the_example_has_no_unsafe_run(self, tmp_path: Path) -> None:
+        done = CliRunner().invoke(
+            build_app(), ["chaos", "run", "examples/chaos_campaign.yaml", "--output", str(tmp_path)]
+        )
+        assert done.exit_code == 0, done.output
+        assert "20 of 20 runs" in done.output
 
     def test_plan_lists_runs_by_site_and_fault(self) -> None:
         done = CliRunner().invoke(build_app(), ["chaos", "plan", "examples/chaos_campaign.yaml"])

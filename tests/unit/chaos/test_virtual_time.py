@@ -53,3 +53,10 @@ def test_deadlock_is_reported_also_after_work_in_a_thread() -> None:
 
     with pytest.raises(Deadlock):
         VirtualClock().run(wait_forever())
+
+
+def test_module_time_is_restored_after_the_last_block() -> None:
+    before = dict(vars(time))
+    with virtual_time(VirtualClock()), virtual_time(VirtualClock()):
+        assert time.sleep is not before["sleep"]
+    assert vars(time) == before

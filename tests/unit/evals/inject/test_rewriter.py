@@ -150,6 +150,7 @@ class Shout:
 def test_third_party_edit_is_supported(monkeypatch):
     registry = get_edit_registry()
     monkeypatch.setattr(registry, "_plugins", dict(registry._plugins))
+    monkeypatch.setattr(registry, "_names", registry._names)
     registry.register("shout", Shout())
     (made,) = rewrite_record(shop(), RewritePlan(rates=parse_rates("uniform", kinds=("shout",))))
     told = made.annotation.extra["injected"]
