@@ -113,6 +113,7 @@ def test_failures_and_evaluations_are_linked(viewer: Viewer, viewer_page: Page) 
     page.get_by_role("link", name="Evaluations").click()
     page.get_by_role("button", name="Compare A with B").click()
     expect(page.locator("main")).to_contain_text("McNemar")
+    page.wait_for_load_state()  # the script of the form runs last
     page.locator("select[name=show]").select_option("neither")
     expect(page).to_have_url(re.compile("show=neither"))
     shot(page, "walk-7-compare")
