@@ -16,14 +16,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, expect, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 
 HOW = "Chromium is not installed: apt-get install -y chromium"
 FLAGS = (
     *("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
     *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
 )
-_ROOT = Path(__file__).resolve().parents[1]
 _PATIENCE_MS = 60_000
 """Timeout: elements appear at once, but a busy machine gets a minute."""
 
@@ -40,11 +39,14 @@ def program() -> str:
     return found
 
 
-def artifacts() -> Path:
-    """Return the folder of screenshots: ``$AGENTGUARD_ARTIFACTS``, else ``.cache/screenshots``."""
-    folder = Path(os.environ.get("AGENTGUARD_ARTIFACTS", _ROOT / ".cache" / "screenshots"))
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
+def save_screenshot(page: Page, name: str, *, whole: bool = False) -> None:
+    """Save a screenshot for people in ``$AGENTGUARD_ARTIFACTS``; without the variable take none.
+
+    No test compares screenshots, and Chromium on a busy machine sometimes fails to take one.
+    """
+    if folder := os.environ.get("AGENTGUARD_ARTIFACTS"):
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        page.screenshot(path=Path(folder, f"{name}.png"), full_page=whole)
 
 
 @pytest.fixture(scope="module")

@@ -11,8 +11,8 @@ import pytest
 from playwright.sync_api import Page
 
 from agentguard.store import Store
-from tests.chromium import NewContext
-from tests.e2e.viewer.watch import Watch, shot, too_wide
+from tests.chromium import NewContext, save_screenshot
+from tests.e2e.viewer.watch import Watch, too_wide
 from tests.hostile import FLAG, PAYLOADS, hostile_run, hostile_sheet, write_hostile
 from tests.viewer_server import Viewer, serving
 
@@ -128,7 +128,7 @@ def test_list_pages_execute_no_attack(
     assert answer.status == 200
     harmless(page, watch)
     name = path.strip("/").partition("?")[0] or "runs"
-    shot(page, f"hostile-{name}")
+    save_screenshot(page, f"hostile-{name}")
     page.set_viewport_size({"width": 400, "height": 800})
     assert too_wide(page) == 0
 

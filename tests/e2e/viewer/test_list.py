@@ -10,7 +10,7 @@ from playwright.sync_api import Page, expect
 
 from agentguard.store import Store
 from agentguard.store.db.rows import DiagnosisRow, RunRow
-from tests.chromium import NewContext, artifacts
+from tests.chromium import NewContext, save_screenshot
 from tests.viewer_server import Viewer, serving
 
 pytestmark = pytest.mark.slow
@@ -102,4 +102,4 @@ def test_list_fits_viewport(
     page.goto("/?sort=task")
     page.locator(".more summary").click()
     assert page.evaluate("document.documentElement.scrollWidth") <= width
-    page.screenshot(path=artifacts() / f"list-{width}-{scheme}.png", full_page=True)
+    save_screenshot(page, f"list-{width}-{scheme}", whole=True)

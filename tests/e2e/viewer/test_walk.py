@@ -12,9 +12,9 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from agentguard.store import Store
-from tests.chromium import NewContext
+from tests.chromium import NewContext, save_screenshot
 from tests.e2e.viewer.conftest import SAMPLE_RUNS
-from tests.e2e.viewer.watch import Watch, shot, too_wide
+from tests.e2e.viewer.watch import Watch, too_wide
 from tests.viewer_runs import RECOVERED
 from tests.viewer_server import Viewer
 
@@ -53,14 +53,14 @@ def test_walk_from_list_to_root_cause(viewer: Viewer, viewer_page: Page, tmp_pat
     page.get_by_role("link", name="steps").first.click()
     expect(page).to_have_url(re.compile(r"sort=steps"))
     expect(page.locator("#runs tbody tr")).to_have_count(failed)
-    shot(page, "walk-1-list")
+    save_screenshot(page, "walk-1-list")
 
     page.goto("/?q=quarter")
     page.locator("a.open").filter(has_text="quarter").first.click()
     page.goto("/runs/unrecovered-total")
     root = page.locator("#step-4")
     expect(root).to_contain_text("root cause")
-    shot(page, "walk-2-run")
+    save_screenshot(page, "walk-2-run")
     reference = page.locator("a.ref").first
     reference.click()
     expect(page).to_have_url(re.compile("#."))
@@ -69,18 +69,18 @@ def test_walk_from_list_to_root_cause(viewer: Viewer, viewer_page: Page, tmp_pat
     mark = page.locator("#step-4 mark").first
     expect(mark).to_be_in_viewport()
     assert "37.5" in page.locator("#step-4 mark").all_inner_texts()[0]
-    shot(page, "walk-3-evidence")
+    save_screenshot(page, "walk-3-evidence")
 
     page.goto(f"/runs/{RECOVERED}")
     page.get_by_role("link", name="Branches").click()
     expect(page.locator(".sides").first).to_contain_text("Abandoned")
     page.wait_for_load_state()
     assert page.locator(".pair").count() > 0
-    shot(page, "walk-4-branches")
+    save_screenshot(page, "walk-4-branches")
     page.get_by_role("link", name="Effects").click()
     for fate in ("executed", "undone", "reused", "in doubt"):
         expect(page.locator("main")).to_contain_text(fate)
-    shot(page, "walk-5-effects")
+    save_screenshot(page, "walk-5-effects")
 
     with page.expect_download() as loaded:
         page.get_by_role("link", name="HTML file").click()
@@ -91,7 +91,7 @@ def test_walk_from_list_to_root_cause(viewer: Viewer, viewer_page: Page, tmp_pat
     whole.goto(file.as_uri())
     expect(whole.locator("body")).to_contain_text("Lisbon")
     assert "<script" not in file.read_text(encoding="utf-8")
-    shot(whole, "walk-6-export")
+    save_screenshot(whole, "walk-6-export")
     outside.quiet()
     with page.expect_download() as loaded:
         page.get_by_role("link", name="ATIF").click()
@@ -116,13 +116,13 @@ def test_failures_and_evaluations_are_linked(viewer: Viewer, viewer_page: Page) 
     page.wait_for_load_state()  # the script of the form runs last
     page.locator("select[name=show]").select_option("neither")
     expect(page).to_have_url(re.compile("show=neither"))
-    shot(page, "walk-7-compare")
+    save_screenshot(page, "walk-7-compare")
     page.locator("main table a[href*='/runs/']").first.click()
     expect(page).to_have_url(re.compile(r"/runs/.*#step-\d+"))
     page.goto("/evals")
     page.locator("h2 a").first.click()
     expect(page.locator(".report svg").first).to_be_visible()
-    shot(page, "walk-8-eval", whole=True)
+    save_screenshot(page, "walk-8-eval", whole=True)
     watch.quiet()
 
 
@@ -222,7 +222,7 @@ def test_run_of_another_process_appears(own_viewer: Viewer, context: NewContext)
     root = Path(__file__).resolve().parents[3]
     subprocess.run([sys.executable, "-c", code, str(own_viewer.store)], check=True, cwd=root, timeout=60)
     expect(page.locator("#fresh a")).to_contain_text("1 new run")
-    shot(page, "live-list")
+    save_screenshot(page, "live-list")
     page.locator("#fresh a").click()
     expect(page.locator('tr[data-id="just-now"]')).to_be_visible()
     expect(page.locator("#runs tbody tr")).to_have_count(before + 1)
@@ -238,7 +238,7 @@ def test_feedback_is_stored(own_viewer: Viewer, context: NewContext) -> None:
     page.locator("#j-note").fill("The price came from nowhere <b>before</b>.")
     page.get_by_role("button", name="Wrong").click()
     expect(page.locator(".judge")).to_contain_text("came from nowhere <b>before</b>")
-    shot(page, "judged")
+    save_screenshot(page, "judged")
     with Store.open(own_viewer.store) as store:
         (found,) = store.list_judgements("unrecovered-total")
     assert found.right is False
@@ -275,7 +275,7 @@ def test_pages_fit_viewport(viewer: Viewer, context: NewContext, name: str, widt
     ).new_page()
     watch = Watch(page, viewer.url)
     page.goto(PAGES[name])
-    shot(page, f"page-{name}-{width}-{scheme}")
+    save_screenshot(page, f"page-{name}-{width}-{scheme}")
     assert too_wide(page) == 0
     ground = page.evaluate("getComputedStyle(document.body).backgroundColor")
     light = sum(map(int, re.findall(r"\d+", ground)[:3])) > 384

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from urllib.parse import urlsplit
 
 from playwright.sync_api import ConsoleMessage, Dialog, Page, Request
-
-from tests.chromium import artifacts
 
 
 class Watch:
@@ -47,13 +44,6 @@ class Watch:
     def quiet(self) -> None:
         """Fail if the page did a forbidden action."""
         assert not self.wrong, "\n".join(self.wrong[:20])
-
-
-def shot(page: Page, name: str, *, whole: bool = False) -> Path:
-    """Save a screenshot as an artifact."""
-    path = artifacts() / f"{name}.png"
-    page.screenshot(path=str(path), full_page=whole)
-    return path
 
 
 def too_wide(page: Page) -> int:
