@@ -172,6 +172,7 @@ class _ChatBuilder(StepBuilder):
             self.step_by_message[index] = self._add_tool_message(index, message, content)
             return
         is_answer = bool(content.results) and role not in _AGENT_ROLES
+        fields = message.extra_fields(*_TURN_FIELDS) if is_answer else {}
         if not is_answer:
             self.step_by_message[index] = self._add_turn_message(index, message, role, content)
         for result in content.results:
@@ -182,6 +183,7 @@ class _ChatBuilder(StepBuilder):
                 is_error=result.is_error,
                 source_index=index,
                 unknown_parts=result.unknown_parts,
+                extra={**fields, **result.extra},
             )
             self.step_by_message.setdefault(index, step)
         if is_answer and (content.text or content.unknown_parts):
@@ -245,6 +247,8 @@ class _ChatBuilder(StepBuilder):
             extra["role"] = role
         if (isinstance(raw, list) and not content.has_blocks) or (raw == "" and "tool_calls" in message):
             extra["content"] = raw
+        elif content.citations:
+            extra["citations"] = content.citations
         reasoning = (message.text_or("reasoning_content"), *content.reasoning)
         return self.append_turn(
             Step(
@@ -253,7 +257,7 @@ class _ChatBuilder(StepBuilder):
                 agent=message.text_or("name") or (self.agent if role in _AGENT_ROLES else role),
                 content=content.text or (refusal if isinstance(refusal, str) else ""),
                 reasoning="\n".join(filter(None, reasoning)),
-                tool_calls=(*content.calls, *_parse_calls(index, message)),
+                tool_calls=(*content.calls, *parse_message_calls(message, index)),
                 started_at=parse_timestamp(next((data[key] for key in _TIME_FIELDS if key in data), None)),
                 usage=parse_usage(data.get("usage")),
                 model=_get_text(data, "model") if role in _AGENT_ROLES else None,
@@ -324,7 +328,12 @@ def _parse_plain_calls(values: Any) -> tuple[ToolCall, ...] | None:
     return tuple(calls)
 
 
-def _parse_calls(index: int, message: JsonNode) -> tuple[ToolCall, ...]:
+def parse_message_calls(message: JsonNode, index: int) -> tuple[ToolCall, ...]:
+    """Parse ``tool_calls`` and the older ``function_call`` of the message with an index.
+
+    Raises:
+        FormatError: a call is malformed; names the field.
+    """
     if "tool_calls" not in message and "function_call" not in message:
         return ()
     calls = [

@@ -16,6 +16,7 @@ from agentguard.trajectory._safe_json import dumps, loads
 from agentguard.trajectory.model import ToolCall
 
 _TEXT_KEYS = ("text", "refusal")
+_CITATION_KEYS = ("annotations", "citations")
 _SILENT_TYPES = frozenset({"redacted_thinking", "compaction", "step-start", "cachePoint", "thoughtSignature"})
 """Types without readable content: encrypted reasoning, and marks of the client."""
 _WRAPPED_TYPES = (
@@ -35,6 +36,7 @@ class ContentResult:
     tool: str | None = None
     is_error: bool | None = None
     unknown_parts: tuple[str, ...] = ()
+    extra: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -47,6 +49,7 @@ class MessageContent:
         calls: tool calls, in order.
         results: results of tools, in order.
         unknown_parts: type of each part that could not be read.
+        citations: sources that the parts of texts name, in order.
     """
 
     texts: list[str] = field(default_factory=list)
@@ -54,6 +57,7 @@ class MessageContent:
     calls: list[ToolCall] = field(default_factory=list)
     results: list[ContentResult] = field(default_factory=list)
     unknown_parts: list[str] = field(default_factory=list)
+    citations: list[Any] = field(default_factory=list)
 
     def extend(self, other: MessageContent) -> None:
         """Add the parts of a later piece of the same message."""
@@ -62,6 +66,7 @@ class MessageContent:
         self.calls += other.calls
         self.results += other.results
         self.unknown_parts += other.unknown_parts
+        self.citations += other.citations
 
     @property
     def text(self) -> str:
@@ -149,6 +154,9 @@ def _add_text(content: MessageContent, node: JsonNode, fallback_id: str) -> None
     if text is None and isinstance(node.raw("content"), str):  # OpenTelemetry
         text = node.text("content")
     text = text or ""
+    for key in _CITATION_KEYS:
+        if isinstance(citations := node.raw(key), list):
+            content.citations += citations
     # Gemini marks a reasoning text by `thought`.
     (content.reasoning if node.raw("thought") is True else content.texts).append(text)
 
@@ -179,12 +187,11 @@ def _add_call(content: MessageContent, node: JsonNode, fallback_id: str) -> None
     arguments, raw = parse_arguments(inner.raw(key), inner.field_path(key))
     content.calls.append(
         ToolCall(
-            id=_find_scalar(inner, "id", "toolUseId", "toolCallId", "tool_call_id", "call_id")
-            or node.scalar_or("id")
-            or fallback_id,
-            name=_find_scalar(inner, "name", "toolName", "tool_name"),
+            id=_find_scalar(inner, *_CALL_ID_KEYS) or node.scalar_or("id") or fallback_id,
+            name=_find_scalar(inner, *_NAME_KEYS),
             arguments=arguments,
             raw_arguments=raw,
+            extra=_collect_unmapped(node, inner, key, wrapper),
         )
     )
 
@@ -200,13 +207,11 @@ def _add_result(content: MessageContent, node: JsonNode, fallback_id: str) -> No
     content.results.append(
         ContentResult(
             content=text,
-            call_id=_find_scalar(
-                inner, "tool_use_id", "toolUseId", "toolCallId", "tool_call_id", "call_id", "id"
-            )
-            or None,
-            tool=_find_scalar(inner, "name", "toolName", "tool_name") or None,
+            call_id=_find_scalar(inner, "tool_use_id", *_CALL_ID_KEYS[1:], "id") or None,
+            tool=_find_scalar(inner, *_NAME_KEYS) or None,
             is_error=_find_error_flag(inner, inner.raw(key)),
             unknown_parts=unknown_parts,
+            extra=_collect_unmapped(node, inner, key, wrapper),
         )
     )
 
@@ -255,9 +260,28 @@ def _find_error_flag(node: JsonNode, value: Any) -> bool | None:
     return True if node.raw("status") == "error" else None
 
 
+def _collect_unmapped(node: JsonNode, inner: JsonNode, key: str, wrapper: str | None) -> dict[str, Any]:
+    """Return the fields of a call or result, and of the part around it, that are not read."""
+    nodes = (node, inner) if wrapper else (inner,)
+    known = _MAPPED_FIELDS | {key, wrapper}
+    return {
+        name: value
+        for one in nodes
+        for name, value in one.data.items()
+        if name not in known and value is not None
+    }
+
+
 def _find_scalar(node: JsonNode, *keys: str) -> str:
     return next((node.scalar(key) for key in keys if key in node), "")
 
+
+_CALL_ID_KEYS = ("id", "toolUseId", "toolCallId", "tool_call_id", "call_id")
+_NAME_KEYS = ("name", "toolName", "tool_name")
+_MAPPED_FIELDS = frozenset(
+    {*_CALL_ID_KEYS, *_NAME_KEYS, "tool_use_id", "type", "is_error", "isError", "status"}
+)
+"""Fields of calls and results that are read, and `type`, which only selects the reader."""
 
 _PartReader = Callable[[MessageContent, JsonNode, str], None]
 _PART_READERS: dict[str, _PartReader] = {

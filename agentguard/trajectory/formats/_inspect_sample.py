@@ -27,6 +27,7 @@ _SILENT_EVENTS = frozenset(
     | {"checkpoint", "interrupt"}
 )
 """Events whose content is in the messages, in the fields of the sample, or in the annotation."""
+_MESSAGE_FIELDS = ("role", "content", "tool_calls", "tool_call_id", "function", "error")
 _REFERENCES = ("attachment://", "tc://")
 _MAX_DEPTH = 40
 
@@ -40,7 +41,7 @@ class InspectSample:
         messages: messages with native tool calls, for `parse_chat`.
         end_times: index of an assistant message to the epoch seconds of its end.
         tools: definitions of the offered tools, by name.
-        unknown_events: types of the events that have other content.
+        unknown_events: types of the events that have other content, and of the choices after the first.
     """
 
     node: JsonNode
@@ -131,7 +132,8 @@ class InspectSample:
         for message in (*self._iter_pooled(event), *event.nodes_or("input")):
             self._append(message)
         output = event.node_or("output")
-        choice = next(output.nodes_or("choices"), None)
+        choice, *other_choices = [*output.nodes_or("choices"), None]
+        self.unknown_events += ["choice"] * (len(other_choices) - 1)
         if choice is None or "message" not in choice:
             return  # a failed attempt, which Inspect repeats
         names = (name for kind, name in self._iter_spans(event) if kind == _AGENT_TYPE)
@@ -210,10 +212,20 @@ def _convert_message(message: JsonNode) -> dict[str, Any]:
         data |= {"tool_call_id": message.raw("tool_call_id"), "name": message.raw("function")}
         if error.data:
             data |= {"is_error": True, "error_type": error.raw("type")}
-            data["content"] = data["content"] or error.raw("message")
+            data["content"] = _add_error_text(data["content"], error.text_or("message"))
     elif calls := [_convert_call(call) for call in message.nodes_or("tool_calls")]:
         data["tool_calls"] = calls
-    return drop_none(data | {"source": message.raw("source"), "metadata": message.raw("metadata") or None})
+    unmapped_fields = message.extra_fields(*_MESSAGE_FIELDS)
+    return drop_none(unmapped_fields | data | {"metadata": message.raw("metadata") or None})
+
+
+def _add_error_text(content: Any, error: str) -> Any:
+    """Return the content of a failed result with the text of its error, unless the content has it."""
+    if not error or error in dumps(content).decode():
+        return content
+    if isinstance(content, list):
+        return [*content, {"type": "text", "text": error}]
+    return "\n".join(filter(None, (content, error)))
 
 
 def _convert_call(call: JsonNode) -> dict[str, Any]:

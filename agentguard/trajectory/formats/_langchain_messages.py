@@ -25,6 +25,8 @@ _REPEATED_KWARGS = frozenset({"tool_calls", "function_call", "reasoning_content"
 _MODEL_FIELDS = ("model_name", "model", "model_id")
 _STOP_FIELDS = ("finish_reason", "stop_reason", "done_reason", "stopReason")
 _USAGE_FIELDS = ("token_usage", "usage", "usage_metadata")
+_READ_METADATA = frozenset({*_MODEL_FIELDS, *_STOP_FIELDS, *_USAGE_FIELDS})
+_CALL_FIELDS = ("id", "name", "args", "type")
 _CALL_PARTS = ("tool_use", "tool_call", "function_call", "invalid_tool_call")
 
 
@@ -59,7 +61,7 @@ def normalize_langchain_message(value: Any) -> dict[str, Any] | None:
     }
     message["role"] = _ROLES[kind] or _as_text(fields.get("role")) or "user"
     message["content"] = _drop_call_parts(fields.get("content")) if calls else fields.get("content")
-    calls = calls or _as_dicts(kwargs.get("tool_calls"))
+    calls = calls or _as_list(kwargs.get("tool_calls"))
     if calls:
         message["tool_calls"] = calls
     elif isinstance(kwargs.get("function_call"), Mapping):
@@ -67,6 +69,10 @@ def normalize_langchain_message(value: Any) -> dict[str, Any] | None:
     if reasoning := _as_text(kwargs.get("reasoning_content")):
         message["reasoning_content"] = reasoning
     message |= _read_model_facts(fields, metadata)
+    if unmapped_metadata := {
+        key: item for key, item in metadata.items() if key not in _READ_METADATA and item
+    }:
+        message["response_metadata"] = unmapped_metadata
     if rest := {key: item for key, item in kwargs.items() if key not in _REPEATED_KWARGS and item}:
         message["additional_kwargs"] = rest
     return message
@@ -98,22 +104,16 @@ def _read_model_facts(fields: Mapping[str, Any], metadata: Mapping[str, Any]) ->
     return {key: fact for key, fact in facts.items() if fact}
 
 
-def _convert_calls(values: Any) -> list[dict[str, Any]]:
-    calls = []
-    for call in _as_dicts(values):
-        arguments = call.get("args")
-        converted: dict[str, Any] = {
-            "function": {
-                "name": _as_text(call.get("name")),
-                "arguments": arguments if isinstance(arguments, str | dict) else None,
-            }
-        }
-        if _as_text(call.get("id")):
-            converted["id"] = call["id"]
-        if _as_text(call.get("error")):
-            converted["error"] = call["error"]
-        calls.append(converted)
-    return calls
+def _convert_calls(values: Any) -> list[Any]:
+    """Return the calls in the shape of Chat Completions; `parse_chat` reports a value that is not a call."""
+    return [_convert_call(call) if isinstance(call, Mapping) else call for call in _as_list(values)]
+
+
+def _convert_call(call: Mapping[str, Any]) -> dict[str, Any]:
+    unmapped_fields = {key: item for key, item in call.items() if key not in _CALL_FIELDS and item}
+    ids = {"id": call["id"]} if call.get("id") else {}
+    arguments = {"name": _as_text(call.get("name")), "arguments": call.get("args")}
+    return {**unmapped_fields, **ids, "function": arguments}
 
 
 def _drop_call_parts(content: Any) -> Any:
@@ -122,8 +122,8 @@ def _drop_call_parts(content: Any) -> Any:
     return [part for part in content if not (isinstance(part, Mapping) and part.get("type") in _CALL_PARTS)]
 
 
-def _as_dicts(value: Any) -> list[dict[str, Any]]:
-    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
+def _as_list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [] if value is None else [value]
 
 
 def _as_mapping(value: Any) -> Mapping[str, Any]:

@@ -27,22 +27,25 @@ class RequestBody:
         messages: the chat messages, without a system prompt that is a field of the body.
         system: that system prompt; empty if the body has no such field.
         tools: the offered tools.
+        unknown_parts: types of the parts of the system prompt that could not be read.
     """
 
     messages: list[Any]
     system: str
     tools: tuple[ToolSpec, ...]
+    unknown_parts: tuple[str, ...] = ()
 
 
 def parse_request_body(node: JsonNode) -> RequestBody:
     """Read the body of a request. Raises FormatError with the field."""
-    system = node.raw("system")
+    system = parse_content(node.raw("system"), node.field_path("system"))
     tools = node.node_or("toolConfig").items_or("tools") if "toolConfig" in node else node.items_or("tools")
     specs = [tool["toolSpec"] if isinstance(tool, dict) and "toolSpec" in tool else tool for tool in tools]
     return RequestBody(
         messages=node.items("messages"),
-        system=parse_content(system, node.field_path("system")).text,
+        system=system.text,
         tools=parse_tool_specs(specs, node.field_path("tools")),
+        unknown_parts=tuple(system.unknown_parts),
     )
 
 
@@ -72,6 +75,34 @@ def parse_response_body(value: Any, path: str) -> dict[str, Any] | None:
     return {"role": "assistant", **kept, **{key: fact for key, fact in facts.items() if fact is not None}}
 
 
+def list_unread_parts(value: Any) -> list[str]:
+    """Return the types of the parts of a response's body that `parse_response_body` does not read.
+
+    These are the choices after the first, and events of a stream with another type.
+    """
+    if isinstance(value, list):
+        kinds = (_find_event_type(event) for event in value)
+        return [f"stream event {kind}" for kind in kinds if kind not in _STREAM_EVENTS]
+    choices = value.get("choices") if isinstance(value, Mapping) else None
+    return ["choice"] * (len(choices) - 1) if isinstance(choices, list) and choices else []
+
+
+def _find_event_type(event: Any) -> str:
+    """Return the type of an event of a stream; for a delta of another type, the type of the delta."""
+    if not isinstance(event, Mapping):
+        return "without a type"
+    kind, delta = str(event.get("type") or "without a type"), event.get("delta")
+    if kind == "content_block_delta" and isinstance(delta, Mapping):
+        inner = str(delta.get("type"))
+        return kind if inner in _DELTA_FIELDS or inner in _SILENT_DELTAS else inner
+    return kind
+
+
+_STREAM_EVENTS = frozenset(
+    {"message_start", "content_block_start", "content_block_delta", "content_block_stop", "message_delta"}
+    | {"message_stop", "ping"}
+)
+_SILENT_DELTAS = ("signature_delta",)
 _MESSAGE_FIELDS = ("content", "tool_calls", "function_call", "reasoning_content", "refusal")
 
 

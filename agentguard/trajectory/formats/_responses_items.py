@@ -12,7 +12,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from agentguard.trajectory._json_node import JsonNode
-from agentguard.trajectory.formats._chat_messages import extract_content_text
 from agentguard.trajectory.formats._content_parts import parse_arguments, parse_content
 from agentguard.trajectory.model import Observation, Source, Step, ToolCall
 from agentguard.trajectory.usage import parse_usage
@@ -59,11 +58,19 @@ class ResponseTurns:
             content = parse_content(item.raw("content"), item.field_path("content"))
             self._extend_turn(
                 content=content.text,
-                extra=_collect_extra(item, "role", "content", "type"),
+                extra=_collect_extra(item, "role", "content", "type")
+                | ({"citations": content.citations} if content.citations else {}),
                 unknown_parts=content.unknown_parts,
             )
         elif kind == "reasoning":
-            self._extend_turn(reasoning=_parse_reasoning(item), extra=_collect_extra(item, "type"))
+            summary, content = (
+                parse_content(item.raw(key), item.field_path(key)) for key in ("summary", "content")
+            )
+            self._extend_turn(
+                reasoning="\n".join(filter(None, (summary.text, content.text))),
+                extra=_collect_extra(item, "type"),
+                unknown_parts=(*summary.unknown_parts, *content.unknown_parts),
+            )
         elif kind.endswith(_CALL) or kind in _HOSTED_TOOL_ITEMS:
             self._add_call(item, kind)
         else:
@@ -184,11 +191,6 @@ def _parse_item_arguments(item: JsonNode, key: str) -> tuple[dict[str, Any] | No
     if key == "input" and isinstance(raw, str):
         return None, raw  # A custom tool takes free text, even if the text looks like JSON.
     return parse_arguments(raw, item.field_path(key))
-
-
-def _parse_reasoning(item: JsonNode) -> str:
-    parts = [extract_content_text(item.raw(key), item.field_path(key)) for key in ("summary", "content")]
-    return "\n".join(filter(None, parts))
 
 
 def _parse_hosted_result(item: JsonNode, call: ToolCall) -> Observation | None:

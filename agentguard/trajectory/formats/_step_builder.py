@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Any
 
-from agentguard.trajectory.model import Observation, Source, Step, ToolCall, Trajectory, Usage
+from agentguard.trajectory.model import Branch, Observation, Source, Step, ToolCall, Trajectory, Usage
 
 
 @dataclass(slots=True, kw_only=True)
@@ -173,9 +174,15 @@ class StepBuilder:
         return Trajectory(id=id, format=format, steps=steps, unknown_parts=unknown_parts, **fields)
 
 
-def count_unknown_parts(steps: Iterable[Step]) -> dict[str, int]:
-    """Return type to number of the unknown parts of steps."""
-    return dict(sorted(Counter(part for step in steps for part in step.unknown_parts).items()))
+def count_unknown_parts(steps: Iterable[Step], branches: Iterable[Branch] = ()) -> dict[str, int]:
+    """Return type to number of the unknown parts of steps, and of the steps of branches."""
+    every_step = chain(steps, *(branch.steps for branch in branches))
+    return add_unknown_parts({}, (part for step in every_step for part in step.unknown_parts))
+
+
+def add_unknown_parts(counts: Mapping[str, int], kinds: Iterable[str]) -> dict[str, int]:
+    """Return type to number of unknown parts, with further parts, in order of the type."""
+    return dict(sorted((Counter(counts) + Counter(kinds)).items()))
 
 
 def collect_system_prompts(steps: Sequence[Step]) -> dict[str, str]:

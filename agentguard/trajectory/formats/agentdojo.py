@@ -66,8 +66,10 @@ def _convert_message(message: JsonNode) -> dict[str, Any]:
         call = message.node_or("tool_call")
         data |= drop_none({"name": call.raw("function"), "is_error": True if error else None})
         # AgentDojo writes a text part without text beside an error.
-        if not parse_content(data["content"], message.field_path("content")).text.strip():
-            data["content"] = error or ""
+        content = parse_content(data["content"], message.field_path("content"))
+        if not content.text.strip():
+            unknown = [{"type": kind} for kind in content.unknown_parts]
+            data["content"] = [*unknown, {"type": "text", "text": error}] if unknown else error or ""
     elif calls := [
         build_chat_call(call.raw("id"), call.text("function"), call.raw("args"))
         for call in message.nodes_or("tool_calls")

@@ -16,6 +16,7 @@ from agentguard.trajectory.formats._model_exchange import (
     parse_request_body,
     parse_response_body,
 )
+from agentguard.trajectory.formats._step_builder import add_unknown_parts
 from agentguard.trajectory.model import Annotation, Record, Trajectory
 
 _BLOCK_TYPES = ("tool_use", "tool_result", "thinking", "redacted_thinking", "server_tool_use")
@@ -59,7 +60,7 @@ class AnthropicMessages:
                 steps=chat.steps,
                 tools=body.tools,
                 system_prompts={"": body.system} if body.system else chat.system_prompts,
-                unknown_parts=chat.unknown_parts,
+                unknown_parts=add_unknown_parts(chat.unknown_parts, body.unknown_parts),
                 extra=facts,
             ),
             annotation=Annotation(failed=infer_failed(judged), extra=judged),

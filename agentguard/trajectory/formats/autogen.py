@@ -11,7 +11,7 @@ from typing import Any
 
 from agentguard.trajectory._json_node import JsonNode
 from agentguard.trajectory._safe_json import dumps
-from agentguard.trajectory.formats._chat_messages import parse_tool_call
+from agentguard.trajectory.formats._chat_messages import parse_message_calls
 from agentguard.trajectory.formats._content_parts import parse_arguments, parse_content
 from agentguard.trajectory.formats._step_builder import StepBuilder
 from agentguard.trajectory.model import Record, Source, ToolCall
@@ -22,6 +22,9 @@ _CODE_RESULT = "exitcode: "
 """Beginning of the result of executed code, in the name of the agent that executes it."""
 _TEXT_TYPES = ("TextMessage", "StopMessage", "HandoffMessage", "MultiModalMessage", "StructuredMessage")
 _CALL_TYPE, _RESULT_TYPE, _THOUGHT_TYPE = "ToolCallRequestEvent", "ToolCallExecutionEvent", "ThoughtEvent"
+_TURN_TYPES = (*_TEXT_TYPES, _CALL_TYPE)
+_CHAT_FIELDS = ("content", "role", "name", "tool_calls", "function_call", "tool_responses", "tool_call_id")
+_EVENT_FIELDS = ("content", "source", "type", "models_usage", "created_at", "id")
 _SILENT_TYPES = ("ModelClientStreamingChunkEvent", "UserInputRequestedEvent", "ToolCallSummaryMessage")
 """Pieces of a later message, and repeated results."""
 
@@ -51,15 +54,18 @@ class AutoGen:
         key = next((key for key in _MESSAGE_KEYS if key in node), "messages")
         messages = list(node.nodes(key))
         builder = StepBuilder()
-        pending_thought = ""
+        thoughts: list[str] = []
         for index, message in enumerate(messages):
             if "source" not in message:
                 _add_chat_message(builder, message, index, user=messages[0].text_or("name"))
             elif message.raw("type") == _THOUGHT_TYPE:
-                pending_thought = message.text_or("content")
+                thoughts.append(message.text_or("content"))
             else:
-                _add_event(builder, message, index, reasoning=pending_thought)
-                pending_thought = ""
+                _add_event(builder, message, index, reasoning="\n".join(thoughts))
+                if message.raw("type") in _TURN_TYPES:
+                    thoughts = []
+        if thoughts:
+            builder.add_turn(agent=messages[-1].text("source"), reasoning="\n".join(thoughts))
         status = node.raw("stop_reason")
         run = builder.build_trajectory(
             name,
@@ -101,15 +107,16 @@ def _add_chat_message(builder: StepBuilder, message: JsonNode, index: int, *, us
             content = parse_content(response.raw("content"), response.field_path("content"))
             call_id = response.scalar_or("tool_call_id") or None
             builder.add_result(
-                content.text, call_id=call_id, source_index=index, unknown_parts=content.unknown_parts
+                content.text,
+                call_id=call_id,
+                source_index=index,
+                unknown_parts=content.unknown_parts,
+                extra=response.extra_fields(*_CHAT_FIELDS),
             )
         return
     content = parse_content(message.raw("content"), message.field_path("content"))
     speaker = message.text_or("name")
-    calls = [
-        parse_tool_call(call, fallback_id=f"call-{index}-{place}")
-        for place, call in enumerate(message.nodes_or("tool_calls"))
-    ]
+    calls = parse_message_calls(message, index)
     if content.text.startswith(_CODE_RESULT):
         source = Source.ENVIRONMENT
     else:
@@ -121,6 +128,7 @@ def _add_chat_message(builder: StepBuilder, message: JsonNode, index: int, *, us
         tool_calls=calls,
         source_index=index,
         unknown_parts=content.unknown_parts,
+        extra=message.extra_fields(*_CHAT_FIELDS),
     )
 
 
@@ -135,9 +143,10 @@ def _add_event(builder: StepBuilder, event: JsonNode, index: int, *, reasoning: 
                 is_error=result.boolean_or("is_error"),
                 source_index=index,
                 ended_at=event.timestamp_or("created_at"),
+                extra=result.extra_fields("content", "call_id", "name", "is_error"),
             )
         return
-    if kind not in (*_TEXT_TYPES, _CALL_TYPE):
+    if kind not in _TURN_TYPES:
         if kind not in _SILENT_TYPES:
             builder.add_unknown(kind)
         return
@@ -153,6 +162,7 @@ def _add_event(builder: StepBuilder, event: JsonNode, index: int, *, reasoning: 
         started_at=event.timestamp_or("created_at"),
         usage=parse_usage(event.raw("models_usage")),
         unknown_parts=content.unknown_parts,
+        extra={key: item for key, item in event.extra_fields(*_EVENT_FIELDS).items() if item},
     )
 
 
@@ -168,6 +178,7 @@ def _parse_call(call: JsonNode, index: int) -> ToolCall:
         name=call.text_or("name"),
         arguments=arguments,
         raw_arguments=raw,
+        extra=call.extra_fields("id", "name", "arguments"),
     )
 
 

@@ -12,11 +12,19 @@ from collections.abc import Iterator
 from typing import Any
 
 from agentguard.trajectory._json_node import JsonNode
+from agentguard.trajectory._safe_json import dumps
 from agentguard.trajectory.formats._step_builder import StepBuilder
 from agentguard.trajectory.model import Annotation, Record, ToolCall
 from agentguard.trajectory.usage import parse_usage
 
 _REQUEST_PATTERN = re.compile(r"<user_request>\s*(.*?)\s*</user_request>", re.DOTALL)
+_ENTRY_FIELDS = ("model_output", "result", "state", "metadata", "state_message")
+_RESULT_TEXTS = ("extracted_content", "long_term_memory", "error")
+_RESULT_FIELDS = (
+    *("extracted_content", "error"),
+    *("is_done", "success", "images", "judgement", "include_in_memory"),
+    "include_extracted_content_only_once",
+)
 _THOUGHTS = ("evaluation_previous_goal", "memory", "next_goal")
 
 
@@ -63,14 +71,18 @@ def _add_entry(builder: StepBuilder, entry: JsonNode, index: int) -> None:
         content = result.text_or("extracted_content") or result.text_or("long_term_memory")
         text = "\n".join(filter(None, [content, error]))
         call_id = calls[place].id if place < len(calls) else None
-        if call_id or text:
+        unmapped_fields = _collect_unmapped(result, *_RESULT_FIELDS)
+        if call_id or text or unmapped_fields:
             builder.add_result(
                 text,
                 call_id=call_id,
                 is_error=bool(error),
                 source_index=index,
                 unknown_parts=_list_media(result),
+                extra=unmapped_fields,
             )
+    if not (output.data or any(result.text_or(key) for result in results for key in _RESULT_TEXTS)):
+        builder.add_unknown("history entry without an output, a result or an error")
 
 
 def _add_turn(
@@ -89,18 +101,30 @@ def _add_turn(
         ended_at=metadata.timestamp_or("step_end_time"),
         usage=parse_usage(metadata.data),
         unknown_parts=["screenshot"] if state.raw("screenshot") else [],
-        extra={key: state.raw(key) for key in ("url", "title") if key in state}
+        extra=_collect_unmapped(entry, *_ENTRY_FIELDS)
+        | {key: state.raw(key) for key in ("url", "title") if key in state}
         | ({"claims_success": result.raw("success")} if (result := _find_done(results)) else {}),
     )
 
 
 def _parse_action(action: JsonNode, id: str) -> ToolCall:
     """Return the call of an action ``{name: arguments}``; other fields of the action are null."""
-    name = next(
-        (key for key, value in action.data.items() if value is not None and key != "interacted_element"), ""
+    fields = _collect_unmapped(action, "interacted_element")
+    name = next(iter(fields), "")
+    arguments = fields.pop(name, {})
+    is_object = isinstance(arguments, dict)
+    return ToolCall(
+        id=id,
+        name=name or "action",
+        arguments=arguments if is_object else {},
+        raw_arguments=None if is_object else dumps(arguments).decode(),
+        extra=fields,
     )
-    arguments = action.raw(name)
-    return ToolCall(id=id, name=name or "action", arguments=arguments if isinstance(arguments, dict) else {})
+
+
+def _collect_unmapped(node: JsonNode, *known: str) -> dict[str, Any]:
+    """Return the fields that are not read and have a value."""
+    return {key: value for key, value in node.extra_fields(*known).items() if value not in (None, [], {})}
 
 
 def _build_annotation(node: JsonNode) -> Annotation:

@@ -6,11 +6,12 @@ contain the prompt, so the run has no task. Source of the field names: the Codex
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from agentguard.errors import FormatError, InputError
 from agentguard.trajectory._json_node import JsonNode
+from agentguard.trajectory._safe_json import dumps
 from agentguard.trajectory.formats._content_parts import parse_arguments, parse_content
 from agentguard.trajectory.formats._step_builder import StepBuilder
 from agentguard.trajectory.formats._stream_reader import SourceItem
@@ -106,8 +107,10 @@ class _ExecRun:
         call = ToolCall(id=id, name=name, arguments=arguments, raw_arguments=text)
         result = item.node_or("result")
         content = parse_content(result.raw("content"), result.field_path("content"))
+        structured = result.raw("structured_content")
+        text = content.text or (dumps(structured).decode() if structured else "")
         error = item.node_or("error").text_or("message")
-        self._add_call(call, item, error or content.text, position, is_complete)
+        self._add_call(call, item, error or text, position, is_complete, unknown_parts=content.unknown_parts)
 
     def _add_call(
         self,
@@ -117,12 +120,15 @@ class _ExecRun:
         position: int,
         is_complete: bool,
         extra: dict[str, Any] | None = None,
+        unknown_parts: Sequence[str] = (),
     ) -> None:
         self._add_turn("", position, call)
         if is_complete:
             status = item.text_or("status")
             is_error = status in _FAILED if status else None
-            self._builder.add_result(result, call_id=call.id, is_error=is_error, extra=extra)
+            self._builder.add_result(
+                result, call_id=call.id, is_error=is_error, extra=extra, unknown_parts=unknown_parts
+            )
 
     def _add_turn(self, content: str, position: int, *calls: ToolCall) -> None:
         reasoning, self._reasoning = "\n\n".join(self._reasoning), []

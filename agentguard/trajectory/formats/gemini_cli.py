@@ -23,6 +23,11 @@ from agentguard.trajectory.usage import parse_usage
 _AGENT = "gemini"
 _NOTICES = {"info": Source.SYSTEM, "warning": Source.SYSTEM, "error": Source.ENVIRONMENT}
 _FAILED_STATUSES = ("error", "cancelled")
+_CALL_FIELDS = (
+    *("id", "name", "args", "result", "status", "timestamp"),
+    *("displayName", "description", "renderOutputAsMarkdown", "resultDisplay"),
+)
+"""Fields of a call that are read, or that show it on the screen."""
 _SESSION_FIELDS = ("projectHash", "summary", "directories", "kind")
 
 _Node = TreeNode[JsonNode | None]
@@ -191,6 +196,7 @@ def _add_turn(builder: StepBuilder, message: JsonNode, content: MessageContent, 
         ": ".join(filter(None, (thought.text_or("subject"), thought.text_or("description"))))
         for thought in message.nodes_or("thoughts")
     ]
+    unread_thoughts = ["thought"] * thoughts.count("")
     ids = [call.scalar_or("id") or f"call-{order}-{place}" for place, call in enumerate(calls)]
     builder.add_turn(
         content.text,
@@ -200,7 +206,7 @@ def _add_turn(builder: StepBuilder, message: JsonNode, content: MessageContent, 
         started_at=message.timestamp_or("timestamp"),
         usage=parse_usage(message.raw("tokens")),
         model=message.text_or("model") or None,
-        unknown_parts=content.unknown_parts,
+        unknown_parts=[*content.unknown_parts, *unread_thoughts],
     )
     for call, id in zip(calls, ids, strict=True):
         _add_result(builder, call, id)
@@ -208,7 +214,13 @@ def _add_turn(builder: StepBuilder, message: JsonNode, content: MessageContent, 
 
 def _parse_call(call: JsonNode, id: str) -> ToolCall:
     arguments, raw = parse_arguments(call.raw("args"), call.field_path("args"))
-    return ToolCall(id=id, name=call.text_or("name"), arguments=arguments, raw_arguments=raw)
+    return ToolCall(
+        id=id,
+        name=call.text_or("name"),
+        arguments=arguments,
+        raw_arguments=raw,
+        extra=call.extra_fields(*_CALL_FIELDS),
+    )
 
 
 def _add_result(builder: StepBuilder, call: JsonNode, id: str) -> None:

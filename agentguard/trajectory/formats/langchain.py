@@ -250,14 +250,15 @@ def _parse_messages(messages: list[Any], path: str) -> ParsedChat:
     return parse_chat(normalized, path=path)
 
 
-def _build_run(id: str, chat: ParsedChat, **fields: Any) -> Trajectory:
+def _build_run(id: str, chat: ParsedChat, branches: tuple[Branch, ...] = (), **fields: Any) -> Trajectory:
     return Trajectory(
         id=id,
         format=LangChain.name,
         task=chat.task,
         steps=chat.steps,
         system_prompts=chat.system_prompts,
-        unknown_parts=count_unknown_parts(chat.steps),
+        branches=branches,
+        unknown_parts=count_unknown_parts(chat.steps, branches),
         **fields,
     )
 

@@ -25,10 +25,12 @@ from agentguard.trajectory.formats._content_parts import parse_content
 from agentguard.trajectory.formats._model_exchange import (
     RequestBody,
     extract_error,
+    list_unread_parts,
     parse_body,
     parse_request_body,
     parse_response_body,
 )
+from agentguard.trajectory.formats._step_builder import add_unknown_parts, count_unknown_parts
 from agentguard.trajectory.formats._stream_reader import SourceItem
 from agentguard.trajectory.formats.base import UnreadableRecord, score_lines
 from agentguard.trajectory.model import Record, Step, Trajectory
@@ -44,11 +46,15 @@ _Node = TreeNode[dict[str, Any]]
 
 @dataclass(slots=True, kw_only=True)
 class _Exchange:
-    """Request and its response; ``keys`` identify the messages of the request."""
+    """Request and its response; ``keys`` identify the messages of the request.
+
+    ``unread_parts`` has the types of the parts of the response that could not be read.
+    """
 
     position: int
     request: RequestBody
     response: dict[str, Any] | None
+    unread_parts: list[str]
     run_id: str
     keys: list[bytes]
 
@@ -65,11 +71,13 @@ class _Run:
     root: _Node
     id: str
     request: RequestBody
+    unread_parts: list[str] = field(default_factory=list)
     children: dict[tuple[int, bytes], _Node] = field(default_factory=dict)
 
     def add_exchange(self, exchange: _Exchange) -> None:
         """Add the messages that are new; an equal path becomes the latest one."""
         self.request = exchange.request
+        self.unread_parts += exchange.unread_parts
         node = self.root
         messages = list(zip(exchange.request.messages, exchange.keys, strict=True))
         if exchange.response is not None:
@@ -185,12 +193,8 @@ def _build_records(runs: list[_Run]) -> Iterator[Record | UnreadableRecord]:
 
 
 def _build_record(run: _Run, id: str) -> Record:
-    unknown_parts: dict[str, int] = {}
-
     def build_steps(path: Sequence[_Node]) -> tuple[Step, ...]:
-        chat = parse_chat([node.value for node in path[1:]])
-        unknown_parts.update(chat.unknown_parts)
-        return chat.steps
+        return parse_chat([node.value for node in path[1:]]).steps
 
     steps, branches = build_branches(run.root, build_steps)
     chat = parse_chat(run.request.messages)
@@ -203,7 +207,9 @@ def _build_record(run: _Run, id: str) -> Record:
             tools=run.request.tools,
             system_prompts={"": run.request.system} if run.request.system else chat.system_prompts,
             branches=branches,
-            unknown_parts=unknown_parts,
+            unknown_parts=add_unknown_parts(
+                count_unknown_parts(steps, branches), (*run.request.unknown_parts, *run.unread_parts)
+            ),
         )
     )
 
@@ -233,8 +239,11 @@ def _parse_exchange(record: JsonNode, position: int) -> _Exchange:
     for place, message in enumerate(request.messages):
         JsonNode.from_value(message, f"messages[{place}]").text("role")
     response = parse_response_body(response_data, "response")
+    unread_parts = list_unread_parts(response_data)
     if response is None and (error := extract_error(response_data) or extract_error(record.data)):
         response = {"role": "environment", "content": error, "is_error": True}
+    elif response is None and response_data:
+        unread_parts = ["response"]
     elif response is not None:
         response |= drop_none({"usage": _find_usage(record, response)})
     time = next((record.raw(key) for key in _TIME_KEYS if key in record), None)
@@ -247,6 +256,7 @@ def _parse_exchange(record: JsonNode, position: int) -> _Exchange:
         position=position,
         request=request,
         response=response,
+        unread_parts=unread_parts,
         run_id=next((id for id in ids if isinstance(id, str) and id), ""),
         keys=[_compute_key(message) for message in request.messages],
     )

@@ -146,7 +146,7 @@ class OpenAIResponses:
             tools=next((one.tools for one in reversed(current) if one.tools), ()),
             system_prompts={"": prompts[0]} if prompts else {},
             branches=branches,
-            unknown_parts=count_unknown_parts(steps),
+            unknown_parts=count_unknown_parts(steps, branches),
             extra={_PREVIOUS_ID: previous} if previous is not None else {},
         )
         judged = {key: value for one in current for key, value in one.labels.items()}

@@ -25,6 +25,11 @@ from agentguard.trajectory.usage import parse_usage
 _DEFAULT_ROLES = {"input": "user", "output": "assistant"}
 _RESULT_ROLES = ("tool", "function", "tool-response", "tool_response")
 _REASONING_FIELDS = ("reasoning", "reasoning_content")
+_MODEL_ITEMS = ("function_call", "reasoning")
+_MESSAGE_FIELDS = frozenset(
+    {"role", "content", "contents", "parts", "message", "tool_calls", "toolCalls", "refusal", "finish_reason"}
+    | {*_REASONING_FIELDS}
+)
 _STOP_FIELDS = ("finish_reason", "finishReason", "stop_reason")
 
 
@@ -97,15 +102,18 @@ def parse_message(item: Any, role: str) -> SpanMessage | None:
     if not isinstance(item, Mapping):
         return SpanMessage(role=role, content=item) if isinstance(item, str) else None
     item = normalize_langchain_message(item) or _unwrap_message(item)
-    if item.get("type") in ("function_call", "function_call_output", "reasoning"):
-        role = "user" if item["type"] == "function_call_output" else "assistant"
+    if "type" in item and _MESSAGE_FIELDS.isdisjoint(item):
+        # An item of the Responses API is a part without a message around it.
+        is_result = item["type"] == "function_call_output"
+        role = "user" if is_result else "assistant" if item["type"] in _MODEL_ITEMS else role
         item = {"role": role, "content": [item]}
     content = _parse_parts(item)
     # Some libraries write the name of an enum member, such as MessageRole.USER.
     role = flatten_text(item.get("role")).rpartition(".")[2].lower() or role
     calls = [*content.calls, *_parse_calls(item, len(content.calls))]
     results, text = content.results, content.text
-    if role in _RESULT_ROLES and not results:
+    is_result = role in _RESULT_ROLES and not results
+    if is_result:
         results, text = [_build_result(item, content)], ""
     reasoning = [*content.reasoning, *(flatten_text(item[key]) for key in _REASONING_FIELDS if item.get(key))]
     return SpanMessage(
@@ -117,7 +125,7 @@ def parse_message(item: Any, role: str) -> SpanMessage | None:
         stop_reason=next((item[key] for key in _STOP_FIELDS if isinstance(item.get(key), str)), ""),
         usage=parse_usage(item.get("usage")),
         model=item["model"] if isinstance(item.get("model"), str) else "",
-        unknown_parts=tuple(content.unknown_parts),
+        unknown_parts=() if is_result else tuple(content.unknown_parts),
     )
 
 
@@ -202,6 +210,7 @@ def _build_result(item: Mapping[str, Any], content: MessageContent) -> ContentRe
         content=content.text,
         call_id=next((id for id in ids if isinstance(id, str) and id), None),
         is_error=True if item.get("status") == "error" or item.get("is_error") is True else None,
+        unknown_parts=tuple(content.unknown_parts),
     )
 
 

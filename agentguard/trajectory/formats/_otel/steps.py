@@ -129,7 +129,7 @@ class SpanTrajectoryBuilder:
 
     def _add_agent_facts(self, span: SourceSpan, context: SpanContext) -> None:
         """Add the system prompt and the tools that the span of an agent names."""
-        if prompt := flatten_text(decode_json_text(span.get_value("system"))):
+        if prompt := _read_system_prompt(span):
             self.prompts.setdefault(context.agent, prompt)
         for tool in parse_span_tools(span):
             self.tools.setdefault(tool.name, tool)
@@ -160,7 +160,7 @@ class SpanTrajectoryBuilder:
                 draft.reasoning, draft.stop_reason = message.reasoning, message.stop_reason
                 for call in message.calls:
                     self._add_call(draft, call)
-            elif message.role in ("user", "human") and message.content:
+            elif _is_user_message(message):
                 draft = StepDraft(Source.USER, "user", span, None, message.content)
                 self._known_messages.add((n, message.content))
             else:
@@ -210,7 +210,7 @@ class SpanTrajectoryBuilder:
         """Add the messages of a model call's input that arrived since the last model call."""
         messages = self._prompt_parser.extract_messages(span)
         prompts = [message.content for message in messages if message.role in ("system", "developer")]
-        for prompt in filter(None, (flatten_text(decode_json_text(span.get_value("system"))), *prompts)):
+        for prompt in filter(None, (_read_system_prompt(span), *prompts)):
             self.prompts.setdefault(context.agent, prompt)
         last_agent_index = max(
             (n for n, message in enumerate(messages) if message.role in _AGENT_ATTRIBUTES), default=-1
@@ -219,7 +219,7 @@ class SpanTrajectoryBuilder:
             # An earlier trace of the conversation recorded these turns.
             self._add_context(messages[: last_agent_index + 1], span, context, is_copied=True)
         for n, message in enumerate(messages):
-            if n > last_agent_index and message.role in ("user", "human") and message.content:
+            if n > last_agent_index and _is_user_message(message):
                 self._add_user_message(n, message, span=span, context=context)
             for result in message.results:
                 if result.call_id or n > last_agent_index:
@@ -228,7 +228,7 @@ class SpanTrajectoryBuilder:
     def _add_result(self, result: ContentResult, agent: str) -> None:
         observation = Observation(content=result.content, is_error=result.is_error)
         if not result.call_id:
-            self._add_unkeyed_result(agent, observation)
+            self._add_unkeyed_result(agent, observation, result.unknown_parts)
         elif (pending_call := self._find_pending_call(result.call_id)) is not None:
             self._add_observation(*pending_call, observation)
             pending_call[0].unknown_parts += result.unknown_parts
@@ -254,11 +254,14 @@ class SpanTrajectoryBuilder:
             draft.unknown_parts += message.unknown_parts
             self._add_draft(draft)
 
-    def _add_unkeyed_result(self, agent: str, observation: Observation) -> bool:
+    def _add_unkeyed_result(
+        self, agent: str, observation: Observation, unknown_parts: Sequence[str] = ()
+    ) -> bool:
         """Add a result without a call id to the agent's last step, unless that step has all its results."""
         acted = next((draft for draft in reversed(self._model_call_drafts) if draft.agent == agent), None)
         if acted is not None and not acted.observations:
             acted.observations.append(observation)
+            acted.unknown_parts += unknown_parts
         return acted is not None
 
     def _add_tool(self, i: int, span: SourceSpan, context: SpanContext) -> None:
@@ -341,6 +344,17 @@ class SpanTrajectoryBuilder:
 
 def _resolve_tool_name(span: SourceSpan) -> str:
     return span.get_text("tool") or span.name.removeprefix("execute_tool ")
+
+
+def _is_user_message(message: SpanMessage) -> bool:
+    return message.role in ("user", "human") and bool(message.content or message.unknown_parts)
+
+
+def _read_system_prompt(span: SourceSpan) -> str:
+    """Return the system prompt: an attribute, or a field of the request in the input."""
+    request = decode_value(span.get_value("input_text"))
+    field = request.get("system") if isinstance(request, Mapping) else None
+    return flatten_text(decode_json_text(span.get_value("system") or field))
 
 
 def _read_stop_reason(span: SourceSpan) -> str:

@@ -47,3 +47,22 @@ def test_unknown_event_is_counted() -> None:
 )
 def test_score_leaves_chats_without_names(value: Any) -> None:
     assert formats().get("autogen").score_match(value) == 0
+
+
+def test_older_function_call_is_a_call() -> None:
+    messages = [
+        {"role": "assistant", "name": "owner", "content": "Find the gauge."},
+        {"role": "user", "name": "hydrologist", "function_call": {"name": "find", "arguments": "{}"}},
+        {"role": "function", "name": "find", "content": "gauge 7"},
+    ]
+    run = load_trajectory(messages, format="autogen")
+    assert [call.name for call in run.steps[1].tool_calls] == ["find"]
+    assert [seen.content for seen in run.steps[1].observations] == ["gauge 7"]
+
+
+def test_thoughts_without_an_answer_are_a_turn() -> None:
+    thoughts = [
+        {"source": "a", "type": "ThoughtEvent", "content": text} for text in ("The gauge?", "Or the park?")
+    ]
+    run = load_trajectory([{"source": "user", "type": "TextMessage", "content": "Go."}, *thoughts])
+    assert (run.steps[-1].agent, run.steps[-1].reasoning) == ("a", "The gauge?\nOr the park?")

@@ -189,3 +189,15 @@ def test_content_of_any_shape_is_read_or_refused(value: Any) -> None:
         return
     count = len(value) if isinstance(value, list) else 1
     assert len(content.unknown_parts) <= count
+
+
+def test_unread_fields_of_calls_results_and_texts_are_kept() -> None:
+    call = {"type": "tool_use", "id": "t1", "name": "weather", "input": {}, "caller": {"type": "code"}}
+    text = {"type": "text", "text": "Mild.", "citations": [{"url": "https://example.org"}]}
+    result = {"type": "tool_result", "tool_use_id": "t1", "content": "14 C", "truncated": True}
+    (step,) = chat(
+        {"role": "assistant", "content": [text, call]}, {"role": "user", "content": [result], "note": "n"}
+    ).steps
+    assert step.extra["citations"] == text["citations"]
+    assert step.tool_calls[0].extra == {"caller": {"type": "code"}}
+    assert step.observations[0].extra == {"note": "n", "truncated": True}

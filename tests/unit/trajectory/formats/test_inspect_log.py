@@ -215,3 +215,16 @@ def write_zstd_archive(path: Path, members: dict[str, bytes]) -> Path:
         position = data.find(b"PK\x01\x02", position + 4)
     path.write_bytes(data)
     return path
+
+
+def test_error_text_beside_content_is_read() -> None:
+    error = {"type": "output_limit", "message": "The output limit was exceeded."}
+    messages = [
+        {"role": "assistant", "content": "", "tool_calls": [{"id": "c", "function": "f", "arguments": {}}]},
+        {"role": "tool", "content": "first lines", "tool_call_id": "c", "error": error, "notes": "cut"},
+    ]
+    value = {"eval": {"task": "t"}, "samples": [{"id": 1, "epoch": 1, "messages": messages}]}
+    (record,) = load_records(value, format="inspect_log")
+    (seen,) = record.trajectory.steps[0].observations
+    assert (seen.content, seen.is_error) == ("first lines\nThe output limit was exceeded.", True)
+    assert seen.extra["notes"] == "cut"

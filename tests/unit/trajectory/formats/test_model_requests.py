@@ -159,3 +159,34 @@ def test_any_order_of_answers_keeps_every_answer_once(choices: list[int]) -> Non
     ]
     replies = sorted(step.content for step in steps if step.source is Source.AGENT)
     assert replies == sorted(f"r{number}" for number in range(len(choices)))
+
+
+STREAM = [
+    {"type": "message_start", "message": {"role": "assistant", "content": []}},
+    {"type": "content_block_start", "content_block": {"type": "text", "text": "b"}},
+    {"type": "content_block_delta", "delta": {"type": "citations_delta"}},
+    {"type": "message_pause"},
+]
+
+
+@pytest.mark.parametrize(
+    ("response", "parts"),
+    [
+        ({"choices": [{"message": answer("b")}, {"message": answer("c")}]}, ["choice"]),
+        ({"completion": "b"}, ["response"]),
+        (STREAM, ["stream event citations_delta", "stream event message_pause"]),
+    ],
+    ids=["choices", "another API", "stream"],
+)
+def test_unread_parts_of_a_response_are_counted(response: Any, parts: list[str]) -> None:
+    (run,) = runs({"request": {"messages": [user("a")]}, "response": response})
+    assert run.unknown_parts == dict.fromkeys(parts, 1)
+
+
+def test_unknown_parts_of_branches_are_counted_once() -> None:
+    image = {"role": "user", "content": [{"type": "hologram"}]}
+    (run,) = runs(
+        pair(image, reply="b"), pair(image, answer("b"), image), pair(image, answer("b"), user("c"))
+    )
+    assert len(run.branches) == 1
+    assert run.unknown_parts == {"hologram": 2}
