@@ -190,21 +190,53 @@ def _read_text(reader: StreamReader) -> Iterator[SourceItem]:
 
 
 def _read_lines(reader: StreamReader) -> Iterator[SourceItem]:
-    position, parts, size = 0, [b""], 0
+    for position, data in enumerate(_join_indented_lines(_iter_lines(reader))):
+        yield _parse_item(position, data)
+
+
+def _join_indented_lines(lines: Iterator[bytes]) -> Iterator[bytes]:
+    """Yield the lines, with those of an indented document as one: programs append both to one log."""
+    document: list[bytes] = []
+    size = 0
+    for line in lines:
+        if document and line[:1] in _INDENTS:
+            document.append(line)
+            size += len(line)
+            if size > MAX_RECORD_BYTES:
+                raise _size_error()
+            continue
+        is_closed = bool(document) and line.rstrip() in _CLOSING_LINES
+        if document:
+            yield b"\n".join([*document, line] if is_closed else document)
+            document = []
+        if line.rstrip() in _OPENING_LINES:
+            document, size = [line], len(line)
+        elif not is_closed:
+            yield line
+    if document:
+        yield b"\n".join(document)
+
+
+_OPENING_LINES, _CLOSING_LINES = (b"{", b"["), (b"}", b"]")
+_INDENTS = (b" ", b"\t")
+
+
+def _iter_lines(reader: StreamReader) -> Iterator[bytes]:
+    """Yield the lines that are not blank. Raises FormatError for a line above `MAX_RECORD_BYTES`."""
+    parts, size = [b""], 0
     while chunk := reader.read_chunk():
         *complete_lines, remainder = chunk.split(b"\n")
         for line in complete_lines:
             parts.append(line)
             if (data := b"".join(parts)).strip():
-                yield _parse_item(position, data)
-                position += 1
+                yield data
             parts, size = [], 0
         parts.append(remainder)
         size += len(remainder)
         if size > MAX_RECORD_BYTES:
             raise _size_error()
     if (data := b"".join(parts)).strip():
-        yield _parse_item(position, data)
+        yield data
 
 
 def _read_array(reader: StreamReader) -> Iterator[SourceItem]:

@@ -89,7 +89,7 @@ class Trail:
     def parse(self, value: Any, *, name: str) -> Iterator[Record]:
         """Yield the run of a record. Raises FormatError with the field."""
         record = JsonNode.from_value(value)
-        trace = JsonNode.from_value(_unwrap_trace(value), "trace" if "trace" in record else "")
+        trace = JsonNode.from_value(_unwrap_trace(value), "trace" if "trace" in record.data else "")
         labels = _parse_nested_document(record.raw("labels")) if "labels" in record else value
         yield _build_record(
             trace, JsonNode.from_value(labels, "labels" if "labels" in record else ""), name=name

@@ -83,6 +83,25 @@ class TestShapes:
         assert [record.trajectory.task for record in records] == [content] * 3
 
 
+class TestIndentedDocuments:
+    PRETTY = json.dumps(json.loads(GOOD), indent=2)
+
+    def test_documents_between_lines_are_read(self) -> None:
+        source = io.StringIO("\n".join([GOOD, self.PRETTY, GOOD, self.PRETTY, ""]))
+        assert [type(one) for one in read(source)] == [Record] * 4
+
+    @pytest.mark.parametrize("end", [10, -2])
+    def test_cut_document_is_one_error(self, end: int) -> None:
+        first, broken, last = read(io.StringIO("\n".join([GOOD, self.PRETTY[:end], GOOD])))
+        assert isinstance(first, Record)
+        assert isinstance(broken, UnreadableRecord)
+        assert broken.error.record == 1
+        assert isinstance(last, Record)
+
+    def test_document_at_a_cut_end_is_one_error(self) -> None:
+        assert kinds(lines(GOOD, GOOD, self.PRETTY[:-2])) == ["Record", "Record", "UnreadableRecord"]
+
+
 class TestBroken:
     def test_broken_lines_are_reported(self) -> None:
         first, broken, second, wrong = read(lines(GOOD, "{oops", GOOD, '{"messages": 3}'))
