@@ -277,14 +277,15 @@ class TestGarbage:
         if file.suffix == ".txt" or name in LOGS:
             pytest.skip("its records are not one value each; tested with the format")
         good = orjson.dumps(values_of(file)[0])
+        runs = ["Record"] * len(load_records(io.BytesIO(good), format=name))
         for data in (
             good + b"\n{broken\n" + good + b"\n[1]\n",
             b"[" + good + b",{broken}," + good + b",[1]]",
         ):
             found = list(read(io.BytesIO(data), format=name))
             kinds = [type(one).__name__ for one in found]
-            assert kinds[:3] == ["Record", "UnreadableRecord", "Record"], kinds
-            broken = found[1]
+            assert kinds[: 2 * len(runs) + 1] == [*runs, "UnreadableRecord", *runs], kinds
+            broken = found[len(runs)]
             assert isinstance(broken, UnreadableRecord)
             assert broken.error.record == 1
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from tests.support.format_counts import (
     coding_agents,
     count_imported,
     development_sets,
+    iter_lines,
     langfuse,
     langsmith,
     sdk_messages,
@@ -43,10 +45,16 @@ SAMPLES = Path(__file__).parents[1] / "contract" / "samples"
 SAMPLE_COUNTS: dict[str, Callable[[Path], FormatCounts]] = {
     "agentdojo.errors.json": agent_libraries.count_agentdojo,
     "browser_use.judged.json": agent_libraries.count_browser_use,
+    "crewai.kickoffs.json": agent_libraries.count_crewai,
+    "crewai.kickoffs.txt": agent_libraries.count_crewai_text,
+    "openai_agents.approval.json": agent_libraries.count_agents_state,
+    "otel_spans.agents_sdk.jsonl": agent_libraries.count_agents_trace,
     "smolagents.code.json": agent_libraries.count_smolagents,
     "smolagents.tools.json": agent_libraries.count_smolagents,
+    "tau2_bench.json": agent_libraries.count_tau2_bench,
+    "tau2_bench.raw.json": agent_libraries.count_tau2_bench,
 }
-"""Samples that the library of the format wrote."""
+"""Samples that the library of the format wrote, and two in the shape of tau2-bench's data model."""
 
 
 @pytest.mark.parametrize("relative", COUNTS)
@@ -60,5 +68,17 @@ def test_importer_equals_independent_count(relative: str) -> None:
 @pytest.mark.parametrize("name", SAMPLE_COUNTS)
 def test_importer_of_a_library_equals_independent_count(name: str) -> None:
     counted = SAMPLE_COUNTS[name](SAMPLES / name)
-    assert counted.errors > 0
+    assert counted.turns > 1
     assert count_imported(SAMPLES / name) == counted
+
+
+def test_importer_of_a_harbor_job_equals_independent_count(tmp_path: Path) -> None:
+    data_set = shared_data("terminal_bench_atif")
+    for run in iter_lines(data_set / "runs.jsonl.gz"):
+        trial = tmp_path / "job" / run["trial"]
+        for folder in ("agent", "verifier"):
+            (trial / folder).mkdir(parents=True)
+        (trial / "result.json").write_text(json.dumps({"trial_name": run["trial"]}))
+        (trial / "agent" / "trajectory.json").write_text(json.dumps(run["trajectory"]))
+        (trial / "verifier" / "reward.txt").write_text(str(run["reward"]))
+    assert count_imported(tmp_path / "job") == development_sets.count_atif_trials(data_set)

@@ -207,7 +207,7 @@ def _add_result(content: MessageContent, node: JsonNode, fallback_id: str) -> No
     content.results.append(
         ContentResult(
             content=text,
-            call_id=_find_scalar(inner, "tool_use_id", *_CALL_ID_KEYS[1:], "id") or None,
+            call_id=_find_scalar(inner, "tool_use_id", *_CALL_ID_KEYS) or None,
             tool=_find_scalar(inner, *_NAME_KEYS) or None,
             is_error=_find_error_flag(inner, inner.raw(key)),
             unknown_parts=unknown_parts,
@@ -276,7 +276,7 @@ def _find_scalar(node: JsonNode, *keys: str) -> str:
     return next((node.scalar(key) for key in keys if key in node), "")
 
 
-_CALL_ID_KEYS = ("id", "toolUseId", "toolCallId", "tool_call_id", "call_id")
+_CALL_ID_KEYS = ("call_id", "toolUseId", "toolCallId", "tool_call_id", "id")
 _NAME_KEYS = ("name", "toolName", "tool_name")
 _MAPPED_FIELDS = frozenset(
     {*_CALL_ID_KEYS, *_NAME_KEYS, "tool_use_id", "type", "is_error", "isError", "status"}

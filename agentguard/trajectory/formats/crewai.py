@@ -16,6 +16,7 @@ from agentguard.trajectory.formats._step_builder import StepBuilder
 from agentguard.trajectory.model import Record, Source
 
 _FIELDS: Final = frozenset({"timestamp", "task", "agent", "status"})
+_READ_FIELDS: Final = (*_FIELDS, "task_name", "output")
 _ENTRY: Final = re.compile(
     r'^(?P<timestamp>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d): task_name="(?P<task_name>.*?)", task="(?P<task>.*?)", '
     r'agent="(?P<agent>.*?)", status="(?P<status>\w+)"(?:, output="(?P<output>.*)")?$',
@@ -85,7 +86,8 @@ def _split_kickoffs(entries: Iterator[JsonNode]) -> Iterator[list[tuple[int, Jso
 def _add_entry(builder: StepBuilder, entry: JsonNode, position: int) -> None:
     status, time = entry.text_or("status"), entry.timestamp_or("timestamp")
     name = entry.scalar_or("task_name")
-    extra = {"task_name": name} if name and name != "None" else {}
+    extra = {key: value for key, value in entry.extra_fields(*_READ_FIELDS).items() if value is not None}
+    extra |= {"task_name": name} if name and name != "None" else {}
     if status == "started":
         builder.add_turn(
             entry.text_or("task"),

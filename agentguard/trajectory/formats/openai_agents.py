@@ -15,7 +15,11 @@ from agentguard.trajectory.formats._step_builder import StepBuilder
 from agentguard.trajectory.model import Record
 
 _INTERRUPTION = "next_step_interruption"
-_STATE_FIELDS = ("conversation_id", "max_turns", "current_turn")
+_STATE_FIELDS = (
+    *("conversation_id", "max_turns", "current_turn", "pending_input"),
+    *("input_guardrail_results", "output_guardrail_results"),
+    *("tool_input_guardrail_results", "tool_output_guardrail_results"),
+)
 
 
 class OpenAIAgents:
@@ -58,7 +62,7 @@ class OpenAIAgents:
             name,
             self.name,
             exit_status="interruption" if step_type == _INTERRUPTION else None,
-            extra={key: node.raw(key) for key in _STATE_FIELDS if key in node},
+            extra={key: node.raw(key) for key in _STATE_FIELDS if node.raw(key) not in (None, [])},
         )
         yield Record(trajectory=run)
 

@@ -16,6 +16,7 @@ from agentguard.errors import InputError
 from agentguard.trajectory._json_node import JsonNode
 from agentguard.trajectory.formats._chat_conversion import build_chat_call, drop_none
 from agentguard.trajectory.formats._chat_messages import parse_chat, parse_tool_specs
+from agentguard.trajectory.formats._content_parts import parse_content
 from agentguard.trajectory.formats._dataset_folder import read_document
 from agentguard.trajectory.formats._document_runs import parse_runs
 from agentguard.trajectory.formats.base import UnreadableRecord
@@ -23,6 +24,7 @@ from agentguard.trajectory.formats.reader import list_run_files
 from agentguard.trajectory.model import Annotation, Record, Trajectory
 
 _FOLDER = "simulations"
+_THINKING = "thinking_blocks"
 _PASS_THRESHOLD = 1 - 1e-6
 _FACTS = ("id", "task_id", "trial", "seed", "start_time", "end_time", "duration", "agent_cost", "user_cost")
 _READ_FIELDS = ("messages", "policy", "termination_reason", "ticks")
@@ -121,7 +123,26 @@ def _convert_message(message: JsonNode) -> dict[str, Any]:
         for call in message.nodes_or("tool_calls")
     ]
     data.pop("usage", None)
+    if message.raw("role") == "assistant":
+        data |= _read_response(message.raw("raw_data"))
     return data | ({"usage": usage} if usage else {}) | ({"tool_calls": calls} if calls else {})
+
+
+def _read_response(value: Any) -> dict[str, Any]:
+    """Return the reasoning, the model and the stop reason of the response of a model."""
+    response = value if isinstance(value, dict) else {}
+    message = response.get("message")
+    inner: dict[str, Any] = message if isinstance(message, dict) else {}
+    sources = JsonNode(response, "raw_data"), JsonNode(inner, "raw_data.message")
+    blocks = (parse_content(one.raw(_THINKING), one.field_path(_THINKING)) for one in sources)
+    reasoning = [text for content in blocks for text in content.reasoning]
+    stop_reason = response.get("stop_reason") or response.get("finish_reason")
+    facts = {
+        "reasoning_content": inner.get("reasoning_content") or "\n".join(filter(None, reasoning)) or None,
+        "model": response.get("model"),
+        "stop_reason": stop_reason,
+    }
+    return {key: fact for key, fact in facts.items() if isinstance(fact, str)}
 
 
 def _build_annotation(node: JsonNode, document: JsonNode, domain: str, task_id: str) -> Annotation:

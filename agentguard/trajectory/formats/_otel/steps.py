@@ -36,6 +36,10 @@ from agentguard.trajectory.formats._step_builder import count_unknown_parts
 from agentguard.trajectory.model import Observation, Source, ToolCall, ToolSpec, Trajectory
 
 _AGENT_ATTRIBUTES = ("assistant", "ai", "model", "tool-call", "tool_call")
+_KNOWN_ROLES = (
+    *_AGENT_ATTRIBUTES,
+    *("system", "developer", "user", "human", "tool", "function", "tool-response", "tool_response"),
+)
 _INPUT_ROLES = ("system", "developer", "user", "human", "tool")
 _TASK_ATTRIBUTES = ("task", "question", "query", "prompt", "input")
 
@@ -221,6 +225,8 @@ class SpanTrajectoryBuilder:
         for n, message in enumerate(messages):
             if n > last_agent_index and _is_user_message(message):
                 self._add_user_message(n, message, span=span, context=context)
+            elif n > last_agent_index and _has_other_role(message):
+                self._add_other_message(n, message, span)
             for result in message.results:
                 if result.call_id or n > last_agent_index:
                     self._add_result(result, context.agent)
@@ -251,6 +257,15 @@ class SpanTrajectoryBuilder:
             if is_first and not self._is_task_explicit:
                 self.task = message.content
             draft = StepDraft(Source.USER, "user", span, None, message.content)
+            draft.unknown_parts += message.unknown_parts
+            self._add_draft(draft)
+
+    def _add_other_message(self, n: int, message: SpanMessage, span: SourceSpan) -> None:
+        """Add a message of a role that no convention defines."""
+        key = (n, message.content)
+        if key not in self._known_messages:
+            self._known_messages.add(key)
+            draft = StepDraft(Source.ENVIRONMENT, message.role, span, None, message.content)
             draft.unknown_parts += message.unknown_parts
             self._add_draft(draft)
 
@@ -348,6 +363,11 @@ def _resolve_tool_name(span: SourceSpan) -> str:
 
 def _is_user_message(message: SpanMessage) -> bool:
     return message.role in ("user", "human") and bool(message.content or message.unknown_parts)
+
+
+def _has_other_role(message: SpanMessage) -> bool:
+    has_content = bool(message.content or message.unknown_parts)
+    return has_content and not message.results and message.role not in _KNOWN_ROLES
 
 
 def _read_system_prompt(span: SourceSpan) -> str:

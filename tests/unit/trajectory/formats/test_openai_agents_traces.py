@@ -16,6 +16,7 @@ from openai.types.responses import (
 )
 
 from agentguard.trajectory.formats.reader import load_trajectory
+from tests.unit.trajectory.formats.samples import SAMPLES
 
 
 class RecordingProcessor(TracingProcessor):
@@ -93,3 +94,9 @@ def test_exported_trace_of_the_sdk_is_read_with_calls_results_and_usage(tmp_path
     assert call.usage is not None
     assert (call.usage.prompt_tokens, call.usage.completion_tokens) == (10, 3)
     assert run.unknown_parts == {}
+
+
+def test_handoff_of_the_sdk_has_its_result() -> None:
+    run = load_trajectory(SAMPLES / "otel_spans.agents_sdk.jsonl")
+    handoff = next(step for step in run.steps if step.tool_calls and step.tool_calls[0].id == "c3")
+    assert [seen.content for seen in handoff.observations] == ['{"assistant": "planner"}']

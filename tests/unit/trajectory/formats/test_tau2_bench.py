@@ -95,3 +95,15 @@ class TestFolder:
     def test_file_without_its_folder_names_the_way_out(self, folder: Path) -> None:
         with pytest.raises(FormatError, match="read the folder"):
             load_records(folder / "results.json")
+
+
+def test_response_of_the_model_has_reasoning_model_and_stop_reason() -> None:
+    (record,) = load_records(SAMPLES / "tau2_bench.raw.json")
+    _, user, search, question, *_ = record.trajectory.steps
+    assert (search.reasoning, search.model, search.stop_reason) == (
+        "I need the booking and the evening ferries.",
+        "model-a",
+        "tool_use",
+    )
+    assert (question.reasoning, question.stop_reason) == ("The desk may need the code.", "stop")
+    assert (user.reasoning, user.stop_reason) == ("", None)
