@@ -36,7 +36,9 @@ COUNTS: dict[str, Callable[[Path], FormatCounts]] = {
     },
     "intercode": development_sets.count_intercode,
     "knowagent_alfworld": development_sets.count_alfworld,
+    "livemcpbench": development_sets.count_livemcpbench,
     "stepshield": development_sets.count_stepshield,
+    "tau_bench": development_sets.count_tau_bench,
     "terminal_bench_atif": development_sets.count_atif_trials,
     "terminal_bench_claude_code": development_sets.count_claude_code,
 }

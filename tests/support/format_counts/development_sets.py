@@ -7,6 +7,7 @@ import json
 import re
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 from tests.support.format_counts import FormatCounts, iter_lines
 
@@ -85,3 +86,24 @@ def _kind_of_line(line: str) -> str:
     if not line.startswith(">"):
         return "observation"
     return "thought" if re.match(r"> ?(think|actionpath)\s*:", line, re.IGNORECASE) else "action"
+
+
+def count_tau_bench(folder: Path) -> FormatCounts:
+    """Count the messages of ``traj`` by role, and the calls in them."""
+    runs = [run for path in folder.glob("*.json") for run in json.loads(path.read_text("utf-8"))]
+    return _count_chats([run["traj"] for run in runs])
+
+
+def count_livemcpbench(folder: Path) -> FormatCounts:
+    """Count the messages by role, and the calls in them."""
+    return _count_chats([run["messages"] for run in iter_lines(folder / "runs.jsonl.gz")])
+
+
+def _count_chats(chats: list[list[dict[str, Any]]]) -> FormatCounts:
+    messages = [message for chat in chats for message in chat]
+    return FormatCounts(
+        runs=len(chats),
+        turns=sum(message["role"] == "assistant" for message in messages),
+        calls=sum(len(message.get("tool_calls") or ()) for message in messages),
+        results=sum(message["role"] == "tool" for message in messages),
+    )
