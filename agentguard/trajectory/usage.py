@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from agentguard.trajectory.model import Usage
 
 _PROMPT = (
     *("prompt_tokens", "input_tokens", "promptTokens", "inputTokens", "promptTokenCount", "inputTokenCount"),
-    *("input", "prompt"),
+    *("input", "prompt", "tokens_sent", "total_prompt_tokens"),
 )
 _COMPLETION = (
     *("completion_tokens", "output_tokens", "completionTokens", "outputTokens", "candidatesTokenCount"),
-    *("outputTokenCount", "output", "completion"),
+    *("outputTokenCount", "output", "completion", "tokens_received", "total_completion_tokens"),
 )
 _CACHED = (
     *("cached_tokens", "cache_read_input_tokens", "cachedInputTokens", "cachedContentTokenCount", "cached"),
@@ -23,12 +23,19 @@ _CACHED = (
         "input_cached_tokens",
         "cache_read",
         "cached_input_tokens",
+        "total_cached_tokens",
     ),
 )
 _CACHED_DETAILS = ("prompt_tokens_details", "input_tokens_details", "input_token_details")
 _COST = (
     *("cost_usd", "total_cost_usd", "costUSD", "response_cost", "total_cost", "totalCost", "cost"),
-    *("calculated_total_cost", "calculatedTotalCost", "total_estimated_cost"),
+    *(
+        "instance_cost",
+        "accumulated_cost",
+        "calculated_total_cost",
+        "calculatedTotalCost",
+        "total_estimated_cost",
+    ),
 )
 _NO_USAGE = Usage()
 _SEPARATE_CACHE_COUNTS = ("cache_read_input_tokens", "cache_creation_input_tokens")
@@ -56,6 +63,18 @@ def parse_usage(value: Any) -> Usage | None:
         cost_usd=float(cost) if cost is not None else None,
     )
     return None if usage == _NO_USAGE else usage
+
+
+def sum_usages(usages: Iterable[Usage | None]) -> Usage | None:
+    """Return the sum; a count is None if no usage has it. Returns None if there is no usage."""
+    known = [usage for usage in usages if usage is not None]
+    if not known:
+        return None
+    counts = {
+        name: [value for usage in known if (value := getattr(usage, name)) is not None]
+        for name in ("prompt_tokens", "completion_tokens", "cached_tokens", "cost_usd")
+    }
+    return Usage(**{name: sum(values) if values else None for name, values in counts.items()})
 
 
 def _find_number(value: Mapping[str, Any], keys: tuple[str, ...]) -> float | None:

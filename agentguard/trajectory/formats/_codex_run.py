@@ -11,8 +11,8 @@ from agentguard.trajectory._json_node import JsonNode
 from agentguard.trajectory._safe_json import dumps, loads
 from agentguard.trajectory.formats._responses_items import ResponseTurns
 from agentguard.trajectory.formats._step_builder import StepBuilder
-from agentguard.trajectory.model import Branch, Observation, Record, Source, Step, Usage
-from agentguard.trajectory.usage import parse_usage
+from agentguard.trajectory.model import Branch, Observation, Record, Source, Step
+from agentguard.trajectory.usage import parse_usage, sum_usages
 
 _AGENT, _CLIENT = "codex", "client"
 _CLIENT_PREFIXES = (
@@ -186,7 +186,7 @@ class CodexRun:
         steps = self._turns.steps
         last = next((step for step in reversed(steps) if step.source is Source.AGENT), None)
         if last is not None:
-            steps[last.index] = last.with_usage(_add_usages(last.usage, usage), last.model)
+            steps[last.index] = last.with_usage(sum_usages((last.usage, usage)), last.model)
 
     def _roll_back(self, num_turns: int) -> None:
         """Move the last user turns and their answers to a branch."""
@@ -253,17 +253,4 @@ def _mark_result(step: Step, call_id: str, is_error: bool, exit_code: int | None
 
     return step.with_observations(
         tuple(mark(one) if one.call_id == call_id else one for one in step.observations)
-    )
-
-
-def _add_usages(first: Usage | None, second: Usage) -> Usage:
-    def add(a: int | None, b: int | None) -> int | None:
-        return b if a is None else a if b is None else a + b
-
-    if first is None:
-        return second
-    return Usage(
-        prompt_tokens=add(first.prompt_tokens, second.prompt_tokens),
-        completion_tokens=add(first.completion_tokens, second.completion_tokens),
-        cached_tokens=add(first.cached_tokens, second.cached_tokens),
     )

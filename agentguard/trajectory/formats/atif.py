@@ -22,6 +22,7 @@ from agentguard.trajectory.formats._atif_step import (
 from agentguard.trajectory.formats._chat_messages import parse_tool_specs
 from agentguard.trajectory.formats._chat_writer import build_chat_tools
 from agentguard.trajectory.formats._label_fields import infer_failed, split_labels
+from agentguard.trajectory.formats._run_totals import add_run_totals
 from agentguard.trajectory.formats._step_builder import collect_system_prompts, count_unknown_parts
 from agentguard.trajectory.model import Annotation, Branch, Record, Source, Step, Trajectory
 from agentguard.trajectory.serialization import (
@@ -32,6 +33,7 @@ from agentguard.trajectory.serialization import (
     encode_meta,
     encode_step,
 )
+from agentguard.trajectory.usage import parse_usage
 
 _VERSION = "ATIF-v1.8"
 _OWN_EXTRA_KEY = "agentguard"
@@ -74,7 +76,9 @@ class Atif:
         if "annotation" in ours:
             annotation = decode_annotation(ours.node("annotation"))
         branches = tuple(_read_branch(one) for one in ours.nodes_or("branches"))
-        yield Record(trajectory=replace(run, steps=steps, branches=branches), annotation=annotation)
+        totals = [parse_usage(node.raw("final_metrics"))]
+        run = add_run_totals(replace(run, steps=steps, branches=branches), totals)
+        yield Record(trajectory=run, annotation=annotation)
 
     def dump(self, record: Record, *, annotation: bool = False) -> dict[str, Any]:
         """Return the run as an ATIF document that ATIF's own models accept."""

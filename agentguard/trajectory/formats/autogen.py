@@ -13,8 +13,9 @@ from agentguard.trajectory._json_node import JsonNode
 from agentguard.trajectory._safe_json import dumps
 from agentguard.trajectory.formats._chat_messages import parse_message_calls
 from agentguard.trajectory.formats._content_parts import parse_arguments, parse_content
+from agentguard.trajectory.formats._run_totals import add_run_totals
 from agentguard.trajectory.formats._step_builder import StepBuilder
-from agentguard.trajectory.model import Record, Source, ToolCall
+from agentguard.trajectory.model import Record, Source, ToolCall, Usage
 from agentguard.trajectory.usage import parse_usage
 
 _MESSAGE_KEYS = ("messages", "chat_history")
@@ -73,7 +74,14 @@ class AutoGen:
             exit_status=status if isinstance(status, str) else None,
             extra=node.extra_fields(*_MESSAGE_KEYS, "stop_reason"),
         )
-        yield Record(trajectory=run)
+        yield Record(trajectory=add_run_totals(run, _iter_model_usages(node.raw("cost"))))
+
+
+def _iter_model_usages(cost: Any) -> Iterator[Usage | None]:
+    """Yield the usage of each model in the ``cost`` of a chat result of version 0.2."""
+    totals = cost.get("usage_including_cached_inference") if isinstance(cost, dict) else None
+    for usage in totals.values() if isinstance(totals, dict) else ():
+        yield parse_usage(usage)
 
 
 def _find_messages(value: Any) -> Any:

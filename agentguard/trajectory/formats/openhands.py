@@ -7,13 +7,15 @@ annotation, because they may reveal a judgement (``report``, ``test_result``).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from agentguard.trajectory._json_node import JsonNode, wrap_nodes
 from agentguard.trajectory.formats._label_fields import infer_failed, parse_verdict
 from agentguard.trajectory.formats._openhands_events import OpenHandsRun
-from agentguard.trajectory.model import Annotation, Record
+from agentguard.trajectory.formats._run_totals import add_run_totals
+from agentguard.trajectory.model import Annotation, Record, Usage
+from agentguard.trajectory.usage import parse_usage
 
 _MAX_SAMPLED_EVENTS = 8
 _ROW_FACTS = ("metrics", "metadata", "error")
@@ -43,17 +45,26 @@ class OpenHands:
             fields["task"] = instruction
         id = row.scalar_or("instance_id")
         extra = row.extra_fields("history", "instruction", "instance_id", *_ROW_FACTS)
+        trajectory = builder.build_trajectory(
+            id or name,
+            self.name,
+            tools=run.tools,
+            exit_status=run.exit_status,
+            extra={key: row.raw(key) for key in _ROW_FACTS if key in row},
+            **fields,
+        )
         yield Record(
-            trajectory=builder.build_trajectory(
-                id or name,
-                self.name,
-                tools=run.tools,
-                exit_status=run.exit_status,
-                extra={key: row.raw(key) for key in _ROW_FACTS if key in row},
-                **fields,
-            ),
+            trajectory=add_run_totals(trajectory, [_parse_metrics(row.raw("metrics"))]),
             annotation=Annotation(failed=_find_outcome(row, extra), group=id or None, extra=extra),
         )
+
+
+def _parse_metrics(metrics: Any) -> Usage | None:
+    """Return the cost and the tokens of a run, which are sums over its requests."""
+    if not isinstance(metrics, Mapping):
+        return None
+    tokens = metrics.get("accumulated_token_usage")
+    return parse_usage({**(tokens if isinstance(tokens, Mapping) else {}), **metrics})
 
 
 def _flatten(history: Any) -> Any:

@@ -18,9 +18,11 @@ from agentguard.trajectory._json_node import JsonNode
 from agentguard.trajectory.formats._chat_messages import parse_tool_call
 from agentguard.trajectory.formats._content_parts import parse_content
 from agentguard.trajectory.formats._otel.spans import flatten_text
+from agentguard.trajectory.formats._run_totals import add_run_totals
 from agentguard.trajectory.formats._shell_action import find_declared_commands, parse_shell_action
 from agentguard.trajectory.grouping import normalize_group_key
 from agentguard.trajectory.model import Annotation, Observation, Record, Source, Step, ToolCall, Trajectory
+from agentguard.trajectory.usage import parse_usage
 
 _ENTRY_FIELDS = ("thought", "action", "observation", "tool_calls", "query", "messages", "content", "role")
 _VERDICT_FIELDS = ("resolved", "target", "success", "score")
@@ -74,7 +76,16 @@ class SweAgent:
             exit_status=info.text_or("exit_status") or None,
             extra={**extra, **({"info": info_extra} if info_extra else {})},
         )
-        yield Record(trajectory=trajectory, annotation=_build_annotation(record, info, trajectory))
+        annotation = _build_annotation(record, info, trajectory)
+        totals = [parse_usage(_select_totals(info.raw("model_stats")))]
+        yield Record(trajectory=add_run_totals(trajectory, totals), annotation=annotation)
+
+
+def _select_totals(model_stats: Any) -> Any:
+    """Return the totals of the run; ``total_cost`` is the cost of all runs of the process."""
+    if not isinstance(model_stats, Mapping):
+        return None
+    return {key: value for key, value in model_stats.items() if key != "total_cost"}
 
 
 def _is_history(value: Any) -> bool:

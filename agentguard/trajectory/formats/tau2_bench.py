@@ -19,9 +19,11 @@ from agentguard.trajectory.formats._chat_messages import parse_chat, parse_tool_
 from agentguard.trajectory.formats._content_parts import parse_content
 from agentguard.trajectory.formats._dataset_folder import read_document
 from agentguard.trajectory.formats._document_runs import parse_runs
+from agentguard.trajectory.formats._run_totals import add_run_totals
 from agentguard.trajectory.formats.base import UnreadableRecord
 from agentguard.trajectory.formats.reader import list_run_files
 from agentguard.trajectory.model import Annotation, Record, Trajectory
+from agentguard.trajectory.usage import parse_usage
 
 _FOLDER = "simulations"
 _THINKING = "thinking_blocks"
@@ -101,6 +103,7 @@ def _parse_simulation(node: JsonNode, document: JsonNode, name: str) -> Record:
         unknown_parts=dict(sorted(unknown_parts.items())),
         extra={key: node.raw(key) for key in _FACTS if key in node},
     )
+    trajectory = add_run_totals(trajectory, [parse_usage({"cost": node.raw("agent_cost")})])
     return Record(trajectory=trajectory, annotation=_build_annotation(node, document, domain, task_id))
 
 

@@ -25,9 +25,11 @@ from agentguard.trajectory._safe_json import loads
 from agentguard.trajectory.formats._chat_messages import is_chat_message, parse_chat
 from agentguard.trajectory.formats._content_parts import parse_content
 from agentguard.trajectory.formats._label_fields import infer_failed, split_labels
+from agentguard.trajectory.formats._run_totals import add_run_totals
 from agentguard.trajectory.formats._shell_action import HARNESS_COMMANDS, SHELL_TOOL, find_declared_commands
 from agentguard.trajectory.formats._text_actions import parse_text_actions
 from agentguard.trajectory.model import Annotation, Record, ToolCall, Trajectory
+from agentguard.trajectory.usage import parse_usage
 
 _MINI = "mini-swe-agent"
 _MAX_SAMPLED_MESSAGES = 40
@@ -90,17 +92,18 @@ class TextActions:
         info, judged_info = split_labels(node.node_or("info").data)
         judged |= {"info": judged_info} if judged_info else {}
         status = info.pop("exit_status", None) or node.raw("exit_status") or converter.exit_status
+        run = Trajectory(
+            id=node.scalar_or("instance_id") or node.scalar_or("id") or name,
+            format=self.name,
+            task=chat.task,
+            steps=tuple(steps),
+            system_prompts=chat.system_prompts,
+            exit_status=status if isinstance(status, str) else None,
+            unknown_parts=chat.unknown_parts,
+            extra={**facts, **({"info": info} if info else {})},
+        )
         yield Record(
-            trajectory=Trajectory(
-                id=node.scalar_or("instance_id") or node.scalar_or("id") or name,
-                format=self.name,
-                task=chat.task,
-                steps=tuple(steps),
-                system_prompts=chat.system_prompts,
-                exit_status=status if isinstance(status, str) else None,
-                unknown_parts=chat.unknown_parts,
-                extra={**facts, **({"info": info} if info else {})},
-            ),
+            trajectory=add_run_totals(run, [parse_usage(info.get("model_stats"))]),
             annotation=Annotation(failed=infer_failed(judged | judged_info), extra=judged),
         )
 
