@@ -131,6 +131,10 @@ class JsonNode:
         """Return the fields that are not in ``known``, for ``extra``."""
         return {k: v for k, v in self.data.items() if k not in known}
 
+    def unmapped_fields(self, *known: str) -> dict[str, Any]:
+        """Return the fields that are not in ``known`` and not null or empty, for ``extra``."""
+        return {k: v for k, v in self.data.items() if k not in known and v not in (None, "", [], {})}
+
     def _require(self, key: str) -> Any:
         if key not in self.data:
             raise self.build_error(key, "missing")

@@ -89,6 +89,17 @@ def iter_lists(value: Any, path: Path_ = ()) -> Iterator[tuple[Path_, list[Any]]
         yield from iter_lists(one, (*path, key))
 
 
+def iter_objects(value: Any, place: list[str]) -> Iterator[dict[str, Any]]:
+    """Yield the objects at a place; ``#`` is every element of a list."""
+    if not place:
+        yield from [value] if isinstance(value, dict) else []
+    elif place[0] == "#":
+        for one in value if isinstance(value, list) else []:
+            yield from iter_objects(one, place[1:])
+    elif isinstance(value, dict) and place[0] in value:
+        yield from iter_objects(value[place[0]], place[1:])
+
+
 def replace_texts(value: Any, key: str = "") -> Any:
     if isinstance(value, dict):
         return {name: replace_texts(one, name) for name, one in value.items()}
@@ -152,3 +163,38 @@ def test_unknown_parts_of_steps_are_in_totals(path: Path) -> None:
             branches = (step for branch in run.branches for step in branch.steps)
             parts = Counter(part for step in (*run.steps, *branches) for part in step.unknown_parts)
             assert not parts - Counter(run.unknown_parts)
+
+
+@pytest.mark.parametrize(
+    ("name", "place"),
+    [
+        ("agentdojo.json", "messages.#"),
+        ("anthropic_messages.converse.json", "messages.#.content.#.toolUse"),
+        ("anthropic_messages.converse.json", "messages.#.content.#.toolResult"),
+        ("autogen.events.json", "messages.#.content.#"),
+        ("browser_use.json", "history.#.result.#"),
+        ("crewai.json", "#"),
+        ("gemini_cli.json", "messages.#.toolCalls.#"),
+        ("inspect_log.messages.json", "samples.#.messages.#"),
+        ("langchain.json", "#.data"),
+        ("langchain.json", "#.data.tool_calls.#"),
+        ("openai_chat.json", "messages.#"),
+        ("openai_chat.json", "messages.#.tool_calls.#"),
+        ("tau_bench.json", "#.traj.#"),
+        ("text_actions.jsonl", "#.messages.#"),
+        ("vercel_ai.json", "messages.#"),
+    ],
+)
+def test_unknown_field_is_kept(name: str, place: str) -> None:
+    path = Path(__file__).with_name("samples") / name
+    value = parse(path)
+    nodes, lost = list(iter_objects(value, place.split("."))), []
+    assert nodes
+    for node in nodes:
+        node["zq_field"] = MARK
+        found = list(read(io.BytesIO(write(value, path)), format=format_of(path)))
+        del node["zq_field"]
+        records = [one for one in found if isinstance(one, Record)]
+        text = b"".join(orjson.dumps(list(build_events(one)), default=str) for one in records)
+        lost += [] if MARK.encode() in text else [node]
+    assert lost == []

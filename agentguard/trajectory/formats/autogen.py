@@ -170,7 +170,7 @@ def _add_event(builder: StepBuilder, event: JsonNode, index: int, *, reasoning: 
         started_at=event.timestamp_or("created_at"),
         usage=parse_usage(event.raw("models_usage")),
         unknown_parts=content.unknown_parts,
-        extra={key: item for key, item in event.extra_fields(*_EVENT_FIELDS).items() if item},
+        extra=event.unmapped_fields(*_EVENT_FIELDS),
     )
 
 

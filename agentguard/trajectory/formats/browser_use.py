@@ -71,7 +71,7 @@ def _add_entry(builder: StepBuilder, entry: JsonNode, index: int) -> None:
         content = result.text_or("extracted_content") or result.text_or("long_term_memory")
         text = "\n".join(filter(None, [content, error]))
         call_id = calls[place].id if place < len(calls) else None
-        unmapped_fields = _collect_unmapped(result, *_RESULT_FIELDS)
+        unmapped_fields = result.unmapped_fields(*_RESULT_FIELDS)
         if call_id or text or unmapped_fields:
             builder.add_result(
                 text,
@@ -101,7 +101,7 @@ def _add_turn(
         ended_at=metadata.timestamp_or("step_end_time"),
         usage=parse_usage(metadata.data),
         unknown_parts=["screenshot"] if state.raw("screenshot") else [],
-        extra=_collect_unmapped(entry, *_ENTRY_FIELDS)
+        extra=entry.unmapped_fields(*_ENTRY_FIELDS)
         | {key: state.raw(key) for key in ("url", "title") if key in state}
         | ({"claims_success": result.raw("success")} if (result := _find_done(results)) else {}),
     )
@@ -109,7 +109,7 @@ def _add_turn(
 
 def _parse_action(action: JsonNode, id: str) -> ToolCall:
     """Return the call of an action ``{name: arguments}``; other fields of the action are null."""
-    fields = _collect_unmapped(action, "interacted_element")
+    fields = action.unmapped_fields("interacted_element")
     name = next(iter(fields), "")
     arguments = fields.pop(name, {})
     is_object = isinstance(arguments, dict)
@@ -120,11 +120,6 @@ def _parse_action(action: JsonNode, id: str) -> ToolCall:
         raw_arguments=None if is_object else dumps(arguments).decode(),
         extra=fields,
     )
-
-
-def _collect_unmapped(node: JsonNode, *known: str) -> dict[str, Any]:
-    """Return the fields that are not read and have a value."""
-    return {key: value for key, value in node.extra_fields(*known).items() if value not in (None, [], {})}
 
 
 def _build_annotation(node: JsonNode) -> Annotation:

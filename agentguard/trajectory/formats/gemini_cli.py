@@ -28,6 +28,7 @@ _CALL_FIELDS = (
     *("displayName", "description", "renderOutputAsMarkdown", "resultDisplay"),
 )
 """Fields of a call that are read, or that show it on the screen."""
+_TURN_FIELDS = ("id", "type", "content", "timestamp", "thoughts", "toolCalls", "tokens", "model")
 _SESSION_FIELDS = ("projectHash", "summary", "directories", "kind")
 
 _Node = TreeNode[JsonNode | None]
@@ -207,6 +208,7 @@ def _add_turn(builder: StepBuilder, message: JsonNode, content: MessageContent, 
         usage=parse_usage(message.raw("tokens")),
         model=message.text_or("model") or None,
         unknown_parts=[*content.unknown_parts, *unread_thoughts],
+        extra=message.unmapped_fields(*_TURN_FIELDS),
     )
     for call, id in zip(calls, ids, strict=True):
         _add_result(builder, call, id)

@@ -20,6 +20,12 @@ _KINDS = ("request", "response")
 _OUTPUT_TOOL = "final_result"
 _CALL_KINDS = ("tool-call", "builtin-tool-call")
 _RESULT_KINDS = ("tool-return", "builtin-tool-return")
+_CALL_FIELDS = ("part_kind", "tool_call_id", "tool_name", "args")
+_RESULT_FIELDS = ("part_kind", "tool_call_id", "tool_name", "content", "timestamp", "outcome")
+_RESPONSE_FIELDS = (
+    *("kind", "parts", "usage", "timestamp", "model_name", "finish_reason"),
+    *("conversation_id", "run_id"),
+)
 _SILENT_KINDS = ("compaction",)
 
 
@@ -115,6 +121,7 @@ def _add_response(builder: StepBuilder, message: JsonNode, index: int) -> None:
         model=message.text_or("model_name") or None,
         stop_reason=message.text_or("finish_reason") or None,
         unknown_parts=unknown_parts,
+        extra=message.unmapped_fields(*_RESPONSE_FIELDS),
     )
     for part in parts:
         if part.text("part_kind") in _RESULT_KINDS:
@@ -128,6 +135,7 @@ def _parse_call(part: JsonNode, fallback_id: str) -> ToolCall:
         name=part.text_or("tool_name"),
         arguments=arguments,
         raw_arguments=raw,
+        extra=part.unmapped_fields(*_CALL_FIELDS),
     )
 
 
@@ -145,6 +153,7 @@ def _add_result(builder: StepBuilder, part: JsonNode, kind: str, index: int) -> 
         is_error=is_error,
         source_index=index,
         ended_at=part.timestamp_or("timestamp"),
+        extra=part.unmapped_fields(*_RESULT_FIELDS),
     )
 
 

@@ -223,7 +223,10 @@ class _Converter:
         elif self._pending_ids and self._has_text_calls:
             content = message.raw("content")
             content = _PREFIX_PATTERN.sub("", content, count=1) if isinstance(content, str) else content
-            self._add_result(index, message, {"tool_call_id": self._pending_ids[0], "content": content})
+            fields = message.extra_fields("role", "name", "content", "extra")
+            self._add_result(
+                index, message, fields | {"tool_call_id": self._pending_ids[0], "content": content}
+            )
         else:
             self._append(index, {**message.extra_fields("extra"), **_read_extra(message)})
 

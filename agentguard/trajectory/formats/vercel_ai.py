@@ -57,6 +57,13 @@ def _find_messages(value: Any) -> Any:
     )
 
 
+_MESSAGE_FIELDS = ("id", "role", "parts")
+_TOOL_FIELDS = (
+    *("type", "toolCallId", "toolName", "state", "input", "rawInput", "output", "errorText"),
+    "preliminary",
+)
+
+
 def _is_message(value: Any) -> bool:
     if not isinstance(value, dict) or not isinstance(value.get("role"), str):
         return False
@@ -76,6 +83,7 @@ def _add_message(builder: StepBuilder, message: JsonNode, index: int) -> None:
             source_index=index,
             started_at=_find_time(message),
             unknown_parts=content.unknown_parts,
+            extra=message.unmapped_fields(*_MESSAGE_FIELDS),
         )
         return
     turns = _split_turns(parts)
@@ -119,6 +127,7 @@ def _add_turn(
             (text for key in ("model", "modelId") if isinstance(text := metadata.raw(key), str)), None
         ),
         unknown_parts=content.unknown_parts,
+        extra=message.unmapped_fields(*_MESSAGE_FIELDS) if is_last else {},
     )
     for call, part in tools:
         _add_result(builder, call, part)
@@ -147,6 +156,7 @@ def _parse_call(part: JsonNode, fallback_id: str) -> ToolCall:
         name=part.text_or("toolName") if kind == _DYNAMIC_TOOL else kind.removeprefix(_TOOL_PREFIX),
         arguments=arguments,
         raw_arguments=raw,
+        extra=part.unmapped_fields(*_TOOL_FIELDS),
     )
 
 
