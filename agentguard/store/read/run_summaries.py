@@ -5,7 +5,8 @@ from __future__ import annotations
 import base64
 import json
 import math
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from sqlalchemy import (
@@ -81,16 +82,28 @@ def count_runs(connection: Connection, filter: RunSummaryFilter, tenant: str, ma
 def compute_facets(connection: Connection, tenant: str) -> RunFacets:
     """Return the filter values of all runs."""
 
-    def grouped(column: Column[Any]) -> dict[str, int]:
-        number = func.count().label("number")
-        query = select(column, number).where(_SUMMARY.tenant == validate_query_tenant(tenant), _SUMMARY.known)
-        most_frequent = query.group_by(column).order_by(number.desc(), column).limit(_MAX_FACET_VALUES)
-        return {str(value): count for value, count in connection.execute(most_frequent)}
+    number = func.count().label("number")
 
+    def select_counts(*columns: Column[Any]) -> Select[Any]:
+        query = select(*columns, number).where(
+            _SUMMARY.tenant == validate_query_tenant(tenant), _SUMMARY.known
+        )
+        return query.group_by(*columns)
+
+    def grouped(column: Column[Any]) -> dict[str, int]:
+        query = select_counts(column).order_by(number.desc(), column).limit(_MAX_FACET_VALUES)
+        return {str(value): count for value, count in connection.execute(query)}
+
+    # One scan for three columns: a diagnosis has few combinations of them.
+    verdicts, codes, agents = Counter[str](), Counter[str](), Counter[str]()
+    for row in connection.execute(select_counts(_SUMMARY.verdict, _SUMMARY.code, _SUMMARY.agent)):
+        verdicts[row.verdict] += row.number
+        codes[row.code] += row.number
+        agents[row.agent] += row.number
     return RunFacets(
-        verdicts=grouped(_SUMMARY.verdict),
-        codes=_drop_empty_names(grouped(_SUMMARY.code)),
-        agents=_drop_empty_names(grouped(_SUMMARY.agent)),
+        verdicts=_select_most_frequent(verdicts),
+        codes=_drop_empty_names(_select_most_frequent(codes)),
+        agents=_drop_empty_names(_select_most_frequent(agents)),
         models=_count_labels(grouped(_SUMMARY.models)),
         tags=_count_labels(grouped(_SUMMARY.tags)),
     )
@@ -273,4 +286,8 @@ def _count_labels(counts: dict[str, int]) -> dict[str, int]:
     for labels, number in counts.items():
         for label in split_labels(labels):
             label_counts[label] = label_counts.get(label, 0) + number
-    return dict(sorted(label_counts.items(), key=lambda item: (-item[1], item[0]))[:_MAX_FACET_VALUES])
+    return _select_most_frequent(label_counts)
+
+
+def _select_most_frequent(counts: Mapping[str, int]) -> dict[str, int]:
+    return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:_MAX_FACET_VALUES])

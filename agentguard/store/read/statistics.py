@@ -8,7 +8,17 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, Final, Literal
 
-from sqlalchemy import BigInteger, ColumnElement, Connection, RowMapping, cast, func, select
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    Connection,
+    RowMapping,
+    cast,
+    func,
+    literal,
+    select,
+    union_all,
+)
 
 from agentguard.store.db.row_mapping import validate_query_tenant
 from agentguard.store.db.run_summary import VerdictFilter
@@ -121,14 +131,15 @@ def count_failures_over_time(
         earliest = _compute_bucket_start(latest_time, width, offset) - (max_buckets - 1) * width
         conditions.append(_SUMMARY.began_at >= max(earliest, since if since is not None else earliest))
         counted = _count_runs(connection, _build_bucket_expression(connection, width, offset), conditions)
-    grid = (width, offset)
-    runs, failed_runs = (
-        _sum_by_bucket(counted, grid, failed=False),
-        _sum_by_bucket(counted, grid, failed=True),
-    )
     codes, agents = (
-        _build_failure_series(counted, grid, "code"),
-        _build_failure_series(counted, grid, "agent"),
+        _build_failure_series([row for row in counted if row["column"] == name], width, offset)
+        for name in ("code", "agent")
+    )
+    verdicts = [row for row in counted if row["column"] == "verdict"]
+    failed_verdicts = [row for row in verdicts if row["name"] == VerdictFilter.FAILURE]
+    runs, failed_runs = (
+        FailureSeries(name="", total=counts.total(), counts=counts)
+        for counts in (_sum_by_bucket(rows, width, offset) for rows in (verdicts, failed_verdicts))
     )
     first_start, end = min(runs.counts, default=0), max(runs.counts, default=-width)
     return FailureFrequencies(
@@ -275,32 +286,43 @@ def _compute_bucket_start(time: float, width: int, offset: int) -> int:
 def _count_runs(
     connection: Connection, bucket: ColumnElement[int], conditions: Sequence[ColumnElement[bool]]
 ) -> Sequence[RowMapping]:
-    """Count runs by bucket, verdict, code and agent in one pass."""
+    """Count runs by bucket and verdict, and the failed ones by bucket and code, and by bucket and agent.
+
+    The database reads the summaries once, and returns no combinations of codes and agents, which are many.
+    """
     keys = (bucket.label("bucket"), _SUMMARY.verdict, _SUMMARY.code, _SUMMARY.agent)
-    query = select(*keys, func.count().label("runs")).where(*conditions).group_by(*keys)
-    return connection.execute(query).mappings().all()
+    counted = select(*keys, func.count().label("runs")).where(*conditions).group_by(*keys).cte("counted")
+    queries = []
+    for name in ("verdict", "code", "agent"):
+        columns = (counted.c.bucket, counted.c[name])
+        query = select(
+            literal(name).label("column"),
+            counted.c.bucket,
+            counted.c[name].label("name"),
+            func.sum(counted.c.runs).label("runs"),
+        ).group_by(*columns)
+        queries.append(
+            query if name == "verdict" else query.where(counted.c.verdict == VerdictFilter.FAILURE.value)
+        )
+    return connection.execute(union_all(*queries)).mappings().all()
 
 
-def _sum_by_bucket(rows: Sequence[RowMapping], grid: tuple[int, int], *, failed: bool) -> FailureSeries:
-    """Return the number of runs, or of failed runs, by bucket."""
+def _sum_by_bucket(rows: Iterable[RowMapping], width: int, offset: int) -> Counter[int]:
+    """Return the number of runs by start of the bucket."""
     counts: Counter[int] = Counter()
-    for one in rows:
-        if not failed or one["verdict"] == VerdictFilter.FAILURE:
-            counts[int(one["bucket"]) * grid[0] + grid[1]] += int(one["runs"])
-    return FailureSeries(name="", total=counts.total(), counts=dict(counts))
+    for row in rows:
+        counts[int(row["bucket"]) * width + offset] += int(row["runs"])
+    return counts
 
 
-def _build_failure_series(
-    rows: Sequence[RowMapping], grid: tuple[int, int], column: str
-) -> tuple[FailureSeries, ...]:
-    """Return a series of failed runs for each value of ``column``, most frequent first."""
-    counts_by_name: dict[str, Counter[int]] = {}
-    for one in rows:
-        if one["verdict"] == VerdictFilter.FAILURE:
-            start = int(one["bucket"]) * grid[0] + grid[1]
-            counts_by_name.setdefault(one[column], Counter())[start] += int(one["runs"])
+def _build_failure_series(rows: Sequence[RowMapping], width: int, offset: int) -> tuple[FailureSeries, ...]:
+    """Return a series of failed runs for each name, most frequent first."""
+    rows_by_name: dict[str, list[RowMapping]] = {}
+    for row in rows:
+        rows_by_name.setdefault(row["name"], []).append(row)
+    counts_by_name = {name: _sum_by_bucket(group, width, offset) for name, group in rows_by_name.items()}
     series = (
-        FailureSeries(name=name, total=counts.total(), counts=dict(counts))
+        FailureSeries(name=name, total=counts.total(), counts=counts)
         for name, counts in counts_by_name.items()
     )
     return tuple(sorted(series, key=lambda one: (-one.total, one.name)))
