@@ -10,9 +10,8 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from itertools import islice
-from multiprocessing.connection import wait as wait_for_sentinels
+from multiprocessing.connection import Connection
 from typing import Protocol
 
 from agentguard.batch.chunks import Chunk
@@ -58,7 +57,7 @@ class LocalEngine:
 
     def run(self, chunks: Iterator[Chunk], config: ProcessorConfig) -> Iterator[tuple[Chunk, ChunkResult]]:
         """Yield each chunk once with its result; see `Engine.run`."""
-        pool = _WorkerPool(self.workers, partial(_start_worker, self.build_processor, config), config)
+        pool = _WorkerPool(self.workers, self.build_processor, config)
         try:
             while pool.submit_chunks(chunks):
                 yield from pool.take_results()
@@ -69,9 +68,9 @@ class LocalEngine:
 class _WorkerPool:
     """Pool of worker processes that is replaced when a worker dies."""
 
-    def __init__(self, workers: int, initialize: Callable[[], None], config: ProcessorConfig) -> None:
-        self._workers, self._initialize, self._config = workers, initialize, config
-        self._pool = _start_pool(workers, initialize)
+    def __init__(self, workers: int, build_processor: ProcessorFactory, config: ProcessorConfig) -> None:
+        self._workers, self._build_processor, self._config = workers, build_processor, config
+        self._pool = _ProcessPool(workers, build_processor, config)
         self._pending: dict[Future[ChunkResult], Chunk] = {}
         self._suspects: list[Chunk] = []
 
@@ -80,7 +79,7 @@ class _WorkerPool:
         room = self._workers * _CHUNKS_IN_FLIGHT_PER_WORKER - len(self._pending)
         for chunk in islice(chunks, room):
             try:
-                self._pending[self._pool.submit(_process_chunk, chunk)] = chunk
+                self._pending[self._pool.submit(chunk)] = chunk
             except BrokenProcessPool:
                 self._suspects.append(chunk)
         return bool(self._pending or self._suspects)
@@ -98,7 +97,8 @@ class _WorkerPool:
 
     def close(self) -> None:
         """Stop the workers; chunks in flight are dropped."""
-        self._pool.shutdown(wait=True, cancel_futures=True)
+        wait([future for future in self._pending if not future.cancel()])
+        self._pool.close()
 
     def _replace_pool(self) -> Iterator[tuple[Chunk, ChunkResult]]:
         """Process the chunks that were in flight when a worker died, each alone, and start a new pool.
@@ -115,17 +115,43 @@ class _WorkerPool:
         for chunk in self._suspects:
             yield chunk, process_alone(chunk, self._process_in_new_pool, self._config.fingerprint)
         self._suspects.clear()
-        self._pool = _start_pool(self._workers, self._initialize)
+        self._pool = _ProcessPool(self._workers, self._build_processor, self._config)
 
     def _process_in_new_pool(self, chunk: Chunk) -> ChunkResult | None:
         """Return the result of a chunk in a new process; None if the process died."""
-        pool = _start_pool(1, self._initialize)
+        pool = _ProcessPool(1, self._build_processor, self._config)
         try:
-            return pool.submit(_process_chunk, chunk).result()
+            return pool.submit(chunk).result()
         except BrokenProcessPool:
             return None
         finally:
-            pool.shutdown(wait=True, cancel_futures=True)
+            pool.close()
+
+
+class _ProcessPool:
+    """Processes that end when the driver closes its end of a pipe, or dies."""
+
+    def __init__(self, workers: int, build_processor: ProcessorFactory, config: ProcessorConfig) -> None:
+        # A forked child would inherit threads' locks of the driver in an unknown state.
+        context = multiprocessing.get_context("spawn")
+        self._receiver, self._sender = context.Pipe(duplex=False)
+        self._executor = ProcessPoolExecutor(
+            workers,
+            mp_context=context,
+            initializer=_start_worker,
+            initargs=(self._receiver, build_processor, config),
+        )
+
+    def submit(self, chunk: Chunk) -> Future[ChunkResult]:
+        """Submit a chunk. Raises BrokenProcessPool if a worker has died."""
+        return self._executor.submit(_process_chunk, chunk)
+
+    def close(self) -> None:
+        """End the workers; they must not process a chunk."""
+        # A worker that dies during `shutdown` can hold the lock of the queue. The others never read its end.
+        self._sender.close()
+        self._executor.shutdown(wait=True, cancel_futures=True)
+        self._receiver.close()
 
 
 def process_alone(
@@ -155,28 +181,20 @@ def process_alone(
     return result
 
 
-def _start_pool(workers: int, initialize: Callable[[], None]) -> ProcessPoolExecutor:
-    # A forked child would inherit threads' locks of the driver in an unknown state.
-    context = multiprocessing.get_context("spawn")
-    return ProcessPoolExecutor(workers, mp_context=context, initializer=initialize)
-
-
 _processor: Processor | None = None
 
 
-def _start_worker(build_processor: ProcessorFactory, config: ProcessorConfig) -> None:
+def _start_worker(receiver: Connection, build_processor: ProcessorFactory, config: ProcessorConfig) -> None:
     global _processor
-    threading.Thread(target=_exit_with_parent, daemon=True).start()
+    threading.Thread(target=_exit_at_end, args=(receiver,), daemon=True).start()
     _processor = build_processor(config)
 
 
-def _exit_with_parent() -> None:
-    """End this worker when the driver has ended: a killed driver cannot stop its pool."""
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        with suppress(OSError):
-            wait_for_sentinels([parent.sentinel])
-        os._exit(1)
+def _exit_at_end(receiver: Connection) -> None:
+    """End this worker when the driver has closed the pipe: a killed driver cannot stop its pool."""
+    with suppress(OSError):
+        receiver.poll(None)
+    os._exit(1)
 
 
 def _process_chunk(chunk: Chunk) -> ChunkResult:
