@@ -125,10 +125,10 @@ class ChatJudge:
         chosen = options or ChatOptions()
         if not (chosen.deadline_s > 0 and chosen.characters_per_token > 0 and chosen.max_schemata >= 0):
             raise ConfigError(
-                "a chat judge needs deadline_s and characters_per_token over 0, and most_schemata not below 0"
+                "a chat judge needs deadline_s and characters_per_token over 0, and max_schemata not below 0"
             )
         if not 0 < chosen.max_line_characters <= MAX_TEXT_CHARS:
-            raise ConfigError(f"a chat judge's line_characters is from 1 to {MAX_TEXT_CHARS}")
+            raise ConfigError(f"a chat judge's max_line_characters is from 1 to {MAX_TEXT_CHARS}")
         self.endpoint = endpoint
         self.options = chosen
         self._schemata = schemata

@@ -358,14 +358,14 @@ def test_generated_line_is_limited_to_its_maximum_length(
     assert "end of recording" in shared(script.prompts())
 
 
-def test_invalid_options_are_rejected() -> None:
+def test_invalid_options_are_rejected_with_the_name_of_the_option() -> None:
     endpoint = JudgeEndpoint("http://127.0.0.1:9/v1")
-    for wrong in (
-        ChatOptions(deadline_s=0),
-        ChatOptions(characters_per_token=0),
-        ChatOptions(max_schemata=-1),
-        ChatOptions(max_line_characters=0),
-        ChatOptions(max_line_characters=401),
+    for option, wrong in (
+        ("deadline_s", ChatOptions(deadline_s=0)),
+        ("characters_per_token", ChatOptions(characters_per_token=0)),
+        ("max_schemata", ChatOptions(max_schemata=-1)),
+        ("max_line_characters", ChatOptions(max_line_characters=0)),
+        ("max_line_characters", ChatOptions(max_line_characters=401)),
     ):
-        with pytest.raises(ConfigError):
+        with pytest.raises(ConfigError, match=option):
             ChatJudge(endpoint, options=wrong)
