@@ -138,7 +138,7 @@ def count_failures_over_time(
     verdicts = [row for row in counted if row["column"] == "verdict"]
     failed_verdicts = [row for row in verdicts if row["name"] == VerdictFilter.FAILURE]
     runs, failed_runs = (
-        FailureSeries(name="", total=counts.total(), counts=counts)
+        FailureSeries(name="", total=counts.total(), counts=dict(counts))
         for counts in (_sum_by_bucket(rows, width, offset) for rows in (verdicts, failed_verdicts))
     )
     first_start, end = min(runs.counts, default=0), max(runs.counts, default=-width)
@@ -322,7 +322,7 @@ def _build_failure_series(rows: Sequence[RowMapping], width: int, offset: int) -
         rows_by_name.setdefault(row["name"], []).append(row)
     counts_by_name = {name: _sum_by_bucket(group, width, offset) for name, group in rows_by_name.items()}
     series = (
-        FailureSeries(name=name, total=counts.total(), counts=counts)
+        FailureSeries(name=name, total=counts.total(), counts=dict(counts))
         for name, counts in counts_by_name.items()
     )
     return tuple(sorted(series, key=lambda one: (-one.total, one.name)))
