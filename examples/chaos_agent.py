@@ -9,7 +9,7 @@ import json
 from typing import Any
 
 from agentguard import Guard
-from agentguard.bundles import CallBinding
+from agentguard.bundles import RunBinding
 from agentguard.trajectory import Trajectory
 
 
@@ -51,13 +51,14 @@ def call_llm(messages: list[dict[str, Any]], tools: list[dict[str, Any]]) -> Any
     }
 
 
-def book_trip(binding: CallBinding) -> Trajectory:
+def book_trip(binding: RunBinding) -> Trajectory:
     """Run the guarded agent with the model and the tools of the binding."""
     seats, guard = SeatMap(), Guard()
     guard.tool(effect="write", reconcile=seats.find_booking)(seats.book)
     guard.tool(effect="read")(seats.search)
     model, tools = binding.bind_model(call_llm), binding.bind_tools([seats.search, seats.book])
     with guard.run("Book a seat in row 1.", tools=tools, id=binding.run_id) as run:
+        binding.add_session(run.session)
         while not run.done:
             run.tools(run.model(model))
     return run.trajectory

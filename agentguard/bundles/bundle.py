@@ -64,7 +64,8 @@ class Bundle:
         model_calls, tool_calls: calls in the order in which they began.
         effects: ledger of the guard at the end; empty if the recording had no session of the run.
         diagnosis: diagnosis of the run as JSON data, without its timing.
-        expectations: expected properties of a replay; ``verdict`` is the diagnosis' verdict.
+        expectations: expected properties of a replay: ``verdict`` of the diagnosis, and ``error``, the class
+            of the exception with which the agent ends the run, if it raises one.
         redaction_patterns: kind to an additional pattern of secrets, for the writer and for a replay.
     """
 

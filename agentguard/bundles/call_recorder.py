@@ -11,7 +11,13 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from agentguard._sync_async import Effects
-from agentguard.bundles.agent_interface import RecordableAgent, bind_function, call_agent, list_effects
+from agentguard.bundles.agent_interface import (
+    RecordableAgent,
+    RunBinding,
+    bind_function,
+    call_agent,
+    list_effects,
+)
 from agentguard.bundles.archive import read_bundle, write_bundle
 from agentguard.bundles.bundle import Bundle, RecordedCall, RecordedEffect, encode_bundle_diagnosis
 from agentguard.errors import BundleError
@@ -95,6 +101,43 @@ class CallRecorder:
         return result
 
 
+class BindingRecorder(CallRecorder):
+    """Binding that records the calls of another binding, such as a replay.
+
+    Args:
+        source: binding that answers the calls.
+        effects: effect class of each tool by name.
+    """
+
+    def __init__(self, source: RunBinding, effects: Mapping[str, str]) -> None:
+        super().__init__(effects)
+        self.run_id = source.run_id
+        self._source = source
+
+    def bind_model(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Return the model of the source, with recording."""
+        return super().bind_model(self._source.bind_model(function))
+
+    def bind_tools(self, functions: Sequence[Callable[..., Any]]) -> list[Callable[..., Any]]:
+        """Return the tools of the source, with recording."""
+        return super().bind_tools(self._source.bind_tools(functions))
+
+    def bind_transport(self, inner: httpx2.BaseTransport | None = None) -> httpx2.BaseTransport:
+        """Return the transport of the source, with recording."""
+        return super().bind_transport(self._source.bind_transport(inner))
+
+    def bind_async_transport(
+        self, inner: httpx2.AsyncBaseTransport | None = None
+    ) -> httpx2.AsyncBaseTransport:
+        """Return a transport like `bind_transport`, for an asynchronous client."""
+        return super().bind_async_transport(self._source.bind_async_transport(inner))
+
+    def add_session(self, session: Session) -> None:
+        """Set the session of the run, also for the source."""
+        super().add_session(session)
+        self._source.add_session(session)
+
+
 def copy_json(value: Any) -> Any:
     """Return a copy of a value as JSON data; values of other types become their text.
 
@@ -149,8 +192,17 @@ def record_run(
     return read_bundle(path)
 
 
-def build_bundle(recorder: CallRecorder, trajectory: Trajectory, *, method: str = "embedded") -> Bundle:
-    """Return the bundle of a recorded run with its diagnosis."""
+def build_bundle(
+    recorder: CallRecorder, trajectory: Trajectory, *, method: str = "embedded", error_type: str = ""
+) -> Bundle:
+    """Return the bundle of a recorded run with its diagnosis.
+
+    Args:
+        recorder: binding of the run.
+        trajectory: the run.
+        method: localizer of the diagnosis.
+        error_type: class of the exception with which the agent ended the run; empty without one.
+    """
     diagnosis = encode_bundle_diagnosis(diagnose(trajectory, method=method))
     return Bundle(
         trajectory=trajectory,
@@ -158,5 +210,5 @@ def build_bundle(recorder: CallRecorder, trajectory: Trajectory, *, method: str 
         tool_calls=tuple(recorder.tool_calls),
         effects=list_session_effects(recorder.sessions),
         diagnosis=diagnosis,
-        expectations={"verdict": str(diagnosis["verdict"])},
+        expectations={"verdict": str(diagnosis["verdict"])} | ({"error": error_type} if error_type else {}),
     )

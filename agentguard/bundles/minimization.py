@@ -4,20 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TypeVar
 
 from agentguard.bundles.agent_interface import RecordableAgent, call_agent
 from agentguard.bundles.bundle import Bundle, RecordedCall
-from agentguard.bundles.call_recorder import CallRecorder, build_bundle
+from agentguard.bundles.call_recorder import BindingRecorder, build_bundle
 from agentguard.bundles.call_replayer import CallReplayer
 from agentguard.bundles.network_block import block_network
 from agentguard.bundles.replay_scope import ReplayMode, ReplayScope
 from agentguard.errors import ConfigError
-from agentguard.runtime.session import Session
 from agentguard.trajectory.model import Step, Trajectory
 
-if TYPE_CHECKING:
-    import httpx2
+_Item = TypeVar("_Item")
 
 
 def minimize_bundle(bundle: Bundle, agent: RecordableAgent) -> Bundle:
@@ -43,7 +41,7 @@ def minimize_bundle(bundle: Bundle, agent: RecordableAgent) -> Bundle:
     return minimizer.smallest
 
 
-def reduce_items(items: Sequence[Any], holds: Callable[[Sequence[Any]], bool]) -> tuple[Any, ...]:
+def reduce_items(items: Sequence[_Item], holds: Callable[[Sequence[_Item]], bool]) -> tuple[_Item, ...]:
     """Return a subsequence that has a property and loses it without any one of its items."""
     kept, size = tuple(items), max(1, len(items) // 2)
     while True:
@@ -68,48 +66,24 @@ class _Minimizer:
 
     def keeps_verdict(self, model_calls: Sequence[RecordedCall]) -> bool:
         """Return whether a run with these answers in this order has the expected verdict."""
-        binding = _RecordedReplay(replace(self._bundle, model_calls=tuple(model_calls)))
+        bundle = replace(self._bundle, model_calls=tuple(model_calls))
+        replayer = CallReplayer(bundle, ReplayScope(mode=ReplayMode.SCRIPTED))
+        recorder = BindingRecorder(replayer, {call.name: call.effect for call in bundle.tool_calls})
         try:
             with block_network():
-                run = call_agent(self._agent, binding, binding.sessions)
-            binding.raise_mismatch()
+                run = call_agent(self._agent, recorder, recorder.sessions)
+            replayer.raise_mismatch()
         except Exception:  # the agent's code may raise anything on answers that it never got
             return False
-        made = build_bundle(binding.recorder, _remove_times(replace(run, id=binding.run_id)))
+        made = build_bundle(recorder, remove_times(replace(run, id=recorder.run_id)))
         if made.expectations["verdict"] != self._expected:
             return False
         self.smallest = replace(made, redaction_patterns=self._bundle.redaction_patterns)
         return True
 
 
-class _RecordedReplay:
-    """Binding that answers calls from a bundle and records them."""
-
-    def __init__(self, bundle: Bundle) -> None:
-        self._replayer = CallReplayer(bundle, ReplayScope(mode=ReplayMode.SCRIPTED))
-        self.recorder = CallRecorder({call.name: call.effect for call in bundle.tool_calls})
-        self.run_id = bundle.trajectory.id
-        self.sessions: list[Session] = []
-        self.add_session = self.sessions.append
-        self.raise_mismatch = self._replayer.raise_mismatch
-
-    def bind_model(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        return self.recorder.bind_model(self._replayer.bind_model(function))
-
-    def bind_tools(self, functions: Sequence[Callable[..., Any]]) -> list[Callable[..., Any]]:
-        return self.recorder.bind_tools(self._replayer.bind_tools(functions))
-
-    def bind_transport(self, inner: httpx2.BaseTransport | None = None) -> httpx2.BaseTransport:
-        return self.recorder.bind_transport(self._replayer.bind_transport(inner))
-
-    def bind_async_transport(
-        self, inner: httpx2.AsyncBaseTransport | None = None
-    ) -> httpx2.AsyncBaseTransport:
-        return self.recorder.bind_async_transport(self._replayer.bind_async_transport(inner))
-
-
-def _remove_times(run: Trajectory) -> Trajectory:
-    """Return a run without times: they are those of the minimization."""
+def remove_times(run: Trajectory) -> Trajectory:
+    """Return a run without the times of its steps, so that equal runs have equal bundles."""
     branches = tuple(
         replace(branch, steps=tuple(map(_remove_step_times, branch.steps))) for branch in run.branches
     )

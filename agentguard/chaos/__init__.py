@@ -13,22 +13,30 @@ if TYPE_CHECKING:
     from agentguard.chaos.campaign_runner import read_campaign_result as read_campaign_result
     from agentguard.chaos.experiment import ExperimentOutcome as ExperimentOutcome
     from agentguard.chaos.experiment import ExperimentResult as ExperimentResult
+    from agentguard.chaos.experiment import ExperimentRunner as ExperimentRunner
     from agentguard.chaos.injection import InjectionBinding as InjectionBinding
     from agentguard.chaos.report import CampaignReport as CampaignReport
     from agentguard.chaos.report import build_campaign_report as build_campaign_report
     from agentguard.chaos.report import render_campaign_report as render_campaign_report
+    from agentguard.chaos.reproduction import CampaignReproducer as CampaignReproducer
+    from agentguard.chaos.reproduction import select_runs as select_runs
+    from agentguard.chaos.reproduction import shrink_runs as shrink_runs
 
 _EXPORTS = {
     "Campaign": "agentguard.chaos.campaign",
     "CampaignReport": "agentguard.chaos.report",
+    "CampaignReproducer": "agentguard.chaos.reproduction",
     "CampaignResult": "agentguard.chaos.campaign_runner",
     "CampaignRunner": "agentguard.chaos.campaign_runner",
     "ExperimentOutcome": "agentguard.chaos.experiment",
     "ExperimentResult": "agentguard.chaos.experiment",
+    "ExperimentRunner": "agentguard.chaos.experiment",
     "InjectionBinding": "agentguard.chaos.injection",
     "build_campaign_report": "agentguard.chaos.report",
     "read_campaign_result": "agentguard.chaos.campaign_runner",
     "render_campaign_report": "agentguard.chaos.report",
+    "select_runs": "agentguard.chaos.reproduction",
+    "shrink_runs": "agentguard.chaos.reproduction",
 }
 
 __getattr__, __dir__ = lazy_exports(__name__, _EXPORTS)

@@ -10,6 +10,7 @@ from functools import partial
 
 from agentguard.bundles import Bundle
 from agentguard.bundles.agent_interface import RecordableAgent, call_agent
+from agentguard.bundles.call_recorder import BindingRecorder
 from agentguard.bundles.call_replayer import CallReplayer
 from agentguard.bundles.network_block import block_network
 from agentguard.bundles.replay_scope import ReplayMode, build_scope
@@ -35,6 +36,7 @@ class ExperimentRun:
         binding: counts of the calls.
         seconds: duration, in virtual time without the time of computation.
         is_undecided: True if the recording of the target has no answer to a request of the run.
+        recorder: calls of the run, as the agent saw them; None if the run was not recorded.
     """
 
     trajectory: Trajectory | None
@@ -42,6 +44,7 @@ class ExperimentRun:
     binding: InjectionBinding
     seconds: float
     is_undecided: bool = False
+    recorder: BindingRecorder | None = None
 
     @property
     def answer(self) -> str:
@@ -67,12 +70,17 @@ class AgentExecution:
 
     def __init__(self, campaign: Campaign, agent: RecordableAgent | None = None) -> None:
         self._campaign = campaign
-        self._agent = agent if agent is not None else campaign.load_agent()
+        self.agent = agent if agent is not None else campaign.load_agent()
         self._recording = campaign.load_recording()
         self._is_virtual = campaign.schedule.virtual_time and campaign.target.command is None
 
     def run(
-        self, placement: FaultPlacement | None, run_id: str, max_calls: int = MAX_MODEL_CALLS
+        self,
+        placement: FaultPlacement | None,
+        run_id: str,
+        max_calls: int = MAX_MODEL_CALLS,
+        *,
+        is_recorded: bool = False,
     ) -> ExperimentRun:
         """Run the agent.
 
@@ -80,6 +88,7 @@ class AgentExecution:
             placement: the fault; None for a run without a fault.
             run_id: ID for the run.
             max_calls: number of model calls after which the run ends.
+            is_recorded: record the calls with their faults; an agent that is a program has no such calls.
         """
         replayer = _build_replayer(self._recording) if self._recording is not None else None
         binding = InjectionBinding(
@@ -88,9 +97,9 @@ class AgentExecution:
             effects=self._has_effect,
             max_calls=max_calls,
             delay_s=self._campaign.faults.delay_s,
-            consecutive_calls=self._campaign.faults.consecutive_calls,
             source=replayer,
         )
+        recorder = BindingRecorder(binding, {}) if is_recorded else None
         trajectory, error, clock = None, "", VirtualClock()
         begin = time.perf_counter()
         try:
@@ -100,8 +109,8 @@ class AgentExecution:
                 if replayer is not None:
                     stack.enter_context(block_network())
                 trajectory = call_agent(
-                    self._agent,
-                    binding,
+                    self.agent,
+                    recorder or binding,
                     binding.sessions,
                     run_coroutine=partial(clock.run, allow_leaks=True) if self._is_virtual else asyncio.run,
                 )
@@ -121,6 +130,7 @@ class AgentExecution:
             binding=binding,
             seconds=round(seconds, 3),
             is_undecided=mismatch is not None,
+            recorder=recorder,
         )
 
     def _has_effect(self, tool: str) -> bool:

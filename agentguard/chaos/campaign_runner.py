@@ -125,12 +125,27 @@ def _build_key(run: PlannedRun) -> str:
     return f"{run[0].key}/{run[1]}"
 
 
-def read_campaign_result(folder: Path) -> CampaignResult:
-    """Return the results in the output folder of a campaign. Raises ConfigError if it has no journal."""
+def read_campaign_result(folder: Path, campaign: Campaign | None = None) -> CampaignResult:
+    """Return the results in the output folder of a campaign.
+
+    Args:
+        folder: the folder.
+        campaign: the campaign that the journal must have; None accepts any.
+
+    Raises:
+        ConfigError: the folder has no journal, or that of another campaign.
+    """
     head, results = _read_journal(folder / JOURNAL)
+    if campaign is not None and head["campaign"] != _compute_fingerprint(campaign):
+        raise ConfigError(f"{folder / JOURNAL} is of another campaign: name the folder of this one")
     planned = int(head["planned"])
     reason = "" if len(results) == planned else f"{len(results)} of {planned} planned runs are done"
     return CampaignResult(results=tuple(results), planned=planned, abort_reason=reason)
+
+
+def _compute_fingerprint(campaign: Campaign) -> str:
+    settings = campaign.model_dump_json(exclude={"abort"})
+    return hashlib.sha256(settings.encode()).hexdigest()[:16]
 
 
 def _read_journal(path: Path) -> tuple[dict[str, Any], list[ExperimentResult]]:
@@ -154,11 +169,7 @@ class _Journal:
     def __init__(self, folder: Path, campaign: Campaign, planned: int) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self._path = folder / JOURNAL
-        settings = campaign.model_dump_json(exclude={"abort"})
-        self._head = {
-            "campaign": hashlib.sha256(settings.encode()).hexdigest()[:16],
-            "planned": planned,
-        }
+        self._head = {"campaign": _compute_fingerprint(campaign), "planned": planned}
 
     def open(self) -> dict[str, ExperimentResult]:
         """Return the results by key; remove an incomplete last line, which a killed campaign leaves."""

@@ -76,7 +76,7 @@ class ExperimentResult:
     @property
     def key(self) -> str:
         """Text that identifies the run in the campaign."""
-        placement = FaultPlacement(site=self.site, fault=self.fault, call=self.call)
+        placement = FaultPlacement(site=self.site, fault=self.fault, calls=(self.call,))
         return f"{placement.key}/{self.repeat}"
 
     def to_dict(self) -> dict[str, Any]:
@@ -110,13 +110,31 @@ class ExperimentRunner:
             names = faults.select(site)
             for call in range(min(count, self._campaign.schedule.max_calls_per_site)):
                 for fault in names:
-                    yield FaultPlacement(site=site, fault=fault, call=call)
+                    yield self.build_placement(site, fault, call)
+
+    @property
+    def agent(self) -> RecordableAgent:
+        """Agent under test."""
+        return self._execution.agent
+
+    def build_placement(self, site: str, fault: str, call: int) -> FaultPlacement:
+        """Return the placement of a fault from a call on, for as many calls as the campaign file states."""
+        end = call + self._campaign.faults.consecutive_calls
+        return FaultPlacement(site=site, fault=fault, calls=tuple(range(call, end)))
 
     def run(self, placement: FaultPlacement, repeat: int = 0) -> ExperimentResult:
-        """Run the agent with a fault."""
+        """Run the agent with a fault, and compare the run with that without a fault."""
+        return self._compare(placement, repeat, self.execute(placement, repeat))
+
+    def execute(
+        self, placement: FaultPlacement, repeat: int = 0, *, is_recorded: bool = False
+    ) -> ExperimentRun:
+        """Run the agent with a fault; ``is_recorded`` also records its calls."""
         run_id = f"chaos-{placement.key}-{repeat}".replace("/", "-").replace(":", "-")
-        profile_calls = self.profile.binding.calls[MODEL_SITE]
-        run = self._execution.run(placement, run_id, _CALL_LIMIT_FACTOR * max(profile_calls, 1))
+        max_calls = _CALL_LIMIT_FACTOR * max(self.profile.binding.calls[MODEL_SITE], 1)
+        return self._execution.run(placement, run_id, max_calls, is_recorded=is_recorded)
+
+    def _compare(self, placement: FaultPlacement, repeat: int, run: ExperimentRun) -> ExperimentResult:
         base, binding = self.profile.binding, run.binding
         extra_effects = _count_beyond(binding.effects, base.effects)
         missing_effects = _count_beyond(base.effects, binding.effects)
@@ -140,7 +158,7 @@ class ExperimentRunner:
         return ExperimentResult(
             site=placement.site,
             fault=placement.fault,
-            call=placement.call,
+            call=placement.calls[0],
             repeat=repeat,
             outcome=outcome,
             extra_calls=extra_calls,

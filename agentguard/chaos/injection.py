@@ -60,22 +60,22 @@ class CallLimitExceeded(AgentGuardError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FaultPlacement:
-    """Fault at one call of a site.
+    """Fault at calls of a site.
 
     Attributes:
         site: ``model``, ``tool:NAME``, ``guard:judge`` or ``guard:store``.
         fault: name of the fault.
-        call: number of the call of the site in the run, from 0.
+        calls: numbers of the calls of the site in the run, from 0, in order; more than one is an outage.
     """
 
     site: str
     fault: str
-    call: int
+    calls: tuple[int, ...]
 
     @property
     def key(self) -> str:
         """Text that identifies the placement in a campaign."""
-        return f"{self.site}/{self.fault}/{self.call}"
+        return f"{self.site}/{self.fault}/{self.calls[0]}"
 
 
 class InjectionBinding:
@@ -87,7 +87,6 @@ class InjectionBinding:
         effects: names of the tools with effects.
         max_calls: number of model calls after which the run ends with `CallLimitExceeded`.
         delay_s: seconds of the fault ``slow``.
-        consecutive_calls: calls in sequence that get the fault.
         source: binding that answers the calls, such as a replay; None for the live model and tools.
 
     Attributes:
@@ -109,14 +108,12 @@ class InjectionBinding:
         effects: Callable[[str], bool] = lambda _: False,
         max_calls: int = MAX_MODEL_CALLS,
         delay_s: float = 60.0,
-        consecutive_calls: int = 1,
         source: RunBinding | None = None,
     ) -> None:
         self.run_id = run_id
         self._placement = placement
         self._has_effect = effects
         self._max_calls, self._delay_s, self._source = max_calls, delay_s, source
-        self._consecutive_calls = consecutive_calls
         self.sessions: list[Session] = []
         self.calls: Counter[str] = Counter()
         self.effects: Counter[tuple[str, str]] = Counter()
@@ -224,7 +221,7 @@ class InjectionBinding:
         placement = self._placement
         if placement is None or placement.site != site:
             return (yield from self._execute(site, request))
-        if not placement.call <= number < placement.call + self._consecutive_calls:
+        if number not in placement.calls:
             result = yield from self._execute(site, request)
             if self.is_injected and self.recovered_after is None:
                 self.recovered_after = self.count_calls() - self._calls_at_fault

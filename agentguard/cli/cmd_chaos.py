@@ -18,6 +18,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from agentguard.cli.chaos_cycles import stitch
+from agentguard.cli.chaos_reproducers import shrink
 from agentguard.cli.terminal_text import build_console
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ def register(app: typer.Typer) -> None:
     group.command()(plan)
     group.command()(run)
     group.command()(report)
+    group.command()(shrink)
     group.command()(stitch)
     group.command()(serve)
     group.command()(faults)

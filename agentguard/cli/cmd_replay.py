@@ -103,22 +103,11 @@ def _replay_file(
         result = replay_bundle(bundle, agent, **options)
     except ReplayMismatch as error:
         return ReplayOutcome(file=file, problem=str(error))
-    difference = _describe_difference(result)
+    difference = result.difference
     problem = difference if options["mode"] is ReplayMode.SEALED else ""
     if not problem and expect:
         problem = _check_verdict(bundle, result)
     return ReplayOutcome(file=file, problem=problem, note=difference or "equal")
-
-
-def _describe_difference(result: ReplayResult) -> str:
-    if result.divergence is not None:
-        place = f" in {result.divergence.field}" if result.divergence.field else ""
-        return f"step {result.divergence.step} differs{place}"
-    if result.unused_calls:
-        return f"the agent did not repeat {result.unused_calls} recorded calls"
-    if result.effects_divergence is not None:
-        return f"effect {result.effects_divergence} differs from the recorded ledger"
-    return "" if result.is_equal else "the event logs differ outside the steps"
 
 
 def _check_verdict(bundle: Bundle, result: ReplayResult) -> str:

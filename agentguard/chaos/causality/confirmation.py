@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
+from agentguard.bundles.minimization import reduce_items
 from agentguard.chaos.causality.cycles import CausalCycle
 from agentguard.chaos.causality.probe import FaultInjection, FaultKind
 from agentguard.chaos.causality.workload import WorkloadFunction, WorkloadRun, run_workload
@@ -139,17 +140,19 @@ class CycleConfirmer:
         variants = [every, rest, *((one,) for one in rest)]
         return [variant for variant in dict.fromkeys(variants) if variant]
 
-    def _run(self, name: str, injections: tuple[FaultInjection, ...]) -> tuple[Reproducer, WorkloadRun]:
+    def _run(self, name: str, injections: Sequence[FaultInjection]) -> tuple[Reproducer, WorkloadRun]:
         run = run_workload(name, self._workloads[name], self._seed, injections)
         goodput = self.measure_goodput(run)
-        return Reproducer(workload=name, seed=self._seed, injections=injections, goodput=goodput), run
+        reproducer = Reproducer(workload=name, seed=self._seed, injections=tuple(injections), goodput=goodput)
+        return reproducer, run
 
     def _shrink(self, reproducer: Reproducer) -> Reproducer:
         """Remove faults, then halve the time of the others, while the cycle remains."""
-        for injection in reproducer.injections:
-            rest = tuple(one for one in reproducer.injections if one is not injection)
-            if rest:
-                reproducer = self._try(reproducer, rest)
+
+        def holds(injections: Sequence[FaultInjection]) -> bool:
+            return self._run(reproducer.workload, injections)[0].goodput < self._min_goodput
+
+        reproducer, _ = self._run(reproducer.workload, reduce_items(reproducer.injections, holds))
         while True:
             start_s, end_s = reproducer.injections[0].start_s, reproducer.injections[0].end_s
             end_s = start_s + (end_s - start_s) / 2

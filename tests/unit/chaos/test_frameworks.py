@@ -65,7 +65,7 @@ def test_outage_that_is_longer_than_the_retries_of_the_client_fails(calls: int, 
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_cut_stream_of_the_endpoint_has_no_end(stream: bool) -> None:
-    binding = InjectionBinding(FaultPlacement(site="model", fault="stream_cut", call=0))
+    binding = InjectionBinding(FaultPlacement(site="model", fault="stream_cut", calls=(0,)))
     body = {"messages": [{"role": "user", "content": "Book seat 4."}], "stream": stream}
     with httpx2.Client(transport=binding.bind_transport(bundle_frameworks.SERVER)) as client:
         if stream:

@@ -127,7 +127,7 @@ def exchange(traffic: ProgramTraffic, path: str, body: dict[str, Any]) -> dict[s
 @pytest.mark.parametrize("path", REQUESTS)
 class TestTraffic:
     def test_result_with_a_fault_is_the_same_in_later_requests(self, path: str) -> None:
-        placement = FaultPlacement(site="tool:refund", fault="after_commit_crash", call=0)
+        placement = FaultPlacement(site="tool:refund", fault="after_commit_crash", calls=(0,))
         binding = InjectionBinding(placement, effects=lambda _: True)
         traffic, body = ProgramTraffic(binding), REQUESTS[path]
         first, second = exchange(traffic, path, body), exchange(traffic, path, body)
@@ -156,7 +156,7 @@ def test_body_that_is_not_text_gets_an_error_with_its_reason() -> None:
 
 
 def test_streamed_answer_with_a_fault_is_a_stream_of_events() -> None:
-    binding = InjectionBinding(FaultPlacement(site="model", fault="refusal", call=0))
+    binding = InjectionBinding(FaultPlacement(site="model", fault="refusal", calls=(0,)))
     call = ProgramTraffic(binding).run_exchange(
         "POST /chat/completions", {"body": REQUESTS["/chat/completions"] | {"stream": True}}
     )
