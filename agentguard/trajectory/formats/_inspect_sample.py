@@ -140,7 +140,7 @@ class InspectSample:
         fields = {
             "name": next(names, None),
             "timestamp": event.raw("timestamp"),
-            "usage": _convert_usage(output.node_or("usage")),
+            "usage": convert_usage(output.node_or("usage")),
             "model": output.raw("model"),
             "stop_reason": choice.raw("stop_reason"),
         }
@@ -251,7 +251,7 @@ def _convert_content(content: Any) -> Any:
     return parts
 
 
-def _convert_usage(usage: JsonNode) -> dict[str, Any] | None:
+def convert_usage(usage: JsonNode) -> dict[str, Any] | None:
     """Return usage whose input tokens include the cached ones, which Inspect counts beside them."""
     total, output = usage.integer_or("total_tokens"), usage.integer_or("output_tokens")
     prompt = total - output if total is not None and output is not None else usage.integer_or("input_tokens")

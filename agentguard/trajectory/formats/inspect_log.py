@@ -19,11 +19,13 @@ from agentguard.trajectory._json_node import JsonNode
 from agentguard.trajectory._safe_json import loads
 from agentguard.trajectory.formats._chat_messages import parse_chat, parse_tool_specs
 from agentguard.trajectory.formats._document_runs import parse_runs
-from agentguard.trajectory.formats._inspect_sample import InspectSample
+from agentguard.trajectory.formats._inspect_sample import InspectSample, convert_usage
 from agentguard.trajectory.formats._label_fields import parse_verdict
+from agentguard.trajectory.formats._run_totals import add_run_totals
 from agentguard.trajectory.formats._zip_archive import read_member
 from agentguard.trajectory.formats.base import UnreadableRecord
-from agentguard.trajectory.model import Annotation, Record, Step, Trajectory
+from agentguard.trajectory.model import Annotation, Record, Step, Trajectory, Usage
+from agentguard.trajectory.usage import parse_usage
 
 _HEADERS = ("header.json", "_journal/start.json")
 _SAMPLE_PREFIX = "samples/"
@@ -111,7 +113,21 @@ def _parse_sample(sample: JsonNode, evaluation: JsonNode, name: str) -> Record:
         group=f"{task}/{id}",
         extra={key: sample.raw(key) for key in _ANNOTATION_FIELDS if key in sample},
     )
-    return Record(trajectory=trajectory, annotation=annotation)
+    return Record(
+        trajectory=add_run_totals(trajectory, _parse_totals(sample, evaluation)), annotation=annotation
+    )
+
+
+def _parse_totals(sample: JsonNode, evaluation: JsonNode) -> list[Usage | None]:
+    """Return the usage of the evaluated model, or of each model if the log does not name it.
+
+    The usage of other models is that of scorers and simulated users.
+    """
+    models = sample.node_or("model_usage")
+    name = evaluation.text_or("model")
+    return [
+        parse_usage(convert_usage(models.node(key))) for key in ([name] if name in models else models.data)
+    ]
 
 
 def _set_end(step: Step, end_times: Mapping[int, float]) -> Step:

@@ -16,6 +16,7 @@ from agentguard.trajectory._json_node import JsonNode, wrap_nodes
 from agentguard.trajectory.formats._otel.message_values import decode_value
 from agentguard.trajectory.formats._otel.spans import SourceSpan, flatten_text
 from agentguard.trajectory.formats._otel.steps import SpanTrajectoryBuilder
+from agentguard.trajectory.formats._run_totals import add_run_totals
 from agentguard.trajectory.formats._stream_reader import SourceItem
 from agentguard.trajectory.formats.base import UnreadableRecord
 from agentguard.trajectory.grouping import normalize_group_key
@@ -123,6 +124,7 @@ def _build_record(trace: JsonNode, observations: list[Any], name: str) -> Record
     trajectory = SpanTrajectoryBuilder(spans).build_trajectory(
         id=trace.scalar_or("id") or name, format=Langfuse.name, extra=facts
     )
+    trajectory = add_run_totals(trajectory, [parse_usage({"totalCost": trace.raw("totalCost")})])
     judgements: dict[str, Any] = {
         key: trace.raw(key) for key in _JUDGEMENTS if trace.raw(key) not in (None, [], {})
     }

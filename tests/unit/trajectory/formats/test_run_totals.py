@@ -60,6 +60,44 @@ AUTOGEN = {
         }
     },
 }
+INSPECT = {
+    "version": 2,
+    "status": "success",
+    "eval": {"task": "hives", "model": "vendor/m"},
+    "samples": [
+        {
+            "id": 1,
+            "epoch": 1,
+            "input": "Count the hives.",
+            "messages": [
+                {"role": "user", "content": "Count the hives."},
+                {"role": "assistant", "content": "There are 2."},
+            ],
+            "model_usage": {
+                "vendor/m": {"input_tokens": 40, "output_tokens": 5, "total_tokens": 45},
+                "vendor/grader": {"input_tokens": 900, "output_tokens": 90, "total_tokens": 990},
+            },
+        }
+    ],
+}
+LANGFUSE = {
+    "id": "t1",
+    "timestamp": "2026-01-05T09:00:00.000Z",
+    "public": False,
+    "input": "Count the hives.",
+    "output": "There are 2.",
+    "totalCost": 0.07,
+    "observations": [
+        {
+            "id": "o1",
+            "traceId": "t1",
+            "type": "GENERATION",
+            "startTime": "2026-01-05T09:00:01.000Z",
+            "input": [{"role": "user", "content": "Count the hives."}],
+            "output": {"role": "assistant", "content": "There are 2."},
+        }
+    ],
+}
 
 
 @pytest.mark.parametrize(
@@ -70,8 +108,10 @@ AUTOGEN = {
         (OPENHANDS, Usage(prompt_tokens=60, completion_tokens=7, cached_tokens=20, cost_usd=0.04)),
         (ATIF, Usage(prompt_tokens=50, completion_tokens=6, cost_usd=0.05)),
         (AUTOGEN, Usage(prompt_tokens=30, completion_tokens=3, cost_usd=0.06)),
+        (INSPECT, Usage(prompt_tokens=40, completion_tokens=5)),
+        (LANGFUSE, Usage(cost_usd=0.07)),
     ],
-    ids=["swe_agent", "text_actions", "openhands", "atif", "autogen"],
+    ids=["swe_agent", "text_actions", "openhands", "atif", "autogen", "inspect_log", "langfuse"],
 )
 def test_totals_without_usage_of_turns_are_the_usage_of_the_last_turn(
     value: dict[str, Any], usage: Usage
