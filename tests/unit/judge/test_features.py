@@ -1,9 +1,10 @@
 from __future__ import annotations
 
 import re
-import time
+import sys
 from dataclasses import replace
 from pathlib import Path
+from types import FrameType
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -183,20 +184,28 @@ def test_known_answer_adds_its_columns() -> None:
     assert compute_answer_columns(table, number)[-1, 0] == 1
 
 
-def test_work_grows_linearly() -> None:
-    def seconds(count: int) -> float:
+def test_number_of_calls_grows_linearly_with_the_steps() -> None:
+    def count_calls(steps_count: int) -> int:
+        calls = 0
+
+        def count(_frame: FrameType, event: str, _argument: object) -> None:
+            nonlocal calls
+            calls += event in ("call", "c_call")
+
         steps = tuple(
             Step(index=i, source=Source.AGENT, agent=f"a{i % 3}", content=f"I counted {i * 17} boats. " * 8)
-            for i in range(count)
+            for i in range(steps_count)
         )
         run = Trajectory(id="x", format="test", task="Count the boats.", steps=steps)
-        started = time.process_time()
-        compute_step_features(run)
-        return time.process_time() - started
+        sys.setprofile(count)
+        try:
+            compute_step_features(run)
+        finally:
+            sys.setprofile(None)
+        return calls
 
-    seconds(300)
-    # Eight times the steps: linear work takes 8 times as long, quadratic 64; the machine may be busy.
-    assert seconds(4_000) < 24 * min(seconds(500) for _ in range(3))
+    count_calls(10)  # fills the caches of compiled expressions
+    assert count_calls(1_000) < 8 * count_calls(250)
 
 
 texts = st.text(max_size=60)
