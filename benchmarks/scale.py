@@ -18,13 +18,22 @@ import resource
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import agentguard
-from agentguard.batch import BatchJob, InputOptions, LocalEngine, RayEngine, build_batch_report
-from agentguard.batch.chunks import iter_chunks, list_input_files
+from agentguard.batch import (
+    BatchJob,
+    DiagnosisOperation,
+    InputOptions,
+    LocalEngine,
+    RayEngine,
+    build_batch_report,
+)
+from agentguard.batch.chunks import Chunk, InputFile, iter_chunks, list_input_files
 from agentguard.batch.comparison import compare_rows
+from agentguard.batch.diagnosis import DiagnosisProcessor
 from agentguard.batch.processor import ChunkProcessor, ProcessorConfig
 from agentguard.config.policy import Policy
 from agentguard.trajectory.formats import formats
@@ -33,13 +42,17 @@ from agentguard.trajectory.model import Record
 from benchmarks.diagnose import synthetic_run
 
 STEPS = 10
+CHUNK_ROWS = 64
+
+
+def dump_row(seed: int) -> bytes:
+    writer: Any = formats().get("openai_chat")
+    return json.dumps(writer.dump(Record(trajectory=synthetic_run(STEPS, seed)))).encode() + b"\n"
 
 
 def write_rows(path: Path, rows: int) -> None:
-    writer: Any = formats().get("openai_chat")
-    with path.open("w") as file:
-        for seed in range(rows):
-            file.write(json.dumps(writer.dump(Record(trajectory=synthetic_run(STEPS, seed)))) + "\n")
+    with path.open("wb") as file:
+        file.writelines(map(dump_row, range(rows)))
 
 
 def diagnose_in_one_process(source: Path, folder: Path) -> None:
@@ -50,7 +63,7 @@ def diagnose_in_one_process(source: Path, folder: Path) -> None:
 
 def run_job(engine: Any) -> Callable[[Path, Path], None]:
     def run(source: Path, folder: Path) -> None:
-        BatchJob([str(source)], str(folder / "out"), Policy(), InputOptions()).run(engine)
+        BatchJob([str(source)], str(folder / "out"), DiagnosisOperation(Policy()), InputOptions()).run(engine)
 
     return run
 
@@ -90,18 +103,15 @@ def measure(name: str, rows: int, run: Callable[[Path, Path], None], source: Pat
 
 
 def measure_memory(rows: int) -> None:
-    """Print the peak memory of a worker after a tenth of its rows and after all."""
-    processor = ChunkProcessor(ProcessorConfig(policy=Policy().model_dump_json(), fingerprint=""))
-    with tempfile.TemporaryDirectory() as folder:
-        source = Path(folder) / "rows.jsonl"
-        write_rows(source, 64)
-        options = InputOptions()
-        (chunk,) = iter_chunks(list_input_files([str(source)], options), options)
-        peaks = []
-        for number in range(rows // 64):
-            processor.process(chunk)
-            if number in (rows // 640, rows // 64 - 1):
-                peaks.append(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+    """Print the peak memory of a worker after a tenth of its rows and after all; all rows differ."""
+    processor = ChunkProcessor(ProcessorConfig(operation=DiagnosisOperation(Policy()), fingerprint=""))
+    chunk = Chunk(file=InputFile(url="rows.jsonl", name="rows.jsonl"))
+    peaks = []
+    for begin in range(0, rows, CHUNK_ROWS):
+        records = tuple(range(begin, min(begin + CHUNK_ROWS, rows)))
+        processor.process(replace(chunk, rows=tuple(map(dump_row, records)), records=records))
+        if begin <= rows // 10 < begin + CHUNK_ROWS or begin + CHUNK_ROWS >= rows:
+            peaks.append(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
     print(
         f"worker memory            {peaks[0]:.0f} MB after {rows // 10} rows, {peaks[-1]:.0f} MB after {rows}"
     )
@@ -109,13 +119,14 @@ def measure_memory(rows: int) -> None:
 
 def measure_comparison(rows: int, source: Path) -> None:
     """Print the time a row of the second pass, without reading and writing."""
-    processor = ChunkProcessor(ProcessorConfig(policy=Policy().model_dump_json(), fingerprint=""))
+    processor = ChunkProcessor(ProcessorConfig(operation=DiagnosisOperation(Policy()), fingerprint=""))
     options = InputOptions(limit=rows)
     chunks = iter_chunks(list_input_files([str(source)], options), options)
     table = [row for chunk in chunks for row in processor.process(chunk).rows]
-    assert processor.comparator is not None
+    comparator = DiagnosisProcessor(Policy()).comparator
+    assert comparator is not None
     begin = time.process_time()
-    compared = sum(row["single_run"] is not None for row in compare_rows(table, processor.comparator))
+    compared = sum(row["single_run"] is not None for row in compare_rows(table, comparator))
     seconds = time.process_time() - begin
     print(f"comparison               {1e6 * seconds / len(table):8.0f} µs/row, {compared} rows compared")
 
@@ -127,9 +138,9 @@ def write_verdict_table(folder: Path, rows: int) -> None:
 
     source = folder / "rows.jsonl"
     write_rows(source, 1000)
-    BatchJob([str(source)], str(folder / "out"), Policy(), InputOptions(rows_per_chunk=1000)).run(
-        LocalEngine(1)
-    )
+    BatchJob(
+        [str(source)], str(folder / "out"), DiagnosisOperation(Policy()), InputOptions(rows_per_chunk=1000)
+    ).run(LocalEngine(1))
     (part,) = (folder / "out" / "verdicts").glob("*.parquet")
     table = pyarrow.parquet.read_table(part)
     task = table.schema.get_field_index("task")

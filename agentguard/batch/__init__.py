@@ -1,4 +1,4 @@
-"""Batch jobs: diagnosis of many runs from files and object storage into a Parquet table, resumably."""
+"""Batch jobs: operations on many runs from files and object storage into a Parquet table, resumably."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ from agentguard._lazy import lazy_exports
 
 if TYPE_CHECKING:
     from agentguard.batch.chunks import InputOptions as InputOptions
+    from agentguard.batch.diagnosis import DiagnosisOperation as DiagnosisOperation
     from agentguard.batch.engines import Engine as Engine
     from agentguard.batch.engines import LocalEngine as LocalEngine
     from agentguard.batch.job import BatchJob as BatchJob
     from agentguard.batch.job import JobEstimate as JobEstimate
     from agentguard.batch.job import JobSummary as JobSummary
+    from agentguard.batch.operation import Operation as Operation
     from agentguard.batch.ray_engine import RayEngine as RayEngine
     from agentguard.batch.report import BatchReport as BatchReport
     from agentguard.batch.report import build_batch_report as build_batch_report
@@ -20,11 +22,13 @@ if TYPE_CHECKING:
 _EXPORTS = {
     "BatchJob": "agentguard.batch.job",
     "BatchReport": "agentguard.batch.report",
+    "DiagnosisOperation": "agentguard.batch.diagnosis",
     "Engine": "agentguard.batch.engines",
     "InputOptions": "agentguard.batch.chunks",
     "JobEstimate": "agentguard.batch.job",
     "JobSummary": "agentguard.batch.job",
     "LocalEngine": "agentguard.batch.engines",
+    "Operation": "agentguard.batch.operation",
     "RayEngine": "agentguard.batch.ray_engine",
     "build_batch_report": "agentguard.batch.report",
 }

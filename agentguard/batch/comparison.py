@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import orjson
 
+from agentguard.batch.operation import PartRevision
 from agentguard.batch.output import BatchOutput
 from agentguard.localize.base import Diagnosis, Hypothesis, OutcomeBasis, Verdict
 from agentguard.localize.run_comparison import MAX_COMPARED_RUNS, RunComparator, list_comparable_runs
@@ -32,7 +33,7 @@ _REVISED_COLUMNS: Final = ("verdict", "probability", "basis", "notes", *_CAUSE)
 
 def compare_parts(
     output: BatchOutput, slots: Iterable[str], comparator: RunComparator
-) -> Iterator[tuple[str, list[VerdictRow], list[VerdictRow]]]:
+) -> Iterator[PartRevision]:
     """Compare the rows of an output folder, and replace the parts that change.
 
     Args:
@@ -41,7 +42,7 @@ def compare_parts(
         comparator: comparator of the runs of an agent.
 
     Yields:
-        ``(slot, former rows, rows)`` of each changed part.
+        The revision of each changed part.
     """
     parts: deque[tuple[str, list[VerdictRow]]] = deque()
 
@@ -60,7 +61,7 @@ def compare_parts(
             parts.popleft()
             if compared != former:
                 output.replace_rows(slot, compared)
-                yield slot, former, compared
+                yield PartRevision(slot, former, compared)
             compared = []
 
 

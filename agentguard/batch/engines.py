@@ -22,7 +22,7 @@ _MAX_CRASHES = 3
 
 
 class Processor(Protocol):
-    """Processor of chunks in a worker; `ChunkProcessor` diagnoses them."""
+    """Processor of chunks in a worker, such as `ChunkProcessor`."""
 
     def process(self, chunk: Chunk) -> ChunkResult:
         """Return the result of a chunk; never raise for bad input."""
@@ -113,7 +113,7 @@ class _WorkerPool:
                 self._suspects.append(chunk)
         self._pending.clear()
         for chunk in self._suspects:
-            yield chunk, process_alone(chunk, self._process_in_new_pool, self._config.fingerprint)
+            yield chunk, process_alone(chunk, self._process_in_new_pool, self._config)
         self._suspects.clear()
         self._pool = _ProcessPool(self._workers, self._build_processor, self._config)
 
@@ -155,14 +155,14 @@ class _ProcessPool:
 
 
 def process_alone(
-    chunk: Chunk, process: Callable[[Chunk], ChunkResult | None], fingerprint: str
+    chunk: Chunk, process: Callable[[Chunk], ChunkResult | None], config: ProcessorConfig
 ) -> ChunkResult:
     """Process a chunk that was in flight when a worker died; after repeated crashes, row by row.
 
     Args:
         chunk: the chunk.
         process: function that processes a chunk in a new worker; it returns None if the worker died.
-        fingerprint: fingerprint of the job, for the error row of a row that crashes each worker.
+        config: configuration of the job, for the error row of a row that crashes each worker.
     """
     for _ in range(_MAX_CRASHES):
         if (result := process(chunk)) is not None:
@@ -170,12 +170,12 @@ def process_alone(
     result = ChunkResult(is_retryable=True)
     if chunk.rows is not None and len(chunk.rows) > 1:
         for place in range(len(chunk.rows)):
-            single = process_alone(chunk.select(place), process, fingerprint)
+            single = process_alone(chunk.select(place), process, config)
             result.rows += single.rows
             result.dead_letters += single.dead_letters
     else:
         error = f"the worker process ended {_MAX_CRASHES} times on this row"
-        for row, letter in iter_failures(chunk, error, fingerprint):
+        for row, letter in iter_failures(chunk, error, config):
             result.rows.append(row)
             result.dead_letters.append(letter)
     return result

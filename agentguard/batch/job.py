@@ -1,4 +1,4 @@
-"""Batch job: diagnose the runs of many files into an output folder, resumably."""
+"""Batch job: apply an operation to the runs of many files, with a resumable output folder."""
 
 from __future__ import annotations
 
@@ -7,20 +7,14 @@ import time
 from collections import Counter
 from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import Any
 
 import orjson
 
 from agentguard.batch.chunks import Chunk, InputFile, InputOptions, iter_chunks, list_input_files
-from agentguard.batch.comparison import compare_parts
 from agentguard.batch.engines import Engine
+from agentguard.batch.operation import Operation
 from agentguard.batch.output import BatchOutput, build_slot
 from agentguard.batch.processor import ChunkProcessor, ChunkResult, ProcessorConfig
-from agentguard.config.policy import Policy
-from agentguard.detect.base import detectors
-from agentguard.judge.embedded.model_io import load_card
-from agentguard.taxonomy.loader import TaxonomyCatalog
 from agentguard.version import __version__
 
 _ESTIMATE_ROWS = 16
@@ -33,16 +27,16 @@ class JobSummary:
     Attributes:
         rows: rows of the output that this job wrote.
         resumed_rows: rows of chunks that an earlier job had finished.
-        verdicts: verdict to the number of rows of this job.
-        revised_rows: rows, also of earlier jobs, whose verdict the comparison with other runs changed.
-        errors: rows without a verdict.
+        outcomes: outcome, such as the verdict, to the number of rows of this job.
+        revised_rows: rows, also of earlier jobs, whose outcome the second pass changed.
+        errors: rows without a result.
         prompt_tokens, completion_tokens, cost_usd: cost of the judge's calls.
         is_complete: False if ``max_cost_usd`` ended the job early.
     """
 
     rows: int = 0
     resumed_rows: int = 0
-    verdicts: Counter[str] = field(default_factory=Counter)
+    outcomes: Counter[str] = field(default_factory=Counter)
     revised_rows: int = 0
     errors: int = 0
     prompt_tokens: int = 0
@@ -50,15 +44,15 @@ class JobSummary:
     cost_usd: float = 0.0
     is_complete: bool = True
 
-    def add(self, result: ChunkResult) -> None:
-        """Count the rows of a chunk."""
+    def add(self, result: ChunkResult, outcome: str) -> None:
+        """Count the rows of a chunk by the values of the column ``outcome``."""
         for row in result.rows:
             self.rows += 1
-            self.errors += row["verdict"] is None
-            self.verdicts.update([row["verdict"]] if row["verdict"] else [])
-            self.prompt_tokens += row["prompt_tokens"] or 0
-            self.completion_tokens += row["completion_tokens"] or 0
-            self.cost_usd += row["cost_usd"] or 0.0
+            self.errors += row[outcome] is None
+            self.outcomes.update([row[outcome]] if row[outcome] is not None else [])
+            self.prompt_tokens += row.get("prompt_tokens") or 0
+            self.completion_tokens += row.get("completion_tokens") or 0
+            self.cost_usd += row.get("cost_usd") or 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +61,7 @@ class JobEstimate:
 
     Attributes:
         files: input files.
-        rows: rows to diagnose; a file that is read as a whole counts as one.
+        rows: rows to process; a file that is read as a whole counts as one.
         finished_rows: rows of chunks that are done.
         seconds_per_row: processor time of one row, measured on a few rows; 0 without readable rows.
         tokens_per_row: tokens of the judge for one row, measured likewise.
@@ -83,12 +77,12 @@ class JobEstimate:
 
 
 class BatchJob:
-    """Job that diagnoses the runs of many files.
+    """Job that applies an operation to the runs of many files.
 
     Args:
         inputs: paths, folders, globs or URLs of files.
         output: path or URL of the output folder.
-        policy: policy of the diagnosis.
+        operation: operation on the runs, such as `DiagnosisOperation`.
         options: selection of the input.
 
     Raises:
@@ -96,13 +90,19 @@ class BatchJob:
         MissingExtra: the extra ``batch`` is not installed.
     """
 
-    def __init__(self, inputs: Sequence[str], output: str, policy: Policy, options: InputOptions) -> None:
+    def __init__(
+        self, inputs: Sequence[str], output: str, operation: Operation, options: InputOptions
+    ) -> None:
         self._options = options
         self._files: list[InputFile] = list_input_files(inputs, options)
-        facts = _collect_facts(policy)
+        facts = {
+            "operation": operation.name,
+            "agentguard_version": __version__,
+            **operation.collect_facts(),
+        }
         fingerprint = hashlib.sha256(orjson.dumps(facts, option=orjson.OPT_SORT_KEYS)).hexdigest()[:16]
-        self._config = ProcessorConfig(policy=policy.model_dump_json(), fingerprint=fingerprint)
-        self._output = BatchOutput(output, fingerprint, facts)
+        self._config = ProcessorConfig(operation=operation, fingerprint=fingerprint)
+        self._output = BatchOutput(output, fingerprint, facts, operation.table)
 
     def run(
         self,
@@ -111,7 +111,7 @@ class BatchJob:
         max_cost_usd: float | None = None,
         on_progress: Callable[[JobSummary], None] | None = None,
     ) -> JobSummary:
-        """Diagnose all chunks that are not done, and compare each run with the other runs of its agent.
+        """Process all chunks that are not done, then revise rows with the help of other rows.
 
         Args:
             engine: engine of the workers.
@@ -136,10 +136,10 @@ class BatchJob:
         for chunk, result in engine.run(iter_open_chunks(), self._config):
             self._output.write(chunk, result)
             written_slots.add(build_slot(chunk))
-            summary.add(result)
+            summary.add(result, self._config.operation.table.outcome)
             if on_progress is not None:
                 on_progress(summary)
-        self._compare_runs(slots, written_slots, summary)
+        self._revise_rows(slots, written_slots, summary)
         return summary
 
     def estimate(self) -> JobEstimate:
@@ -160,7 +160,7 @@ class BatchJob:
                 )
             processor = ChunkProcessor(self._config)
             begin = time.process_time()
-            measured.add(processor.process(sample))
+            measured.add(processor.process(sample), self._config.operation.table.outcome)
             seconds = time.process_time() - begin
             processor.close()
         count = max(measured.rows, 1)
@@ -173,42 +173,16 @@ class BatchJob:
             cost_usd_per_row=measured.cost_usd / count,
         )
 
-    def _compare_runs(self, slots: Sequence[str], written_slots: Container[str], summary: JobSummary) -> None:
-        processor = ChunkProcessor(self._config)
-        comparator = processor.comparator
-        processor.close()
-        if comparator is None:
-            return
-        for slot, former, rows in compare_parts(self._output, slots, comparator):
-            pairs = list(zip(former, rows, strict=True))
-            summary.revised_rows += sum(old["verdict"] != new["verdict"] for old, new in pairs)
+    def _revise_rows(self, slots: Sequence[str], written_slots: Container[str], summary: JobSummary) -> None:
+        operation = self._config.operation
+        outcome = operation.table.outcome
+        for slot, former, rows in operation.revise_parts(self._output, slots):
+            before, after = [row[outcome] for row in former], [row[outcome] for row in rows]
+            summary.revised_rows += sum(old != new for old, new in zip(before, after, strict=True))
             if slot in written_slots:
-                summary.verdicts.subtract(row["verdict"] for row in former if row["verdict"])
-                summary.verdicts.update(row["verdict"] for row in rows if row["verdict"])
+                summary.outcomes.subtract(value for value in before if value is not None)
+                summary.outcomes.update(value for value in after if value is not None)
 
 
 def _count_rows(chunk: Chunk) -> int:
     return len(chunk.rows) if chunk.rows is not None else 1
-
-
-def _collect_facts(policy: Policy) -> dict[str, Any]:
-    """Return all that changes results: version, policy, installed detectors, model and taxonomies."""
-    return {
-        "agentguard_version": __version__,
-        "policy": orjson.loads(policy.model_dump_json()),
-        "detectors": sorted(detectors()),
-        "model": load_card().get("sha256"),
-        "taxonomies": _digest_files(TaxonomyCatalog.load().files()),
-        "files": {
-            option: _digest_files([Path(value)])
-            for option, value in (policy.resolve_localizer().model_extra or {}).items()
-            if isinstance(value, str) and Path(value).is_file()
-        },
-    }
-
-
-def _digest_files(paths: Sequence[Path]) -> str:
-    digest = hashlib.sha256()
-    for path in paths:
-        digest.update(path.name.encode() + b"\0" + path.read_bytes())
-    return digest.hexdigest()[:16]

@@ -1,6 +1,6 @@
 """Output folder of a batch job: parts of the output table, dead letters and the manifest.
 
-- One chunk is one part, ``verdicts/[day=…/]<file>-<index>-<digest>.parquet``. The part is the commit of the
+- One chunk is one part, ``<table>/[day=…/]<file>-<index>-<digest>.parquet``. The part is the commit of the
   chunk: it is written after the dead letters, and with one rename or one upload. So a kill at any point loses
   and doubles no row.
 - A part of a chunk with retryable failures ends with ``.retry.parquet``. The next job processes that chunk
@@ -24,11 +24,10 @@ import orjson
 
 from agentguard._lazy import import_extra
 from agentguard.batch.chunks import Chunk, resolve_file_system
+from agentguard.batch.output_table import OutputTable
 from agentguard.batch.processor import ChunkResult, DeadLetter
-from agentguard.batch.verdict_table import COLUMNS, build_arrow_schema
 from agentguard.errors import ConfigError
 
-VERDICTS: Final = "verdicts"
 DEAD_LETTERS: Final = "dead_letters"
 MANIFEST: Final = "manifest.json"
 MANIFEST_VERSION: Final = 2
@@ -45,14 +44,15 @@ class BatchOutput:
         url: path or URL of the folder.
         fingerprint: identity of all that changes results.
         facts: other facts for the manifest, such as versions and options.
+        table: table of the operation.
 
     Raises:
         ConfigError: the folder has results of another fingerprint, or files of something else.
     """
 
-    def __init__(self, url: str, fingerprint: str, facts: Mapping[str, Any]) -> None:
+    def __init__(self, url: str, fingerprint: str, facts: Mapping[str, Any], table: OutputTable) -> None:
         self._system, self._root = resolve_file_system(url)
-        self._schema = build_arrow_schema()
+        self._table, self._schema = table, table.build_arrow_schema()
         self._parquet = import_extra("pyarrow.parquet", "batch")
         self._arrow = import_extra("pyarrow", "batch")
         self._check_manifest(url, fingerprint, facts)
@@ -67,7 +67,7 @@ class BatchOutput:
         slot = build_slot(chunk)
         self._write_dead_letters(slot, result.dead_letters)
         ending = f"{chunk.digest}{'.retry' if result.is_retryable else ''}.parquet"
-        path = self._join(VERDICTS, chunk.file.partition, f"{slot}-{ending}")
+        path = self._join(self._table.folder, chunk.file.partition, f"{slot}-{ending}")
         self._write_part(path, result.rows)
         former = self._parts.get(slot, {})
         self._parts[slot] = {ending: path}
@@ -90,7 +90,12 @@ class BatchOutput:
 
     def _check_manifest(self, url: str, fingerprint: str, facts: Mapping[str, Any]) -> None:
         path = self._join(MANIFEST)
-        manifest = {"version": MANIFEST_VERSION, "fingerprint": fingerprint, "columns": COLUMNS, **facts}
+        manifest = {
+            "version": MANIFEST_VERSION,
+            "fingerprint": fingerprint,
+            "columns": self._table.columns,
+            **facts,
+        }
         if not self._system.exists(path):
             if self._system.exists(self._root) and self._system.ls(self._root):
                 raise ConfigError(f"{url} has files and no {MANIFEST}: name an empty folder")
@@ -117,7 +122,7 @@ class BatchOutput:
         A kill between the write of a new part and the removal of the former one leaves both.
         """
         parts: dict[str, dict[str, tuple[Any, str]]] = {}
-        folder = self._join(VERDICTS)
+        folder = self._join(self._table.folder)
         found = self._system.find(folder, detail=True) if self._system.exists(folder) else {}
         for path, info in found.items():
             if (match := _PART_PATTERN.search(path)) is not None:

@@ -1,4 +1,4 @@
-"""Worker side of a batch job: read the rows of a chunk and diagnose them."""
+"""Worker side of a batch job: read the rows of a chunk and apply the operation to their runs."""
 
 from __future__ import annotations
 
@@ -10,24 +10,17 @@ from pathlib import Path
 from typing import Any
 
 from agentguard.batch.chunks import Chunk, Row, resolve_file_system
-from agentguard.batch.verdict_table import build_error_row, build_verdict_row
-from agentguard.config.policy import Policy
+from agentguard.batch.operation import Operation
 from agentguard.errors import AgentGuardError, InputError
-from agentguard.guard import Guard
-from agentguard.localize.run_comparison import RunComparator, compute_signals, is_comparable
 from agentguard.trajectory._safe_json import loads
-from agentguard.trajectory.costs import price_run
 from agentguard.trajectory.formats.base import UnreadableRecord
 from agentguard.trajectory.formats.reader import read
 from agentguard.trajectory.model import Record
 
-_MIN_DETECTOR_DEADLINE_S = 60.0
-"""A detector's deadline must not depend on the load of the machine: results are equal at any parallelism."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadLetter:
-    """Input row without a verdict.
+    """Input row without a result.
 
     Attributes:
         source: file of the row, as in the output table.
@@ -48,7 +41,7 @@ class ChunkResult:
 
     Attributes:
         rows: rows of the output table, in the order of the input.
-        dead_letters: rows without a verdict.
+        dead_letters: rows without a result.
         is_retryable: True if a row failed for a reason that may be gone at the next run, such as a judge that
             does not answer.
     """
@@ -60,30 +53,26 @@ class ChunkResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessorConfig:
-    """Configuration of the workers; JSON data and text, so that any engine can send it.
+    """Configuration of the workers.
 
     Attributes:
-        policy: policy of the diagnosis as JSON text.
+        operation: operation on the runs.
         fingerprint: identity of all that changes results.
     """
 
-    policy: str
+    operation: Operation
     fingerprint: str
 
 
 class ChunkProcessor:
-    """Processor of chunks with one guard; a worker has one."""
+    """Processor of chunks; a worker has one."""
 
     def __init__(self, config: ProcessorConfig) -> None:
-        policy = Policy.model_validate_json(config.policy)
-        deadline = max(policy.detector_deadline_s, _MIN_DETECTOR_DEADLINE_S)
-        self._guard = Guard.from_policy(policy.model_copy(update={"detector_deadline_s": deadline}))
-        self._comparator = RunComparator.from_localizer(self._guard.localizer)
-        self._prices = policy.prices
-        self._fingerprint = config.fingerprint
+        self._config = config
+        self._run_processor = config.operation.build_processor()
 
     def process(self, chunk: Chunk) -> ChunkResult:
-        """Diagnose the runs of a chunk; never raises for bad input."""
+        """Return the rows for the runs of a chunk; never raise for bad input."""
         result = ChunkResult()
         if chunk.rows is None:
             self._process_file(chunk, result)
@@ -92,14 +81,9 @@ class ChunkProcessor:
                 self._process_row(chunk, record, row, result)
         return result
 
-    @property
-    def comparator(self) -> RunComparator | None:
-        """Comparator of the runs of an agent; None if the localizer compares no runs."""
-        return self._comparator
-
     def close(self) -> None:
-        """Close the judges of the guard."""
-        self._guard.close()
+        """Release connections and models."""
+        self._run_processor.close()
 
     def _process_row(self, chunk: Chunk, record: int, row: Row, result: ChunkResult) -> None:
         source = chunk.file.name
@@ -116,9 +100,8 @@ class ChunkProcessor:
                 self._add_failure(source, record, str(item.error), row, result)
                 continue
             id = value.get(chunk.id_column) if chunk.id_column and isinstance(value, dict) else None
-            self._diagnose(
-                item, source, record, id if id is not None else _build_run_id(item, chunk, record), result
-            )
+            run_id = str(id) if id is not None else _build_run_id(item, chunk, record)
+            self._process_run(item, source, record, run_id, row, result)
 
     def _process_file(self, chunk: Chunk, result: ChunkResult) -> None:
         source = chunk.file.name
@@ -128,24 +111,29 @@ class ChunkProcessor:
                     if isinstance(item, UnreadableRecord):
                         self._add_failure(source, record, item.error.reason, b"", result)
                     else:
-                        self._diagnose(item, source, record, item.trajectory.id, result)
+                        self._process_run(item, source, record, item.trajectory.id, b"", result)
         except (AgentGuardError, OSError) as error:
             reason = error.reason if isinstance(error, InputError) else str(error)
             self._add_failure(source, 0, reason, b"", result)
             result.is_retryable |= isinstance(error, OSError)
 
-    def _diagnose(self, item: Record, source: str, record: int, id: Any, result: ChunkResult) -> None:
-        run = price_run(replace(item.trajectory, id=str(id)), self._prices)
-        diagnosis = self._guard.diagnose(run)
-        result.is_retryable |= bool(diagnosis.failures)
-        has_signals = self._comparator is not None and is_comparable(run, diagnosis)
-        signals = compute_signals(run, diagnosis.findings).tolist() if has_signals else ()
-        result.rows.append(build_verdict_row(source, record, run, diagnosis, self._fingerprint, signals))
+    def _process_run(
+        self, item: Record, source: str, record: int, run_id: str, row: Row, result: ChunkResult
+    ) -> None:
+        run = replace(item.trajectory, id=run_id)
+        try:
+            output = self._run_processor.process(replace(item, trajectory=run))
+        except AgentGuardError as error:
+            self._add_failure(source, record, str(error), row, result)
+            return
+        result.is_retryable |= output.is_retryable
+        table, fingerprint = self._config.operation.table, self._config.fingerprint
+        result.rows.append(table.build_row(source, record, fingerprint, run, output.values))
 
     def _add_failure(self, source: str, record: int, error: str, row: Row, result: ChunkResult) -> None:
-        data = row.decode(errors="replace") if isinstance(row, bytes) else repr(row)
-        result.rows.append(build_error_row(source, record, error, self._fingerprint))
-        result.dead_letters.append(DeadLetter(source=source, record=record, error=error, data=data))
+        output_row, letter = _build_failure(source, record, error, row, self._config)
+        result.rows.append(output_row)
+        result.dead_letters.append(letter)
 
 
 def _read_row(value: Any, chunk: Chunk) -> list[Record | UnreadableRecord]:
@@ -184,12 +172,20 @@ class _LocalCopy:
             self._folder.cleanup()
 
 
-def iter_failures(chunk: Chunk, error: str, fingerprint: str) -> Iterator[tuple[dict[str, Any], DeadLetter]]:
+def iter_failures(
+    chunk: Chunk, error: str, config: ProcessorConfig
+) -> Iterator[tuple[dict[str, Any], DeadLetter]]:
     """Yield ``(output row, dead letter)`` for each row of a chunk that no worker could process."""
     for place, record in enumerate(chunk.records or (0,)):
         row = chunk.rows[place] if chunk.rows is not None else b""
-        data = row.decode(errors="replace") if isinstance(row, bytes) else repr(row)
-        yield (
-            build_error_row(chunk.file.name, record, error, fingerprint),
-            DeadLetter(source=chunk.file.name, record=record, error=error, data=data),
-        )
+        yield _build_failure(chunk.file.name, record, error, row, config)
+
+
+def _build_failure(
+    source: str, record: int, error: str, row: Row, config: ProcessorConfig
+) -> tuple[dict[str, Any], DeadLetter]:
+    data = row.decode(errors="replace") if isinstance(row, bytes) else repr(row)
+    return (
+        config.operation.table.build_error_row(source, record, config.fingerprint, error),
+        DeadLetter(source=source, record=record, error=error, data=data),
+    )

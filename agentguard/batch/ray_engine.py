@@ -67,7 +67,7 @@ class _ActorPool:
                 result = self._ray.get(reference)
                 self._idle.append(actor)
             except self._ray.exceptions.RayActorError:
-                result = process_alone(chunk, self._process_in_new_actor, self._config.fingerprint)
+                result = process_alone(chunk, self._process_in_new_actor, self._config)
                 self._replace_actor()
             yield chunk, result
 

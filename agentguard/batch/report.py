@@ -14,7 +14,8 @@ from typing import Any, Final
 
 from agentguard._lazy import import_extra
 from agentguard.batch.chunks import resolve_file_system
-from agentguard.batch.output import MANIFEST, VERDICTS
+from agentguard.batch.output import MANIFEST
+from agentguard.batch.verdict_table import VERDICT_TABLE
 from agentguard.errors import ConfigError
 from agentguard.evals.metrics import wilson_interval
 from agentguard.localize.base import Verdict
@@ -165,10 +166,11 @@ class _VerdictTable:
     def __init__(self, url: str) -> None:
         self._parquet = import_extra("pyarrow.parquet", "batch")
         self._system, root = resolve_file_system(url)
-        folder = f"{root.rstrip('/')}/{VERDICTS}"
+        folder = f"{root.rstrip('/')}/{VERDICT_TABLE.folder}"
         if not self._system.exists(f"{root.rstrip('/')}/{MANIFEST}") or not self._system.exists(folder):
             raise ConfigError(
-                f"{url} has no {MANIFEST} and {VERDICTS}/: name the folder that `diagnose --out` has written"
+                f"{url} has no {MANIFEST} and {VERDICT_TABLE.folder}/: "
+                "name the folder that `diagnose --out` has written"
             )
         self._parts = sorted(path for path in self._system.find(folder) if str(path).endswith(".parquet"))
 

@@ -1,4 +1,4 @@
-"""Output table of a batch job: one row a run, with a fixed schema."""
+"""Table of verdicts: one row a diagnosed run."""
 
 from __future__ import annotations
 
@@ -7,51 +7,45 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any, Final
 
-from agentguard._lazy import import_extra
+from agentguard.batch.output_table import MAX_TEXT_CHARS, OutputTable
 from agentguard.localize.base import Diagnosis, Verdict
 from agentguard.trajectory.costs import compute_run_cost
 from agentguard.trajectory.model import Source, Step, Trajectory
-from agentguard.version import __version__
 
-COLUMNS: Final = {
-    "source": "string",
-    "record": "int64",
-    "run_id": "string",
-    "format": "string",
-    "steps": "int32",
-    "task": "string",
-    "started_at": "double",
-    "model": "string",
-    "agents": "list<string>",
-    "tools": "list<string>",
-    "actions": "list<string>",
-    "verdict": "string",
-    "probability": "double",
-    "basis": "string",
-    "method": "string",
-    "step": "int32",
-    "agent": "string",
-    "tool": "string",
-    "codes": "list<string>",
-    "reason": "string",
-    "correction": "string",
-    "evidence": "list<string>",
-    "detectors": "list<string>",
-    "notes": "list<string>",
-    "signals": "list<double>",
-    "single_run": "string",
-    "judge": "string",
-    "prompt_tokens": "int64",
-    "completion_tokens": "int64",
-    "cost_usd": "double",
-    "run_cost_usd": "double",
-    "error": "string",
-    "agentguard_version": "string",
-    "fingerprint": "string",
-}
-"""Column to its Parquet type.
+VERDICT_TABLE: Final = OutputTable(
+    folder="verdicts",
+    result_columns={
+        "task": "string",
+        "started_at": "double",
+        "model": "string",
+        "agents": "list<string>",
+        "tools": "list<string>",
+        "actions": "list<string>",
+        "verdict": "string",
+        "probability": "double",
+        "basis": "string",
+        "method": "string",
+        "step": "int32",
+        "agent": "string",
+        "tool": "string",
+        "codes": "list<string>",
+        "reason": "string",
+        "correction": "string",
+        "evidence": "list<string>",
+        "detectors": "list<string>",
+        "notes": "list<string>",
+        "signals": "list<double>",
+        "single_run": "string",
+        "judge": "string",
+        "prompt_tokens": "int64",
+        "completion_tokens": "int64",
+        "cost_usd": "double",
+        "run_cost_usd": "double",
+    },
+    outcome="verdict",
+)
+"""Table of verdicts.
 
-- ``source`` and ``record`` identify the input row: the file below the root of the input, and the position.
 - ``task`` is the beginning of the task. ``started_at`` is the earliest recorded time in epoch seconds, or
   null. ``model`` is the model of most steps. ``agents`` and ``tools`` are the names in the run.
 - ``actions`` has one label a step: its tool calls or its text. Equal labels are equal actions.
@@ -61,75 +55,43 @@ COLUMNS: Final = {
   localizer compares no runs. ``single_run`` has the columns that the comparison revised, as JSON with their
   former values; null without a revision.
 - ``cost_usd`` is the cost of the judge, ``run_cost_usd`` that of the run.
-- ``error`` is the reason why the row has no verdict, and null otherwise.
 """
 
-_MAX_TEXT_CHARS = 2_000
 _MAX_TASK_CHARS = 500
 _MAX_LABEL_CHARS = 60
 
 
-def build_verdict_row(
-    source: str,
-    record: int,
-    run: Trajectory,
-    diagnosis: Diagnosis,
-    fingerprint: str,
-    signals: Sequence[float] = (),
+def build_verdict_values(
+    run: Trajectory, diagnosis: Diagnosis, signals: Sequence[float] = ()
 ) -> dict[str, Any]:
-    """Return the row of a diagnosed run."""
+    """Return the result columns of a diagnosed run."""
     cause = diagnosis.hypotheses[0] if diagnosis.hypotheses else None
     if diagnosis.verdict is Verdict.NO_FAILURE:
         cause = None
     usage = diagnosis.usage
     failures = [f"{failure.detector}: {failure.error}" for failure in diagnosis.failures]
-    return _build_row(
-        source,
-        record,
-        fingerprint,
-        run_id=run.id,
-        format=run.format,
-        steps=len(run.steps),
+    return {
         **_describe_run(run),
-        verdict=str(diagnosis.verdict),
-        probability=diagnosis.probability,
-        basis=str(diagnosis.basis),
-        method=diagnosis.method,
-        step=cause.step if cause else None,
-        agent=cause.agent if cause else None,
-        tool=_find_tool(run, cause.step) if cause else None,
-        codes=[str(code) for code in cause.codes] if cause else [],
-        reason=cause.reason[:_MAX_TEXT_CHARS] if cause else None,
-        correction=cause.correction[:_MAX_TEXT_CHARS] if cause else None,
-        evidence=[one.quote[:_MAX_TEXT_CHARS] for one in cause.evidence] if cause else [],
-        detectors=sorted({finding.detector for finding in diagnosis.findings}),
-        notes=list(diagnosis.notes),
-        signals=list(signals),
-        judge=diagnosis.judge or None,
-        prompt_tokens=int(usage["prompt_tokens"]) if "prompt_tokens" in usage else None,
-        completion_tokens=int(usage["completion_tokens"]) if "completion_tokens" in usage else None,
-        cost_usd=float(usage["cost_usd"]) if "cost_usd" in usage else None,
-        error="; ".join(failures) or None,
-    )
-
-
-def build_error_row(source: str, record: int, error: str, fingerprint: str) -> dict[str, Any]:
-    """Return the row of an input row that has no verdict."""
-    return _build_row(source, record, fingerprint, error=error[:_MAX_TEXT_CHARS])
-
-
-def build_arrow_schema() -> Any:
-    """Return the schema as a ``pyarrow.Schema``. Raises MissingExtra without pyarrow."""
-    arrow = import_extra("pyarrow", "batch")
-    types = {
-        "string": arrow.string(),
-        "int32": arrow.int32(),
-        "int64": arrow.int64(),
-        "double": arrow.float64(),
-        "list<string>": arrow.list_(arrow.string()),
-        "list<double>": arrow.list_(arrow.float64()),
+        "verdict": str(diagnosis.verdict),
+        "probability": diagnosis.probability,
+        "basis": str(diagnosis.basis),
+        "method": diagnosis.method,
+        "step": cause.step if cause else None,
+        "agent": cause.agent if cause else None,
+        "tool": _find_tool(run, cause.step) if cause else None,
+        "codes": [str(code) for code in cause.codes] if cause else [],
+        "reason": cause.reason[:MAX_TEXT_CHARS] if cause else None,
+        "correction": cause.correction[:MAX_TEXT_CHARS] if cause else None,
+        "evidence": [one.quote[:MAX_TEXT_CHARS] for one in cause.evidence] if cause else [],
+        "detectors": sorted({finding.detector for finding in diagnosis.findings}),
+        "notes": list(diagnosis.notes),
+        "signals": list(signals),
+        "judge": diagnosis.judge or None,
+        "prompt_tokens": int(usage["prompt_tokens"]) if "prompt_tokens" in usage else None,
+        "completion_tokens": int(usage["completion_tokens"]) if "completion_tokens" in usage else None,
+        "cost_usd": float(usage["cost_usd"]) if "cost_usd" in usage else None,
+        "error": "; ".join(failures) or None,
     }
-    return arrow.schema([arrow.field(name, types[kind]) for name, kind in COLUMNS.items()])
 
 
 def _describe_run(run: Trajectory) -> dict[str, Any]:
@@ -160,9 +122,3 @@ def _find_tool(run: Trajectory, step: int) -> str | None:
     """Return the first tool that a step calls."""
     calls = run.steps[step].tool_calls if 0 <= step < len(run.steps) else ()
     return calls[0].name if calls else None
-
-
-def _build_row(source: str, record: int, fingerprint: str, **values: Any) -> dict[str, Any]:
-    empty: dict[str, Any] = {name: [] if kind.startswith("list") else None for name, kind in COLUMNS.items()}
-    identity = {"source": source, "record": record, "fingerprint": fingerprint}
-    return empty | values | identity | {"agentguard_version": __version__}

@@ -10,18 +10,17 @@ from typing import Annotated, Any
 
 import typer
 
-from agentguard.batch import InputOptions
-from agentguard.cli.batch_diagnosis import (
+from agentguard.batch import DiagnosisOperation, InputOptions
+from agentguard.cli.batch_command import (
     BatchSettings,
     DryRun,
     EngineName,
     IdColumn,
-    Limit,
     MaxCost,
     Out,
     Partitions,
     Sample,
-    diagnose_batch,
+    run_batch,
 )
 from agentguard.cli.ci_reports import OutputFormat
 from agentguard.cli.diagnosis_output import DiagnosisView
@@ -31,7 +30,7 @@ from agentguard.cli.judge_endpoint import parse_judge_options
 from agentguard.cli.outcome_file import KnownOutcomes
 from agentguard.cli.policy_option import load_policy
 from agentguard.cli.run_input import ClaudeCode, Codex, Last, read_paths, resolve_paths
-from agentguard.cli.run_summary import GroupKey, OnlyVerdict, RunSelection, SortKey
+from agentguard.cli.run_summary import VERDICT_NAMES, GroupKey, OnlyVerdict, RunSelection, SortKey
 from agentguard.cli.store_import import StoreImport
 from agentguard.cli.stored_runs import DiagnosisResults, StoredRuns
 from agentguard.config.policy import LocalizerSettings, Policy
@@ -170,7 +169,10 @@ def diagnose(
     partition: Partitions = None,
     id_column: IdColumn = None,
     sample: Sample = 1.0,
-    limit: Limit = None,
+    limit: Annotated[
+        int | None,
+        typer.Option(min=1, metavar="N", help="Show at most N rows; with --out, diagnose at most N rows."),
+    ] = None,
     max_cost: MaxCost = None,
     dry_run: DryRun = False,
 ) -> None:
@@ -193,9 +195,15 @@ def diagnose(
             format=format, id_column=id_column, partitions=tuple(partition or ()), sample=sample, limit=limit
         )
         batch = BatchSettings(
-            output=out, engine=engine, workers=jobs, max_cost_usd=max_cost, is_dry_run=dry_run, json=json
+            output=out,
+            engine=engine,
+            workers=jobs,
+            max_cost_usd=max_cost,
+            is_dry_run=dry_run,
+            json=json,
+            outcome_labels={str(verdict): label for verdict, label in VERDICT_NAMES.items()},
         )
-        raise typer.Exit(diagnose_batch(paths, settings, inputs, batch))
+        raise typer.Exit(run_batch(paths, DiagnosisOperation(settings), inputs, batch))
     selection = RunSelection(only=tuple(only or ()), sort=sort, limit=limit, group_by=group_by)
     outcome = _RunCounts()
     store_import = StoreImport(store, outcome.files, only_new=only_new)

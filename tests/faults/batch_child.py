@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-from agentguard.batch import BatchJob, InputOptions, LocalEngine
+from agentguard.batch import BatchJob, DiagnosisOperation, InputOptions, LocalEngine
 from agentguard.batch.chunks import Chunk
 from agentguard.batch.processor import ChunkProcessor, ChunkResult
 from agentguard.config.policy import Policy
@@ -24,7 +24,7 @@ class FragileProcessor(ChunkProcessor):
 
 def main(source: str, output: str) -> None:
     """Run the job; print the process ids of the workers and then a line a chunk."""
-    job = BatchJob([source], output, Policy(), InputOptions(rows_per_chunk=4))
+    job = BatchJob([source], output, DiagnosisOperation(Policy()), InputOptions(rows_per_chunk=4))
     summary = job.run(LocalEngine(2), on_progress=lambda summary: print(summary.rows, flush=True))
     print("done", summary.rows, summary.resumed_rows, flush=True)
 

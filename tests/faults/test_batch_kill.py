@@ -15,7 +15,7 @@ from pathlib import Path
 import pyarrow.parquet
 import pytest
 
-from agentguard.batch import BatchJob, InputOptions, LocalEngine
+from agentguard.batch import BatchJob, DiagnosisOperation, InputOptions, LocalEngine
 from agentguard.config.policy import Policy
 from tests.faults import batch_child
 from tests.support.sampling import sample_cases
@@ -96,14 +96,16 @@ def test_kills_of_workers_and_drivers_lose_and_double_no_row(tmp_path: Path) -> 
     rows = len(source.read_text().splitlines())
     assert read_records(output) == list(range(rows))
     fresh = tmp_path / "fresh"
-    BatchJob([str(source)], str(fresh), Policy(), InputOptions(rows_per_chunk=4)).run(LocalEngine(1))
+    BatchJob([str(source)], str(fresh), DiagnosisOperation(Policy()), InputOptions(rows_per_chunk=4)).run(
+        LocalEngine(1)
+    )
     assert read_parts(output) == read_parts(fresh)
 
 
 @pytest.mark.process
 def test_row_that_crashes_its_worker_gets_an_error_row(tmp_path: Path) -> None:
     source, output = write_runs(tmp_path / "runs.jsonl", 10, poison=5), tmp_path / "out"
-    job = BatchJob([str(source)], str(output), Policy(), InputOptions(rows_per_chunk=4))
+    job = BatchJob([str(source)], str(output), DiagnosisOperation(Policy()), InputOptions(rows_per_chunk=4))
     summary = job.run(LocalEngine(2, batch_child.FragileProcessor))
     assert (summary.rows, summary.errors) == (10, 1)
     assert read_records(output) == list(range(10))
@@ -118,8 +120,8 @@ def test_results_do_not_depend_on_the_number_of_workers(tmp_path: Path) -> None:
     tables = []
     for workers in (1, 3):
         output = tmp_path / f"out{workers}"
-        BatchJob([str(source)], str(output), Policy(), InputOptions(rows_per_chunk=4)).run(
-            LocalEngine(workers)
-        )
+        BatchJob(
+            [str(source)], str(output), DiagnosisOperation(Policy()), InputOptions(rows_per_chunk=4)
+        ).run(LocalEngine(workers))
         tables.append(read_parts(output))
     assert tables[0] == tables[1]

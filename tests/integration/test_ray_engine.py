@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow.parquet
 import pytest
 
-from agentguard.batch import BatchJob, InputOptions, LocalEngine, RayEngine
+from agentguard.batch import BatchJob, DiagnosisOperation, InputOptions, LocalEngine, RayEngine
 from agentguard.config.policy import Policy
 from tests.faults import batch_child
 from tests.faults.test_batch_kill import read_records, write_runs
@@ -51,7 +51,7 @@ def cluster() -> Iterator[Any]:
 
 
 def start(source: Path, output: Path) -> BatchJob:
-    return BatchJob([str(source)], str(output), Policy(), OPTIONS)
+    return BatchJob([str(source)], str(output), DiagnosisOperation(Policy()), OPTIONS)
 
 
 def read_parts(output: Path) -> dict[str, bytes]:

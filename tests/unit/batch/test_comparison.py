@@ -83,7 +83,7 @@ def test_batch_job_compares_runs_as_in_memory(
     assert [row["record"] for row in rows] == list(range(71))
     assert {row["basis"] for row in rows} >= {"other_runs"}
     verdicts = [row["verdict"] for row in rows if row["verdict"]]
-    assert +summary.verdicts == {verdict: verdicts.count(verdict) for verdict in set(verdicts)}
+    assert +summary.outcomes == {verdict: verdicts.count(verdict) for verdict in set(verdicts)}
     assert summary.revised_rows == sum(
         json.loads(row["single_run"])["verdict"] != row["verdict"] for row in rows if row["single_run"]
     )

@@ -13,10 +13,10 @@ import pyarrow.parquet
 import pytest
 import zstandard
 
-from agentguard.batch import BatchJob, InputOptions
+from agentguard.batch import BatchJob, DiagnosisOperation, InputOptions
 from agentguard.batch.chunks import Chunk
 from agentguard.batch.processor import ChunkProcessor, ChunkResult, ProcessorConfig
-from agentguard.batch.verdict_table import COLUMNS
+from agentguard.batch.verdict_table import VERDICT_TABLE
 from agentguard.config.policy import Policy
 from agentguard.errors import ConfigError
 
@@ -54,7 +54,7 @@ def write_lines(path: Path, runs: list[Any]) -> Path:
 
 
 def start(inputs: list[Path | str], output: Path | str, options: InputOptions = OPTIONS) -> BatchJob:
-    return BatchJob([str(one) for one in inputs], str(output), Policy(), options)
+    return BatchJob([str(one) for one in inputs], str(output), DiagnosisOperation(Policy()), options)
 
 
 def read_rows(output: Path) -> list[dict[str, Any]]:
@@ -85,15 +85,15 @@ class TestInput:
         rows = read_rows(tmp_path / "out")
         assert [row["run_id"] for row in rows] == [run["id"] for run in runs]
         assert {(row["source"], row["format"], row["error"]) for row in rows} == {(name, "openai_chat", None)}
-        assert (summary.rows, summary.errors, summary.verdicts.total()) == (5, 0, 5)
+        assert (summary.rows, summary.errors, summary.outcomes.total()) == (5, 0, 5)
 
     def test_schema_is_fixed(self, tmp_path: Path) -> None:
         start([write_lines(tmp_path / "a.jsonl", [build_run(0)])], tmp_path / "out").run(InlineEngine())
         (part,) = (tmp_path / "out" / "verdicts").iterdir()
         schema = pyarrow.parquet.read_schema(part)
-        assert schema.names == list(COLUMNS)
+        assert schema.names == list(VERDICT_TABLE.columns)
         manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
-        assert manifest["columns"] == COLUMNS
+        assert manifest["columns"] == VERDICT_TABLE.columns
 
     def test_file_whose_runs_span_lines_is_read_as_a_whole(self, tmp_path: Path) -> None:
         messages = build_run(0)["messages"] + build_run(1)["messages"]
@@ -230,8 +230,9 @@ class TestResumption:
     def test_output_of_another_policy_is_refused(self, tmp_path: Path) -> None:
         path = write_lines(tmp_path / "a.jsonl", [build_run(0)])
         start([path], tmp_path / "out").run(InlineEngine())
+        operation = DiagnosisOperation(Policy(enabled_detectors=("tool_error",)))
         with pytest.raises(ConfigError, match=r"another configuration.*policy"):
-            BatchJob([str(path)], str(tmp_path / "out"), Policy(enabled_detectors=("tool_error",)), OPTIONS)
+            BatchJob([str(path)], str(tmp_path / "out"), operation, OPTIONS)
 
     def test_folder_with_other_files_is_refused(self, tmp_path: Path) -> None:
         path = write_lines(tmp_path / "a.jsonl", [build_run(0)])

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from agentguard.batch import BatchReport, build_batch_report, report
 from agentguard.batch.report_page import render_batch_report
-from agentguard.batch.verdict_table import COLUMNS, build_arrow_schema, build_verdict_row
+from agentguard.batch.verdict_table import VERDICT_TABLE, build_verdict_values
 from agentguard.cli.app import build_app
 from agentguard.errors import ConfigError
 from agentguard.guard import diagnose
@@ -23,7 +23,8 @@ MONDAY = 1_700_438_400.0  # 2023-11-20, the first day of week 47
 
 
 def build_row(number: int, verdict: str | None, **values: Any) -> dict[str, Any]:
-    empty: dict[str, Any] = {name: [] if kind.startswith("list") else None for name, kind in COLUMNS.items()}
+    columns = VERDICT_TABLE.columns.items()
+    empty: dict[str, Any] = {name: [] if kind.startswith("list") else None for name, kind in columns}
     identity = {"source": "runs.jsonl", "record": number, "run_id": f"run-{number}", "verdict": verdict}
     return empty | identity | values
 
@@ -42,7 +43,7 @@ def write_table(folder: Path, *parts: list[dict[str, Any]]) -> str:
     (folder / "verdicts").mkdir()
     (folder / "manifest.json").write_text("{}")
     for number, rows in enumerate(parts):
-        table = pyarrow.Table.from_pylist(rows, schema=build_arrow_schema())
+        table = pyarrow.Table.from_pylist(rows, schema=VERDICT_TABLE.build_arrow_schema())
         pyarrow.parquet.write_table(table, folder / "verdicts" / f"{number}.parquet")
     return str(folder)
 
@@ -127,7 +128,7 @@ def test_row_of_a_run_has_the_columns_of_the_report() -> None:
         Step(index=2, source=Source.AGENT, agent="buyer", content="Done.", started_at=MONDAY + 5),
     )
     run = Trajectory(id="r", format="openai_chat", task="Buy tea.", steps=steps)
-    row = build_verdict_row("a.json", 0, run, diagnose(run), "f")
+    row = build_verdict_values(run, diagnose(run))
     assert (row["task"], row["model"], row["started_at"]) == ("Buy tea.", "m1", MONDAY)
     assert (row["agents"], row["tools"]) == (["buyer"], ["buy"])
     first, second = row["actions"]
@@ -153,7 +154,7 @@ def test_command_reports_the_verdicts_of_a_job(tmp_path: Path) -> None:
     samples = ["samples/04-wine-bottle.json", "samples/02-teapot.json"]
     job = runner.invoke(app, ["diagnose", *samples, "--out", str(folder), "--jobs", "1", "--json"])
     assert job.exit_code == 0, job.output
-    assert json.loads(job.stdout)["verdicts"] == {"failure": 1, "no_failure": 1}
+    assert json.loads(job.stdout)["outcomes"] == {"failure": 1, "no_failure": 1}
     text = runner.invoke(app, ["report", str(folder), "--output", str(page)])
     assert text.exit_code == 0, text.output
     assert "2 rows: 1 failed, 1 no failure found" in text.output

@@ -1,4 +1,4 @@
-"""Batch mode of ``agentguard diagnose``: many runs into a folder of Parquet files."""
+"""Batch mode of commands: many runs into a folder of Parquet files."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import os
 import re
 import sys
 import time
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, Literal
 
@@ -15,12 +15,10 @@ import orjson
 import typer
 from rich.console import Console
 
-from agentguard.cli.run_summary import VERDICT_NAMES
-from agentguard.config.policy import Policy
 from agentguard.errors import ConfigError
 
 if TYPE_CHECKING:
-    from agentguard.batch import InputOptions, JobEstimate, JobSummary
+    from agentguard.batch import BatchJob, InputOptions, JobEstimate, JobSummary, Operation
 
 
 _PANEL: Final = "Batch (with --out)"
@@ -50,11 +48,7 @@ IdColumn = Annotated[
     str | None, typer.Option(metavar="FIELD", rich_help_panel=_PANEL, help="Field with the id of the run.")
 ]
 Sample = Annotated[
-    float, typer.Option(min=0, max=1, rich_help_panel=_PANEL, help="Share of the rows to diagnose.")
-]
-Limit = Annotated[
-    int | None,
-    typer.Option(min=1, metavar="N", help="Show at most N rows; with --out, diagnose at most N rows."),
+    float, typer.Option(min=0, max=1, rich_help_panel=_PANEL, help="Share of the rows to process.")
 ]
 MaxCost = Annotated[
     float | None,
@@ -76,8 +70,9 @@ class BatchSettings:
         engine: engine of the workers.
         workers: number of workers; 1 takes one a core.
         max_cost_usd: cost of the judge after which no further rows start.
-        is_dry_run: print an estimate and write no verdict.
+        is_dry_run: print an estimate and write no row.
         json: print the summary as JSON.
+        outcome_labels: outcome to its name for people; without labels, outcomes are printed as they are.
     """
 
     output: str
@@ -86,40 +81,63 @@ class BatchSettings:
     max_cost_usd: float | None = None
     is_dry_run: bool = False
     json: bool = False
+    outcome_labels: Mapping[str, str] = field(default_factory=dict)
 
 
-def diagnose_batch(
-    inputs: Sequence[Path], policy: Policy, options: InputOptions, settings: BatchSettings
+def run_batch(
+    inputs: Sequence[Path], operation: Operation, options: InputOptions, settings: BatchSettings
 ) -> int:
-    """Diagnose the runs of files into a folder; return the exit status of the command.
+    """Apply an operation to the runs of files; print a summary and return the exit status of the command.
 
     Returns:
-        0 if every row has a verdict, 1 if some rows have an error, 2 if no row has a verdict.
+        0 if every row has a result, 1 if some rows have an error, 2 if no row has a result.
     """
-    from agentguard.batch import BatchJob, LocalEngine, RayEngine
+    job = build_batch_job(inputs, operation, options, settings)
+    if settings.is_dry_run:
+        print_estimate(job, settings)
+        return 0
+    summary = run_batch_job(job, settings)
+    print_summary(summary, settings)
+    return compute_batch_status(summary)
+
+
+def build_batch_job(
+    inputs: Sequence[Path], operation: Operation, options: InputOptions, settings: BatchSettings
+) -> BatchJob:
+    """Return the job of a command. Raises ConfigError for standard input."""
+    from agentguard.batch import BatchJob
 
     if Path("-") in inputs:
         raise ConfigError("--out reads files: standard input cannot be read again after a stop")
-    names = [_restore_url(one) for one in inputs]
-    job = BatchJob(names, settings.output, policy, options)
-    workers = settings.workers if settings.workers > 1 else _count_cores()
-    if settings.is_dry_run:
-        _print_estimate(job.estimate(), workers, json=settings.json)
-        return 0
+    return BatchJob([_restore_url(one) for one in inputs], settings.output, operation, options)
+
+
+def run_batch_job(job: BatchJob, settings: BatchSettings) -> JobSummary:
+    """Run a job and show its progress on standard error."""
+    from agentguard.batch import LocalEngine, RayEngine
+
     begin = time.monotonic()
-    with Console(stderr=True).status("diagnosing …") as status:
+    with Console(stderr=True).status("processing …") as status:
 
         def show_progress(summary: JobSummary) -> None:
             rate = summary.rows / max(time.monotonic() - begin, 1e-9)
             cost = f", ${summary.cost_usd:.2f}" if summary.cost_usd else ""
-            status.update(f"diagnosing … {summary.rows:,} rows, {rate:,.0f} rows/s{cost}")
+            status.update(f"processing … {summary.rows:,} rows, {rate:,.0f} rows/s{cost}")
 
+        workers = _count_workers(settings)
         engine = RayEngine(workers) if settings.engine == "ray" else LocalEngine(workers)
-        summary = job.run(engine, max_cost_usd=settings.max_cost_usd, on_progress=show_progress)
-    _print_summary(summary, settings)
+        return job.run(engine, max_cost_usd=settings.max_cost_usd, on_progress=show_progress)
+
+
+def compute_batch_status(summary: JobSummary) -> int:
+    """Return the exit status of a job; see `run_batch`."""
     if summary.rows and summary.errors == summary.rows:
         return 2
     return 1 if summary.errors else 0
+
+
+def _count_workers(settings: BatchSettings) -> int:
+    return settings.workers if settings.workers > 1 else _count_cores()
 
 
 def _restore_url(path: Path) -> str:
@@ -135,28 +153,37 @@ def _count_cores() -> int:
     return os.cpu_count() or 1
 
 
-def _print_summary(summary: JobSummary, settings: BatchSettings) -> None:
+def print_summary(summary: JobSummary, settings: BatchSettings) -> None:
+    """Print the counts of a job."""
     if settings.json:
         # `asdict` builds a Counter of the pairs of a Counter.
-        data = asdict(summary) | {"verdicts": dict(summary.verdicts)}
+        data = asdict(summary) | {"outcomes": dict(summary.outcomes)}
         sys.stdout.buffer.write(orjson.dumps(data, option=orjson.OPT_APPEND_NEWLINE))
         sys.stdout.buffer.flush()
         return
-    counts = ", ".join(f"{summary.verdicts[verdict]:,} {label}" for verdict, label in VERDICT_NAMES.items())
-    typer.echo(f"{summary.rows:,} rows: {counts}, {summary.errors:,} without a verdict")
+    labels = settings.outcome_labels or {name: name for name in sorted(summary.outcomes)}
+    counts = [f"{summary.outcomes[name]:,} {label}" for name, label in labels.items()]
+    typer.echo(f"{summary.rows:,} rows: {', '.join([*counts, f'{summary.errors:,} without a result'])}")
     if summary.resumed_rows:
         typer.echo(f"{summary.resumed_rows:,} rows were done before")
     if summary.errors:
-        typer.echo(f"rows without a verdict: {settings.output}/dead_letters")
+        typer.echo(f"rows without a result: {settings.output}/dead_letters")
     if not summary.is_complete:
         typer.echo("stopped at --max-cost; repeat the command to continue")
 
 
-def _print_estimate(estimate: JobEstimate, workers: int, *, json: bool) -> None:
-    if json:
+def print_estimate(job: BatchJob, settings: BatchSettings) -> None:
+    """Print the estimate of a job that is not run."""
+    estimate = job.estimate()
+    if settings.json:
         sys.stdout.buffer.write(orjson.dumps(asdict(estimate), option=orjson.OPT_APPEND_NEWLINE))
         sys.stdout.buffer.flush()
         return
+    for line in _format_estimate(estimate, _count_workers(settings)):
+        typer.echo(line)
+
+
+def _format_estimate(estimate: JobEstimate, workers: int) -> list[str]:
     remaining = estimate.rows - estimate.finished_rows
     seconds = remaining * estimate.seconds_per_row / workers
     lines = [
@@ -168,5 +195,4 @@ def _print_estimate(estimate: JobEstimate, workers: int, *, json: bool) -> None:
             f"judge: {remaining * estimate.tokens_per_row:,.0f} tokens, "
             f"${remaining * estimate.cost_usd_per_row:,.2f}"
         )
-    for line in lines:
-        typer.echo(line)
+    return lines

@@ -38,7 +38,7 @@ def test_unreadable_rows_set_the_exit_status_and_name_the_dead_letters(source: P
     source.write_text(source.read_text() + "{broken\n")
     result = call(source, "--out", tmp_path / "out", "--jobs", 2)
     assert result.exit_code == 1
-    assert "1 without a verdict" in result.stdout
+    assert "1 without a result" in result.stdout
     assert f"{tmp_path}/out/dead_letters" in result.stdout
     source.write_text("{broken\n")
     assert call(source, "--out", tmp_path / "out2", "--jobs", 2).exit_code == 2
