@@ -163,8 +163,11 @@ def _drop_unlabelled_runs(chosen: Array, runs: Runs) -> tuple[NDArray[np.bool_],
 
 def _minimize(loss: Callable[[Array], tuple[float, Array]], size: int) -> Array:
     from scipy.optimize import minimize
+    from threadpoolctl import threadpool_limits
 
-    optimum: Any = minimize(
-        loss, np.zeros(size), jac=True, method="L-BFGS-B", options={"maxiter": _MAX_ITERATIONS}
-    )
+    # The matrices are small: on a busy machine the threads of BLAS wait for each other most of the time.
+    with threadpool_limits(limits=1, user_api="blas"):
+        optimum: Any = minimize(
+            loss, np.zeros(size), jac=True, method="L-BFGS-B", options={"maxiter": _MAX_ITERATIONS}
+        )
     return np.asarray(optimum.x, dtype=np.float64)
