@@ -8,6 +8,7 @@ from agentguard._lazy import lazy_exports
 
 if TYPE_CHECKING:
     from agentguard.batch.chunks import InputOptions as InputOptions
+    from agentguard.batch.conversion import ConversionOperation as ConversionOperation
     from agentguard.batch.diagnosis import DiagnosisOperation as DiagnosisOperation
     from agentguard.batch.engines import Engine as Engine
     from agentguard.batch.engines import LocalEngine as LocalEngine
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 _EXPORTS = {
     "BatchJob": "agentguard.batch.job",
     "BatchReport": "agentguard.batch.report",
+    "ConversionOperation": "agentguard.batch.conversion",
     "DiagnosisOperation": "agentguard.batch.diagnosis",
     "Engine": "agentguard.batch.engines",
     "InputOptions": "agentguard.batch.chunks",

@@ -22,6 +22,7 @@ import orjson
 
 from agentguard._lazy import import_extra
 from agentguard.errors import ConfigError, InputError
+from agentguard.trajectory._safe_json import loads
 from agentguard.trajectory.formats.base import SequenceFormat, formats
 from agentguard.trajectory.formats.reader import FILE_SUFFIXES, detect_format
 
@@ -67,6 +68,7 @@ class Chunk:
         format: format of the rows; None detects the format of each row.
         likely_format: format of the first row, for the error of a row whose format is not detected.
         id_column: field of a row with the id of its run; None uses the id in the run.
+        document_column: field of a row with the run as JSON text; None if the row is the run.
     """
 
     file: InputFile
@@ -77,6 +79,7 @@ class Chunk:
     format: str | None = None
     likely_format: str | None = None
     id_column: str | None = None
+    document_column: str | None = None
 
     def select(self, place: int) -> Chunk:
         """Return a chunk with one row of this chunk."""
@@ -91,6 +94,7 @@ class InputOptions:
     Attributes:
         format: format of the runs; None detects the format of each file.
         id_column: field of a row with the id of its run.
+        document_column: field of a row with the run as JSON text; None if the row is the run.
         partitions: directories that a file must be in, such as ``("day=2026-11-01",)``.
         rows_per_chunk: rows of a chunk.
         sample: share of the rows to diagnose, in (0, 1]; the same rows at every run.
@@ -99,6 +103,7 @@ class InputOptions:
 
     format: str | None = None
     id_column: str | None = None
+    document_column: str | None = None
     partitions: tuple[str, ...] = ()
     rows_per_chunk: int = 64
     sample: float = 1.0
@@ -140,6 +145,20 @@ def iter_chunks(files: Iterable[InputFile], options: InputOptions) -> Iterator[C
                 remaining -= len(selected.rows) if selected.rows is not None else 1
                 if remaining <= 0:
                     return
+
+
+def extract_document(row: Any, column: str | None) -> Any:
+    """Return the run of a row: the row itself, or the JSON text in a column of it.
+
+    Raises:
+        InputError: the column is missing or null, or is not JSON.
+    """
+    if column is None:
+        return row
+    text = row.get(column) if isinstance(row, dict) else None
+    if text is None:
+        raise InputError("the row has no run in this field", field=column)
+    return loads(text) if isinstance(text, str | bytes) else text
 
 
 def open_file(url: str, mode: str = "rb", *, compression: str | None = "infer") -> IO[bytes]:
@@ -204,7 +223,7 @@ def _iter_file_chunks(file: InputFile, options: InputOptions) -> Iterator[Chunk]
         elif name.endswith(_LINE_SUFFIXES):
             rows = _iter_lines(file.url)
             sample = list(islice(rows, _SAMPLE_ROWS))
-            likely_format, has_run_per_row = _detect_row_format(sample, options.format)
+            likely_format, has_run_per_row = _detect_row_format(sample, options)
             if has_run_per_row:
                 yield from _cut(chain(sample, rows), replace(whole, likely_format=likely_format), options)
             else:
@@ -228,6 +247,7 @@ def _cut(rows: Iterator[Row], whole: Chunk, options: InputOptions) -> Iterator[C
             rows=batch,
             records=tuple(range(begin, begin + len(batch))),
             id_column=options.id_column,
+            document_column=options.document_column,
         )
         begin, index = begin + len(batch), index + 1
 
@@ -246,7 +266,7 @@ def _iter_parquet_rows(url: str) -> Iterator[Row]:
             yield from batch.to_pylist()
 
 
-def _detect_row_format(sample: list[Row], requested: str | None) -> tuple[str | None, bool]:
+def _detect_row_format(sample: list[Row], options: InputOptions) -> tuple[str | None, bool]:
     """Return the format of a file of JSON Lines, and True if each row is a run.
 
     A sample without a readable value counts as rows.
@@ -257,10 +277,10 @@ def _detect_row_format(sample: list[Row], requested: str | None) -> tuple[str | 
             values.append(orjson.loads(row) if isinstance(row, bytes) else row)
         except ValueError:
             continue
-    if not values:
+    if not values or options.document_column:
         return None, True
     try:
-        format = formats().get(requested) if requested else detect_format(values[0])
+        format = formats().get(options.format) if options.format else detect_format(values[0])
     except InputError:
         return None, False
     whole, single = format.score_match(values), max(format.score_match(value) for value in values)
@@ -286,7 +306,8 @@ def _draw(key: str) -> float:
 
 
 def _compute_digest(chunk: Chunk) -> str:
-    digest = hashlib.sha256(f"{chunk.format}\0{chunk.id_column}\0{chunk.records}\0".encode())
+    reading = (chunk.format, chunk.id_column, chunk.document_column, chunk.records)
+    digest = hashlib.sha256("".join(f"{part}\0" for part in reading).encode())
     if chunk.rows is None:
         digest.update(chunk.file.version.encode())
     for row in chunk.rows or ():

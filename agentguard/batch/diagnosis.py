@@ -36,6 +36,7 @@ class DiagnosisOperation:
     policy: Policy
     name: ClassVar[str] = "diagnose"
     table: ClassVar[OutputTable] = VERDICT_TABLE
+    has_input_in_dead_letters: ClassVar[bool] = True
 
     def collect_facts(self) -> dict[str, Any]:
         """Return the policy, the installed detectors, the model, the taxonomies and the policy's files."""

@@ -65,6 +65,11 @@ class Operation(Protocol):
         """Output table."""
         ...
 
+    @property
+    def has_input_in_dead_letters(self) -> bool:
+        """True if a dead letter contains its input row."""
+        ...
+
     def collect_facts(self) -> dict[str, Any]:
         """Return all that changes results, apart from the version of agentguard, as JSON data."""
         ...

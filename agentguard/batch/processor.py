@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from agentguard.batch.chunks import Chunk, Row, resolve_file_system
+from agentguard.batch.chunks import Chunk, Row, extract_document, resolve_file_system
 from agentguard.batch.operation import Operation
 from agentguard.errors import AgentGuardError, InputError
 from agentguard.trajectory._safe_json import loads
@@ -26,7 +26,7 @@ class DeadLetter:
         source: file of the row, as in the output table.
         record: position of the row in the file.
         error: reason, with the field and the way out if they are known.
-        data: the row as text; empty for a row that is part of a complete file.
+        data: the row as text; empty for a row that is part of a complete file, and if the operation redacts.
     """
 
     source: str
@@ -89,7 +89,7 @@ class ChunkProcessor:
         source = chunk.file.name
         try:
             value = loads(row) if isinstance(row, bytes) else row
-            items = _read_row(value, chunk)
+            items = _read_row(extract_document(value, chunk.document_column), chunk)
         except InputError as error:
             self._add_failure(source, record, str(error), row, result)
             return
@@ -184,7 +184,9 @@ def iter_failures(
 def _build_failure(
     source: str, record: int, error: str, row: Row, config: ProcessorConfig
 ) -> tuple[dict[str, Any], DeadLetter]:
-    data = row.decode(errors="replace") if isinstance(row, bytes) else repr(row)
+    data = ""
+    if config.operation.has_input_in_dead_letters:
+        data = row.decode(errors="replace") if isinstance(row, bytes) else repr(row)
     return (
         config.operation.table.build_error_row(source, record, config.fingerprint, error),
         DeadLetter(source=source, record=record, error=error, data=data),

@@ -47,6 +47,22 @@ Partitions = Annotated[
 IdColumn = Annotated[
     str | None, typer.Option(metavar="FIELD", rich_help_panel=_PANEL, help="Field with the id of the run.")
 ]
+DocumentColumn = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FIELD",
+        rich_help_panel=_PANEL,
+        help="Field with the run as JSON text; else the row is the run.",
+    ),
+]
+Limit = Annotated[
+    int | None,
+    typer.Option(min=1, metavar="N", rich_help_panel=_PANEL, help="Process at most N rows."),
+]
+Workers = Annotated[
+    int,
+    typer.Option("--jobs", min=1, max=1_024, rich_help_panel=_PANEL, help="Workers; by default one a core."),
+]
 Sample = Annotated[
     float, typer.Option(min=0, max=1, rich_help_panel=_PANEL, help="Share of the rows to process.")
 ]
@@ -104,9 +120,11 @@ def run_batch(
 def build_batch_job(
     inputs: Sequence[Path], operation: Operation, options: InputOptions, settings: BatchSettings
 ) -> BatchJob:
-    """Return the job of a command. Raises ConfigError for standard input."""
+    """Return the job of a command. Raises ConfigError without files, and for standard input."""
     from agentguard.batch import BatchJob
 
+    if not inputs:
+        raise ConfigError("name the files, folders or URLs of the runs")
     if Path("-") in inputs:
         raise ConfigError("--out reads files: standard input cannot be read again after a stop")
     return BatchJob([_restore_url(one) for one in inputs], settings.output, operation, options)

@@ -13,6 +13,21 @@ from typing import Annotated, Any, BinaryIO
 import orjson
 import typer
 
+from agentguard.batch import ConversionOperation, InputOptions
+from agentguard.batch.conversion import get_writable_format
+from agentguard.cli.batch_command import (
+    BatchSettings,
+    DocumentColumn,
+    DryRun,
+    EngineName,
+    IdColumn,
+    Limit,
+    Out,
+    Partitions,
+    Sample,
+    Workers,
+    run_batch,
+)
 from agentguard.cli.exporters import (
     export_record_document,
     export_stored_document,
@@ -31,6 +46,7 @@ from agentguard.cli.run_input import (
     Redact,
     Redaction,
     compute_exit_status,
+    parse_pattern,
     print_report,
     read_records,
     require_absent,
@@ -38,7 +54,6 @@ from agentguard.cli.run_input import (
 )
 from agentguard.errors import ConfigError
 from agentguard.trajectory._safe_json import MAX_LOG_DEPTH, dumps, normalize_json
-from agentguard.trajectory.formats.base import WritableFormat, formats
 from agentguard.trajectory.model import Record
 
 _EVENT_LOG_TARGET, _OTLP_TARGET = "event_log", "otlp"
@@ -96,6 +111,15 @@ def convert(
     include_content: Annotated[
         bool, typer.Option("--include-content/--no-content", help="otlp: send the contents of messages.")
     ] = True,
+    out: Out = None,
+    engine: EngineName = "local",
+    jobs: Workers = 1,
+    partition: Partitions = None,
+    id_column: IdColumn = None,
+    document_column: DocumentColumn = None,
+    sample: Sample = 1.0,
+    limit: Limit = None,
+    dry_run: DryRun = False,
 ) -> None:
     """Convert runs to another format: one run to a document, several to JSON Lines.
 
@@ -103,6 +127,7 @@ def convert(
     traces. --to sft (chat messages), preference (prompt, chosen, rejected) and preference_openai write the
     results of acceptance tests as data for fine-tuning; without RUN they take all runs of the store.
     --to judge_sft and judge_preference write the judge's questions with the labels of reviewers.
+    --out writes a table of Parquet files, with one run a row, and continues after a stop.
 
     Exit status: 0 if all runs are written, 1 if some records are not readable or not accepted, 2 if none is
     written.
@@ -121,27 +146,50 @@ def convert(
     if claude_code or codex or last is not None:
         folders = [Path(run) for run in runs or []]
         runs = [str(path) for path in resolve_paths(folders, claude_code=claude_code, codex=codex, last=last)]
-    redactor = Redaction(pattern) if redact or pattern else None
+    is_redacted = redact or bool(pattern)
+    if out is not None:
+        if output is not None or store is not None:
+            raise ConfigError("--out reads files and writes a folder: leave --output and --store out")
+        patterns = tuple(map(parse_pattern, pattern or [])) if is_redacted else None
+        operation = ConversionOperation(target=to, has_annotation=annotation, redaction_patterns=patterns)
+        inputs = InputOptions(
+            format=format,
+            id_column=id_column,
+            document_column=document_column,
+            partitions=tuple(partition or ()),
+            sample=sample,
+            limit=limit,
+        )
+        settings = BatchSettings(output=out, engine=engine, workers=jobs, is_dry_run=dry_run)
+        raise typer.Exit(run_batch([Path(run) for run in runs or []], operation, inputs, settings))
+    redactor = Redaction(pattern) if is_redacted else None
     export_io = _ExportIO(format, output, annotation, store, tenant)
+    raise typer.Exit(_write_runs(runs or [], to, redactor, export_io, otlp_options, append=append))
+
+
+def _write_runs(
+    runs: list[str],
+    to: str,
+    redactor: Redaction | None,
+    export_io: _ExportIO,
+    otlp_options: ExportOptions,
+    *,
+    append: bool,
+) -> int:
+    """Write runs to the target; return the exit status."""
     if to in _TRAINING_FORMATS:
-        raise typer.Exit(_export_training_data(runs or [], to, redactor, export_io))
-    if tenant and store is None:
+        return _export_training_data(runs, to, redactor, export_io)
+    if export_io.tenant and export_io.store is None:
         raise ConfigError("--tenant needs --store: runs of files have no tenant")
     if not runs:
         raise ConfigError("name the runs to convert: files or folders, or ids with --store")
     if to == _OTLP_TARGET:
-        raise typer.Exit(_send_runs(runs, otlp_options, redactor, export_io))
+        return _send_runs(runs, otlp_options, redactor, export_io)
     if to in exporter_registry():
-        document = _build_document(runs, to, redactor, export_io)
-        with _open_output(output) as stream:
-            stream.write(document)
-            stream.flush()
-        if output is not None:
-            typer.echo(f"1 run written to {output}", err=True)
-        return
-    if to == _EVENT_LOG_TARGET and output is not None:
-        raise typer.Exit(_write_event_log(runs, output, redactor, export_io, append=append))
-    raise typer.Exit(_export_runs(runs, to, redactor, export_io))
+        return _write_document(runs, to, redactor, export_io)
+    if to == _EVENT_LOG_TARGET and export_io.output is not None:
+        return _write_event_log(runs, export_io.output, redactor, export_io, append=append)
+    return _export_runs(runs, to, redactor, export_io)
 
 
 def _check_output(output: Path | None, to: str, *, force: bool, append: bool) -> None:
@@ -185,7 +233,7 @@ def _export_training_data(ids: list[str], to: str, redactor: Redaction | None, w
 
 def _export_runs(runs: list[str], to: str, redactor: Redaction | None, ways: _ExportIO) -> int:
     """Write runs in a format; returns the exit status."""
-    target = _get_writer(to)
+    target = get_writable_format(to)
     tallies: list[ReadSummary] = []
     records = _read_runs(runs, ways, tallies)
     dumped = (target.dump(redactor(r) if redactor else r, annotation=ways.annotation) for r in records)
@@ -256,6 +304,16 @@ def _read_stored(url: str, ids: list[str], tallies: list[ReadSummary], tenant: s
         yield record
 
 
+def _write_document(runs: list[str], to: str, redactor: Redaction | None, ways: _ExportIO) -> int:
+    document = _build_document(runs, to, redactor, ways)
+    with _open_output(ways.output) as stream:
+        stream.write(document)
+        stream.flush()
+    if ways.output is not None:
+        typer.echo(f"1 run written to {ways.output}", err=True)
+    return 0
+
+
 def _build_document(runs: list[str], to: str, redactor: Redaction | None, ways: _ExportIO) -> bytes:
     """One run as a document that people read."""
     if len(runs) != 1:
@@ -269,16 +327,6 @@ def _build_document(runs: list[str], to: str, redactor: Redaction | None, ways: 
     if redactor is not None:
         raise ConfigError(f"{to} of a stored run cannot be redacted: redact runs when they are stored")
     return export_stored_document(ways.store, runs[0], to, tenant=ways.tenant)
-
-
-def _get_writer(name: str) -> WritableFormat:
-    format = formats().get(name)
-    if not isinstance(format, WritableFormat):
-        able = [one for one in formats() if isinstance(formats().get(one), WritableFormat)] + list(
-            exporter_registry()
-        )
-        raise ConfigError(f"{name} can only be read; runs can be written as {', '.join(able)}")
-    return format
 
 
 def _open_output(path: Path | None) -> AbstractContextManager[BinaryIO]:

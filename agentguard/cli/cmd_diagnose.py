@@ -13,6 +13,7 @@ import typer
 from agentguard.batch import DiagnosisOperation, InputOptions
 from agentguard.cli.batch_command import (
     BatchSettings,
+    DocumentColumn,
     DryRun,
     EngineName,
     IdColumn,
@@ -168,6 +169,7 @@ def diagnose(
     engine: EngineName = "local",
     partition: Partitions = None,
     id_column: IdColumn = None,
+    document_column: DocumentColumn = None,
     sample: Sample = 1.0,
     limit: Annotated[
         int | None,
@@ -192,7 +194,12 @@ def diagnose(
     settings = _build_policy(policy, method, failed=assume_failed, judge=endpoint, jobs=jobs)
     if out is not None:
         inputs = InputOptions(
-            format=format, id_column=id_column, partitions=tuple(partition or ()), sample=sample, limit=limit
+            format=format,
+            id_column=id_column,
+            document_column=document_column,
+            partitions=tuple(partition or ()),
+            sample=sample,
+            limit=limit,
         )
         batch = BatchSettings(
             output=out,

@@ -84,7 +84,7 @@ class Redaction:
         from agentguard.trajectory.redaction import Redactor
 
         self.counts: Counter[str] = Counter()
-        self._redactor = Redactor(patterns=dict(_parse_pattern(one) for one in patterns or []))
+        self._redactor = Redactor(patterns=dict(parse_pattern(one) for one in patterns or []))
 
     def __call__(self, record: Record) -> Record:
         """The run without its secrets."""
@@ -103,7 +103,8 @@ def _count_placeholders(value: Any) -> Counter[str]:
     return Counter(re.findall(r"\[redacted:(\w+):", orjson.dumps(value, default=str).decode()))
 
 
-def _parse_pattern(text: str) -> tuple[str, str]:
+def parse_pattern(text: str) -> tuple[str, str]:
+    """Return kind and pattern of ``KIND=REGEX``. Raises ConfigError."""
     kind, equals, pattern = text.partition("=")
     if not equals or not pattern:
         raise ConfigError("--pattern takes KIND=REGEX")
