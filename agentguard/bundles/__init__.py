@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from agentguard.bundles.replay import ReplayResult as ReplayResult
     from agentguard.bundles.replay import replay_bundle as replay_bundle
     from agentguard.bundles.replay_scope import ReplayMode as ReplayMode
+    from agentguard.bundles.run_difference import RunDifference as RunDifference
+    from agentguard.bundles.run_difference import ValueDifference as ValueDifference
+    from agentguard.bundles.run_difference import find_run_difference as find_run_difference
 
 _EXPORTS = {
     "Bundle": "agentguard.bundles.bundle",
@@ -33,8 +36,11 @@ _EXPORTS = {
     "ReplayMode": "agentguard.bundles.replay_scope",
     "ReplayResult": "agentguard.bundles.replay",
     "RunBinding": "agentguard.bundles.agent_interface",
+    "RunDifference": "agentguard.bundles.run_difference",
+    "ValueDifference": "agentguard.bundles.run_difference",
     "build_run_bundle": "agentguard.bundles.captured_run",
     "find_divergence": "agentguard.bundles.divergence",
+    "find_run_difference": "agentguard.bundles.run_difference",
     "minimize_bundle": "agentguard.bundles.minimization",
     "read_bundle": "agentguard.bundles.archive",
     "record_run": "agentguard.bundles.call_recorder",

@@ -35,15 +35,24 @@ def find_divergence(first: Trajectory, second: Trajectory) -> Divergence | None:
 
 def find_field(first: Any, second: Any) -> str | None:
     """Return the dotted path of the first difference of two JSON values; None if they are equal."""
+    difference = find_difference(first, second)
+    return None if difference is None else difference[0]
+
+
+def find_difference(first: Any, second: Any) -> tuple[str, Any, Any] | None:
+    """Return the dotted path and both values of the first difference of two JSON values; None if equal.
+
+    The order of the keys of ``first`` is that of the comparison. An absent value is None.
+    """
     if isinstance(first, dict) and isinstance(second, dict):
-        keys: list[Any] = sorted({*first, *second})
-        pairs = [(key, first.get(key), second.get(key)) for key in keys]
+        pairs = [(key, first.get(key), second.get(key)) for key in {**first, **second}]
     elif isinstance(first, list | tuple) and isinstance(second, list | tuple):
         pairs = [(key, *pair) for key, pair in enumerate(zip_longest(first, second))]
     else:
-        return None if first == second else ""
+        return None if first == second else ("", first, second)
     for key, one, other in pairs:
-        path = find_field(one, other)
-        if path is not None:
-            return f"{key}.{path}" if path else str(key)
+        difference = find_difference(one, other)
+        if difference is not None:
+            path, *values = difference
+            return (f"{key}.{path}" if path else str(key), values[0], values[1])
     return None

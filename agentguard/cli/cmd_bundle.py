@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -14,9 +14,10 @@ import typer
 from agentguard.bundles.archive import build_file_name, read_bundle, verify_bundle, write_bundle
 from agentguard.bundles.bundle import Bundle, RecordedCall, RecordedEffect
 from agentguard.bundles.captured_run import build_run_bundle
-from agentguard.bundles.divergence import find_divergence
 from agentguard.bundles.minimization import minimize_bundle
 from agentguard.bundles.regression_test import build_regression_test
+from agentguard.bundles.run_difference import find_run_difference
+from agentguard.cli.bundle_difference import describe_difference
 from agentguard.cli.cmd_replay import load_agent, write_text
 from agentguard.cli.exporters import read_stored_records
 from agentguard.cli.run_input import FormatName, Json, ReadSummary, compute_exit_status, read_records
@@ -93,18 +94,19 @@ def verify(files: BundleFiles) -> None:
         typer.echo(f"{file}: {len(members)} members are valid")
 
 
-def diff(first: BundleFile, second: BundleFile) -> None:
-    """Print the first step in which the runs of two bundles differ.
+def diff(first: BundleFile, second: BundleFile, json: Json = False) -> None:
+    """Print the first step and the first tool call in which the runs of two bundles differ.
 
     Exit status: 0 if all steps are equal, 1 if a step differs.
     """
-    divergence = find_divergence(read_bundle(first).trajectory, read_bundle(second).trajectory)
-    if divergence is None:
-        typer.echo("all steps are equal")
-        return
-    place = f" in {divergence.field}" if divergence.field else ": one run has no such step"
-    typer.echo(f"step {divergence.step} differs{place}")
-    raise typer.Exit(1)
+    files, bundles = (str(first), str(second)), (read_bundle(first), read_bundle(second))
+    difference = find_run_difference(bundles[0].trajectory, bundles[1].trajectory)
+    if json:
+        typer.echo(orjson.dumps(asdict(difference)).decode())
+    else:
+        typer.echo("\n".join(describe_difference(difference, files, bundles)))
+    if difference.step is not None:
+        raise typer.Exit(1)
 
 
 def scrub(

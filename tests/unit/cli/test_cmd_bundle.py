@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import uuid
 from dataclasses import replace
+from functools import partial
 from xml.etree import ElementTree
 
 import pytest
 from typer.testing import CliRunner
 
-from agentguard.bundles import record_run, write_bundle
+from agentguard import Guard
+from agentguard.bundles import read_bundle, record_run, write_bundle
 from agentguard.cli.app import build_app
 from examples import bundle_replay
 
@@ -45,8 +48,59 @@ def test_verify_valid_and_invalid_bundles_differ_in_status(files, tmp_path):
 
 def test_diff_names_the_first_different_step(files):
     result = invoke("bundle", "diff", *files)
-    assert (result.exit_code, result.output) == (1, "step 2 differs in content\n")
+    assert (result.exit_code, "first different step in content" in result.output) == (1, True)
+    assert result.output.splitlines()[-1] == "all tool calls are equal"
     assert invoke("bundle", "diff", files[0], files[0]).exit_code == 0
+
+
+def find_seat(binding, place):
+    """Look for a seat at a place, as a model with random call IDs and its own clock does."""
+
+    def find(where: str) -> str:
+        """Find a free seat."""
+        return "seat 4 is free" if where == "window" else "no seat is free"
+
+    def call_llm(messages, tools):
+        if messages[-1]["role"] == "tool":
+            found = "no" not in messages[-1]["content"]
+            return "Seat 4 is free." if found else "I could not find a seat."
+        function = {"name": "find", "arguments": json.dumps({"where": place})}
+        return {
+            "role": "assistant",
+            "tool_calls": [{"id": uuid.uuid4().hex, "type": "function", "function": function}],
+        }
+
+    model, tools = binding.bind_model(call_llm), binding.bind_tools([find])
+    with Guard().run("Find a free seat.", tools=tools, id=binding.run_id) as run:
+        while not run.done:
+            run.tools(run.model(model))
+    return run.trajectory
+
+
+def test_diff_of_failed_and_passed_run_names_the_argument_that_decides(tmp_path):
+    paths = []
+    for place in ("door", "window", "window"):
+        paths.append(str(tmp_path / f"{len(paths)}-{place}.agb"))
+        record_run(partial(find_seat, place=place), paths[-1], guard=Guard())
+    assert invoke("bundle", "diff", *paths[1:]).exit_code == 0
+    result = invoke("bundle", "diff", *paths[:2])
+    assert result.exit_code == 1
+    lines = result.output.splitlines()
+    assert lines[lines.index("first different tool call in arguments.where") + 1 :] == [
+        f"  {paths[0]}: step 1: door",
+        f"  {paths[1]}: step 1: window",
+    ]
+    difference = json.loads(invoke("bundle", "diff", *paths[:2], "--json").output)
+    assert difference["step"]["field"] == "tool_calls.0.arguments.where"
+    assert difference["call"]["values"] == ["door", "window"]
+
+
+def test_diff_of_a_shorter_run_shows_the_step_of_the_other_one(files, tmp_path):
+    bundle = read_bundle(files[0])
+    run = replace(bundle.trajectory, steps=bundle.trajectory.steps[:2])
+    write_bundle(replace(bundle, trajectory=run), tmp_path / "short.agb")
+    result = invoke("bundle", "diff", str(tmp_path / "short.agb"), files[0])
+    assert (result.exit_code, "short.agb: none" in result.output) == (1, True)
 
 
 def test_replay_status_depends_on_equality(files):
@@ -60,8 +114,6 @@ def test_replay_unknown_agent_exits_with_2(files):
 
 
 def test_replay_other_verdict_is_reported_with_expect(files, tmp_path):
-    from agentguard.bundles import read_bundle
-
     bundle = replace(read_bundle(files[0]), expectations={"verdict": "failure"})
     write_bundle(bundle, tmp_path / "d.agb")
     assert invoke("replay", str(tmp_path / "d.agb"), *AGENT).exit_code == 0
