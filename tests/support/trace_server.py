@@ -1,6 +1,7 @@
-"""Local servers with the contracts of Langfuse's and LangSmith's APIs.
+"""Local servers with the contracts of the APIs of Langfuse, LangSmith and Phoenix.
 
-Sources: Langfuse's API definition (fern/apis/server) and the requests of langsmith-sdk's client. The server
+Sources: Langfuse's API definition (fern/apis/server), the requests of langsmith-sdk's client, and the
+OpenAPI document of Phoenix (``/openapi.json``). The server
 rejects what the contract does not permit: 401 without the keys, 400 or 422 for an unknown parameter, 404 for
 an unknown id.
 """
@@ -103,6 +104,34 @@ class LangSmithContract:
         page = [{key: run[key] for key in body["select"] if key in run} for run in rows[begin : begin + PAGE]]
         following = begin + PAGE
         return Answer({"runs": page, "cursors": {"next": str(following) if following < len(rows) else None}})
+
+
+@dataclass(slots=True, kw_only=True)
+class PhoenixContract:
+    """Phoenix with one project of spans; ``failures`` are the answers to the first requests."""
+
+    project: str
+    spans: list[dict[str, Any]]
+    failures: list[Answer] = field(default_factory=list)
+    requests: list[str] = field(default_factory=list)
+
+    def answer(self, method: str, path: str, params: dict[str, str], body: Any, headers: Any) -> Answer:
+        """Return the answer to a request."""
+        prefix, _, kind = path.rpartition("/")
+        if (method, prefix) != ("GET", f"/v1/projects/{self.project}"):
+            return Answer("Project not found", 404)
+        rows = self._list_traces() if kind == "traces" else self._list_spans(params["trace_id"])
+        begin = int(params.get("cursor", 0))
+        following = begin + PAGE
+        more = str(following) if following < len(rows) else None
+        return Answer({"data": rows[begin:following], "next_cursor": more})
+
+    def _list_traces(self) -> list[dict[str, Any]]:
+        ends = {span["context"]["trace_id"]: span["end_time"] for span in self.spans}
+        return [{"trace_id": id, "end_time": end} for id, end in ends.items()]
+
+    def _list_spans(self, trace_id: str) -> list[dict[str, Any]]:
+        return [span for span in self.spans if span["context"]["trace_id"] == trace_id]
 
 
 @contextmanager

@@ -1,0 +1,57 @@
+"""The quickstart pages of MCP and of the proxy are correct: their files start the real programs."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from mcp import StdioServerParameters
+from mcp.client import Client
+
+from agentguard.store import Store
+from tests.contract.test_quickstart_pages import RepeatingModel, read_block, run_code
+from tests.proxy_server import serving as serving_proxy
+from tests.unit.integrations.openai_server import serving as serving_model
+
+MCP_SERVER = Path(__file__).parents[1] / "unit" / "integrations" / "mcp_server.py"
+PROXY_URL = "http://127.0.0.1:8080/v1"
+
+
+def test_configuration_of_mcp_page_guards_a_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("guard.yaml").write_text(read_block("mcp", "yaml"), encoding="utf-8")
+    (server,) = json.loads(read_block("mcp", "json"))["mcpServers"].values()
+    arguments = server["args"][: server["args"].index("--") + 1]
+    log = tmp_path / "calls"
+    parameters = StdioServerParameters(
+        command=str(Path(sys.executable).with_name(server["command"])),
+        args=[*arguments, sys.executable, str(MCP_SERVER), str(log)],
+    )
+
+    async def call_twice() -> str:
+        async with Client(parameters) as client:
+            await client.list_tools()
+            await client.call_tool("charge", {"amount": 5})
+            result = await client.call_tool("charge", {"amount": 5})
+            return " ".join(block.text for block in result.content if block.type == "text")
+
+    assert asyncio.run(call_twice()) == read_block("mcp", "text").strip()
+    assert log.read_text().splitlines() == ["charge 5"]
+    with Store.open("runs.db") as store:
+        assert store.list_runs().rows
+
+
+def test_configuration_of_proxy_page_guards_an_agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "none")
+    model = RepeatingModel()
+    with serving_model(model) as endpoint:
+        document = yaml.safe_load(read_block("proxy", "yaml"))
+        document["backends"]["replicas"][0]["url"] = endpoint.url
+        with serving_proxy(tmp_path, document) as proxy:
+            output = run_code("proxy", {PROXY_URL: f"http://127.0.0.1:{proxy.port}/v1"})
+    assert output == read_block("proxy", "text")
+    assert model.rows == [7, 7, 7, 8]
