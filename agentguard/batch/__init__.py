@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from agentguard.batch.chunks import InputOptions as InputOptions
     from agentguard.batch.conversion import ConversionOperation as ConversionOperation
     from agentguard.batch.diagnosis import DiagnosisOperation as DiagnosisOperation
+    from agentguard.batch.distillation import DistillationOperation as DistillationOperation
     from agentguard.batch.engines import Engine as Engine
     from agentguard.batch.engines import LocalEngine as LocalEngine
     from agentguard.batch.job import BatchJob as BatchJob
@@ -25,6 +26,7 @@ _EXPORTS = {
     "BatchReport": "agentguard.batch.report",
     "ConversionOperation": "agentguard.batch.conversion",
     "DiagnosisOperation": "agentguard.batch.diagnosis",
+    "DistillationOperation": "agentguard.batch.distillation",
     "Engine": "agentguard.batch.engines",
     "InputOptions": "agentguard.batch.chunks",
     "JobEstimate": "agentguard.batch.job",

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar
 
 import orjson
 
 from agentguard.batch.comparison import compare_parts
 from agentguard.batch.fingerprint import describe_judgement, digest_files
-from agentguard.batch.operation import PartRevision, RunOutput
+from agentguard.batch.operation import MIN_DETECTOR_DEADLINE_S, PartRevision, RunOutput
 from agentguard.batch.output import BatchOutput
 from agentguard.batch.output_table import OutputTable
 from agentguard.batch.verdict_table import VERDICT_TABLE, build_verdict_values
@@ -20,9 +20,6 @@ from agentguard.guard import Guard
 from agentguard.localize.run_comparison import RunComparator, compute_signals, is_comparable
 from agentguard.trajectory.costs import price_run
 from agentguard.trajectory.model import Record
-
-_MIN_DETECTOR_DEADLINE_S: Final = 60.0
-"""A detector's deadline must not depend on the load of the machine: results are equal at any parallelism."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +68,7 @@ class DiagnosisProcessor:
     """
 
     def __init__(self, policy: Policy) -> None:
-        deadline = max(policy.detector_deadline_s, _MIN_DETECTOR_DEADLINE_S)
+        deadline = max(policy.detector_deadline_s, MIN_DETECTOR_DEADLINE_S)
         self._guard = Guard.from_policy(policy.model_copy(update={"detector_deadline_s": deadline}))
         self._prices = policy.prices
         self.comparator = RunComparator.from_localizer(self._guard.localizer)

@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import orjson
 
@@ -103,6 +104,7 @@ class BatchJob:
         fingerprint = hashlib.sha256(orjson.dumps(facts, option=orjson.OPT_SORT_KEYS)).hexdigest()[:16]
         self._config = ProcessorConfig(operation=operation, fingerprint=fingerprint)
         self._output = BatchOutput(output, fingerprint, facts, operation.table)
+        self._slots: list[str] = []
 
     def run(
         self,
@@ -119,12 +121,12 @@ class BatchJob:
             on_progress: callback after each chunk.
         """
         summary = JobSummary()
-        slots: list[str] = []
+        self._slots = []
         written_slots: set[str] = set()
 
         def iter_open_chunks() -> Iterator[Chunk]:
             for chunk in iter_chunks(self._files, self._options):
-                slots.append(build_slot(chunk))
+                self._slots.append(build_slot(chunk))
                 if self._output.is_done(chunk):
                     summary.resumed_rows += _count_rows(chunk)
                 elif max_cost_usd is not None and summary.cost_usd >= max_cost_usd:
@@ -139,8 +141,13 @@ class BatchJob:
             summary.add(result, self._config.operation.table.outcome)
             if on_progress is not None:
                 on_progress(summary)
-        self._revise_rows(slots, written_slots, summary)
+        self._revise_rows(written_slots, summary)
         return summary
+
+    def iter_rows(self) -> Iterator[dict[str, Any]]:
+        """Yield the output rows of the chunks of the last `run`, in the order of the input."""
+        for slot in self._slots:
+            yield from self._output.read_rows(slot)
 
     def estimate(self) -> JobEstimate:
         """Count the rows, and measure the cost of a few of them without writing anything."""
@@ -173,10 +180,10 @@ class BatchJob:
             cost_usd_per_row=measured.cost_usd / count,
         )
 
-    def _revise_rows(self, slots: Sequence[str], written_slots: Container[str], summary: JobSummary) -> None:
+    def _revise_rows(self, written_slots: Container[str], summary: JobSummary) -> None:
         operation = self._config.operation
         outcome = operation.table.outcome
-        for slot, former, rows in operation.revise_parts(self._output, slots):
+        for slot, former, rows in operation.revise_parts(self._output, self._slots):
             before, after = [row[outcome] for row in former], [row[outcome] for row in rows]
             summary.revised_rows += sum(old != new for old, new in zip(before, after, strict=True))
             if slot in written_slots:

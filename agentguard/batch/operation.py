@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from agentguard.batch.output_table import OutputTable
 from agentguard.trajectory.model import Record
 
 if TYPE_CHECKING:
     from agentguard.batch.output import BatchOutput
+
+MIN_DETECTOR_DEADLINE_S: Final = 60.0
+"""A detector's deadline must not depend on the load of the machine: results are equal at any parallelism."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,7 @@ from typing import Any
 
 from agentguard.batch.chunks import Chunk, Row, extract_document, resolve_file_system
 from agentguard.batch.operation import Operation
-from agentguard.errors import AgentGuardError, InputError
+from agentguard.errors import AgentGuardError, InputError, JudgeError
 from agentguard.trajectory._safe_json import loads
 from agentguard.trajectory.formats.base import UnreadableRecord
 from agentguard.trajectory.formats.reader import read
@@ -125,6 +125,7 @@ class ChunkProcessor:
             output = self._run_processor.process(replace(item, trajectory=run))
         except AgentGuardError as error:
             self._add_failure(source, record, str(error), row, result)
+            result.is_retryable |= isinstance(error, JudgeError)
             return
         result.is_retryable |= output.is_retryable
         table, fingerprint = self._config.operation.table, self._config.fingerprint

@@ -10,15 +10,32 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from agentguard.batch import DistillationOperation, InputOptions
 from agentguard.cli import schema_tables as show_
+from agentguard.cli.batch_command import (
+    BatchSettings,
+    DocumentColumn,
+    DryRun,
+    EngineName,
+    IdColumn,
+    Limit,
+    Out,
+    Partitions,
+    Sample,
+    Workers,
+    build_batch_job,
+    print_estimate,
+    run_batch_job,
+)
 from agentguard.cli.terminal_text import build_console
-from agentguard.errors import ConfigError, InputError
+from agentguard.errors import ConfigError, InputError, JudgeError
 from agentguard.trajectory.formats.base import UnreadableRecord
 from agentguard.trajectory.formats.reader import read
 from agentguard.trajectory.model import Record
 
 if TYPE_CHECKING:
-    from agentguard.schemata.model import Distiller, ErrorSchema
+    from agentguard.batch.distillation import DistillationProcessor
+    from agentguard.schemata.model import ErrorSchema
 
 Runs = Annotated[list[Path], typer.Argument(help="Recorded runs: files or folders.")]
 Format = Annotated[str | None, typer.Option(help="Format of the runs; recognised by default.")]
@@ -72,8 +89,19 @@ def distill(
         typer.Option("--timeout", metavar="SECONDS", min=1, help="Time limit of one failure, in seconds."),
     ] = 120.0,
     json: Json = False,
+    out: Out = None,
+    engine: EngineName = "local",
+    jobs: Workers = 1,
+    partition: Partitions = None,
+    id_column: IdColumn = None,
+    document_column: DocumentColumn = None,
+    sample: Sample = 1.0,
+    limit: Limit = None,
+    dry_run: DryRun = False,
 ) -> None:
     """Distil failed runs to error schemata; similar failures are merged.
+
+    --out also writes the schema of each run to a table of Parquet files, and continues after a stop.
 
     Exit status: 0 if all failures are distilled, 1 if some records are not readable or not distilled,
     2 if none is.
@@ -83,10 +111,25 @@ def distill(
 
     if output is not None and store is not None:
         raise ConfigError("give --output or --store, not both")
-    distiller = _build_distiller(judge_url, judge_model, timeout_s)
+    operation = DistillationOperation(
+        is_diagnosed=diagnosed, judge_url=judge_url, judge_model=judge_model, timeout_s=timeout_s
+    )
     counts: Counter[str] = Counter()
+    if out is None:
+        schemata = _distill_failures(_read_records(runs, format, counts), operation.build_processor(), counts)
+    else:
+        inputs = InputOptions(
+            format=format,
+            id_column=id_column,
+            document_column=document_column,
+            partitions=tuple(partition or ()),
+            sample=sample,
+            limit=limit,
+        )
+        settings = BatchSettings(output=out, engine=engine, workers=jobs, is_dry_run=dry_run, json=json)
+        schemata = _distill_batch(runs, operation, inputs, settings, counts)
     with open_schema_store(store if output is None else str(output)) as keep, SchemaCache(keep) as cache:
-        for schema in _distill_failures(_read_records(runs, format, counts), distiller, diagnosed, counts):
+        for schema in schemata:
             counts[cache.insert(schema, time.time()).outcome] += 1
         schema_count = len(cache)
     names = ("read", "broken", "passed_over", "failed", "added", "merged", "known")
@@ -289,28 +332,12 @@ def _record_verdict(schema_id: str, place: str | None, *, is_correct: bool, json
 
 
 def _distill_failures(
-    records: Iterator[Record], distiller: Distiller | None, diagnosed: bool, counts: Counter[str]
+    records: Iterator[Record], processor: DistillationProcessor, counts: Counter[str]
 ) -> Iterator[ErrorSchema]:
-    """A schema of each failure; without a distiller the embedded one, and for diagnosed runs always."""
-    from agentguard.errors import JudgeError
-    from agentguard.guard import Guard
-    from agentguard.schemata.distillation.distiller import EmbeddedDistiller
-    from agentguard.schemata.training import detect_cached, select_group
-
-    embedded, guard = EmbeddedDistiller(), Guard() if diagnosed else None
+    """Yield the schema of each failure."""
     for record in records:
         try:
-            if guard is not None and record.annotation.root_cause is None:
-                diagnosis = guard.diagnose(record.trajectory)
-                is_failure = diagnosis.verdict.value == "failure" and record.annotation.failed is not False
-                group = select_group(record)
-                schema = (
-                    embedded.distill_diagnosis(record.trajectory, diagnosis, group=group)
-                    if is_failure
-                    else None
-                )
-            else:
-                schema = (distiller or embedded).distill(record, detect_cached(record.trajectory))
+            schema = processor.distill(record)
         except JudgeError as error:
             counts["failed"] += 1
             typer.echo(f"cannot distil {record.trajectory.id!r}: {error}", err=True)
@@ -319,19 +346,33 @@ def _distill_failures(
             counts["passed_over"] += 1
         else:
             yield schema
+    processor.close()
 
 
-def _build_distiller(url: str | None, model: str | None, deadline_s: float) -> Distiller | None:
-    """The chat distiller if an endpoint is given, else None for the embedded one."""
-    if url is None:
-        if model is not None:
-            raise ConfigError("--judge-model needs --judge-url")
-        return None
-    from agentguard.judge.llm.client import JudgeEndpoint
-    from agentguard.judge.llm.types import EndpointOptions
-    from agentguard.schemata.distillation.llm_distiller import LLMDistiller
+def _distill_batch(
+    runs: Sequence[Path],
+    operation: DistillationOperation,
+    inputs: InputOptions,
+    settings: BatchSettings,
+    counts: Counter[str],
+) -> Iterator[ErrorSchema]:
+    """Distil runs by a batch job, and return the schemata of its table in the order of the input."""
+    job = build_batch_job(runs, operation, inputs, settings)
+    if settings.is_dry_run:
+        print_estimate(job, settings)
+        raise typer.Exit
+    run_batch_job(job, settings)
+    return _iter_row_schemata(job.iter_rows(), counts)
 
-    return LLMDistiller(JudgeEndpoint(url, model=model, options=EndpointOptions(deadline_s=deadline_s)))
+
+def _iter_row_schemata(rows: Iterator[dict[str, Any]], counts: Counter[str]) -> Iterator[ErrorSchema]:
+    from agentguard.schemata.serialization import parse_schema
+
+    for row in rows:
+        counts["broken" if row["outcome"] is None else "read"] += 1
+        counts["passed_over"] += row["outcome"] == "passed_over"
+        if row["schema"] is not None:
+            yield parse_schema(row["schema"])
 
 
 def _load_schemata(place: str | None) -> tuple[ErrorSchema, ...]:

@@ -42,6 +42,11 @@ def decode_schema(node: JsonNode) -> ErrorSchema:
     )
 
 
+def parse_schema(text: str | bytes) -> ErrorSchema:
+    """Parse a line of a file of schemata. Raises FormatError."""
+    return decode_schema(_parse_line(text.encode() if isinstance(text, str) else text))
+
+
 def encode_profile(profile: Profile) -> dict[str, Any]:
     """Return a profile as JSON data."""
     return encode_fields(profile)

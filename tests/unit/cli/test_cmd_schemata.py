@@ -47,6 +47,22 @@ def test_failures_are_distilled_once(runs: Path, tmp_path: Path) -> None:
     assert sum(one.support for one in read_schemata(place)) == 12
 
 
+@pytest.mark.process
+def test_batch_gives_the_same_schemata(runs: Path, held: Path, tmp_path: Path) -> None:
+    place, options = tmp_path / "batch.jsonl", ("--out", tmp_path / "out", "--json", "--output")
+    counts = orjson.loads(call("distill", runs, *options, place).stdout)
+    assert (counts["read"], counts["broken"], counts["passed_over"]) == (12, 0, 0)
+    assert [one.id for one in read_schemata(place)] == [one.id for one in read_schemata(held)]
+    again = orjson.loads(call("distill", runs, *options, place).stdout)
+    assert (again["read"], again["known"]) == (12, 12)
+
+
+def test_batch_dry_run_writes_no_schema(runs: Path, tmp_path: Path) -> None:
+    place = tmp_path / "s.jsonl"
+    result = call("distill", runs, "--out", tmp_path / "out", "--dry-run", "--output", place)
+    assert (result.exit_code, "1 files" in result.stdout, place.exists()) == (0, True, False)
+
+
 def test_database_holds_the_same_schemata(runs: Path, held: Path, tmp_path: Path) -> None:
     place = tmp_path / "s.db"
     assert call("distill", runs, "--store", place).exit_code == 0
