@@ -15,7 +15,7 @@ from agentguard_server.proxy.telemetry.counters import MetricSample, MetricSet
 from agentguard_server.proxy.telemetry.metrics import Metrics
 from agentguard_server.proxy.telemetry.worker_snapshots import SnapshotDirectory, WorkerSnapshot
 
-_REPLICA_STATES: Final = (
+REPLICA_STATES: Final = (
     "up",
     "draining",
     "leaving",
@@ -176,7 +176,7 @@ class ProxyStatus:
             name = str(replica["name"])
             yield "replica_in_flight", (name,), replica["inflight"]
             yield "upstream_requests", (name,), replica["good"] + sum(replica["failed"].values())
-            for state in _REPLICA_STATES:
+            for state in REPLICA_STATES:
                 yield "replica_state", (name, state), float(replica["state"] == state)
         if gateway.interceptor is not None:
             yield "guard_active_sessions", (), len(gateway.interceptor.sessions)
