@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from agentguard.batch.distillation import DistillationOperation as DistillationOperation
     from agentguard.batch.engines import Engine as Engine
     from agentguard.batch.engines import LocalEngine as LocalEngine
+    from agentguard.batch.evaluation import EvaluationOperation as EvaluationOperation
+    from agentguard.batch.evaluation import score_rows as score_rows
     from agentguard.batch.job import BatchJob as BatchJob
     from agentguard.batch.job import JobEstimate as JobEstimate
     from agentguard.batch.job import JobSummary as JobSummary
@@ -28,6 +30,7 @@ _EXPORTS = {
     "DiagnosisOperation": "agentguard.batch.diagnosis",
     "DistillationOperation": "agentguard.batch.distillation",
     "Engine": "agentguard.batch.engines",
+    "EvaluationOperation": "agentguard.batch.evaluation",
     "InputOptions": "agentguard.batch.chunks",
     "JobEstimate": "agentguard.batch.job",
     "JobSummary": "agentguard.batch.job",
@@ -35,6 +38,7 @@ _EXPORTS = {
     "Operation": "agentguard.batch.operation",
     "RayEngine": "agentguard.batch.ray_engine",
     "build_batch_report": "agentguard.batch.report",
+    "score_rows": "agentguard.batch.evaluation",
 }
 
 __getattr__, __dir__ = lazy_exports(__name__, _EXPORTS)

@@ -15,12 +15,26 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from agentguard.batch import EvaluationOperation, InputOptions
+from agentguard.cli.batch_command import (
+    BatchSettings,
+    DocumentColumn,
+    DryRun,
+    EngineName,
+    IdColumn,
+    Out,
+    Partitions,
+    Sample,
+    build_batch_job,
+    print_estimate,
+    run_batch_job,
+)
 from agentguard.cli.evaluation_tables import build_tables
 from agentguard.cli.option_values import parse_option
 from agentguard.cli.stored_runs import open_verdict_store
 from agentguard.errors import ConfigError
 from agentguard.evals.baselines import MethodSpec, resolve_method
-from agentguard.evals.datasets.dataset import Dataset, load_dataset
+from agentguard.evals.datasets.dataset import AUTO_FORMAT, Dataset, load_dataset
 from agentguard.evals.evaluate import EvaluationPlan, compare
 from agentguard.evals.result import Evaluation
 from agentguard.evals.result_file import RESULTS_FOLDER, build_file_name, write_result_file
@@ -105,8 +119,18 @@ def eval_(
     ] = None,
     save: Annotated[bool, typer.Option(help="Save the whole result for `agentguard view`.")] = True,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    out: Out = None,
+    engine: EngineName = "local",
+    partition: Partitions = None,
+    id_column: IdColumn = None,
+    document_column: DocumentColumn = None,
+    sample: Sample = 1.0,
+    dry_run: DryRun = False,
 ) -> None:
     """Measure the accuracy of methods for root causes and outcomes, with baselines.
+
+    --out writes the predictions for each run to a table of Parquet files, and continues after a stop. It
+    trains nothing.
 
     Exit status: 0 if all runs are scored, 1 if some records are not readable or a method failed on some runs,
     2 if none is scored, 130 after an interruption (the same command resumes).
@@ -123,12 +147,26 @@ def eval_(
         allow_training_data=allow_training_data,
     )
     specs = _parse_specs(method or ["embedded"], option or [])
-    data = load_dataset(format, paths).take(limit)
-    learnt_from = load_dataset(train[0], [train[1]]) if train else None
-    with open_verdict_store(store):
-        results = _evaluate_methods(
-            data, specs, plan, train=learnt_from, checkpoint=checkpoint, no_resume=no_resume, jobs=jobs
+    if out is not None:
+        if cv or train or shuffle_labels or store:
+            raise ConfigError("--out trains nothing and uses no store: leave --cv, --train and --store out")
+        inputs = InputOptions(
+            format=None if format == AUTO_FORMAT else format,
+            id_column=id_column,
+            document_column=document_column,
+            partitions=tuple(partition or ()),
+            sample=sample,
+            limit=limit,
         )
+        settings = BatchSettings(output=out, engine=engine, workers=jobs, is_dry_run=dry_run, json=json)
+        results, data = _evaluate_batch(format, paths, specs, plan, inputs, settings)
+    else:
+        data = load_dataset(format, paths).take(limit)
+        learnt_from = load_dataset(train[0], [train[1]]) if train else None
+        with open_verdict_store(store):
+            results = _evaluate_methods(
+                data, specs, plan, train=learnt_from, checkpoint=checkpoint, no_resume=no_resume, jobs=jobs
+            )
     if report:
         from agentguard.evals.report import write_report
 
@@ -141,6 +179,26 @@ def eval_(
     _print_results(results, plan, data, json=json)
     has_errors = bool(data.broken) or any(p.error for result in results for p in result.predictions)
     raise typer.Exit(1 if has_errors else 0)
+
+
+def _evaluate_batch(
+    format: str,
+    paths: Sequence[Path],
+    specs: Sequence[MethodSpec],
+    plan: EvaluationPlan,
+    inputs: InputOptions,
+    settings: BatchSettings,
+) -> tuple[tuple[Evaluation, ...], Dataset]:
+    """Predict by a batch job, and score its table."""
+    from agentguard.batch import score_rows
+
+    operation = EvaluationOperation(methods=tuple(specs), with_answer=plan.with_answer)
+    job = build_batch_job(paths, operation, inputs, settings)
+    if settings.is_dry_run:
+        print_estimate(job, settings)
+        raise typer.Exit
+    run_batch_job(job, settings)
+    return score_rows(job.iter_rows(), specs, dataset=format, allow_training_data=plan.allow_training_data)
 
 
 def _evaluate_systems(

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from agentguard.batch import DistillationOperation, InputOptions
 from agentguard.cli import schema_tables as show_
 from agentguard.cli.batch_command import (
     BatchSettings,
@@ -34,6 +33,7 @@ from agentguard.trajectory.formats.reader import read
 from agentguard.trajectory.model import Record
 
 if TYPE_CHECKING:
+    from agentguard.batch import DistillationOperation, InputOptions
     from agentguard.batch.distillation import DistillationProcessor
     from agentguard.schemata.model import ErrorSchema
 
@@ -106,6 +106,7 @@ def distill(
     Exit status: 0 if all failures are distilled, 1 if some records are not readable or not distilled,
     2 if none is.
     """
+    from agentguard.batch import DistillationOperation, InputOptions
     from agentguard.schemata.live_cache import SchemaCache
     from agentguard.schemata.persistence import open_schema_store
 

@@ -50,6 +50,39 @@ def test_json_output_is_one_documented_object(folder: Path) -> None:
     assert given["plan"]["folds"] == 2
 
 
+@pytest.mark.process
+def test_batch_scores_equal_those_in_memory(folder: Path) -> None:
+    (folder / "bad.json").write_text("{")
+    options = (
+        "who_and_when",
+        folder,
+        "--method",
+        "two_line",
+        "--method",
+        "last_error",
+        "--repeats",
+        1,
+        "--json",
+    )
+    plain, batch = call(*options), call(*options, "--out", "out", "--jobs", 2)
+    assert (plain.exit_code, batch.exit_code) == (1, 1), batch.output
+    assert "bad.json" in batch.stderr
+    for one, other in zip(
+        json.loads(plain.stdout)["methods"], json.loads(batch.stdout)["methods"], strict=True
+    ):
+        for name in (
+            "method",
+            "setting",
+            "n",
+            "broken",
+            "step_accuracy",
+            "agent_accuracy",
+            "wilson95",
+            "within",
+        ):
+            assert one[name] == other[name]
+
+
 def test_several_methods_are_evaluated(folder: Path) -> None:
     result = call(
         "who_and_when", folder, "--method", "two_line", "--method", "last_error", "--json", "--repeats", 1
@@ -126,6 +159,8 @@ def test_broken_record_is_reported_and_the_rest_is_scored(folder: Path) -> None:
         (("--method", "label_copy", "--option", "k"), "NAME=VALUE"),
         (("--method", "two_line", "--method", "constant", "--option", "k=1"), "one --method"),
         (("--method", "constant", "--folds", "11"), "11 folds"),
+        (("--method", "constant", "--out", "out"), "a batch job trains nothing"),
+        (("--method", "two_line", "--out", "out", "--cv", "question"), "--out trains nothing"),
     ],
 )
 def test_invalid_arguments_give_one_clear_line(folder: Path, arguments: tuple[str, ...], words: str) -> None:
