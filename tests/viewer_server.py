@@ -18,6 +18,7 @@ from typing import Any
 
 import yaml
 
+from agentguard.chaos import Campaign, CampaignRunner
 from agentguard.evals.baselines import resolve_method
 from agentguard.evals.datasets.dataset import Dataset
 from agentguard.evals.evaluate import EvaluationPlan, compare
@@ -66,6 +67,15 @@ def write_evaluation(folder: Path) -> Path:
         plan=plan,
     )
     return write_result_file(folder / "samples.json", results, plan=plan)
+
+
+def write_campaign(folder: Path) -> Path:
+    """Run a campaign with an unsafe run, and store its journal as ``agentguard chaos run`` does."""
+    target = {"agent": "examples.chaos_agent:book_trip", "effects": ["book"]}
+    faults = {"tool": ["error", "truncated"], "model": []}
+    data = {"version": 1, "target": target, "faults": faults, "schedule": {"max_calls_per_site": 1}}
+    CampaignRunner(Campaign.model_validate(data)).run(folder)
+    return folder
 
 
 def _labelled(path: Path, label: dict[str, Any]) -> Record:

@@ -8,8 +8,11 @@ from agentguard._lazy import lazy_exports
 
 if TYPE_CHECKING:
     from agentguard.chaos.campaign import Campaign as Campaign
+    from agentguard.chaos.campaign_runner import CAMPAIGNS_FOLDER as CAMPAIGNS_FOLDER
     from agentguard.chaos.campaign_runner import CampaignResult as CampaignResult
     from agentguard.chaos.campaign_runner import CampaignRunner as CampaignRunner
+    from agentguard.chaos.campaign_runner import find_campaign_folders as find_campaign_folders
+    from agentguard.chaos.campaign_runner import is_campaign_folder as is_campaign_folder
     from agentguard.chaos.campaign_runner import read_campaign_result as read_campaign_result
     from agentguard.chaos.experiment import ExperimentOutcome as ExperimentOutcome
     from agentguard.chaos.experiment import ExperimentResult as ExperimentResult
@@ -17,12 +20,14 @@ if TYPE_CHECKING:
     from agentguard.chaos.injection import InjectionBinding as InjectionBinding
     from agentguard.chaos.report import CampaignReport as CampaignReport
     from agentguard.chaos.report import build_campaign_report as build_campaign_report
+    from agentguard.chaos.report import render_campaign_parts as render_campaign_parts
     from agentguard.chaos.report import render_campaign_report as render_campaign_report
     from agentguard.chaos.reproduction import CampaignReproducer as CampaignReproducer
     from agentguard.chaos.reproduction import select_runs as select_runs
     from agentguard.chaos.reproduction import shrink_runs as shrink_runs
 
 _EXPORTS = {
+    "CAMPAIGNS_FOLDER": "agentguard.chaos.campaign_runner",
     "Campaign": "agentguard.chaos.campaign",
     "CampaignReport": "agentguard.chaos.report",
     "CampaignReproducer": "agentguard.chaos.reproduction",
@@ -33,7 +38,10 @@ _EXPORTS = {
     "ExperimentRunner": "agentguard.chaos.experiment",
     "InjectionBinding": "agentguard.chaos.injection",
     "build_campaign_report": "agentguard.chaos.report",
+    "find_campaign_folders": "agentguard.chaos.campaign_runner",
+    "is_campaign_folder": "agentguard.chaos.campaign_runner",
     "read_campaign_result": "agentguard.chaos.campaign_runner",
+    "render_campaign_parts": "agentguard.chaos.report",
     "render_campaign_report": "agentguard.chaos.report",
     "select_runs": "agentguard.chaos.reproduction",
     "shrink_runs": "agentguard.chaos.reproduction",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, ProcessPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
@@ -22,6 +22,10 @@ from agentguard.chaos.injection import FaultPlacement
 from agentguard.errors import ConfigError
 
 JOURNAL: Final = "runs.jsonl"
+CAMPAIGNS_FOLDER: Final = Path(".agentguard/chaos")
+"""Folder of the output folders of ``agentguard chaos run``, and default folder of the viewer."""
+
+_JOURNAL_PREFIX: Final = b'{"campaign":'
 _RUNS_PER_PROCESS: Final = 4
 """Runs of a process between two checks of the abort rules; one process checks them after each run."""
 
@@ -141,6 +145,22 @@ def read_campaign_result(folder: Path, campaign: Campaign | None = None) -> Camp
     planned = int(head["planned"])
     reason = "" if len(results) == planned else f"{len(results)} of {planned} planned runs are done"
     return CampaignResult(results=tuple(results), planned=planned, abort_reason=reason)
+
+
+def is_campaign_folder(folder: Path) -> bool:
+    """Return whether a folder has the journal of a campaign; False if it cannot be read."""
+    try:
+        with (folder / JOURNAL).open("rb") as file:
+            return file.read(len(_JOURNAL_PREFIX)) == _JOURNAL_PREFIX
+    except OSError:
+        return False
+
+
+def find_campaign_folders(paths: Sequence[Path]) -> Iterator[Path]:
+    """Yield the folders of campaigns among ``paths`` and directly inside folders of ``paths``."""
+    for path in paths:
+        candidates = [path, *sorted(path.iterdir())] if path.is_dir() else []
+        yield from filter(is_campaign_folder, candidates)
 
 
 def _compute_fingerprint(campaign: Campaign) -> str:

@@ -27,9 +27,9 @@ _SEVERITY = (
     ExperimentOutcome.NOT_INJECTED,
 )
 _STYLES = {
-    ExperimentOutcome.UNSAFE: "bad",
-    ExperimentOutcome.FAILED: "bad",
-    ExperimentOutcome.SURVIVED: "good",
+    ExperimentOutcome.UNSAFE: "no",
+    ExperimentOutcome.FAILED: "no",
+    ExperimentOutcome.SURVIVED: "yes",
 }
 
 
@@ -136,12 +136,16 @@ def build_campaign_report(result: CampaignResult) -> CampaignReport:
 
 def render_campaign_report(report: CampaignReport, title: str) -> str:
     """Return the report as an HTML page that needs no network."""
+    return render_page(title, [render_heading(1, title), *render_campaign_parts(report)])
+
+
+def render_campaign_parts(report: CampaignReport) -> list[str]:
+    """Return the parts of the report as HTML, for a page with another frame."""
     sites = sorted({cell.site for cell in report.cells})
     faults = sorted({cell.fault for cell in report.cells})
     cells = {(cell.site, cell.fault): cell for cell in report.cells}
     matrix = [(fault, *(_render_outcome(cells.get((site, fault))) for site in sites)) for fault in faults]
-    body = [
-        render_heading(1, title),
+    return [
         render_facts(
             [(outcome.value, str(report.outcomes[outcome]), "runs") for outcome in ExperimentOutcome]
         ),
@@ -151,7 +155,6 @@ def render_campaign_report(report: CampaignReport, title: str) -> str:
         render_heading(2, "Detection and recovery"),
         render_table("Detection and recovery", _CELL_HEAD, [_describe_cell(cell) for cell in report.cells]),
     ]
-    return render_page(title, body)
 
 
 _CELL_HEAD = (

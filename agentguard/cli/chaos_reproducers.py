@@ -20,8 +20,12 @@ _MAX_CHARS = 300
 def shrink(
     campaign: Annotated[Path, typer.Argument(help="Campaign file in YAML.")],
     output: Annotated[
-        Path, typer.Option(metavar="FOLDER", help="Output folder of `agentguard chaos run`, for the bundles.")
-    ],
+        Path | None,
+        typer.Option(
+            metavar="FOLDER",
+            help="Output folder of `chaos run`, for the bundles; by default, .agentguard/chaos/NAME.",
+        ),
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON, one object a line.")] = False,
 ) -> None:
     """Reduce the calls with a fault of each unsafe or failed cell, and write the rest as a bundle.
@@ -30,14 +34,22 @@ def shrink(
 
     Exit status: 1 if a run or the replay of its bundle is not reproducible.
     """
-    from agentguard.chaos import Campaign, ExperimentRunner, read_campaign_result, select_runs, shrink_runs
+    from agentguard.chaos import (
+        CAMPAIGNS_FOLDER,
+        Campaign,
+        ExperimentRunner,
+        read_campaign_result,
+        select_runs,
+        shrink_runs,
+    )
 
+    folder = output or CAMPAIGNS_FOLDER / campaign.stem
     settings = Campaign.load(campaign)
     if settings.target.command is not None:
         raise ConfigError(f"{campaign}: target.command: shrink needs target.agent, whose calls it can record")
-    results = select_runs(read_campaign_result(output, settings).results)
+    results = select_runs(read_campaign_result(folder, settings).results)
     problems = 0
-    for reproducer in shrink_runs(ExperimentRunner(settings), results, output) if results else ():
+    for reproducer in shrink_runs(ExperimentRunner(settings), results, folder) if results else ():
         problems += bool(reproducer.problem)
         _print_reproducer(reproducer, json=json)
     if not results and not json:

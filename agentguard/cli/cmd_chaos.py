@@ -64,9 +64,12 @@ def plan(campaign: CampaignFile, json: Json = False) -> None:
 def run(
     campaign: CampaignFile,
     output: Annotated[
-        Path,
-        typer.Option(metavar="FOLDER", help="Folder of the journal and the report; a second call resumes."),
-    ],
+        Path | None,
+        typer.Option(
+            metavar="FOLDER",
+            help="Folder of the journal, which a second call resumes; by default, .agentguard/chaos/NAME.",
+        ),
+    ] = None,
     jobs: Annotated[int, typer.Option(min=1, help="Number of processes.")] = 1,
     json: Json = False,
 ) -> None:
@@ -74,15 +77,16 @@ def run(
 
     Exit status: 1 if a run is unsafe or an abort rule ends the campaign.
     """
-    from agentguard.chaos import Campaign, CampaignRunner, build_campaign_report
+    from agentguard.chaos import CAMPAIGNS_FOLDER, Campaign, CampaignRunner, build_campaign_report
 
+    folder = output or CAMPAIGNS_FOLDER / campaign.stem
     runner = CampaignRunner(Campaign.load(campaign))
     with Console(stderr=True).status("running …") as status:
         count = itertools.count(1)
         result = runner.run(
-            output, jobs=jobs, on_result=lambda _: status.update(f"running … {next(count):,} runs")
+            folder, jobs=jobs, on_result=lambda _: status.update(f"running … {next(count):,} runs")
         )
-    _finish_campaign(build_campaign_report(result), output, campaign.stem, json=json)
+    _finish_campaign(build_campaign_report(result), folder, campaign.stem, json=json)
 
 
 def report(

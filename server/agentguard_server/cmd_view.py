@@ -41,11 +41,17 @@ def register(app: typer.Typer) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ViewSources:
-    """Sources of the viewer: a store, files to import into a store, and saved evaluations."""
+    """Sources of the viewer: a store, files to import into a store, saved evaluations and campaigns."""
 
     store: str | None = None
     runs: tuple[Path, ...] = ()
     evals: tuple[Path, ...] = ()
+    campaigns: tuple[Path, ...] = ()
+
+    @property
+    def has_files(self) -> bool:
+        """True if an argument is a file or a folder."""
+        return bool(self.runs or self.evals or self.campaigns)
 
 
 def view(
@@ -53,7 +59,7 @@ def view(
         list[str] | None,
         typer.Argument(
             metavar="[STORE | FILE…]",
-            help="Path or URL of a store; or files and folders of runs or evaluations.",
+            help="Path or URL of a store; files and folders of runs or evaluations; folders of campaigns.",
         ),
     ] = None,
     url: Annotated[
@@ -97,12 +103,13 @@ def view(
     go to a temporary store, or to that of --store. Ctrl-C ends the viewer.
     """
     require_packages(_REQUIRED_PACKAGES, "view")
+    from agentguard.chaos import CAMPAIGNS_FOLDER
     from agentguard.evals.result_file import RESULTS_FOLDER
     from agentguard_server.uvicorn_runner import ViewerServer, build_url
     from agentguard_server.viewer.app import build_app
     from agentguard_server.viewer.settings import ViewerSettings, is_loopback
 
-    view_sources = _classify_sources(sources or [], url)
+    view_sources = classify_sources(sources or [], url)
     if token is None and not is_loopback(host):
         token = secrets.token_urlsafe(24)
     settings = ViewerSettings(
@@ -111,6 +118,7 @@ def view(
         tenant=tenant,
         allows_feedback=not view_sources.runs or url is not None,
         evals=view_sources.evals or (RESULTS_FOLDER,),
+        campaigns=view_sources.campaigns or (CAMPAIGNS_FOLDER,),
         collector=_resolve_collector(otlp, otlp_header or []),
     )
     with _open_store(view_sources) as store, closing(_bind_socket(host, port)) as listening:
@@ -142,11 +150,14 @@ def _resolve_collector(url: str | None, headers: list[str]) -> ExportTarget | No
     return target
 
 
-def _classify_sources(sources: list[str], url: str | None) -> ViewSources:
-    """Classify arguments as stores, runs or evaluations. Raises ConfigError for an unusable argument."""
+def classify_sources(sources: list[str], url: str | None) -> ViewSources:
+    """Classify the arguments by their content. Raises ConfigError for an unusable argument."""
+    from agentguard.chaos import is_campaign_folder
+
     stores = [] if url is None else [url]
     runs: list[Path] = []
     evals: list[Path] = []
+    campaigns: list[Path] = []
     for one in sources:
         path = Path(one)
         if one.startswith(_URL_PREFIXES) or _is_database(path):
@@ -155,13 +166,20 @@ def _classify_sources(sources: list[str], url: str | None) -> ViewSources:
             raise ConfigError(f"view: there is no file, folder or store {one}")
         elif _is_evaluation(path):
             evals.append(path)
+        elif is_campaign_folder(path):
+            campaigns.append(path)
         else:
             runs.append(path)
     if len(stores) > 1:
         raise ConfigError(f"view: one store at a time, not {' and '.join(map(_mask_url, stores))}")
     if runs and stores and url is None:
         raise ConfigError("view: a store and files: put --store before the store to keep the runs in it")
-    return ViewSources(store=stores[0] if stores else None, runs=tuple(runs), evals=tuple(evals))
+    return ViewSources(
+        store=stores[0] if stores else None,
+        runs=tuple(runs),
+        evals=tuple(evals),
+        campaigns=tuple(campaigns),
+    )
 
 
 def _mask_url(url: str) -> str:
@@ -194,7 +212,7 @@ def _open_store(sources: ViewSources) -> Iterator[Store]:
     from agentguard.store.db.url import resolve_address
     from agentguard.store.store import Store
 
-    if (sources.runs or sources.evals) and sources.store is None:
+    if sources.has_files and sources.store is None:
         folder = Path(tempfile.mkdtemp(prefix="agentguard-view-"))
         try:
             with Store.open(folder / "store.db") as store:

@@ -44,7 +44,7 @@ def _describe_cycle(one: ConfirmedCycle) -> tuple[str | tuple[str, str], ...]:
     goodput = "–" if one.reproducer is None else f"{one.reproducer.goodput:.0%}"
     return (
         str(one.cycle),
-        (one.status.value, "bad" if is_undamped else "good"),
+        (one.status.value, "no" if is_undamped else "yes"),
         ", ".join(one.damping) or "none",
         goodput,
     )

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from agentguard.chaos import CAMPAIGNS_FOLDER
 from agentguard.errors import ConfigError
 from agentguard.evals.result_file import RESULTS_FOLDER
 from agentguard.net import is_loopback
@@ -26,6 +27,7 @@ class ViewerSettings:
         tenant: tenant that owns the runs.
         allows_feedback: whether feedback can be stored; False if the store is temporary.
         evals: files and folders with saved evaluations.
+        campaigns: output folders of chaos campaigns, and folders that contain them.
         collector: OTLP collector to which the page of a run can send it; a browser cannot choose another one.
         prefix: path under which the viewer is mounted, without a trailing slash.
 
@@ -39,6 +41,7 @@ class ViewerSettings:
     tenant: str = ""
     allows_feedback: bool = True
     evals: tuple[Path, ...] = (RESULTS_FOLDER,)
+    campaigns: tuple[Path, ...] = (CAMPAIGNS_FOLDER,)
     collector: ExportTarget | None = None
     prefix: str = ""
 

@@ -11,7 +11,7 @@ from playwright.sync_api import Page
 from agentguard.store import Store
 from tests import viewer_runs
 from tests.chromium import NewContext, browser, context
-from tests.viewer_server import Viewer, serving, write_evaluation, write_samples
+from tests.viewer_server import Viewer, serving, write_campaign, write_evaluation, write_samples
 
 __all__ = ["browser", "context", "own_viewer", "viewer", "viewer_page"]
 
@@ -19,13 +19,14 @@ SAMPLE_RUNS = 8
 
 
 def filled(folder: Path) -> Path:
-    """Create a store with samples, a recovered, a failed and a long run, and an evaluation beside it."""
+    """Create a store with samples, a recovered, a failed and a long run, and files of the other pages."""
     path = folder / "store.db"
     with Store.open(path) as store:
         write_samples(store, most=SAMPLE_RUNS)
         viewer_runs.fill(store, long=(300,))
         store.flush(30)
     write_evaluation(folder / ".agentguard" / "evals")
+    write_campaign(folder / ".agentguard" / "chaos" / "booking")
     return path
 
 

@@ -26,6 +26,7 @@ PAGES = {
     "search": "/search?q=the",
     "failures": "/failures",
     "evals": "/evals",
+    "campaigns": "/campaigns",
     "run": f"/runs/{RECOVERED}",
     "lost": "/runs/unrecovered-total",
     "branches": f"/runs/{RECOVERED}?show=branches",

@@ -193,7 +193,7 @@ def test_page_has_the_matrix_and_no_markup_of_runs() -> None:
     report = build_campaign_report(CampaignRunner(campaign, agent=book_carelessly).run())
     page = render_campaign_report(report, "<b>")
     assert "<b>" not in page.replace("<b>1</b>", "").replace("<b>0</b>", "")
-    assert '<td class="bad">unsafe</td>' in page
+    assert '<td class="no">unsafe</td>' in page
 
 
 class TestCommand:

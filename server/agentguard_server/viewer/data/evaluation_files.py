@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import threading
-from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
 
 from agentguard.errors import FormatError
 from agentguard.evals.result import Evaluation
 from agentguard.evals.result_file import ResultFile, find_result_files, read_result_file
-
-_MAX_CACHED_FILES: Final = 32
-_FileVersion = tuple[str, int, int]
+from agentguard_server.viewer.data.file_cache import FileCache
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,8 +43,7 @@ class EvaluationFiles:
 
     def __init__(self, paths: Sequence[Path]) -> None:
         self._paths = tuple(paths)
-        self._lock = threading.Lock()
-        self._cache: OrderedDict[_FileVersion, EvaluationFile] = OrderedDict()
+        self._cache = FileCache(_read_evaluation)
 
     def list_files(self) -> tuple[EvaluationFile, ...]:
         """Return all evaluations, latest first, without duplicates."""
@@ -86,20 +80,13 @@ class EvaluationFiles:
     def _read(self, path: Path) -> EvaluationFile:
         """Read a file, or return the cached content if its size and modification time are unchanged."""
         try:
-            stat = path.stat()
+            return self._cache.read(path)
         except OSError as error:
             return EvaluationFile(name=path.name, problem=str(error.strerror))
-        stamp = (str(path), stat.st_size, stat.st_mtime_ns)
-        with self._lock:
-            if stamp in self._cache:
-                self._cache.move_to_end(stamp)
-                return self._cache[stamp]
-        try:
-            file = EvaluationFile(name=path.name, result_file=read_result_file(path))
-        except FormatError as error:
-            file = EvaluationFile(name=path.name, problem=error.reason if not error.field else str(error))
-        with self._lock:
-            self._cache[stamp] = file
-            while len(self._cache) > _MAX_CACHED_FILES:
-                self._cache.popitem(last=False)
-        return file
+
+
+def _read_evaluation(path: Path) -> EvaluationFile:
+    try:
+        return EvaluationFile(name=path.name, result_file=read_result_file(path))
+    except FormatError as error:
+        return EvaluationFile(name=path.name, problem=error.reason if not error.field else str(error))
