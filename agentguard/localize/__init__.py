@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from agentguard.localize.embedded import EmbeddedLocalizer as EmbeddedLocalizer
     from agentguard.localize.llm.fused import FusedLocalizer as FusedLocalizer
     from agentguard.localize.recalibration import RecalibratedLocalizer as RecalibratedLocalizer
+    from agentguard.localize.run_comparison import compare_runs as compare_runs
     from agentguard.localize.schema_similarity import SchemaLocalizer as SchemaLocalizer
 
 _EXPORTS = {
@@ -34,6 +35,7 @@ _EXPORTS = {
     "SimpleLocalizer": "agentguard.localize.base",
     "Trainable": "agentguard.localize.base",
     "Verdict": "agentguard.localize.base",
+    "compare_runs": "agentguard.localize.run_comparison",
     "get_localizer_registry": "agentguard.localize.base",
 }
 

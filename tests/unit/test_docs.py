@@ -15,7 +15,11 @@ from typer.testing import CliRunner
 from agentguard.cli.app import build_app
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("datasets/**/*.md")])
+PAGES = sorted(
+    page
+    for pattern in ("*.md", "docs/**/*.md", "datasets/**/*.md", "examples/*.md")
+    for page in ROOT.glob(pattern)
+)
 LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")
 SHOWN = re.compile(r"<!-- output of: (.+?) -->\s*```[a-z]*\n(.*?)```", re.DOTALL)
 
