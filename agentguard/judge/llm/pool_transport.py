@@ -93,7 +93,9 @@ def build_pool_options(
     """
     entries = [_parse_replica(index, replica, key_env) for index, replica in enumerate(replicas)]
     defaults = {
-        "load_balancing": "prefix_affinity",
+        # A bound on the load would move some of the concurrent questions of a run to another replica, which
+        # reads the run again. There are many runs, so their hashes distribute the load.
+        "load_balancing": {"name": "prefix_affinity", "max_load_factor": 0},
         "health": {"path": "/v1/models", "interval_s": 5.0, "unhealthy_threshold": 2, "healthy_threshold": 1},
         # A second copy of a long prompt costs a second prefill, so nothing is hedged.
         "pipeline": {"hedge": "off", "attempt_timeout": {"seconds": deadline_s / 2}},
