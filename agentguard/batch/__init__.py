@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from agentguard.batch.ray_engine import RayEngine as RayEngine
     from agentguard.batch.report import BatchReport as BatchReport
     from agentguard.batch.report import build_batch_report as build_batch_report
+    from agentguard.batch.report import compute_table_version as compute_table_version
+    from agentguard.batch.report import is_verdict_folder as is_verdict_folder
+    from agentguard.batch.report_page import render_batch_parts as render_batch_parts
 
 _EXPORTS = {
     "BatchJob": "agentguard.batch.job",
@@ -38,6 +41,9 @@ _EXPORTS = {
     "Operation": "agentguard.batch.operation",
     "RayEngine": "agentguard.batch.ray_engine",
     "build_batch_report": "agentguard.batch.report",
+    "compute_table_version": "agentguard.batch.report",
+    "is_verdict_folder": "agentguard.batch.report",
+    "render_batch_parts": "agentguard.batch.report_page",
     "score_rows": "agentguard.batch.evaluation",
 }
 

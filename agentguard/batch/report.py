@@ -5,11 +5,13 @@ The report reads the table twice in batches of rows, so its memory does not grow
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any, Final
 
 from agentguard._lazy import import_extra
@@ -138,6 +140,37 @@ class BatchReport:
         return FailureRate(
             name="all", runs=sum(self.verdicts.values()), failed=self.verdicts[str(Verdict.FAILURE)]
         )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the object of ``agentguard report --json``."""
+        rates = {
+            dimension: [asdict(rate) | {"rate": rate.rate, "interval": rate.interval} for rate in rates]
+            for dimension, rates in self.rates.items()
+        }
+        return asdict(self) | {"schema_version": 1, "rates": rates}
+
+
+def is_verdict_folder(url: str) -> bool:
+    """Return True if a path or URL is the output folder of a diagnosis.
+
+    Raises:
+        ConfigError, MissingExtra: the file system of the URL is unknown or not installed.
+    """
+    if "://" not in url:
+        return (Path(url) / MANIFEST).is_file() and (Path(url) / VERDICT_TABLE.folder).is_dir()
+    system, root = resolve_file_system(url)
+    return all(system.exists(f"{root.rstrip('/')}/{name}") for name in (MANIFEST, VERDICT_TABLE.folder))
+
+
+def compute_table_version(url: str) -> str:
+    """Return a text that changes when a part of the table is added or replaced."""
+    system, root = resolve_file_system(url)
+    found = system.find(f"{root.rstrip('/')}/{VERDICT_TABLE.folder}", detail=True)
+    parts = (
+        (path, info.get("size"), str(info.get("ETag") or info.get("LastModified") or info.get("mtime")))
+        for path, info in found.items()
+    )
+    return hashlib.sha256(repr(sorted(parts)).encode()).hexdigest()
 
 
 def build_batch_report(url: str, *, max_tasks: int = 20) -> BatchReport:

@@ -21,7 +21,7 @@ _MAX_ROWS = 50
 
 def render_batch_report(report: BatchReport, title: str) -> str:
     """Return the page as one HTML document."""
-    return render_page(title, [render_heading(1, title), *_render_body(report)])
+    return render_page(title, [render_heading(1, title), *render_batch_parts(report)])
 
 
 def format_rate(rate: FailureRate) -> str:
@@ -36,7 +36,8 @@ def format_reference(run: RunReference) -> str:
     return f"{run.source}#{run.record}{step}"
 
 
-def _render_body(report: BatchReport) -> Iterator[str]:
+def render_batch_parts(report: BatchReport) -> Iterator[str]:
+    """Yield the parts of the page below its heading."""
     verdicts = report.verdicts
     yield render_facts(
         [

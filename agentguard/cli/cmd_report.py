@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -43,20 +42,12 @@ def report(
         output.parent.mkdir(parents=True, exist_ok=True)
         output.write_text(render_batch_report(summary, f"Verdicts of {verdicts}"), encoding="utf-8")
     if json:
-        sys.stdout.buffer.write(orjson.dumps(_encode_report(summary), option=orjson.OPT_APPEND_NEWLINE))
+        sys.stdout.buffer.write(orjson.dumps(summary.to_dict(), option=orjson.OPT_APPEND_NEWLINE))
         sys.stdout.buffer.flush()
         return
     _print_report(build_console(), summary)
     if output is not None:
         typer.echo(f"report: {output}", err=True)
-
-
-def _encode_report(report: BatchReport) -> dict[str, object]:
-    rates = {
-        dimension: [asdict(rate) | {"rate": rate.rate, "interval": rate.interval} for rate in rates]
-        for dimension, rates in report.rates.items()
-    }
-    return asdict(report) | {"schema_version": 1, "rates": rates}
 
 
 def _print_report(console: Console, report: BatchReport) -> None:

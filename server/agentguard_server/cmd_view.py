@@ -41,17 +41,18 @@ def register(app: typer.Typer) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ViewSources:
-    """Sources of the viewer: a store, files to import into a store, saved evaluations and campaigns."""
+    """Sources of the viewer: a store, files for a store, saved evaluations, campaigns and batch jobs."""
 
     store: str | None = None
     runs: tuple[Path, ...] = ()
     evals: tuple[Path, ...] = ()
     campaigns: tuple[Path, ...] = ()
+    batches: tuple[str, ...] = ()
 
     @property
     def has_files(self) -> bool:
         """True if an argument is a file or a folder."""
-        return bool(self.runs or self.evals or self.campaigns)
+        return bool(self.runs or self.evals or self.campaigns or self.batches)
 
 
 def view(
@@ -59,7 +60,8 @@ def view(
         list[str] | None,
         typer.Argument(
             metavar="[STORE | FILE…]",
-            help="Path or URL of a store; files and folders of runs or evaluations; folders of campaigns.",
+            help="Path or URL of a store; files and folders of runs or evaluations; "
+            "folders of campaigns and batch jobs.",
         ),
     ] = None,
     url: Annotated[
@@ -119,6 +121,7 @@ def view(
         allows_feedback=not view_sources.runs or url is not None,
         evals=view_sources.evals or (RESULTS_FOLDER,),
         campaigns=view_sources.campaigns or (CAMPAIGNS_FOLDER,),
+        batches=view_sources.batches,
         collector=_resolve_collector(otlp, otlp_header or []),
     )
     with _open_store(view_sources) as store, closing(_bind_socket(host, port)) as listening:
@@ -152,16 +155,20 @@ def _resolve_collector(url: str | None, headers: list[str]) -> ExportTarget | No
 
 def classify_sources(sources: list[str], url: str | None) -> ViewSources:
     """Classify the arguments by their content. Raises ConfigError for an unusable argument."""
+    from agentguard.batch import is_verdict_folder
     from agentguard.chaos import is_campaign_folder
 
     stores = [] if url is None else [url]
     runs: list[Path] = []
     evals: list[Path] = []
     campaigns: list[Path] = []
+    batches: list[str] = []
     for one in sources:
         path = Path(one)
         if one.startswith(_URL_PREFIXES) or _is_database(path):
             stores.append(one)
+        elif is_verdict_folder(one):
+            batches.append(one)
         elif not path.exists():
             raise ConfigError(f"view: there is no file, folder or store {one}")
         elif _is_evaluation(path):
@@ -179,6 +186,7 @@ def classify_sources(sources: list[str], url: str | None) -> ViewSources:
         runs=tuple(runs),
         evals=tuple(evals),
         campaigns=tuple(campaigns),
+        batches=tuple(batches),
     )
 
 

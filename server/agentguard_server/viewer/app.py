@@ -67,6 +67,7 @@ def build_app(
     app.state.render = Renderer(prefix=viewer_settings.prefix)
     names = app.state.render.environment.globals
     names["asset"] = lambda name: viewer_settings.prefix + assets.build_asset_url(name)
+    names["has_batches"] = bool(viewer_settings.batches)
     names["collector"] = "" if viewer_settings.collector is None else viewer_settings.collector.host
     return app
 

@@ -28,6 +28,7 @@ class ViewerSettings:
         allows_feedback: whether feedback can be stored; False if the store is temporary.
         evals: files and folders with saved evaluations.
         campaigns: output folders of chaos campaigns, and folders that contain them.
+        batches: paths and URLs of output folders of batch diagnoses.
         collector: OTLP collector to which the page of a run can send it; a browser cannot choose another one.
         prefix: path under which the viewer is mounted, without a trailing slash.
 
@@ -42,6 +43,7 @@ class ViewerSettings:
     allows_feedback: bool = True
     evals: tuple[Path, ...] = (RESULTS_FOLDER,)
     campaigns: tuple[Path, ...] = (CAMPAIGNS_FOLDER,)
+    batches: tuple[str, ...] = ()
     collector: ExportTarget | None = None
     prefix: str = ""
 
