@@ -16,6 +16,11 @@ if TYPE_CHECKING:
     import httpx2
 
 
+SaveFunction = Callable[[], Any]
+RestoreFunction = Callable[[Any], None]
+EnvironmentFunctions = tuple[SaveFunction, RestoreFunction]
+
+
 class CallBinding(Protocol):
     """Source of the model and the tools for one run of an agent.
 
@@ -45,6 +50,14 @@ class RunBinding(CallBinding, Protocol):
         self, inner: httpx2.AsyncBaseTransport | None = None
     ) -> httpx2.AsyncBaseTransport:
         """Return a transport like `bind_transport`, for an asynchronous client."""
+        ...
+
+    def bind_environment(self, save: SaveFunction, restore: RestoreFunction) -> EnvironmentFunctions:
+        """Return the functions that save and restore the environment of the tools; see `Guard.run`.
+
+        A recording keeps the saved states, which must be JSON data. A replay returns these states and
+        restores nothing.
+        """
         ...
 
     def add_session(self, session: Session) -> None:

@@ -56,6 +56,20 @@ class RecordedEffect:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedSnapshot:
+    """Saved state of the environment of the tools.
+
+    Attributes:
+        model_calls, tool_calls: number of calls before the state.
+        state: the state as JSON data.
+    """
+
+    model_calls: int
+    tool_calls: int
+    state: Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Bundle:
     """Recorded run that a replay can repeat.
 
@@ -63,6 +77,7 @@ class Bundle:
         trajectory: the run.
         model_calls, tool_calls: calls in the order in which they began.
         effects: ledger of the guard at the end; empty if the recording had no session of the run.
+        snapshots: saved states of the environment, in order; empty if the agent does not bind it.
         diagnosis: diagnosis of the run as JSON data, without its timing.
         expectations: expected properties of a replay: ``verdict`` of the diagnosis, and ``error``, the class
             of the exception with which the agent ends the run, if it raises one.
@@ -73,6 +88,7 @@ class Bundle:
     model_calls: tuple[RecordedCall, ...] = ()
     tool_calls: tuple[RecordedCall, ...] = ()
     effects: tuple[RecordedEffect, ...] = ()
+    snapshots: tuple[RecordedSnapshot, ...] = ()
     diagnosis: Mapping[str, Any] = field(default_factory=dict)
     expectations: Mapping[str, str] = field(default_factory=dict)
     redaction_patterns: Mapping[str, str] = field(default_factory=dict)
@@ -80,6 +96,7 @@ class Bundle:
 
 _CALLS = TypeAdapter(tuple[RecordedCall, ...])
 _EFFECTS = TypeAdapter(tuple[RecordedEffect, ...])
+_SNAPSHOTS = TypeAdapter(tuple[RecordedSnapshot, ...])
 _OBJECT = TypeAdapter(dict[str, Any])
 _TEXTS = TypeAdapter(dict[str, str])
 _EVENTS = TypeAdapter(list[dict[str, Any]])
@@ -89,10 +106,11 @@ MEMBER_TYPES: Mapping[str, TypeAdapter[Any]] = {
     "events.json": _EVENTS,
     "expectations.json": _TEXTS,
     "model_calls.json": _CALLS,
+    "snapshots.json": _SNAPSHOTS,
     "tool_calls.json": _CALLS,
 }
 
-OPTIONAL_MEMBERS = frozenset({"effects.json"})
+OPTIONAL_MEMBERS = frozenset({"effects.json", "snapshots.json"})
 """Members that a bundle without their content does not have."""
 
 
@@ -115,9 +133,12 @@ def encode_bundle_diagnosis(diagnosis: Diagnosis) -> dict[str, Any]:
 
 def encode_members(bundle: Bundle) -> dict[str, Any]:
     """Return the members of a bundle as JSON data, by name."""
-    optional = {"effects.json": encode_effects(bundle.effects)} if bundle.effects else {}
+    optional = {
+        "effects.json": encode_effects(bundle.effects),
+        "snapshots.json": [asdict(snapshot) for snapshot in bundle.snapshots],
+    }
     return {
-        **optional,
+        **{name: values for name, values in optional.items() if values},
         "diagnosis.json": dict(bundle.diagnosis),
         "events.json": orjson.loads(build_event_log(bundle.trajectory)),
         "expectations.json": dict(bundle.expectations),
@@ -139,6 +160,7 @@ def decode_members(members: Mapping[str, bytes], file: str) -> Bundle:
         model_calls=values["model_calls.json"],
         tool_calls=values["tool_calls.json"],
         effects=values.get("effects.json", ()),
+        snapshots=values.get("snapshots.json", ()),
         diagnosis=values["diagnosis.json"],
         expectations=values["expectations.json"],
     )

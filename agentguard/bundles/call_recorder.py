@@ -12,17 +12,27 @@ import orjson
 
 from agentguard._sync_async import Effects
 from agentguard.bundles.agent_interface import (
+    EnvironmentFunctions,
     RecordableAgent,
+    RestoreFunction,
     RunBinding,
+    SaveFunction,
     bind_function,
     call_agent,
     list_effects,
 )
 from agentguard.bundles.archive import read_bundle, write_bundle
-from agentguard.bundles.bundle import Bundle, RecordedCall, RecordedEffect, encode_bundle_diagnosis
-from agentguard.errors import BundleError
+from agentguard.bundles.bundle import (
+    Bundle,
+    RecordedCall,
+    RecordedEffect,
+    RecordedSnapshot,
+    encode_bundle_diagnosis,
+)
+from agentguard.errors import BundleError, ConfigError
 from agentguard.guard import Guard, diagnose
 from agentguard.intercept.chat_steps import build_assistant_message
+from agentguard.recover.snapshots.serializers import get_codec
 from agentguard.runtime.session import Session
 from agentguard.runtime.tool_execution import to_result_text
 from agentguard.trajectory.model import Trajectory
@@ -43,6 +53,7 @@ class CallRecorder:
         self._effects = effects
         self.model_calls: list[RecordedCall] = []
         self.tool_calls: list[RecordedCall] = []
+        self.snapshots: list[RecordedSnapshot] = []
         self.sessions: list[Session] = []
 
     def bind_model(self, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -67,6 +78,22 @@ class CallRecorder:
         from agentguard.bundles.http_exchange import AsyncBoundTransport
 
         return AsyncBoundTransport(self._record_exchange, inner)
+
+    def bind_environment(self, save: SaveFunction, restore: RestoreFunction) -> EnvironmentFunctions:
+        """Return functions that save and restore the environment, and record each saved state."""
+
+        def save_and_record() -> Any:
+            state = save()
+            self.snapshots.append(
+                RecordedSnapshot(
+                    model_calls=len(self.model_calls),
+                    tool_calls=len(self.tool_calls),
+                    state=_copy_state(state),
+                )
+            )
+            return state
+
+        return save_and_record, restore
 
     def add_session(self, session: Session) -> None:
         """Set the session of the run."""
@@ -132,6 +159,10 @@ class BindingRecorder(CallRecorder):
         """Return a transport like `bind_transport`, for an asynchronous client."""
         return super().bind_async_transport(self._source.bind_async_transport(inner))
 
+    def bind_environment(self, save: SaveFunction, restore: RestoreFunction) -> EnvironmentFunctions:
+        """Return the functions of the source, with recording."""
+        return super().bind_environment(*self._source.bind_environment(save, restore))
+
     def add_session(self, session: Session) -> None:
         """Set the session of the run, also for the source."""
         super().add_session(session)
@@ -148,6 +179,17 @@ def copy_json(value: Any) -> Any:
         return orjson.loads(orjson.dumps(value, default=str, option=orjson.OPT_NON_STR_KEYS))
     except orjson.JSONEncodeError as error:
         raise BundleError(f"a request or result cannot be recorded as JSON: {error}") from None
+
+
+def _copy_state(state: Any) -> Any:
+    """Return a copy of a state. Raises BundleError if it is not JSON data."""
+    try:
+        if isinstance(state, bytes | bytearray | memoryview):
+            raise ConfigError("a state of bytes is not JSON data")
+        return orjson.loads(get_codec("json").encode(state)[1:])
+    except ConfigError as error:
+        reason = f"a bundle has states of JSON data only: {error}; or pass save and restore unbound"
+        raise BundleError(reason) from None
 
 
 def list_session_effects(sessions: Sequence[Session]) -> tuple[RecordedEffect, ...]:
@@ -209,6 +251,7 @@ def build_bundle(
         model_calls=tuple(recorder.model_calls),
         tool_calls=tuple(recorder.tool_calls),
         effects=list_session_effects(recorder.sessions),
+        snapshots=tuple(recorder.snapshots),
         diagnosis=diagnosis,
         expectations={"verdict": str(diagnosis["verdict"])} | ({"error": error_type} if error_type else {}),
     )

@@ -8,7 +8,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from agentguard._sync_async import Effects
-from agentguard.bundles.agent_interface import bind_function
+from agentguard.bundles.agent_interface import (
+    EnvironmentFunctions,
+    RestoreFunction,
+    SaveFunction,
+    bind_function,
+)
 from agentguard.bundles.bundle import Bundle, RecordedCall, encode_json
 from agentguard.bundles.call_recorder import copy_json
 from agentguard.bundles.captured_run import encode_chat_response
@@ -39,7 +44,8 @@ class CallReplayer:
         self.run_id = bundle.trajectory.id
         self.sessions: list[Session] = []
         self._scope = scope
-        self._model_call_count = 0
+        self._snapshots = bundle.snapshots
+        self._model_call_count = self._tool_call_count = 0
         self._model_calls = _Recordings(bundle.model_calls)
         self._tool_calls = _Recordings(bundle.tool_calls, is_repeatable=repeat_results)
         self._redactor = Redactor(patterns=bundle.redaction_patterns)
@@ -68,6 +74,11 @@ class CallReplayer:
 
         return AsyncBoundTransport(self._answer_model, inner if self._scope.has_live_model else None)
 
+    def bind_environment(self, save: SaveFunction, restore: RestoreFunction) -> EnvironmentFunctions:
+        """Return a function that returns the recorded states, and one that restores nothing."""
+        del save, restore
+        return self._find_state, lambda _: None
+
     def add_session(self, session: Session) -> None:
         """Set the session of the run."""
         self.sessions.append(session)
@@ -81,6 +92,15 @@ class CallReplayer:
         """Return the number of recorded calls that were not repeated, without those of live tools."""
         tool_calls = [call for call in self._tool_calls.unused if not self._scope.is_live_tool(call.name)]
         return len(self._model_calls.unused) + len(tool_calls)
+
+    def _find_state(self) -> Any:
+        """Return the last state that was recorded at this place or before it; None without snapshots."""
+        earlier = [
+            one.state
+            for one in self._snapshots
+            if one.model_calls <= self._model_call_count and one.tool_calls <= self._tool_call_count
+        ]
+        return earlier[-1] if earlier else None
 
     def _bind_tool(self, function: Callable[..., Any], name: str) -> Callable[..., Any]:
         live = function if self._scope.is_live_tool(name) else None
@@ -99,6 +119,7 @@ class CallReplayer:
 
     def _answer_tool(self, name: str, request: dict[str, Any]) -> Effects[Any]:
         self.raise_mismatch()
+        self._tool_call_count += 1
         if self._scope.is_live_tool(name) and self._scope.has_begun(self._model_call_count):
             return (yield request)
         return self._take(self._tool_calls, name, request)

@@ -12,7 +12,13 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import orjson
 
 from agentguard._sync_async import Effects, Sleep
-from agentguard.bundles.agent_interface import RunBinding, bind_function
+from agentguard.bundles.agent_interface import (
+    EnvironmentFunctions,
+    RestoreFunction,
+    RunBinding,
+    SaveFunction,
+    bind_function,
+)
 from agentguard.chaos.faults import (
     JUDGE_FAULTS,
     MODEL_FAULTS,
@@ -155,6 +161,10 @@ class InjectionBinding:
 
         source = inner if self._source is None else self._source.bind_async_transport(inner)
         return AsyncBoundTransport(self.run_exchange, source)
+
+    def bind_environment(self, save: SaveFunction, restore: RestoreFunction) -> EnvironmentFunctions:
+        """Return the functions for the environment, without a fault."""
+        return (save, restore) if self._source is None else self._source.bind_environment(save, restore)
 
     def add_session(self, session: Session) -> None:
         """Set the session of the run."""

@@ -12,7 +12,7 @@ import orjson
 import typer
 
 from agentguard.bundles.archive import build_file_name, read_bundle, verify_bundle, write_bundle
-from agentguard.bundles.bundle import Bundle, RecordedCall, RecordedEffect
+from agentguard.bundles.bundle import Bundle, RecordedCall, RecordedEffect, RecordedSnapshot
 from agentguard.bundles.captured_run import build_run_bundle
 from agentguard.bundles.minimization import minimize_bundle
 from agentguard.bundles.regression_test import build_regression_test
@@ -177,6 +177,7 @@ def _summarize(bundle: Bundle) -> dict[str, object]:
         "verdict": bundle.diagnosis.get("verdict", ""),
         "expectations": dict(bundle.expectations),
         "effect": [_describe_effect(effect) for effect in bundle.effects],
+        "snapshot": [_describe_snapshot(snapshot) for snapshot in bundle.snapshots],
         "model call": [_describe_answer(number, call) for number, call in enumerate(bundle.model_calls)],
     }
 
@@ -184,6 +185,11 @@ def _summarize(bundle: Bundle) -> dict[str, object]:
 def _describe_effect(effect: RecordedEffect) -> str:
     arguments = orjson.dumps(effect.arguments).decode()
     return f"step {effect.step}: {effect.tool}{arguments}: {effect.effect}, {effect.state}"
+
+
+def _describe_snapshot(snapshot: RecordedSnapshot) -> str:
+    place = f"after {snapshot.model_calls} model calls and {snapshot.tool_calls} tool calls"
+    return f"{place}: {orjson.dumps(snapshot.state).decode()}"
 
 
 def _describe_answer(number: int, call: RecordedCall) -> str:
