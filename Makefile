@@ -87,7 +87,7 @@ docs: setup ## build the documentation site in site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 lock: setup ## write the locked dependencies of the container image
-	$(BIN)/uv pip compile pyproject.toml --extra otel --extra postgres --extra serve --generate-hashes --no-header \
+	$(BIN)/uv pip compile pyproject.toml --extra chat --extra otel --extra postgres --extra serve --generate-hashes --no-header \
 	  --python-platform linux --python-version 3.13 --quiet --output-file deploy/requirements.txt
 
 embed: $(EMBED)/.ready ## make .venv-embed with a sentence-embedding model, for the tests of embeddings

@@ -22,7 +22,11 @@ from agentguard.cli.doctor_checks import EXTRAS
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-YAML_FILES = sorted([*DEPLOY.rglob("*.yaml"), *(ROOT / ".github").rglob("*.yaml")])
+YAML_FILES = sorted(
+    path
+    for path in [*DEPLOY.rglob("*.yaml"), *(ROOT / ".github").rglob("*.yaml")]
+    if path.parent.name != "templates"
+)
 
 
 @pytest.mark.parametrize("path", YAML_FILES, ids=lambda path: str(path.relative_to(ROOT)))
@@ -73,7 +77,7 @@ def test_locked_dependencies_satisfy_the_project() -> None:
     locked = dict(re.findall(r"^([\w.-]+)==(\S+)", (DEPLOY / "requirements.txt").read_text(), re.MULTILINE))
     extras = PROJECT["optional-dependencies"]
     declared = [*PROJECT["dependencies"], *extras["serve"], *extras["view"], *extras["store"]]
-    declared += [*extras["postgres"], *extras["otel"]]
+    declared += [*extras["postgres"], *extras["otel"], *extras["chat"]]
     environment = {"python_version": "3.13", "sys_platform": "linux"}
     for requirement in map(Requirement, declared):
         if requirement.name == "agentguard":
