@@ -22,7 +22,7 @@ class RecordedCall:
 
     Attributes:
         name: ``model``, or the name of the tool.
-        request: messages and tools of a model call; arguments of a tool call.
+        request: messages and tools of a model call; arguments of a tool call; None if it is unknown.
         result: the model's answer, or the tool's result as text; None if the call raised an exception.
         error_type: name of the exception's class; empty if the call returned.
         error: text of the exception.
@@ -30,7 +30,7 @@ class RecordedCall:
     """
 
     name: str
-    request: dict[str, Any]
+    request: dict[str, Any] | None
     result: Any = None
     error_type: str = ""
     error: str = ""
@@ -92,6 +92,11 @@ class Bundle:
     diagnosis: Mapping[str, Any] = field(default_factory=dict)
     expectations: Mapping[str, str] = field(default_factory=dict)
     redaction_patterns: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def has_requests(self) -> bool:
+        """False if the bundle has answers of the model whose requests are unknown."""
+        return all(call.request is not None for call in self.model_calls)
 
 
 _CALLS = TypeAdapter(tuple[RecordedCall, ...])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -34,12 +34,19 @@ class BundleFolder:
         folder: the folder; it is created with access for the owner only.
         on_failure: write only runs whose diagnosis is a failure.
         method: localizer of the diagnosis.
+        effects: effect class of each tool by name, for replays in the mode ``decisions``.
     """
 
     def __init__(
-        self, folder: str | os.PathLike[str], *, on_failure: bool = False, method: str = "embedded"
+        self,
+        folder: str | os.PathLike[str],
+        *,
+        on_failure: bool = False,
+        method: str = "embedded",
+        effects: Mapping[str, str] | None = None,
     ) -> None:
         self._folder, self._on_failure, self._method = Path(folder), on_failure, method
+        self._effects = dict(effects or {})
         self._queue = BackgroundQueue("agentguard-bundles", max_jobs=_MAX_JOBS)
 
     def __call__(self, run: Trajectory, findings: Sequence[Finding]) -> None:
@@ -58,6 +65,7 @@ class BundleFolder:
             return
         try:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            write_bundle(build_run_bundle(run, diagnosis), self._folder / build_file_name(run.id))
+            bundle = build_run_bundle(run, diagnosis, self._effects)
+            write_bundle(bundle, self._folder / build_file_name(run.id))
         except (AgentGuardError, OSError) as error:
             logger.warning("the bundle of a run was not written: %s", error)

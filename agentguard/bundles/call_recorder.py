@@ -227,9 +227,16 @@ def record_run(
     Raises:
         BundleError: the file cannot be written, or a request or result cannot be recorded as JSON.
         ConfigError: the agent has no trajectory, or it is a coroutine function inside an event loop.
+        Exception: the agent raised it. If the binding has its session, the run is in the file.
     """
     recorder = CallRecorder(list_effects(guard.tools))
-    trajectory = call_agent(agent, recorder, recorder.sessions)
+    try:
+        trajectory = call_agent(agent, recorder, recorder.sessions)
+    except Exception as error:
+        if recorder.sessions:
+            run = recorder.sessions[-1].run
+            write_bundle(build_bundle(recorder, run, method=method, error_type=type(error).__name__), path)
+        raise
     write_bundle(build_bundle(recorder, trajectory, method=method), path)
     return read_bundle(path)
 

@@ -45,6 +45,7 @@ class CallReplayer:
         self.sessions: list[Session] = []
         self._scope = scope
         self._snapshots = bundle.snapshots
+        self._is_ordered = scope.mode is ReplayMode.SCRIPTED or not bundle.has_requests
         self._model_call_count = self._tool_call_count = 0
         self._model_calls = _Recordings(bundle.model_calls)
         self._tool_calls = _Recordings(bundle.tool_calls, is_repeatable=repeat_results)
@@ -113,7 +114,7 @@ class CallReplayer:
             return (yield request)
         if number == self._scope.edited_call:
             return self._scope.edited_answer
-        if self._scope.mode is ReplayMode.SCRIPTED:
+        if self._is_ordered:
             return self._take_next(name, request)
         return self._take(self._model_calls, name, request)
 

@@ -62,15 +62,21 @@ def build_exchange(api: str, request: bytes, response: bytes) -> RecordedCall:
     return RecordedCall(name=name, request=data, result=result)
 
 
-def build_run_bundle(run: Trajectory, diagnosis: Diagnosis | None) -> Bundle:
+def build_run_bundle(
+    run: Trajectory, diagnosis: Diagnosis | None, effects: Mapping[str, str] | None = None
+) -> Bundle:
     """Return the bundle of a recorded run, for replays in the mode ``scripted``.
 
-    The answers are the steps of agents as messages of the chat API. The requests and the effects of the
-    tools are unknown.
+    The answers are the steps of agents as messages of the chat API, and their requests are unknown.
+
+    Args:
+        run: the run.
+        diagnosis: its diagnosis; without one the bundle has no expectations.
+        effects: effect class of each tool by name; the mode ``decisions`` needs them.
     """
     answers = (build_messages(step)[0] for step in run.steps if step.source is Source.AGENT)
-    calls = tuple(RecordedCall(name="model", request={}, result=answer) for answer in answers)
-    return build_captured_bundle(run, diagnosis, calls, {})
+    calls = tuple(RecordedCall(name="model", request=None, result=answer) for answer in answers)
+    return build_captured_bundle(run, diagnosis, calls, effects or {})
 
 
 def build_captured_bundle(

@@ -28,6 +28,7 @@ class ReplayResult:
         unused_calls: number of recorded calls that the agent did not repeat.
         effects_divergence: position and field of the first effect that differs from the recorded ledger; None
             if all effects are equal or the bundle has no ledger.
+        missing_error: class of the expected exception if the agent ends without it; else empty.
     """
 
     trajectory: Trajectory
@@ -35,6 +36,7 @@ class ReplayResult:
     divergence: Divergence | None
     unused_calls: int
     effects_divergence: str | None = None
+    missing_error: str = ""
 
     @property
     def difference(self) -> str:
@@ -42,6 +44,8 @@ class ReplayResult:
         if self.divergence is not None:
             place = f" in {self.divergence.field}" if self.divergence.field else ""
             return f"step {self.divergence.step} differs{place}"
+        if self.missing_error:
+            return f"the agent ends without the exception {self.missing_error}"
         if self.unused_calls:
             return f"the agent did not repeat {self.unused_calls} recorded calls"
         if self.effects_divergence is not None:
@@ -76,13 +80,15 @@ def replay_bundle(
     """
     scope = build_scope(bundle, mode, from_call, edit)
     replayer = CallReplayer(bundle, scope)
+    missing_error = bundle.expectations.get("error", "")
     try:
         with block_network() if scope.is_offline else nullcontext():
             run = call_agent(agent, replayer, replayer.sessions)
     except Exception as error:
         replayer.raise_mismatch()
-        if type(error).__name__ != bundle.expectations.get("error") or not replayer.sessions:
+        if type(error).__name__ != missing_error or not replayer.sessions:
             raise
+        missing_error = ""
         run = replayer.sessions[-1].run
     # A guard converts the exception of a tool to a message for the agent, so the run may end normally.
     replayer.raise_mismatch()
@@ -96,6 +102,7 @@ def replay_bundle(
         divergence=find_divergence(bundle.trajectory, redacted),
         unused_calls=replayer.count_unused_calls(),
         effects_divergence=_compare_effects(bundle, replayer, redactor),
+        missing_error=missing_error,
     )
 
 

@@ -89,11 +89,16 @@ def build_scope(
         raise ConfigError(
             f"replay: there is no model call {from_call}; the bundle has {len(bundle.model_calls)}"
         )
-    reads = frozenset(call.name for call in bundle.tool_calls if call.effect == EffectClass.READ.value)
-    if chosen is ReplayMode.DECISIONS and (others := {call.name for call in bundle.tool_calls} - reads):
+    if chosen is ReplayMode.SEALED and not bundle.has_requests:
         raise ConfigError(
-            f"replay: the mode decisions calls tools; not declared as read: {', '.join(sorted(others))}"
+            "replay: the bundle has no requests of the model, because it was written from the steps of a run;"
+            " use the mode scripted, which returns the answers in recorded order"
         )
+    reads = frozenset(call.name for call in bundle.tool_calls if call.effect == EffectClass.READ.value)
+    others = {call.name: call.effect for call in bundle.tool_calls if call.name not in reads}
+    if chosen is ReplayMode.DECISIONS and others:
+        names = ", ".join(f"{name} ({effect or 'no class'})" for name, effect in sorted(others.items()))
+        raise ConfigError(f"replay: the mode decisions calls tools; not declared as read: {names}")
     first = 0 if chosen is ReplayMode.TOOLS else from_call
     if from_call is not None and edit is not None:
         first = from_call + 1

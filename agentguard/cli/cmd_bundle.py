@@ -24,6 +24,7 @@ from agentguard.cli.run_input import FormatName, Json, ReadSummary, compute_exit
 from agentguard.cli.terminal_text import to_one_line
 from agentguard.errors import ConfigError
 from agentguard.guard import diagnose
+from agentguard.recover.tool_effects import EffectClass
 from agentguard.trajectory.model import Record
 
 BundleFile = Annotated[Path, typer.Argument(help="Bundle file.")]
@@ -56,11 +57,18 @@ def export(
     format: FormatName = None,
     store: Annotated[str | None, typer.Option("--store", metavar="URL", help="Store with the runs.")] = None,
     tenant: Annotated[str, typer.Option(help="Tenant of the runs in the store.")] = "",
+    effect: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="TOOL=CLASS", help="Effect class of a tool: read, write or destructive; repeatable."
+        ),
+    ] = None,
 ) -> None:
     """Write recorded runs as bundles for replays in the mode scripted.
 
     Exit status: 0 if all runs are written, 1 if some records are not readable, 2 if none is written.
     """
+    effects = dict(map(_parse_effect, effect or []))
     summaries: list[ReadSummary] = []
     records = (
         read_records([Path(run) for run in runs], format, summaries)
@@ -70,7 +78,7 @@ def export(
     for record in records:
         out.mkdir(parents=True, exist_ok=True)
         file = out / build_file_name(record.trajectory.id, scope=tenant)
-        write_bundle(build_run_bundle(record.trajectory, diagnose(record.trajectory)), file)
+        write_bundle(build_run_bundle(record.trajectory, diagnose(record.trajectory), effects), file)
         typer.echo(f"{file}: written")
     if status := compute_exit_status(summaries):
         raise typer.Exit(status)
@@ -157,6 +165,13 @@ def _read_stored_records(
             raise ConfigError(f"there is no run {run_id} in the store")
         summaries[-1].add(record)
         yield record
+
+
+def _parse_effect(text: str) -> tuple[str, str]:
+    tool, _, effect = text.rpartition("=")
+    if not tool or effect not in list(EffectClass):
+        raise ConfigError(f"--effect {text}: is not TOOL=CLASS; the classes are {', '.join(EffectClass)}")
+    return tool, effect
 
 
 def _parse_pattern(text: str) -> tuple[str, str]:

@@ -103,6 +103,10 @@ def _replay_file(
         result = replay_bundle(bundle, agent, **options)
     except ReplayMismatch as error:
         return ReplayOutcome(file=file, problem=str(error))
+    except ConfigError as error:
+        raise ConfigError(f"{file}: {error}") from None
+    except Exception as error:  # the agent under replay may raise anything
+        return ReplayOutcome(file=file, problem=f"the agent raised {type(error).__name__}: {error}")
     difference = result.difference
     problem = difference if options["mode"] is ReplayMode.SEALED else ""
     if not problem and expect:

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 from agentguard import Guard
 from agentguard.bundles import read_bundle, replay_bundle
 from agentguard.cli.app import build_app
-from agentguard.errors import ReplayMismatch
+from agentguard.errors import ConfigError, ReplayMismatch
 from agentguard.store import Store
 from examples import bundle_frameworks, bundle_replay
 
@@ -44,8 +44,23 @@ def test_exported_run_replays_in_scripted_mode(folder, tmp_path, source):
     bundle = read_bundle(file)
     replayed = replay_bundle(bundle, bundle_replay.book_seat, mode="scripted")
     assert (replayed.divergence, replayed.unused_calls, replayed.is_equal) == (None, 0, True)
-    with pytest.raises(ReplayMismatch, match="nearest recording 0 in messages"):
+    with pytest.raises(ConfigError, match=r"no requests of the model.* use the mode scripted"):
         replay_bundle(bundle, bundle_replay.book_seat)
+    with pytest.raises(ConfigError, match=r"not declared as read: book \(no class\)"):
+        replay_bundle(bundle, bundle_replay.book_seat, mode="decisions")
+
+
+def test_exported_run_with_reads_replays_with_live_tools(folder, tmp_path):
+    assert export(tmp_path, str(folder / "run.jsonl"), "--effect", "book=read").exit_code == 0
+    (file,) = tmp_path.iterdir()
+    result = replay_bundle(read_bundle(file), bundle_replay.book_seat, mode="decisions")
+    assert result.is_equal
+
+
+@pytest.mark.parametrize("effect", ["book", "book=any", "=read"])
+def test_export_wrong_effect_exits_with_2(folder, tmp_path, effect):
+    assert export(tmp_path / "out", str(folder / "run.jsonl"), "--effect", effect).exit_code == 2
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize("name", bundle_frameworks.AGENTS)

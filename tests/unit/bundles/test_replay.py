@@ -176,3 +176,38 @@ def test_record_request_with_lone_surrogate_raises_typed_error(tmp_path):
 
     with pytest.raises(BundleError, match="cannot be recorded as JSON"):
         record_run(agent, tmp_path / "a.agb", guard=Guard())
+
+
+def stop_early(binding, *, error=LookupError):
+    """Call the model once, then raise an exception."""
+    model = binding.bind_model(lambda messages, tools: "I look at the seat map.")
+    with Guard().run("Book seat 4.", id=binding.run_id) as run:
+        binding.add_session(run.session)
+        run.model(model)
+        if error is not None:
+            raise error("no seat map")
+
+
+def test_recording_of_an_agent_that_raises_has_the_run_and_the_exception(tmp_path):
+    with pytest.raises(LookupError, match="no seat map"):
+        record_run(stop_early, tmp_path / "a.agb", guard=Guard())
+    bundle = read_bundle(tmp_path / "a.agb")
+    assert bundle.expectations["error"] == "LookupError"
+    assert replay_bundle(bundle, stop_early).difference == ""
+
+
+def test_replay_without_the_expected_exception_differs(tmp_path):
+    with pytest.raises(LookupError):
+        record_run(stop_early, tmp_path / "a.agb", guard=Guard())
+    result = replay_bundle(read_bundle(tmp_path / "a.agb"), lambda binding: stop_early(binding, error=None))
+    assert result.missing_error == "LookupError"
+    assert "without the exception LookupError" in result.difference
+
+
+def test_replay_with_another_exception_raises_it(tmp_path):
+    with pytest.raises(LookupError):
+        record_run(stop_early, tmp_path / "a.agb", guard=Guard())
+    with pytest.raises(PermissionError):
+        replay_bundle(
+            read_bundle(tmp_path / "a.agb"), lambda binding: stop_early(binding, error=PermissionError)
+        )

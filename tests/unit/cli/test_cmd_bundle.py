@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from agentguard import Guard
-from agentguard.bundles import read_bundle, record_run, write_bundle
+from agentguard.bundles import build_run_bundle, read_bundle, record_run, write_bundle
 from agentguard.cli.app import build_app
 from examples import bundle_replay
 
@@ -107,6 +107,23 @@ def test_replay_status_depends_on_equality(files):
     assert invoke("replay", files[0], *AGENT, "--expect").exit_code == 0
     result = invoke("replay", *files, *AGENT)
     assert (result.exit_code, "b.agb: step 2 differs in content" in result.output) == (1, True)
+
+
+def test_replay_agent_that_raises_is_reported_with_the_file(files, tmp_path, monkeypatch):
+    (tmp_path / "broken_agent.py").write_text("def run(binding):\n    raise LookupError('no seat map')\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    result = invoke("replay", files[0], "--agent", "broken_agent:run")
+    assert result.exit_code == 1
+    assert f"{files[0]}: the agent raised LookupError: no seat map" in result.output
+
+
+def test_replay_bundle_without_requests_names_file_and_mode(files, tmp_path):
+    bundle = read_bundle(files[0])
+    write_bundle(build_run_bundle(bundle.trajectory, None), tmp_path / "c.agb")
+    result = invoke("replay", str(tmp_path / "c.agb"), *AGENT)
+    assert result.exit_code == 2
+    assert "c.agb: replay: the bundle has no requests of the model" in result.output.replace("\n", " ")
+    assert invoke("replay", str(tmp_path / "c.agb"), *AGENT, "--mode", "scripted").exit_code == 0
 
 
 def test_replay_unknown_agent_exits_with_2(files):

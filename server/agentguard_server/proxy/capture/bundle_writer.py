@@ -78,10 +78,11 @@ class RunBundleWriter:
         self, tenant: str, run: Trajectory, exchanges: list[CapturedExchange], diagnosis: Diagnosis | None
     ) -> None:
         calls = tuple(build_exchange(one.api, one.request_body, one.response) for one in exchanges)
+        effects = list_effects(self._guard.tools)
         bundle = (
-            build_captured_bundle(run, diagnosis, calls, list_effects(self._guard.tools))
+            build_captured_bundle(run, diagnosis, calls, effects)
             if calls
-            else build_run_bundle(run, diagnosis)
+            else build_run_bundle(run, diagnosis, effects)
         )
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         write_bundle(bundle, self._folder / build_file_name(run.id, scope=tenant))
