@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import io
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, islice
 from typing import IO, Any, cast
@@ -110,6 +110,28 @@ class InputOptions:
     limit: int | None = None
 
 
+@dataclass(slots=True)
+class InputPosition:
+    """Position of a job in its input.
+
+    Attributes:
+        total_bytes: size of all files.
+        finished_bytes: size of the files that are read.
+        file_bytes: bytes of the current file that are read.
+        share: share of the input that is read, from 0 to 1.
+    """
+
+    total_bytes: int
+    finished_bytes: int = 0
+    file_bytes: float = 0.0
+    share: float = 0.0
+
+    def update(self, limit_share: float) -> None:
+        """Update the share; ``limit_share`` is the share of the largest number of rows."""
+        bytes_read = self.finished_bytes + self.file_bytes
+        self.share = min(1.0, max(bytes_read / max(self.total_bytes, 1), limit_share))
+
+
 def list_input_files(patterns: Iterable[str], options: InputOptions) -> list[InputFile]:
     """Return the files of paths, folders, globs and URLs, in order of their names.
 
@@ -126,25 +148,36 @@ def list_input_files(patterns: Iterable[str], options: InputOptions) -> list[Inp
     return sorted(found.values(), key=lambda file: file.url)
 
 
-def iter_chunks(files: Iterable[InputFile], options: InputOptions) -> Iterator[Chunk]:
+def iter_chunks(
+    files: Sequence[InputFile], options: InputOptions, position: InputPosition | None = None
+) -> Iterator[Chunk]:
     """Yield the chunks of files; stop after ``options.limit`` rows.
 
     A file that cannot be read yields one chunk of the complete file: the worker reports the error.
+
+    Args:
+        files: the files.
+        options: selection of the rows.
+        position: position to update before each chunk.
     """
+    position = position or InputPosition(0)
+    position.total_bytes = sum(file.size for file in files)
     remaining = options.limit
     for file in files:
-        for chunk in _iter_file_chunks(file, options):
+        for chunk in _iter_file_chunks(file, options, position):
             selected = _sample_rows(chunk, options.sample)
             if remaining is not None and selected.rows is not None:
                 selected = replace(
                     selected, rows=selected.rows[:remaining], records=selected.records[:remaining]
                 )
+            position.update(1 - remaining / options.limit if remaining is not None and options.limit else 0.0)
             if selected.rows is None or selected.rows:
                 yield replace(selected, digest=_compute_digest(selected))
             if remaining is not None:
                 remaining -= len(selected.rows) if selected.rows is not None else 1
                 if remaining <= 0:
                     return
+        position.finished_bytes, position.file_bytes = position.finished_bytes + file.size, 0.0
 
 
 def extract_document(row: Any, column: str | None) -> Any:
@@ -214,14 +247,14 @@ def _find_glob_root(path: str) -> str:
     return literal.rpartition("/")[0]
 
 
-def _iter_file_chunks(file: InputFile, options: InputOptions) -> Iterator[Chunk]:
+def _iter_file_chunks(file: InputFile, options: InputOptions, position: InputPosition) -> Iterator[Chunk]:
     whole = Chunk(file=file, format=options.format)
     name = file.name.lower()
     try:
         if name.endswith(_PARQUET_SUFFIX) and not _has_binary_reader(options.format):
-            yield from _cut(_iter_parquet_rows(file.url), whole, options)
+            yield from _cut(_iter_parquet_rows(file, position), whole, options)
         elif name.endswith(_LINE_SUFFIXES):
-            rows = _iter_lines(file.url)
+            rows = _iter_lines(file.url, position)
             sample = list(islice(rows, _SAMPLE_ROWS))
             likely_format, has_run_per_row = _detect_row_format(sample, options)
             if has_run_per_row:
@@ -252,17 +285,23 @@ def _cut(rows: Iterator[Row], whole: Chunk, options: InputOptions) -> Iterator[C
         begin, index = begin + len(batch), index + 1
 
 
-def _iter_lines(url: str) -> Iterator[Row]:
-    with open_file(url) as stream, io.BufferedReader(cast(io.RawIOBase, stream)) as lines:
-        for line in lines:
-            if line.strip():
-                yield line
+def _iter_lines(url: str, position: InputPosition) -> Iterator[Row]:
+    with open_file(url, compression=None) as raw:
+        compression = _fsspec().core.get_compression(url, "infer")
+        stream = _fsspec().compression.compr[compression](raw, mode="rb")
+        with io.BufferedReader(cast(io.RawIOBase, stream)) as lines:
+            for line in lines:
+                position.file_bytes = raw.tell()
+                if line.strip():
+                    yield line
 
 
-def _iter_parquet_rows(url: str) -> Iterator[Row]:
+def _iter_parquet_rows(file: InputFile, position: InputPosition) -> Iterator[Row]:
     parquet = import_extra("pyarrow.parquet", "batch")
-    with open_file(url, compression=None) as stream:
-        for batch in parquet.ParquetFile(stream).iter_batches(batch_size=256):
+    with open_file(file.url, compression=None) as stream:
+        table = parquet.ParquetFile(stream)
+        for batch in table.iter_batches(batch_size=256):
+            position.file_bytes += file.size * batch.num_rows / table.metadata.num_rows
             yield from batch.to_pylist()
 
 

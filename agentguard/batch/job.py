@@ -11,7 +11,14 @@ from typing import Any
 
 import orjson
 
-from agentguard.batch.chunks import Chunk, InputFile, InputOptions, iter_chunks, list_input_files
+from agentguard.batch.chunks import (
+    Chunk,
+    InputFile,
+    InputOptions,
+    InputPosition,
+    iter_chunks,
+    list_input_files,
+)
 from agentguard.batch.engines import Engine
 from agentguard.batch.operation import Operation
 from agentguard.batch.output import BatchOutput, build_slot
@@ -33,6 +40,8 @@ class JobSummary:
         errors: rows without a result.
         prompt_tokens, completion_tokens, cost_usd: cost of the judge's calls.
         is_complete: False if ``max_cost_usd`` ended the job early.
+        share: share of the input that is read, from 0 to 1.
+        resumed_share: share of the input in chunks that an earlier job had finished.
     """
 
     rows: int = 0
@@ -44,6 +53,13 @@ class JobSummary:
     completion_tokens: int = 0
     cost_usd: float = 0.0
     is_complete: bool = True
+    share: float = 0.0
+    resumed_share: float = 0.0
+
+    def estimate_remaining_s(self, elapsed_s: float) -> float | None:
+        """Return the seconds to the end of the job at its mean speed; None before the first chunk."""
+        processed = self.share - self.resumed_share
+        return elapsed_s * (1 - self.share) / processed if processed > 0 else None
 
     def add(self, result: ChunkResult, outcome: str) -> None:
         """Count the rows of a chunk by the values of the column ``outcome``."""
@@ -125,10 +141,13 @@ class BatchJob:
         written_slots: set[str] = set()
 
         def iter_open_chunks() -> Iterator[Chunk]:
-            for chunk in iter_chunks(self._files, self._options):
+            position = InputPosition(0)
+            for chunk in iter_chunks(self._files, self._options, position):
+                former_share, summary.share = summary.share, position.share
                 self._slots.append(build_slot(chunk))
                 if self._output.is_done(chunk):
                     summary.resumed_rows += _count_rows(chunk)
+                    summary.resumed_share += summary.share - former_share
                 elif max_cost_usd is not None and summary.cost_usd >= max_cost_usd:
                     summary.is_complete = False
                     return

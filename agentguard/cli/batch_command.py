@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, Literal
 
@@ -138,13 +139,22 @@ def run_batch_job(job: BatchJob, settings: BatchSettings) -> JobSummary:
     with Console(stderr=True).status("processing …") as status:
 
         def show_progress(summary: JobSummary) -> None:
-            rate = summary.rows / max(time.monotonic() - begin, 1e-9)
-            cost = f", ${summary.cost_usd:.2f}" if summary.cost_usd else ""
-            status.update(f"processing … {summary.rows:,} rows, {rate:,.0f} rows/s{cost}")
+            status.update(f"processing … {format_progress(summary, time.monotonic() - begin)}")
 
         workers = _count_workers(settings)
         engine = RayEngine(workers) if settings.engine == "ray" else LocalEngine(workers)
         return job.run(engine, max_cost_usd=settings.max_cost_usd, on_progress=show_progress)
+
+
+def format_progress(summary: JobSummary, elapsed_s: float) -> str:
+    """Return rows, rows a second, remaining time and cost of a job."""
+    rate = summary.rows / max(elapsed_s, 1e-9)
+    parts = [f"{summary.rows:,} rows", f"{rate:,.0f} rows/s", f"{100 * summary.share:.0f} %"]
+    if (remaining := summary.estimate_remaining_s(elapsed_s)) is not None:
+        parts.append(f"{timedelta(seconds=round(remaining))} left")
+    if summary.cost_usd:
+        parts.append(f"${summary.cost_usd:.2f}")
+    return ", ".join(parts)
 
 
 def compute_batch_status(summary: JobSummary) -> int:

@@ -13,8 +13,8 @@ import pyarrow.parquet
 import pytest
 import zstandard
 
-from agentguard.batch import BatchJob, DiagnosisOperation, InputOptions
-from agentguard.batch.chunks import Chunk
+from agentguard.batch import BatchJob, DiagnosisOperation, InputOptions, JobSummary
+from agentguard.batch.chunks import Chunk, InputPosition, iter_chunks, list_input_files
 from agentguard.batch.processor import ChunkProcessor, ChunkResult, ProcessorConfig
 from agentguard.batch.verdict_table import VERDICT_TABLE
 from agentguard.config.policy import Policy
@@ -53,6 +53,17 @@ def write_lines(path: Path, runs: list[Any]) -> Path:
     return path
 
 
+def write_runs(path: Path, runs: list[Any]) -> Path:
+    """Write runs as Parquet or as JSON Lines, compressed as the name says."""
+    data = "".join(f"{json.dumps(run)}\n" for run in runs).encode()
+    if path.suffix == ".parquet":
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(runs), path)
+    else:
+        compress = {".gz": gzip.compress, ".zst": zstandard.compress}.get(path.suffix, bytes)
+        path.write_bytes(compress(data))
+    return path
+
+
 def start(inputs: list[Path | str], output: Path | str, options: InputOptions = OPTIONS) -> BatchJob:
     return BatchJob([str(one) for one in inputs], str(output), DiagnosisOperation(Policy()), options)
 
@@ -71,16 +82,7 @@ class TestInput:
     @pytest.mark.parametrize("name", ["runs.jsonl", "runs.jsonl.gz", "runs.jsonl.zst", "runs.parquet"])
     def test_each_kind_of_file_gives_one_row_a_run(self, tmp_path: Path, name: str) -> None:
         runs = [build_run(number) for number in range(5)]
-        data = "".join(f"{json.dumps(run)}\n" for run in runs).encode()
-        path = tmp_path / name
-        if name.endswith(".parquet"):
-            pyarrow.parquet.write_table(pyarrow.Table.from_pylist(runs), path)
-        elif name.endswith(".gz"):
-            path.write_bytes(gzip.compress(data))
-        elif name.endswith(".zst"):
-            path.write_bytes(zstandard.compress(data))
-        else:
-            path.write_bytes(data)
+        path = write_runs(tmp_path / name, runs)
         summary = start([path], tmp_path / "out").run(InlineEngine())
         rows = read_rows(tmp_path / "out")
         assert [row["run_id"] for row in rows] == [run["id"] for run in runs]
@@ -262,3 +264,29 @@ class TestCost:
 
         summary = start([path], tmp_path / "out").run(CostlyEngine(), max_cost_usd=3.0)
         assert (summary.rows, summary.cost_usd, summary.is_complete) == (4, 4.0, False)
+
+
+class TestProgress:
+    @pytest.mark.parametrize("name", ["runs.jsonl", "runs.jsonl.gz", "runs.jsonl.zst", "runs.parquet"])
+    def test_share_grows_to_the_complete_input(self, tmp_path: Path, name: str) -> None:
+        runs = [build_run(number) for number in range(600)]
+        write_runs(tmp_path / name, runs)
+        write_lines(tmp_path / "z.jsonl", runs[:10])
+        files = list_input_files([str(tmp_path)], OPTIONS)
+        position = InputPosition(0)
+        shares = [position.share for _ in iter_chunks(files, InputOptions(), position)]
+        assert shares == sorted(shares)
+        assert (0 < shares[0] < 1, shares[-1]) == (True, 1.0)
+
+    def test_share_of_a_limit_counts_rows(self, tmp_path: Path) -> None:
+        path = write_lines(tmp_path / "a.jsonl", [build_run(number) for number in range(40)])
+        options, position = InputOptions(rows_per_chunk=2, limit=8), InputPosition(0)
+        shares = [
+            position.share for _ in iter_chunks(list_input_files([str(path)], options), options, position)
+        ]
+        assert shares[-1] >= 0.75
+
+    def test_remaining_time_excludes_finished_chunks(self) -> None:
+        summary = JobSummary(share=0.6, resumed_share=0.5)
+        assert summary.estimate_remaining_s(10.0) == pytest.approx(40.0)
+        assert JobSummary(share=0.5, resumed_share=0.5).estimate_remaining_s(10.0) is None

@@ -7,7 +7,9 @@ import pyarrow.parquet
 import pytest
 from typer.testing import CliRunner, Result
 
+from agentguard.batch import JobSummary
 from agentguard.cli.app import build_app
+from agentguard.cli.batch_command import format_progress
 
 RUN = {"messages": [{"role": "user", "content": "How many?"}, {"role": "assistant", "content": "Two."}]}
 
@@ -55,3 +57,9 @@ def test_standard_input_is_refused(tmp_path: Path) -> None:
     result = call("-", "--out", tmp_path / "out")
     assert result.exit_code == 2
     assert "standard input cannot be read again" in result.output
+
+
+def test_progress_names_the_remaining_time_and_the_cost() -> None:
+    summary = JobSummary(rows=300, share=0.25, cost_usd=1.5)
+    assert format_progress(summary, 60.0) == "300 rows, 5 rows/s, 25 %, 0:03:00 left, $1.50"
+    assert "left" not in format_progress(JobSummary(), 60.0)
