@@ -60,12 +60,16 @@ def fetch_page(
 ) -> ResultPage[RunSummaryRow]:
     """Return a page of run summaries. Raises StoreError if the cursor is from another sort order."""
     column = _SUMMARY[SORT_COLUMNS[sort.by]]
-    query = _apply_filter(select(OVERVIEWS), filter, tenant, connection.dialect.name)
+    keys = _apply_filter(select(_SUMMARY.run_id), filter, tenant, connection.dialect.name)
     if page.after is not None:
-        query = query.where(_build_after_condition(column, sort, *_decode_cursor(page.after, sort, column)))
+        keys = keys.where(_build_after_condition(column, sort, *_decode_cursor(page.after, sort, column)))
     order: list[Any] = [column.is_(None)] if column.nullable else []
     order += [column.desc(), _SUMMARY.run_id.desc()] if sort.descending else [column, _SUMMARY.run_id]
-    rows = connection.execute(query.order_by(*order).limit(page.limit + 1)).mappings().all()
+    # An order without an index sorts all runs of the tenant. Keys take half the time of complete rows.
+    page_keys = keys.order_by(*order).limit(page.limit + 1).subquery()
+    is_on_page = and_(_SUMMARY.tenant == tenant, _SUMMARY.run_id == page_keys.c.run_id)
+    query = select(OVERVIEWS).join(page_keys, is_on_page).order_by(*order)
+    rows = connection.execute(query).mappings().all()
     summaries = tuple(to_row(RunSummaryRow, row) for row in rows[: page.limit])
     if len(rows) <= page.limit:
         return ResultPage(rows=summaries)
@@ -218,11 +222,12 @@ def _build_text_conditions(filter: RunSummaryFilter, dialect: str) -> Iterable[C
                 f"%\n{escape_like_pattern(sanitize_text(normalize_label(name)))}\n%", escape="\\"
             )
     if filter.text:
-        # LIKE of SQLite ignores the case of ASCII letters; SQLite has no ILIKE.
+        # LIKE of SQLite ignores the case of ASCII letters. ILIKE of PostgreSQL takes longer than `lower`.
         pattern = f"%{escape_like_pattern(sanitize_text(filter.text))}%"
-        columns = (_SUMMARY.task, _SUMMARY.run_id)
+        columns: tuple[ColumnElement[str], ...] = (_SUMMARY.task, _SUMMARY.run_id)
         if dialect == "postgresql":
-            yield or_(*(one.ilike(pattern, escape="\\") for one in columns))
+            lowered = func.lower(pattern)
+            yield or_(*(func.lower(one).like(lowered, escape="\\") for one in columns))
         else:
             yield or_(*(one.like(pattern, escape="\\") for one in columns))
 
