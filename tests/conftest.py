@@ -13,6 +13,7 @@ loadgroup``).
 
 from __future__ import annotations
 
+import gc
 import os
 import tomllib
 from collections import defaultdict
@@ -67,6 +68,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if tier != "unit" and item.get_closest_marker("xdist_group") is None:
             group = "vllm" if tier == "model" else item.path.relative_to(ROOT).as_posix()
             item.add_marker(pytest.mark.xdist_group(group))
+
+
+def pytest_collection_finish() -> None:
+    """Exempt the collected tests from garbage collection: each collection would visit millions of objects."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
