@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
+from sqlalchemy import Engine, event
 
 from agentguard.errors import RowsLost, StoreError, StoreTimeout
 from agentguard.store import Store
@@ -710,6 +711,28 @@ def test_delete_tenant_removes_its_runs_in_several_transactions(store, monkeypat
     assert (gone.rows["runs"], gone.rows["steps"]) == (5, 5)
     assert sum(store.get_stats(tenant="a").rows.values()) == 0
     assert store.get_stats(tenant="b").rows["steps"] == 1
+
+
+def test_rows_without_a_run_are_deleted_in_several_transactions(store, monkeypatch):
+    monkeypatch.setattr(retention, "_ROWS_PER_TRANSACTION", 2)
+    for number in range(5):
+        store.write(VerdictRow(key=f"k{number}", judge="judge", tenant="a", created_at=1.0))
+    store.write(VerdictRow(key="new", judge="judge", tenant="a"))
+    store.flush(10)
+    deleted: list[int] = []
+
+    def count(connection, cursor, statement, *_):
+        if statement.startswith("DELETE FROM agentguard_verdicts"):
+            deleted.append(cursor.rowcount)
+
+    event.listen(Engine, "after_cursor_execute", count)
+    try:
+        gone = store.prune(older_than_s=3600, tenant="a")
+    finally:
+        event.remove(Engine, "after_cursor_execute", count)
+    assert gone.rows["verdicts"] == sum(deleted) == 5
+    assert max(deleted) == 2
+    assert store.get_stats(tenant="a").rows["verdicts"] == 1
 
 
 def test_prune_limits_are_validated(store):

@@ -24,6 +24,7 @@ from sqlalchemy import (
     select,
     tablesample,
     text,
+    tuple_,
 )
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -49,6 +50,7 @@ from agentguard.store.db.tables import (
 from agentguard.store.write.effect_claims import SHARED_BRANCH_PREFIX
 
 _RUNS_PER_TRANSACTION = 200
+_ROWS_PER_TRANSACTION = 5_000
 _MAX_MEASURED_BYTES: Final = 64 * 1024 * 1024
 FAILURE_VERDICT = "failure"
 """Verdict of a diagnosis of a failed run."""
@@ -226,11 +228,18 @@ class Retention:
                 ).rowcount
 
     def _remove(self, table: Table, condition: ColumnElement[bool], row_counts: Counter[str]) -> None:
-        with (
-            self._database.get_engine().connect().execution_options(**IMMEDIATE_TRANSACTION) as connection,
-            connection.begin(),
-        ):
-            row_counts[_get_short_name(table)] += connection.execute(delete(table).where(condition)).rowcount
+        key = tuple_(*table.primary_key.columns)
+        chunk = select(*table.primary_key.columns).where(condition).limit(_ROWS_PER_TRANSACTION)
+        count = _ROWS_PER_TRANSACTION
+        while count == _ROWS_PER_TRANSACTION:
+            with (
+                self._database.get_engine()
+                .connect()
+                .execution_options(**IMMEDIATE_TRANSACTION) as connection,
+                connection.begin(),
+            ):
+                count = connection.execute(delete(table).where(key.in_(chunk))).rowcount
+            row_counts[_get_short_name(table)] += count
 
     def _remove_oldest(self, table: Table, tenant: str | None, row_counts: Counter[str]) -> bool:
         """Delete some of the oldest rows of a table; return False if the table has no more rows."""
