@@ -122,6 +122,8 @@ class Guard:
         tool_timeout_s: float | None = None,
         prices: PriceTable | None = None,
     ) -> None:
+        if isinstance(store, (str, Path)):
+            raise ConfigError(f"store: open it first: Guard(store=Store.open({str(store)!r}))")
         chosen = (
             build_localizer(localizer, options or {})
             if isinstance(localizer, str)
@@ -408,6 +410,10 @@ class Guard:
     def pydantic_ai(self, **options: Any) -> Any:
         """Return a capability; see `agentguard.integrations.pydantic_ai.capability.GuardCapability`."""
         return self.integrate("pydantic_ai", **options)
+
+    def smolagents(self, agent: Any, **options: Any) -> Any:
+        """Return a guarded copy; see `agentguard.integrations.smolagents.agent.build_guarded_agent`."""
+        return self.integrate("smolagents", agent, **options)
 
     @property
     def openai_agents(self) -> Any:

@@ -6,7 +6,8 @@ Each package creates its own registry. Built-in and third-party plug-ins are han
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from difflib import get_close_matches
 from importlib import import_module
 from importlib.metadata import entry_points
 from typing import Any, Generic, TypeVar, cast
@@ -34,6 +35,13 @@ def import_function(reference: str, *, place: str = "", default: str = "") -> An
         return getattr(import_module(module), name or default)
     except (ImportError, AttributeError, ValueError) as error:
         raise ConfigError(f"{place}{reference} cannot be imported: {error}. Give MODULE:FUNCTION.") from None
+
+
+def format_unknown_name(name: str, names: Sequence[str]) -> str:
+    """Return a name with the most similar one of ``names`` and the list of all, for a message."""
+    similar = get_close_matches(name, names, 1)
+    hint = f" (did you mean {similar[0]}?)" if similar else ""
+    return f"{name!r}{hint}; there are: {', '.join(names)}"
 
 
 class Registry(Generic[T]):
@@ -78,7 +86,7 @@ class Registry(Generic[T]):
             if name not in self._entry_points:
                 self._scan_entry_points()
             if name not in self._entry_points:
-                raise UnknownPlugin(f"no {self.kind} named {name!r}; there are: {', '.join(self.names())}")
+                raise UnknownPlugin(f"no {self.kind} named {format_unknown_name(name, self.names())}")
             module, _, attribute = self._entry_points[name].partition(":")
             self._plugins[name] = cast(T, getattr(import_module(module), attribute))
         return self._plugins[name]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 from agentguard.batch.operation import PartRevision, RunOutput
 from agentguard.batch.output_table import OutputTable
 from agentguard.errors import ConfigError
+from agentguard.plugins import format_unknown_name
 from agentguard.trajectory._safe_json import dumps
 from agentguard.trajectory.formats.base import WritableFormat, formats
 from agentguard.trajectory.model import Record
@@ -99,9 +100,12 @@ class ConversionProcessor:
 
 
 def get_writable_format(name: str) -> WritableFormat:
-    """Return a format that can write runs. Raises ConfigError or UnknownPlugin."""
-    format = formats().get(name)
-    if isinstance(format, WritableFormat):
-        return format
+    """Return a format that can write runs. Raises ConfigError with the names of all such formats."""
+    if name in formats():
+        format = formats().get(name)
+        if isinstance(format, WritableFormat):
+            return format
     writable = [one for one in formats() if isinstance(formats().get(one), WritableFormat)]
-    raise ConfigError(f"{name} can only be read; runs can be written as {', '.join(writable)}")
+    if name in formats():
+        raise ConfigError(f"{name} can only be read; runs can be written as {', '.join(writable)}")
+    raise ConfigError(f"runs cannot be written as {format_unknown_name(name, writable)}")

@@ -233,7 +233,11 @@ def _export_training_data(ids: list[str], to: str, redactor: Redaction | None, w
 
 def _export_runs(runs: list[str], to: str, redactor: Redaction | None, ways: _ExportIO) -> int:
     """Write runs in a format; returns the exit status."""
-    target = get_writable_format(to)
+    try:
+        target = get_writable_format(to)
+    except ConfigError as error:
+        further = (*exporter_registry(), _OTLP_TARGET, *_TRAINING_FORMATS)
+        raise ConfigError(f"{error}; further targets: {', '.join(further)}") from None
     tallies: list[ReadSummary] = []
     records = _read_runs(runs, ways, tallies)
     dumped = (target.dump(redactor(r) if redactor else r, annotation=ways.annotation) for r in records)

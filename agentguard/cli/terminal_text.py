@@ -18,9 +18,18 @@ _PIPE_WIDTH, _PIPE_HEIGHT = 10_000, 25
 def build_console(**options: Any) -> Console:
     """Return a console on standard output; a pipe or a file gets whole lines unless ``COLUMNS`` is set."""
     if sys.stdout.isatty() or "COLUMNS" in os.environ:
-        return Console(**options)
+        return _PipedConsole(**options)
     # Rich uses the width of a dumb terminal unless the height is given, too.
-    return Console(width=_PIPE_WIDTH, height=_PIPE_HEIGHT, file=cast(IO[str], _TrimmedOutput()), **options)
+    return _PipedConsole(
+        width=_PIPE_WIDTH, height=_PIPE_HEIGHT, file=cast(IO[str], _TrimmedOutput()), **options
+    )
+
+
+class _PipedConsole(Console):
+    """Console that raises BrokenPipeError if the reader of the output has closed it; Rich exits with 1."""
+
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError
 
 
 class _TrimmedOutput:

@@ -41,7 +41,8 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic_core import PydanticCustomError
 
 from agentguard.config.acceptance import AcceptanceSettings
 from agentguard.config.judge import JudgeSettings, SafetySettings
@@ -52,6 +53,20 @@ _MAX_BYTES = 1_000_000
 
 ESCALATION_KEY = "on_fail"
 """Key of the escalation policy among the settings of a detector; all other keys are its options."""
+
+
+def _validate_detector_value(value: object) -> object:
+    if value is None or value is False or isinstance(value, Mapping):
+        return value
+    raise PydanticCustomError(
+        "detector_value", "write a mapping of options, or false to disable the detector"
+    )
+
+
+DetectorValue = Annotated[
+    Mapping[str, Any] | Literal[False] | None, BeforeValidator(_validate_detector_value)
+]
+"""Options of a detector; false disables it."""
 
 EscalationSpec = str | tuple[str | Mapping[str, Mapping[str, Any] | None], ...]
 
@@ -195,7 +210,7 @@ class Policy(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     version: Literal[1] = 1
-    detectors: Mapping[str, Mapping[str, Any] | Literal[False] | None] = Field(default_factory=dict)
+    detectors: Mapping[str, DetectorValue] = Field(default_factory=dict)
     enabled_detectors: tuple[str, ...] | None = None
     localizer: LocalizerSettings | None = None
     detector_deadline_s: Annotated[float, Field(gt=0, le=60)] = 0.5

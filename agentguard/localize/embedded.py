@@ -275,6 +275,7 @@ def _build_ranking_notes(hypotheses: Sequence[Hypothesis]) -> tuple[str, ...]:
     if not hypotheses or hypotheses[0].codes:
         return ()
     steps = ", ".join(str(hypothesis.step) for hypothesis in hypotheses[:3])
+    noun = "step" if len(hypotheses) == 1 else "steps"
     return (
-        f"the ranking is weak: no finding and no quoted passage supports it; look first at steps {steps}",
+        f"the ranking is weak: no finding and no quoted passage supports it; look first at {noun} {steps}",
     )

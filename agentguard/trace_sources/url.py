@@ -9,6 +9,7 @@ from pathlib import Path
 from urllib.parse import parse_qsl, unquote
 
 from agentguard.errors import ConfigError
+from agentguard.plugins import format_unknown_name
 from agentguard.trace_sources.base import TraceQuery
 
 SOURCES = ("langfuse", "langsmith", "phoenix")
@@ -16,14 +17,15 @@ SOURCES = ("langfuse", "langsmith", "phoenix")
 _URL = re.compile(
     rf"(?P<source>{'|'.join(SOURCES)}):/{{0,2}}(?P<project>[^?]*)(?:\?(?P<query>.*))?", re.DOTALL
 )
+_SCHEME = re.compile(r"([a-z][a-z0-9+.-]+):/")
 _DURATION = re.compile(r"(\d{1,6})([smhdw])")
 _UNIT_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 _PARAMETERS = ("since", "until", "limit", "resume")
 
 
 def is_trace_url(text: str) -> bool:
-    """Return True for the address of traces in a product."""
-    return _URL.fullmatch(text) is not None
+    """Return True for the address of traces, also of an unknown product."""
+    return _URL.fullmatch(text) is not None or _SCHEME.match(text) is not None
 
 
 def parse_trace_url(text: str, *, now: float | None = None) -> TraceQuery:
@@ -38,6 +40,10 @@ def parse_trace_url(text: str, *, now: float | None = None) -> TraceQuery:
     """
     match = _URL.fullmatch(text)
     if match is None:
+        scheme = _SCHEME.match(text)
+        if scheme is not None:
+            known = format_unknown_name(scheme[1], SOURCES)
+            raise ConfigError(f"no source of traces named {known} (object storage is read with --out)")
         raise ConfigError(f"{text!r} is not an address of traces; write {SOURCES[0]}:?since=2d")
     parameters = dict(parse_qsl(match["query"] or "", keep_blank_values=True))
     if unknown := sorted(set(parameters) - set(_PARAMETERS)):

@@ -34,7 +34,7 @@ def test_detectors_and_localizer_options_are_parsed(tmp_path):
     [
         ("version: 2", "version"),
         ("detector: {}", "detector: Extra inputs are not permitted (known: version, detectors"),
-        ("detectors: {a: 3}", "detectors.a"),
+        ("detectors: {a: 3}", "detectors.a: write a mapping of options, or false to disable the detector"),
         ("detector_deadline_s: 0", "detector_deadline_s"),
         ("[1, 2", "not a YAML document (line"),
         ("- 1", "the document"),

@@ -97,3 +97,9 @@ def test_resume_without_run_starts_one_and_without_store_is_an_error(tmp_path: P
         assert len(Agency(store).run(resume=True).messages) == 2
     with pytest.raises(ConfigError, match="no store"):
         Guard(localizer=LastErrorLocalizer()).run("x", resume=True)
+
+
+def test_address_of_a_store_is_rejected_with_the_remedy(tmp_path: Path) -> None:
+    address: Any = tmp_path / "runs.db"
+    with pytest.raises(ConfigError, match=r"Guard\(store=Store.open\("):
+        Guard(store=address)

@@ -48,6 +48,11 @@ def test_unknown_name_error_lists_the_names(installed):
         make().get("x")
 
 
+def test_unknown_name_error_suggests_the_most_similar_name(installed):
+    with pytest.raises(UnknownPlugin, match=r"named 'dump' \(did you mean dumps\?\); there are: dumps"):
+        make().get("dump")
+
+
 def test_code_registration_rejects_taken_names(installed):
     things = make()
     things.register("mine", 1)

@@ -73,8 +73,8 @@ def test_output_is_utf_8_in_another_locale() -> None:
     assert result.stdout.decode("utf-8").strip()
 
 
-def test_closed_pipe_ends_without_error() -> None:
-    arguments = ["diagnose", "--json", str(SAMPLE)]
+@pytest.mark.parametrize("arguments", [["diagnose", "--json", str(SAMPLE)], ["taxonomy", "list"]])
+def test_closed_pipe_ends_without_error(arguments: list[str]) -> None:
     code = f"import sys; sys.argv[1:] = {arguments!r}; from agentguard.cli import main; main()"
     reader, writer = os.pipe()
     os.close(reader)

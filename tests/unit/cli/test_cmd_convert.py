@@ -105,7 +105,13 @@ class TestExport:
         result = call("convert", run, "--to", "mast")
         assert result.exit_code == 2
         assert "atif, event_log, openai_chat" in result.stderr
-        assert call("convert", run, "--to", "nonesuch").exit_code == 2
+
+    def test_unknown_target_is_rejected_with_the_targets(self, run: Path) -> None:
+        result = call("convert", run, "--to", "openai_chta")
+        assert result.exit_code == 2
+        assert "(did you mean openai_chat?)" in result.stderr
+        assert all(name in result.stderr for name in ("atif", "event_log", "html", "otlp", "sft"))
+        assert "langfuse" not in result.stderr
 
     def test_existing_file_is_kept(self, run: Path, tmp_path: Path) -> None:
         out = tmp_path / "out.json"

@@ -47,3 +47,9 @@ def test_wrong_key_is_an_error_with_the_remedy(
     result = CliRunner().invoke(build_app(), ["validate", "langsmith:sea"])
     assert result.exit_code != 0
     assert "check LANGSMITH_API_KEY" in f"{result.output}{result.exception}"
+
+
+def test_unknown_product_is_an_error_with_a_suggestion() -> None:
+    result = CliRunner().invoke(build_app(), ["diagnose", "phoenx://project"])
+    assert result.exit_code == 2
+    assert "'phoenx' (did you mean phoenix?); there are: langfuse, langsmith, phoenix" in result.output

@@ -46,6 +46,12 @@ def test_invalid_address_gives_config_error(text: str, reason: str) -> None:
         parse_trace_url(text)
 
 
-@pytest.mark.parametrize("text", ["runs", "phoenix", "phoenix.json", "C:/runs", "logfire://x"])
+@pytest.mark.parametrize("text", ["runs", "phoenix", "phoenix.json", "C:/runs"])
 def test_file_name_is_no_address(text: str) -> None:
     assert not is_trace_url(text)
+
+
+def test_unknown_product_is_rejected_with_the_known_ones() -> None:
+    assert is_trace_url("logfire://x")
+    with pytest.raises(ConfigError, match="named 'logfire'; there are: langfuse, langsmith, phoenix"):
+        parse_trace_url("logfire://x")
