@@ -95,16 +95,19 @@ class ReadRetry:
         """Discard the retries of the previous turn if it was not committed."""
         self._retried_reads = []
 
-    def get_retry_reason(
+    def claim_retry(
         self, state: RunState, claim: EffectClaim, text: str, *, has_failed: bool | None = None
     ) -> str:
-        """Return the reason for a retry of a read in one or two words; empty if the guard does not retry it.
+        """Take a retry from the budgets of the run and of the guard if a read needs one.
 
         Args:
             state: state of the session's run.
             claim: the call's claim from `Session.begin_tool`.
             text: result or error text of the tool.
             has_failed: whether the call has failed; None if unknown.
+
+        Returns:
+            The reason for the retry in one or two words; empty if the guard does not retry the read.
         """
         tool = claim.effect.tool
         if not state.capabilities.repair or state.ledger.get_tool_effect(tool).effect is not EffectClass.READ:
@@ -112,8 +115,13 @@ class ReadRetry:
         strategy = state.config.planner.find_strategy(TRIGGER, "roll_forward")
         if strategy is None or not strategy.retries_reads:
             return ""
+        budget = state.config.read_retry_budget
         why = find_read_fault(text, has_failed=has_failed)
-        return why if why and state.account.find_exceeded_limit(repair=True) is None else ""
+        if not why:
+            budget.deposit()
+        if not why or state.account.find_exceeded_limit(repair=True) is not None:
+            return ""
+        return why if budget.withdraw() else ""
 
     def record_retry(
         self, state: RunState, claim: EffectClaim, before: str, after: str, *, has_failed: bool | None = None

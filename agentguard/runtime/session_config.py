@@ -20,6 +20,7 @@ from agentguard.recover.planner import RecoveryPlanner
 from agentguard.recover.selective_redundancy import SelectiveRedundancy
 from agentguard.recover.strategy import RepairFunction
 from agentguard.runtime.live_judge import LiveJudge
+from agentguard.runtime.read_retry_budget import ReadRetryBudget
 from agentguard.runtime.run_diagnosis import DiagnosisAnnotator, RunDiagnosis
 from agentguard.trajectory.model import Trajectory
 
@@ -69,6 +70,7 @@ class SessionConfig:
         clock: function that returns epoch seconds, for the times of steps.
         tool_timeout_s: seconds after which a tool is interrupted, unless its declaration has another timeout;
             None for no limit.
+        read_retry_budget: budget of the retried reads of all runs.
         prices: price table for the costs of steps that record no cost.
     """
 
@@ -90,6 +92,7 @@ class SessionConfig:
     repair_function: RepairFunction | None = None
     annotate_diagnosis: DiagnosisAnnotator | None = None
     clock: Callable[[], float] = time.time
+    read_retry_budget: ReadRetryBudget = field(default_factory=ReadRetryBudget, compare=False)
     tool_timeout_s: float | None = None
     prices: PriceTable = field(default_factory=dict)
 

@@ -118,7 +118,7 @@ def run_with_read_retry(
         raise
     except Exception as error:  # a tool may raise anything
         failed, before, bad = error, f"{type(error).__name__}: {error}", True
-    if session.read_retry.get_retry_reason(session, claim, before, has_failed=bad):
+    if session.read_retry.claim_retry(session, claim, before, has_failed=bad):
         try:
             again = yield tool_request
         except Exception:  # the retry failed, too: the agent gets the first failure
