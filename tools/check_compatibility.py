@@ -79,6 +79,12 @@ FRAMEWORKS = {
         tests=("test_pydantic_ai.py", "test_pydantic_ai_pitfalls.py"),
         worlds="pydantic_ai",
     ),
+    "smolagents": Framework(
+        extra="smolagents",
+        packages=("smolagents",),
+        tests=("test_smolagents.py",),
+        worlds="smolagents or smolagents_stream",
+    ),
 }
 
 

@@ -22,6 +22,7 @@ _INTEGRATIONS: Registry[Callable[..., Any]] = Registry(
         "langgraph_tools": "agentguard.integrations.langgraph.graph:build_tool_node",
         "loop": "agentguard.integrations.loop.run:LoopRun",
         "pydantic_ai": "agentguard.integrations.pydantic_ai.capability:GuardCapability",
+        "smolagents": "agentguard.integrations.smolagents.agent:build_guarded_agent",
         "openai_agents": "agentguard.integrations.openai_agents.runner:GuardedRunner",
         "openai": "agentguard.integrations.openai.transport:GuardTransport",
         "openai_async": "agentguard.integrations.openai.transport:AsyncGuardTransport",

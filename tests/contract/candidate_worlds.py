@@ -18,6 +18,7 @@ from agentguard.testing.contracts.integrations import (
     World,
     list_invocations,
 )
+from tests.contract.smolagents_worlds import smolagents, smolagents_stream
 
 _IDS = itertools.count()
 
@@ -510,6 +511,8 @@ WORLDS: dict[str, World] = {
         achat_httpx,
         responses,
         responses_streamed,
+        smolagents,
+        smolagents_stream,
     )
 }
 RUNS_TOOLS = [name for name in WORLDS if not name.startswith(("chat", "achat", "responses"))]

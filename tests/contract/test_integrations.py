@@ -42,6 +42,7 @@ def test_every_built_in_integration_has_a_world() -> None:
         "langgraph": "langgraph",
         "pydantic_ai": "pydantic_ai",
         "openai_agents": "openai_agents",
+        "smolagents": "smolagents",
         "chat": "openai",
         "achat": "openai_async",
         "chat_httpx": "openai_httpx",

@@ -8,6 +8,7 @@ import gc
 import io
 import itertools
 import json
+import linecache
 import re
 import shlex
 import shutil
@@ -38,6 +39,7 @@ FRAMEWORKS = {
     "langgraph": "langchain_openai",
     "openai-agents": "agents",
     "pydantic-ai": "pydantic_ai",
+    "smolagents": "smolagents",
     "llama-index": "llama_index.llms.openai",
     "agent-framework": "agent_framework.openai",
 }
@@ -95,6 +97,8 @@ class RepeatingModel:
             return self._respond(body, openai_responses_server.said(ANSWER))
         if "input_schema" in body["tools"][0]:
             return anthropic_server.message(anthropic_server.says(ANSWER))
+        if any(tool["function"]["name"] == "final_answer" for tool in body["tools"]):
+            return _complete(body, openai_server.call("final_answer", "call-final", answer=ANSWER))
         return _complete(body, openai_server.say(ANSWER))
 
     def _respond(self, body: Body, item: Body) -> Any:
@@ -145,7 +149,10 @@ def run_code(page: str, replacements: Mapping[str, str] | None = None) -> str:
     source = read_block(page, "python")
     for old, new in (replacements or {}).items():
         source = source.replace(old, new)
-    code = compile(source, f"docs/quickstart/{page}.md", "exec")
+    name = f"{page}.py"
+    # smolagents reads the source of its tools.
+    linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
+    code = compile(source, name, "exec")
     with contextlib.redirect_stdout(io.StringIO()) as output:
         exec(code, {"__name__": "__main__"})
     return output.getvalue()
