@@ -1,4 +1,4 @@
-"""Single-pass scan of a step's text, which collects everything that the features need.
+"""Scan of a step's text, which computes each fact when a feature first reads it.
 
 Of long texts only head and tail are scanned: they show what a turn does, and the cost stays bounded.
 """
@@ -7,15 +7,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
+from agentguard._lazy import lazy_property
 from agentguard.judge.embedded.features.lexicon import CLASS_NAMES, classify_word
 
 _MAX_CHARS: Final = 6_000
-_WORD = re.compile(r"[a-z][a-z'_-]*[a-z]|i")
-_NUMBER = re.compile(r"(?<![\w.])\d[\d,]*(?:\.\d+)?")
-_NAME = re.compile(r"\b[A-Z][a-z]{2,}\b")
+_MAX_FLAG_CHARS: Final = 8_000
+# Each pattern begins with a character class, because `re` skips to a class faster than to an assertion.
+_WORD = re.compile(r"[a-z](?:[a-z'_-]*[a-z]|(?<=i))")
+_NUMBER = re.compile(r"\d(?<![\w.]\d)[\d,]*(?:\.\d+)?")
+_NAME = re.compile(r"[A-Z](?<!\w[A-Z])[a-z]{2,}\b")
 _FENCE = re.compile(r"```.*?(?:```|\Z)", re.DOTALL)
 _FUNCTION_DEF = re.compile(r"\bdef \w+\(")
 _FROM_IMPORT = re.compile(r"^from \w+ import ", re.MULTILINE)
@@ -53,40 +56,130 @@ class CodeScan:
     identifiers: frozenset[str]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class TextScan:
     """Facts about one text.
 
+    Args:
+        text: the whole text.
+        max_characters: number of code points that are scanned: two thirds at the head, the rest at the tail.
+
     Attributes:
         length: code points of the whole text.
-        lower_text: the scanned part, in lower case.
-        word_count: number of words outside code.
-        class_counts: words outside code by class of `lexicon.CLASS_NAMES`.
-        vocabulary: distinct words of four letters or more outside code.
-        numbers: distinct numbers of two digits or more.
-        prose_numbers: numbers outside code.
-        names: distinct capitalised words.
-        flags: boolean fields of JSON about progress, loops and completion.
     """
 
-    length: int
-    lower_text: str
-    word_count: int
-    class_counts: tuple[int, ...]
-    vocabulary: frozenset[str]
-    numbers: frozenset[str]
-    prose_numbers: frozenset[str]
-    names: frozenset[str]
-    has_code: bool
-    literals: int
-    fences: int
-    questions: int
-    is_question: bool
-    items: int
-    headings: int
-    is_ending: bool
-    code: CodeScan
-    flags: Mapping[str, bool] = field(default_factory=dict)
+    def __init__(self, text: str, max_characters: int) -> None:
+        self.length = len(text)
+        self._flag_text = text[:_MAX_FLAG_CHARS]
+        self._text = (
+            text
+            if len(text) <= max_characters
+            else f"{text[: max_characters * 2 // 3]} {text[-max_characters // 3 :]}"
+        )
+
+    @lazy_property
+    def lower_text(self) -> str:
+        """The scanned part, in lower case."""
+        return self._text.lower().replace("\u2019", "'")
+
+    @lazy_property
+    def _lower_code(self) -> str:
+        low = self.lower_text
+        return " ".join(_FENCE.findall(low)) if "```" in low else ""
+
+    @lazy_property
+    def _lower_prose(self) -> str:
+        return _FENCE.sub(" ", self.lower_text) if self._lower_code else self.lower_text
+
+    @lazy_property
+    def _words(self) -> list[str]:
+        return extract_words(self._lower_prose)
+
+    @lazy_property
+    def word_count(self) -> int:
+        """Number of words outside code."""
+        return len(self._words)
+
+    @lazy_property
+    def class_counts(self) -> tuple[int, ...]:
+        """Words outside code by class of `lexicon.CLASS_NAMES`."""
+        counts = [0] * len(CLASS_NAMES)
+        for places in filter(None, map(classify_word, self._words)):
+            for place in places:
+                counts[place] += 1
+        return tuple(counts)
+
+    @lazy_property
+    def vocabulary(self) -> frozenset[str]:
+        """Distinct words of four letters or more outside code."""
+        return frozenset([word for word in self._words if len(word) > 3])
+
+    @lazy_property
+    def numbers(self) -> frozenset[str]:
+        """Distinct numbers of two digits or more."""
+        return extract_numbers(self._text)
+
+    @lazy_property
+    def prose_numbers(self) -> frozenset[str]:
+        """Numbers outside code."""
+        return extract_numbers(self._lower_prose) if self._lower_code else self.numbers
+
+    @lazy_property
+    def names(self) -> frozenset[str]:
+        """Distinct capitalised words."""
+        return extract_names(self._text)
+
+    @lazy_property
+    def has_code(self) -> bool:
+        """True if the text has code."""
+        return _has_code(self._text)
+
+    @lazy_property
+    def literals(self) -> int:
+        """Number of literals that the code assigns."""
+        return len(_LITERAL.findall(self._text)) if self.has_code else 0
+
+    @property
+    def fences(self) -> int:
+        """Number of pairs of code fences."""
+        return self._text.count("```") // 2
+
+    @property
+    def questions(self) -> int:
+        """Number of question marks."""
+        return self._text.count("?")
+
+    @property
+    def is_question(self) -> bool:
+        """True if the text ends with a question mark."""
+        return self._text.rstrip().endswith("?")
+
+    @lazy_property
+    def items(self) -> int:
+        """Number of list items."""
+        return len(_LIST_ITEM.findall(self._text))
+
+    @property
+    def headings(self) -> int:
+        """Number of headings and of marks of bold text."""
+        return len(_HEADING.findall(self._text))
+
+    @lazy_property
+    def is_ending(self) -> bool:
+        """True if the text is worded as the end of a run."""
+        text = self._text
+        if any(cue in text for cue in _ENDING_PHRASES):
+            return True
+        return "task" in text and bool(_TASK_DONE.search(text))
+
+    @lazy_property
+    def code(self) -> CodeScan:
+        """Facts about the fenced code."""
+        return _scan_code(self._lower_code)
+
+    @lazy_property
+    def flags(self) -> Mapping[str, bool]:
+        """Boolean fields of JSON about progress, loops and completion."""
+        return _extract_flags(self._flag_text)
 
 
 def extract_words(lower_text: str) -> list[str]:
@@ -96,8 +189,8 @@ def extract_words(lower_text: str) -> list[str]:
 
 def extract_numbers(text: str) -> frozenset[str]:
     """Return the numbers of two digits or more, without thousands separators."""
-    numbers = (number.replace(",", "").rstrip(".") for number in _NUMBER.findall(text))
-    return frozenset(number for number in numbers if len(number) > 1)
+    numbers = {number.replace(",", "") for number in set(_NUMBER.findall(text)) if len(number) > 1}
+    return frozenset([number for number in numbers if len(number) > 1])
 
 
 def extract_names(text: str) -> frozenset[str]:
@@ -106,44 +199,8 @@ def extract_names(text: str) -> frozenset[str]:
 
 
 def scan_text(text: str, max_characters: int = _MAX_CHARS) -> TextScan:
-    """Scan a text of at most ``max_characters``; scan only the head (two thirds) and tail of a longer one."""
-    read = (
-        text
-        if len(text) <= max_characters
-        else f"{text[: max_characters * 2 // 3]} {text[-max_characters // 3 :]}"
-    )
-    low = read.lower().replace("\u2019", "'")
-    fences = read.count("```") // 2
-    code = " ".join(_FENCE.findall(low)) if "```" in low else ""
-    prose = _FENCE.sub(" ", low) if code else low
-    words = extract_words(prose)
-    counts = [0] * len(CLASS_NAMES)
-    for places in filter(None, map(classify_word, words)):
-        for place in places:
-            counts[place] += 1
-    has_code = _has_code(read)
-    numbers = extract_numbers(read)
-    return TextScan(
-        length=len(text),
-        lower_text=low,
-        word_count=len(words),
-        class_counts=tuple(counts),
-        vocabulary=frozenset(word for word in words if len(word) > 3),
-        numbers=numbers,
-        prose_numbers=extract_numbers(prose) if code else numbers,
-        names=extract_names(read),
-        has_code=has_code,
-        literals=len(_LITERAL.findall(read)) if has_code else 0,
-        fences=fences,
-        questions=read.count("?"),
-        is_question=read.rstrip().endswith("?"),
-        items=len(_LIST_ITEM.findall(read)),
-        headings=len(_HEADING.findall(read)),
-        is_ending=any(cue in read for cue in _ENDING_PHRASES)
-        or ("task" in read and bool(_TASK_DONE.search(read))),
-        code=_scan_code(code),
-        flags=_extract_flags(text[:8_000]),
-    )
+    """Return the scan of a text; it scans only the head (two thirds) and tail of a longer text."""
+    return TextScan(text, max_characters)
 
 
 def _has_code(text: str) -> bool:
