@@ -22,11 +22,12 @@ def http_backend_factory(limits: Options | None = None) -> Connect:
     def connect(options: ReplicaOptions) -> Backend:
         from agentguard.backends.http import ApiKeyFile, EgressPolicy, HttpBackend, HttpLimits
 
+        key = read_api_key(options)
         try:
             return HttpBackend(
                 options.url,
                 name=options.name,
-                key=read_api_key(options),
+                key=key,
                 key_file=None if options.api_key_file is None else ApiKeyFile(options.api_key_file),
                 auth=options.auth,
                 query=options.query,
@@ -53,8 +54,8 @@ def read_api_key(options: ReplicaOptions) -> str | None:
     key = os.environ.get(options.api_key_env, "").strip()
     if not key:
         raise ConfigError(
-            f"backends: replica {options.name}: the environment variable {options.api_key_env}, "
-            "which should have its key, is not set"
+            f"backends: replica {options.name}: the environment variable {options.api_key_env} with the key "
+            "is not set"
         )
     return key
 

@@ -1,6 +1,7 @@
 import pytest
 
 from agentguard.backends.config import BackendsOptions, ReplicaOptions
+from agentguard.backends.replica_factory import http_backend_factory
 from agentguard.errors import ConfigError
 from agentguard.resilience import OutlierDetection
 
@@ -141,3 +142,14 @@ def test_section_must_be_a_mapping():
     for given in (None, [], "x", 3):
         with pytest.raises(ConfigError):
             BackendsOptions.parse(given)
+
+
+def test_missing_key_error_names_the_replica_once(monkeypatch):
+    monkeypatch.delenv("PROVIDER_KEY", raising=False)
+    options = ReplicaOptions(name="a", url="http://127.0.0.1:8000/v1", api_key_env="PROVIDER_KEY")
+    with pytest.raises(ConfigError) as caught:
+        http_backend_factory()(options)
+    assert (
+        str(caught.value)
+        == "backends: replica a: the environment variable PROVIDER_KEY with the key is not set"
+    )
