@@ -34,6 +34,7 @@ from agentguard.store.db.rows import (
     VerdictRow,
     compute_verdict_key,
 )
+from agentguard.store.db.run_summary import RunSort, RunSummaryFilter
 from agentguard.store.read.pagination import Page, RunFilter
 from agentguard.store.trajectory_mapping import build_branch_row, build_run_row, build_step_row
 from agentguard.store.write import retention, writer
@@ -733,6 +734,19 @@ def test_rows_without_a_run_are_deleted_in_several_transactions(store, monkeypat
     assert gone.rows["verdicts"] == sum(deleted) == 5
     assert max(deleted) == 2
     assert store.get_stats(tenant="a").rows["verdicts"] == 1
+
+
+def test_text_of_a_run_is_found_again_and_again_in_any_case(store):
+    for id, task in (("r1", "Book a ROOM for 100% of the guests"), ("r2", "Cancel a room_7"), ("x9", "Pay")):
+        store.write_run(Trajectory(id=id, format="f", task=task, steps=(step(0),)))
+    store.flush(10)
+    found = {"room": {"r1", "r2"}, "M_7": {"r2"}, "100%": {"r1"}, "R": {"r1", "r2"}, "no such": set()}
+    for _ in range(4):  # PostgreSQL changes the plan of a statement after ten executions
+        for words, ids in found.items():
+            filter = RunSummaryFilter(text=words)
+            page = store.list_run_summaries(filter, RunSort(), Page(limit=10))
+            assert {row.run_id for row in page.rows} == ids
+            assert store.count_run_summaries(filter, max_count=10) == len(ids)
 
 
 def test_prune_limits_are_validated(store):

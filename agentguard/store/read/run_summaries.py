@@ -26,6 +26,7 @@ from sqlalchemy import (
     not_,
     or_,
     select,
+    text,
     true,
     tuple_,
     update,
@@ -59,6 +60,7 @@ def fetch_page(
     connection: Connection, filter: RunSummaryFilter, sort: RunSort, page: Page, tenant: str
 ) -> ResultPage[RunSummaryRow]:
     """Return a page of run summaries. Raises StoreError if the cursor is from another sort order."""
+    _plan_for_values(connection, filter)
     column = _SUMMARY[SORT_COLUMNS[sort.by]]
     keys = _apply_filter(select(_SUMMARY.run_id), filter, tenant, connection.dialect.name)
     if page.after is not None:
@@ -79,8 +81,19 @@ def fetch_page(
 
 def count_runs(connection: Connection, filter: RunSummaryFilter, tenant: str, max_count: int) -> int:
     """Return the number of matching runs, at most ``max_count``."""
+    _plan_for_values(connection, filter)
     query = _apply_filter(select(literal(1)), filter, tenant, connection.dialect.name).limit(max_count)
     return int(connection.execute(select(func.count()).select_from(query.subquery())).scalar_one())
+
+
+def _plan_for_values(connection: Connection, filter: RunSummaryFilter) -> None:
+    """Make PostgreSQL plan a search in texts for its pattern.
+
+    After ten equal statements, PostgreSQL plans for any pattern. It then expects many matches and reads the
+    runs one after the other in the order of an index, which takes twice the time.
+    """
+    if filter.text and connection.dialect.name == "postgresql":
+        connection.execute(text("SET LOCAL plan_cache_mode = force_custom_plan"))
 
 
 def compute_facets(connection: Connection, tenant: str) -> RunFacets:
