@@ -185,7 +185,9 @@ def diagnose(
     """
     paths = resolve_paths(runs, claude_code=claude_code, codex=codex, last=last)
     if sum(map(bool, (run_id, paths, watch))) != 1:
-        raise ConfigError("name files or folders of runs, runs in the store with --run-id, or --watch FOLDER")
+        raise ConfigError(
+            "name one source of runs: files and folders, --run-id for runs of a store, or --watch FOLDER"
+        )
     if json and output_format not in (OutputFormat.TEXT, OutputFormat.JSON):
         raise ConfigError("--json and --output-format exclude each other")
     if only_new and (store is None or not (paths or watch) or out is not None):

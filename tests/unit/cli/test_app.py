@@ -86,3 +86,12 @@ def test_closed_pipe_ends_without_error(arguments: list[str]) -> None:
         os.close(writer)
     assert result.returncode == 0, result.stderr
     assert b"Traceback" not in result.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments", [[], [str(SAMPLE), "--run-id", "a"], [str(SAMPLE), "--watch", "folder"]]
+)
+def test_diagnose_takes_one_source_of_runs(arguments: list[str]) -> None:
+    result = CliRunner().invoke(build_app(), ["diagnose", *arguments])
+    assert result.exit_code == 2
+    assert "name one source of runs" in result.output
