@@ -2,7 +2,8 @@
 
 Run: .venv/bin/python -m benchmarks.scale [--rows 2000] [--ray] [--memory-rows N] [--report-rows N]
 The rows are synthetic runs of 10 steps. `one process` is `agentguard.diagnose` in a loop; `map_batches` is a
-plain Ray Data script with the same detectors and model. Bar: efficiency from one to two workers of at least
+plain Ray Data script with the same detectors and model; `--ray` measures both engines of Ray (`pip install
+'agentguard[ray]' pandas`). Bar: efficiency from one to two workers of at least
 0.85. The last lines extrapolate to 10^6 and 10^9 runs; they are an estimate. Each job compares its runs in a
 second pass; `comparison` is the time of that pass. `--report-rows` measures `agentguard report` on a table of
 that many rows, ten of a task: the rows of a job, copied under other names and tasks.
@@ -19,6 +20,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -82,8 +84,9 @@ class PlainActor:
 def map_batches(source: Path, folder: Path) -> None:
     import ray
 
+    # The reader of Ray Data needs a core beside those of the actors; with two cores the job never begins.
     ray.init(
-        address="local", num_cpus=2, include_dashboard=False, log_to_driver=False, configure_logging=False
+        address="local", num_cpus=3, include_dashboard=False, log_to_driver=False, configure_logging=False
     )
     try:
         strategy = ray.data.ActorPoolStrategy(size=2)
@@ -176,6 +179,10 @@ def main() -> None:
     parser.add_argument("--report-rows", type=int, default=0, help="Rows of the table of the report.")
     parser.add_argument("--ray", action="store_true")
     arguments = parser.parse_args()
+    if arguments.ray and find_spec("pandas") is None:
+        parser.error(
+            "--ray: Ray Data needs pandas, which the extra `ray` does not install: pip install pandas"
+        )
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder) / "rows.jsonl"
         write_rows(source, arguments.rows)
