@@ -210,7 +210,6 @@ def _select_verdict(judgement: EmbeddedJudgement) -> Verdict:
 
 
 def _build_hypotheses(judgement: EmbeddedJudgement, findings: Sequence[Finding]) -> tuple[Hypothesis, ...]:
-    from agentguard.judge.embedded.features.catalogue import FEATURE_NAMES
     from agentguard.localize.explanation import explain_step
 
     table = judgement.table
@@ -231,7 +230,7 @@ def _build_hypotheses(judgement: EmbeddedJudgement, findings: Sequence[Finding])
         explanation = explain_step(
             table.layout,
             step,
-            dict(zip(FEATURE_NAMES, table.values[row], strict=True)),
+            table.get_features(row),
             findings_by_step.get(step, []),
         )
         hypotheses.append(

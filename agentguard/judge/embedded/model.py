@@ -107,22 +107,27 @@ class EmbeddedModel:
         ``findings`` count only if no specialist answers, and if no later step repaired the fault. ``signals``
         count only in a model with weights for them."""
         findings = [finding for finding in findings if finding.recovered_after is None]
-        table = build_step_table(run)
+        table = build_step_table(run, self._select_groups)
         values = append_answer_columns(table, answer) if self.with_answer else table.values
         layout = table.layout
-        specialists = [specialist for specialist in self.specialists if specialist.kind.matches(layout)]
-        ranker = next(
-            (specialist.ranker for specialist in specialists if specialist.ranker is not None), None
-        )
-        outcome = next(
-            (specialist.outcome for specialist in specialists if specialist.outcome is not None), None
-        )
+        ranker = self._find_ranker(layout)
+        outcome = next((one.outcome for one in self._find_specialists(layout) if one.outcome), None)
         if ranker is not None:
             steps = ranker.predict_probabilities(values, signals)
         else:
             steps = self.rank_transferred(replace(table, values=values), findings, signals)
         failed, low, high = self._predict_outcome(layout, outcome, findings, risk)
         return EmbeddedJudgement(table, steps, failed, low, high, ranker is not None, outcome is not None)
+
+    def _find_specialists(self, layout: RunLayout) -> list[LogKindModel]:
+        return [specialist for specialist in self.specialists if specialist.kind.matches(layout)]
+
+    def _find_ranker(self, layout: RunLayout) -> Ranker | None:
+        return next((one.ranker for one in self._find_specialists(layout) if one.ranker), None)
+
+    def _select_groups(self, layout: RunLayout) -> frozenset[str]:
+        """Return the groups of features that the ranker of a run reads."""
+        return (self._find_ranker(layout) or self.portable).select_groups(layout)
 
     def rank_transferred(
         self, table: StepTable, findings: Sequence[Finding], signals: Array | None = None

@@ -18,7 +18,8 @@ from agentguard.judge.embedded.conditional_logit import (
     fit_linear,
     standardize_within_run,
 )
-from agentguard.judge.embedded.features.catalogue import FEATURES, select_columns
+from agentguard.judge.embedded.features.catalogue import FEATURES, GROUPS, select_columns
+from agentguard.judge.embedded.features.roles import RunLayout
 from agentguard.judge.embedded.forest import Forest, fit_forest
 from agentguard.judge.embedded.transfer_ranker import TransferRanker, fit_transfer_ranker
 
@@ -66,6 +67,15 @@ class Ranker:
     weights: tuple[float, ...]
     temperature: float = 1.0
     beside: LinearScorer | None = None
+
+    def select_groups(self, layout: RunLayout) -> frozenset[str]:
+        """Return the groups of features that the members, or an explanation, read from a run."""
+        return frozenset().union(
+            *(
+                one.select_groups(layout) if isinstance(one, TransferRanker) else GROUPS
+                for one in self.members
+            )
+        )
 
     def score(self, values: Array) -> Array:
         """Return the weighted mean of floored log-probabilities for each row of one run."""

@@ -10,12 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from agentguard.judge.embedded.conditional_logit import Array, Runs, fit_weights
-from agentguard.judge.embedded.features.catalogue import COLUMN_BY_NAME
+from agentguard.judge.embedded.features.catalogue import COLUMN_BY_NAME, GROUPS
+from agentguard.judge.embedded.features.roles import RunLayout
 
 BEHAVIOURS = (
     "flow.names_to_end",
@@ -52,6 +54,10 @@ _FIRST_CHANGE_BONUS, _CHANGE_BONUS = (
 )  # in a dialogue, calls that change something cause the harm
 # In a task without dialogue, the last failed call, and the answer of a run that changed nothing.
 _MIDDLE_BONUS, _LAST_FAILURE_BONUS, _READ_ONLY_ANSWER_BONUS = 0.5, 1.0, 2.5
+SINGLE_AGENT_GROUPS: Final = frozenset(
+    {"role", "structure", "form", "wording", "outcome", "evidence", "claim"}
+)
+"""Groups of features that the prior of a single agent's run reads, or the explanation of a step."""
 RIDGE = 10.0
 _MAX_Z_SCORE = 2.5
 
@@ -61,6 +67,10 @@ class TransferRanker:
     """Structural prior; in runs of several agents, with learnt weights of `BEHAVIOURS`."""
 
     weights: Array
+
+    def select_groups(self, layout: RunLayout) -> frozenset[str]:
+        """Return the groups of features that the ranker, or an explanation, reads from a run."""
+        return SINGLE_AGENT_GROUPS if _has_single_agent(layout) else frozenset(GROUPS)
 
     def score(self, values: Array) -> Array:
         """Return the log-odds of each row of one run, up to a constant."""
@@ -82,6 +92,12 @@ def compute_structural_prior(values: Array) -> Array:
 def is_single_agent(values: Array) -> bool:
     """Return whether the run is of one agent that calls tools."""
     return bool((values[:, _CALLS] > 0).any() and values[:, _SHARE].min() >= 1)
+
+
+def _has_single_agent(layout: RunLayout) -> bool:
+    """Return the value of `is_single_agent` before the features are computed."""
+    steps = [layout.run.steps[i] for i in layout.candidates]
+    return len({step.agent for step in steps}) == 1 and any(step.tool_calls for step in steps)
 
 
 def _compute_single_agent_prior(values: Array, turn: Array) -> Array:

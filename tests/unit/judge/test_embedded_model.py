@@ -11,17 +11,20 @@ from agentguard.judge.embedded.conditional_logit import (
     standardize_within_run,
 )
 from agentguard.judge.embedded.features.catalogue import COLUMN_BY_NAME, FEATURE_NAMES
-from agentguard.judge.embedded.features.table import build_step_table
+from agentguard.judge.embedded.features.table import build_step_table, clear_cache
 from agentguard.judge.embedded.forest import fit_forest
 from agentguard.judge.embedded.log_kind import build_log_kind, build_structure_key
 from agentguard.judge.embedded.outcome_model import OutcomeModel, estimate_failure
 from agentguard.judge.embedded.ranker import fit_ranker, softmax
+from agentguard.judge.embedded.training import build_untrained_model
 from agentguard.judge.embedded.transfer_ranker import (
     BEHAVIOURS,
+    SINGLE_AGENT_GROUPS,
     build_untrained_ranker,
     compute_structural_prior,
     fit_transfer_ranker,
 )
+from agentguard.localize.explanation import EXPLANATION_RULES, explain_step
 from agentguard.trajectory.model import Trajectory
 from tests.unit.judge.runs import dialogue, group_chat, steered
 
@@ -135,6 +138,39 @@ def test_run_kind_matches_only_its_own_runs() -> None:
     assert kind.matches(build_step_table(group_chat(99).trajectory).layout)
     assert not kind.matches(build_step_table(steered(1).trajectory).layout)
     assert build_structure_key(build_step_table(dialogue(1, failed=True).trajectory).layout) == "user-calls"
+
+
+@pytest.mark.parametrize("failed", [True, False])
+def test_single_agent_run_computes_only_the_groups_that_its_ranker_reads(failed: bool) -> None:
+    run, model = dialogue(1, failed=failed).trajectory, build_untrained_model()
+    clear_cache()
+    partial = model.judge(run, risk=0.1)
+    complete = build_step_table(run)
+    again = model.judge(run, risk=0.1)
+    known = [FEATURE_NAMES.index(name) for name in partial.table.get_features(0)]
+    assert partial.table.groups == SINGLE_AGENT_GROUPS
+    assert again.table is complete
+    assert np.array_equal(partial.table.values[:, known], complete.values[:, known])
+    assert np.isnan(np.delete(partial.table.values, known, axis=1)).all()
+    assert np.array_equal(partial.step_probabilities, again.step_probabilities)
+    assert partial.failure_probability == again.failure_probability
+
+
+def test_run_of_several_agents_computes_all_groups() -> None:
+    run = group_chat(1).trajectory
+    clear_cache()
+    assert not np.isnan(build_untrained_model().judge(run, risk=0.1).table.values).any()
+
+
+def test_explanation_of_single_agent_run_reads_only_computed_groups() -> None:
+    run = dialogue(1, failed=True).trajectory
+    table = build_step_table(run, lambda _: SINGLE_AGENT_GROUPS)
+    for row, step in enumerate(table.steps):
+        features = table.get_features(row)
+        # Rules read a name only if an earlier condition is met, so each name is set in turn.
+        for name in features:
+            assert all(isinstance(rule.is_match(features | {name: 1.0}), bool) for rule in EXPLANATION_RULES)
+        explain_step(table.layout, step, dict.fromkeys(features, 0.0), [])
 
 
 def outcome(passed: list[float], failed: list[float]) -> OutcomeModel:

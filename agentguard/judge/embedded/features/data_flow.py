@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Final
 
 from agentguard.detect.result_classification import classify_result
 from agentguard.judge.embedded.features.lexicon import CLASS_INDEX
@@ -26,18 +27,13 @@ _CORRECT, _FAILURE = CLASS_INDEX["correct"], CLASS_INDEX["failure"]
 
 
 def compute_data_flow_features(
-    layout: RunLayout, context: RunContext, progress: RunProgress, index: int
+    layout: RunLayout, context: RunContext, progress: RunProgress, index: int, groups: Collection[str]
 ) -> dict[str, float]:
-    """Compute the outcome, evidence, data flow, similarity, correction and ledger features of a candidate."""
-    out = _compute_outcome_features(layout, context, progress, index)
-    out |= _compute_handoff_features(layout, context, index)
-    out |= _compute_evidence_features(layout, context, progress, index)
-    out |= _compute_claim_features(layout, context, progress, index)
-    out |= _compute_flow_features(layout, context, progress, index)
-    out |= _compute_final_features(layout, context, progress, index)
-    out |= _compute_similarity_features(layout, context, progress, index)
-    out |= _compute_correction_features(layout, progress, index)
-    out |= _compute_ledger_features(layout, progress, index)
+    """Compute the features of a candidate in those of the groups that `FLOW_GROUPS` names."""
+    out: dict[str, float] = {}
+    for group, compute in FLOW_GROUPS.items():
+        if group in groups:
+            out |= compute(layout, context, progress, index)
     return out
 
 
@@ -74,7 +70,12 @@ def _compute_outcome_features(
     }
 
 
-def _compute_handoff_features(layout: RunLayout, context: RunContext, index: int) -> dict[str, float]:
+def _compute_handoff_features(
+    layout: RunLayout,
+    context: RunContext,
+    progress: RunProgress,  # noqa: ARG001
+    index: int,
+) -> dict[str, float]:
     one, is_handoff = layout.step_scans[index], index in layout.task_handoffs
     twice_share, three_times_share = context.handoff_repetition.get(index, (-1.0, -1.0))
     return {
@@ -256,7 +257,12 @@ def _compute_similarity_features(
     }
 
 
-def _compute_correction_features(layout: RunLayout, progress: RunProgress, index: int) -> dict[str, float]:
+def _compute_correction_features(
+    layout: RunLayout,
+    context: RunContext,  # noqa: ARG001
+    progress: RunProgress,
+    index: int,
+) -> dict[str, float]:
     ordinal, candidates, scans, steps = (
         layout.candidate_ordinals[index],
         layout.candidates,
@@ -285,7 +291,12 @@ def _compute_correction_features(layout: RunLayout, progress: RunProgress, index
 _ASKED = (("stalls", "progress", False), ("loops", "loop", True), ("satisfied", "satisf", True))
 
 
-def _compute_ledger_features(layout: RunLayout, progress: RunProgress, index: int) -> dict[str, float]:
+def _compute_ledger_features(
+    layout: RunLayout,
+    context: RunContext,  # noqa: ARG001
+    progress: RunProgress,
+    index: int,
+) -> dict[str, float]:
     """Compute features of progress, loop and completion flags before, in and after the step."""
     scans = layout.step_scans
     nearby: Sequence[TextScan] = scans[index + 1 : index + 3]
@@ -315,3 +326,17 @@ def _count_ledgers_until_stall(said: Sequence[TextScan], index: int) -> float:
                 return passed
             passed += 1
     return _FAR
+
+
+FLOW_GROUPS: Final[Mapping[str, Callable[[RunLayout, RunContext, RunProgress, int], dict[str, float]]]] = {
+    "outcome": _compute_outcome_features,
+    "brief": _compute_handoff_features,
+    "evidence": _compute_evidence_features,
+    "claim": _compute_claim_features,
+    "flow": _compute_flow_features,
+    "final": _compute_final_features,
+    "similar": _compute_similarity_features,
+    "correction": _compute_correction_features,
+    "ledger": _compute_ledger_features,
+}
+"""Group of the catalogue to the function that computes its features."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from bisect import bisect_left
+from collections.abc import Collection
 
 from agentguard.judge.embedded.features.roles import RunLayout, SpeakerRole
 from agentguard.judge.embedded.features.run_state import RunContext, RunProgress
@@ -14,13 +15,15 @@ _DECAY = 2.0
 
 
 def compute_position_features(
-    layout: RunLayout, context: RunContext, progress: RunProgress, index: int
+    layout: RunLayout, context: RunContext, progress: RunProgress, index: int, groups: Collection[str]
 ) -> dict[str, float]:
-    """Compute the position, role and layout features of one candidate."""
-    out = _compute_position_features(layout, index)
-    out |= _compute_role_features(layout, context, progress, index)
+    """Compute a candidate's role and structure features, and those of position and layout on demand."""
+    out = _compute_role_features(layout, context, progress, index)
     out |= _compute_neighbour_features(layout, index)
-    out |= _compute_layout_features(layout, index, out)
+    if "position" in groups:
+        out |= _compute_position_features(layout, index)
+    if "layout" in groups:
+        out |= _compute_layout_features(layout, index, out)
     return out
 
 

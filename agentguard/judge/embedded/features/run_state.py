@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from agentguard._lazy import lazy_property
 from agentguard.detect.result_classification import ResultClassification
 from agentguard.judge.embedded.features.lexicon import CLASS_INDEX
 from agentguard.judge.embedded.features.outcomes import has_no_action, is_empty, is_failed
@@ -62,95 +63,113 @@ class RunProgress:
     code_words: list[frozenset[str]] = field(default_factory=list)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class RunContext:
-    """Properties of the whole run that the features need.
+    """Properties of the whole run, each computed when a feature first reads it.
 
     Attributes:
-        error_flags: for each step, whether its outcome shows an error.
+        layout: the run's layout.
+        error_flags: for each step, True if its outcome shows an error.
         error_steps: indices of the steps with an error.
-        task_numbers, task_names: numbers and names in the task.
-        final_steps: indices of the last two substantial candidates.
-        final_words: words of the final steps that neither the task nor a task handoff contains.
-        final_numbers, final_names: numbers and names of the run's last three steps; numbers without those of
-            the task.
-        first_mention_weight: step to the weight of the final words that it contains first.
-        first_mention_total: sum of these weights, plus one.
-        handoff_repetition: task handoff to the shares of the task's words that it contains at least twice,
-            and at least three times.
-        handoff_alignment: minimum of the first share; a handoff that strays from the task repeats little of
-            it.
-        mention_weight_before: step to the weight of first mentions before it.
-        max_first_mention: maximum weight of a step by an author, not by the executor or a handoff.
-        last_step_of_number: number to the last candidate that contains it.
-        remaining_actions: candidate to the number of executions and actions from it on.
-        all_failed: whether every execution failed.
-        turns_by_agent: agent to the number of its candidates and the index of the last one.
         mean_length, max_length: length of the candidates' texts; the mean plus one.
     """
 
-    error_flags: tuple[bool, ...]
-    error_steps: tuple[int, ...]
-    task_numbers: frozenset[str]
-    task_names: frozenset[str]
-    final_steps: tuple[int, ...]
-    final_words: frozenset[str]
-    final_numbers: frozenset[str]
-    final_names: frozenset[str]
-    first_mention_weight: dict[int, float]
-    first_mention_total: float
-    handoff_repetition: dict[int, tuple[float, float]]
-    handoff_alignment: float
-    mention_weight_before: dict[int, float]
-    max_first_mention: float
-    last_step_of_number: dict[str, int]
-    remaining_actions: dict[int, tuple[int, int]]
-    all_failed: bool
-    turns_by_agent: dict[str, tuple[int, int]]
-    mean_length: float
-    max_length: int
+    def __init__(self, layout: RunLayout) -> None:
+        self.layout = layout
+        self.error_flags = tuple(_has_error(layout, i) for i in range(len(layout.step_scans)))
+        self.error_steps = tuple(i for i, value in enumerate(self.error_flags) if value)
+        lengths = [layout.step_scans[i].length for i in layout.candidates] or [0]
+        self.mean_length, self.max_length = sum(lengths) / len(lengths) + 1, max(lengths)
 
+    @lazy_property
+    def task_numbers(self) -> frozenset[str]:
+        """Numbers in the task."""
+        return extract_numbers(self.layout.run.task)
 
-def build_run_context(layout: RunLayout) -> RunContext:
-    """Compute the context of a run in one pass."""
-    scans, task = layout.step_scans, layout.run.task
-    error_flags = tuple(_has_error(layout, i) for i in range(len(scans)))
-    final_steps = (
-        tuple(i for i in layout.candidates if scans[i].word_count > 12)[-2:] or layout.candidates[-2:]
-    )
-    ending = [
-        scans[i]
-        for i in range(max(0, len(scans) - 3), len(scans))
-        if layout.roles[i] not in (SpeakerRole.EXECUTOR, SpeakerRole.USER)
-    ]
-    task_numbers = extract_numbers(task)
-    task_words = _union(layout.task_words, task_numbers, *(scans[i].vocabulary for i in layout.task_handoffs))
-    final_words = _union(*(_tokens(scans[i]) for i in final_steps)) - task_words
-    first_weights = _compute_first_mentions(layout, final_words)
-    repeats = {i: _compute_handoff_repetition(layout, i) for i in layout.task_handoffs}
-    lengths = [scans[i].length for i in layout.candidates] or [0]
-    return RunContext(
-        error_flags=error_flags,
-        error_steps=tuple(i for i, value in enumerate(error_flags) if value),
-        task_numbers=task_numbers,
-        task_names=extract_names(task),
-        final_steps=final_steps,
-        final_words=final_words,
-        final_numbers=_union(*(one.numbers for one in ending)) - task_numbers,
-        final_names=_union(*(one.names for one in ending)),
-        first_mention_weight=first_weights,
-        first_mention_total=sum(first_weights.values()) + 1,
-        handoff_repetition=repeats,
-        mention_weight_before=_accumulate_weights(layout, first_weights),
-        max_first_mention=max((w for i, w in first_weights.items() if _is_authored(layout, i)), default=0.0),
-        handoff_alignment=min((twice_share for twice_share, _ in repeats.values()), default=1.0),
-        last_step_of_number={number: i for i in layout.candidates for number in layout.step_scans[i].numbers},
-        remaining_actions=_count_remaining(layout),
-        all_failed=_did_all_fail(layout),
-        turns_by_agent=_count_turns(layout),
-        mean_length=sum(lengths) / len(lengths) + 1,
-        max_length=max(lengths),
-    )
+    @lazy_property
+    def task_names(self) -> frozenset[str]:
+        """Names in the task."""
+        return extract_names(self.layout.run.task)
+
+    @lazy_property
+    def final_steps(self) -> tuple[int, ...]:
+        """Indices of the last two substantial candidates."""
+        scans, candidates = self.layout.step_scans, self.layout.candidates
+        return tuple(i for i in candidates if scans[i].word_count > 12)[-2:] or candidates[-2:]
+
+    @lazy_property
+    def final_words(self) -> frozenset[str]:
+        """Words of the final steps that neither the task nor a task handoff contains."""
+        layout, scans = self.layout, self.layout.step_scans
+        handoff_words = (scans[i].vocabulary for i in layout.task_handoffs)
+        known = _union(layout.task_words, self.task_numbers, *handoff_words)
+        return _union(*(_tokens(scans[i]) for i in self.final_steps)) - known
+
+    @lazy_property
+    def _ending(self) -> list[TextScan]:
+        scans, roles = self.layout.step_scans, self.layout.roles
+        last = range(max(0, len(scans) - 3), len(scans))
+        return [scans[i] for i in last if roles[i] not in (SpeakerRole.EXECUTOR, SpeakerRole.USER)]
+
+    @lazy_property
+    def final_numbers(self) -> frozenset[str]:
+        """Numbers of the run's last three steps, without those of the task."""
+        return _union(*(one.numbers for one in self._ending)) - self.task_numbers
+
+    @lazy_property
+    def final_names(self) -> frozenset[str]:
+        """Names of the run's last three steps."""
+        return _union(*(one.names for one in self._ending))
+
+    @lazy_property
+    def first_mention_weight(self) -> dict[int, float]:
+        """Step to the weight of the final words that it contains first."""
+        return _compute_first_mentions(self.layout, self.final_words)
+
+    @lazy_property
+    def first_mention_total(self) -> float:
+        """Sum of the weights of first mentions, plus one."""
+        return sum(self.first_mention_weight.values()) + 1
+
+    @lazy_property
+    def mention_weight_before(self) -> dict[int, float]:
+        """Step to the weight of first mentions before it."""
+        return _accumulate_weights(self.layout, self.first_mention_weight)
+
+    @lazy_property
+    def max_first_mention(self) -> float:
+        """Maximum weight of a step by an author, not by the executor or a handoff."""
+        weights = self.first_mention_weight.items()
+        return max((weight for i, weight in weights if _is_authored(self.layout, i)), default=0.0)
+
+    @lazy_property
+    def handoff_repetition(self) -> dict[int, tuple[float, float]]:
+        """Task handoff to the shares of the task's words that it has at least twice, and three times."""
+        return {i: _compute_handoff_repetition(self.layout, i) for i in self.layout.task_handoffs}
+
+    @lazy_property
+    def handoff_alignment(self) -> float:
+        """Minimum of the first share; a handoff that strays from the task repeats little of it."""
+        return min((twice_share for twice_share, _ in self.handoff_repetition.values()), default=1.0)
+
+    @lazy_property
+    def last_step_of_number(self) -> dict[str, int]:
+        """Number to the last candidate that contains it."""
+        return {number: i for i in self.layout.candidates for number in self.layout.step_scans[i].numbers}
+
+    @lazy_property
+    def remaining_actions(self) -> dict[int, tuple[int, int]]:
+        """Candidate to the number of executions and actions from it on."""
+        return _count_remaining(self.layout)
+
+    @lazy_property
+    def all_failed(self) -> bool:
+        """True if every execution failed."""
+        return _did_all_fail(self.layout)
+
+    @lazy_property
+    def turns_by_agent(self) -> dict[str, tuple[int, int]]:
+        """Agent to the number of its candidates and the index of the last one."""
+        return _count_turns(self.layout)
 
 
 def start_progress(layout: RunLayout, context: RunContext) -> RunProgress:

@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import re
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from agentguard.judge.embedded.features.catalogue import FEATURE_NAMES, Feature
+from agentguard.judge.embedded.features.catalogue import (
+    FEATURE_NAMES,
+    FEATURES,
+    GROUPS,
+    Feature,
+    select_columns,
+)
 from agentguard.judge.embedded.features.data_flow import compute_data_flow_features
 from agentguard.judge.embedded.features.position import compute_position_features
 from agentguard.judge.embedded.features.roles import RunLayout, analyze_layout
-from agentguard.judge.embedded.features.run_state import build_run_context, start_progress, update_progress
+from agentguard.judge.embedded.features.run_state import RunContext, start_progress, update_progress
 from agentguard.judge.embedded.features.text import compute_text_features
 from agentguard.trajectory.model import Trajectory
 
@@ -20,7 +27,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-_MAX_CACHED_TABLES = 512
+_ALL_GROUPS = frozenset(GROUPS)
+GroupSelection = Callable[["RunLayout"], frozenset[str]]
+"""Returns the groups of features that a reader needs of a run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,59 +40,104 @@ class StepTable:
         layout: roles and candidates of the run.
         steps: indices of the candidates, in order; one row each.
         agents: agent of each candidate.
-        values: float64, shape ``(len(steps), len(FEATURE_NAMES))``.
+        groups: groups of the features that were computed.
+        values: float64, shape ``(len(steps), len(FEATURE_NAMES))``; NaN in the columns of other groups.
     """
 
     layout: RunLayout
     steps: tuple[int, ...]
     agents: tuple[str, ...]
+    groups: frozenset[str]
     values: NDArray[np.float64]
+
+    def get_features(self, row: int) -> dict[str, float]:
+        """Return the computed features of a candidate by name."""
+        values = self.values[row].tolist()
+        return {
+            one.name: value for one, value in zip(FEATURES, values, strict=True) if one.group in self.groups
+        }
+
+
+class _TableCache:
+    """The last tables that were built."""
+
+    def __init__(self, max_tables: int) -> None:
+        self._max_tables = max_tables
+        self._tables: OrderedDict[int, StepTable] = OrderedDict()
+
+    def get(self, run: Trajectory) -> StepTable | None:
+        table = self._tables.get(id(run))
+        return table if table is not None and table.layout.run is run else None
+
+    def add(self, table: StepTable) -> None:
+        self._tables[id(table.layout.run)] = table
+        while len(self._tables) > self._max_tables:
+            self._tables.popitem(last=False)
+
+    def clear(self) -> None:
+        self._tables.clear()
+
+
+# Cross-validation reads complete tables repeatedly. The readers of a diagnosis follow each other directly.
+_COMPLETE_TABLES, _PARTIAL_TABLES = _TableCache(512), _TableCache(8)
 
 
 def compute_step_features(run: Trajectory) -> tuple[RunLayout, list[dict[str, float]]]:
     """Compute the features of each candidate by name, in one pass over the run."""
     layout = analyze_layout(run)
-    context = build_run_context(layout)
+    return layout, _compute_rows(layout, _ALL_GROUPS)
+
+
+def _compute_rows(layout: RunLayout, groups: frozenset[str]) -> list[dict[str, float]]:
+    context = RunContext(layout)
     progress = start_progress(layout, context)
     rows = []
-    for index in range(len(run.steps)):
+    for index in range(len(layout.run.steps)):
         if index in layout.candidate_ordinals:
-            row = compute_position_features(layout, context, progress, index)
-            row |= compute_text_features(layout, context, progress, index)
-            row |= compute_data_flow_features(layout, context, progress, index)
+            row = compute_position_features(layout, context, progress, index, groups)
+            row |= compute_text_features(layout, context, progress, index, groups)
+            row |= compute_data_flow_features(layout, context, progress, index, groups)
             rows.append(row)
         update_progress(progress, layout, context, index)
-    return layout, rows
+    return rows
 
 
-def build_step_table(run: Trajectory) -> StepTable:
-    """Build the table of a run; up to 512 tables are cached, since cross-validation reads them repeatedly."""
-    import numpy as np
+def build_step_table(run: Trajectory, select_groups: GroupSelection | None = None) -> StepTable:
+    """Build the table of a run, with all groups of features by default.
 
-    key = id(run)
-    cached_table = _TABLE_CACHE.get(key)
-    if cached_table is not None and cached_table.layout.run is run:
-        return cached_table
-    layout, rows = compute_step_features(run)
-    values = np.array([[float(row[name]) for name in FEATURE_NAMES] for row in rows], dtype=np.float64)
+    The last 512 complete and 8 partial tables are cached.
+    """
+    cached = _COMPLETE_TABLES.get(run) or _PARTIAL_TABLES.get(run)
+    layout = analyze_layout(run) if cached is None else cached.layout
+    groups = _ALL_GROUPS if select_groups is None else select_groups(layout)
+    if cached is not None and groups <= cached.groups:
+        return cached
     table = StepTable(
         layout=layout,
         steps=layout.candidates,
         agents=tuple(run.steps[i].agent for i in layout.candidates),
-        values=values.reshape(len(rows), len(FEATURE_NAMES)),
+        groups=groups,
+        values=_build_values(_compute_rows(layout, groups), groups),
     )
-    _TABLE_CACHE[key] = table
-    while len(_TABLE_CACHE) > _MAX_CACHED_TABLES:
-        _TABLE_CACHE.popitem(last=False)
+    (_COMPLETE_TABLES if select_groups is None else _PARTIAL_TABLES).add(table)
     return table
 
 
-_TABLE_CACHE: OrderedDict[int, StepTable] = OrderedDict()
+def _build_values(rows: list[dict[str, float]], groups: frozenset[str]) -> NDArray[np.float64]:
+    import numpy as np
+
+    columns = select_columns(*groups)
+    values = np.full((len(rows), len(FEATURE_NAMES)), np.nan)
+    names = [FEATURE_NAMES[column] for column in columns]
+    if rows:
+        values[:, columns] = [[row[name] for name in names] for row in rows]
+    return values
 
 
 def clear_cache() -> None:
     """Clear the table cache, to measure the cost of a run."""
-    _TABLE_CACHE.clear()
+    _COMPLETE_TABLES.clear()
+    _PARTIAL_TABLES.clear()
 
 
 _NON_WORD = re.compile(r"\W+")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 
 from agentguard.detect.tool_names import is_write_tool
 from agentguard.judge.embedded.features.lexicon import CLASS_INDEX, CLASS_NAMES
@@ -21,9 +22,9 @@ _ZEROS = (0.0,) * len(CLASS_NAMES)
 
 
 def compute_text_features(
-    layout: RunLayout, context: RunContext, progress: RunProgress, index: int
+    layout: RunLayout, context: RunContext, progress: RunProgress, index: int, groups: Collection[str]
 ) -> dict[str, float]:
-    """Compute the form, code and wording features of one candidate."""
+    """Compute a candidate's form and wording features, and those of code and word rates on demand."""
     ordinal, candidates = layout.candidate_ordinals[index], layout.candidates
     before = layout.step_scans[candidates[ordinal - 1]] if ordinal else None
     after = layout.step_scans[candidates[ordinal + 1]] if ordinal + 1 < len(candidates) else None
@@ -32,11 +33,16 @@ def compute_text_features(
     calls = layout.run.steps[index].tool_calls
     out["form.calls"] = len(calls)
     out["form.changes"] = sum(is_write_tool(call.name) for call in calls)
-    out |= _compute_code_features(layout, progress, index)
+    if "code" in groups:
+        out |= _compute_code_features(layout, progress, index)
     out |= zip(_WORD_COLUMNS, map(math.log1p, one.class_counts), strict=True)
-    out |= zip(_RATE_COLUMNS, _compute_word_rates(one), strict=True)
-    out |= zip(_NEXT_RATE_COLUMNS, _compute_word_rates(after), strict=True)
-    out |= zip(_PREVIOUS_RATE_COLUMNS, _compute_word_rates(before), strict=True)
+    for group, columns, scan in (
+        ("rate", _RATE_COLUMNS, one),
+        ("next", _NEXT_RATE_COLUMNS, after),
+        ("previous", _PREVIOUS_RATE_COLUMNS, before),
+    ):
+        if group in groups:
+            out |= zip(columns, _compute_word_rates(scan), strict=True)
     assumes = one.class_counts[_ASSUME] > 0
     out["wording.first_to_assume"] = assumes and progress.assumption_count == 0
     out["wording.assumed_before"] = progress.assumption_count
