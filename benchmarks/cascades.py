@@ -51,9 +51,9 @@ class ToolError(Exception):
 class Server:
     """Workers with a queue. Like an HTTP server it finishes requests whose clients have left."""
 
-    def __init__(self, probe: FaultProbe, site: str) -> None:
+    def __init__(self, probe: FaultProbe, site: str, *, workers: int = WORKERS) -> None:
         self._probe, self._site = probe, site
-        self._slots = asyncio.Semaphore(WORKERS)
+        self._slots = asyncio.Semaphore(workers)
 
     async def serve(self) -> None:
         async with self._slots, self._probe.iteration(self._site):

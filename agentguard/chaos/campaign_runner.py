@@ -158,9 +158,14 @@ def is_campaign_folder(folder: Path) -> bool:
 
 def find_campaign_folders(paths: Sequence[Path]) -> Iterator[Path]:
     """Yield the folders of campaigns among ``paths`` and directly inside folders of ``paths``."""
+    return filter(is_campaign_folder, list_folders(paths))
+
+
+def list_folders(paths: Sequence[Path]) -> Iterator[Path]:
+    """Yield the folders among ``paths``, each followed by its content."""
     for path in paths:
-        candidates = [path, *sorted(path.iterdir())] if path.is_dir() else []
-        yield from filter(is_campaign_folder, candidates)
+        if path.is_dir():
+            yield from (path, *sorted(path.iterdir()))
 
 
 def _compute_fingerprint(campaign: Campaign) -> str:

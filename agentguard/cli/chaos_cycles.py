@@ -6,7 +6,6 @@ import itertools
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import orjson
 import typer
 from rich.console import Console
 from rich.markup import escape
@@ -21,8 +20,12 @@ if TYPE_CHECKING:
 def stitch(
     campaign: Annotated[Path, typer.Argument(help="File with the workloads, in YAML.")],
     output: Annotated[
-        Path, typer.Option(metavar="FOLDER", help="Folder of the report and of the reproducers.")
-    ],
+        Path | None,
+        typer.Option(
+            metavar="FOLDER",
+            help="Folder of the report and of the reproducers; by default, .agentguard/chaos/NAME.",
+        ),
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
 ) -> None:
     """Inject single faults into workloads, and find the cycles in which their consequences close.
@@ -32,34 +35,37 @@ def stitch(
 
     Exit status: 1 if there is an undamped cycle.
     """
+    from agentguard.chaos import CAMPAIGNS_FOLDER
     from agentguard.chaos.causality import StitchingCampaign, search_cycles
 
+    folder = output or CAMPAIGNS_FOLDER / campaign.stem
     with Console(stderr=True).status("running …") as status:
         count = itertools.count(1)
         result = search_cycles(
             StitchingCampaign.load(campaign),
             on_run=lambda _: status.update(f"running … {next(count):,} runs"),
         )
-    _write_files(result, output, campaign.stem)
+    _write_files(result, folder, campaign.stem)
     if json:
-        typer.echo((output / "stitching.json").read_text(encoding="utf-8"))
+        typer.echo((folder / "stitching.json").read_text(encoding="utf-8"))
     else:
-        _print_cycles(result, output)
+        _print_cycles(result, folder)
     if result.undamped:
         raise typer.Exit(1)
 
 
 def _write_files(result: StitchingResult, output: Path, name: str) -> None:
     from agentguard.chaos.causality import (
-        encode_stitching_result,
+        build_stitching_report,
+        encode_stitching_report,
         render_stitching_report,
         write_reproducer_bundle,
     )
 
     output.mkdir(parents=True, exist_ok=True)
-    data = orjson.dumps(encode_stitching_result(result), option=orjson.OPT_INDENT_2)
-    (output / "stitching.json").write_bytes(data)
-    page = render_stitching_report(result, f"Causal cycles of {name}")
+    report = build_stitching_report(result)
+    (output / "stitching.json").write_bytes(encode_stitching_report(report))
+    page = render_stitching_report(report, f"Causal cycles of {name}")
     (output / "stitching.html").write_text(page, encoding="utf-8")
     for number, one in enumerate(result.undamped, 1):
         assert one.reproducer is not None

@@ -157,6 +157,7 @@ def classify_sources(sources: list[str], url: str | None) -> ViewSources:
     """Classify the arguments by their content. Raises ConfigError for an unusable argument."""
     from agentguard.batch import is_verdict_folder
     from agentguard.chaos import is_campaign_folder
+    from agentguard.chaos.causality import find_stitching_folders
 
     stores = [] if url is None else [url]
     runs: list[Path] = []
@@ -173,7 +174,7 @@ def classify_sources(sources: list[str], url: str | None) -> ViewSources:
             raise ConfigError(f"view: there is no file, folder or store {one}")
         elif _is_evaluation(path):
             evals.append(path)
-        elif is_campaign_folder(path):
+        elif is_campaign_folder(path) or path in find_stitching_folders([path]):
             campaigns.append(path)
         else:
             runs.append(path)

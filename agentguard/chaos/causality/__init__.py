@@ -11,7 +11,6 @@ if TYPE_CHECKING:
     from agentguard.chaos.causality.confirmation import CycleStatus as CycleStatus
     from agentguard.chaos.causality.cycle_search import StitchingCampaign as StitchingCampaign
     from agentguard.chaos.causality.cycle_search import StitchingResult as StitchingResult
-    from agentguard.chaos.causality.cycle_search import encode_stitching_result as encode_stitching_result
     from agentguard.chaos.causality.cycle_search import search_cycles as search_cycles
     from agentguard.chaos.causality.cycles import CausalCycle as CausalCycle
     from agentguard.chaos.causality.edges import CausalEdge as CausalEdge
@@ -19,6 +18,12 @@ if TYPE_CHECKING:
     from agentguard.chaos.causality.probe import FaultKind as FaultKind
     from agentguard.chaos.causality.probe import FaultProbe as FaultProbe
     from agentguard.chaos.causality.probe import SiteFault as SiteFault
+    from agentguard.chaos.causality.report import StitchingReport as StitchingReport
+    from agentguard.chaos.causality.report import build_stitching_report as build_stitching_report
+    from agentguard.chaos.causality.report import encode_stitching_report as encode_stitching_report
+    from agentguard.chaos.causality.report import find_stitching_folders as find_stitching_folders
+    from agentguard.chaos.causality.report import read_stitching_report as read_stitching_report
+    from agentguard.chaos.causality.report import render_stitching_parts as render_stitching_parts
     from agentguard.chaos.causality.report import render_stitching_report as render_stitching_report
     from agentguard.chaos.causality.reproducer_bundle import run_reproducer as run_reproducer
     from agentguard.chaos.causality.reproducer_bundle import (
@@ -39,7 +44,12 @@ _EXPORTS = {
     "StitchingCampaign": "agentguard.chaos.causality.cycle_search",
     "StitchingResult": "agentguard.chaos.causality.cycle_search",
     "WorkloadRun": "agentguard.chaos.causality.workload",
-    "encode_stitching_result": "agentguard.chaos.causality.cycle_search",
+    "StitchingReport": "agentguard.chaos.causality.report",
+    "find_stitching_folders": "agentguard.chaos.causality.report",
+    "build_stitching_report": "agentguard.chaos.causality.report",
+    "encode_stitching_report": "agentguard.chaos.causality.report",
+    "read_stitching_report": "agentguard.chaos.causality.report",
+    "render_stitching_parts": "agentguard.chaos.causality.report",
     "render_stitching_report": "agentguard.chaos.causality.report",
     "run_reproducer": "agentguard.chaos.causality.reproducer_bundle",
     "run_workload": "agentguard.chaos.causality.workload",

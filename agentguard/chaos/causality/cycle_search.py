@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Literal, cast
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
@@ -140,24 +140,3 @@ def search_cycles(
 
 
 _ORDER = list(CycleStatus)
-
-
-def encode_stitching_result(result: StitchingResult) -> dict[str, Any]:
-    """Return a result as JSON data."""
-    return {
-        "schema_version": 1,
-        "runs": result.runs,
-        "sites": result.sites,
-        "edges": len(result.edges),
-        "cycles": [
-            {
-                "cycle": str(one.cycle),
-                "sites": sorted(one.cycle.sites),
-                "workloads": sorted(one.cycle.workloads),
-                "status": one.status.value,
-                "damping": list(one.damping),
-                "goodput": None if one.reproducer is None else round(one.reproducer.goodput, 3),
-            }
-            for one in result.cycles
-        ],
-    }

@@ -15,6 +15,8 @@ from agentguard.chaos import (
     read_campaign_result,
 )
 from agentguard.chaos.campaign_runner import JOURNAL
+from agentguard.chaos.causality import StitchingReport, find_stitching_folders, read_stitching_report
+from agentguard.chaos.causality.report import REPORT_FILE
 from agentguard.errors import AgentGuardError
 from agentguard_server.viewer.data.file_cache import FileCache
 
@@ -40,8 +42,19 @@ class CampaignFolder:
     problem: str = ""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StitchingFolder:
+    """Output folder of a search of causal cycles; its attributes are those of `CampaignFolder`."""
+
+    id: str
+    name: str
+    changed_at: float = 0.0
+    report: StitchingReport | None = None
+    problem: str = ""
+
+
 class CampaignFolders:
-    """Campaigns in folders; safe to use from several threads.
+    """Campaigns and searches of causal cycles in folders; safe to use from several threads.
 
     Args:
         paths: folders of campaigns, and folders that contain them; searched again on each call.
@@ -50,21 +63,52 @@ class CampaignFolders:
     def __init__(self, paths: Sequence[Path]) -> None:
         self._paths = tuple(paths)
         self._cache = FileCache(_read_campaign)
+        self._stitching_cache = FileCache(_read_stitching)
 
     def list_folders(self) -> tuple[CampaignFolder, ...]:
         """Return all campaigns, latest first."""
         folders = {folder.resolve() for folder in find_campaign_folders(self._paths)}
         return tuple(sorted(map(self._read, folders), key=lambda one: (-one.changed_at, one.name)))
 
+    def list_searches(self) -> tuple[StitchingFolder, ...]:
+        """Return all searches of causal cycles, latest first."""
+        folders = {folder.resolve() for folder in find_stitching_folders(self._paths)}
+        return tuple(sorted(map(self._read_search, folders), key=lambda one: (-one.changed_at, one.name)))
+
     def find_folder(self, id: str) -> CampaignFolder | None:
         """Return the campaign of an id, or None."""
         return next((one for one in self.list_folders() if one.id == id), None)
+
+    def find_search(self, id: str) -> StitchingFolder | None:
+        """Return the search of an id, or None."""
+        return next((one for one in self.list_searches() if one.id == id), None)
 
     def _read(self, folder: Path) -> CampaignFolder:
         try:
             return self._cache.read(folder / JOURNAL)
         except OSError as error:
             return CampaignFolder(id=_build_id(folder), name=folder.name, problem=str(error.strerror))
+
+    def _read_search(self, folder: Path) -> StitchingFolder:
+        try:
+            return self._stitching_cache.read(folder / REPORT_FILE)
+        except OSError as error:
+            return StitchingFolder(id=_build_id(folder), name=folder.name, problem=str(error.strerror))
+
+
+def _read_stitching(path: Path) -> StitchingFolder:
+    folder, report, problem = path.parent, None, ""
+    try:
+        report = read_stitching_report(folder)
+    except AgentGuardError as error:
+        problem = str(error)
+    return StitchingFolder(
+        id=_build_id(folder),
+        name=folder.name,
+        changed_at=path.stat().st_mtime,
+        report=report,
+        problem=problem,
+    )
 
 
 def _read_campaign(journal: Path) -> CampaignFolder:

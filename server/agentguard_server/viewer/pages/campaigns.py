@@ -10,7 +10,8 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from agentguard.chaos import ExperimentOutcome, render_campaign_parts
-from agentguard_server.viewer.data.campaign_folders import CampaignFolder, CampaignFolders
+from agentguard.chaos.causality import CycleStatus, render_stitching_parts
+from agentguard_server.viewer.data.campaign_folders import CampaignFolder, CampaignFolders, StitchingFolder
 from agentguard_server.viewer.pagination import format_day, json_response
 from agentguard_server.viewer.renderer import get_renderer
 
@@ -19,6 +20,7 @@ def routes() -> list[BaseRoute]:
     """Return the routes of the pages."""
     return [
         Route("/campaigns", _render_list, name="campaigns"),
+        Route("/campaigns/cycles/{id}", _render_search, name="cycles"),
         Route("/campaigns/{id}", _render_page, name="campaign"),
         Route("/api/campaigns", _render_list_json),
         Route("/api/campaigns/{id}", _render_campaign_json),
@@ -40,6 +42,8 @@ def _render_list(request: Request) -> Response:
         day=format_day,
         folders=_get_campaign_folders(request).list_folders(),
         outcomes=tuple(ExperimentOutcome),
+        searches=_get_campaign_folders(request).list_searches(),
+        statuses=tuple(CycleStatus),
         places=[str(place) for place in request.app.state.settings.campaigns],
     )
 
@@ -47,12 +51,26 @@ def _render_list(request: Request) -> Response:
 def _render_page(request: Request) -> Response:
     found = _get_campaign_folders(request).find_folder(request.path_params["id"])
     parts = [] if found is None or found.report is None else render_campaign_parts(found.report)
+    return _render_report(request, found, parts, "Chaos campaign")
+
+
+def _render_search(request: Request) -> Response:
+    found = _get_campaign_folders(request).find_search(request.path_params["id"])
+    parts = [] if found is None or found.report is None else render_stitching_parts(found.report)
+    return _render_report(request, found, parts, "Causal cycles of")
+
+
+def _render_report(
+    request: Request, found: CampaignFolder | StitchingFolder | None, parts: list[str], title: str
+) -> Response:
     return get_renderer(request).render_page(
         "campaign.html",
         status=200 if found is not None else 404,
         here="campaigns",
         day=format_day,
         found=found,
+        title=title,
+        is_campaign=isinstance(found, CampaignFolder),
         report=Markup("".join(parts)),  # noqa: S704  escaped where it is made
     )
 

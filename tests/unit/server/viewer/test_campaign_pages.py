@@ -14,6 +14,13 @@ from starlette.testclient import TestClient
 
 from agentguard.chaos import render_campaign_parts
 from agentguard.chaos.campaign_runner import JOURNAL
+from agentguard.chaos.causality import (
+    CycleStatus,
+    StitchingReport,
+    encode_stitching_report,
+    render_stitching_parts,
+)
+from agentguard.chaos.causality.report import REPORT_FILE, CycleSummary
 from agentguard.store import Store
 from tests.viewer_server import write_campaign
 
@@ -97,3 +104,34 @@ def test_no_campaign_shows_instructions(tmp_path: Path) -> None:
 def test_view_argument_with_journal_is_a_campaign(campaign: Path) -> None:
     sources = classify_sources([str(campaign), str(campaign.parent)], None)
     assert (sources.campaigns, sources.runs) == ((campaign,), (campaign.parent,))
+
+
+def test_cycles_are_listed_and_shown(tmp_path: Path) -> None:
+    cycle = CycleSummary(
+        cycle=f"delay@server.serve {EVIL}",
+        sites=("server.serve",),
+        workloads=("busy",),
+        status=CycleStatus.UNDAMPED,
+        damping=(),
+        goodput=0.0,
+        reproducer="production, seed 0",
+    )
+    report = StitchingReport(runs=36, sites=2, edges=3, cycles=(cycle,))
+    folder = tmp_path / "chaos" / "cascade"
+    folder.mkdir(parents=True)
+    (folder / REPORT_FILE).write_bytes(encode_stitching_report(report))
+    (tmp_path / "chaos" / "broken").mkdir()
+    (tmp_path / "chaos" / "broken" / REPORT_FILE).write_bytes(b'{"runs": 1}')
+    assert classify_sources([str(folder)], None).campaigns == (folder,)
+    with Store.open(tmp_path / "store.db") as store:
+        app = build_app(store, ViewerSettings(campaigns=(tmp_path / "chaos",)))
+        with TestClient(app, base_url="http://127.0.0.1") as client:
+            (found,) = (one for one in CampaignFolders([folder]).list_searches())
+            assert (found.report, found.name) == (report, "cascade")
+            listed = client.get("/campaigns").text
+            assert f'href="/campaigns/cycles/{found.id}"' in listed
+            assert "is not a report of causal cycles: sites" in listed
+            page = client.get(f"/campaigns/cycles/{found.id}")
+            assert "".join(render_stitching_parts(report)) in page.text
+            assert EVIL not in page.text
+            assert client.get("/campaigns/cycles/0123").status_code == 404
