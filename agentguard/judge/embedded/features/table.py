@@ -6,11 +6,11 @@ import re
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from agentguard.judge.embedded.features.catalogue import (
     FEATURE_NAMES,
-    FEATURES,
     GROUPS,
     Feature,
     select_columns,
@@ -53,9 +53,13 @@ class StepTable:
     def get_features(self, row: int) -> dict[str, float]:
         """Return the computed features of a candidate by name."""
         values = self.values[row].tolist()
-        return {
-            one.name: value for one, value in zip(FEATURES, values, strict=True) if one.group in self.groups
-        }
+        return {name: values[column] for column, name in _list_columns(self.groups)}
+
+
+@lru_cache(maxsize=8)
+def _list_columns(groups: frozenset[str]) -> tuple[tuple[int, str], ...]:
+    """Return column and name of each feature of the groups."""
+    return tuple((column, FEATURE_NAMES[column]) for column in select_columns(*groups))
 
 
 class _TableCache:
@@ -126,9 +130,8 @@ def build_step_table(run: Trajectory, select_groups: GroupSelection | None = Non
 def _build_values(rows: list[dict[str, float]], groups: frozenset[str]) -> NDArray[np.float64]:
     import numpy as np
 
-    columns = select_columns(*groups)
+    columns, names = zip(*_list_columns(groups), strict=True)
     values = np.full((len(rows), len(FEATURE_NAMES)), np.nan)
-    names = [FEATURE_NAMES[column] for column in columns]
     if rows:
         values[:, columns] = [[row[name] for name in names] for row in rows]
     return values
