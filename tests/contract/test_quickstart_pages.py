@@ -204,7 +204,7 @@ def test_commands_of_coding_agents_print_the_output_of_the_page(
 
 def check_commands(page: str) -> None:
     """Run the commands of the first block; the output of the first one contains that of the page."""
-    pytest.importorskip("sqlalchemy", reason="needs the extra store")
+    pytest.importorskip("alembic", reason="needs the extra store")
     commands = [
         shlex.split(line.removeprefix("$ agentguard "))
         for line in read_block(page, "console").splitlines()
