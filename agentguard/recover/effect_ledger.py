@@ -266,7 +266,7 @@ class EffectLedger:
     def claim_call(self, tool: str, arguments: Mapping[str, Any], *, step: int) -> EffectClaim:
         """Claim a call before its tool runs; claim the calls of a turn in their order."""
         known = self.get_tool_effect(tool)
-        key = self._compute_key(tool, arguments, known)
+        key = self.compute_key(tool, arguments)
         if known.effect is EffectClass.READ:
             effect = Effect(key=key, occurrence=0, tool=tool, arguments=dict(arguments), step=step)
             return EffectClaim(decision=ExecutionDecision.RUN, effect=effect)
@@ -293,7 +293,9 @@ class EffectLedger:
             decision=ExecutionDecision.RUN if may_run else ExecutionDecision.OUTCOME_UNKNOWN, effect=there
         )
 
-    def _compute_key(self, tool: str, arguments: Mapping[str, Any], known: ToolEffect) -> str:
+    def compute_key(self, tool: str, arguments: Mapping[str, Any]) -> str:
+        """Return the key by which calls of a tool are equal; see the description of the module."""
+        known = self.get_tool_effect(tool)
         schema = self._schemas.get(tool)
         if schema is not None and known.effect is not EffectClass.READ:
             arguments = coerce_arguments(arguments, schema)
@@ -320,7 +322,7 @@ class EffectLedger:
                 for call in step.tool_calls:
                     known = self.get_tool_effect(call.name)
                     if known.effect is not EffectClass.READ:
-                        key = self._compute_key(call.name, call.arguments or {}, known)
+                        key = self.compute_key(call.name, call.arguments or {})
                         self._add_call(step.index, (key, self._count_occurrences(key, known)))
 
     def _load_unsettled(self) -> None:

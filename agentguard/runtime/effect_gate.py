@@ -7,18 +7,25 @@ from collections.abc import Sequence
 from agentguard.detect.base import Finding
 from agentguard.detect.step_facts import canonicalize_json
 from agentguard.recover.tool_effects import EffectClass
+from agentguard.runtime.duplicate_calls import (
+    DUPLICATE_CALL_TRIGGER,
+    build_duplicate_finding,
+    find_duplicate_call,
+)
 from agentguard.runtime.live_diagnosis import most_severe
 from agentguard.runtime.run_state import RunState
 from agentguard.trajectory.model import Step
 
-_CERTAIN_DETECTORS = frozenset({"schema_violation"})
-"""Detectors whose findings are facts: arguments match a JSON Schema or they do not."""
+_CERTAIN_DETECTORS = frozenset({"schema_violation", DUPLICATE_CALL_TRIGGER})
+"""Detectors whose findings are facts: arguments match a JSON Schema or not, and calls are equal or not."""
 
 
 class EffectGate:
     """Gate of one run.
 
     - A finding from `SessionConfig.effect_threshold` on stops a call of an undeclared or destructive tool.
+    - Two equal calls of such a tool in one turn are such a finding. They never run if the tool is declared
+      destructive, or has the name of an irreversible action.
     - If the agent proposes the same call again, the call of an undeclared tool runs. At most as many calls of
       undeclared tools are stopped as the budget has hints, since each costs a model call.
     - The call of a tool that is declared destructive does not run: a person decides, or the run stops.
@@ -32,11 +39,17 @@ class EffectGate:
         tools = [call.name for call in turn.tool_calls if not state.is_unknown_tool(call.name)]
         if not any(map(state.ledger.may_destroy, tools)):
             return None
-        trigger = most_severe(findings, state.config.effect_threshold)
+        duplicate = find_duplicate_call(turn, state.ledger)
+        trigger = (
+            most_severe(findings, state.config.effect_threshold)
+            if duplicate is None
+            else build_duplicate_finding(turn, duplicate)
+        )
         if trigger is None or not (state.capabilities.reject and state.capabilities.send_message):
             return None
         is_repeated = _compute_signature(turn) in self._refused_turns
-        if not any(_is_declared_destructive(state, tool) for tool in tools):
+        runs_once = duplicate is not None and state.ledger.forbids_repetition(duplicate.name)
+        if not runs_once and not any(_is_declared_destructive(state, tool) for tool in tools):
             may_pass = is_repeated or self._has_used_hints(state) or _is_budget_exhausted(state, turn)
             return None if may_pass else trigger
         if is_repeated or trigger.detector in _CERTAIN_DETECTORS:

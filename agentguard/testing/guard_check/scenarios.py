@@ -265,6 +265,11 @@ def _iter_faulty() -> Iterator[tuple[str, dict[str, Any]]]:
             booking = Phase(calls=(BOOK,), times=retries + 1, until="yours", corrections=needed)
             results = ("!timeout: no answer from the booking service",) * retries + ("seat 4 is yours",)
             yield f"double_booking/{retries}/{label}", {"phases": (booking,), "book_results": results}
+        for count in (2, 3):
+            doubled = Phase(
+                calls=(BOOK,) * count, is_parallel=True, until="yours", corrections=needed, times=99
+            )
+            yield f"parallel/double_booking/{count}/{label}", {"phases": (doubled, _BOOKING)}
         for claim in (
             "I have booked seat 4.",
             "Great news! I booked seat 4.",

@@ -195,3 +195,62 @@ def test_equal_calls_of_one_turn_both_run() -> None:
     session = begin(effect="write")
     claims = [session.begin_tool("transfer", {"amount": 1}) for _ in range(2)]
     assert [claim.decision for claim in claims] == [ExecutionDecision.RUN] * 2
+
+
+def pair(*arguments: dict[str, Any], tool: str = "transfer") -> Step:
+    calls = tuple(
+        ToolCall(id=f"c{place}", name=tool, arguments=given) for place, given in enumerate(arguments)
+    )
+    return Step(index=0, source=Source.AGENT, agent="clerk", tool_calls=calls)
+
+
+TEN = {"amount": 10, "to": "Ann"}
+
+
+def test_equal_calls_of_undeclared_tool_in_one_turn_are_refused_once() -> None:
+    session = begin()
+    plan = session.propose(pair(TEN, TEN, tool="weather"))
+    assert plan is not None
+    assert plan.strategy == "reprompt"
+    assert "weather twice with the same arguments" in session.pending_messages[0]
+    assert "after you have seen the result of the first one" in session.pending_messages[0]
+    assert session.propose(pair(TEN, TEN, tool="weather")) is None
+
+
+def test_equal_calls_of_undeclared_tool_with_irreversible_name_never_run() -> None:
+    session = begin()
+    assert session.propose(pair(TEN, TEN)) is not None
+    assert session.propose(pair(TEN, TEN)) is not None
+    assert session.stop_reason is not None
+
+
+def test_equal_calls_of_destructive_tool_in_one_turn_never_run() -> None:
+    session = begin(effect="destructive")
+    assert session.propose(pair(TEN, {"amount": "10", "to": "Ann"})) is not None
+    assert session.propose(pair(TEN, TEN)) is not None
+    assert session.stop_reason is not None
+
+
+def test_single_call_after_refused_pair_runs() -> None:
+    session = begin(effect="destructive")
+    session.propose(pair(TEN, TEN))
+    assert session.propose(pair(TEN)) is None
+    assert session.stop_reason is None
+
+
+@pytest.mark.parametrize(
+    ("turn_of_calls", "declaration"),
+    [
+        (pair(TEN, {"amount": 10, "to": "Bob"}), {"effect": "destructive"}),
+        (pair(TEN, TEN), {"effect": "write"}),
+        (pair(TEN, TEN), {"effect": "destructive", "idempotent": True}),
+        (pair(TEN, TEN), {"effect": "destructive", "idempotency_key": "to"}),
+        (pair(TEN, TEN, tool="get_rate"), {}),
+        (pair({}, {}, tool="fly"), {}),
+    ],
+    ids=["other arguments", "write", "idempotent", "key", "read", "unknown tool"],
+)
+def test_calls_that_may_be_equal_are_no_duplicates(turn_of_calls: Step, declaration: dict[str, Any]) -> None:
+    session = begin(**declaration)
+    session.propose(turn_of_calls)
+    assert not any(one.trigger == "duplicate_call" for one in session.recoveries)
