@@ -44,6 +44,10 @@ settings.register_profile(
 settings.register_profile("all", settings.get_profile("landing"), max_examples=300, derandomize=False)
 settings.load_profile("all" if os.environ.get("AGENTGUARD_TEST_ALL") else "landing")
 
+# `judge serve` asks the hub for the configuration of a model that it does not know. Tests download nothing;
+# without this, each such start waits for the retries of the hub's client on a machine without network.
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
 _durations: dict[str, float] = defaultdict(float)
 
 
