@@ -19,7 +19,6 @@ from agentguard.errors import RowsLost, StoreError, StoreTimeout
 from agentguard.store import Store
 from agentguard.store.db.rows import (
     AcceptanceRow,
-    BackendEventRow,
     ClearRunRow,
     DiagnosisRow,
     DropSnapshotsRow,
@@ -153,15 +152,12 @@ def test_every_row_round_trips(store):
         DiagnosisRow(method="m" * 1000, verdict="failure", probability=0.9, step=2, agent=NASTY, **run),
         RecoveryRow(strategy="rollback", step=1, schema_id="s", updated_at=2.0, **run),
         JudgementRow(subject="diagnosis", subject_id="d", right=False, by="Ada", **run),
-        BackendEventRow(backend="b", kind="ejected", **run),
     ]
     store.write(*rows).wait(10)
     assert store.list_findings("r") == (rows[0],)
     assert store.list_diagnoses("r") == (rows[1],)
     assert store.list_recoveries("r") == (rows[2],)
     assert store.list_judgements("r") == (rows[3],)
-    assert store.list_backend_events("b").rows == (rows[4],)
-    assert store.list_backend_events("c").rows == ()
 
 
 def test_snapshots_are_read_and_dropped_by_step(store):
@@ -493,7 +489,6 @@ def test_tenants_are_separated(store):
         VerdictRow(key="k", **own),
         RecoveryRow(run_id="r", strategy="s", **own),
         JudgementRow(run_id="r", subject="s", subject_id="x", right=True, **own),
-        BackendEventRow(backend="b", kind="k", **own),
     ).wait(10)
     store.claim(replace(EFFECT, tenant="a"))
 
@@ -509,14 +504,14 @@ def test_tenants_are_separated(store):
                 store.list_judgements,
             )
         ]
-        pages = [store.list_backend_events(**asked).rows, store.list_schemata(**asked)]
+        pages = [store.list_schemata(**asked)]
         return [
             *lists,
             *pages,
             *filter(None, [store.get_schema("s", **asked), store.get_verdict("k", **asked)]),
         ]
 
-    assert len(answers("a")) == 9
+    assert len(answers("a")) == 8
     assert all(answers("a"))
     assert not any(answers("b"))
     assert not any(answers(""))
@@ -525,7 +520,7 @@ def test_tenants_are_separated(store):
     assert store.get_trajectory("r") is None
     assert [one.tenant for one in store.list_runs(tenant="b").rows] == ["b"]
     store.delete_run("r", tenant="b")
-    assert len(answers("a")) == 9
+    assert len(answers("a")) == 8
     store.delete_tenant("a")
     assert sum(store.get_stats().rows.values()) == 0
 
@@ -554,7 +549,6 @@ def test_hostile_queries_find_nothing_and_change_nothing(store, text):
         lambda: store.list_schemata(status=text, origin=text),
         lambda: store.list_runs(RunFilter(format=text, group=text), tenant="t").rows,
         lambda: store.list_runs(page=Page(after=text), tenant="t").rows,
-        lambda: store.list_backend_events(text).rows,
     ]
     for ask in asks:
         try:
@@ -606,7 +600,6 @@ def filled(store: Store) -> float:
             VerdictRow(key=f"k{i}", **of),
             RecoveryRow(strategy="s", **of),
             JudgementRow(subject="s", subject_id="x", right=True, **of),
-            BackendEventRow(backend="b", kind="k", **of),
             SnapshotRow(step=1, state=b"s" * 100, **of),
             AcceptanceRow(accepted=True, **of),
             SessionRow(key=f"key{i}", **of),
@@ -619,7 +612,7 @@ def filled(store: Store) -> float:
 
 PER_RUN = {
     "runs", "steps", "branches", "findings", "diagnoses", "verdicts", "recoveries", "effects", "judgements",
-    "backend_events", "snapshots", "acceptances", "sessions",
+    "snapshots", "acceptances", "sessions",
 }  # fmt: skip
 
 

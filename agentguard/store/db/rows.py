@@ -241,16 +241,6 @@ class EffectRow(Row):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BackendEventRow(Row):
-    """Event of a backend: ``kind`` is e.g. ``"ejected"``, ``"retry"``, ``"breaker_open"``."""
-
-    id: str = field(default_factory=generate_id)
-    backend: str
-    kind: str
-    run_id: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class JudgementRow(Row):
     """Feedback of a person on a diagnosis, finding, schema or verdict: right or wrong.
 

@@ -184,14 +184,6 @@ EFFECTS = _table(
     _real("settled_at"),
     indexes=(("run_id", "created_at"),),
 )
-BACKEND_EVENTS = _table(
-    "backend_events",
-    _id("id", key=True),
-    _text("backend"),
-    _text("kind"),
-    _optional_id("run_id"),
-    indexes=(_CREATION_INDEX, ("run_id",)),
-)
 JUDGEMENTS = _table(
     "judgements",
     _id("id", key=True),
@@ -303,7 +295,6 @@ TABLE_MAPPINGS: dict[type[rows.Row], TableMapping] = {
     rows.VerdictRow: TableMapping(table=VERDICTS),
     rows.RecoveryRow: TableMapping(table=RECOVERIES),
     rows.EffectRow: TableMapping(table=EFFECTS, replaces_existing=False),
-    rows.BackendEventRow: TableMapping(table=BACKEND_EVENTS, replaces_existing=False),
     rows.JudgementRow: TableMapping(table=JUDGEMENTS),
     rows.AcceptanceRow: TableMapping(table=ACCEPTANCES, replaces_existing=False),
     rows.SessionRow: TableMapping(
@@ -319,7 +310,7 @@ TABLES: dict[str, Table] = {
 """Tables of rows by name without the prefix."""
 
 RUN_TABLES: tuple[Table, ...] = (
-    STEPS, BRANCHES, SNAPSHOTS, FINDINGS, DIAGNOSES, VERDICTS, RECOVERIES, EFFECTS, BACKEND_EVENTS,
-    JUDGEMENTS, OVERVIEWS, SESSIONS, ACCEPTANCES,
+    STEPS, BRANCHES, SNAPSHOTS, FINDINGS, DIAGNOSES, VERDICTS, RECOVERIES, EFFECTS, JUDGEMENTS, OVERVIEWS,
+    SESSIONS, ACCEPTANCES,
 )  # fmt: skip
 """Tables whose rows refer to a run by ``run_id``."""

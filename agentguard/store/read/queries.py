@@ -94,16 +94,6 @@ class QueryExecutor:
         query = _apply_run_filter(_select_for_tenant(RUNS, tenant), filter)
         return self._fetch_page(r.RunRow, query, page, newest_first=True)
 
-    def list_backend_events(
-        self, backend: str | None, page: Page, tenant: str
-    ) -> ResultPage[r.BackendEventRow]:
-        """Return a page of the events of a backend, newest first."""
-        table = TABLE_MAPPINGS[r.BackendEventRow].table
-        query = _select_for_tenant(table, tenant)
-        if backend is not None:
-            query = query.where(table.c.backend == sanitize_text(backend))
-        return self._fetch_page(r.BackendEventRow, query, page, newest_first=True)
-
     def list_acceptances(self, page: Page, tenant: str) -> ResultPage[r.AcceptanceRow]:
         """Return a page of results of acceptance tests, earliest first."""
         return self._fetch_page(
@@ -267,12 +257,6 @@ class StoreQueries:
     def list_snapshots(self, run_id: str, *, tenant: str = "") -> tuple[r.SnapshotRow, ...]:
         """Return the snapshots of a run, earliest step first."""
         return self._executor.list_snapshots(run_id, tenant)
-
-    def list_backend_events(
-        self, backend: str | None = None, page: Page | None = None, *, tenant: str = ""
-    ) -> ResultPage[r.BackendEventRow]:
-        """Return a page of the events of all backends or of one, newest first."""
-        return self._executor.list_backend_events(backend, page or Page(), tenant)
 
     def list_judgements(self, run_id: str, *, tenant: str = "") -> tuple[r.JudgementRow, ...]:
         """Return the feedback on a run's diagnoses and findings."""

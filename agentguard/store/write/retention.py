@@ -33,7 +33,6 @@ from agentguard.store.db.database import Database
 from agentguard.store.db.engine import IMMEDIATE_TRANSACTION, to_unavailable_error
 from agentguard.store.db.row_mapping import validate_query_id, validate_query_tenant
 from agentguard.store.db.tables import (
-    BACKEND_EVENTS,
     DIAGNOSES,
     EFFECTS,
     HINTS,
@@ -180,9 +179,7 @@ class Retention:
         while (used_bytes := self._measure_used_bytes()) > max_bytes:
             if pairs := self._select_oldest_runs(limits, self._estimate_excess_runs(used_bytes, max_bytes)):
                 self._remove_runs(pairs, row_counts)
-            elif not any(
-                self._remove_oldest(table, limits.tenant, row_counts) for table in (VERDICTS, BACKEND_EVENTS)
-            ):
+            elif not self._remove_oldest(VERDICTS, limits.tenant, row_counts):
                 return
 
     def _estimate_excess_runs(self, used: int, max_bytes: int) -> int:

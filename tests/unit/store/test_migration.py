@@ -133,12 +133,14 @@ def test_store_of_first_version_keeps_its_rows(url, first):
         assert store.claim(effect).state == "new"
         assert "agentguard_snapshots" not in names(store)
         before = _contents(store)
+        assert before.pop("agentguard_backend_events") == []
     first.undo()
     with pytest.raises(StoreVersion, match="version 0001 of the tables"):
         Store.open(url)
     assert Store.migrate(url)[1:] == ("0001", migration.REVISIONS[-1])
     with Store.open(url) as store:
         assert {name: _contents(store)[name] for name in before} == before
+        assert "agentguard_backend_events" not in names(store)
         assert store.get_trajectory("r") == run
         assert store.claim(effect).state == "attempted"
         row = store.get_run_summary("r")
