@@ -24,7 +24,7 @@ from agentguard.guard import Guard
 from agentguard.localize.base import Verdict
 from agentguard.localize.run_comparison import DiagnosedRun, can_compare, compare_runs
 from agentguard.localize.serialization import decode_diagnosis, encode_diagnosis
-from agentguard.store.db.run_summary import RunSummaryFilter, RunSummaryRow, VerdictFilter
+from agentguard.store.db.run_summary import RunSummaryFilter, RunSummaryRow, VerdictFilter, split_labels
 from agentguard.store.read.pagination import MAX_PAGE_SIZE, Page
 from agentguard.taxonomy.loader import TaxonomyCatalog
 from agentguard.trajectory._json_node import JsonNode
@@ -43,7 +43,11 @@ Verdicts = Annotated[
     list[VerdictFilter] | None,
     typer.Option("--verdict", help="Only runs with this verdict; none: not diagnosed. Repeatable."),
 ]
-Agent = Annotated[str | None, typer.Option(help="Only runs whose root cause is a step of this agent.")]
+Agent = Annotated[str | None, typer.Option(help="Only runs with a step of this agent.")]
+Tool = Annotated[str | None, typer.Option(help="Only runs that call this tool.")]
+CauseAgent = Annotated[
+    str | None, typer.Option("--cause-agent", help="Only runs whose root cause is a step of this agent.")
+]
 Code = Annotated[str | None, typer.Option(help="Only runs whose first code begins with this text.")]
 Model = Annotated[str | None, typer.Option(help="Only runs of this model.")]
 TextFilter = Annotated[str | None, typer.Option("--text", help="Only runs with this text in id or task.")]
@@ -70,6 +74,8 @@ def list_runs(
     store: StoreUrl = None,
     verdict: Verdicts = None,
     agent: Agent = None,
+    tool: Tool = None,
+    cause_agent: CauseAgent = None,
     code: Code = None,
     model: Model = None,
     text: TextFilter = None,
@@ -80,7 +86,16 @@ def list_runs(
     json: Json = False,
 ) -> None:
     """List runs, newest first."""
-    selection = _build_filter(verdict, agent, code, model, text, since)
+    selection = RunSummaryFilter(
+        verdicts=frozenset(verdict or ()),
+        step_agent=agent,
+        tool=tool,
+        agent=cause_agent,
+        code=code,
+        model=model,
+        text=text,
+        since=_parse_since(since),
+    )
     with open_store(store) as opened:
         if search is not None:
             page = Page(limit=min(limit, MAX_PAGE_SIZE))
@@ -132,6 +147,8 @@ def diagnose(
     ] = None,
     verdict: Verdicts = None,
     agent: Agent = None,
+    tool: Tool = None,
+    cause_agent: CauseAgent = None,
     code: Code = None,
     model: Model = None,
     text: TextFilter = None,
@@ -147,8 +164,16 @@ def diagnose(
     chosen = list(run_id or ())
     with open_store(store) as opened:
         if not chosen:
-            verdicts = verdict or [VerdictFilter.NONE]
-            selection = _build_filter(verdicts, agent, code, model, text, since)
+            selection = RunSummaryFilter(
+                verdicts=frozenset(verdict or _select_default_verdicts(cause_agent, code)),
+                step_agent=agent,
+                tool=tool,
+                agent=cause_agent,
+                code=code,
+                model=model,
+                text=text,
+                since=_parse_since(since),
+            )
             chosen = [row.run_id for row in opened.iter_run_summaries(selection, tenant=tenant)]
         references = list(_read_references(opened, set(chosen), tenant=tenant)) if chosen else []
     counts: dict[Verdict, int] = dict.fromkeys(Verdict, 0)
@@ -184,28 +209,20 @@ def _read_references(store: Store, chosen: Container[str], *, tenant: str) -> It
             yield run
 
 
-def _build_filter(
-    verdicts: list[VerdictFilter] | None,
-    agent: str | None,
-    code: str | None,
-    model: str | None,
-    text: str | None,
-    since: str | None,
-) -> RunSummaryFilter:
-    return RunSummaryFilter(
-        verdicts=frozenset(verdicts or ()),
-        agent=agent,
-        code=code,
-        model=model,
-        text=text,
-        since=None if since is None else time.time() - parse_age(since, "--since"),
-    )
+def _parse_since(since: str | None) -> float | None:
+    return None if since is None else time.time() - parse_age(since, "--since")
+
+
+def _select_default_verdicts(cause_agent: str | None, code: str | None) -> tuple[VerdictFilter, ...]:
+    """Return the verdict filter of `diagnose`: a root cause and a code select runs that have a diagnosis."""
+    return (VerdictFilter.NONE,) if cause_agent is None and code is None else ()
 
 
 def _encode_row(row: RunSummaryRow) -> dict[str, Any]:
     names = ("run_id", "task", "format", "began_at", "steps", "tokens", "cost_usd", "models", "verdict")
     more = ("probability", "method", "step", "agent", "code", "recovered", "judged")
-    return {name: getattr(row, name) for name in (*names, *more)}
+    labels = {"agents": split_labels(row.agents), "tools": split_labels(row.tools)}
+    return {name: getattr(row, name) for name in (*names, *more)} | labels
 
 
 def _print_matches(result: StepSearchResult, limit: int, *, json: bool) -> None:

@@ -14,6 +14,8 @@ TAGS_KEY: Final = "tags"
 """Key of ``Trajectory.extra`` for the tags of a run, a list of strings."""
 MAX_LABEL_CHARS: Final = 64
 MAX_LABELS: Final = 12
+MAX_STEP_LABELS: Final = 64
+MAX_STEP_LABELS_LENGTH: Final = 1_024
 
 RecoveredState = Literal["", "pending", "yes", "no"]
 FeedbackState = Literal["", "right", "wrong", "mixed"]
@@ -40,6 +42,8 @@ class RunSummaryRow(Row):
         steps: number of steps on the current branch.
         tokens, cost_usd: totals over all branches, including abandoned ones; None if no step records them.
         models, tags: distinct values, joined by `join_labels`.
+        agents, tools: distinct agents of the steps and tools that they call, joined by `join_labels`; at most
+            `MAX_STEP_LABELS` each.
         verdict, probability, method, step, agent, module, code: of the latest diagnosis; empty without one.
         diagnosed_at: time of that diagnosis.
         guard_s: duration of that diagnosis in seconds.
@@ -64,6 +68,8 @@ class RunSummaryRow(Row):
     cost_usd: float | None = None
     models: str = ""
     tags: str = ""
+    agents: str = ""
+    tools: str = ""
     verdict: str = ""
     probability: float | None = None
     method: str = ""
@@ -90,6 +96,8 @@ class RunSummaryFilter:
         verdicts: any of these.
         code: prefix of the first hypothesis's code.
         step, agent: of the first hypothesis.
+        step_agent: agent of a step.
+        tool: tool that a step calls.
         recovered: any of ``"yes"``, ``"no"``, ``"pending"``, ``""`` (no recovery).
         model, tag: a model or tag of the run.
         min_cost, max_cost: US dollars.
@@ -104,6 +112,8 @@ class RunSummaryFilter:
     code: str | None = None
     step: int | None = None
     agent: str | None = None
+    step_agent: str | None = None
+    tool: str | None = None
     recovered: frozenset[str] = frozenset()
     model: str | None = None
     tag: str | None = None
@@ -182,7 +192,7 @@ def normalize_label(text: str) -> str:
     return " ".join(text.split())[:MAX_LABEL_CHARS]
 
 
-def join_labels(values: Iterable[str], *, max_length: int = 256) -> str:
+def join_labels(values: Iterable[str], *, max_length: int = 256, max_labels: int = MAX_LABELS) -> str:
     """Join labels with a newline around each, so that queries match whole labels; drop what does not fit."""
     labels: dict[str, None] = {}
     length = 1
@@ -190,7 +200,7 @@ def join_labels(values: Iterable[str], *, max_length: int = 256) -> str:
         if (
             label
             and label not in labels
-            and len(labels) < MAX_LABELS
+            and len(labels) < max_labels
             and length + len(label) + 1 <= max_length
         ):
             labels[label] = None

@@ -219,6 +219,8 @@ OVERVIEWS = _table(
     _real("cost_usd"),
     _text("models"),
     _text("tags"),
+    _text("agents"),
+    _text("tools"),
     _text("verdict"),
     _real("probability"),
     _text("method"),

@@ -229,7 +229,12 @@ def _build_range_conditions(filter: RunSummaryFilter) -> Iterable[ColumnElement[
 def _build_text_conditions(filter: RunSummaryFilter, dialect: str) -> Iterable[ColumnElement[bool]]:
     if filter.code:
         yield _SUMMARY.code.like(escape_like_pattern(sanitize_text(filter.code)) + "%", escape="\\")
-    for column, name in ((_SUMMARY.models, filter.model), (_SUMMARY.tags, filter.tag)):
+    for column, name in (
+        (_SUMMARY.models, filter.model),
+        (_SUMMARY.tags, filter.tag),
+        (_SUMMARY.agents, filter.step_agent),
+        (_SUMMARY.tools, filter.tool),
+    ):
         if name is not None:
             yield column.like(
                 f"%\n{escape_like_pattern(sanitize_text(normalize_label(name)))}\n%", escape="\\"

@@ -10,7 +10,14 @@ from typing import Any, NamedTuple
 from agentguard.store.db import rows as r
 from agentguard.store.db.payload import encode_payload
 from agentguard.store.db.row_mapping import sanitize_text
-from agentguard.store.db.run_summary import TAGS_KEY, join_labels, normalize_label, split_labels
+from agentguard.store.db.run_summary import (
+    MAX_STEP_LABELS,
+    MAX_STEP_LABELS_LENGTH,
+    TAGS_KEY,
+    join_labels,
+    normalize_label,
+    split_labels,
+)
 from agentguard.store.db.tables import MAX_TEXT
 
 SummaryValues = dict[str, Any]
@@ -31,7 +38,8 @@ NO_USAGE = UsageTotals()
 
 
 _TEXTS = (
-    "task", "format", "models", "tags", "verdict", "method", "agent", "module", "code", "recovered", "judged",
+    "task", "format", "models", "tags", "agents", "tools", "verdict", "method", "agent", "module", "code",
+    "recovered", "judged",
 )  # fmt: skip
 _UNKNOWN = (
     "failed", "started_at", "ended_at", "duration_s", "tokens", "cost_usd", "probability", "step",
@@ -74,14 +82,16 @@ def add_run(summary: SummaryValues, row: r.RunRow) -> None:
 
 def reset_steps(summary: SummaryValues) -> None:
     """Reset what the steps contributed, before they are rewritten."""
-    summary.update(steps=0, tokens=None, cost_usd=None, models="", started_at=None, ended_at=None)
+    summary.update(
+        steps=0, tokens=None, cost_usd=None, models="", agents="", tools="", started_at=None, ended_at=None
+    )
     _update_timing(summary)
 
 
 def add_step(summary: SummaryValues, row: r.StepRow, previous_usage: UsageTotals = NO_USAGE) -> UsageTotals:
     """Apply a step that replaces one with ``previous_usage``; return the usage of the step.
 
-    Time range and models include those of replaced steps.
+    Time range, models, agents and tools include those of replaced steps.
     """
     data = row.data
     usage = extract_usage(data)
@@ -91,6 +101,11 @@ def add_step(summary: SummaryValues, row: r.StepRow, previous_usage: UsageTotals
     model = data.get("model")
     if isinstance(model, str):
         summary["models"] = _add_model(summary["models"], model)
+    if row.agent:
+        summary["agents"] = _add_step_label(summary["agents"], row.agent)
+    if calls := data.get("tool_calls"):
+        for tool in _list_tools(calls):
+            summary["tools"] = _add_step_label(summary["tools"], tool)
     if not row.line and row.index >= summary["steps"]:
         summary["steps"] = count_steps_through(row.index)
     if "started_at" in data or "ended_at" in data:
@@ -112,6 +127,27 @@ def _add_model_uncached(models: str, model: str) -> str:
 
 
 _add_model_cached = lru_cache(maxsize=1024)(_add_model_uncached)
+
+
+def _list_tools(calls: object) -> Iterable[str]:
+    """Return the names of called tools; calls that are not as `encode_step` writes them have none."""
+    for call in calls if isinstance(calls, list | tuple) else ():
+        name = call.get("name") if isinstance(call, Mapping) else None
+        if isinstance(name, str) and name:
+            yield name
+
+
+def _add_step_label(labels: str, label: str) -> str:
+    return _add_clean_label(labels, sanitize_text(normalize_label(label[:MAX_TEXT])))
+
+
+@lru_cache(maxsize=1024)
+def _add_clean_label(labels: str, label: str) -> str:
+    if not label or f"\n{label}\n" in labels:
+        return labels
+    return join_labels(
+        (*split_labels(labels), label), max_length=MAX_STEP_LABELS_LENGTH, max_labels=MAX_STEP_LABELS
+    )
 
 
 def count_steps_through(index: int) -> int:

@@ -57,6 +57,35 @@ def test_list_filters_by_verdict_code_and_text(store: str) -> None:
     assert len(list_ids(store, "--limit", "2")) == 2
 
 
+def test_list_and_diagnose_select_runs_by_tool_and_agent(store: str) -> None:
+    every = [json.loads(line) for line in invoke("list", "--store", store, "--json").stdout.splitlines()]
+    tools = {tool for row in every for tool in row["tools"]}
+    for name, option in (("tools", "--tool"), ("agents", "--agent")):
+        for value in {value for row in every for value in row[name]}:
+            expected = [row["run_id"] for row in every if value in row[name]]
+            assert list_ids(store, option, value) == expected
+    assert tools
+    assert list_ids(store, "--tool", "no such tool") == list_ids(store, "--agent", "nobody") == []
+    tool = min(tools, key=lambda one: sum(one in row["tools"] for row in every))
+    count = len(list_ids(store, "--tool", tool))
+    assert 0 < count < len(SAMPLES)
+    assert invoke("diagnose", "--store", store, "--tool", tool).stdout.startswith(
+        list_ids(store, "--tool", tool)[0]
+    )
+    assert len(list_ids(store, "--verdict", "none")) == len(SAMPLES) - count
+
+
+def test_cause_agent_selects_runs_with_a_diagnosis(store: str) -> None:
+    assert invoke("diagnose", "--store", store, "--cause-agent", "nobody").stdout.startswith("0 runs")
+    invoke("diagnose", "--store", store)
+    rows = [json.loads(line) for line in invoke("list", "--store", store, "--json").stdout.splitlines()]
+    agent = next(row["agent"] for row in rows if row["verdict"] == "failure")
+    selected = list_ids(store, "--cause-agent", agent)
+    assert selected == [row["run_id"] for row in rows if row["agent"] == agent]
+    again = invoke("diagnose", "--store", store, "--cause-agent", agent)
+    assert again.stdout.splitlines()[-1].startswith(f"{len(selected)} runs")
+
+
 def test_list_search_prints_runs_with_their_matches(store: str) -> None:
     (run,) = (
         json.loads(line)

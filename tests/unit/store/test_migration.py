@@ -20,7 +20,7 @@ from agentguard.store.db.rows import EffectRow, RecoveryRow, SchemaRow, Snapshot
 from agentguard.store.db.tables import SPENDING, metadata
 from agentguard.store.trajectory_mapping import build_run_rows
 from agentguard.store.write import batch
-from agentguard.trajectory.model import Annotation, Record, Source, Step, Trajectory
+from agentguard.trajectory.model import Annotation, Record, Source, Step, ToolCall, Trajectory
 from tests.postgres import postgres, postgres_url  # noqa: F401
 
 NEXT = """
@@ -122,7 +122,16 @@ def test_older_store_is_migrated_only_on_request(url, newer):
 
 
 def test_store_of_first_version_keeps_its_rows(url, first):
-    steps = tuple(Step(index=i, source=Source.AGENT, agent="a", content=str(i)) for i in range(2))
+    steps = tuple(
+        Step(
+            index=i,
+            source=Source.AGENT,
+            agent="a",
+            content=str(i),
+            tool_calls=(ToolCall(id="c", name="book"),),
+        )
+        for i in range(2)
+    )
     run = Trajectory(id="r", format="f", task="go", steps=steps)
     effect = EffectRow(run_id="r", tool="book", arguments="a", data={"seat": 4})
     with Store.open(url) as store:
@@ -145,6 +154,7 @@ def test_store_of_first_version_keeps_its_rows(url, first):
         assert store.claim(effect).state == "attempted"
         row = store.get_run_summary("r")
         assert (row.task, row.steps, row.failed, row.recoveries, row.stale) == ("go", 2, True, 1, False)
+        assert (row.agents, row.tools) == ("\na\n", "\nbook\n")
         store.write(SnapshotRow(run_id="r", step=1, state=b"new")).wait(10)
         assert [one.state for one in store.list_snapshots("r")] == [b"new"]
         assert store.delete_run("r").rows["snapshots"] == 1

@@ -29,7 +29,7 @@ from agentguard.store.db.run_summary import (
     split_labels,
 )
 from agentguard.store.read.pagination import Page
-from agentguard.trajectory.model import Branch, Source, Step, Trajectory, Usage
+from agentguard.trajectory.model import Branch, Source, Step, ToolCall, Trajectory, Usage
 from tests.postgres import postgres, postgres_url  # noqa: F401
 
 
@@ -57,12 +57,20 @@ def shown(row: RunSummaryRow | None) -> dict[str, object]:
 def test_summary_describes_whole_run(store):
     steps = tuple(
         Step(
-            index=i, source=Source.AGENT, agent="a", model=f"m{i}", started_at=100.0 + i, ended_at=101.0 + i,
+            index=i, source=Source.AGENT, agent="a 0", model=f"m{i}", started_at=100.0 + i,
+            ended_at=101.0 + i,
+            tool_calls=(ToolCall(id="c", name="book"),),
             usage=Usage(prompt_tokens=10, completion_tokens=5, cost_usd=0.25),
         )
         for i in range(2)
     )  # fmt: skip
-    left = Branch(id="b", fork_step=1, steps=(replace(steps[1], model="other"),))
+    left = Branch(
+        id="b",
+        fork_step=1,
+        steps=(
+            replace(steps[1], model="other", agent="b", tool_calls=(ToolCall(id="c", name="x\n\u2028y"),)),
+        ),
+    )
     run = Trajectory(
         id="r", format="f", task="x" * 400, steps=steps, branches=(left,), extra={"tags": ["new", "a b"]}
     )
@@ -73,6 +81,7 @@ def test_summary_describes_whole_run(store):
         assert (row.task, row.format, row.steps, row.tokens, row.cost_usd) == ("x" * 256, "f", 2, 45, 0.75)
         assert (row.began_at, row.started_at, row.ended_at, row.duration_s) == (100.0, 100.0, 102.0, 2.0)
         assert (split_labels(row.models), split_labels(row.tags)) == (("m0", "m1", "other"), ("new", "a b"))
+        assert (split_labels(row.agents), split_labels(row.tools)) == (("a 0", "b"), ("book", "x y"))
         assert (row.verdict, row.recovered, row.judged, row.failed) == ("", "", "", None)
 
 
@@ -122,6 +131,20 @@ def test_summary_contains_feedback(store):
     assert seen == ["right", "mixed", "wrong", "wrong", ""]
 
 
+def test_summary_bounds_agents_and_tools(store):
+    steps = [
+        StepRow(run_id="r", index=i, agent=f"agent {i}", data={"tool_calls": [{"name": f"{i:0100}"}]})
+        for i in range(80)
+    ]
+    store.write(RunRow(id="r", task="t"), *steps).wait(10)
+    row = store.get_run_summary("r")
+    assert split_labels(row.agents) == tuple(f"agent {i}" for i in range(64))
+    assert split_labels(row.tools) == ("0" * 64,)
+    assert len(ids(store, RunSummaryFilter(tool="0" * 100))) == 1
+    store.write(ClearRunRow(run_id="r")).wait(10)
+    assert (store.get_run_summary("r").agents, store.get_run_summary("r").tools) == ("", "")
+
+
 def test_live_run_rollback_updates_summary(store):
     store.write(RunRow(id="r", task="t"), step(0, usage=used(10)), step(1, usage=used(10))).wait(10)
     store.write(step(2, usage=used(10))).wait(10)
@@ -152,7 +175,9 @@ def histories(draw):
         run = draw(st.sampled_from(["r", "s"]))
         at = float(next(clock))
         usage = draw(st.sampled_from([None, {}, used(3), used(9, 0.5), {"prompt_tokens": "many"}]))
-        data = {"usage": usage, "model": draw(st.sampled_from(["m", "n", None])), "started_at": 7.0}
+        calls = draw(st.sampled_from([[{"name": "t"}, {"name": "u"}], [{"name": ["t"]}, "u"], "t", None]))
+        model = draw(st.sampled_from(["m", "n", None]))
+        data = {"usage": usage, "model": model, "started_at": 7.0, "tool_calls": calls}
         line = draw(st.sampled_from(["", "", "z"]))
         rows.append(
             draw(
@@ -187,8 +212,9 @@ def test_incremental_summary_equals_rebuilt_summary(tmp_path_factory, history):
         store.rebuild_run_summaries()
         after = {run: shown(store.get_run_summary(run, tenant="t")) for run in runs}
         for run in runs:
-            # A replaced step may leave its model and time behind: all other values are equal.
-            assert set(split_labels(before[run].pop("models"))) >= set(split_labels(after[run].pop("models")))
+            # A replaced step may leave its model, tools and time behind: all other values are equal.
+            for name in ("models", "tools"):
+                assert set(split_labels(before[run].pop(name))) >= set(split_labels(after[run].pop(name)))
             for name in ("began_at", "started_at", "ended_at", "duration_s", "cost_usd", "tokens"):
                 a, b = before[run].pop(name), after[run].pop(name)
                 assert (
@@ -218,7 +244,13 @@ def filled(store, number: int = 23) -> list[str]:
                 id=f"r{i:02}", task=f"Task {i} 100%_\\ done", created_at=float(i),
                 failed=(None, True, False)[i % 3], data={"extra": {"tags": tags}},
             ),
-            step(0, run=f"r{i:02}", model=f"m_{i % 4}", usage=used(i % 5 + 1, i / 10) if i % 6 else None),
+            StepRow(
+                run_id=f"r{i:02}", index=0, agent=f"worker {i % 3}",
+                data={
+                    "model": f"m_{i % 4}", "tool_calls": [{"name": "read"}, {"name": f"tool_{i % 5}"}],
+                    "usage": used(i % 5 + 1, i / 10) if i % 6 else None,
+                },
+            ),
         )  # fmt: skip
         if i % 3:
             verdict = ("failure", "no_failure")[i % 2]
@@ -248,6 +280,10 @@ def ids(store, filter=None, sort=None, **more) -> list[str]:
         (RunSummaryFilter(agent="a1"), lambda i: i % 3 and i % 2),
         (RunSummaryFilter(model="m_1"), lambda i: i % 4 == 1),
         (RunSummaryFilter(model="m%"), lambda i: False),
+        (RunSummaryFilter(tool="read"), lambda i: True),
+        (RunSummaryFilter(tool="tool_3", step_agent="worker 1"), lambda i: i % 5 == 3 and i % 3 == 1),
+        (RunSummaryFilter(tool="tool"), lambda i: False),
+        (RunSummaryFilter(step_agent="worker"), lambda i: False),
         (RunSummaryFilter(tag="odd"), lambda i: i % 2),
         (RunSummaryFilter(tag="od"), lambda i: False),
         (RunSummaryFilter(min_cost=0.5, max_cost=1.0), lambda i: i % 6 and 5 <= i <= 10),
