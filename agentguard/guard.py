@@ -415,6 +415,10 @@ class Guard:
         """Return a guarded copy; see `agentguard.integrations.smolagents.agent.build_guarded_agent`."""
         return self.integrate("smolagents", agent, **options)
 
+    def google_adk(self, **options: Any) -> Any:
+        """Return a plugin of a runner; see `agentguard.integrations.google_adk.plugin.GuardPlugin`."""
+        return self.integrate("google_adk", **options)
+
     @property
     def openai_agents(self) -> Any:
         """Guarded runner of agents; see `agentguard.integrations.openai_agents.runner.GuardedRunner`."""

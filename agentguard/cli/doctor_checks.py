@@ -31,6 +31,7 @@ EXTRAS: Final[Mapping[str, tuple[str, ...]]] = {
     "langchain": ("langchain", "langgraph"),
     "openai-agents": ("agents",),
     "pydantic-ai": ("pydantic_ai",),
+    "google-adk": ("google.adk",),
     "smolagents": ("smolagents",),
     "httpx": ("httpx", "httpx2"),
     "inspect": ("inspect_ai",),
@@ -271,7 +272,11 @@ def _is_installed(package: str) -> bool:
 
 
 def _format_version(package: str) -> str:
-    name = {"opentelemetry.proto": "opentelemetry-proto", "agents": "openai-agents"}.get(package, package)
+    name = {
+        "google.adk": "google-adk",
+        "opentelemetry.proto": "opentelemetry-proto",
+        "agents": "openai-agents",
+    }.get(package, package)
     try:
         return f"{name} {version(name.replace('_', '-'))}"
     except PackageNotFoundError:

@@ -81,7 +81,7 @@ class GuardedRequest(HistorySync):
     @property
     def encoded_body(self) -> bytes | None:
         """Return the body to send; None if the client's own body is sent unchanged."""
-        body = self._build_body()
+        body = self.build_body()
         return None if body is self.request_body else _encode_body(body)
 
     def build_candidate_body(self, variant: SampleVariant) -> bytes:
@@ -90,7 +90,7 @@ class GuardedRequest(HistorySync):
         if variant.instruction:
             self._has_hint = True
             line.add_guard_item(self.adapter.build_guard_item(variant.instruction))
-        body = {k: v for k, v in self._build_body().items() if k not in ("stream", "stream_options")}
+        body = {k: v for k, v in self.build_body().items() if k not in ("stream", "stream_options")}
         line.pending_guard_items = pending_items
         if variant.model:
             body["model"] = variant.model
@@ -98,7 +98,8 @@ class GuardedRequest(HistorySync):
             body["temperature"] = variant.temperature
         return _encode_body(body)
 
-    def _build_body(self) -> dict[str, Any]:
+    def build_body(self) -> dict[str, Any]:
+        """Build the body to send; the client's own body if the guard changes nothing."""
         line, body = self._conversation.branch, self.request_body
         if not self.adapter.is_unchanged(line, body, self._history):
             body = self.adapter.build_body(

@@ -17,6 +17,7 @@ _INTEGRATIONS: Registry[Callable[..., Any]] = Registry(
     "integration",
     group="agentguard.integrations",
     builtin={
+        "google_adk": "agentguard.integrations.google_adk.plugin:GuardPlugin",
         "langchain": "agentguard.integrations.langchain.middleware:GuardMiddleware",
         "langgraph": "agentguard.integrations.langgraph.graph:GuardedGraph",
         "langgraph_tools": "agentguard.integrations.langgraph.graph:build_tool_node",

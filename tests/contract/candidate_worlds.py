@@ -18,7 +18,6 @@ from agentguard.testing.contracts.integrations import (
     World,
     list_invocations,
 )
-from tests.contract.smolagents_worlds import smolagents, smolagents_stream
 
 _IDS = itertools.count()
 
@@ -384,6 +383,20 @@ def _client_loop(played: ContractRun, ask: Callable[[list[Any]], Any]) -> None:
             text = _run(played, call.function.name, call.function.arguments)
             messages.append({"role": "tool", "tool_call_id": call.id, "content": text})
     raise AssertionError("the loop did not end")
+
+
+def smolagents(guard: Guard, played: ContractRun) -> None:
+    """Run a ``ToolCallingAgent``."""
+    from tests.contract import smolagents_worlds
+
+    smolagents_worlds.run_agent(guard, played, stream_outputs=False)
+
+
+def smolagents_stream(guard: Guard, played: ContractRun) -> None:
+    """Run a ``ToolCallingAgent`` that streams the model's messages."""
+    from tests.contract import smolagents_worlds
+
+    smolagents_worlds.run_agent(guard, played, stream_outputs=True)
 
 
 def build_chat_server(played: ContractRun) -> Callable[[Any], Any]:

@@ -10,7 +10,13 @@ from collections.abc import Callable
 from typing import Any
 
 from agentguard.guard import Guard
-from agentguard.testing.contracts.integrations import TASK, ContractRun, World
+from agentguard.testing.contracts.integrations import (
+    TASK,
+    ContractRequest,
+    ContractRun,
+    World,
+    list_invocations,
+)
 from tests.contract.candidate_worlds import build_chat_server
 from tests.unit.integrations.openai_server import serving
 
@@ -50,6 +56,55 @@ def agent_framework(guard: Guard, played: ContractRun) -> None:
         played.answer = asyncio.run(drive(server.url))
 
 
+def google_adk(guard: Guard, played: ContractRun) -> None:
+    """Run an agent of Google ADK with a scripted model."""
+    from google.adk.agents import LlmAgent
+    from google.adk.agents.run_config import RunConfig
+    from google.adk.apps import App
+    from google.adk.models.base_llm import BaseLlm
+    from google.adk.models.llm_response import LlmResponse
+    from google.adk.runners import InMemoryRunner
+    from google.genai import types
+
+    class ScriptedLlm(BaseLlm):
+        async def generate_content_async(self, llm_request: Any, stream: bool = False) -> Any:
+            parts = [part for content in llm_request.contents for part in content.parts or ()]
+            results = [one.function_response.response for one in parts if one.function_response]
+            user = [c for c in llm_request.contents if c.role == "user"]
+            texts = [part.text for content in user for part in content.parts or () if part.text]
+            asked = ContractRequest(
+                self.model,
+                texts,
+                [str(one.get("result", one)) for one in results],
+                llm_request.config.temperature,
+            )
+            answer = await played.next_answer_async(asked)
+            made = [
+                types.Part.from_function_call(name=name, args=arguments)
+                for name, arguments in list_invocations(answer)
+            ]
+            content = types.Content(role="model", parts=made or [types.Part(text=answer)])
+            yield LlmResponse(content=content)
+
+    async def drive() -> str:
+        models = {name: ScriptedLlm(model=name) for name in played.script or ("own",)}
+        agent = LlmAgent(name="clerk", model=models["own"], tools=[played.book, played.find])
+        plugin = guard.google_adk(on_run=played.sessions.append, models=models)
+        runner = InMemoryRunner(app=App(name="contract", root_agent=agent, plugins=[plugin]))
+        session = await runner.session_service.create_session(app_name="contract", user_id="u")
+        message = types.Content(role="user", parts=[types.Part(text=TASK)])
+        said = ""
+        async for event in runner.run_async(
+            user_id="u", session_id=session.id, new_message=message, run_config=RunConfig(max_llm_calls=200)
+        ):
+            texts = [part.text for part in (event.content and event.content.parts) or () if part.text]
+            said = "".join(texts) or said
+        await runner.close()
+        return said
+
+    played.answer = asyncio.run(drive())
+
+
 def _build_server(played: ContractRun) -> Callable[[Any], Any]:
     """Return the scripted chat server; it reads text parts as text, and each model as the agent's own."""
     answer = build_chat_server(played)
@@ -72,5 +127,6 @@ def _join_text(content: Any) -> str:
 CLIENT_FRAMEWORK_WORLDS: dict[str, World] = {
     "llama_index.llms.openai": llama_index,
     "agent_framework.openai": agent_framework,
+    "google.adk": google_adk,
 }
 """Worlds by the module of the framework."""

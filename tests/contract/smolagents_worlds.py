@@ -89,17 +89,8 @@ def _read(message: ChatMessage) -> str:
     return text.removeprefix("Observation:\n")
 
 
-def smolagents(guard: Guard, played: ContractRun) -> None:
+def run_agent(guard: Guard, played: ContractRun, *, stream_outputs: bool) -> None:
     """Run a ``ToolCallingAgent``."""
-    _run(guard, played, stream_outputs=False)
-
-
-def smolagents_stream(guard: Guard, played: ContractRun) -> None:
-    """Run a ``ToolCallingAgent`` that streams the model's messages."""
-    _run(guard, played, stream_outputs=True)
-
-
-def _run(guard: Guard, played: ContractRun, *, stream_outputs: bool) -> None:
     seat = {"seat": {"type": "integer", "description": "number of the seat"}}
     where = {"where": {"type": "string", "description": "place of the seat"}}
     models = {name: ScriptedModel(played, name) for name in played.script or ("own",)}

@@ -10,6 +10,7 @@ from agentguard.guard import Guard
 from agentguard.runtime.integration_registry import integration_registry
 from agentguard.testing.contracts.integrations import CHECKS, TASK, ContractRequest, ContractRun
 from tests.contract.candidate_worlds import WORLDS
+from tests.contract.client_framework_worlds import CLIENT_FRAMEWORK_WORLDS
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
@@ -49,6 +50,7 @@ def test_every_built_in_integration_has_a_world() -> None:
         "achat_httpx": "openai_httpx_async",
     }
     assert set(by_world) <= set(WORLDS)
-    assert set(integration_registry().names()) - set(by_world.values()) == {"langgraph_tools"}, (
-        "part of langgraph"
-    )
+    in_own_environment = {"google_adk": "google.adk"}
+    assert set(in_own_environment.values()) <= set(CLIENT_FRAMEWORK_WORLDS)
+    rest = set(integration_registry().names()) - set(by_world.values()) - set(in_own_environment)
+    assert rest == {"langgraph_tools"}, "part of langgraph"

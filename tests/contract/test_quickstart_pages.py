@@ -42,8 +42,9 @@ FRAMEWORKS = {
     "smolagents": "smolagents",
     "llama-index": "llama_index.llms.openai",
     "agent-framework": "agent_framework.openai",
+    "google-adk": "google.adk",
 }
-"""Module of each page with an agent; docs/integrations.md has the environments of the last two."""
+"""Module of each page with an agent; docs/integrations.md has the environments of the last three."""
 PROBABILITY = re.compile(r"\bp(\(failed\))? [01]\.\d\d")
 ANSWER = "Seat 4 in row 8 is free."
 
@@ -79,13 +80,15 @@ class RepeatingModel:
         self.rows: list[int] = []
 
     def __call__(self, body: Body) -> Any:
-        text = json.dumps(body.get("messages") or body["input"])
+        text = json.dumps(body.get("messages") or body.get("contents") or body["input"])
         answer = self._say if "seat 4 in row 8 is free" in text else self._call
         return answer(body, 8 if "[guard]" in text else 7)
 
     def _call(self, body: Body, row: int) -> Any:
         self.rows.append(row)
         id = f"call-{next(self._ids)}"
+        if "contents" in body:
+            return _generate({"functionCall": {"name": "find_seat", "args": {"row": row}}})
         if "input" in body:
             return self._respond(body, openai_responses_server.called("find_seat", id, row=row))
         if "input_schema" in body["tools"][0]:
@@ -93,6 +96,8 @@ class RepeatingModel:
         return _complete(body, openai_server.call("find_seat", id, row=row))
 
     def _say(self, body: Body, row: int) -> Any:
+        if "contents" in body:
+            return _generate({"text": ANSWER})
         if "input" in body:
             return self._respond(body, openai_responses_server.said(ANSWER))
         if "input_schema" in body["tools"][0]:
@@ -108,6 +113,11 @@ class RepeatingModel:
 
 def _complete(body: Body, message: Body) -> Any:
     return openai_server.chunks(message) if body.get("stream") else openai_server.completion(message)
+
+
+def _generate(part: Body) -> Body:
+    """Return a response of Gemini's API with one part."""
+    return {"candidates": [{"content": {"role": "model", "parts": [part]}, "finishReason": "STOP"}]}
 
 
 @pytest.fixture(autouse=True)
@@ -134,8 +144,9 @@ def test_code_of_quickstart_prints_the_output_of_the_page(
     with serving(model) as server:
         for name in ("OPENAI_BASE_URL", "OPENAI_API_BASE"):
             monkeypatch.setenv(name, server.url)
-        monkeypatch.setenv("ANTHROPIC_BASE_URL", server.url.removesuffix("/v1"))
-        for name in ("OPENAI_API_KEY", "ANTHROPIC_API_KEY"):
+        for name in ("ANTHROPIC_BASE_URL", "GOOGLE_GEMINI_BASE_URL"):
+            monkeypatch.setenv(name, server.url.removesuffix("/v1"))
+        for name in ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "GOOGLE_API_KEY"):
             monkeypatch.setenv(name, "none")
         monkeypatch.setenv("OPENAI_AGENTS_DISABLE_TRACING", "1")
         monkeypatch.chdir(tmp_path)
