@@ -415,6 +415,10 @@ class Guard:
         """Return a guarded copy; see `agentguard.integrations.smolagents.agent.build_guarded_agent`."""
         return self.integrate("smolagents", agent, **options)
 
+    def crewai(self, llm: Any, **options: Any) -> Any:
+        """Return a guarded LLM; see `agentguard.integrations.crewai.llm.build_guarded_llm`."""
+        return self.integrate("crewai", llm, **options)
+
     def google_adk(self, **options: Any) -> Any:
         """Return a plugin of a runner; see `agentguard.integrations.google_adk.plugin.GuardPlugin`."""
         return self.integrate("google_adk", **options)

@@ -17,6 +17,7 @@ _INTEGRATIONS: Registry[Callable[..., Any]] = Registry(
     "integration",
     group="agentguard.integrations",
     builtin={
+        "crewai": "agentguard.integrations.crewai.llm:build_guarded_llm",
         "google_adk": "agentguard.integrations.google_adk.plugin:GuardPlugin",
         "langchain": "agentguard.integrations.langchain.middleware:GuardMiddleware",
         "langgraph": "agentguard.integrations.langgraph.graph:GuardedGraph",

@@ -6,6 +6,9 @@ LlamaIndex demands openai below 3, so it needs a separate environment.
 from __future__ import annotations
 
 import asyncio
+import itertools
+import json
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -19,6 +22,8 @@ from agentguard.testing.contracts.integrations import (
 )
 from tests.contract.candidate_worlds import build_chat_server
 from tests.unit.integrations.openai_server import serving
+
+_IDS = itertools.count()
 
 
 def llama_index(guard: Guard, played: ContractRun) -> None:
@@ -105,6 +110,46 @@ def google_adk(guard: Guard, played: ContractRun) -> None:
     played.answer = asyncio.run(drive())
 
 
+def crewai(guard: Guard, played: ContractRun) -> None:
+    """Run an agent of CrewAI with a scripted LLM."""
+    os.environ.update(CREWAI_DISABLE_TELEMETRY="true", CREWAI_TESTING="true", OTEL_SDK_DISABLED="true")
+    from crewai import Agent
+    from crewai.llms.base_llm import BaseLLM
+    from crewai.tools import tool
+    from crewai.utilities import agent_utils
+    from crewai.utilities.i18n import I18N_DEFAULT
+
+    class ScriptedLLM(BaseLLM):
+        def supports_function_calling(self) -> bool:
+            return True
+
+        def call(self, messages: Any, tools: Any = None, **options: Any) -> Any:
+            texts = {
+                role: [str(one["content"]).strip() for one in messages if one["role"] == role]
+                for role in ("user", "tool")
+            }
+            asked = ContractRequest(self.model, texts["user"], texts["tool"], self.temperature)
+            answer = played.next_answer(asked)
+            return [
+                {
+                    "id": f"call-{next(_IDS)}",
+                    "type": "function",
+                    "function": {"name": name, "arguments": json.dumps(arguments)},
+                }
+                for name, arguments in list_invocations(answer)
+            ] or answer
+
+    # The scripts repeat a call more often than CrewAI permits.
+    agent_utils.MAX_REPEATED_TOOL_CALLS = 100
+    # The prompt is the task alone, without CrewAI's heading.
+    I18N_DEFAULT._prompts["slices"]["native_task"] = "{input}"
+    models = {name: ScriptedLLM(model=name) for name in played.script or ("own",)}
+    llm = guard.crewai(models["own"], on_run=played.sessions.append, models=models)
+    tools = [tool(played.book), tool(played.find)]
+    agent = Agent(role="clerk", goal="seats", backstory="", llm=llm, tools=tools, max_iter=80, cache=False)
+    played.answer = agent.kickoff(TASK).raw
+
+
 def _build_server(played: ContractRun) -> Callable[[Any], Any]:
     """Return the scripted chat server; it reads text parts as text, and each model as the agent's own."""
     answer = build_chat_server(played)
@@ -128,5 +173,6 @@ CLIENT_FRAMEWORK_WORLDS: dict[str, World] = {
     "llama_index.llms.openai": llama_index,
     "agent_framework.openai": agent_framework,
     "google.adk": google_adk,
+    "crewai": crewai,
 }
 """Worlds by the module of the framework."""
