@@ -14,6 +14,7 @@ attempts, counted from its start, so that an endpoint that sends a byte now and 
 from __future__ import annotations
 
 import asyncio
+import copy
 import math
 import re
 import urllib.parse
@@ -44,6 +45,8 @@ _TOP_LOGPROBS: Final = 20
 _LAST_WORD: Final = re.compile(r"\b(\w+)\W*$")
 _BACKOFF_S: Final = 0.25
 _MODEL_LOOKUP_TIMEOUT_S: Final = 5.0
+_KEEP_ALIVE_S: Final = 2.0
+"""Seconds an idle connection is kept: vLLM closes it after 5 s, and a request sent at that moment is lost."""
 
 
 class JudgeEndpoint:
@@ -302,11 +305,13 @@ class JudgeEndpoint:
         return self._client, self._semaphore
 
     def _build_http_client(self, sdk: Any) -> Any:
-        """Build the HTTP client; None for that of the SDK, which follows the proxies of the environment."""
+        """Build the HTTP client; only for other machines, it follows the proxies of the environment."""
         if self._transport is not None:
             return sdk.DefaultAsyncHttpxClient(transport=self._transport())
+        limits = copy.copy(sdk.DEFAULT_CONNECTION_LIMITS)
+        limits.keepalive_expiry = _KEEP_ALIVE_S
         host = urllib.parse.urlsplit(self.base_url).hostname or ""
-        return sdk.DefaultAsyncHttpxClient(trust_env=False) if is_loopback(host) else None
+        return sdk.DefaultAsyncHttpxClient(limits=limits, trust_env=not is_loopback(host))
 
 
 async def _send(client: AsyncOpenAI, operation: str, body: Mapping[str, Any], base_url: str) -> Any:

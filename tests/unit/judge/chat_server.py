@@ -65,6 +65,7 @@ class Script:
     keys: list[str | None] = field(default_factory=list)
     at_once: int = 0
     most_at_once: int = 0
+    clients: set[Any] = field(default_factory=set)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def gather(self) -> None:
@@ -136,6 +137,7 @@ class Handler(BaseHTTPRequestHandler):
         self.script.keys.append(self.headers.get("Authorization"))
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         if self.path == "/tokenize":
+            self.script.clients.add(self.client_address)
             known = {"count": 1, "tokens": [_FIRST_ID + ord(body["prompt"]) - 65], "token_strs": None}
             self.reply(*((200, known) if self.script.tokenize else (404, {"detail": "Not Found"})))
             return

@@ -6,8 +6,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+import uvicorn
 
 from agentguard.errors import ConfigError
+from agentguard.judge.llm import client
 from agentguard.judge.llm.client import JudgeEndpoint
 from agentguard.judge.llm.types import CallError, EndpointOptions, ErrorKind, LabelProbabilities
 from tests.unit.judge.chat_server import LONG_S, Script, closed_port, serving
@@ -234,6 +236,22 @@ def test_concurrent_calls_are_limited(served: tuple[str, Script]) -> None:
     finally:
         endpoint.close()
     assert script.most_at_once == 2
+
+
+@pytest.mark.parametrize(("keep_alive_s", "connections"), [(60.0, 1), (0.0, 4)])
+def test_idle_connections_expire_before_the_server_closes_them(
+    served: tuple[str, Script], monkeypatch: pytest.MonkeyPatch, keep_alive_s: float, connections: int
+) -> None:
+    """A request on a connection that the server is closing is lost: uvicorn, of vLLM, closes after 5 s."""
+    assert uvicorn.Config("app").timeout_keep_alive > client._KEEP_ALIVE_S
+    monkeypatch.setattr(client, "_KEEP_ALIVE_S", keep_alive_s)
+    endpoint = JudgeEndpoint(served[0])
+    try:
+        for _ in range(4):
+            assert not isinstance(endpoint.loop.run(endpoint.post("/tokenize", {"prompt": "A"})), CallError)
+    finally:
+        endpoint.close()
+    assert len(served[1].clients) == connections
 
 
 def test_closed_client_reopens(served: tuple[str, Script]) -> None:
