@@ -11,7 +11,7 @@ import time
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from sqlalchemy import ColumnElement, and_, select, update
+from sqlalchemy import and_, bindparam, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -35,6 +35,18 @@ _ALLOWED_SOURCE_STATES = {
     "done": _UNSETTLED,
     "reconciled": _UNSETTLED,
     "compensated": (*_UNSETTLED, "done", "reconciled"),
+}
+
+# Statements are constants: SQLAlchemy takes longer to build one than SQLite to execute it.
+_IS_EFFECT = and_(EFFECTS.c.tenant == bindparam("of_tenant"), EFFECTS.c.key == bindparam("of_key"))
+_FIND_EFFECT = select(EFFECTS).where(_IS_EFFECT)
+_INSERT_CLAIM = {
+    "postgresql": postgresql.insert(EFFECTS).on_conflict_do_nothing(index_elements=["tenant", "key"]),
+    "sqlite": sqlite.insert(EFFECTS).on_conflict_do_nothing(index_elements=["tenant", "key"]),
+}
+_SETTLE_EFFECT = {
+    state: update(EFFECTS).where(and_(_IS_EFFECT, EFFECTS.c.state.in_(sources)))
+    for state, sources in _ALLOWED_SOURCE_STATES.items()
 }
 
 
@@ -76,12 +88,11 @@ class EffectClaims:
                 engine.connect().execution_options(**IMMEDIATE_TRANSACTION) as connection,
                 connection.begin(),
             ):
-                insert = postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
-                statement = insert(EFFECTS).on_conflict_do_nothing(index_elements=["tenant", "key"])
+                statement = _INSERT_CLAIM[connection.dialect.name]
                 if connection.execute(statement, values, execution_options=PRESERVE_ROWCOUNT).rowcount == 1:
                     row = None
                 else:
-                    row = connection.execute(select(EFFECTS).where(_match_effect(effect))).mappings().one()
+                    row = connection.execute(_FIND_EFFECT, _build_key_parameters(effect)).mappings().one()
             self._database.verify_file(engine)
         except (SQLAlchemyError, OSError) as error:
             raise to_unavailable_error(error, self._database.address) from None
@@ -100,19 +111,17 @@ class EffectClaims:
         if state not in _ALLOWED_SOURCE_STATES:
             raise StoreError(f"an effect is settled as {', '.join(_ALLOWED_SOURCE_STATES)}")
         row = effect if result is None else replace(effect, data=result)
-        values = {"state": state, "settled_at": time.time()}
-        statement = update(EFFECTS).where(
-            and_(_match_effect(effect), EFFECTS.c.state.in_(_ALLOWED_SOURCE_STATES[state]))
-        )
         parameters = _to_effect_parameters(row)
-        changes = values if result is None else {**values, "data": parameters["data"]}
+        changes = {"state": state, "settled_at": time.time(), **_build_key_parameters(effect)}
+        if result is not None:
+            changes["data"] = parameters["data"]
         try:
             engine = self._database.get_engine()
             with (
                 engine.connect().execution_options(**IMMEDIATE_TRANSACTION) as connection,
                 connection.begin(),
             ):
-                settled = connection.execute(statement.values(changes)).rowcount == 1
+                settled = connection.execute(_SETTLE_EFFECT[state], changes).rowcount == 1
             self._database.verify_file(engine)
         except (SQLAlchemyError, OSError) as error:
             raise to_unavailable_error(error, self._database.address) from None
@@ -126,5 +135,5 @@ def _to_effect_parameters(effect: EffectRow) -> dict[str, object]:
         raise StoreError(f"the effect cannot be stored: {error}") from None
 
 
-def _match_effect(effect: EffectRow) -> ColumnElement[bool]:
-    return and_(EFFECTS.c.tenant == effect.tenant, EFFECTS.c.key == effect.key)
+def _build_key_parameters(effect: EffectRow) -> dict[str, object]:
+    return {"of_tenant": effect.tenant, "of_key": effect.key}
