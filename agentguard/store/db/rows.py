@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 RowData = Mapping[str, Any]
+IssueState = Literal["open", "resolved", "ignored"]
 EffectState = Literal["attempted", "ambiguous", "done", "reconciled", "compensated"]
 
 _ID_COUNTER = itertools.count(secrets.randbits(16))
@@ -172,6 +173,29 @@ class SchemaRow(Row):
     version: int = 1
     support: int = 1
     updated_at: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IssueRow(Row):
+    """Decisions of people on a recurring failure; its runs are counted from the run summaries.
+
+    Attributes:
+        id: `agentguard.store.issues.compute_issue_id` of the agent, the code and the module.
+        agent, code, module: those of the root causes.
+        title: title of the issue; empty for the default title.
+        owner: the person responsible.
+        state: the state that a person set.
+        resolved_at: when the issue was resolved, in epoch seconds; a later run opens it again.
+    """
+
+    id: str
+    agent: str = ""
+    code: str = ""
+    module: str = ""
+    title: str = ""
+    owner: str = ""
+    state: IssueState = "open"
+    resolved_at: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -152,6 +152,17 @@ SCHEMATA = _table(
     _real("updated_at", null=False),
     indexes=(_CREATION_INDEX,),
 )
+ISSUES = _table(
+    "issues",
+    _id("id", key=True),
+    _text("agent"),
+    _text("code"),
+    _text("module"),
+    _text("title"),
+    _text("owner"),
+    _text("state"),
+    _real("resolved_at"),
+)
 VERDICTS = _table(
     "verdicts",
     _id("key", key=True),
@@ -294,6 +305,7 @@ TABLE_MAPPINGS: dict[type[rows.Row], TableMapping] = {
     rows.FindingRow: TableMapping(table=FINDINGS, replaces_existing=False),
     rows.DiagnosisRow: TableMapping(table=DIAGNOSES, replaces_existing=False),
     rows.SchemaRow: TableMapping(table=SCHEMATA, version_column="version"),
+    rows.IssueRow: TableMapping(table=ISSUES, preserved_columns=frozenset({"created_at"})),
     rows.VerdictRow: TableMapping(table=VERDICTS),
     rows.RecoveryRow: TableMapping(table=RECOVERIES),
     rows.EffectRow: TableMapping(table=EFFECTS, replaces_existing=False),

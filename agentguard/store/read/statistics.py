@@ -130,7 +130,7 @@ def count_failures_over_time(
             return FailureFrequencies(width_s=width, runs=empty, failed=empty)
         earliest = _compute_bucket_start(latest_time, width, offset) - (max_buckets - 1) * width
         conditions.append(_SUMMARY.began_at >= max(earliest, since if since is not None else earliest))
-        counted = _count_runs(connection, _build_bucket_expression(connection, width, offset), conditions)
+        counted = _count_runs(connection, build_bucket_expression(connection, width, offset), conditions)
     codes, agents = (
         _build_failure_series([row for row in counted if row["column"] == name], width, offset)
         for name in ("code", "agent")
@@ -273,7 +273,7 @@ def _split_ids(ids: Iterable[str]) -> Iterable[list[str]]:
     return (unique_ids[start : start + _IDS_PER_QUERY] for start in range(0, len(unique_ids), _IDS_PER_QUERY))
 
 
-def _build_bucket_expression(connection: Connection, width: int, offset: int) -> ColumnElement[int]:
+def build_bucket_expression(connection: Connection, width: int, offset: int) -> ColumnElement[int]:
     """Return the SQL expression of a run's bucket; SQLite may lack floor(), but its CAST truncates."""
     share = (_SUMMARY.began_at - offset) / width
     return cast(func.floor(share) if connection.dialect.name == "postgresql" else share, BigInteger)

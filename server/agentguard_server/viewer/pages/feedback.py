@@ -58,7 +58,7 @@ def _open_next_run(request: Request) -> Response:
 
 
 async def _handle_feedback(request: Request) -> Response:
-    fields = _parse_form(await request.body())
+    fields = parse_form(await request.body())
     return await run_in_threadpool(_store_judgement, request, fields)
 
 
@@ -83,14 +83,14 @@ def _store_judgement(request: Request, fields: dict[str, str]) -> Response:
     return answer
 
 
-def _parse_form(body: bytes) -> dict[str, str]:
+def parse_form(body: bytes) -> dict[str, str]:
     """Parse the fields of a form. Raises ConfigError if the body is not a form."""
     try:
         pairs = parse_qsl(
             body.decode("utf-8"), keep_blank_values=True, max_num_fields=_MAX_FIELDS, errors="strict"
         )
     except ValueError:
-        raise ConfigError("a judgement is a form of a few fields in UTF-8") from None
+        raise ConfigError("the request body is not a form of at most 32 fields in UTF-8") from None
     return {name: value.strip() for name, value in pairs}
 
 

@@ -14,6 +14,8 @@ from starlette.responses import HTMLResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from agentguard.localize.base import Verdict
+from agentguard.store.db.run_summary import VerdictFilter
+from agentguard.store.issues import compute_issue_id
 from agentguard.store.write.summary_updates import select_current_judgements
 from agentguard_server.viewer.downloads import respond_download, respond_full_text, respond_raw_json
 from agentguard_server.viewer.escaping import to_single_line
@@ -142,6 +144,7 @@ def _render_page(request: Request, view: RunPageModel) -> HTMLResponse:
         query=query,
         hits=search_run(view.branches, query),
         may_judge=settings.allows_feedback,
+        issue_id=_find_issue_id(request, view.data.run.id),
         labels=_select_labelled_step(request, view),
         reviewer=get_reviewer(request),
         judged=[judgement for judgement in judgements if judgement.subject != "finding"],
@@ -153,6 +156,15 @@ def _render_page(request: Request, view: RunPageModel) -> HTMLResponse:
         since=time.time() - _CONTEXT_STEPS,
         choices=list_code_choices() if show == "conversation" else (),
     )
+
+
+def _find_issue_id(request: Request, run_id: str) -> str:
+    """Return the id of the issue of a failed run; empty for other runs."""
+    state = request.app.state
+    summary = state.store.get_run_summary(run_id, tenant=state.settings.tenant)
+    if summary is None or summary.verdict != VerdictFilter.FAILURE.value:
+        return ""
+    return compute_issue_id(summary.agent, summary.code, summary.module)
 
 
 def _build_view_values(request: Request, view: RunPageModel, line: BranchView, show: str) -> dict[str, Any]:
