@@ -25,6 +25,8 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
+from itertools import count
 
 from guard_turns import SIZES, Turn, meta, turns
 
@@ -37,6 +39,7 @@ from agentguard.trajectory.model import Source, Step
 
 BAR_US = 300.0
 LENGTHS = (10, 100, 1_000)
+_RUN_NUMBERS = count()
 
 
 def declared(guard: Guard) -> Guard:
@@ -48,7 +51,9 @@ def declared(guard: Guard) -> Guard:
 
 def session_of(guard: Guard) -> Session:
     """Start and return a session."""
-    session = guard.session(meta(), Capabilities(reject=True, truncate=True))
+    # A store has the effects of a run: with the same ID, the next run would find its calls executed.
+    run = replace(meta(), id=f"r{next(_RUN_NUMBERS)}")
+    session = guard.session(run, Capabilities(reject=True, truncate=True))
     session.commit(Step(index=0, source=Source.USER, agent="user", content=session.run.task))
     return session
 

@@ -15,12 +15,16 @@ from langchain_core.language_models.chat_models import BaseChatModel
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 from langchain_core.outputs import ChatGeneration, ChatResult
 from langchain_core.tools import StructuredTool
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.graph import START, MessagesState, StateGraph
+from langgraph.prebuilt import ToolNode, tools_condition
 
 from agentguard.guard import Guard
 from agentguard.trajectory.event_log.recorder import RunRecorder
 from agentguard.trajectory.model import Trajectory
 
 ARMS = ("langchain", "langchain, empty middleware", "langchain, guard")
+GRAPH_ARMS = ("langgraph, processor time", "langgraph, guard, processor time")
 
 
 class Scripted(BaseChatModel):
@@ -60,11 +64,14 @@ def peers(
     made: Sequence[Turn], meta: Trajectory, guard: Callable[[], Guard], *, repeats: int
 ) -> dict[str, float]:
     """Return microseconds per turn: median for the recorder, mean over a run for LangChain's agent."""
-    taken: dict[str, list[float]] = {"recorder without rules": []} | {arm: [] for arm in ARMS}
+    taken: dict[str, list[float]] = {"recorder without rules": []}
+    taken |= {arm: [] for arm in (*ARMS, *GRAPH_ARMS)}
     for _ in range(repeats):
         taken["recorder without rules"] += recorded(made, meta)
         for arm in ARMS:
             taken[arm].append(langchain(arm, made, meta.task, guard()))
+        for arm in GRAPH_ARMS:
+            taken[arm].append(langgraph(arm, made, meta.task, guard()))
     return {name: round(statistics.median(times), 1) for name, times in taken.items()}
 
 
@@ -88,6 +95,27 @@ def langchain(arm: str, made: Sequence[Turn], task: str, guard: Guard) -> float:
     start = time.perf_counter()
     agent.invoke({"messages": [HumanMessage(task)]}, {"recursion_limit": 100 * len(made)})
     spent = time.perf_counter() - start
+    if answers:
+        raise SystemExit(f"{arm}: {len(answers)} calls were not made")
+    return spent * 1e6 / len(made)
+
+
+def langgraph(arm: str, made: Sequence[Turn], task: str, guard: Guard) -> float:
+    """Return microseconds of processor time per turn of a graph with a checkpointer in memory."""
+    answers = [turn.whole.observations[0].content for turn in made]
+    tools = [_tool(name, answers) for name in ("get_order", "change_order")]
+    is_guarded, model = arm == GRAPH_ARMS[1], Scripted(script=[_message(turn) for turn in made])
+    graph = StateGraph(MessagesState).add_edge(START, "model").add_edge("tools", "model")
+    graph.add_node("model", lambda state: {"messages": [model.invoke(state["messages"])]})
+    graph.add_node("tools", guard.langgraph_tools(tools) if is_guarded else ToolNode(tools))
+    graph.add_conditional_edges("model", tools_condition)
+    compiled = graph.compile(checkpointer=InMemorySaver())
+    app = guard.langgraph(compiled) if is_guarded else compiled
+    config = {"recursion_limit": 100 * len(made), "configurable": {"thread_id": "1"}}
+    gc.collect()
+    start = time.process_time()
+    app.invoke({"messages": [HumanMessage(task)]}, config)
+    spent = time.process_time() - start
     if answers:
         raise SystemExit(f"{arm}: {len(answers)} calls were not made")
     return spent * 1e6 / len(made)
