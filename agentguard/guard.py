@@ -90,7 +90,7 @@ class Guard:
         repair: custom repair for ``roll_forward``. It receives the run and the hypothesis, and returns the
             field of the step and its new text, or None.
         schemata: schemata of earlier failures, which support recoveries and are updated by their outcomes: a
-            schema file or database, True for the guard's store (memory if there is no store), or a
+            schema file or database, True for the guard's store (else the default store, else memory), or a
             `agentguard.runtime.schema_feedback.SchemaFeedback`.
         live_judge: judge that classifies new steps beside a running agent.
         tool_timeout_s: seconds after which the guard interrupts a tool, unless its declaration has another
@@ -178,7 +178,8 @@ class Guard:
             or settings.acceptance is not None
             or has_live_judge
         )
-        judge = build_policy_judge(settings, more.get("store")) if needs_judge else None
+        schemata = build_schema_feedback(more.pop("schemata", settings.schemata), more.get("store"))
+        judge = build_policy_judge(settings, more.get("store"), schemata) if needs_judge else None
         chosen = localizer or build_policy_localizer(settings, judge)
         tools = {name: build_tool_effect(**one.model_dump()) for name, one in settings.tools.items()}
         return cls(
@@ -188,7 +189,7 @@ class Guard:
             recover=build_recovery_policy(settings),
             tools=tools | dict(more.pop("tools", {})),
             **{
-                "schemata": settings.schemata,
+                "schemata": schemata or False,
                 "accept": build_acceptance_test(settings, judge),
                 "safety": build_response_safety(settings, judge),
                 "live_judge": build_live_judge(settings, judge),

@@ -193,7 +193,7 @@ def diagnose(
     if only_new and (store is None or not (paths or watch) or out is not None):
         raise ConfigError("--only-new needs --store and runs from files or products, without --out")
     endpoint = _parse_endpoint(judge, judge_model, judge_option or [])
-    settings = _build_policy(policy, method, failed=assume_failed, judge=endpoint, jobs=jobs)
+    settings = _build_policy(policy, method, failed=assume_failed, judge=endpoint, jobs=jobs, store=store)
     if out is not None:
         inputs = InputOptions(
             format=format,
@@ -306,14 +306,20 @@ def _parse_endpoint(url: str | None, model: str | None, options: list[str]) -> d
 
 
 def _build_policy(
-    policy: Path | None, method: str | None, *, failed: bool, judge: Mapping[str, Any], jobs: int
+    policy: Path | None,
+    method: str | None,
+    *,
+    failed: bool,
+    judge: Mapping[str, Any],
+    jobs: int,
+    store: str | None,
 ) -> Policy:
     """Return the policy with the options of the command line, which take precedence.
 
     A method from the command line has no options. A judge keeps the policy's settings except address, model
     and the options given: key, deadline, second judge. It serves at least ``jobs`` calls at once.
     """
-    settings = load_policy(policy)
+    settings = load_policy(policy, store)
     if judge:
         judge_options = (
             {}

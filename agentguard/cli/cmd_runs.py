@@ -160,7 +160,7 @@ def diagnose(
 
     Exit status: 0, also if there is no such run.
     """
-    settings = load_policy(policy)
+    settings = load_policy(policy, store)
     chosen = list(run_id or ())
     with open_store(store) as opened:
         if not chosen:

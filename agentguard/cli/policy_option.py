@@ -8,13 +8,20 @@ import typer
 
 from agentguard.config.policy import Policy
 from agentguard.config.policy_discovery import find_policy
+from agentguard.schemata.persistence import resolve_location
 
 
-def load_policy(path: Path | None) -> Policy:
+def load_policy(path: Path | None, store: str | None = None) -> Policy:
     """Return the policy of a file, else that of the project, else the default one.
 
-    The file of a project's policy is printed on standard error.
+    The file of a project's policy is printed on standard error. The address of a store replaces
+    ``schemata: true``.
     """
+    policy = _find_policy(path)
+    return policy.model_copy(update={"schemata": resolve_location(policy.schemata, store)})
+
+
+def _find_policy(path: Path | None) -> Policy:
     if path is not None:
         return Policy.load(path)
     found = find_policy(Path.cwd())

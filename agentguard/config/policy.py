@@ -221,7 +221,7 @@ class Policy(BaseModel):
     """Timeout of tools that declare none."""
     on_guard_error: Literal["fail_open", "fail_closed"] = "fail_open"
     schemata: bool | str = False
-    """Learn from recoveries: true for the guard's store, or a file or database of schemata."""
+    """Learn from recoveries: true for the guard's or the default store, or a file or database of schemata."""
     judge: JudgeSettings | None = None
     """Judge of all localizers that need one; the default localizer is then `fused`."""
     safety: SafetySettings | None = None

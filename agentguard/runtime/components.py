@@ -240,13 +240,19 @@ def build_policy_localizer(policy: Policy, judge: Judge | None) -> Localizer:
     return build_localizer(settings.name, options)
 
 
-def build_policy_judge(policy: Policy, store: Store | None = None) -> Judge | None:
-    """Build the policy's judge, if it has one, without opening a connection; a store keeps its answers."""
+def build_policy_judge(
+    policy: Policy, store: Store | None = None, schemata: SchemaFeedback | None = None
+) -> Judge | None:
+    """Build the policy's judge, if it has one, without opening a connection.
+
+    A store keeps its answers. A chat model is shown the schemata that match a run.
+    """
     if policy.judge is None:
         return None
     from agentguard.judge.factory import build_judge
 
-    return build_judge(policy.judge, store=store)
+    texts = () if schemata is None else schemata.list_prompt_texts
+    return build_judge(policy.judge, schemata=texts, store=store)
 
 
 def build_live_judge(policy: Policy, judge: Judge | None) -> LiveJudge | None:

@@ -94,6 +94,15 @@ class SchemaFeedback:
             made.sort(key=lambda one: -one.probability)  # stable: equal probabilities keep their order
         return replace(diagnosis, hypotheses=tuple(made))
 
+    def list_prompt_texts(self, run: Trajectory) -> tuple[str, ...]:
+        """Return the texts of the schemata that match steps of a run best, for the prompt of a judge."""
+        if not len(self.cache):
+            return ()
+        matches = self._match_schemata(run, detect(run).findings).values()
+        ranked = sorted(matches, key=lambda one: (-one[1], one[0].schema.id))
+        texts = dict.fromkeys(match.schema.to_prompt_text() for match, _ in ranked)
+        return tuple(texts)[:_MAX_MATCHES]
+
     def record_recovery(self, recovery: Recovery) -> None:
         """Store a recovery of a live run; the method is an observer of a guard."""
         with self._lock:
@@ -230,7 +239,8 @@ def build_schema_feedback(
     """Build the schema feedback of a guard; return None if schemata are not used.
 
     Args:
-        source: schema file or database; True selects the guard's store, or memory if there is no store.
+        source: schema file or database; True selects the guard's store, else the default store if it
+            exists, else memory.
         store: the guard's store.
 
     Raises:
@@ -241,8 +251,9 @@ def build_schema_feedback(
     if source is False:
         return None
     from agentguard.schemata.live_cache import SchemaCache
-    from agentguard.schemata.persistence import SqlSchemaStore, open_for_process
+    from agentguard.schemata.persistence import SqlSchemaStore, find_default_store, open_for_process
 
     if source is True:
-        return SchemaFeedback(SchemaCache(None if store is None else SqlSchemaStore(store)))
+        place = find_default_store() if store is None else SqlSchemaStore(store)
+        return SchemaFeedback(SchemaCache(place))
     return SchemaFeedback(SchemaCache(open_for_process(source)))

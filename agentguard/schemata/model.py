@@ -12,10 +12,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Protocol
+from typing import Final, Protocol
 
 from agentguard.detect.base import Finding
 from agentguard.trajectory.model import Record, Trajectory
+
+_MAX_PROMPT_CHARS: Final = 580
+_MAX_CORRECTION_CHARS: Final = 240
 
 
 class SchemaOrigin(StrEnum):
@@ -121,6 +124,11 @@ class ErrorSchema:
             yield "When it arises: " + " ".join(self.context)
         if self.heuristics:
             yield "How to recognise it: " + " ".join(self.heuristics)
+
+    def to_prompt_text(self) -> str:
+        """Return a line of at most 580 characters for a judge: the correction, and `to_lines`."""
+        correction = f"What corrects it: {self.correction}"[:_MAX_CORRECTION_CHARS] if self.correction else ""
+        return " ".join(" ".join((correction, *self.to_lines())).split())[:_MAX_PROMPT_CHARS]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

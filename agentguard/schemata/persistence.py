@@ -5,6 +5,7 @@ Both contain complete schemata by id; a later version replaces an earlier one.
 
 from __future__ import annotations
 
+import importlib.util
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -19,11 +20,12 @@ from agentguard.schemata.serialization import decode_schema, encode_schema, read
 
 if TYPE_CHECKING:
     from agentguard.store.db.rows import SchemaRow
+    from agentguard.store.db.url import DatabaseAddress
     from agentguard.store.store import Store
     from agentguard.store.write.schema_update import SchemaVersions
 
 _DELETED_STATUS: Final = "forgotten"
-_URL_PREFIXES: Final = ("sqlite:", "postgresql:", "postgres:", "postgresql+")
+_URL_PREFIXES: Final = ("sqlite:", "sqlite+", "postgresql:", "postgres:", "postgresql+")
 _DATABASE_SUFFIXES: Final = (".db", ".sqlite", ".sqlite3")
 
 
@@ -200,6 +202,25 @@ def open_for_process(location: str | Path) -> FileSchemaStore | SqlSchemaStore:
     from agentguard.store.store import Store
 
     return SqlSchemaStore(Store.open(location))
+
+
+def resolve_location(schemata: bool | str, store: str | None) -> bool | str:
+    """Return the location of a policy's schemata; True becomes the address of the store, if one is given."""
+    if schemata is not True or not store:
+        return schemata
+    address: DatabaseAddress = import_extra("agentguard.store.db.url", "store").resolve_address(store)
+    return address.url.render_as_string(hide_password=False)
+
+
+def find_default_store() -> SqlSchemaStore | None:
+    """Open the default store for the lifetime of the process; return None if it does not exist."""
+    if importlib.util.find_spec("sqlalchemy") is None:
+        return None
+    from agentguard.store.db.url import resolve_address
+    from agentguard.store.store import Store
+
+    path = resolve_address(None).path
+    return None if path is not None and not path.exists() else SqlSchemaStore(Store.open())
 
 
 def load_schemata(location: str | Path | None) -> tuple[ErrorSchema, ...]:

@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,10 +14,16 @@ from typer.testing import CliRunner
 
 from agentguard.cli.app import build_app
 from agentguard.config.policy import Policy
+from agentguard.detect.runner import detect
 from agentguard.errors import ConfigError
 from agentguard.guard import Guard
 from agentguard.judge.response_safety import SafetyTier, describe_tier
 from agentguard.localize.base import Verdict
+from agentguard.schemata.distillation.distiller import EmbeddedDistiller, FailureLocation
+from agentguard.schemata.model import ErrorSchema, SchemaOrigin
+from agentguard.schemata.persistence import open_schema_store
+from agentguard.store import Store
+from agentguard.trajectory.model import Trajectory
 from tests.unit.cli.test_cmd_judge import chat as recorded
 from tests.unit.judge.chat_server import LONG_S, Script, closed_port, serving
 from tests.unit.localize.runs import chat
@@ -241,3 +248,50 @@ def test_judge_option_of_the_command_line_reaches_the_request(tmp_path: Path) ->
     assert script.seen[0]["chat_template_kwargs"] == {"effort": "low"}
     wrong = CliRunner().invoke(build_app(), [*command, "--judge-option", "reasoning_tokens=-1"])
     assert isinstance(wrong.exception, ConfigError) or "reasoning_tokens" in wrong.output
+
+
+def matching_schema(run: Trajectory, correction: str) -> ErrorSchema:
+    """Return an active schema that is distilled from a step of the run, with a correction."""
+    fault = FailureLocation(step=1, origin=SchemaOrigin.RECOVERED)
+    schema = EmbeddedDistiller().distill_step(run, detect(run).findings, fault)
+    assert schema is not None
+    return replace(schema, correction=correction, confirmed=2)
+
+
+@pytest.mark.parametrize("place", ["file", "store", "default"])
+def test_policy_line_shows_judge_and_report_the_matching_schema(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    run, correction = chat(), "Read the answer before you repeat the call."
+    path = tmp_path / ("s.jsonl" if place == "file" else "s.db")
+    with open_schema_store(path) as held:
+        held.upsert([matching_schema(run, correction)])
+    if place == "default":
+        monkeypatch.setenv("AGENTGUARD_STORE", str(path))
+    with serving(preferring("yes", "step 3")) as (url, script), ExitStack() as opened:
+        store = {"store": opened.enter_context(Store.open(path))} if place == "store" else {}
+        settings = policy(url, schemata=str(path) if place == "file" else True)
+        guard = opened.enter_context(Guard.from_policy(settings, **store))
+        diagnosis = guard.diagnose(run)
+        plain = opened.enter_context(Guard.from_policy(policy(url))).diagnose(run)
+    assert sum(f"What corrects it: {correction}" in prompt for prompt in script.prompts()) == 4
+    assert len(script.prompts()) == 8
+    (cited,) = [one for one in diagnosis.hypotheses if one.schemata]
+    assert cited.step == 1
+    assert "it looks like an earlier failure" in cited.reason
+    assert diagnosis.judge != plain.judge, "the schemata shown are part of the judge's version"
+    assert [one.step for one in diagnosis.hypotheses] == [one.step for one in plain.hypotheses]
+
+
+def test_store_option_is_the_store_of_the_schemata(tmp_path: Path) -> None:
+    run, path = chat(), tmp_path / "runs.db"
+    with Store.open(path) as store:
+        store.write_run(run)
+    with open_schema_store(path) as held:
+        held.upsert([matching_schema(run, "Read first.")])
+    with serving(preferring("yes", "step 3")) as (url, script):
+        (tmp_path / "p.yaml").write_text(f"judge: {{base_url: {url}, deadline_s: 60}}\nschemata: true\n")
+        words = ["runs", "diagnose", "--store", str(path), "--policy", str(tmp_path / "p.yaml")]
+        result = CliRunner().invoke(build_app(), words)
+    assert result.exit_code == 0, result.output
+    assert any("What corrects it: Read first." in prompt for prompt in script.prompts())

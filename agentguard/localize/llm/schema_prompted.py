@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from agentguard.schemata.model import ErrorSchema, Match
 
 _MAX_SCHEMATA: Final = 3
-_MAX_SCHEMA_CHARS: Final = 600
 _JUDGE_OPTIONS: Final = ("judge", "base_url", "replicas")
 
 
@@ -113,16 +112,11 @@ def build_question(steps: Sequence[int], schemata: Sequence[ErrorSchema]) -> Cho
         )
     options = tuple(str(step) for step in steps)
     return ChoiceQuestion(
-        id="root_cause_schemata", text=text, options=options, context=tuple(map(_format_schema, schemata))
+        id="root_cause_schemata",
+        text=text,
+        options=options,
+        context=tuple(f"an earlier failure: {schema.to_prompt_text()}" for schema in schemata),
     )
-
-
-def _format_schema(schema: ErrorSchema) -> str:
-    parts = [" ".join(schema.signature), " ".join(schema.context)]
-    description = " Where: ".join(part for part in parts if part)
-    if schema.heuristics:
-        description += " How to tell: " + " ".join(schema.heuristics)
-    return f"an earlier failure: {' '.join(description.split())}"[:_MAX_SCHEMA_CHARS]
 
 
 def _build_schema_details(schema: ErrorSchema) -> Mapping[str, Any]:

@@ -285,6 +285,7 @@ class InlineGuard:
         return Guard.from_policy(
             self._policy,
             localizer=self._default_guard.localizer,
+            schemata=self._default_guard.components.schemata or False,
             observers=(observe_recovery,),
             accept=record_acceptance(accept, _TenantAcceptances(log, tenant)),
         )

@@ -185,4 +185,11 @@ def _open_spending(settings: ProxySettings) -> SpendingLedger | None:
 def _resolve_guard(settings: ProxySettings) -> GuardOptions | None:
     """Return the section ``guard`` with the policy itself in place of its path."""
     guard = settings.guard
-    return None if guard is None else guard.model_copy(update={"policy": guard.load_policy()})
+    if guard is None:
+        return None
+    from agentguard.schemata.persistence import resolve_location
+
+    policy = guard.load_policy()
+    # A worker's guard has no store: all workers and the collector share the schemata of the captured runs.
+    schemata = resolve_location(policy.schemata, settings.capture.store if settings.capture else None)
+    return guard.model_copy(update={"policy": policy.model_copy(update={"schemata": schemata})})

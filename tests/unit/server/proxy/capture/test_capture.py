@@ -10,7 +10,7 @@ import stat
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from agentguard_server.proxy.capture.client import CollectorClient
@@ -24,9 +24,11 @@ from agentguard_server.proxy.capture.protocol import (
     parse_frame_length,
 )
 from agentguard_server.proxy.capture.recorder import CaptureRecorder
-from agentguard_server.proxy.guard.interceptor import InlineGuard
+from agentguard_server.proxy.config.schema import ProxySettings
+from agentguard_server.proxy.guard.interceptor import InlineGuard, RunLogFactory
 from agentguard_server.proxy.guard.options import CaptureOptions, GuardOptions
 from agentguard_server.proxy.hooks import CompletedRequest, GuardOutcome, ProxyRequest
+from agentguard_server.proxy.process.bootstrap import Bootstrap
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -158,6 +160,22 @@ def test_guarded_run_is_stored_with_its_recoveries(tmp_path: Path) -> None:
         assert [one.strategy for one in store.list_recoveries(run, tenant="team")] == ["rollback"]
         assert len(store.list_diagnoses(run, tenant="team")) == 1
         assert SECRET not in repr(kept)
+
+
+def test_workers_and_tenants_share_the_schemata_of_the_store_of_capture(tmp_path: Path) -> None:
+    document = {
+        "backends": {"replicas": [{"name": "a", "url": "http://127.0.0.1:9"}]},
+        "capture": {"store": str(tmp_path / "runs")},
+        "guard": {"policy": str(tmp_path / "policy.yaml")},
+    }
+    (tmp_path / "policy.yaml").write_text("schemata: true\n")
+    options = Bootstrap(ProxySettings.parse(document))._guard
+    assert options is not None
+    assert options.load_policy().schemata == f"sqlite+pysqlite:///{tmp_path}/runs"
+    inline = InlineGuard(options, run_log_factory=cast("RunLogFactory", object()))
+    first, second = (inline._create_guard(tenant).components.schemata for tenant in ("a", "b"))
+    assert first is second is not None
+    inline.close()
 
 
 def test_acceptance_verdicts_of_a_guarded_run_are_stored_without_secrets(tmp_path: Path) -> None:
