@@ -28,6 +28,7 @@ from agentguard.store.db.run_summary import RunSummaryFilter, RunSummaryRow, Ver
 from agentguard.store.read.pagination import MAX_PAGE_SIZE, Page
 from agentguard.taxonomy.loader import TaxonomyCatalog
 from agentguard.trajectory._json_node import JsonNode
+from agentguard.trajectory.costs import price_run
 from agentguard.trajectory.model import Trajectory
 
 if TYPE_CHECKING:
@@ -112,6 +113,9 @@ def list_runs(
 def show(
     run_id: Annotated[str, typer.Argument(metavar="ID", help="ID of the run.")],
     store: StoreUrl = None,
+    policy: Annotated[
+        Path | None, typer.Option(help="Policy with the prices of models; by default that of the project.")
+    ] = None,
     tenant: Tenant = "",
     verbose: Annotated[
         bool, typer.Option("--verbose", "-v", help="Show every finding with its evidence.")
@@ -134,7 +138,8 @@ def show(
     if json:
         typer.echo(orjson.dumps(encode_diagnosis(diagnosis), default=str).decode())
     else:
-        render_diagnosis(build_console(), run, diagnosis, DiagnosisView(show_all=verbose))
+        priced = price_run(run, load_policy(policy).prices)
+        render_diagnosis(build_console(), priced, diagnosis, DiagnosisView(show_all=verbose))
 
 
 def diagnose(
@@ -184,7 +189,8 @@ def diagnose(
             others = (
                 [(run, guard.diagnose(run)) for run in references] if can_compare(guard.localizer) else []
             )
-            diagnosed = ((run, guard.diagnose(run)) for run in runs)
+            priced = (price_run(run, settings.prices) for run in runs)
+            diagnosed = ((run, guard.diagnose(run)) for run in priced)
             return compare_runs(diagnosed, guard.localizer, references=others)
 
         with stored_runs.diagnose(guard, diagnose_runs) as results:

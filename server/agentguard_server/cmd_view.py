@@ -23,6 +23,7 @@ from agentguard._lazy import require_packages
 from agentguard.errors import ConfigError, StoreError
 
 if TYPE_CHECKING:
+    from agentguard.config.prices import PriceTable
     from agentguard.otlp.exporter import ExportTarget
     from agentguard.store.store import Store
     from agentguard_server.viewer.data.file_loader import FileLoader
@@ -86,6 +87,10 @@ def view(
     diagnose: Annotated[
         bool, typer.Option("--diagnose/--no-diagnose", help="Diagnose the runs of files.")
     ] = True,
+    policy: Annotated[
+        Path | None,
+        typer.Option(help="Policy whose prices apply to the runs of files; by default that of the project."),
+    ] = None,
     otlp: Annotated[
         str | None,
         typer.Option(
@@ -106,6 +111,7 @@ def view(
     """
     require_packages(_REQUIRED_PACKAGES, "view")
     from agentguard.chaos import CAMPAIGNS_FOLDER
+    from agentguard.cli.policy_option import load_policy
     from agentguard.evals.result_file import RESULTS_FOLDER
     from agentguard_server.uvicorn_runner import ViewerServer, build_url
     from agentguard_server.viewer.app import build_app
@@ -126,7 +132,8 @@ def view(
     )
     with _open_store(view_sources) as store, closing(_bind_socket(host, port)) as listening:
         address = build_url(listening, host)
-        loader = _build_loader(store, view_sources, settings, diagnose=diagnose)
+        prices = load_policy(policy).prices if view_sources.runs else {}
+        loader = _build_loader(store, view_sources, settings, diagnose=diagnose, prices=prices)
         app = build_app(store, settings, loading=loader.loading)
 
         def began() -> None:
@@ -239,7 +246,7 @@ def _open_store(sources: ViewSources) -> Iterator[Store]:
 
 
 def _build_loader(
-    store: Store, sources: ViewSources, settings: ViewerSettings, *, diagnose: bool
+    store: Store, sources: ViewSources, settings: ViewerSettings, *, diagnose: bool, prices: PriceTable
 ) -> FileLoader:
     from agentguard_server.viewer.data.file_loader import FileLoader
 
@@ -253,7 +260,12 @@ def _build_loader(
         typer.echo(f"not read: {text}", err=True)
 
     return FileLoader(
-        store, sources.runs, diagnose=diagnose_run, tenant=settings.tenant, on_error=print_problem
+        store,
+        sources.runs,
+        diagnose=diagnose_run,
+        tenant=settings.tenant,
+        prices=prices,
+        on_error=print_problem,
     )
 
 

@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 from agentguard.cli.app import build_app
 from agentguard.store import Store
 from agentguard.trajectory.formats.reader import load_trajectory
+from agentguard.trajectory.model import Source, Step, Trajectory, Usage
 
 SAMPLES = ("04-wine-bottle", "02-teapot", "09-watering-can")
 
@@ -148,6 +149,18 @@ def test_wrong_arguments_are_named(store: str, arguments: list[str], message: st
     result = invoke(*arguments, "--store", store)
     assert result.exit_code == 2
     assert message in result.stderr
+
+
+def test_show_computes_the_cost_with_the_prices_of_the_policy(tmp_path: Path) -> None:
+    path, policy = str(tmp_path / "runs.db"), tmp_path / "policy.yaml"
+    policy.write_text('prices: {"m*": {input: 2, output: 10}}\n')
+    usage = Usage(prompt_tokens=500_000, completion_tokens=100_000)
+    step = Step(index=0, source=Source.AGENT, agent="a", content="Done.", model="m1", usage=usage)
+    with Store.open(path) as opened:
+        opened.write_run(Trajectory(id="r", format="f", task="t", steps=(step,)))
+    invoke("diagnose", "--store", path)
+    assert "$" not in invoke("show", "r", "--store", path).stdout
+    assert "· $2 ·" in invoke("show", "r", "--store", path, "--policy", str(policy)).stdout
 
 
 def test_missing_store_is_named_with_the_way_out(tmp_path: Path) -> None:

@@ -128,13 +128,20 @@ def test_files_are_shown_and_removed_at_interrupt(tmp_path):
 @pytest.mark.slow
 def test_files_are_kept_on_request_and_sigterm_ends_viewer(tmp_path):
     keep = tmp_path / "kept.db"
-    with viewing(tmp_path, SAMPLE, "--store", keep, "--no-diagnose", "--port", 0) as (process, told):
+    usage = {"prompt_tokens": 500_000, "completion_tokens": 0}
+    with (tmp_path / "run.json").open("w") as file:
+        step = {"step_id": 1, "source": "agent", "message": "done", "model_name": "m-1", "metrics": usage}
+        agent = {"name": "a", "version": "1"}
+        json.dump({"schema_version": "ATIF-v1.4", "session_id": "s", "agent": agent, "steps": [step]}, file)
+    (tmp_path / "policy.yaml").write_text('prices: {"m*": {input: 3, output: 0}}')
+    options = ("--store", keep, "--no-diagnose", "--policy", tmp_path / "policy.yaml", "--port", 0)
+    with viewing(tmp_path, tmp_path / "run.json", *options) as (process, told):
         until(f"{told['url']}/", "Read 1 run from 1 file")
         process.send_signal(signal.SIGTERM)
         assert process.wait(20) == 0
     with Store.open(keep) as store:
         (row,) = store.list_run_summaries().rows
-        assert row.verdict == ""
+        assert (row.verdict, row.cost_usd) == ("", 1.5)
 
 
 @pytest.mark.slow

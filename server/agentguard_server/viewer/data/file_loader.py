@@ -9,12 +9,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
+from agentguard.config.prices import PriceTable
 from agentguard.errors import AgentGuardError, InputError
 from agentguard.localize.base import Diagnosis
 from agentguard.localize.serialization import build_diagnosis_rows
 from agentguard.store.db.rows import compute_digest
 from agentguard.store.run_versions import RunVersions
 from agentguard.store.store import Store
+from agentguard.trajectory.costs import price_run
 from agentguard.trajectory.formats.base import UnreadableRecord
 from agentguard.trajectory.formats.reader import read
 from agentguard.trajectory.model import Record, Trajectory
@@ -76,6 +78,7 @@ class FileLoader:
         paths: files and folders of any known format.
         diagnose: function that diagnoses a run; None stores runs without a diagnosis.
         tenant: tenant that owns the runs.
+        prices: prices of models, for steps that record tokens and no cost.
         on_error: called with a message for each unreadable record.
     """
 
@@ -86,10 +89,11 @@ class FileLoader:
         *,
         diagnose: Diagnose | None = None,
         tenant: str = "",
+        prices: PriceTable | None = None,
         on_error: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._store, self._paths, self._diagnose = store, tuple(paths), diagnose
-        self._tenant, self._on_error = tenant, on_error
+        self._tenant, self._prices, self._on_error = tenant, prices or {}, on_error
         self._ids: set[str] = set()
         self._versions = RunVersions(store, tenant=tenant)
         self._stop = threading.Event()
@@ -139,7 +143,7 @@ class FileLoader:
 
     def _store_record(self, record: Record) -> None:
         run = replace(record.trajectory, id=self._make_unique_id(record.trajectory.id))
-        run = self._versions.assign_id(run, record.file)
+        run = self._versions.assign_id(price_run(run, self._prices), record.file)
         self._store.write_run(replace(record, trajectory=run), tenant=self._tenant)
         if self._diagnose is not None:
             self._store.write(*build_diagnosis_rows(self._diagnose(run), tenant=self._tenant))

@@ -5,6 +5,7 @@ import json
 import pytest
 from agentguard_server.viewer.data.file_loader import MAX_SHOWN_ERRORS, FileLoader
 
+from agentguard.config.prices import TokenPrice
 from agentguard.guard import Guard
 from agentguard.store import Store
 from tests.viewer_server import SAMPLES
@@ -39,6 +40,17 @@ def test_files_are_read_and_diagnosed(store):
     assert row.findings == len(store.list_findings(row.run_id))
     state = loader.loading
     assert (state.total, state.done, state.runs, state.broken, state.running) == (1, 1, 1, 0, False)
+
+
+def test_prices_give_a_cost_to_steps_with_tokens(store, tmp_path):
+    usage = {"prompt_tokens": 1_000, "completion_tokens": 100}
+    for model in ("m-1", "other"):
+        step = {"step_id": 1, "source": "agent", "message": "done", "model_name": model, "metrics": usage}
+        run = {"schema_version": "ATIF-v1.4", "session_id": model, "agent": {"name": "a", "version": "1"}}
+        (tmp_path / f"{model}.json").write_text(json.dumps({**run, "steps": [step]}))
+    read(store, tmp_path, prices={"m*": TokenPrice(input=1.0, output=10.0)})
+    costs = {row.run_id: row.cost_usd for row in store.list_run_summaries().rows}
+    assert costs == {"m-1": pytest.approx(0.002), "other": None}
 
 
 def test_unreadable_file_is_reported_and_others_are_shown(store, tmp_path):
