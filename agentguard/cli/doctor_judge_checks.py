@@ -69,7 +69,7 @@ def _check_chat_judge(
     try:
         facts = endpoint.loop.run(endpoint.fetch_info(context.timeout_s))
         if isinstance(facts, CallError):
-            yield _build_result(settings, "wrong", f"{facts.kind}: {facts.message}", _UNREACHABLE_HINT)
+            yield _build_result(settings, "wrong", endpoint.describe_error(facts), _UNREACHABLE_HINT)
             return
         answer = endpoint.loop.run(
             endpoint.generate_json(_TEST_MESSAGES, TEXT_SCHEMA, max_tokens=200, deadline_s=context.timeout_s)

@@ -295,3 +295,36 @@ def test_store_option_is_the_store_of_the_schemata(tmp_path: Path) -> None:
         result = CliRunner().invoke(build_app(), words)
     assert result.exit_code == 0, result.output
     assert any("What corrects it: Read first." in prompt for prompt in script.prompts())
+
+
+@pytest.mark.parametrize(
+    ("fault", "kind", "remedy"),
+    [
+        ("401", "refused: the endpoint answered 401", "api_key_env"),
+        ("429", "busy: the endpoint answered 429", "lower max_concurrent"),
+        ("html", "malformed: the endpoint's answer cannot be read", "ends with /v1"),
+        ("not-chat", "malformed: the endpoint's answer is not a chat completion", "ends with /v1"),
+    ],
+)
+def test_failure_of_the_judge_names_endpoint_cause_and_remedy(
+    made: Make, fault: str, kind: str, remedy: str
+) -> None:
+    with serving(Script(always=fault)) as (url, _):
+        secret = url.replace("//", "//user:pass@")
+        (failure,) = made(policy(secret)).diagnose(chat()).failures
+    assert failure.error.startswith(f"{kind} ({url}); ")
+    assert remedy in failure.error
+
+
+def test_failure_without_probabilities_or_server_names_the_remedy(made: Make) -> None:
+    with serving(Script(logprobs=False)) as (url, _):
+        (failure,) = made(policy(url)).diagnose(chat()).failures
+        (unknown,) = made(policy(url, judge={"base_url": url, "model": "gpt-x"})).diagnose(chat()).failures
+    assert failure.error.startswith(
+        f"no_probabilities: the endpoint gives no log probabilities of the labels ({url}); "
+    )
+    assert unknown.error.startswith(f"no_model: the endpoint answered 404 ({url}); name a model of the list")
+    address = f"http://127.0.0.1:{closed_port()}/v1"
+    (stopped,) = made(policy(address)).diagnose(chat()).failures
+    assert stopped.error.startswith("unreachable: ")
+    assert f"({address}); start the server (agentguard judge serve)" in stopped.error

@@ -130,7 +130,7 @@ def check_endpoint(endpoint: JudgeEndpoint, *, options: ChatOptions | None = Non
     deadline_s = options.deadline_s
     facts = endpoint.loop.run(endpoint.fetch_info(deadline_s))
     if isinstance(facts, CallError):
-        return EndpointCapabilities(faults=(f"{facts.kind}: {facts.message}",))
+        return EndpointCapabilities(faults=(endpoint.describe_error(facts),))
     probe_answer = endpoint.loop.run(
         endpoint.generate_json(_PROBE_MESSAGES, TEXT_SCHEMA, max_tokens=200, deadline_s=deadline_s)
     )

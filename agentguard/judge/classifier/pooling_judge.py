@@ -199,7 +199,8 @@ class PoolingJudge:
         end = get_loop_time() + self.options.deadline_s
         facts = await self.endpoint.fetch_info(self.options.deadline_s)
         if isinstance(facts, CallError):
-            return tuple(_to_error_answer(q, facts, CallUsage()) for q in questions)
+            error = self.endpoint.describe_error(facts)
+            return tuple(_build_error_answer(q, facts.kind, error, CallUsage()) for q in questions)
         return tuple(await asyncio.gather(*(self._answer(facts, run, one, end) for one in questions)))
 
     async def _answer(
@@ -223,12 +224,11 @@ class PoolingJudge:
                 break
             max_characters = int(max_characters * _SHRINK_FACTOR)
         if isinstance(rows, CallError):
-            return _to_error_answer(question, rows, work.usage)
+            return _build_error_answer(question, rows.kind, self.endpoint.describe_error(rows), work.usage)
         shares = _compute_probabilities(work, rows)
         if shares is None:
-            return _to_error_answer(
-                question, CallError(kind=ErrorKind.OUT_OF_SET, message="no option has any share"), work.usage
-            )
+            kind = ErrorKind.OUT_OF_SET
+            return _build_error_answer(question, kind, f"{kind}: no option has any share", work.usage)
         return JudgeAnswer(question=question.id, probabilities=shares, usage=work.usage.as_dict())
 
     def _compute_available_characters(self, info: EndpointInfo) -> int:
@@ -299,6 +299,5 @@ def _compute_probabilities(pending: _PendingQuestion, rows: Sequence[ScoreVector
     return {option: mass / total for option, mass in masses.items()} if total > 0 else None
 
 
-def _to_error_answer(question: Question, call_error: CallError, cost: CallUsage) -> JudgeAnswer:
-    usage = cost.as_dict() | {"fault": call_error.kind}
-    return JudgeAnswer(question=question.id, error=f"{call_error.kind}: {call_error.message}", usage=usage)
+def _build_error_answer(question: Question, kind: ErrorKind, error: str, cost: CallUsage) -> JudgeAnswer:
+    return JudgeAnswer(question=question.id, error=error, usage=cost.as_dict() | {"fault": kind})

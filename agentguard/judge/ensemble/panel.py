@@ -102,6 +102,10 @@ def merge_answers(question: Question, answers: Sequence[JudgeAnswer], *, quorum:
     """Merge answers to a question: their mean with the votes, or an error below the quorum."""
     valid_answers = [one for one in answers if one.error is None and one.probabilities]
     usage = _sum_usage(answers)
+    if answers and answers[0].error is not None and len({one.error for one in answers}) == 1:
+        # Both orders of one judge fail for the same reason, which says more than the missing quorum.
+        fault = answers[0].usage.get("fault", NO_QUORUM)
+        return JudgeAnswer(question=question.id, error=answers[0].error, usage=usage | {"fault": fault})
     if len(valid_answers) < quorum:
         faults = ", ".join(dict.fromkeys(str(one.error) for one in answers if one.error is not None))
         error = f"{NO_QUORUM}: {len(valid_answers)} of {len(answers)} judges answered ({faults})"

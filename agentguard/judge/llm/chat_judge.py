@@ -187,7 +187,7 @@ class ChatJudge:
         deadline = get_loop_time() + self.options.deadline_s
         facts = await self.endpoint.fetch_info(self.options.deadline_s)
         if isinstance(facts, CallError):
-            return tuple(_to_error_answer(q, facts) for q in questions)
+            return tuple(self._build_error_answer(q, facts) for q in questions)
         question_errors = {i: text for i, q in enumerate(questions) if (text := _find_question_error(q))}
         answers = {
             i: JudgeAnswer(question=questions[i].id, error=text) for i, text in question_errors.items()
@@ -268,7 +268,7 @@ class ChatJudge:
             list_options(question), partial(self._ask, context, rendered, question, deadline)
         )
         if isinstance(result, CallError):
-            return _to_error_answer(question, result)
+            return self._build_error_answer(question, result)
         usage = result.usage.as_dict() | {"label_mass": result.label_mass}
         if result.label_mass is not None and result.label_mass < self.options.min_label_mass:
             error = (
@@ -278,6 +278,13 @@ class ChatJudge:
                 question=question.id, error=error, usage=usage | {"fault": ErrorKind.OUT_OF_SET}
             )
         return JudgeAnswer(question=question.id, probabilities=result.probabilities, usage=usage)
+
+    def _build_error_answer(self, question: Question, call_error: CallError) -> JudgeAnswer:
+        return JudgeAnswer(
+            question=question.id,
+            error=self.endpoint.describe_error(call_error),
+            usage={"fault": call_error.kind},
+        )
 
     async def _ask(
         self,
@@ -356,11 +363,3 @@ def _find_question_error(question: Question) -> str:
     if len(options) > MAX_OPTIONS:
         return f"the question has more than {MAX_OPTIONS} options"
     return ""
-
-
-def _to_error_answer(question: Question, call_error: CallError) -> JudgeAnswer:
-    return JudgeAnswer(
-        question=question.id,
-        error=f"{call_error.kind}: {call_error.message}",
-        usage={"fault": call_error.kind},
-    )

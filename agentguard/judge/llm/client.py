@@ -25,6 +25,7 @@ from agentguard.errors import ConfigError, MissingExtra
 from agentguard.judge.llm.background_loop import BackgroundLoop, get_loop_time
 from agentguard.judge.llm.response_parser import parse_completion, parse_json_answer, to_call_error
 from agentguard.judge.llm.types import (
+    ERROR_REMEDIES,
     TRANSIENT_ERRORS,
     CallError,
     CallUsage,
@@ -109,6 +110,13 @@ class JudgeEndpoint:
         """
         info = self._info or self.loop.run(self.fetch_info(min(_MODEL_LOOKUP_TIMEOUT_S, deadline_s)))
         return info.version if isinstance(info, EndpointInfo) else self.model or "unknown"
+
+    def describe_error(self, error: CallError) -> str:
+        """Return the error's kind, cause and remedy, with the address of the endpoint without credentials."""
+        parts = urllib.parse.urlsplit(self.base_url)
+        address = urllib.parse.urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
+        place = "the replicas" if self._transport is not None else address
+        return f"{error.kind}: {error.message} ({place}); {ERROR_REMEDIES[error.kind]}"
 
     # The coroutines below run only on ``self.loop``.
 

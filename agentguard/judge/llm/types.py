@@ -37,6 +37,23 @@ PERSISTENT_ERRORS = frozenset(
 """Errors that would repeat for every further question to the same endpoint."""
 
 
+ERROR_REMEDIES: Mapping[ErrorKind, str] = {
+    ErrorKind.TIMEOUT: "raise deadline_s, or ask fewer questions at once (max_concurrent)",
+    ErrorKind.UNREACHABLE: "start the server (agentguard judge serve), or correct the address",
+    ErrorKind.BUSY: "lower max_concurrent, raise retries, or add replicas",
+    ErrorKind.SERVER: "read the log of the server",
+    ErrorKind.NO_MODEL: "name a model of the list at /models; the address ends with /v1",
+    ErrorKind.REFUSED: "name the environment variable with the key in api_key_env",
+    ErrorKind.TOO_LONG: "serve the model with a longer context (--max-model-len)",
+    ErrorKind.BAD_REQUEST: "serve the model with vLLM, or correct extra_body and the template arguments",
+    ErrorKind.MALFORMED: "name an OpenAI-compatible endpoint; the address ends with /v1",
+    ErrorKind.TRUNCATED: "raise reasoning_tokens, or switch the model's thinking off",
+    ErrorKind.NO_PROBABILITIES: "serve the model with vLLM, or name an endpoint that returns logprobs",
+    ErrorKind.OUT_OF_SET: "serve the model with vLLM, which restricts answers to the options",
+}
+"""What the operator can do about each error."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallError:
     """Failed call.

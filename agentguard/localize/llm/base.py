@@ -54,14 +54,14 @@ class QuerySession:
         self.judge = judge
         self.usage = dict.fromkeys(USAGE_KEYS, 0.0)
         self.judge_version = ""
-        self._faults: dict[str, None] = {}
+        self._faults: dict[str, str] = {}
 
     @property
     def failures(self) -> tuple[DetectorFailure, ...]:
         """The judge's errors, for a diagnosis."""
         return tuple(
             DetectorFailure(detector=f"judge {self.judge.name}", step=None, error=fault)
-            for fault in self._faults
+            for fault in self._faults.values()
         )
 
     def ask(self, run: Trajectory, questions: Sequence[Question]) -> tuple[JudgeAnswer, ...]:
@@ -70,7 +70,7 @@ class QuerySession:
         for answer in answers:
             self.add_usage(answer.usage)
             if answer.error is not None:
-                self._faults[str(answer.usage.get("fault") or answer.error)] = None
+                self._faults.setdefault(str(answer.usage.get("fault") or answer.error), answer.error)
         if isinstance(self.judge, VersionedJudge) and any(answer.error is None for answer in answers):
             self.judge_version = self.judge.version(run)
         return tuple(answers)

@@ -47,7 +47,7 @@ def test_unavailable_judge_falls_back_to_the_embedded_model() -> None:
     alone = EmbeddedLocalizer().locate(chat(), ())
     told = FusedLocalizer(judge=DealingJudge(away=True)).locate(chat(), ())
     assert told.hypotheses == alone.hypotheses
-    assert told.failures[0].error == "timeout"
+    assert told.failures[0].error == "timeout: no answer"
     assert "the judge could not be asked" in told.notes[-1]
 
 
@@ -75,7 +75,7 @@ def test_partial_answer_is_used_and_marked(missing: str, note: str) -> None:
     )
     told = FusedLocalizer(judge=judge).locate(chat(), ())
     assert note in told.notes[-1]
-    assert [one.error for one in told.failures] == ["busy"]
+    assert [one.error for one in told.failures] == ["busy: later"]
 
 
 def test_both_questions_are_sent_to_the_judge_at_once() -> None:

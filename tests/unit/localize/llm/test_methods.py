@@ -145,7 +145,7 @@ def test_failed_question_makes_method_abstain() -> None:
     for name in ("step_by_step", "binary_search", "all_at_once", "structured", "constraints", "two_stage"):
         told = ask(name, TableJudge(lambda run, question: None), steered())
         assert told.verdict is Verdict.ABSTAINED
-        assert told.failures[0].error == "busy"
+        assert told.failures[0].error == "busy: later"
         assert not told.hypotheses
 
 
