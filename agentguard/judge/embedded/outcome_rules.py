@@ -1,9 +1,9 @@
 """Rules that call a single run of an unknown agent failed, selected by their false alarms on labelled agents.
 
-A rule is a sign and the least strength at which it counts. A sign is the strongest finding of a detector,
-or a pattern of the run's end. A rule is selected if it is rarely true of passed runs in the worst of all
-systems, and if it is true of failed runs more often than of passed runs. A detector that does not decide
-alone by its card is never a rule.
+A rule is a sign and the least strength at which it counts. A sign is the strongest finding of a detector, a
+pattern of the run's end, or an amount of findings. A rule is selected if it is rarely true of passed runs in
+the worst of all systems, and if it is true of failed runs more often than of passed runs. A detector that
+does not decide alone by its card is never a rule.
 """
 
 from __future__ import annotations
@@ -25,10 +25,25 @@ from agentguard.judge.embedded.outcome_model import (
     find_ending_signs,
     fit_platt_scaling,
 )
+from agentguard.trajectory.model import Source
 
 MAX_FALSE_CAUSE_RATE: Final = 0.05
 """Maximum share of the passed runs of any system on which the selected rules together may be true."""
 _FINDING_PREFIX: Final = "finding:"
+_REPETITION_DETECTORS: Final = frozenset(
+    {"exact_loop", "near_loop", "no_progress", "oscillation", "paraphrased_repetition", "refetch"}
+)
+_ERROR_DETECTORS: Final = frozenset({
+    "persistent_error", "schema_violation", "self_inflicted_error", "tool_error", "tool_error_ignored",
+    "unknown_tool", "unparsable_action", "unusable_result_accepted",
+})  # fmt: skip
+_MIN_SHARE_TURNS: Final = 5  # one faulty turn of a very short run is not a large share
+_STRENGTHS: Final[Mapping[str, Sequence[float]]] = {
+    "repetition_kinds": (2.0, 3.0),
+    "repetition_kinds_while_acting": (1.0, 2.0, 3.0),
+    "faulty_turns": (0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.5, 0.6, 0.8, 1.0),
+}
+"""Strengths from which the signs of amounts may be rules."""
 _MIN_PASSED_RUNS: Final = 20  # of a system, for its false-cause rate to count alone
 _MIN_RECALL: Final = 0.005
 _MIN_LIFT: Final = 2.0
@@ -36,7 +51,7 @@ _PRECISION_PRIOR: Final = 0.01  # added to both shares, since rare rules have fe
 _MIN_PROBABILITY: Final = 0.001
 
 Signs = Mapping[str, float]
-"""Name of a sign to its strength in [0, 1]; an absent sign has strength 0."""
+"""Name of a sign to its strength, at least 0; an absent sign has strength 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,10 +96,13 @@ class RuleOutcomeModel:
         estimate = estimate_failure(layout, findings)
         p = float(apply_platt_scaling(np.array([_compute_log_odds(estimate)]), self.slope, self.intercept)[0])
         low = p if estimate <= UNKNOWN_PASSED_THRESHOLD else 0.0
-        signs = find_signs(layout, findings)
-        if any(rule.is_true(signs) for rule in self.rules):
+        if self.applies(find_signs(layout, findings)):
             return max(p, self.precision), 0.0, 0.0
         return p, low, 1.0
+
+    def applies(self, signs: Signs) -> bool:
+        """Return whether a rule calls a run with these signs failed."""
+        return any(rule.is_true(signs) for rule in self.rules)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,11 +116,35 @@ class SystemSigns:
 
 
 def find_signs(layout: RunLayout, findings: Sequence[Finding]) -> dict[str, float]:
-    """Return the signs of a run: the strongest finding of each detector, and the signs of its end."""
+    """Return the signs of a run.
+
+    - ``finding:NAME``: highest probability of a finding of the detector.
+    - The signs of the run's end, with strength 1.
+    - ``repetition_kinds``: number of detectors of repetitions with a finding.
+    - ``repetition_kinds_while_acting``: the same, if the agent still acted when the run ended.
+    - ``faulty_turns``: expected share of the agents' turns with an error or a repetition. Detectors that
+      judge contents do not count: they may be wrong at each turn of an unknown agent.
+
+    If the environment reports success at the end, the run has no other sign.
+    """
     signs: dict[str, float] = dict.fromkeys(find_ending_signs(layout), 1.0)
+    if "success_text" in signs:
+        return signs
     for finding in findings:
         name = f"{_FINDING_PREFIX}{finding.detector}"
         signs[name] = max(signs.get(name, 0.0), finding.probability)
+    repetitions = {finding.detector for finding in findings} & _REPETITION_DETECTORS
+    if repetitions:
+        signs["repetition_kinds"] = float(len(repetitions))
+        if "truncation" in signs:
+            signs["repetition_kinds_while_acting"] = float(len(repetitions))
+    faults: dict[int, float] = {}
+    for finding in findings:
+        if finding.detector in _REPETITION_DETECTORS or finding.detector in _ERROR_DETECTORS:
+            faults[finding.step] = max(faults.get(finding.step, 0.0), finding.probability)
+    if faults:
+        turns = sum(step.source is Source.AGENT for step in layout.run.steps)
+        signs["faulty_turns"] = math.fsum(faults.values()) / max(_MIN_SHARE_TURNS, turns)
     return signs
 
 
@@ -162,6 +204,8 @@ def _list_candidates(systems: Sequence[SystemSigns]) -> list[OutcomeRule]:
 
 def _list_strengths(sign: str) -> Sequence[float]:
     """Return the strengths that the card of the sign's detector allows; all if it has no card."""
+    if sign in _STRENGTHS:
+        return _STRENGTHS[sign]
     card = load_cards().get(sign.removeprefix(_FINDING_PREFIX)) if sign.startswith(_FINDING_PREFIX) else None
     if card is None:
         return DECIDING_PROBABILITIES

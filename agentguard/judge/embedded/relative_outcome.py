@@ -34,7 +34,7 @@ class RelativeOutcomeModel:
     Attributes:
         slope, intercept: Platt scaling of the score, with even odds in every training batch.
         passed, failed: ascending scores of the passed and of the failed runs of each training batch; small
-            batches count as one.
+            batches count as one. The score of a passed run that the rules call failed is infinite.
     """
 
     slope: float
@@ -49,8 +49,8 @@ class RelativeOutcomeModel:
     def compute_thresholds(self, risk: float) -> tuple[float, float]:
         """Return ``(low, high)``: a run counts as passed up to low, and as failed above high.
 
-        At most a share ``risk`` of the passed runs of any training batch is above high, and of the failed
-        runs of any training batch up to low.
+        At most a share ``risk`` of the passed runs of any training batch is above high or called failed by
+        the rules, and of the failed runs of any training batch up to low.
         """
         high = max((_find_upper_quantile(scores, risk) for scores in self.passed), default=math.inf)
         low = min((-_find_upper_quantile(-scores[::-1], risk) for scores in self.failed), default=-math.inf)
@@ -59,10 +59,17 @@ class RelativeOutcomeModel:
 
 @dataclass(frozen=True, slots=True)
 class LabelledBatch:
-    """Labelled runs of one agent: signals, shape ``(runs, signals)``, and outcomes."""
+    """Labelled runs of one agent.
+
+    Attributes:
+        signals: shape ``(runs, signals)``.
+        failed: outcome of each run.
+        ruled_failed: whether the rules for a single run call each run failed.
+    """
 
     signals: Array
     failed: NDArray[np.bool_]
+    ruled_failed: NDArray[np.bool_]
 
 
 def rank_signals(signals: Array) -> Array:
@@ -96,7 +103,11 @@ def fit_relative_outcome(batches: Sequence[LabelledBatch]) -> RelativeOutcomeMod
     slope, intercept = fit_platt_scaling(
         np.concatenate(scores), failed_flags, weights * len(weights) / weights.sum()
     )
-    passed = [np.sort(own[~batch.failed]) for own, batch in zip(scores, usable, strict=True)]
+    # A failure by the rules remains one in a comparison, so it uses up a part of the risk.
+    passed = [
+        np.sort(np.where(batch.ruled_failed, math.inf, own)[~batch.failed])
+        for own, batch in zip(scores, usable, strict=True)
+    ]
     failed = [np.sort(own[batch.failed]) for own, batch in zip(scores, usable, strict=True)]
     return RelativeOutcomeModel(slope, intercept, _merge_small_groups(passed), _merge_small_groups(failed))
 

@@ -34,7 +34,12 @@ from agentguard.judge.embedded.outcome_model import (
     estimate_failure,
     fit_outcome_model,
 )
-from agentguard.judge.embedded.outcome_rules import SystemSigns, find_signs, fit_rule_outcome
+from agentguard.judge.embedded.outcome_rules import (
+    RuleOutcomeModel,
+    SystemSigns,
+    find_signs,
+    fit_rule_outcome,
+)
 from agentguard.judge.embedded.ranker import (
     MIN_RUNS,
     Ranker,
@@ -157,11 +162,9 @@ def fit_transferable_model(
     ]
     model = EmbeddedModel(specialists=(), portable=_fit_portable(examples, signals))
     if len(outcome_systems) >= _MIN_OUTCOME_SYSTEMS:
-        model = replace(
-            model,
-            rules=fit_rule_outcome([_collect_signs(members) for members in outcome_systems]),
-            relative=fit_relative_outcome([_collect_signals(members) for members in outcome_systems]),
-        )
+        rules = fit_rule_outcome([_collect_signs(members) for members in outcome_systems])
+        batches = [_collect_signals(members, rules) for members in outcome_systems]
+        model = replace(model, rules=rules, relative=fit_relative_outcome(batches))
     return replace(model, transfer_temperature=_fit_transfer_temperature(by_system))
 
 
@@ -178,10 +181,16 @@ def _collect_signs(examples: Sequence[TransferExample]) -> SystemSigns:
     )
 
 
-def _collect_signals(examples: Sequence[TransferExample]) -> LabelledBatch:
+def _collect_signals(examples: Sequence[TransferExample], rules: RuleOutcomeModel | None) -> LabelledBatch:
     return LabelledBatch(
         np.vstack([compute_run_signals(e.table.layout, e.findings) for e in examples]),
         np.array([bool(_get_failed_label(e.record)) for e in examples]),
+        np.array(
+            [
+                rules is not None and rules.applies(find_signs(e.table.layout, e.open_findings))
+                for e in examples
+            ]
+        ),
     )
 
 

@@ -1,13 +1,19 @@
 from __future__ import annotations
 
+import pytest
+
+from agentguard.detect.base import Finding
 from agentguard.detect.cards import load_cards
+from agentguard.judge.embedded.features.roles import RunLayout, analyze_layout
 from agentguard.judge.embedded.model_io import load_model
 from agentguard.judge.embedded.outcome_rules import (
     MAX_FALSE_CAUSE_RATE,
     SystemSigns,
+    find_signs,
     fit_rule_outcome,
     select_outcome_rules,
 )
+from agentguard.trajectory.model import Observation, Source, Step, ToolCall, Trajectory
 
 
 def build_system(
@@ -86,3 +92,66 @@ def test_fit_rule_outcome_calibrates_the_estimate() -> None:
     assert model is not None
     assert model.slope > 0
     assert 0.5 < model.precision < 1
+
+
+def build_finding(detector: str, probability: float, step: int = 0) -> Finding:
+    return Finding(detector=detector, step=step, codes=(), probability=probability, message="A fault.")
+
+
+def build_layout(turns: int, *, is_open: bool, result: str = "A file.") -> RunLayout:
+    """Build a run whose last turn has a result if it is open, else a closing message."""
+    steps = [Step(index=0, source=Source.USER, agent="user", content="Count the files.")]
+    for index in range(1, turns + 1):
+        is_acting = is_open or index < turns
+        call = ToolCall(id=str(index), name="list_files", arguments={"page": index})
+        observation = Observation(content=result, call_id=str(index))
+        steps.append(
+            Step(
+                index=index,
+                source=Source.AGENT,
+                agent="clerk",
+                content="" if is_acting else "There are nine files.",
+                tool_calls=(call,) if is_acting else (),
+                observations=(observation,) if is_acting else (),
+            )
+        )
+    return analyze_layout(
+        Trajectory(id="run", format="event_log", task="Count the files.", steps=tuple(steps))
+    )
+
+
+@pytest.mark.parametrize("is_open", [True, False])
+def test_find_signs_counts_the_kinds_of_repetition(is_open: bool) -> None:
+    findings = [build_finding(name, 0.5) for name in ("near_loop", "near_loop", "no_progress", "tool_error")]
+    signs = find_signs(build_layout(10, is_open=is_open), findings)
+    assert signs["repetition_kinds"] == 2
+    assert signs.get("repetition_kinds_while_acting") == (2 if is_open else None)
+
+
+@pytest.mark.parametrize(("turns", "share"), [(2, 0.2), (5, 0.2), (20, 0.05)])
+def test_find_signs_relates_faulty_turns_to_all_turns(turns: int, share: float) -> None:
+    findings = [build_finding("tool_error", 0.5, step=step) for step in (1, 2)]
+    findings += [build_finding("near_loop", 0.4, step=1), build_finding("unknown_origin", 0.9, step=2)]
+    signs = find_signs(build_layout(turns, is_open=True), findings)
+    assert signs["faulty_turns"] == pytest.approx(share)
+
+
+def test_find_signs_of_a_run_with_reported_success_has_no_other_sign() -> None:
+    layout = build_layout(3, is_open=True, result="You have won.")
+    assert find_signs(layout, [build_finding("tool_error_ignored", 0.9)]) == {"success_text": 1.0}
+
+
+def test_find_signs_without_findings_has_no_amounts() -> None:
+    signs = find_signs(build_layout(3, is_open=True), [])
+    assert set(signs) == {"truncation"}
+
+
+def test_select_outcome_rules_takes_the_least_strength_that_passed_runs_rarely_reach() -> None:
+    system = SystemSigns(
+        failed=[{"repetition_kinds": 3.0}] * 40,
+        passed=[{"repetition_kinds": 2.0}] * 40,
+        failed_estimates=[0.7] * 40,
+        passed_estimates=[0.4] * 40,
+    )
+    (rule,) = select_outcome_rules([system])
+    assert (rule.sign, rule.strength) == ("repetition_kinds", 3.0)

@@ -21,7 +21,8 @@ SIGNALS = len(RUN_SIGNAL_NAMES)
 def build_batch(seed: int, *, runs: int = 60, shift: float = 2.0) -> LabelledBatch:
     rng = np.random.default_rng(seed)
     failed = np.arange(runs) % 3 == 0
-    return LabelledBatch(rng.normal(size=(runs, SIGNALS)) + shift * failed[:, None], failed)
+    signals = rng.normal(size=(runs, SIGNALS)) + shift * failed[:, None]
+    return LabelledBatch(signals, failed, np.zeros(runs, dtype=bool))
 
 
 @given(hnp.arrays(np.float64, (7, 3), elements=st.floats(-5, 5)))
@@ -58,9 +59,24 @@ def test_thresholds_hold_for_the_worst_batch() -> None:
     assert low == -np.inf
 
 
+def test_passed_runs_that_the_rules_call_failed_use_up_the_risk() -> None:
+    batch = build_batch(1)
+    passed = np.flatnonzero(~batch.failed)
+    highs = []
+    for count in (0, 2, 6):
+        ruled_failed = np.isin(np.arange(60), passed[:count])
+        model = fit_relative_outcome([LabelledBatch(batch.signals, batch.failed, ruled_failed)])
+        assert model is not None
+        highs.append(model.compute_thresholds(0.1)[1])
+        called = (score_batch(batch.signals) > highs[-1]) | ruled_failed
+        assert called[passed].mean() <= max(0.1, count / len(passed))
+    assert highs[0] <= highs[1] < highs[2] == np.inf
+
+
 def test_fit_relative_outcome_without_both_outcomes_is_none() -> None:
     batch = build_batch(1)
-    assert fit_relative_outcome([LabelledBatch(batch.signals, np.ones(60, dtype=bool))]) is None
+    all_failed = LabelledBatch(batch.signals, np.ones(60, dtype=bool), batch.ruled_failed)
+    assert fit_relative_outcome([all_failed]) is None
     assert fit_relative_outcome([]) is None
 
 

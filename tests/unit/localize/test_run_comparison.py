@@ -52,7 +52,8 @@ def build_run(number: int, *, errors: int = 0, calls: int = 3) -> Trajectory:
 def localizer() -> EmbeddedLocalizer:
     rng = np.random.default_rng(0)
     failed = np.arange(60) % 2 == 0
-    batch = LabelledBatch(rng.normal(size=(60, len(RUN_SIGNAL_NAMES))) + 3 * failed[:, None], failed)
+    signals = rng.normal(size=(60, len(RUN_SIGNAL_NAMES))) + 3 * failed[:, None]
+    batch = LabelledBatch(signals, failed, np.zeros(60, dtype=bool))
     model = replace(
         build_untrained_model(),
         rules=RuleOutcomeModel(rules=(), precision=0.9, slope=1.0, intercept=0.0),
