@@ -625,6 +625,7 @@ def test_deleted_run_loses_all_its_rows(store):
     assert {name: before[name] - after[name] for name in before} == {
         **gone.rows,
         "schemata": 0,
+        "issues": 0,
         "hints": 0,
         "overviews": 1,
     }
