@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -12,8 +12,10 @@ from agentguard._lazy import import_extra
 from agentguard.batch.chunks import Chunk
 from agentguard.batch.engines import ProcessorFactory, process_alone
 from agentguard.batch.processor import ChunkProcessor, ChunkResult, ProcessorConfig
+from agentguard.errors import ConfigError
 
 _ADDRESS_VARIABLE = "RAY_ADDRESS"
+_MAX_STARTS = 3  # of a local cluster
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +34,10 @@ class RayEngine:
     build_processor: ProcessorFactory = ChunkProcessor
 
     def run(self, chunks: Iterator[Chunk], config: ProcessorConfig) -> Iterator[tuple[Chunk, ChunkResult]]:
-        """Yield each chunk once with its result; see `agentguard.batch.Engine.run`."""
+        """Yield each chunk once with its result; see `agentguard.batch.Engine.run`.
+
+        Raises ConfigError if the cluster cannot be reached or does not start.
+        """
         with _connect(self.address, self.workers) as ray:
             actors = _ActorPool(ray, self.workers, self.build_processor, config)
             while actors.submit_chunks(chunks):
@@ -112,8 +117,36 @@ def _connect(address: str | None, workers: int) -> Iterator[Any]:
         options: dict[str, Any] = {"address": address}
     else:
         options = {"address": "local", "num_cpus": workers, "include_dashboard": False}
-    ray.init(log_to_driver=False, configure_logging=False, **options)
+    _initialize(ray, options)
     try:
         yield ray
     finally:
         ray.shutdown()
+
+
+def _initialize(ray: Any, options: Mapping[str, Any]) -> None:
+    """Initialize Ray.
+
+    Raises:
+        ConfigError: the cluster cannot be reached, or does not start.
+    """
+    for attempt in range(1, _MAX_STARTS + 1):
+        try:
+            ray.init(log_to_driver=False, configure_logging=False, **options)
+        except (OSError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
+            # On a busy machine, a local cluster may exceed Ray's own start deadlines.
+            ray.shutdown()
+            if options["address"] != "local" or attempt == _MAX_STARTS:
+                raise ConfigError(_describe_failure(options["address"], error)) from error
+        else:
+            return
+
+
+def _describe_failure(address: str, error: Exception) -> str:
+    reason = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+    if address == "local":
+        return f"the local Ray cluster does not start: {reason}; use the engine local, or `ray start --head`"
+    return (
+        f"the Ray cluster at {address} cannot be reached: {reason}; check the address, or unset "
+        f"{_ADDRESS_VARIABLE} to start a local cluster"
+    )
