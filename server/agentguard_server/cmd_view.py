@@ -87,6 +87,13 @@ def view(
     diagnose: Annotated[
         bool, typer.Option("--diagnose/--no-diagnose", help="Diagnose the runs of files.")
     ] = True,
+    diagnose_stored: Annotated[
+        bool,
+        typer.Option(
+            "--diagnose-stored",
+            help="Diagnose the runs of the store that have no diagnosis, in the background.",
+        ),
+    ] = False,
     policy: Annotated[
         Path | None,
         typer.Option(help="Policy whose prices apply to the runs of files; by default that of the project."),
@@ -118,6 +125,8 @@ def view(
     from agentguard_server.viewer.settings import ViewerSettings, is_loopback
 
     view_sources = classify_sources(sources or [], url)
+    if diagnose_stored and view_sources.runs:
+        raise ConfigError("view: --diagnose-stored applies to a store; --diagnose applies to runs of files")
     if token is None and not is_loopback(host):
         token = secrets.token_urlsafe(24)
     settings = ViewerSettings(
@@ -139,11 +148,14 @@ def view(
         def began() -> None:
             _print_address(address, token, json=json)
             loader.start()
+            if diagnose_stored:
+                app.state.diagnosis_queue.add_undiagnosed()
             if opens:
                 _open_browser(_add_token(address, token))
 
         ViewerServer(app, on_ready=began, on_shutdown=app.state.hub.close).serve_on(listening)
         loader.stop()
+        app.state.diagnosis_queue.stop()
 
 
 def _resolve_collector(url: str | None, headers: list[str]) -> ExportTarget | None:

@@ -16,6 +16,7 @@ from agentguard.errors import AgentGuardError
 from agentguard.store.store import Store
 from agentguard_server.security_middleware import SecurityMiddleware
 from agentguard_server.viewer import assets, error_pages, pages
+from agentguard_server.viewer.data.diagnosis_queue import DiagnosisQueue
 from agentguard_server.viewer.data.file_loader import LoadProgress
 from agentguard_server.viewer.live_updates import EventHub
 from agentguard_server.viewer.renderer import Renderer
@@ -50,6 +51,7 @@ def build_app(
 
     It can be mounted in another application under ``settings.prefix``, with which its links then begin. The
     server must call ``app.state.hub.close()`` when it stops; otherwise it waits for open event streams.
+    ``app.state.diagnosis_queue.stop()`` ends diagnoses in the background before the store is closed.
 
     Args:
         store: store of the runs; the caller closes it.
@@ -61,6 +63,7 @@ def build_app(
     app = Viewer(viewer_settings, [static, *_collect_routes()])
     app.state.store, app.state.settings = store, viewer_settings
     app.state.loading = loading or LoadProgress()
+    app.state.diagnosis_queue = DiagnosisQueue(store, tenant=viewer_settings.tenant)
     app.state.hub = EventHub(
         store, tenant=viewer_settings.tenant, read_load_progress=app.state.loading.to_event_data
     )

@@ -9,8 +9,10 @@ import pytest
 from playwright.sync_api import Page
 
 from agentguard.store import Store
+from agentguard.store.issues import list_issues, update_issue
 from tests import viewer_runs
 from tests.chromium import NewContext, browser, context
+from tests.unit.batch.test_report import build_failed_row, build_row, write_table
 from tests.viewer_server import Viewer, serving, write_campaign, write_evaluation, write_samples
 
 __all__ = ["browser", "context", "own_viewer", "viewer", "viewer_page"]
@@ -25,15 +27,20 @@ def filled(folder: Path) -> Path:
         write_samples(store, most=SAMPLE_RUNS)
         viewer_runs.fill(store, long=(300,))
         store.flush(30)
+        (issue, *_) = list_issues(store, min_runs=1)
+        update_issue(store, issue.id, owner="Ann Lee")
     write_evaluation(folder / ".agentguard" / "evals")
     write_campaign(folder / ".agentguard" / "chaos" / "booking")
+    (folder / "verdicts").mkdir()
+    write_table(folder / "verdicts", [build_failed_row(0), build_row(1, "no_failure")])
     return path
 
 
 @pytest.fixture(scope="session")
 def viewer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Viewer]:
     """Start a viewer over a shared store; tests that write to a store use `own_viewer`."""
-    with serving(filled(tmp_path_factory.mktemp("viewer"))) as started:
+    path = filled(tmp_path_factory.mktemp("viewer"))
+    with serving(path, str(path.parent / "verdicts")) as started:
         yield started
 
 

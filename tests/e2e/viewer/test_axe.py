@@ -16,7 +16,7 @@ _GRAVE = {"serious", "critical"}
 
 @pytest.mark.parametrize("width", [1280, 400])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("name", [*PAGES, "eval", "compare", "campaign"])
+@pytest.mark.parametrize("name", [*PAGES, "eval", "compare", "campaign", "issue", "batch"])
 def test_axe_finds_no_serious_violation(
     viewer: Viewer, context: NewContext, name: str, scheme: str, width: int
 ) -> None:
@@ -27,9 +27,12 @@ def test_axe_finds_no_serious_violation(
         viewport={"width": width, "height": 900},
         bypass_csp=True,
     ).new_page()
-    page.goto("/campaigns" if name == "campaign" else PAGES.get(name, "/evals"))
+    lists = {"campaign": "/campaigns", "issue": "/issues", "batch": "/batches"}
+    page.goto(lists.get(name, PAGES.get(name, "/evals")))
     if name == "campaign":
         page.get_by_role("link", name="booking").click()
+    elif name in lists:
+        page.locator("tbody a").first.click()
     elif name == "eval":
         page.locator("h2 a").first.click()
     elif name == "compare":

@@ -25,6 +25,8 @@ PAGES = {
     "runs": "/",
     "search": "/search?q=the",
     "failures": "/failures",
+    "issues": "/issues",
+    "batches": "/batches",
     "evals": "/evals",
     "campaigns": "/campaigns",
     "run": f"/runs/{RECOVERED}",

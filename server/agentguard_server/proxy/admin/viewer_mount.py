@@ -77,6 +77,7 @@ class ViewerMount:
         """Close the viewers' event streams and the store."""
         for viewer in self._viewers.values():
             viewer.state.hub.close()
+            viewer.state.diagnosis_queue.stop()
         if self._store is not None:
             self._store.close(1.0)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+from collections.abc import Sequence
 from typing import Any, Final
 from urllib.parse import parse_qsl, quote, unquote
 
@@ -59,20 +60,33 @@ def _open_next_run(request: Request) -> Response:
 
 async def _handle_feedback(request: Request) -> Response:
     fields = parse_form(await request.body())
-    return await run_in_threadpool(_store_judgement, request, fields)
+    return await run_in_threadpool(_respond_to_feedback, request, fields)
 
 
-def _store_judgement(request: Request, fields: dict[str, str]) -> Response:
+def store_judgement(
+    request: Request, run_id: str, fields: dict[str, str]
+) -> tuple[JudgementRow, Sequence[str]]:
+    """Store a judgement of a run; return it and the ids of the schemata whose counts changed.
+
+    Raises:
+        StoreError: the run has no such diagnosis or finding.
+        ConfigError: a field is invalid.
+    """
     settings, store = request.app.state.settings, request.app.state.store
-    if not settings.allows_feedback:
-        raise ConfigError("judgements cannot be kept here: give the viewer a store with --store")
-    run_id = request.path_params["id"]
     row = _build_judgement_row(
         store, run_id, fields, tenant=settings.tenant, author=_resolve_author(request, fields)
     )
     before = _find_previous_judgements(store, row)
     store.write(row).wait(_DURABILITY_TIMEOUT_S)
-    schemata = update_schema_counts(store, row, before, tenant=settings.tenant)
+    return row, update_schema_counts(store, row, before, tenant=settings.tenant)
+
+
+def _respond_to_feedback(request: Request, fields: dict[str, str]) -> Response:
+    settings = request.app.state.settings
+    if not settings.allows_feedback:
+        raise ConfigError("judgements cannot be kept here: give the viewer a store with --store")
+    run_id = request.path_params["id"]
+    row, schemata = store_judgement(request, run_id, fields)
     if "application/json" in request.headers.get("accept", ""):
         return JSONResponse({"id": row.id, "right": row.right, "by": row.by, "schemata": schemata}, 201)
     answer = RedirectResponse(f"{settings.prefix}/runs/{quote(run_id, safe='')}#judge", 303)
@@ -85,13 +99,17 @@ def _store_judgement(request: Request, fields: dict[str, str]) -> Response:
 
 def parse_form(body: bytes) -> dict[str, str]:
     """Parse the fields of a form. Raises ConfigError if the body is not a form."""
+    return {name: value.strip() for name, value in parse_form_pairs(body, max_fields=_MAX_FIELDS)}
+
+
+def parse_form_pairs(body: bytes, *, max_fields: int) -> list[tuple[str, str]]:
+    """Parse the names and values of a form in order. Raises ConfigError if the body is not a form."""
     try:
-        pairs = parse_qsl(
-            body.decode("utf-8"), keep_blank_values=True, max_num_fields=_MAX_FIELDS, errors="strict"
+        return parse_qsl(
+            body.decode("utf-8"), keep_blank_values=True, max_num_fields=max_fields, errors="strict"
         )
     except ValueError:
-        raise ConfigError("the request body is not a form of at most 32 fields in UTF-8") from None
-    return {name: value.strip() for name, value in pairs}
+        raise ConfigError(f"the request body is not a form of at most {max_fields} fields in UTF-8") from None
 
 
 def _build_judgement_row(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from io import StringIO
@@ -115,6 +115,8 @@ def _render_page(request: Request) -> Response:
         made_at=made_at,
         at=format_time,
         loading=request.app.state.loading,
+        diagnosing=request.app.state.diagnosis_queue.progress,
+        may_change=settings.allows_feedback,
         address=str(store.address),
     )
 
@@ -137,16 +139,20 @@ def _render_json(request: Request) -> Response:
 def _download_csv(request: Request) -> Response:
     """Stream all runs that match as CSV, in the order of the list."""
     query = parse_run_query(request.query_params.multi_items())
-    rows = _iter_csv(request.app.state.store, query, request.app.state.settings.tenant)
+    summaries = request.app.state.store.iter_run_summaries(
+        query.filter, query.sort, tenant=request.app.state.settings.tenant
+    )
+    rows = format_csv(summaries)
     headers = {"content-disposition": 'attachment; filename="runs.csv"'}
     return StreamingResponse(rows, media_type="text/csv; charset=utf-8", headers=headers)
 
 
-def _iter_csv(store: Store, query: RunQuery, tenant: str) -> Iterator[str]:
+def format_csv(summaries: Iterable[RunSummaryRow]) -> Iterator[str]:
+    """Yield runs as parts of a CSV text with a header."""
     line = StringIO()
     writer = csv.writer(line)
     writer.writerow(_CSV_FIELDS)
-    for row in store.iter_run_summaries(query.filter, query.sort, tenant=tenant):
+    for row in summaries:
         writer.writerow([_format_csv_value(getattr(row, name)) for name in _CSV_FIELDS])
         if line.tell() >= _CSV_CHUNK_CHARS:
             yield line.getvalue()

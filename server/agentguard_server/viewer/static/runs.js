@@ -76,6 +76,13 @@ async function page() {
   return answer.ok ? new DOMParser().parseFromString(await answer.text(), "text/html") : null;
 }
 
+function showProgress(found) {
+  const note = document.getElementById("diagnosing");
+  const other = found?.getElementById("diagnosing");
+  if (other) note?.replaceWith(other);
+  else if (found) note?.remove();
+}
+
 // The table hides the columns without a value; a changed row may have the first one.
 function showColumns(found) {
   const other = found?.querySelector("table.runs");
@@ -93,12 +100,14 @@ function soon() {
     const found = await page().catch(() => null);
     waiting = 0;
     showColumns(found);
+    showProgress(found);
     for (const row of found?.querySelectorAll("tr[data-id]") ?? []) {
       const old = document.querySelector(`tr[data-id="${CSS.escape(row.dataset.id)}"]`);
       if (!old || !ids.has(row.dataset.id)) continue;
       const held = old.contains(document.activeElement);
       row.classList.add("changed");
       localise(row);
+      row.querySelector(".c-select input").checked = old.querySelector(".c-select input").checked;
       old.replaceWith(row);
       if (held) row.querySelector("a.open").focus();
       setTimeout(() => row.classList.remove("changed"), 1500);
@@ -109,6 +118,7 @@ function soon() {
 
 function runs(data) {
   many ||= data.more;
+  if (document.getElementById("diagnosing")) soon();
   data.ids.forEach((id, place) => {
     if (document.querySelector(`tr[data-id="${CSS.escape(id)}"]`)) {
       changed.add(id);
