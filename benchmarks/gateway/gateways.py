@@ -21,6 +21,7 @@ PORTKEY = {"@portkey-ai/gateway": "1.15.2"}
 HONO = {"@hono/node-server": "1.13.7"}  # above 1.14 Portkey answers every stream with 500
 LITELLM = "litellm[proxy]==1.106.2"
 VLLM_ROUTER = "vllm-router"
+NATIVE_TARGET = ROOT / ".cache/bench-native"
 KEY = "sk-" + hashlib.sha256(b"a key of this benchmark").hexdigest()  # LiteLLM accepts only this form
 
 QUIET = {
@@ -111,6 +112,16 @@ def _install_portkey() -> None:
         raise NoPeer(f"@portkey-ai/gateway could not be installed: {type(error).__name__}") from None
 
 
+def _build_native() -> None:
+    if shutil.which("cargo") is None:
+        raise NoPeer("cargo is not installed")
+    command = ["cargo", "build", "-q", "--release", "--target-dir", str(NATIVE_TARGET)]
+    try:
+        _run(command, cwd=Path(__file__).parent / "native")
+    except (OSError, subprocess.SubprocessError) as error:
+        raise NoPeer(f"the native prototype could not be built: {type(error).__name__}") from None
+
+
 def _run(command: Sequence[str], cwd: Path | None = None) -> None:
     subprocess.run(
         command, check=True, cwd=cwd, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, timeout=900
@@ -189,9 +200,16 @@ def _vllm_router(port: int, backend: int, _folder: Path) -> list[str]:
     ]
 
 
+def _native(port: int, backend: int, folder: Path) -> list[str]:
+    program = NATIVE_TARGET / "release/agentguard-native-prototype"
+    digest = hashlib.sha256(KEY.encode()).hexdigest()
+    return [str(program), str(port), str(backend), str(folder / "runs.db"), digest]
+
+
 GATEWAYS: tuple[Gateway, ...] = (
     Gateway("agentguard", _nothing, _everything),
     Gateway("agentguard, pure gateway", _nothing, _pure),
+    Gateway("native prototype", _build_native, _native),
     Gateway("litellm", _pip(".venv-bench-litellm", "litellm", LITELLM), _litellm),
     Gateway("portkey", _install_portkey, _portkey, _portkey_headers, env={"NODE_ENV": "production"}),
     Gateway("vllm-router", _pip(".venv-bench-vllm-router", "vllm-router", VLLM_ROUTER), _vllm_router),
