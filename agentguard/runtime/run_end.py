@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from dataclasses import replace
+from typing import Final, Literal
 
 from agentguard.detect.base import DetectorFailure, Finding
 from agentguard.judge.response_safety import TAXONOMY
+from agentguard.recover.acceptance.base import ACCEPTANCE_TRIGGER
 from agentguard.recover.plan import RecoveryPlan, RecoveryTier
 from agentguard.runtime.effect_claims import (
     EFFECT_CLAIM_TRIGGER,
@@ -21,12 +23,19 @@ from agentguard.runtime.live_diagnosis import (
 )
 from agentguard.runtime.pending_turn import PendingTurn
 from agentguard.runtime.plan_execution import apply_plan
+from agentguard.runtime.read_retry import find_read_fault
 from agentguard.runtime.run_state import RunState
+
+_SPENT_BUDGET: Final = (
+    "The run ends: its tools failed, and the runs of this guard have spent their retry budget."
+)
 
 
 def end_run(state: RunState, pending_turn: PendingTurn, *, is_refusable: bool) -> RecoveryPlan | None:
     """Implement `Session.end` for a run that has not ended."""
     accepted = _run_acceptance_test(state)
+    if accepted is True:
+        state.config.acceptance_retry_budget.deposit()
     found = state.finish_detectors()
     if accepted is None and not state.has_earlier_turns:
         claim = state.run_safely(find_unsupported_claim, state.run, state.ledger)
@@ -95,6 +104,9 @@ def _plan_refusal(
     plan = state.run_safely(state.plan_recovery, trigger)
     if plan is None or plan.tier is RecoveryTier.STOP:  # the run ends anyway
         return None
+    if _exceeds_retry_budget(state, trigger):
+        state.findings.append(replace(trigger, message=f"{trigger.message} {_SPENT_BUDGET}"))
+        return None
     apply_plan(state, pending_turn, plan, trigger)
     state.replay_detectors()  # they have processed the end of a run that continues
     return plan
@@ -103,6 +115,19 @@ def _plan_refusal(
 def _is_claim_refused_often(state: RunState, trigger: Finding) -> bool:
     refused = sum(one.trigger == EFFECT_CLAIM_TRIGGER for one in state.recoveries)
     return trigger.detector == EFFECT_CLAIM_TRIGGER and refused >= MAX_REFUSED_CLAIMS
+
+
+def _exceeds_retry_budget(state: RunState, trigger: Finding) -> bool:
+    """Return whether the runs of the guard have spent their recoveries from refusals after failed tools.
+
+    Such a recovery calls the tool again. While a server is overloaded, the calls of all runs together keep it
+    overloaded.
+    """
+    if trigger.detector != ACCEPTANCE_TRIGGER:
+        return False
+    results = next((step.observations for step in reversed(state.run.steps) if step.observations), ())
+    has_fault = any(find_read_fault(one.content, has_failed=one.is_error) for one in results)
+    return has_fault and not state.config.acceptance_retry_budget.withdraw()
 
 
 def _run_acceptance_test(state: RunState) -> Literal[True] | str | None:

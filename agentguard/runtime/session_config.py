@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Literal, Protocol
 
 from agentguard.config.prices import PriceTable
@@ -20,8 +21,8 @@ from agentguard.recover.planner import RecoveryPlanner
 from agentguard.recover.selective_redundancy import SelectiveRedundancy
 from agentguard.recover.strategy import RepairFunction
 from agentguard.runtime.live_judge import LiveJudge
-from agentguard.runtime.read_retry_budget import ReadRetryBudget
 from agentguard.runtime.run_diagnosis import DiagnosisAnnotator, RunDiagnosis
+from agentguard.runtime.shared_retry_budget import SharedRetryBudget
 from agentguard.trajectory.model import Trajectory
 
 
@@ -71,6 +72,7 @@ class SessionConfig:
         tool_timeout_s: seconds after which a tool is interrupted, unless its declaration has another timeout;
             None for no limit.
         read_retry_budget: budget of the retried reads of all runs.
+        acceptance_retry_budget: budget of the refused ends of all runs whose last tools failed.
         prices: price table for the costs of steps that record no cost.
     """
 
@@ -92,7 +94,12 @@ class SessionConfig:
     repair_function: RepairFunction | None = None
     annotate_diagnosis: DiagnosisAnnotator | None = None
     clock: Callable[[], float] = time.time
-    read_retry_budget: ReadRetryBudget = field(default_factory=ReadRetryBudget, compare=False)
+    read_retry_budget: SharedRetryBudget = field(
+        default_factory=partial(SharedRetryBudget, 0.1), compare=False
+    )
+    acceptance_retry_budget: SharedRetryBudget = field(
+        default_factory=partial(SharedRetryBudget, 1.0), compare=False
+    )
     tool_timeout_s: float | None = None
     prices: PriceTable = field(default_factory=dict)
 

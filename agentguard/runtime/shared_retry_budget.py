@@ -1,4 +1,4 @@
-"""Budget of the retried reads of all runs of a guard."""
+"""Retry budget that all runs of a guard share."""
 
 from __future__ import annotations
 
@@ -8,22 +8,26 @@ from typing import Final
 from agentguard.resilience.clock import MONOTONIC
 from agentguard.resilience.retry_budget import RetryBudget, RetryBudgetOptions
 
-_OPTIONS: Final = RetryBudgetOptions(ratio=0.1, reserve=10.0, per_second=0.0, burst=10.0)
+_RESERVE: Final = 10.0
 
 
-class ReadRetryBudget:
-    """Thread-safe budget of at most ten retries; ten reads without a fault add a retry.
+class SharedRetryBudget:
+    """Thread-safe budget of at most ten retries, to which each success adds a share.
 
     The limit of a single run does not suffice. If a server is slow, the retries of many runs together can
     keep it slow.
+
+    Args:
+        ratio: retries that a success adds.
     """
 
-    def __init__(self) -> None:
-        self._budget = RetryBudget(_OPTIONS, MONOTONIC)
+    def __init__(self, ratio: float) -> None:
+        options = RetryBudgetOptions(ratio=ratio, reserve=_RESERVE, per_second=0.0, burst=_RESERVE)
+        self._budget = RetryBudget(options, MONOTONIC)
         self._lock = threading.Lock()
 
     def deposit(self) -> None:
-        """Add the share of a read without a fault."""
+        """Add the share of a success."""
         with self._lock:
             self._budget.deposit()
 
