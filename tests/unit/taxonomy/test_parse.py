@@ -88,7 +88,8 @@ def test_error_names_the_field(tmp_path: Path, old: str, new: str, field: str, w
         ("42", "object"),
         (b"\xff\xfe\x00", "UTF-8"),
         ("a: \x00", "not YAML"),
-        ("[" * 100_000, "deep"),
+        ("[" * 200 + "]" * 200, "nested too deeply"),
+        ("[" * 100_000, "nest"),  # the loader of PyYAML 6.0.4 has a limit of its own
         ("x: 1\n---\ny: 2\n", "not YAML"),
         ("x" * 1_000_001, "larger than"),
     ],
