@@ -89,7 +89,7 @@ def test_error_names_the_field(tmp_path: Path, old: str, new: str, field: str, w
         (b"\xff\xfe\x00", "UTF-8"),
         ("a: \x00", "not YAML"),
         ("[" * 200 + "]" * 200, "nested too deeply"),
-        ("[" * 100_000, "nest"),  # the loader of PyYAML 6.0.4 has a limit of its own
+        ("[" * 100_000, "nest"),  # PyYAML 6.0.4 itself limits the depth
         ("x: 1\n---\ny: 2\n", "not YAML"),
         ("x" * 1_000_001, "larger than"),
     ],
