@@ -26,15 +26,19 @@ def import_function(reference: str, *, place: str = "", default: str = "") -> An
         default: function of a reference without one.
 
     Raises:
-        ConfigError: the module or the function does not exist.
+        ConfigError: the module or the function does not exist, or is not a function.
     """
     module, _, name = reference.partition(":")
     if "" not in sys.path:
         sys.path.insert(0, "")
     try:
-        return getattr(import_module(module), name or default)
-    except (ImportError, AttributeError, ValueError) as error:
+        function = getattr(import_module(module), name or default)
+    except (ImportError, AttributeError, ValueError, TypeError, SyntaxError) as error:
         raise ConfigError(f"{place}{reference} cannot be imported: {error}. Give MODULE:FUNCTION.") from None
+    if not callable(function):
+        kind = type(function).__name__
+        raise ConfigError(f"{place}{reference} is a value of type {kind}, not a function. Give MODULE:FUNCTION.")
+    return function
 
 
 def format_unknown_name(name: str, names: Sequence[str]) -> str:

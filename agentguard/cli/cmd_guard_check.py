@@ -39,9 +39,10 @@ def check_guard(
     """
     from agentguard.config.policy import Policy
     from agentguard.guard import Guard
-    from agentguard.testing.guard_check import build_scenarios, run_guard_check
+    from agentguard.testing.guard_check import build_scenarios, check_world, run_guard_check
 
     function = import_function(world, default="world")
+    check_world(function)
     settings = None if policy is None else Policy.load(policy)
     report = run_guard_check(
         function,
@@ -65,6 +66,7 @@ def _format_report(report: GuardCheckReport) -> str:
         f"harmful effects: {data['harmful_effects_without_guard']} without the guard, "
         f"{data['harmful_effects_with_guard']} with it",
     ]
+    lines += [f"not run, needs {feature}: {count}" for feature, count in data["not_run"].items()]
     lines += [f"failed by the framework: {error}" for error in data["failing_in_framework"]]
     for one in data["broken"]:
         calls = f"{one['plain_calls']} calls without, {one['guarded_calls']} with the guard"

@@ -6,7 +6,8 @@ import asyncio
 import itertools
 import json
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from agentguard.guard import Guard
@@ -14,14 +15,18 @@ from agentguard.testing.contracts.integrations import (
     TASK,
     ContractRequest,
     ContractRun,
+    RunFeature,
     ScriptedAnswer,
+    SeatAnswer,
     World,
     list_invocations,
+    supports,
 )
 
 _IDS = itertools.count()
 
 
+@supports(RunFeature.CANCELLATION)
 def loop(guard: Guard, played: ContractRun) -> None:
     """Run a hand-written agent loop."""
     with _loop(guard, played) as run:
@@ -30,22 +35,32 @@ def loop(guard: Guard, played: ContractRun) -> None:
         played.answer = run.answer
 
 
+@supports(RunFeature.CANCELLATION, RunFeature.SUB_AGENT)
 def aloop(guard: Guard, played: ContractRun) -> None:
     """Run an asynchronous hand-written agent loop."""
 
     async def drive() -> None:
         models = {name: _acalls(played, name) for name in played.script}
-        with _loop(guard, played, models=models) as run:
+        tools: list[Any] = [scout] if played.feature is RunFeature.SUB_AGENT else []
+        with _loop(guard, played, models=models, tools=tools) as run:
             while not run.done:
                 await run.atools(await run.amodel(models["own"]))
             played.answer = run.answer
 
+    async def scout(where: str) -> str:
+        """Let the sub-agent find a seat."""
+        with guard.run(f"Find a seat: {where}", tools=[played.find]) as run:
+            while not run.done:
+                await run.atools(await run.amodel(_acalls(played, "scout")))
+            run.raise_if_stopped()
+            return str(run.answer)
+
     asyncio.run(drive())
 
 
-def _loop(guard: Guard, played: ContractRun, *, models: Any = None) -> Any:
+def _loop(guard: Guard, played: ContractRun, *, models: Any = None, tools: Sequence[Any] = ()) -> Any:
     named = models or {name: _calls(played, name) for name in played.script}
-    run = guard.run(TASK, tools=[played.book, played.find], models=named)
+    run = guard.run(TASK, tools=[played.book, played.find, *tools], models=named)
     played.sessions.append(run.session)
     return run
 
@@ -83,38 +98,119 @@ def _message(answer: ScriptedAnswer) -> dict[str, Any]:
     return {"role": "assistant", "content": None, "tool_calls": made}
 
 
+_LANGCHAIN_FEATURES = (RunFeature.SUB_AGENT, RunFeature.STRUCTURED_OUTPUT, RunFeature.CANCELLATION)
+
+
+@supports(*_LANGCHAIN_FEATURES, RunFeature.APPROVAL)
 def langchain(guard: Guard, played: ContractRun) -> None:
     """Run a LangChain agent."""
-    agent, task = _langchain(guard, played)
-    played.answer = agent.invoke(task, {"recursion_limit": 80})["messages"][-1].text
+    agent, given = _langchain(guard, played)
+    with _raise_cancellation():
+        result = agent.invoke(given, _LANGCHAIN_CONFIG)
+    while "__interrupt__" in result:
+        result = agent.invoke(_decide(played), _LANGCHAIN_CONFIG)
+    played.answer = _format_answer(result)
 
 
+@supports(*_LANGCHAIN_FEATURES)
 def alangchain(guard: Guard, played: ContractRun) -> None:
     """Run an asynchronous LangChain agent."""
-    agent, task = _langchain(guard, played)
-    played.answer = asyncio.run(agent.ainvoke(task, {"recursion_limit": 80}))["messages"][-1].text
+    agent, given = _langchain(guard, played)
+    with _raise_cancellation():
+        played.answer = _format_answer(asyncio.run(agent.ainvoke(given, _LANGCHAIN_CONFIG)))
 
 
+@supports(*_LANGCHAIN_FEATURES, RunFeature.APPROVAL)
+def langchain_streamed(guard: Guard, played: ContractRun) -> None:
+    """Run a LangChain agent whose messages and states are streamed."""
+    agent, given = _langchain(guard, played)
+    while given is not None:
+        modes = ["values", "messages"]
+        with _raise_cancellation():
+            parts = list(agent.stream(given, _LANGCHAIN_CONFIG, stream_mode=modes))
+        result = [part for mode, part in parts if mode == "values"][-1]
+        given = _decide(played) if "__interrupt__" in result else None
+    played.answer = _format_answer(result)
+
+
+@supports(*_LANGCHAIN_FEATURES, RunFeature.APPROVAL)
 def langgraph(guard: Guard, played: ContractRun) -> None:
     """Run a guarded graph around a LangChain agent with the middleware in it."""
     from langgraph.checkpoint.memory import InMemorySaver
 
     agent, task = _langchain(guard, played, checkpointer=InMemorySaver())
     app = guard.langgraph(agent, on_run=played.sessions.append)
-    config = {"configurable": {"thread_id": "1"}, "recursion_limit": 120}
-    played.answer = app.invoke(task, config)["messages"][-1].text
+    with _raise_cancellation():
+        result = app.invoke(task, _LANGCHAIN_CONFIG)
+    while "__interrupt__" in result:
+        result = app.invoke(_decide(played), _LANGCHAIN_CONFIG)
+    played.answer = _format_answer(result)
+
+
+@contextmanager
+def _raise_cancellation() -> Iterator[None]:
+    """Raise the cancellation itself, not the error that LangGraph makes of it."""
+    from langgraph.errors import NodeCancelledError
+
+    try:
+        yield
+    except NodeCancelledError:
+        raise asyncio.CancelledError from None
+
+
+_LANGCHAIN_CONFIG = {"configurable": {"thread_id": "1"}, "recursion_limit": 120}
 
 
 def _langchain(guard: Guard, played: ContractRun, **options: Any) -> Any:
     from langchain.agents import create_agent
+    from langchain.agents.middleware import HumanInTheLoopMiddleware
+    from langchain.agents.structured_output import ToolStrategy
     from langchain_core.messages import HumanMessage
     from langchain_core.tools import tool
+    from langgraph.checkpoint.memory import InMemorySaver
 
     models = {name: _chat_model(played, name) for name in played.script}
-    middleware = guard.langchain(on_run=played.sessions.append, models=models)
-    tools = [tool(played.book), tool(played.find)]
-    agent = create_agent(models["own"], tools, middleware=[middleware, _shown_errors()], **options)
+    guarded = guard.langchain(on_run=played.sessions.append, models=models)
+    middleware, tools = [guarded, _shown_errors()], [tool(played.book), tool(played.find)]
+
+    def scout(where: str) -> str:
+        """Let the sub-agent find a seat."""
+        inner = create_agent(_chat_model(played, "scout"), tools[1:2], middleware=[guard.langchain()])
+        task = HumanMessage(f"Find a seat: {where}")
+        return str(inner.invoke({"messages": [task]}, {"recursion_limit": 120})["messages"][-1].text)
+
+    if played.feature is RunFeature.SUB_AGENT:
+        tools.append(tool(scout))
+    if played.feature is RunFeature.APPROVAL:
+        middleware.append(HumanInTheLoopMiddleware(interrupt_on={"book": True}))
+        options.setdefault("checkpointer", InMemorySaver())
+    if played.feature is RunFeature.STRUCTURED_OUTPUT:
+        options["response_format"] = ToolStrategy(SeatAnswer)
+    agent = create_agent(models["own"], tools, middleware=middleware, **options)
     return agent, {"messages": [HumanMessage(TASK)]}
+
+
+def _decide(played: ContractRun) -> Any:
+    """Return the command that resumes a graph with the decision of the person."""
+    from langgraph.types import Command
+
+    decision = (
+        {"type": "approve"} if played.approve() else {"type": "reject", "message": "The person refused."}
+    )
+    return Command(resume={"decisions": [decision]})
+
+
+def _format_answer(result: Any) -> str:
+    """Return the final answer of a graph; a structured answer as JSON."""
+    structured = result.get("structured_response")
+    return result["messages"][-1].text if structured is None else _format_output(structured)
+
+
+def _format_output(output: Any) -> str:
+    """Return an answer, as JSON if it is structured; a streamed run that was cancelled has none."""
+    if output is None:
+        return ""
+    return output if isinstance(output, str) else str(output.model_dump_json())
 
 
 def _shown_errors() -> Any:
@@ -168,6 +264,8 @@ def _chat_model(played: ContractRun, name: str) -> Any:
             return self.result(await played.next_answer_async(self.asked(messages)))
 
         def result(self, answer: ScriptedAnswer) -> ChatResult:
+            if isinstance(answer, str) and played.feature is RunFeature.STRUCTURED_OUTPUT:
+                answer = (SeatAnswer.__name__, json.loads(answer))
             made = AIMessage(answer) if isinstance(answer, str) else _ai_call(answer)
             return ChatResult(generations=[ChatGeneration(message=made)])
 
@@ -178,14 +276,38 @@ def _chat_model(played: ContractRun, name: str) -> Any:
     return Model()
 
 
+@supports(*RunFeature)
 def pydantic_ai(guard: Guard, played: ContractRun) -> None:
     """Run a pydantic-ai agent."""
-    from pydantic_ai import Agent
+    from pydantic_ai import Agent, DeferredToolRequests, DeferredToolResults, Tool
 
     models = {name: _function_model(played, name) for name in played.script}
     guarded = guard.pydantic_ai(on_run=played.sessions.append, models=models)
-    agent = Agent(models["own"], tools=[played.book, played.find], capabilities=[guarded])
-    played.answer = asyncio.run(agent.run(TASK)).output
+    needs_approval = played.feature is RunFeature.APPROVAL
+    tools: list[Any] = [Tool(played.book, requires_approval=needs_approval), played.find]
+    options: dict[str, Any] = {"output_type": [str, DeferredToolRequests]} if needs_approval else {}
+
+    async def scout(where: str) -> str:
+        """Let the sub-agent find a seat."""
+        model = _function_model(played, "scout")
+        inner = Agent(model, tools=[played.find], capabilities=[guard.pydantic_ai()])
+        return str((await inner.run(f"Find a seat: {where}")).output)
+
+    if played.feature is RunFeature.SUB_AGENT:
+        tools.append(scout)
+    if played.feature is RunFeature.STRUCTURED_OUTPUT:
+        options |= {"output_type": SeatAnswer, "retries": 3}
+    agent: Any = Agent(models["own"], tools=tools, capabilities=[guarded], **options)
+
+    async def drive() -> None:
+        result = await agent.run(TASK)
+        while isinstance(result.output, DeferredToolRequests):
+            decisions = {call.tool_call_id: played.approve() for call in result.output.approvals}
+            given: Any = DeferredToolResults(approvals=decisions)
+            result = await agent.run(message_history=result.all_messages(), deferred_tool_results=given)
+        played.answer = _format_output(result.output)
+
+    asyncio.run(drive())
 
 
 def _function_model(played: ContractRun, name: str) -> Any:
@@ -198,6 +320,8 @@ def _function_model(played: ContractRun, name: str) -> Any:
         results = [str(part.content) for part in parts if isinstance(part, ToolReturnPart)]
         asked = ContractRequest(name, told, results, (info.model_settings or {}).get("temperature"))
         given = await played.next_answer_async(asked)
+        if isinstance(given, str) and played.feature is RunFeature.STRUCTURED_OUTPUT:
+            given = (info.output_tools[0].name, json.loads(given))
         if isinstance(given, str):
             return ModelResponse([TextPart(given)])
         return ModelResponse([ToolCallPart(*call) for call in list_invocations(given)])
@@ -205,38 +329,68 @@ def _function_model(played: ContractRun, name: str) -> Any:
     return FunctionModel(answer, model_name=name)
 
 
+@supports(*RunFeature)
 def openai_agents(guard: Guard, played: ContractRun) -> None:
     """Run an agent of the OpenAI Agents SDK."""
-    agent, config = _agents(played)
+    agent, config = _agents(guard, played)
     more: Any = {"on_run": played.sessions.append, "run_config": config, "max_turns": 40}
     result = guard.openai_agents.run_sync(agent, TASK, **more)
-    played.answer = result.final_output
+    while result.interruptions:
+        result = guard.openai_agents.run_sync(agent, _decide_calls(played, result), **more)
+    played.answer = _format_output(result.final_output)
 
 
+@supports(*RunFeature)
 def openai_agents_streamed(guard: Guard, played: ContractRun) -> None:
     """Run a streamed agent of the OpenAI Agents SDK."""
 
     async def drive() -> None:
-        agent, config = _agents(played)
+        agent, config = _agents(guard, played)
         more: Any = {"on_run": played.sessions.append, "run_config": config, "max_turns": 40}
-        run = guard.openai_agents.run_streamed(agent, TASK, **more)
-        async for _ in run.stream_events():
-            pass
-        played.answer = run.final_output
+        given: Any = TASK
+        while given is not None:
+            run = guard.openai_agents.run_streamed(agent, given, **more)
+            async for _ in run.stream_events():
+                pass
+            given = _decide_calls(played, run) if run.interruptions else None
+        played.answer = _format_output(run.final_output)
 
     asyncio.run(drive())
 
 
-def _agents(played: ContractRun) -> Any:
-    from agents import Agent, ModelProvider, RunConfig, function_tool
+def _decide_calls(played: ContractRun, result: Any) -> Any:
+    """Return the state of a run of the OpenAI Agents SDK with the decisions of the person."""
+    state = result.to_state()
+    for call in result.interruptions:
+        (state.approve if played.approve() else state.reject)(call)
+    return state
+
+
+def _agents(guard: Guard, played: ContractRun) -> Any:
+    from agents import Agent, AgentOutputSchema, ModelProvider, RunConfig, function_tool
 
     class Provider(ModelProvider):
         def get_model(self, model_name: str | None) -> Any:
             return _sdk_model(played, model_name or "own")
 
-    tools = [function_tool(played.book, strict_mode=False), function_tool(played.find)]
+    needs_approval = played.feature is RunFeature.APPROVAL
+    tools = [
+        function_tool(played.book, strict_mode=False, needs_approval=needs_approval),
+        function_tool(played.find),
+    ]
     config = RunConfig(tracing_disabled=True, model_provider=Provider())
-    return Agent(name="clerk", tools=tools), config
+
+    async def scout(where: str) -> str:
+        """Let the sub-agent find a seat."""
+        inner = Agent(name="scout", model="scout", tools=tools[1:2])
+        task = f"Find a seat: {where}"
+        return str((await guard.openai_agents.run(inner, task, run_config=config)).final_output)
+
+    if played.feature is RunFeature.SUB_AGENT:
+        tools.append(function_tool(scout))
+    is_structured = played.feature is RunFeature.STRUCTURED_OUTPUT
+    output_type = AgentOutputSchema(SeatAnswer, strict_json_schema=False) if is_structured else None
+    return Agent(name="clerk", tools=tools, output_type=output_type), config
 
 
 def _sdk_model(played: ContractRun, name: str) -> Any:
@@ -427,7 +581,7 @@ def responses(guard: Guard, played: ContractRun, *, stream: bool = False) -> Non
         with OpenAI(base_url=server.url, api_key="k", max_retries=0, http_client=http) as client:
             items: list[Any] = [{"role": "user", "content": TASK}]
             before: dict[str, Any] = {}
-            for _ in range(20):
+            for _ in range(60):
                 given: Any = {"model": "own", "input": items, "tools": _tools(wrapped=False), **before}
                 if stream:
                     with client.responses.stream(**given) as events:
@@ -513,6 +667,7 @@ WORLDS: dict[str, World] = {
         aloop,
         langchain,
         alangchain,
+        langchain_streamed,
         langgraph,
         pydantic_ai,
         openai_agents,

@@ -8,8 +8,25 @@ from agentguard.guard import Guard
 from agentguard.testing.guard_check import build_scenarios, run_guard_check
 from tests.contract.candidate_worlds import WORLDS
 
-_PARALLEL = ("parallel/read_and_booking/2/declared", "parallel/wait/2/HTTP 50/undeclared")
-SAMPLE = (*build_scenarios()[::101], *(one for one in build_scenarios() if one.name in _PARALLEL))
+_SCENARIOS = build_scenarios()
+_NAMES = {
+    "parallel/read_and_booking/2/declared",
+    "parallel/wait/2/HTTP 50/undeclared",
+    "cancelled/find/1/seat 4/declared",
+    "cancelled/book/2/undeclared",
+    "cancelled/model/2/declared",
+    "sub_agent/wait/2/HTTP 50/declared",
+    "sub_agent/unknown_tool/1/undeclared",
+    "sub_agent/loop/nothing /1/declared",
+    "approval/1/find/declared",
+    "approval/0/fly/undeclared",
+    "structured/1/direct/declared",
+    "structured/0/fly/undeclared",
+}
+SAMPLE = (
+    *[one for one in _SCENARIOS if one.feature is None][::101],
+    *(one for one in _SCENARIOS if one.name in _NAMES),
+)
 
 
 @pytest.mark.parametrize("world", WORLDS)
@@ -19,3 +36,7 @@ def test_default_guard_breaks_no_scripted_run(world: str) -> None:
     assert report.compute_call_growth() <= 0.05
     assert sum(one.guarded.harm for one in report.comparisons) == 0
     assert any(one.plain.passes for one in report.comparisons)
+
+
+def test_sample_has_each_named_scenario() -> None:
+    assert {one.name for one in SAMPLE} >= _NAMES

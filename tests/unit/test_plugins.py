@@ -4,7 +4,7 @@ import pytest
 
 from agentguard import plugins
 from agentguard.errors import ConfigError, UnknownPlugin
-from agentguard.plugins import Registry
+from agentguard.plugins import Registry, import_function
 
 
 @pytest.fixture
@@ -72,3 +72,11 @@ def test_alias_returns_the_plugin_and_is_not_listed(installed):
     assert things.names() == ("dumps",)
     with pytest.raises(ConfigError, match="already registered"):
         things.register("write", object())
+
+
+@pytest.mark.parametrize(
+    "reference", ["./agent.py:world", "no.such.module:world", "json:absent", "json:__name__"]
+)
+def test_unusable_function_reference_is_rejected(reference: str) -> None:
+    with pytest.raises(ConfigError, match=r"Give MODULE:FUNCTION"):
+        import_function(reference)

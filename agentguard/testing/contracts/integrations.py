@@ -15,7 +15,10 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from enum import StrEnum
+from typing import Any, TypeVar
+
+from pydantic import BaseModel
 
 from agentguard.detect.base import Finding
 from agentguard.errors import RunStopped
@@ -34,6 +37,27 @@ FIND_CALL: ToolInvocation = ("find", {"where": "aisle"})
 UNKNOWN_TOOL_CALL: ToolInvocation = ("fly", {})
 """A call of a tool that does not exist."""
 FINAL_ANSWER = "Seat 4 is booked."
+
+
+class RunFeature(StrEnum):
+    """Feature of a framework that some scripted runs need; `supports` declares those of a world."""
+
+    SUB_AGENT = "sub-agent"
+    """The agent has a tool ``scout``: an agent with the model ``"scout"`` and the tool `ContractRun.find`."""
+    APPROVAL = "approval"
+    """`ContractRun.approve` decides each call of ``book`` before it runs."""
+    STRUCTURED_OUTPUT = "structured output"
+    """The answer is a `SeatAnswer`; the framework requests another answer if it is not valid."""
+    CANCELLATION = "cancellation"
+    """The model or a tool raises `asyncio.CancelledError`."""
+
+
+class SeatAnswer(BaseModel):
+    """Structured answer of an agent."""
+
+    seat: int
+    status: str
+
 
 ScriptedAnswer = Any
 """Answer of a model: a text, a call, a list of parallel calls, or an exception that the request raises."""
@@ -77,6 +101,8 @@ class ContractRun:
         sessions: sessions of the guarded runs.
         answer: final answer of the agent.
         max_concurrent: highest number of concurrent requests.
+        feature: feature that the world must use in this run.
+        approvals: decisions of `approve`, in turn; afterwards it approves.
     """
 
     script: dict[str, list[ScriptedAnswer]]
@@ -88,6 +114,8 @@ class ContractRun:
     sessions: list[Session] = field(default_factory=list)
     answer: str = ""
     max_concurrent: int = 0
+    feature: RunFeature | None = None
+    approvals: list[bool] = field(default_factory=list)
     _concurrent: int = 0
 
     @property
@@ -116,6 +144,10 @@ class ContractRun:
         self._concurrent -= 1
         return self.next_answer(request)
 
+    def approve(self) -> bool:
+        """Return the decision of a person on a call of `book`."""
+        return self.approvals.pop(0) if self.approvals else True
+
     def book(self, seat: int) -> str:
         """Book a seat."""
         assert type(seat) is int
@@ -133,6 +165,22 @@ class ContractRun:
 
 
 World = Callable[[Guard, ContractRun], None]
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+def supports(*features: RunFeature) -> Callable[[_Function], _Function]:
+    """Declare the features of a world; scripted runs that need another feature are counted as not run."""
+
+    def declare(world: _Function) -> _Function:
+        world.__dict__["features"] = frozenset(features)
+        return world
+
+    return declare
+
+
+def list_features(world: World) -> frozenset[RunFeature]:
+    """Return the features that a world declares."""
+    return getattr(world, "features", frozenset())
 
 
 def run_script(

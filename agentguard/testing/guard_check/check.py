@@ -2,16 +2,33 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import partial
 from typing import Any
 
-from agentguard.errors import RunStopped
+from pydantic import ValidationError
+
+from agentguard.errors import ConfigError, RunStopped
 from agentguard.guard import Guard
-from agentguard.testing.contracts.integrations import TASK, ContractRequest, World, list_invocations
-from agentguard.testing.guard_check.scenarios import ScriptedRun, ScriptedScenario
+from agentguard.testing.contracts.integrations import (
+    TASK,
+    ContractRequest,
+    RunFeature,
+    SeatAnswer,
+    World,
+    list_features,
+    list_invocations,
+)
+from agentguard.testing.guard_check.scenarios import (
+    SUB_AGENT_MODEL,
+    ScriptedRun,
+    ScriptedScenario,
+    build_scenarios,
+)
 
 _MAX_PLAIN_TURNS = 60
 
@@ -39,7 +56,7 @@ class RunResult:
     """Result of one run.
 
     Attributes:
-        passes: the answer is true and every effect is right.
+        passes: the answer is true, or the run was cancelled as its scenario says, and every effect is right.
         calls: model calls.
         harm: wrong and repeated effects.
         guard_messages: different messages of the guard that the model received.
@@ -80,9 +97,15 @@ class ScenarioComparison:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GuardCheckReport:
-    """Comparisons of all scenarios in one integration."""
+    """Comparisons of all scenarios in one integration.
+
+    Attributes:
+        comparisons: one for each scenario that ran.
+        not_run: number of scenarios that need a feature that the world does not declare, by feature.
+    """
 
     comparisons: tuple[ScenarioComparison, ...]
+    not_run: Counter[RunFeature] = field(default_factory=Counter)
 
     def count_outcomes(self) -> Counter[CheckOutcome]:
         """Return the number of scenarios by outcome."""
@@ -118,6 +141,7 @@ class GuardCheckReport:
         outcomes = self.count_outcomes()
         return {
             "scenarios": len(self.comparisons),
+            "not_run": {feature.value: count for feature, count in sorted(self.not_run.items())},
             "passing_without_guard": passing,
             "failing_without_guard": len(self.comparisons) - passing,
             "failing_in_framework": self.list_framework_errors(),
@@ -150,8 +174,40 @@ def run_guard_check(
         scenarios: the scenarios.
         build_guard: function that builds the guard of each run.
     """
-    return GuardCheckReport(
-        comparisons=tuple(_compare_runs(world, scenario, build_guard) for scenario in scenarios)
+    features = list_features(world)
+    comparisons, not_run = [], Counter[RunFeature]()
+    for scenario in scenarios:
+        if scenario.feature is not None and scenario.feature not in features:
+            not_run[scenario.feature] += 1
+        else:
+            comparisons.append(_compare_runs(world, scenario, build_guard))
+    return GuardCheckReport(comparisons=tuple(comparisons), not_run=not_run)
+
+
+def check_world(world: World) -> None:
+    """Check that a world can run the simplest scenario: one booking, no detectors.
+
+    Raises:
+        ConfigError: the run does not pass.
+    """
+    scenario = next(one for one in build_scenarios() if one.name == "direct/0/declared")
+    run = ScriptedRun({"own": []}, scenario=scenario)
+    guard = _build_inactive_guard()
+    try:
+        world(guard, run)
+    except Exception as error:  # as in run_guarded
+        reason = f"it raises {type(error).__name__}: {error}"
+    else:
+        result = _build_result(run)
+        if result.passes:
+            return
+        reason = (
+            f"it made {result.calls} requests to the model, {sum(run.bookings.values())} bookings, "
+            f"and set the answer {run.answer!r}"
+        )
+    raise ConfigError(
+        f"the function does not pass the simplest scenario without detectors: {reason}. It takes a guard "
+        "and a ContractRun, calls next_answer() for each turn, executes book() and find(), and sets answer"
     )
 
 
@@ -173,20 +229,54 @@ def _build_inactive_guard() -> Guard:
 def run_plain(scenario: ScriptedScenario) -> RunResult:
     """Run a scenario in a plain loop without a guard; errors of tools become results."""
     run = ScriptedRun({"own": []}, scenario=scenario)
+    try:
+        run.answer = _run_plain_agent(run, "own")
+    except asyncio.CancelledError:
+        return _build_result(run, is_cancelled=True)
+    return _build_result(run)
+
+
+def _run_plain_agent(run: ScriptedRun, model: str) -> str:
+    """Run an agent until its answer; return no text after the limit of turns."""
     results: list[str] = []
-    tools: dict[str, Callable[..., str]] = {"book": run.book, "find": run.find}
+    texts = [TASK]
+    tools: dict[str, Callable[..., str]] = {"find": run.find}
+    if model != SUB_AGENT_MODEL:
+        tools |= {"book": partial(_book_if_approved, run)}
+        if run.feature is RunFeature.SUB_AGENT:
+            tools |= {"scout": partial(_run_scout, run)}
     for _ in range(_MAX_PLAIN_TURNS):
-        answer = run.next_answer(ContractRequest("own", [TASK], list(results)))
+        answer = run.next_answer(ContractRequest(model, list(texts), list(results)))
         if isinstance(answer, str):
-            run.answer = answer
-            break
+            if run.feature is not RunFeature.STRUCTURED_OUTPUT or is_seat_answer(answer):
+                return answer
+            texts.append("The answer is not valid.")
         for name, arguments in list_invocations(answer):
             try:
                 tool = tools.get(name)
                 results.append(f"Error: there is no tool {name!r}" if tool is None else tool(**arguments))
             except Exception as error:  # as in a loop that gives the error to the model
                 results.append(f"Error: {type(error).__name__}: {error}")
-    return _build_result(run)
+    return ""
+
+
+def _run_scout(run: ScriptedRun, where: str) -> str:
+    del where
+    return _run_plain_agent(run, SUB_AGENT_MODEL)
+
+
+def _book_if_approved(run: ScriptedRun, seat: int) -> str:
+    approved = run.feature is not RunFeature.APPROVAL or run.approve()
+    return run.book(seat) if approved else "The person refused the call."
+
+
+def is_seat_answer(text: str) -> bool:
+    """Return whether a text is a JSON document that matches `SeatAnswer`."""
+    try:
+        SeatAnswer.model_validate_json(text)
+    except ValidationError:
+        return False
+    return True
 
 
 def run_guarded(
@@ -203,15 +293,21 @@ def run_guarded(
         world(guard, run)
     except RunStopped:
         return _build_result(run, is_stopped=True)
+    except asyncio.CancelledError:
+        return _build_result(run, is_cancelled=True)
     except Exception as raised:  # an integration or a framework may raise anything
         error = f"{type(raised).__name__}: {raised}"[:200]
     is_stopped = any(session.stop_reason is not None for session in run.sessions)
     return _build_result(run, is_stopped=is_stopped, error=error)
 
 
-def _build_result(run: ScriptedRun, *, is_stopped: bool = False, error: str = "") -> RunResult:
+def _build_result(
+    run: ScriptedRun, *, is_stopped: bool = False, is_cancelled: bool = False, error: str = ""
+) -> RunResult:
     claims_booking = "booked" in run.answer and "nothing was" not in run.answer
     is_true = bool(run.bookings[run.scenario.seat]) if claims_booking else "nothing was changed" in run.answer
+    if run.feature is RunFeature.CANCELLATION:
+        is_true = is_cancelled
     return RunResult(
         passes=is_true and not run.harmful_bookings and not is_stopped and not error,
         calls=len(run.requests),

@@ -8,6 +8,7 @@ passes: a run without the guard decides that.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,11 +18,15 @@ from agentguard.testing.contracts.integrations import (
     UNKNOWN_TOOL_CALL,
     ContractRequest,
     ContractRun,
+    RunFeature,
     ToolInvocation,
 )
 
 _NEVER = 10**6
 _MAX_ANSWERS = 40
+_MAX_REQUESTS = 200
+_CANCELLATION = "!cancelled"
+SUB_AGENT_MODEL = "scout"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,10 +63,16 @@ class ScriptedScenario:
         answer: last message of the model.
         false_answer: message that the model sends first, instead of ``answer``.
         answer_corrections: number of messages of the guard after which the model sends ``answer``.
-        find_results: results of the tool ``find``, in turn; "!" begins an error. The last one repeats.
+        wrong_answers: number of not valid structured answers before ``answer``.
+        find_results: results of the tool ``find``, in turn; "!" begins an error, "!cancelled" cancels the
+            run. The last one repeats.
         book_results: the same for ``book``. An error that begins with "!timeout" follows a booking.
+        cancelled_request: number of the request to the model that is cancelled; 0 for none.
         seat: seat that the task names; a booking of another seat, or a second one, does harm.
         is_declared: whether the effects of the tools are declared.
+        feature: feature that the run needs.
+        approvals: decisions of the person, in turn; afterwards every booking is approved.
+        scout_phases: program of the sub-agent's model, which answers with the last result of its tool.
     """
 
     name: str
@@ -69,51 +80,100 @@ class ScriptedScenario:
     answer: str = "Seat 4 is booked."
     false_answer: str = ""
     answer_corrections: int = 0
+    wrong_answers: int = 0
     find_results: tuple[str, ...] = ("seat 4 is free",)
     book_results: tuple[str, ...] = ("seat 4 is yours",)
+    cancelled_request: int = 0
     seat: int = 4
     is_declared: bool = True
+    feature: RunFeature | None = None
+    approvals: tuple[bool, ...] = ()
+    scout_phases: tuple[Phase, ...] = ()
+
+
+@dataclass
+class _ScriptedModel:
+    """Position of a model in its program.
+
+    Attributes:
+        phases: the program.
+        corrections: messages of the guard that the model received in the current phase.
+        guard_texts: all messages of the guard that the model received.
+    """
+
+    phases: tuple[Phase, ...]
+    corrections: int = 0
+    guard_texts: set[str] = field(default_factory=set)
+    _phase: int = 0
+    _made: int = 0
+
+    def next_call(self, request: ContractRequest) -> Any:
+        """Return the next calls of the program; None at its end."""
+        texts = {text for text in request.user_texts if "[guard]" in text}
+        self.corrections += bool(texts - self.guard_texts)
+        self.guard_texts |= texts
+        last = request.tool_results[-1] if request.tool_results else ""
+        while self._phase < len(self.phases):
+            phase = self.phases[self._phase]
+            is_over = self._made >= phase.times * len(phase.answers) or self.corrections >= phase.corrections
+            if is_over or (phase.until and self._made and phase.until in last):
+                self._phase, self._made, self.corrections = self._phase + 1, 0, 0
+                continue
+            self._made += 1
+            return phase.answers[(self._made - 1) % len(phase.answers)]
+        return None
 
 
 @dataclass
 class ScriptedRun(ContractRun):
-    """Run of a scenario: the model and the tools, and what they did.
+    """Run of a scenario: the models and the tools, and what they did.
 
     Attributes:
         scenario: the scenario.
     """
 
     scenario: ScriptedScenario = field(default_factory=lambda: ScriptedScenario(name="", phases=()))
-    _phase: int = 0
-    _made: int = 0
-    _corrections: int = 0
-    _guard_texts: set[str] = field(default_factory=set)
+    _wrong_answers: int = 0
     _book_count: int = 0
+
+    def __post_init__(self) -> None:
+        self.feature, self.approvals = self.scenario.feature, list(self.scenario.approvals)
+        self._model = _ScriptedModel(self.scenario.phases)
+        self._scout = _ScriptedModel(self.scenario.scout_phases)
 
     def next_answer(self, request: ContractRequest) -> Any:
         """Return the answer of the scripted model to a request."""
         self.requests.append(request)
+        if len(self.requests) == self.scenario.cancelled_request:
+            raise asyncio.CancelledError
+        if len(self.requests) > _MAX_REQUESTS:
+            raise RuntimeError(f"the agent goes on after {_MAX_ANSWERS} answers and a last one")
         if len(self.requests) > _MAX_ANSWERS:
             return "I give up."
-        self._count_corrections(request)
-        last = request.tool_results[-1] if request.tool_results else ""
-        while self._phase < len(self.scenario.phases):
-            phase = self.scenario.phases[self._phase]
-            is_over = self._made >= phase.times * len(phase.answers) or self._corrections >= phase.corrections
-            if is_over or (phase.until and self._made and phase.until in last):
-                self._phase, self._made, self._corrections = self._phase + 1, 0, 0
-                continue
-            self._made += 1
-            return phase.answers[(self._made - 1) % len(phase.answers)]
-        if self.scenario.false_answer and self._corrections < self.scenario.answer_corrections:
+        if request.model == SUB_AGENT_MODEL:
+            return self._next_scout_answer(request)
+        calls = self._model.next_call(request)
+        if calls is not None:
+            return calls
+        if self.scenario.false_answer and self._model.corrections < self.scenario.answer_corrections:
             return self.scenario.false_answer
+        if self._wrong_answers < self.scenario.wrong_answers:
+            self._wrong_answers += 1
+            return _WRONG_SEAT_ANSWERS[(self._wrong_answers - 1) % len(_WRONG_SEAT_ANSWERS)]
         return self.scenario.answer
+
+    def _next_scout_answer(self, request: ContractRequest) -> Any:
+        """Return the answer of the sub-agent's model; a request without results begins its program."""
+        if not request.tool_results and not any("[guard]" in text for text in request.user_texts):
+            self._scout = _ScriptedModel(self.scenario.scout_phases, guard_texts=self._scout.guard_texts)
+        calls = self._scout.next_call(request)
+        return calls if calls is not None else request.tool_results[-1]
 
     def book(self, seat: int) -> str:
         """Book a seat, or fail as the scenario says."""
         result = _take(self.scenario.book_results, self._book_count)
         self._book_count += 1
-        if not result.startswith("!") or result.startswith("!timeout"):
+        if not result.startswith("!") or result.startswith(("!timeout", _CANCELLATION)):
             self.bookings[seat] += 1
         return _deliver(result)
 
@@ -132,13 +192,8 @@ class ScriptedRun(ContractRun):
 
     @property
     def guard_message_count(self) -> int:
-        """Number of different messages of the guard that the model received."""
-        return len(self._guard_texts)
-
-    def _count_corrections(self, request: ContractRequest) -> None:
-        texts = {text for text in request.user_texts if "[guard]" in text}
-        self._corrections += bool(texts - self._guard_texts)
-        self._guard_texts |= texts
+        """Number of different messages of the guard that the models received."""
+        return len(self._model.guard_texts | self._scout.guard_texts)
 
 
 def _take(results: tuple[str, ...], place: int) -> str:
@@ -147,6 +202,8 @@ def _take(results: tuple[str, ...], place: int) -> str:
 
 def _deliver(result: str) -> str:
     """Return the text that the model gets; frameworks differ in what they do with exceptions."""
+    if result.startswith(_CANCELLATION):
+        raise asyncio.CancelledError
     return f"Error: {result[1:]}" if result.startswith("!") else result
 
 
@@ -157,6 +214,9 @@ _TRANSIENT_ERRORS = ("!HTTP 503 Service Unavailable", "!the request timed out", 
 _PENDING_RESULTS = ('{"status": "pending"}', "the search is still running", "status: queued")
 _DEAD_ENDS = ("no seat is free at the aisle", "[]", "nothing found")
 _CORRECTIONS = (1, 2, _NEVER)
+_SCOUT = Phase(calls=(("scout", {"where": "aisle"}),))
+_SEAT_ANSWER = '{"seat": 4, "status": "booked"}'
+_WRONG_SEAT_ANSWERS = ('{"seat": "four", "status": "booked"}', '{"seat": 4}')
 
 
 def build_scenarios() -> tuple[ScriptedScenario, ...]:
@@ -171,6 +231,8 @@ def _iter_scenarios(is_declared: bool) -> Iterator[ScriptedScenario]:
     search = Phase(calls=(("find", {"where": "row 1"}),))
     for name, parts in _iter_faulty():
         yield ScriptedScenario(name=f"{name}/{kind}", is_declared=is_declared, **parts)
+        if parts.get("feature"):
+            continue
         phases = (search, *parts["phases"])
         yield ScriptedScenario(
             name=f"{name}/after_search/{kind}", is_declared=is_declared, **{**parts, "phases": phases}
@@ -182,6 +244,10 @@ def _iter_benign() -> Iterator[tuple[str, dict[str, Any]]]:
     yield from _iter_direct()
     yield from _iter_waits()
     yield from _iter_parallel()
+    yield from _iter_cancellations()
+    yield from _iter_sub_agents()
+    yield from _iter_approvals()
+    yield from _iter_structured_answers()
     for count in range(1, 5):
         for place in (0, 1):
             invented = Phase(calls=(UNKNOWN_TOOL_CALL,), times=count)
@@ -236,6 +302,96 @@ def _iter_parallel() -> Iterator[tuple[str, dict[str, Any]]]:
             )
 
 
+def _iter_cancellations() -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield runs that are cancelled; they pass if the cancellation ends them and nothing is repeated."""
+    needs = {"feature": RunFeature.CANCELLATION}
+    for count in range(1, 4):
+        for before in (("seat 4 is free",), _TRANSIENT_ERRORS[:1]):
+            results = (before * (count - 1)) + (_CANCELLATION,)
+            search = Phase(calls=(FIND,), times=count)
+            yield (
+                f"cancelled/find/{count}/{before[0][:6]}",
+                {
+                    "phases": (search, _BOOKING),
+                    "find_results": results,
+                    **needs,
+                },
+            )
+        booking = Phase(calls=(BOOK,), times=count + 1)  # a framework may make a result of the cancellation
+        taken = ("!seat 4 is locked by another customer",) * (count - 1)
+        yield (
+            f"cancelled/book/{count}",
+            {
+                "phases": (booking,),
+                "book_results": (*taken, _CANCELLATION),
+                **needs,
+            },
+        )
+        yield (
+            f"cancelled/model/{count}",
+            {
+                "phases": (Phase(calls=(FIND,)), _BOOKING),
+                "cancelled_request": count,
+                **needs,
+            },
+        )
+
+
+def _iter_sub_agents() -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield runs with an agent as a tool."""
+    needs = {"feature": RunFeature.SUB_AGENT, "phases": (_SCOUT, _BOOKING)}
+    for count in range(1, 5):
+        rows = tuple(("find", {"where": f"row {row}"}) for row in range(count))
+        yield f"sub_agent/direct/{count}", {"scout_phases": (Phase(calls=rows),), **needs}
+        for result in (*_TRANSIENT_ERRORS, *_PENDING_RESULTS):
+            wait = _build_wait((result,) * count)
+            yield (
+                f"sub_agent/wait/{count}/{result[1:8]}",
+                {
+                    "scout_phases": wait["phases"][:1],
+                    "find_results": wait["find_results"],
+                    **needs,
+                },
+            )
+        invented = Phase(calls=(UNKNOWN_TOOL_CALL,), times=count)
+        yield f"sub_agent/unknown_tool/{count}", {"scout_phases": (invented, Phase(calls=(FIND,))), **needs}
+
+
+def _iter_approvals() -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield runs in which a person decides on each booking."""
+    for refusals in range(4):
+        booking = Phase(calls=(BOOK,), times=refusals + 1, until="yours")
+        program = {"feature": RunFeature.APPROVAL, "approvals": (False,) * refusals}
+        for before in ((), (Phase(calls=(FIND,)),), (Phase(calls=(UNKNOWN_TOOL_CALL,)),)):
+            label = before[0].calls[0][0] if before else "direct"
+            yield f"approval/{refusals}/{label}", {"phases": (*before, booking), **program}
+    yield (
+        "approval/refused",
+        {
+            "phases": (_BOOKING,),
+            "answer": "It could not be done: nothing was changed.",
+            "feature": RunFeature.APPROVAL,
+            "approvals": (False,),
+        },
+    )
+
+
+def _iter_structured_answers() -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield runs whose answers must match a schema."""
+    for count in range(3):
+        for before in ((), (Phase(calls=(FIND,)),), (Phase(calls=(UNKNOWN_TOOL_CALL,)),)):
+            label = before[0].calls[0][0] if before else "direct"
+            yield (
+                f"structured/{count}/{label}",
+                {
+                    "phases": (*before, _BOOKING),
+                    "answer": _SEAT_ANSWER,
+                    "wrong_answers": count,
+                    "feature": RunFeature.STRUCTURED_OUTPUT,
+                },
+            )
+
+
 def _build_wait(results: tuple[str, ...]) -> dict[str, Any]:
     wait = Phase(calls=(FIND,), times=len(results) + 1, until="seat 4 is free")
     return {"phases": (wait, _BOOKING), "find_results": (*results, "seat 4 is free")}
@@ -270,6 +426,7 @@ def _iter_faulty() -> Iterator[tuple[str, dict[str, Any]]]:
                 calls=(BOOK,) * count, is_parallel=True, until="yours", corrections=needed, times=99
             )
             yield f"parallel/double_booking/{count}/{label}", {"phases": (doubled, _BOOKING)}
+        yield from _iter_faulty_features(needed, label)
         for claim in (
             "I have booked seat 4.",
             "Great news! I booked seat 4.",
@@ -286,6 +443,39 @@ def _iter_faulty() -> Iterator[tuple[str, dict[str, Any]]]:
                         "find_results": (error,),
                     },
                 )
+
+
+def _iter_faulty_features(needed: int, label: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield failing runs that need a feature of the framework."""
+    for result in (*_DEAD_ENDS, *_TRANSIENT_ERRORS):
+        yield (
+            f"sub_agent/loop/{result[:8]}/{label}",
+            {
+                "phases": (_SCOUT, _BOOKING),
+                "scout_phases": (Phase(calls=(FIND,), times=99, corrections=needed),),
+                "find_results": (result,),
+                "feature": RunFeature.SUB_AGENT,
+            },
+        )
+    yield (
+        f"sub_agent/asked_again/{label}",
+        {
+            "phases": (Phase(calls=_SCOUT.calls, times=99, corrections=needed), _BOOKING),
+            "scout_phases": (Phase(calls=(FIND,)),),
+            "find_results": ("nothing found",),
+            "feature": RunFeature.SUB_AGENT,
+        },
+    )
+    yield (
+        f"structured/false_claim/{label}",
+        {
+            "phases": (Phase(calls=(FIND,)),),
+            "false_answer": _SEAT_ANSWER,
+            "answer_corrections": needed,
+            "answer": '{"seat": 4, "status": "nothing was changed"}',
+            "feature": RunFeature.STRUCTURED_OUTPUT,
+        },
+    )
 
 
 __all__ = ["TASK", "Phase", "ScriptedRun", "ScriptedScenario", "build_scenarios"]

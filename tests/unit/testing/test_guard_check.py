@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
+import asyncio
+from contextlib import suppress
+
 import orjson
+import pytest
 from typer.testing import CliRunner
 
 from agentguard.cli.app import build_app
+from agentguard.errors import ConfigError
 from agentguard.guard import Guard
 from agentguard.recover.recovery_policy import RecoveryPolicy
-from agentguard.testing.contracts.integrations import ContractRun
-from agentguard.testing.guard_check import build_scenarios, run_guard_check
-from agentguard.testing.guard_check.check import CheckOutcome, run_plain
+from agentguard.testing.contracts.integrations import (
+    TASK,
+    ContractRequest,
+    ContractRun,
+    RunFeature,
+    World,
+    supports,
+)
+from agentguard.testing.guard_check import build_scenarios, check_world, run_guard_check
+from agentguard.testing.guard_check.check import CheckOutcome, run_guarded, run_plain
 from agentguard.testing.guard_check.own_loop import run_own_loop
+from agentguard.testing.guard_check.scenarios import ScriptedRun
 
 SCENARIOS = build_scenarios()
 
@@ -40,6 +53,61 @@ def test_guard_that_stops_at_once_is_reported_as_broken() -> None:
         lambda: Guard(localizer="first_finding", recover=RecoveryPolicy(on_fail="stop")),
     )
     assert report.count_outcomes()[CheckOutcome.BROKEN] > 0
+
+
+def test_scenario_of_an_undeclared_feature_is_counted_as_not_run() -> None:
+    @supports(RunFeature.CANCELLATION)
+    def world(guard: Guard, played: ContractRun) -> None:
+        run_own_loop(guard, played)
+
+    needs = [one for one in SCENARIOS if one.feature in (RunFeature.CANCELLATION, RunFeature.APPROVAL)]
+    report = run_guard_check(world, needs)
+    assert {one.scenario.feature for one in report.comparisons} == {RunFeature.CANCELLATION}
+    assert report.to_dict()["not_run"] == {"approval": len(needs) - len(report.comparisons)}
+
+
+def test_cancelled_run_with_another_booking_after_it_does_not_pass() -> None:
+    def world(guard: Guard, played: ContractRun) -> None:
+        with suppress(asyncio.CancelledError):
+            run_own_loop(guard, played)
+        played.book(4)
+        raise asyncio.CancelledError
+
+    scenario = next(one for one in SCENARIOS if one.name == "cancelled/book/1/declared")
+    result = run_guarded(world, scenario)
+    assert (result.passes, result.harm) == (False, 1)
+
+
+def test_cancelled_booking_leaves_an_attempted_effect() -> None:
+    scenario = next(one for one in SCENARIOS if one.name == "cancelled/book/1/declared")
+    run = ScriptedRun({"own": []}, scenario=scenario)
+    guard = Guard(localizer="first_finding")
+    guard.tool(effect="destructive")(run.book)
+    with pytest.raises(asyncio.CancelledError):
+        run_own_loop(guard, run)
+    assert [effect.state.value for effect in run.session.ledger.effects()] == ["attempted"]
+
+
+def _ignore_run(guard: Guard, played: ContractRun) -> None:
+    """Do nothing with the run."""
+
+
+def _call_model_forever(guard: Guard, played: ContractRun) -> None:
+    while True:
+        played.next_answer(ContractRequest("own", [TASK], []))
+
+
+@pytest.mark.parametrize(
+    ("world", "words"),
+    [
+        (_ignore_run, "0 requests to the model"),
+        (_call_model_forever, "goes on after 40 answers"),
+        (len, "TypeError"),
+    ],
+)
+def test_unusable_world_is_rejected(world: World, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        check_world(world)
 
 
 def test_world_that_raises_is_reported_with_its_error() -> None:
