@@ -37,7 +37,7 @@ def import_function(reference: str, *, place: str = "", default: str = "") -> An
         raise ConfigError(f"{place}{reference} cannot be imported: {error}. Give MODULE:FUNCTION.") from None
     if not callable(function):
         kind = type(function).__name__
-        raise ConfigError(f"{place}{reference} is a value of type {kind}, not a function. Give MODULE:FUNCTION.")
+        raise ConfigError(f"{place}{reference} is a {kind} value. Give MODULE:FUNCTION.")
     return function
 
 
