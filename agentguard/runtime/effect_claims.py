@@ -28,6 +28,7 @@ _CLAIM_PATTERN = re.compile(
     r"\b(?:i|we)(?:['\u2019]ve| have)?(?: (?:just|now|already|successfully|also))* ([a-z]{3,20})\b"
     r"|\b(?:has|have) (?:now |already |successfully )*been (?:successfully )?([a-z]{3,20})\b"
     r"|\b(?:is|are) (?:now|successfully) ([a-z]{3,20})\b"
+    r'|"(?:status|state|outcome|result)"\s*:\s*"([a-z]{3,20})"'
 )
 _NEGATION_PATTERN = re.compile(
     r"\b(?:not|never|no|if|once|when|until|would|could|cannot|unable|before)\b|n['\u2019]t\b"
@@ -41,8 +42,8 @@ _IRREGULAR_PARTICIPLES = {
 def find_unsupported_claim(run: Trajectory, ledger: EffectLedger) -> Finding | None:
     """Return a finding if the last message claims an effect of an offered tool that no call has had.
 
-    The verb of the claim must be the verb of a tool's name ("booked", ``book_seat``). A verb form that occurs
-    in an earlier text of the run proves nothing: a user or another agent may have had the effect.
+    The verb of the claim must be the verb of a tool's name ("booked", ``book_seat``). The status of a structured
+    answer is a claim, too: ``{"status": "booked"}``. A verb form that occurs in an earlier text of the run proves nothing: a user or another agent may have had the effect.
     """
     last = run.steps[-1] if run.steps else None
     if last is None or last.source is not Source.AGENT or last.tool_calls:

@@ -46,6 +46,7 @@ CLAIMS = [
     "Seat 4 has been successfully booked for you.",
     "I've sent the mail.",
     "The order has been cancelled.",
+    '{"seat": 4, "status": "booked"}',
 ]
 
 
@@ -69,6 +70,8 @@ def test_claim_without_call_refuses_the_end(text: str) -> None:
         "Once it is booked, you get a mail.",
         "I found seat 4.",
         "I looked at the seats. Seat 4 is free.",
+        '{"seat": 4, "status": "free"}',
+        '{"seat": null, "status": "not booked"}',
         "",
     ],
 )
