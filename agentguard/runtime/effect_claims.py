@@ -42,8 +42,9 @@ _IRREGULAR_PARTICIPLES = {
 def find_unsupported_claim(run: Trajectory, ledger: EffectLedger) -> Finding | None:
     """Return a finding if the last message claims an effect of an offered tool that no call has had.
 
-    The verb of the claim must be the verb of a tool's name ("booked", ``book_seat``). The status of a structured
-    answer is a claim, too: ``{"status": "booked"}``. A verb form that occurs in an earlier text of the run proves nothing: a user or another agent may have had the effect.
+    The verb of the claim must be the verb of a tool's name ("booked", ``book_seat``). The status of a
+    structured answer is a claim, too: ``{"status": "booked"}``. A verb form that occurs in an earlier text of
+    the run proves nothing: a user or another agent may have had the effect.
     """
     last = run.steps[-1] if run.steps else None
     if last is None or last.source is not Source.AGENT or last.tool_calls:
