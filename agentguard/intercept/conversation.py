@@ -108,6 +108,7 @@ class Conversation:
     Attributes:
         session: session of the current run.
         first_run_id: ID of the first run.
+        run_name: name that the client gave to its runs; empty if it gave none.
         branch: current branch.
         step_offset: number of steps on the branch before the current run; other runs made them.
         processed_item_count: number of the client's items that are on the branch or were rolled back.
@@ -134,6 +135,7 @@ class Conversation:
 
     session: Session
     first_run_id: str
+    run_name: str = ""
     branch: ConversationBranch = field(default_factory=ConversationBranch)
     step_offset: int = 0
     processed_item_count: int = 0

@@ -303,17 +303,12 @@ class GuardedRequest(HistorySync):
     def _start_next_run(self) -> None:
         """Start another run in a conversation whose last run has ended."""
         conversation = self._conversation
-        conversation.run_count, conversation.is_finished, conversation.claims = (
-            conversation.run_count + 1,
-            False,
-            {},
-        )
+        run_id = self._services.begin_next_run(conversation)
+        conversation.claims = {}
         conversation.disabled_tools.clear()
         self._recovery_offset = 0
         steps = select_context_steps(self.adapter, self._history, self._services.agent)
-        conversation.session = self._services.start_session(
-            self.adapter, self.request_body, steps, f"{conversation.first_run_id}.{conversation.run_count}"
-        )
+        conversation.session = self._services.start_session(self.adapter, self.request_body, steps, run_id)
 
     def _claim_calls(self, step: Step) -> Decision:
         """Claim the calls in the effect ledger before the client executes them; reject executed calls."""

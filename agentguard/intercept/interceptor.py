@@ -105,6 +105,8 @@ class Interceptor:
         on_run: called with the session of each run when the run begins.
         max_conversations: number of conversations that are kept between their requests.
         max_conversation_bytes: upper bound on the total size of their last requests.
+        run_name_suffix: suffix of the IDs of named runs; it must differ between processes that write to one
+            store, since a run replaces the stored run with its ID.
         create_session: creates the session of a run from a trajectory without steps; by default the guard's.
         save_edits: stores the edits of a conversation for another process that may continue it.
     """
@@ -120,6 +122,7 @@ class Interceptor:
         on_run: Callable[[Session], None] | None = None,
         max_conversations: int = 1024,
         max_conversation_bytes: int | None = None,
+        run_name_suffix: str = "",
         create_session: Callable[[Trajectory], Session] | None = None,
         save_edits: Callable[[Conversation, Mapping[str, Any]], None] | None = None,
     ) -> None:
@@ -130,6 +133,7 @@ class Interceptor:
         )
         self.save_edits = save_edits
         self.failures: deque[str] = deque(maxlen=100)
+        self._run_name_suffix = run_name_suffix
         self._named_runs: OrderedDict[str, _NamedRun] = OrderedDict()
         self._rewrite_warning = _RewriteWarning(max_conversations)
         self._max_conversations = max_conversations
@@ -343,7 +347,10 @@ class Interceptor:
         if run_name:
             self._assign_account(session, run_name, is_continued=any(map(adapter.is_result, history)))
         return Conversation(
-            session=session, first_run_id=name, root_response_id=body.get("previous_response_id")
+            session=session,
+            first_run_id=name,
+            run_name=run_name,
+            root_response_id=body.get("previous_response_id"),
         )
 
     def _assign_account(self, session: Session, run_name: str, *, is_continued: bool) -> None:
@@ -357,6 +364,14 @@ class Interceptor:
             session.account = named.account
         named.account = session.account
 
+    def begin_next_run(self, conversation: Conversation) -> str:
+        """Count another run of a conversation and return the ID of the run."""
+        conversation.run_count, conversation.is_finished = conversation.run_count + 1, False
+        if conversation.run_name:
+            # Another conversation may have the same name, so the count of the conversation is not enough.
+            return self._next_run_id(conversation.run_name)
+        return f"{conversation.first_run_id}.{conversation.run_count}"
+
     def _next_run_id(self, run_name: str) -> str:
         """Return the client's name, with a number if it is already used, or a random ID without a name."""
         if not run_name:
@@ -366,4 +381,5 @@ class Interceptor:
         self._named_runs[run_name] = named
         while len(self._named_runs) > self._max_conversations:
             self._named_runs.popitem(last=False)
-        return run_name if named.count == 1 else f"{run_name}.{named.count}"
+        run_id = f"{run_name}{self._run_name_suffix}"
+        return run_id if named.count == 1 else f"{run_id}.{named.count}"

@@ -60,11 +60,9 @@ class PassiveRequest(GuardedRequest):
             if steps and (answer := conversation.answer_step) is not None:
                 steps[0] = add_usage(steps[0], answer.usage, answer.model)
         if conversation.is_finished:
-            conversation.run_count, conversation.is_finished = conversation.run_count + 1, False
+            run_id = self._services.begin_next_run(conversation)
             basis = _select_context_steps(dialect, history, agent, [conversation.first_step, *steps])
-            conversation.session = self._services.start_session(
-                dialect, self.request_body, basis, f"{conversation.first_run_id}.{conversation.run_count}"
-            )
+            conversation.session = self._services.start_session(dialect, self.request_body, basis, run_id)
         for step in steps:
             conversation.session.commit(step)
         conversation.session.check_boundary()
@@ -91,6 +89,7 @@ class PassiveInterceptor(Interceptor):
         return PassiveConversation(
             session=session,
             first_run_id=name,
+            run_name=run_name,
             root_response_id=root,
             first_step=first_step,
             pending_steps=steps,

@@ -63,6 +63,10 @@ class InterceptorServices(Protocol):
         """Start the session of a run."""
         ...
 
+    def begin_next_run(self, conversation: Conversation) -> str:
+        """Count another run of a conversation and return the ID of the run."""
+        ...
+
 
 def release_claims(conversation: Conversation) -> None:
     """Release the claims of calls that the client did not execute, so that it may execute them later."""

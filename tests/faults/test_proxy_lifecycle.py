@@ -16,17 +16,20 @@ import socket
 import sqlite3
 import struct
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from agentguard.store.read.pagination import Page
+from agentguard.store.store import Store
 from agentguard.testing.fake_backend import FaultBackend, Hang, Ok, Refuse, Stall, StatusFault, Truncate
 from tests.faults.proxy_client import PATHS, Breach, Got, ask, body_for, outcome, request_bytes
 from tests.faults.proxy_process import SLACK_S, Proxy, replicas, serving, soon, until
 from tests.faults.test_store_outage import disk, lock_held, remove  # noqa: F401
+from tests.postgres import postgres, postgres_url  # noqa: F401
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -269,6 +272,59 @@ def test_killed_parent_leaves_no_process_and_restart_succeeds(tmp_path: Path) ->
                 assert rows(store) >= kept
                 with pytest.raises(ConnectionRefusedError):
                     socket.create_connection(("127.0.0.1", proxy.port)).close()
+
+
+def count_steps(url: str) -> list[int]:
+    """Return the number of stored steps of each run."""
+    with Store.open(url) as store:
+        runs = store.list_runs(page=Page(limit=500)).rows
+        return [len(run.steps) for one in runs if (run := store.get_trajectory(one.id)) is not None]
+
+
+async def converse(proxies: Sequence[Proxy], number: int) -> None:
+    """Send a conversation of four tasks under one of six names, each task to the next proxy."""
+    history: list[dict[str, str]] = []
+    for turn in range(4):
+        history.append({"role": "user", "content": f"task {number}.{turn}"})
+        body = json.dumps({"model": "m", "messages": history}).encode()
+        name = ("agentguard-run", f"job-{number % 6}")
+        got = await ask(proxies[(number + turn) % len(proxies)].port, CHAT, body, headers=[name])
+        assert got.status == 200
+        history.append(json.loads(got.body)["choices"][0]["message"])
+
+
+@pytest.mark.parametrize("database", ["sqlite", "postgresql"])
+def test_two_proxies_capture_each_task_once_into_one_store(
+    database: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """Two proxies with two workers each, and 24 conversations that share six names."""
+    url = request.getfixturevalue("postgres_url") if database == "postgresql" else str(tmp_path / "runs.db")
+    settings = {"listen": {"workers": 2}, "capture": {"store": url}, "cluster": {"store": url}}
+    with FaultBackend(name="a") as a, contextlib.ExitStack() as stack:
+        proxies = [
+            stack.enter_context(serving(tmp_path / name, config(a, **settings))) for name in ("one", "two")
+        ]
+
+        async def send_all() -> None:
+            await asyncio.gather(*(converse(proxies, number) for number in range(24)))
+
+        asyncio.run(send_all())
+        until(lambda: sum(count_steps(url)) >= 24 * 4 * 2)
+    assert count_steps(url) == [2] * 24 * 4
+
+
+def test_unguarded_request_of_a_named_run_does_not_replace_the_guarded_run(tmp_path: Path) -> None:
+    store = tmp_path / "runs.db"
+    settings = {"capture": {"store": str(store)}, "guard": {}}
+    with FaultBackend(name="a") as a, serving(tmp_path, config(a, **settings)) as proxy:
+        for text, tools in (("title of the chat", False), ("book a seat", True)):
+            body = body_for("chat", text=text, tools=tools)
+            got = asyncio.run(ask(proxy.port, CHAT, body, headers=[("agentguard-run", "nightly")]))
+            assert got.status == 200
+            assert got.header("agentguard-run") == ("nightly" if tools else None)
+        until(lambda: len(count_steps(str(store))) == 2)
+        with Store.open(store) as runs:
+            assert {run.id for run in runs.list_runs().rows} == {"nightly", "nightly-unguarded"}
 
 
 def alive(pid: int) -> bool:

@@ -64,7 +64,13 @@ class CaptureCollector:
             else RunBundleWriter(Path(config.capture.bundles_dir), config.capture.bundles, guard)
         )
         self.run_writer = RunWriter(store, diagnosing, redact=config.capture.redact, bundles=bundles)
-        self.correlator = RunCorrelator(guard, self.run_writer, config.guard, bundles)
+        self.correlator = RunCorrelator(
+            guard,
+            self.run_writer,
+            config.guard,
+            bundles,
+            run_name_suffix=config.run_name_suffix,
+        )
         self._failed_messages = 0
         self._connection_tasks: set[asyncio.Task[None]] = set()
         self._handled_counts: dict[asyncio.StreamWriter, int] = {}

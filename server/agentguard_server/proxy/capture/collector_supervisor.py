@@ -55,14 +55,19 @@ class CollectorSupervisor:
         socket_path: path of the collector's socket.
         options: section ``capture`` of the configuration.
         guard: section ``guard``, with the policy itself in place of its path.
+        run_name_suffix: suffix of the IDs of named runs.
 
     Attributes:
         restarts: number of restarts.
     """
 
-    def __init__(self, socket_path: str, options: CaptureOptions, guard: GuardOptions) -> None:
+    def __init__(
+        self, socket_path: str, options: CaptureOptions, guard: GuardOptions, *, run_name_suffix: str = ""
+    ) -> None:
         self._socket_path = socket_path
-        config = CollectorConfig(socket_path=socket_path, capture=options, guard=guard)
+        config = CollectorConfig(
+            socket_path=socket_path, capture=options, guard=guard, run_name_suffix=run_name_suffix
+        )
         # The configuration may have a password, so it is passed through a pipe and not as an argument.
         self._process = ChildProcess(
             [sys.executable, "-m", "agentguard_server.proxy.capture.collector"],

@@ -43,6 +43,7 @@ class RunCorrelator:
         writer: writer of the runs.
         options: section ``guard``: run correlation and idle timeout.
         bundles: writer of bundles; None for no bundles.
+        run_name_suffix: suffix of the IDs of named runs.
     """
 
     def __init__(
@@ -51,6 +52,8 @@ class RunCorrelator:
         writer: RunWriter,
         options: GuardOptions,
         bundles: RunBundleWriter | None = None,
+        *,
+        run_name_suffix: str = "",
     ) -> None:
         self._session_config = replace(
             cast(SessionConfig, guard.components.session_config),
@@ -60,7 +63,7 @@ class RunCorrelator:
         )
         self._exchange_time = 0.0
         self._guard, self._writer, self._options = guard, writer, options
-        self._bundles = bundles
+        self._bundles, self._run_name_suffix = bundles, run_name_suffix
         self._interceptors: dict[str, PassiveInterceptor] = {}
         self._histories = HistoryCache()
 
@@ -112,6 +115,7 @@ class RunCorrelator:
             agent=runs.agent,
             max_conversations=runs.max_sessions,
             max_conversation_bytes=runs.max_session_bytes,
+            run_name_suffix=self._run_name_suffix,
             create_session=self._build_session_factory(tenant),
         )
         self._interceptors[tenant] = made

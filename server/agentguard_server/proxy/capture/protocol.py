@@ -23,6 +23,7 @@ class CollectorConfig(BaseModel):
         socket_path: path of the socket on which the collector listens.
         capture: section ``capture`` of the proxy's configuration.
         guard: section ``guard``, with the policy itself in place of its path.
+        run_name_suffix: suffix of the IDs of named runs that no guard records.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -30,6 +31,7 @@ class CollectorConfig(BaseModel):
     socket_path: str
     capture: CaptureOptions
     guard: GuardOptions
+    run_name_suffix: str = ""
 
 
 MAX_FRAME_BYTES: Final = 1 << 30

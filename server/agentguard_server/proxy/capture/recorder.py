@@ -30,6 +30,7 @@ class CaptureRecorder:
         worker: number of this process; worker 0 starts and restarts the collector.
         socket_path_override: path of the collector's socket; by default it is derived from ``parent``.
         parent: process ID of the workers' parent, from which all workers derive the same path.
+        run_name_suffix: suffix of the IDs of named runs that no guard records.
 
     Attributes:
         client: client of the collector.
@@ -48,11 +49,16 @@ class CaptureRecorder:
         worker: int = 0,
         socket_path_override: str | None = None,
         parent: int | None = None,
+        run_name_suffix: str = "",
     ) -> None:
         self.options = options
         where = socket_path_override or build_socket_path(parent)
         self.client = CollectorClient(where, max_queue_bytes=options.max_queue_bytes)
-        self._supervisor = CollectorSupervisor(where, options, guard) if worker == 0 else None
+        self._supervisor = (
+            CollectorSupervisor(where, options, guard, run_name_suffix=run_name_suffix)
+            if worker == 0
+            else None
+        )
         self.skipped_requests = self.truncated_responses = 0
 
     @property

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
 from agentguard.backends.base import Response
@@ -114,7 +114,7 @@ class InlineGuard:
     Args:
         options: section ``guard`` of the configuration.
         run_log_factory: recorder of guarded runs; by default runs are not recorded.
-        run_id_suffix: suffix of run IDs that distinguishes the runs of several workers.
+        run_name_suffix: suffix of the IDs of named runs, which distinguishes the runs of several processes.
         conversations: store through which workers continue each other's runs. By default a worker knows
             only the history in the request.
 
@@ -127,11 +127,11 @@ class InlineGuard:
         options: GuardOptions,
         *,
         run_log_factory: RunLogFactory | None = None,
-        run_id_suffix: str = "",
+        run_name_suffix: str = "",
         conversations: ConversationStore | None = None,
     ) -> None:
         self._policy = options.load_policy()
-        self._run_log_factory, self._run_id_suffix = run_log_factory, run_id_suffix
+        self._run_log_factory, self._run_name_suffix = run_log_factory, run_name_suffix
         self._conversations = conversations
         self.options = options
         self.sessions = SessionRegistry(self.options.max_sessions, max_bytes=self.options.max_session_bytes)
@@ -266,6 +266,7 @@ class InlineGuard:
             agent=runs.agent,
             max_conversations=runs.max_sessions,
             max_conversation_bytes=runs.max_session_bytes,
+            run_name_suffix=self._run_name_suffix,
             create_session=self._build_session_factory(guard, tenant),
             save_edits=keep,
         )
@@ -302,15 +303,14 @@ class InlineGuard:
 
     def _build_session_factory(self, guard: Guard, tenant: str) -> Callable[[Trajectory], Session]:
         def begin(meta: Trajectory) -> Session:
-            named = replace(meta, id=f"{meta.id}{self._run_id_suffix}")
             log = None if self._run_log_factory is None else self._run_log_factory.open_run_log(tenant)
             book = (
                 None
                 if self._conversations is None
-                else self._conversations.create_effect_store(named.id, tenant=tenant)
+                else self._conversations.create_effect_store(meta.id, tenant=tenant)
             )
             session = guard.session(
-                named, CAPABILITIES, recorder=RunRecorder(named, log=log), effect_store=book
+                meta, CAPABILITIES, recorder=RunRecorder(meta, log=log), effect_store=book
             )
             self.sessions.add(tenant, session)
             return session

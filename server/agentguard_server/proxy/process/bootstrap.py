@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import secrets
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -12,7 +13,7 @@ from agentguard.errors import ConfigError
 from agentguard_server.proxy.auth.api_keys import Keyring
 from agentguard_server.proxy.auth.rate_limits import SharedRateLimits
 from agentguard_server.proxy.config.schema import ProxySettings
-from agentguard_server.proxy.guard.options import GuardOptions
+from agentguard_server.proxy.guard.options import CaptureOptions, GuardOptions
 from agentguard_server.proxy.state import AppState
 
 if TYPE_CHECKING:
@@ -142,6 +143,7 @@ class Bootstrap:
             self._guard or GuardOptions(),
             worker=self._worker,
             parent=parent,
+            run_name_suffix=_build_run_name_suffix(settings) or ("-unguarded" if settings.guard else ""),
         )
 
     def _build_interceptor(self, settings: ProxySettings, guard: GuardOptions | None) -> InlineGuard | None:
@@ -150,15 +152,27 @@ class Bootstrap:
         from agentguard_server.proxy.guard.interceptor import InlineGuard
 
         log = None if self._capture is None else self._capture.client
-        tag = f"-w{self._worker}" if settings.listen.workers > 1 else ""
         held = self._services.cluster
         shared = None if held is None else held.conversations
         return InlineGuard(
             guard,
             run_log_factory=log,
-            run_id_suffix=tag,
+            run_name_suffix=_build_run_name_suffix(settings),
             conversations=shared,
         )
+
+
+def _build_run_name_suffix(settings: ProxySettings) -> str:
+    """Return a random suffix if several processes may write runs to one store, else no suffix."""
+    is_shared = settings.listen.workers > 1 or settings.cluster is not None
+    return f"-{secrets.token_hex(3)}" if is_shared or _is_server_database(settings.capture) else ""
+
+
+def _is_server_database(capture: CaptureOptions | None) -> bool:
+    if capture is None:
+        return False
+    location = capture.store or os.environ.get("AGENTGUARD_STORE", "")
+    return str(location).startswith("postgresql")
 
 
 def _open_spending(settings: ProxySettings) -> SpendingLedger | None:

@@ -390,7 +390,7 @@ class Held:
 def test_rollback_of_one_worker_applies_at_another(api: Api) -> None:
     shared = Held()
     first, second, third = (
-        guarding(ROLLBACK, conversations=shared, run_id_suffix=f"-w{i}") for i in range(3)
+        guarding(ROLLBACK, conversations=shared, run_name_suffix=f"-w{i}") for i in range(3)
     )
     turns = [*calls("find", 3), ("call", "book", "b", "4"), ("call", "find", "f4", "there"), ("say", "Done.")]
     world = Played(api=api, guarding=first, turns=iter(turns), tenant="team")
