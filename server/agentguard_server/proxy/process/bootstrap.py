@@ -13,7 +13,7 @@ from agentguard.errors import ConfigError
 from agentguard_server.proxy.auth.api_keys import Keyring
 from agentguard_server.proxy.auth.rate_limits import SharedRateLimits
 from agentguard_server.proxy.config.schema import ProxySettings
-from agentguard_server.proxy.guard.options import CaptureOptions, GuardOptions
+from agentguard_server.proxy.guard.options import GuardOptions
 from agentguard_server.proxy.state import AppState
 
 if TYPE_CHECKING:
@@ -138,12 +138,13 @@ class Bootstrap:
         from agentguard_server.proxy.capture.recorder import CaptureRecorder
 
         parent = os.getppid() if settings.listen.workers > 1 else None
+        mark = "" if settings.guard is None or settings.guard.stream_mode == "observe" else "-unguarded"
         return CaptureRecorder(
             settings.capture,
             self._guard or GuardOptions(),
             worker=self._worker,
             parent=parent,
-            run_name_suffix=_build_run_name_suffix(settings) or ("-unguarded" if settings.guard else ""),
+            run_name_suffix=mark + _build_run_name_suffix(settings, is_per_worker=False),
         )
 
     def _build_interceptor(self, settings: ProxySettings, guard: GuardOptions | None) -> InlineGuard | None:
@@ -157,22 +158,25 @@ class Bootstrap:
         return InlineGuard(
             guard,
             run_log_factory=log,
-            run_name_suffix=_build_run_name_suffix(settings),
+            run_name_suffix=_build_run_name_suffix(settings, is_per_worker=True),
             conversations=shared,
         )
 
 
-def _build_run_name_suffix(settings: ProxySettings) -> str:
-    """Return a random suffix if several processes may write runs to one store, else no suffix."""
-    is_shared = settings.listen.workers > 1 or settings.cluster is not None
-    return f"-{secrets.token_hex(3)}" if is_shared or _is_server_database(settings.capture) else ""
+def _build_run_name_suffix(settings: ProxySettings, *, is_per_worker: bool) -> str:
+    """Return a random suffix if several of these processes may write runs to one store, else no suffix.
 
-
-def _is_server_database(capture: CaptureOptions | None) -> bool:
-    if capture is None:
-        return False
-    location = capture.store or os.environ.get("AGENTGUARD_STORE", "")
-    return str(location).startswith("postgresql")
+    Args:
+        settings: the configuration.
+        is_per_worker: each worker names runs; otherwise one process names those of all workers.
+    """
+    locations = [settings.capture.store or os.environ.get("AGENTGUARD_STORE")] if settings.capture else []
+    is_shared = (
+        settings.cluster is not None
+        or (is_per_worker and settings.listen.workers > 1)
+        or any(str(one).startswith("postgresql") for one in locations)
+    )
+    return f"-{secrets.token_hex(3)}" if is_shared else ""
 
 
 def _open_spending(settings: ProxySettings) -> SpendingLedger | None:
