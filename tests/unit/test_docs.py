@@ -87,6 +87,14 @@ def _lines(text: str) -> str:
     return "\n".join(line.rstrip() for line in text.strip("\n").splitlines())
 
 
+def test_fault_cases_name_existing_tests() -> None:
+    text = (ROOT / "docs" / "proxy-fault-cases.md").read_text(encoding="utf-8")
+    cases = [line for line in text.splitlines() if line.endswith("` |")]
+    assert len(cases) >= 40
+    sources = "".join(one.read_text(encoding="utf-8") for one in (ROOT / "tests").rglob("test_*.py"))
+    assert [name for name in re.findall(r"`(test_\w+)`", text) if f"def {name}(" not in sources] == []
+
+
 def test_documentation_site_contains_every_page() -> None:
     nav = yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))["nav"]
     pages = [page.relative_to(ROOT / "docs").as_posix() for page in (ROOT / "docs").rglob("*.md")]
