@@ -152,6 +152,36 @@ def count_failures_over_time(
     )
 
 
+def count_failures_by_agent_and_code(
+    store: Store, agents: Sequence[str], codes: Sequence[str], *, since: float = 0, tenant: str = ""
+) -> Mapping[tuple[str, str], int]:
+    """Return the number of failed runs by agent of the root cause and code, without zeros.
+
+    Args:
+        store: the store.
+        agents, codes: names to count.
+        since: count only runs that began at or after this time, in epoch seconds.
+        tenant: tenant that owns the runs.
+
+    Raises:
+        StoreUnavailable: the database cannot be read now.
+    """
+    query = (
+        select(_SUMMARY.agent, _SUMMARY.code, func.count().label("runs"))
+        .where(
+            _SUMMARY.tenant == validate_query_tenant(tenant),
+            _SUMMARY.known.is_(True),
+            _SUMMARY.verdict == VerdictFilter.FAILURE.value,
+            _SUMMARY.began_at.between(since, _MAX_TIME_S),
+            _SUMMARY.agent.in_(agents),
+            _SUMMARY.code.in_(codes),
+        )
+        .group_by(_SUMMARY.agent, _SUMMARY.code)
+    )
+    with store.begin_read() as connection:
+        return {(row.agent, row.code): int(row.runs) for row in connection.execute(query)}
+
+
 def group_failures_by_code(
     store: Store, *, examples_per_code: int = 5, tenant: str = ""
 ) -> tuple[FailureCodeGroup, ...]:

@@ -11,6 +11,7 @@ from agentguard.store.db.rows import DiagnosisRow, RecoveryRow, RunRow
 from agentguard.store.read import statistics
 from agentguard.store.read.statistics import (
     DAY_S,
+    count_failures_by_agent_and_code,
     count_failures_over_time,
     find_failed_runs,
     get_run_lengths,
@@ -83,6 +84,19 @@ def test_failed_runs_are_counted_by_code_and_agent(store: Store) -> None:
     assert [(one.name, one.total) for one in found.codes] == [("t:a", 3), ("t:b", 1)]
     assert [(one.name, one.total) for one in found.agents] == [("x", 4)]
     assert sum(found.codes[0].counts.values()) == 3
+
+
+def test_failed_runs_are_counted_by_agent_and_code(store: Store) -> None:
+    for number, (agent, code) in enumerate(
+        [("x", "t:a"), ("x", "t:a"), ("x", "t:b"), ("y", "t:a"), ("", "t:a")]
+    ):
+        add(store, f"r{number}", agent=agent, code=code)
+    add(store, "old", at=MONDAY - 1, agent="x", code="t:a")
+    add(store, "fine", verdict="no_failure", agent="x", code="t:a")
+    add(store, "other", agent="x", code="t:a", tenant="else")
+    store.flush(10)
+    found = count_failures_by_agent_and_code(store, ["x", "", "z"], ["t:a"], since=MONDAY)
+    assert found == {("x", "t:a"): 2, ("", "t:a"): 1}
 
 
 def test_only_latest_buckets_are_counted(store: Store) -> None:

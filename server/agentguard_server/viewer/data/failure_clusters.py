@@ -16,6 +16,7 @@ from agentguard.store.read.statistics import (
     FailureCodeGroup,
     FailureFrequencies,
     FailureSeries,
+    count_failures_by_agent_and_code,
     find_failed_runs,
     group_failures_by_code,
     list_runs_by_schema,
@@ -27,6 +28,7 @@ from agentguard_server.viewer.pagination import format_day
 
 _MAX_CLUSTERS: Final = 40
 _MAX_TEXT_CHARS: Final = 160
+_MAX_TABLE_SIZE: Final = 10
 _MIN_SLOTS: Final = 12  # fewer slots would make the bars of a plot too wide
 PLOT_WIDTH: Final = 240
 PLOT_HEIGHT: Final = 48
@@ -117,6 +119,36 @@ class FailureTrends:
     max_count: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailureTableRow:
+    """Failed runs of one agent by kind of failure.
+
+    Attributes:
+        agent: agent of the root cause; empty if the diagnosis names none.
+        counts: number of runs for each code of the table.
+        others: number of runs with other codes.
+        total: number of runs.
+    """
+
+    agent: str
+    counts: tuple[int, ...]
+    others: int
+    total: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailureTable:
+    """Failed runs by agent and kind of failure: the most frequent ones of both.
+
+    Attributes:
+        codes: codes with their titles, most frequent first.
+        rows: one for each agent, most frequent first.
+    """
+
+    codes: tuple[CodeTitle, ...]
+    rows: tuple[FailureTableRow, ...]
+
+
 def cluster_failures(store: Store, *, tenant: str = "") -> FailureClusters:
     """Group all failed runs. Raises StoreUnavailable if the database cannot be read now."""
     schemata, unread = _load_schemata(store, tenant)
@@ -196,6 +228,22 @@ def build_trends(held: FailureFrequencies) -> FailureTrends:
         last=format_day(held.starts[-1] + held.width_s - DAY_S) if held.starts else "",
         max_count=top,
     )
+
+
+def build_table(store: Store, held: FailureFrequencies, *, tenant: str = "") -> FailureTable:
+    """Build the table of agents and kinds of failure. Raises StoreUnavailable if there is no database."""
+    agents, codes = held.agents[:_MAX_TABLE_SIZE], [one.name for one in held.codes[:_MAX_TABLE_SIZE]]
+    counts = count_failures_by_agent_and_code(
+        store, [one.name for one in agents], codes, since=min(held.starts, default=0), tenant=tenant
+    )
+    rows = []
+    for one in agents:
+        cells = tuple(counts.get((one.name, code), 0) for code in codes)
+        rows.append(
+            FailureTableRow(agent=one.name, counts=cells, others=one.total - sum(cells), total=one.total)
+        )
+    titles = tuple(replace(find_code_title(code), title=_resolve_code(code)) for code in codes)
+    return FailureTable(codes=titles, rows=tuple(rows))
 
 
 def _build_plot(one: FailureSeries, held: FailureFrequencies, top: int, title: str) -> TrendPlot:

@@ -14,6 +14,9 @@ from agentguard_server.viewer.data.failure_clusters import (
     PLOT_HEIGHT,
     PLOT_WIDTH,
     FailureClusters,
+    FailureTable,
+    FailureTableRow,
+    build_table,
     build_trends,
     cluster_failures,
     shorten,
@@ -36,6 +39,7 @@ def _parse_request(request: Request) -> tuple[Bucket, FailureFrequencies, Failur
 
 def _render_page(request: Request) -> Response:
     bucket, frequencies, clusters = _parse_request(request)
+    state = request.app.state
     return get_renderer(request).render_page(
         "failures.html",
         here="failures",
@@ -43,6 +47,7 @@ def _render_page(request: Request) -> Response:
         by=bucket,
         counted=frequencies,
         times=build_trends(frequencies),
+        table=build_table(state.store, frequencies, tenant=state.settings.tenant),
         grouped=clusters,
         size=(PLOT_WIDTH, PLOT_HEIGHT),
         short=shorten,
@@ -51,6 +56,8 @@ def _render_page(request: Request) -> Response:
 
 def _render_json(request: Request) -> Response:
     bucket, frequencies, clusters = _parse_request(request)
+    state = request.app.state
+    table = build_table(state.store, frequencies, tenant=state.settings.tenant)
     data: dict[str, Any] = {
         "by": bucket,
         "runs": frequencies.runs.total,
@@ -58,6 +65,9 @@ def _render_json(request: Request) -> Response:
         "starts": frequencies.starts,
         "codes": [asdict(item) for item in frequencies.codes],
         "agents": [asdict(item) for item in frequencies.agents],
+        "agents_by_code": [
+            {"agent": row.agent, "runs": row.total, "codes": _name_counts(table, row)} for row in table.rows
+        ],
         "clusters": [
             {
                 "schema": item.schema.id,
@@ -74,3 +84,8 @@ def _render_json(request: Request) -> Response:
         ],
     }
     return json_response(data)
+
+
+def _name_counts(table: FailureTable, row: FailureTableRow) -> dict[str, int]:
+    pairs = zip(table.codes, row.counts, strict=True)
+    return {code.code: count for code, count in pairs if count}

@@ -161,6 +161,11 @@ def test_failures_are_counted_and_grouped(client: TestClient) -> None:
     assert found["codes"][0]["name"] == "mast:step_repetition"
     assert found["without_schema"][0]["runs"] == 4
     assert found["clusters"] == []
+    (row,) = found["agents_by_code"]
+    assert row["runs"] == 4
+    assert row["codes"] == {"mast:step_repetition": 4}
+    link = f'href="/?verdict=failure&amp;agent={row["agent"]}&amp;code=mast%3Astep_repetition">4</a>'
+    assert link in page.text
 
 
 def test_runs_of_schema_form_one_cluster(tmp_path: Path, client: TestClient) -> None:
