@@ -236,6 +236,11 @@ class Store(StoreQueries):
         self.flush(_FLUSH_TIMEOUT_S)
         return self._retention.delete_run(run_id, tenant)
 
+    def delete_saved_view(self, name: str, *, tenant: str = "") -> bool:
+        """Delete a saved view of the list of runs; return False if no view has the name."""
+        self.flush(_FLUSH_TIMEOUT_S)
+        return self._retention.delete_saved_view(name, tenant)
+
     def delete_tenant(self, tenant: str) -> DeletionResult:
         """Delete all rows of a tenant, including its schemata."""
         self.flush(_FLUSH_TIMEOUT_S)

@@ -626,6 +626,7 @@ def test_deleted_run_loses_all_its_rows(store):
         **gone.rows,
         "schemata": 0,
         "issues": 0,
+        "saved_views": 0,
         "hints": 0,
         "overviews": 1,
     }

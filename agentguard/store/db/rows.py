@@ -199,6 +199,19 @@ class IssueRow(Row):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SavedViewRow(Row):
+    """Named filter and order of the viewer's list of runs.
+
+    Attributes:
+        name: name of the view.
+        query: query string of the list, without ``?``.
+    """
+
+    name: str
+    query: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class VerdictRow(Row):
     """Cached answer of a judge, found by its ``key`` (`compute_verdict_key`).
 

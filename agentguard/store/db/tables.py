@@ -163,6 +163,11 @@ ISSUES = _table(
     _text("state"),
     _real("resolved_at"),
 )
+SAVED_VIEWS = _table(
+    "saved_views",
+    _id("name", key=True),
+    _text("query"),
+)
 VERDICTS = _table(
     "verdicts",
     _id("key", key=True),
@@ -306,6 +311,7 @@ TABLE_MAPPINGS: dict[type[rows.Row], TableMapping] = {
     rows.DiagnosisRow: TableMapping(table=DIAGNOSES, replaces_existing=False),
     rows.SchemaRow: TableMapping(table=SCHEMATA, version_column="version"),
     rows.IssueRow: TableMapping(table=ISSUES, preserved_columns=frozenset({"created_at"})),
+    rows.SavedViewRow: TableMapping(table=SAVED_VIEWS, preserved_columns=frozenset({"created_at"})),
     rows.VerdictRow: TableMapping(table=VERDICTS),
     rows.RecoveryRow: TableMapping(table=RECOVERIES),
     rows.EffectRow: TableMapping(table=EFFECTS, replaces_existing=False),

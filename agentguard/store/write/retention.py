@@ -41,6 +41,7 @@ from agentguard.store.db.tables import (
     PREFIX,
     RUN_TABLES,
     RUNS,
+    SAVED_VIEWS,
     SESSIONS,
     SNAPSHOTS,
     TABLES,
@@ -103,6 +104,14 @@ class Retention:
         """Delete a run and all its rows, including its effect claims."""
         pair = (validate_query_tenant(tenant), validate_query_id(run_id))
         return self._measure_deletion(lambda gone: self._remove_runs([pair], gone))
+
+    def delete_saved_view(self, name: str, tenant: str) -> bool:
+        """Delete a saved view; return False if no view has the name."""
+        row_counts: Counter[str] = Counter()
+        columns = SAVED_VIEWS.c
+        condition = and_(columns.tenant == validate_query_tenant(tenant), columns.name == name)
+        self._remove(SAVED_VIEWS, condition, row_counts)
+        return row_counts.total() > 0
 
     def delete_tenant(self, tenant: str) -> DeletionResult:
         """Delete all rows of a tenant, including its schemata."""

@@ -19,6 +19,7 @@ from starlette.routing import BaseRoute, Route
 from agentguard.errors import AgentGuardError, StoreError
 from agentguard.store.db.run_summary import RunFacets, RunSummaryFilter, RunSummaryRow, split_labels
 from agentguard.store.read.pagination import Page, ResultPage
+from agentguard.store.saved_views import list_saved_views
 from agentguard.store.store import Store
 from agentguard_server.viewer.data.run_query import (
     PAGE_SIZES,
@@ -117,6 +118,7 @@ def _render_page(request: Request) -> Response:
         loading=request.app.state.loading,
         diagnosing=request.app.state.diagnosis_queue.progress,
         may_change=settings.allows_feedback,
+        views=list_saved_views(store, tenant=settings.tenant),
         address=str(store.address),
     )
 
