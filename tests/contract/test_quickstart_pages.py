@@ -92,8 +92,9 @@ class RepeatingModel:
             return _generate({"functionCall": {"name": "find_seat", "args": {"row": row}}})
         if "input" in body:
             return self._respond(body, openai_responses_server.called("find_seat", id, row=row))
-        if "input_schema" in body["tools"][0]:
-            return anthropic_server.message(anthropic_server.uses("find_seat", id, row=row))
+        if "max_tokens" in body:
+            (name,) = (tool["name"] for tool in body["tools"] if tool["name"].endswith("find_seat"))
+            return self._send_message(body, anthropic_server.uses(name, id, row=row))
         return _complete(body, openai_server.call("find_seat", id, row=row))
 
     def _say(self, body: Body, row: int) -> Any:
@@ -101,11 +102,16 @@ class RepeatingModel:
             return _generate({"text": ANSWER})
         if "input" in body:
             return self._respond(body, openai_responses_server.said(ANSWER))
-        if "input_schema" in body["tools"][0]:
-            return anthropic_server.message(anthropic_server.says(ANSWER))
+        if "max_tokens" in body:
+            return self._send_message(body, anthropic_server.says(ANSWER))
         if any(tool["function"]["name"] == "final_answer" for tool in body["tools"]):
             return _complete(body, openai_server.call("final_answer", "call-final", answer=ANSWER))
         return _complete(body, openai_server.say(ANSWER))
+
+    def _send_message(self, body: Body, block: Body) -> Any:
+        # The process of the Claude Agent SDK joins messages with one id.
+        message = anthropic_server.message(block, id=f"msg_{next(self._ids)}")
+        return anthropic_server.events(message) if body.get("stream") else message
 
     def _respond(self, body: Body, item: Body) -> Any:
         made = openai_responses_server.response(f"resp-{next(self._ids)}", [item])

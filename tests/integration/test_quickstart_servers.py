@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -54,4 +55,24 @@ def test_configuration_of_proxy_page_guards_an_agent(tmp_path: Path, monkeypatch
         with serving_proxy(tmp_path, document) as proxy:
             output = run_code("proxy", {PROXY_URL: f"http://127.0.0.1:{proxy.port}/v1"})
     assert output == read_block("proxy", "text")
+    assert model.rows == [7, 7, 7, 8]
+
+
+@pytest.mark.skipif(
+    find_spec("claude_agent_sdk") is None, reason="the SDK is missing: pip install claude-agent-sdk"
+)
+def test_configuration_of_claude_agent_sdk_page_guards_its_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = {"ANTHROPIC_API_KEY": "none", "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1"}
+    for name, value in {**settings, "CLAUDE_CONFIG_DIR": str(tmp_path / "claude")}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.chdir(tmp_path)
+    page, model = "claude-agent-sdk", RepeatingModel()
+    with serving_model(model) as endpoint:
+        document = yaml.safe_load(read_block(page, "yaml"))
+        document["backends"]["replicas"][0]["url"] = endpoint.url
+        with serving_proxy(tmp_path, document) as proxy:
+            output = run_code(page, {PROXY_URL.removesuffix("/v1"): f"http://127.0.0.1:{proxy.port}"})
+    assert output == read_block(page, "text")
     assert model.rows == [7, 7, 7, 8]
