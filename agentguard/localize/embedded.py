@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,6 +25,8 @@ RULES_NOTE = (
     "the model knows no outcomes of this agent: the verdict rests on rules that are rarely wrong elsewhere"
 )
 """Note of a diagnosis whose basis is `OutcomeBasis.RULES`."""
+TRAINING_NOTE = "the model was trained on this run, so the verdict says nothing about other runs"
+"""Note of a diagnosis of a run in the model's training data."""
 _MIN_PROBABILITY = 0.005  # less probable hypotheses are omitted
 
 
@@ -90,13 +92,19 @@ class EmbeddedLocalizer(BaseLocalizer):
 
         A model that was not read from a file has no card; the number is then 0.
         """
-        if not self._has_card:
-            return 0
-        from agentguard.judge.embedded.model_files import load_card
-        from agentguard.judge.embedded.training_runs import compute_run_digest, decode_digests
+        from agentguard.judge.embedded.training_runs import compute_run_digest
 
-        digests = decode_digests(load_card(self._folder))
-        return sum(compute_run_digest(run) in digests for run in runs)
+        digests = self._training_digests
+        return sum(compute_run_digest(run) in digests for run in runs) if digests else 0
+
+    @cached_property
+    def _training_digests(self) -> frozenset[bytes]:
+        if not self._has_card:
+            return frozenset()
+        from agentguard.judge.embedded.model_files import load_card
+        from agentguard.judge.embedded.training_runs import decode_digests
+
+        return decode_digests(load_card(self._folder))
 
     def fit(self, records: Sequence[Record]) -> EmbeddedLocalizer:
         """Learn from annotated runs alone; return a fitted copy. Deterministic for one seed."""
@@ -181,6 +189,7 @@ class EmbeddedLocalizer(BaseLocalizer):
             notes=(
                 *_build_notes(judgement, verdict, given_failed=self.given_failed),
                 *_build_ranking_notes(hypotheses),
+                *((TRAINING_NOTE,) if self.count_training_runs([trajectory]) else ()),
             ),
         )
 

@@ -2,14 +2,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from shutil import copytree
 
+import orjson
 import pytest
 
 from agentguard.detect.base import Evidence, Finding
 from agentguard.errors import ConfigError, ModelFileError
+from agentguard.judge.embedded.model_files import CARD_FILE, get_default_folder
 from agentguard.judge.embedded.training import build_untrained_model, train_model
+from agentguard.judge.embedded.training_runs import encode_digests
 from agentguard.localize.base import Verdict
-from agentguard.localize.embedded import EmbeddedLocalizer
+from agentguard.localize.embedded import TRAINING_NOTE, EmbeddedLocalizer
 from agentguard.trajectory.model import Trajectory
 from tests.unit.judge.runs import dialogue, group_chat, steered
 
@@ -158,3 +162,14 @@ def test_shipped_model_loads_once_and_answers() -> None:
     given = EmbeddedLocalizer().locate(group_chat(1).trajectory, ())
     assert given.method == "embedded"
     assert given.hypotheses
+
+
+def test_run_of_the_training_data_is_noted(tmp_path: Path) -> None:
+    copytree(get_default_folder(), tmp_path / "model")
+    run = group_chat(1).trajectory
+    card = orjson.loads((tmp_path / "model" / CARD_FILE).read_bytes())
+    card["data"].append({"name": "mine", "run_digests": encode_digests([run])})
+    (tmp_path / "model" / CARD_FILE).write_bytes(orjson.dumps(card))
+    trained = EmbeddedLocalizer(model=tmp_path / "model")
+    assert TRAINING_NOTE in trained.locate(run, ()).notes
+    assert TRAINING_NOTE not in trained.locate(group_chat(2).trajectory, ()).notes

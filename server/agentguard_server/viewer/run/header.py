@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from agentguard.localize.base import Diagnosis, Hypothesis, Verdict
+from agentguard.localize.embedded import TRAINING_NOTE
 from agentguard.trajectory.model import Step
 from agentguard_server.viewer.data.recovery import StoredRecovery
 from agentguard_server.viewer.data.run_data import RunData
@@ -77,6 +78,7 @@ class RunHeader:
         causes: the ranked hypotheses of the diagnosis, without unlikely ones.
         recovery: the recovery that determined the state.
         final_verdict: verdict of the diagnosis on the final run, after recoveries.
+        is_training_run: the model that made the diagnosis was trained on the run.
     """
 
     state: RunState
@@ -88,6 +90,7 @@ class RunHeader:
     recovery: StoredRecovery | None
     final_verdict: str
     totals: RunTotals
+    is_training_run: bool
 
     @property
     def is_cause_certain(self) -> bool:
@@ -139,6 +142,7 @@ def build_header(data: RunData, branches: BranchViews, quotes: QuoteIndex) -> Ru
         recovery=main,
         final_verdict=_describe_final_verdict(diagnosis) if main is not None else "",
         totals=compute_totals(data, branches),
+        is_training_run=diagnosis is not None and TRAINING_NOTE in diagnosis.notes,
     )
 
 

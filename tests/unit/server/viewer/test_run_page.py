@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 from urllib.parse import quote
 
 import pytest
@@ -14,6 +15,7 @@ from starlette.testclient import TestClient
 
 from agentguard.detect.base import Evidence, Finding
 from agentguard.localize.base import Diagnosis, Hypothesis, Verdict
+from agentguard.localize.embedded import TRAINING_NOTE
 from agentguard.localize.serialization import build_diagnosis_rows
 from agentguard.store import Store
 from agentguard.trajectory.model import Branch, Observation, Source, Step, ToolCall, ToolSpec, Trajectory
@@ -257,6 +259,17 @@ def test_feedback_form_names_diagnosis(client: TestClient) -> None:
     assert {"subject", "subject_id", "right", "step", "code", "note"} <= set(fields)
     assert fields["subject"] == "diagnosis"
     assert fields["subject_id"]
+
+
+@pytest.mark.parametrize("notes", [(), (TRAINING_NOTE,)])
+def test_verdict_on_a_training_run_is_marked(notes: tuple[str, ...], tmp_path: Path) -> None:
+    run, diagnosis = viewer_runs.lost()
+    with Store.open(tmp_path / "s.db") as store:
+        store.write_run(run)
+        store.write(*build_diagnosis_rows(replace(diagnosis, notes=notes)))
+        store.flush(10)
+        text = TestClient(build_app(store), base_url="http://127.0.0.1:7430").get(f"/runs/{run.id}").text
+    assert ("in the training data</span>" in text) == bool(notes)
 
 
 def test_read_only_store_hides_feedback_form(tmp_path: object) -> None:
