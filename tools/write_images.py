@@ -172,7 +172,9 @@ def fill(path: Path) -> None:
         for run, _ in iter_runs():
             store.write_run(run)
         store.flush(60)
-    CliRunner().invoke(build_app(), ["runs", "diagnose", "--store", str(path)])
+    result = CliRunner().invoke(build_app(), ["runs", "diagnose", "--store", str(path)])
+    if result.exit_code:
+        raise SystemExit(f"the runs could not be diagnosed: {result.output}")
 
 
 def open_list(page: Page) -> None:
