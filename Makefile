@@ -33,8 +33,8 @@ $(LAB): $(STAMP) lab/pyproject.toml
 	@touch $@
 
 run: setup ## diagnose the sample runs of this repository
-	@$(BIN)/agentguard diagnose samples/13-pepper-and-potato.json
-	@echo "All sample runs (one whole: $(BIN)/agentguard diagnose FILE):"
+	@$(BIN)/agentguard diagnose samples/11-letter.json
+	@echo "All sample runs:"
 	@$(BIN)/agentguard diagnose samples
 
 test: setup check $(LAB) postgres chromium ## check the code and run the tests that a change needs

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -153,7 +153,10 @@ def diagnose(
     ] = False,
     run_id: Annotated[
         list[str] | None,
-        typer.Option(metavar="ID", help="ID of a run in the store; repeatable."),
+        typer.Option(
+            metavar="ID",
+            help="ID of a run: of the named files, or of the store if there are none; repeatable.",
+        ),
     ] = None,
     tenant: Annotated[str, typer.Option(help="Tenant of the runs that --run-id names.")] = "",
     claude_code: ClaudeCode = False,
@@ -184,10 +187,13 @@ def diagnose(
     3 if a run failed and --fail-on-failure is given.
     """
     paths = resolve_paths(runs, claude_code=claude_code, codex=codex, last=last)
-    if sum(map(bool, (run_id, paths, watch))) != 1:
+    has_stored_runs = bool(run_id) and not paths
+    if sum(map(bool, (has_stored_runs, paths, watch))) != 1:
         raise ConfigError(
             "name one source of runs: files and folders, --run-id for runs of a store, or --watch FOLDER"
         )
+    if run_id and out is not None:
+        raise ConfigError("--run-id and --out exclude each other")
     if json and output_format not in (OutputFormat.TEXT, OutputFormat.JSON):
         raise ConfigError("--json and --output-format exclude each other")
     if only_new and (store is None or not (paths or watch) or out is not None):
@@ -221,8 +227,8 @@ def diagnose(
         Guard.from_policy(settings) as guard,
         _learn_agents(guard, train or [], format),
     ):
-        if run_id:
-            stored_runs = StoredRuns(run_id, store, tenant=tenant)
+        if has_stored_runs:
+            stored_runs = StoredRuns(run_id or [], store, tenant=tenant)
             results_context = stored_runs.diagnose(
                 guard, lambda found: _diagnose_runs(guard, found, known, outcome, jobs=jobs)
             )
@@ -234,7 +240,7 @@ def diagnose(
             )
             results_context = store_import.diagnose(
                 guard,
-                _iter_trajectories(records, known, outcome, settings.prices),
+                _iter_trajectories(records, known, outcome, settings.prices, ids=run_id or ()),
                 lambda found: _diagnose_runs(
                     guard,
                     found,
@@ -342,16 +348,26 @@ def _iter_trajectories(
     known: KnownOutcomes,
     outcome: _RunCounts,
     prices: PriceTable,
+    *,
+    ids: Sequence[str],
 ) -> Iterator[Trajectory]:
+    """Yield the runs, or those with the given ids if there are any."""
+    missing = set(ids)
     for item in records:
         if isinstance(item, UnreadableRecord):
             outcome.unreadable.append(str(item.error))
             typer.echo(f"not read: {item.error}", err=True)
-        else:
+        elif not ids or item.trajectory.id in ids:
+            missing.discard(item.trajectory.id)
             if item.file is not None:
                 outcome.files[item.trajectory.id] = item.file
             known.add_recorded(item)
             yield price_run(item.trajectory, prices)
+    for id in sorted(missing):
+        outcome.unreadable.append(f"no run has the id {id!r}")
+        typer.echo(
+            f"error: no run has the id {id!r}; `agentguard diagnose` without --run-id lists the ids", err=True
+        )
 
 
 def _compute_exit_status(outcome: _RunCounts, fail_on_failure: bool) -> int:

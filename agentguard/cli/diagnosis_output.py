@@ -13,6 +13,7 @@ from rich.text import Text
 from agentguard.cli.run_summary import VERDICT_NAMES
 from agentguard.cli.terminal_text import extract_excerpt, to_one_line
 from agentguard.detect.base import Evidence, Finding
+from agentguard.detect.evidence import describe_field
 from agentguard.localize.base import Diagnosis, Hypothesis, Verdict
 from agentguard.taxonomy.loader import TaxonomyCatalog
 from agentguard.trajectory.costs import compute_run_cost
@@ -49,9 +50,13 @@ def render_diagnosis(
         if alternatives[: view.max_alternatives]:
             parts.append(_build_other_hypotheses(alternatives[: view.max_alternatives]))
     parts.extend(_build_findings(console, trajectory, diagnosis, full=view.show_all))
-    parts.extend(Text(f"note            {to_one_line(note, 300)}", "dim") for note in diagnosis.notes)
+    remarks = _new_grid()
+    for note in diagnosis.notes:
+        remarks.add_row("note", Text(to_one_line(note, 300), "dim"))
     if usage := _format_judge_usage(diagnosis.usage):
-        parts.append(Text(f"judge           {usage}", "dim"))
+        remarks.add_row("judge", Text(usage, "dim"))
+    if remarks.row_count:
+        parts.append(remarks)
     for failure in diagnosis.failures:
         place = "" if failure.step is None else f" at step {failure.step}"
         parts.append(Text(f"{failure.detector} failed{place}: {failure.error}", "yellow"))
@@ -71,8 +76,8 @@ def _build_header(trajectory: Trajectory, diagnosis: Diagnosis) -> RenderableTyp
         f"{' · ' * bool(diagnosis.basis.label)}{diagnosis.basis.label}",
         "dim",
     )
-    task = Text(f"  {to_one_line(trajectory.task, 200)}", "italic") if trajectory.task.strip() else Text("")
-    return Group(Text(), head, task)
+    task = Text(to_one_line(trajectory.task, 200), "italic")
+    return Group(Text(), head, Padding(task, (0, 0, 0, 2)))
 
 
 def _format_judge_usage(usage: Mapping[str, float]) -> str:
@@ -99,8 +104,9 @@ def _build_timeline(trajectory: Trajectory, diagnosis: Diagnosis) -> Text:
     worst: dict[int, float] = {}
     for finding in diagnosis.findings:
         worst[finding.step] = max(worst.get(finding.step, 0.0), finding.probability)
-    has_cause = diagnosis.verdict is Verdict.FAILURE and bool(diagnosis.hypotheses)
-    cause = diagnosis.hypotheses[0].step if has_cause else None
+    first = diagnosis.hypotheses[0] if diagnosis.hypotheses else None
+    cause = first.step if first and first.codes and diagnosis.verdict is Verdict.FAILURE else None
+    has_strong_findings = any(value >= _STRONG_PROBABILITY for step, value in worst.items() if step != cause)
     strip = Text("steps  ", "dim")
     for step in trajectory.steps:
         if step.index == cause:
@@ -111,7 +117,8 @@ def _build_timeline(trajectory: Trajectory, diagnosis: Diagnosis) -> Text:
             strip.append(
                 "▁" if step.source is Source.AGENT else "░", "dim yellow" if step.index in worst else "dim"
             )
-    return strip
+    legend = ["● root cause"] * (cause is not None) + ["! finding"] * has_strong_findings
+    return strip.append("".join(f"   {one}" for one in legend), "dim")
 
 
 def _build_root_cause(
@@ -123,7 +130,7 @@ def _build_root_cause(
     description = Text()
     description.append(_format_step(trajectory, first.step), "bold red" if is_cause else "bold")
     description.append(f" · {to_one_line(first.agent, 40)}" + (f" · {first.module}" if first.module else ""))
-    description.append(f" · p {first.probability:.2f}", "dim")
+    description.append(f" · p(step) {first.probability:.2f}", "dim")
     grid.add_row(name, description)
     if first.codes:
         grid.add_row("kind", _format_codes(first.codes))
@@ -177,7 +184,9 @@ def _format_finding(finding: Finding) -> Text:
 def _format_quote(trajectory: Trajectory, evidence: Evidence, *, limit: int) -> Text:
     line = Text(f"step {evidence.step} ", "dim")
     if 0 <= evidence.step < len(trajectory.steps):
-        text = trajectory.steps[evidence.step].text(evidence.field)
+        step = trajectory.steps[evidence.step]
+        line = Text(f"step {evidence.step}, {to_one_line(describe_field(step, evidence.field), 60)} ", "dim")
+        text = step.text(evidence.field)
         before, quote, after = extract_excerpt(text, evidence.start, evidence.end, limit=limit)
     else:
         before, quote, after = "", to_one_line(evidence.quote, limit), ""

@@ -14,7 +14,7 @@ from rich.console import Console
 
 from agentguard.cli.ci_reports import OutputFormat, write_report
 from agentguard.cli.diagnosis_output import DiagnosisView, render_diagnosis
-from agentguard.cli.run_summary import RunSelection, RunSummary
+from agentguard.cli.run_summary import RunSelection, RunSummary, mark_shared_files
 from agentguard.cli.terminal_text import build_console
 from agentguard.cli.triage import render_triage
 from agentguard.localize.base import Diagnosis
@@ -56,7 +56,7 @@ class DiagnosisPrinter:
         elif self.format is OutputFormat.TEXT:
             self._print_text(results)
         else:
-            runs = [self._summarize(*result) for result in results]
+            runs = mark_shared_files([self._summarize(*result) for result in results])
             chosen = self.selection.select_runs(runs)[: self.selection.limit]
             typer.echo(write_report(self.format, chosen, self.unreadable), nl=False)
 

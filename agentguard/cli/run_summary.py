@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
 
@@ -73,6 +73,7 @@ class RunSummary:
         reason: explanation in one sentence.
         correction: corrective message.
         is_supported: True if a finding or a quote supports the step.
+        shares_file: True if the file has other runs, so that its name does not identify the run.
     """
 
     run_id: str
@@ -88,6 +89,7 @@ class RunSummary:
     reason: str = ""
     correction: str = ""
     is_supported: bool = False
+    shares_file: bool = False
 
     @classmethod
     def from_diagnosis(cls, trajectory: Trajectory, diagnosis: Diagnosis, file: str | None) -> RunSummary:
@@ -111,10 +113,24 @@ class RunSummary:
         )
 
     @property
+    def name(self) -> str:
+        """Name of the file, ``ID in FILE`` if the file has other runs, the id if there is no file."""
+        if not self.file:
+            return self.run_id
+        return f"{self.own_id} in {self.file}" if self.shares_file else self.file
+
+    @property
+    def own_id(self) -> str:
+        """Id of the run in its file: without the file that precedes it if runs of two files have the id."""
+        file, _, rest = self.run_id.partition(":")
+        return rest if rest and file in self.file else self.run_id
+
+    @property
     def place(self) -> str:
-        """File and step, ``runs/a.json:7``; the id of the run if there is no file."""
-        place = self.file or self.run_id
-        return place if self.step is None else f"{place}:{self.step}"
+        """Name and step: ``runs/a.json:7`` or ``ID in runs.jsonl, step 7``."""
+        if self.step is None:
+            return self.name
+        return f"{self.name}, step {self.step}" if self.shares_file else f"{self.name}:{self.step}"
 
     @property
     def cause(self) -> str:
@@ -192,6 +208,12 @@ _VERDICT_BY_OPTION: Final = {
     OnlyVerdict.UNDECIDED: Verdict.ABSTAINED,
     OnlyVerdict.NO_FAILURE: Verdict.NO_FAILURE,
 }
+
+
+def mark_shared_files(runs: Sequence[RunSummary]) -> list[RunSummary]:
+    """Return the runs, marked if their file has several of them."""
+    counts = Counter(run.file for run in runs)
+    return [replace(run, shares_file=bool(run.file) and counts[run.file] > 1) for run in runs]
 
 
 def group_runs(runs: Sequence[RunSummary], key: GroupKey) -> list[RunGroup]:

@@ -18,6 +18,7 @@ from agentguard.cli.run_summary import (
     count_verdicts,
     find_top_causes,
     group_runs,
+    mark_shared_files,
 )
 from agentguard.cli.terminal_text import to_one_line
 from agentguard.localize.base import Verdict
@@ -26,25 +27,30 @@ _STYLES: Final = {Verdict.FAILURE: "red", Verdict.NO_FAILURE: "green", Verdict.A
 _MAX_CAUSES: Final = 5
 _MAX_PLACE: Final = 200
 _MAX_REASON: Final = 90
-_MIN_WIDTHS: Final = {"steps": 5, "verdict": max(map(len, VERDICT_NAMES.values())), "p": 4}
+_MIN_WIDTHS: Final = {"steps": 5, "verdict": max(map(len, VERDICT_NAMES.values())), "p(failed)": 9}
 """Columns that a narrow terminal does not cut."""
 _MIN_REASON_WIDTH: Final = 140  # a narrower terminal would cut the other columns
+_MIN_AGENT_WIDTH: Final = 100  # the same, for the numbers of steps and the agents
 
 
 def render_triage(console: Console, runs: Sequence[RunSummary], selection: RunSelection) -> None:
     """Print the counts, the most frequent causes, one row a run or group, and the next commands."""
+    runs = mark_shared_files(runs)
     chosen = selection.select_runs(runs)
     parts: list[RenderableType] = [Text(count_verdicts(runs), style="bold")]
     if selection.group_by is not None:
         groups = group_runs(chosen, selection.group_by)
-        parts += [Text(), _build_group_table(groups[: selection.limit], str(selection.group_by))]
+        columns = (str(selection.group_by), "runs", "failed")
+        parts += [Text(), _build_group_table(groups[: selection.limit], columns)]
         hidden = len(groups) - len(groups[: selection.limit])
     else:
-        if causes := find_top_causes(runs)[:_MAX_CAUSES]:
-            parts += [Text(), _build_group_table(causes, "top causes")]
+        if causes := find_top_causes(runs):
+            parts += [Text(), _build_group_table(causes[:_MAX_CAUSES], ("top causes", "failed"))]
+        if len(causes) > _MAX_CAUSES:
+            parts.append(Text(f"{len(causes) - _MAX_CAUSES} more causes; --group-by cause shows all", "dim"))
         shown = chosen[: selection.limit]
         if shown:
-            parts += [Text(), _build_run_table(shown, has_reasons=console.width >= _MIN_REASON_WIDTH)]
+            parts += [Text(), _build_run_table(shown, console.width)]
         hidden = len(chosen) - len(shown)
     if hidden:
         parts.append(Text(f"{hidden} more; --limit sets the number of rows", "dim"))
@@ -53,37 +59,41 @@ def render_triage(console: Console, runs: Sequence[RunSummary], selection: RunSe
     console.print(Group(*parts))
 
 
-def _build_group_table(groups: Sequence[RunGroup], title: str) -> Table:
+def _build_group_table(groups: Sequence[RunGroup], columns: Sequence[str]) -> Table:
+    """Build a table of groups; the columns are a title and the counts to show."""
     table = _new_table()
-    for name in (title, "runs", "failed", "agents", "example"):
+    for name in (*columns, "agents", "example"):
         justify: Literal["left", "right"] = "right" if name in ("runs", "failed") else "left"
         table.add_column(name, justify=justify, no_wrap=name != "agents")
     for group in groups:
+        counts = {"runs": group.runs, "failed": group.verdicts[Verdict.FAILURE]}
         table.add_row(
             Text(to_one_line(group.name, 60)),
-            str(group.runs),
-            str(group.verdicts[Verdict.FAILURE]),
+            *(str(counts[name]) for name in columns[1:]),
             Text(", ".join(to_one_line(agent, 24) for agent in group.agents)),
             Text(to_one_line(group.example.place, _MAX_PLACE)),
         )
     return table
 
 
-def _build_run_table(runs: Sequence[RunSummary], *, has_reasons: bool) -> Table:
+def _build_run_table(runs: Sequence[RunSummary], width: int) -> Table:
+    """Build a table with one row a run; a narrow one leaves out the numbers of steps and the agents."""
+    has_agents, has_reasons = width >= _MIN_AGENT_WIDTH, width >= _MIN_REASON_WIDTH
     table = _new_table()
-    has_one_run_a_file = len({run.file for run in runs}) == len(runs)
-    for name in ("run", "steps", "verdict", "p", "root cause", "kind", *(["reason"] * has_reasons)):
-        justify: Literal["left", "right"] = "right" if name in ("steps", "p") else "left"
+    has_one_file = len({run.file for run in runs}) == 1
+    optional = (["steps"] * has_agents, ["reason"] * has_reasons)
+    for name in ("run", *optional[0], "verdict", "p(failed)", "root cause", "kind", *optional[1]):
+        justify: Literal["left", "right"] = "right" if name in ("steps", "p(failed)") else "left"
         table.add_column(name, justify=justify, no_wrap=True, min_width=_MIN_WIDTHS.get(name))
     for run in runs:
-        name = run.file if run.file and has_one_run_a_file else run.run_id
+        name = run.run_id if has_one_file and run.shares_file else run.name
         reason = to_one_line(run.reason, _MAX_REASON) if run.codes else ""
         table.add_row(
             Text(to_one_line(name, _MAX_PLACE)),
-            str(run.steps),
+            *([str(run.steps)] * has_agents),
             Text(VERDICT_NAMES[run.verdict], _STYLES[run.verdict]),
             f"{run.probability:.2f}",
-            Text(run.step_label),
+            Text(run.step_label if has_agents else run.step_label.partition(" · ")[0]),
             Text(run.cause),
             *([Text(reason, "dim")] * has_reasons),
         )
@@ -97,8 +107,9 @@ def _list_next_commands(runs: Sequence[RunSummary]) -> str:
         return ""
     folders = {file.rpartition("/")[0] or "." for file in files}
     target = files[0] if len(files) == 1 else folders.pop() if len(folders) == 1 else ""
-    is_shared = sum(run.file == files[0] for run in runs) > 1
-    commands = [f"agentguard diagnose {shlex.quote(files[0])}" + " --no-summary" * is_shared]
+    first = next(run for run in runs if run.file)
+    only = f" --run-id {shlex.quote(first.own_id)}" if first.shares_file else ""
+    commands = [f"agentguard diagnose {shlex.quote(first.file)}{only}"]
     if target:
         commands.append(f"agentguard view {shlex.quote(target)}")
     return " · ".join(commands)

@@ -13,6 +13,18 @@ A finding shows the relevant place, not the complete observation.
 """
 
 
+def describe_field(step: Step, field: str) -> str:
+    """Describe a field of a step: ``text``, ``call of search``, ``result of search``."""
+    kind, _, place = field.partition("[")
+    index = int(place[:-1]) if place[:-1].isdecimal() and len(place) < 8 else 0
+    if kind == "tool_calls":
+        return f"call of {step.tool_calls[index].name}" if index < len(step.tool_calls) else "call"
+    if kind == "observations":
+        tool = step.observations[index].tool if index < len(step.observations) else ""
+        return f"result of {tool}" if tool else "result"
+    return {"content": "text"}.get(kind, kind)
+
+
 def quote_span(step: Step, field: str, start: int = 0, end: int | None = None) -> tuple[Evidence, ...]:
     """Quote a span of a field of a step, cut to `MAX_QUOTE_CHARS`; return () if the span is blank."""
     text = step.text(field)

@@ -19,11 +19,9 @@ if TYPE_CHECKING:
     from agentguard.judge.embedded.model import EmbeddedJudgement, EmbeddedModel
 
 DEFAULT_RISK = 0.1
-UNDECIDED_NOTE = "whether the run failed is not sure enough to say; the steps are where to look first"
+UNDECIDED_NOTE = "the evidence does not suffice for a verdict; the named steps are the most suspicious ones"
 """Note of a diagnosis that abstains."""
-RULES_NOTE = (
-    "the model knows no outcomes of this agent: the verdict rests on rules that are rarely wrong elsewhere"
-)
+RULES_NOTE = "verdict by general rules: the model has no labelled runs of this agent"
 """Note of a diagnosis whose basis is `OutcomeBasis.RULES`."""
 TRAINING_NOTE = "the model was trained on this run, so the verdict says nothing about other runs"
 """Note of a diagnosis of a run in the model's training data."""
@@ -268,13 +266,13 @@ def _build_notes(judgement: EmbeddedJudgement, verdict: Verdict, *, given_failed
     if verdict is Verdict.ABSTAINED:
         notes.append(UNDECIDED_NOTE)
     if given_failed:
-        notes.append("that the run failed was given, not found")
+        notes.append("the failure is given, not detected")
     elif judgement.is_known_outcome:
         notes.append("the outcome rests on labelled runs of this agent in the training data")
     else:
         notes.append(RULES_NOTE)
     if not judgement.is_known_ranking:
-        notes.append("the model knows no root causes of this kind of log: the ranking is what transfers")
+        notes.append("step ranking learnt from other kinds of log: use it as a hint")
     return tuple(notes)
 
 
@@ -284,6 +282,4 @@ def _build_ranking_notes(hypotheses: Sequence[Hypothesis]) -> tuple[str, ...]:
         return ()
     steps = ", ".join(str(hypothesis.step) for hypothesis in hypotheses[:3])
     noun = "step" if len(hypotheses) == 1 else "steps"
-    return (
-        f"the ranking is weak: no finding and no quoted passage supports it; look first at {noun} {steps}",
-    )
+    return (f"weak ranking: no finding and no quoted passage supports it; check {noun} {steps} first",)

@@ -88,7 +88,7 @@ def test_run_known_to_have_failed_is_only_ranked():
     assert diagnosis.verdict is Verdict.FAILURE
     assert diagnosis.probability == 1.0
     assert diagnosis.hypotheses
-    assert "that the run failed was given, not found" in diagnosis.notes
+    assert "the failure is given, not detected" in diagnosis.notes
     with pytest.raises(ConfigError, match="given_failed"):
         Guard(localizer="two_line", options={"given_failed": True})
 

@@ -271,7 +271,7 @@ def select_verdict(
     if failure_probability is None or (failure_probability >= 0.5 - ABSTENTION_MARGIN and not has_ranking):
         return Verdict.ABSTAINED, ("the judge could not answer",)
     if abs(failure_probability - 0.5) < ABSTENTION_MARGIN:
-        return Verdict.ABSTAINED, ("the judge is not sure enough whether the run failed",)
+        return Verdict.ABSTAINED, ("the judge is not sure enough for a verdict",)
     if failure_probability > 0.5:
         return Verdict.FAILURE, ()
     finding = next(

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -89,9 +90,22 @@ def test_closed_pipe_ends_without_error(arguments: list[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments", [[], [str(SAMPLE), "--run-id", "a"], [str(SAMPLE), "--watch", "folder"]]
+    "arguments", [[], ["--run-id", "a", "--watch", "folder"], [str(SAMPLE), "--watch", "folder"]]
 )
 def test_diagnose_takes_one_source_of_runs(arguments: list[str]) -> None:
     result = CliRunner().invoke(build_app(), ["diagnose", *arguments])
     assert result.exit_code == 2
     assert "name one source of runs" in result.output
+
+
+def test_diagnose_with_run_id_selects_runs_of_the_files() -> None:
+    paths = [str(path) for path in sorted((SAMPLE.parents[3] / "samples").glob("0[1-3]*.json"))]
+    result = CliRunner().invoke(build_app(), ["diagnose", *paths, "--run-id", "02-teapot", "--json"])
+    assert result.exit_code == 0
+    assert [json.loads(line)["trajectory_id"] for line in result.stdout.splitlines()] == ["02-teapot"]
+
+
+def test_diagnose_with_unknown_run_id_names_it() -> None:
+    result = CliRunner().invoke(build_app(), ["diagnose", str(SAMPLE), "--run-id", "absent"])
+    assert result.exit_code == 2
+    assert "no run has the id 'absent'" in result.output

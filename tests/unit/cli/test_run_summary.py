@@ -113,7 +113,35 @@ def test_triage_of_runs_in_one_file_names_the_runs() -> None:
     runs = [replace(run, file="all.jsonl") for run in RUNS]
     text = render(RunSelection(), runs)
     assert "\nworse " in text
-    assert "next: agentguard diagnose all.jsonl --no-summary · agentguard view all.jsonl" in text
+    assert "next: agentguard diagnose all.jsonl --run-id worse · agentguard view all.jsonl" in text
+
+
+def test_triage_of_files_with_several_runs_names_id_and_file() -> None:
+    runs = [replace(FAILED, file="a.jsonl"), replace(WORSE, file="a.jsonl"), PASSED]
+    text = render(RunSelection(), runs)
+    assert "\nfailed in a.jsonl " in text
+    assert "worse in a.jsonl, step 1" in text
+    assert "\nruns/passed.json " in text
+    assert "next: agentguard diagnose a.jsonl --run-id worse" in text
+
+
+def test_run_with_the_file_in_its_id_is_named_by_its_own_id() -> None:
+    run = replace(FAILED, run_id="day/a.json:7", file="data/day/a.json.gz", shares_file=True)
+    assert run.name == "7 in data/day/a.json.gz"
+
+
+def test_narrow_triage_keeps_the_kind_and_leaves_out_agents() -> None:
+    console = Console(file=io.StringIO(), width=80)
+    render_triage(console, RUNS, RunSelection())
+    assert isinstance(console.file, io.StringIO)
+    (row,) = [line for line in console.file.getvalue().splitlines() if line.startswith("runs/worse.json  ")]
+    assert row.split() == ["runs/worse.json", "failed", "0.90", "step", "1", "Steps", "repeated"]
+
+
+def test_triage_names_the_number_of_further_causes() -> None:
+    codes = ("mast:premature_termination", LOOP, *(f"own:cause_{number}" for number in range(5)))
+    runs = [replace(FAILED, run_id=code, codes=(code,)) for code in codes]
+    assert "2 more causes; --group-by cause shows all" in render(RunSelection(), runs)
 
 
 def test_triage_by_group_shows_one_row_a_group() -> None:

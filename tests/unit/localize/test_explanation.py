@@ -61,7 +61,7 @@ def test_ranking_without_evidence_is_called_weak_with_the_steps_to_look_at():
     run = Trajectory(id="towns", format="test", task=TASK, steps=steps)
     diagnosis = Guard(options={"given_failed": True}).diagnose(run)
     assert not diagnosis.hypotheses[0].codes
-    assert any("the ranking is weak" in note and "look first at steps" in note for note in diagnosis.notes)
+    assert any("weak ranking" in note and "check steps" in note for note in diagnosis.notes)
 
 
 def test_first_answer_of_a_chat_is_no_invention():
