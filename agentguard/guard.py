@@ -283,6 +283,7 @@ class Guard:
         reconcile: Reconcile | None = None,
         idempotency_key: str | Sequence[str] = (),
         idempotent: bool = False,
+        repeatable: bool = False,
         timeout_s: float | None = None,
         name: str | None = None,
     ) -> Callable[[F], F]:
@@ -295,6 +296,7 @@ class Guard:
                 the arguments of the call as keywords, and returns the result, or None without an effect.
             idempotency_key: name or names of the arguments that identify an effect; by default all arguments.
             idempotent: whether a repeated call with the same arguments changes nothing more.
+            repeatable: whether equal calls in one run are intended, each with its own effect.
             timeout_s: seconds after which the guard interrupts a call; by default the guard's.
             name: name of the tool; by default that of the function.
 
@@ -305,6 +307,7 @@ class Guard:
         known = build_tool_effect(
             effect=effect,
             idempotent=idempotent,
+            repeatable=repeatable,
             key=key,
             undo=undo,
             reconcile=reconcile,

@@ -120,6 +120,9 @@ class RecoverSettings(BaseModel):
         on_fail: strategies of a recovery, in order of escalation.
         threshold: probability of a finding from which a recovery starts.
         effect_threshold: probability from which a call of an undeclared or destructive tool is stopped.
+        effect_on_fail: strategies for such a call, in order; ``[reprompt, escalate, stop]`` if null.
+        repeated_call_on_fail: strategies for a repetition of a successful call of such a tool, in order;
+            ``[reprompt, escalate]`` if null. After the last one the call runs.
         max_hypotheses: number of candidate steps that a recovery considers.
         verification_window: number of steps after a recovery in which its outcome is decided.
         redundancy: selective redundancy; null for none.
@@ -130,6 +133,8 @@ class RecoverSettings(BaseModel):
     on_fail: EscalationSpec | None = None
     threshold: Annotated[float, Field(gt=0, le=1)] = 0.5
     effect_threshold: Annotated[float, Field(gt=0, le=1)] = 0.3
+    effect_on_fail: EscalationSpec | None = None
+    repeated_call_on_fail: EscalationSpec | None = None
     max_hypotheses: Annotated[int, Field(ge=1, le=20)] = 3
     verification_window: Annotated[int, Field(ge=1, le=1000)] = 4
     redundancy: RedundancySettings | None = None
@@ -184,6 +189,7 @@ class ToolSettings(BaseModel):
     Attributes:
         effect: ``read`` changes nothing, ``write`` can be undone, ``destructive`` cannot.
         idempotent: a repeated call has no further effect.
+        repeatable: equal calls in one run are intended; each has its own effect.
         key: arguments that identify the effect; calls with equal keys are the same effect.
         timeout_s: seconds after which a call is interrupted; null for ``tool_timeout_s`` of the policy.
     """
@@ -192,6 +198,7 @@ class ToolSettings(BaseModel):
 
     effect: Literal["read", "write", "destructive"]
     idempotent: bool = False
+    repeatable: bool = False
     key: tuple[str, ...] = ()
     timeout_s: ToolTimeoutSeconds | None = None
 
@@ -261,7 +268,7 @@ class Policy(BaseModel):
         return self.localizer or LocalizerSettings(name="embedded" if self.judge is None else "fused")
 
     def list_escalations(self) -> dict[str, Any]:
-        """Return the escalation policies of detectors and of the acceptance test that have their own."""
+        """Return the escalation policies of detectors and other triggers that have their own."""
         own = {
             name: options[ESCALATION_KEY]
             for name, options in self.detectors.items()
@@ -269,6 +276,10 @@ class Policy(BaseModel):
         }
         if self.acceptance is not None and self.acceptance.on_fail is not None:
             own["acceptance"] = self.acceptance.on_fail
+        if self.recover.effect_on_fail is not None:
+            own["effect"] = self.recover.effect_on_fail
+        if self.recover.repeated_call_on_fail is not None:
+            own["repeated_call"] = self.recover.repeated_call_on_fail
         return own
 
     def get_detector_options(self, detector: str) -> dict[str, Any]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import orjson
 
 from agentguard.localize.base import Hypothesis
 from agentguard.recover.effect_ledger import Effect
-from agentguard.trajectory.model import Step
+from agentguard.trajectory.model import Step, ToolCall
 
 _MAX_EFFECTS = 20
 _MAX_CHARS = 300
@@ -103,9 +104,8 @@ def format_effect_notes(effects: Sequence[Effect]) -> list[str]:
 def _format_attempt(step: Step) -> str:
     """Format the first call of a discarded step and its result, so that the agent still knows the attempt."""
     call = step.tool_calls[0]
-    arguments = orjson.dumps(dict(call.arguments or {}), default=str, option=orjson.OPT_NON_STR_KEYS).decode()
     result = next((one.content for one in step.observations if one.call_id in (call.id, None)), "")
-    text = f"The step was {call.name}({_truncate(arguments)})"
+    text = f"The step was {_format_call(call.name, call.arguments or {})}"
     return f"{text}, which returned: {to_sentence(_truncate(result))}" if result.strip() else f"{text}."
 
 
@@ -120,6 +120,13 @@ def format_interruption(steps: int, effects: Sequence[Effect]) -> str:
     return " ".join([text, *format_effect_notes(effects)])
 
 
+def format_person_answer(answer: str, *, is_approved: bool) -> str:
+    """Format the message to an agent after a person's decision on its refused calls."""
+    if is_approved:
+        return "[guard] A person approved the calls of your last answer. Make them again: they will run."
+    return f"[guard] A person did not approve the calls of your last answer. The reply: {to_sentence(answer)}"
+
+
 def format_repaired_call(changes: str) -> str:
     """Format the message to an agent after a repair of its calls."""
     return (
@@ -132,6 +139,11 @@ def format_repeated_read(tool: str) -> str:
     return f"[guard] {tool} failed at first and was called once more; what you see is what it returned then."
 
 
+def format_calls(calls: Sequence[ToolCall]) -> str:
+    """Format calls with their arguments."""
+    return "; ".join(_format_call(call.name, call.arguments or {}) for call in calls[:_MAX_EFFECTS])
+
+
 def format_effects(effects: Sequence[Effect]) -> str:
     """Format calls with their results; mark those with an unknown outcome."""
     lines = [_format_effect(effect) for effect in effects[:_MAX_EFFECTS]]
@@ -140,11 +152,15 @@ def format_effects(effects: Sequence[Effect]) -> str:
 
 
 def _format_effect(effect: Effect) -> str:
-    arguments = orjson.dumps(dict(effect.arguments), default=str, option=orjson.OPT_NON_STR_KEYS).decode()
-    text = f"{effect.tool}({_truncate(arguments)})"
+    text = _format_call(effect.tool, effect.arguments)
     if effect.is_unsettled:
         return f"{text}, which may or may not have happened: check before you go on"
     return f"{text} returned {_truncate(effect.result)}" if effect.result else text
+
+
+def _format_call(tool: str, arguments: Mapping[str, Any]) -> str:
+    text = orjson.dumps(dict(arguments), default=str, option=orjson.OPT_NON_STR_KEYS).decode()
+    return f"{tool}({_truncate(text)})"
 
 
 def _truncate(text: str) -> str:

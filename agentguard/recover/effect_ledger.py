@@ -254,6 +254,21 @@ class EffectLedger:
             return self._tools[tool].effect is not EffectClass.READ and not self._tools[tool].idempotent
         return is_irreversible_name(tool)
 
+    def permits_repetition(self, tool: str) -> bool:
+        """Return whether the declaration of a tool permits equal calls in one run."""
+        effect = self.get_tool_effect(tool)
+        return effect.idempotent or effect.repeatable or bool(effect.key)
+
+    def find_completed_call(self, tool: str, arguments: Mapping[str, Any]) -> Effect | None:
+        """Return the effect of the last equal call on the current branch that succeeded, if there is one."""
+        key = self.compute_key(tool, arguments)
+        with self._lock:
+            if not self._call_counts[key]:
+                return None
+            ids = {id for _, id in self._current_branch if id[0] == key}
+        equal = (effect for effect in self._store.effects() if effect.id in ids and effect.is_done)
+        return max(equal, key=lambda effect: effect.occurrence, default=None)
+
     def count_refusal(self, effect: Effect) -> bool:
         """Count a refusal to run a call again; return True if the call may run after all.
 
@@ -384,7 +399,7 @@ class EffectLedger:
     def _record_result(self, effect: Effect, step: int) -> None:
         """Record whether the agent got output from a call whose repetition has a further effect."""
         tool = effect.tool
-        if not self.is_declared(tool) or not self.forbids_repetition(tool) or self._tools[tool].key:
+        if not self.is_declared(tool) or not self.forbids_repetition(tool) or self.permits_repetition(tool):
             return
         with self._lock:
             if effect.is_done:

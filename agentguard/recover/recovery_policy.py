@@ -22,6 +22,11 @@ EFFECT_TRIGGER = "effect"
 EFFECT_ESCALATION: tuple[EscalationLevel, ...] = ("reprompt", "escalate", "stop")
 """Default escalation policy of `EFFECT_TRIGGER`; each level keeps the call from running."""
 
+REPEATED_CALL_TRIGGER = "repeated_call"
+"""Name of the escalation policy for a call that succeeded before, with the same arguments."""
+REPEATED_CALL_ESCALATION: tuple[EscalationLevel, ...] = ("reprompt", "escalate")
+"""Default escalation policy of `REPEATED_CALL_TRIGGER`; after its last level the call runs."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecoveryPolicy:
@@ -29,7 +34,9 @@ class RecoveryPolicy:
 
     Attributes:
         on_fail: escalation policy of all detectors that have none in ``escalations``.
-        escalations: escalation policy by detector name, or by ``"acceptance"`` for the acceptance test.
+        escalations: escalation policy by detector name; by ``"acceptance"`` for the acceptance test,
+            ``"effect"`` for suspicious calls of undeclared and destructive tools, and ``"repeated_call"`` for
+            their repetitions.
         budget: limits of the recoveries of one run.
         verification: verification of recovery outcomes.
         threshold: probability from which a finding triggers a recovery, in (0, 1].
@@ -60,7 +67,11 @@ class RecoveryPolicy:
             raise ConfigError(
                 f"recover: effect_threshold is {self.effect_threshold}, expected a number in (0, 1]"
             )
-        levels = {EFFECT_TRIGGER: EFFECT_ESCALATION, **self.escalations}
+        levels = {
+            EFFECT_TRIGGER: EFFECT_ESCALATION,
+            REPEATED_CALL_TRIGGER: REPEATED_CALL_ESCALATION,
+            **self.escalations,
+        }
         own = {name: build_escalation(rungs, trigger=name) for name, rungs in levels.items()}
         if self.redundancy is not None:
             own[REDUNDANCY_TRIGGER] = build_escalation(

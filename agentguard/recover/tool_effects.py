@@ -44,6 +44,7 @@ class ToolEffect:
     Attributes:
         effect: class of the effect.
         idempotent: whether a repeated call with the same arguments changes nothing more.
+        repeatable: whether equal calls in one run are intended, each with its own effect.
         undo: function that undoes a call, if there is one.
         key: names of the arguments that identify an effect; empty means all arguments.
         reconcile: function that finds out whether a call with unknown outcome took effect, if there is one.
@@ -52,6 +53,7 @@ class ToolEffect:
 
     effect: EffectClass
     idempotent: bool = False
+    repeatable: bool = False
     undo: Undo | None = None
     key: tuple[str, ...] = ()
     reconcile: Reconcile | None = None

@@ -359,6 +359,7 @@ def build_tool_effect(
     *,
     effect: str,
     idempotent: bool,
+    repeatable: bool,
     key: Sequence[str],
     undo: Undo | None = None,
     reconcile: Reconcile | None = None,
@@ -370,6 +371,7 @@ def build_tool_effect(
     return ToolEffect(
         effect=EffectClass(effect),
         idempotent=idempotent,
+        repeatable=repeatable,
         undo=undo,
         key=tuple(key),
         reconcile=reconcile,

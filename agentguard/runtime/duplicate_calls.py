@@ -1,29 +1,49 @@
-"""Equal calls within one turn: an acting call that the agent made twice, probably by mistake."""
+"""Repetition of an acting call, within one turn or after its success, that the agent may make by mistake."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from typing import Final
 
 from agentguard.detect.base import Finding
-from agentguard.recover.effect_ledger import EffectLedger
-from agentguard.trajectory.model import Step, ToolCall
+from agentguard.detect.result_classification import ResultStatus, classify_result
+from agentguard.recover.agent_messages import format_effects
+from agentguard.recover.effect_ledger import Effect, EffectLedger
+from agentguard.recover.recovery_policy import REPEATED_CALL_TRIGGER
+from agentguard.trajectory.model import Source, Step, ToolCall
 
 DUPLICATE_CALL_TRIGGER: Final = "duplicate_call"
-"""Detector name of the findings."""
+"""Detector name of the findings on equal calls within one turn."""
 
-_CODES = ("mast:step_repetition",)
+_DUPLICATE_CODES = ("mast:step_repetition",)
+_REPETITION_CODES = ("agent_error:reflection.progress_misjudge",)
+_NEW_EFFECT_PATTERN = re.compile(
+    r"(?:^|[_\W])(?:charge|transfer|purchase|order|withdraw|debit|deposit|wire|pay|buy|refund|book|reserve|send"
+    r"|reply|email|publish|schedule|register|create|exchange)(?:[_\W]|$)"
+)
+"""Names of undeclared tools whose second call has a second effect, such as another payment or message."""
+
+_NEGATIVE_PATTERN = re.compile(
+    r"\b(?:no|not|none|nothing|never|cannot|unable|without|only|un(?:successful|available|confirmed|paid|sent)"
+    r"|fail\w*|err(?:or|ed|ors)|refus\w*|declin\w*|den(?:y|ied)|reject\w*|cancel\w*|expired?|invalid|missing"
+    r"|pending|queued|waiting|retry|again|later|taken|full|closed|locked|busy|already|exists?|partial\w*"
+    r"|skipped|false|null|insufficient|sorry)\b|n['\u2019]t\b"
+)
+"""Words of a result because of which an agent may call again although the call did not fail."""
+
+_MAX_RESULT_CHARS = 400
 
 
 def find_duplicate_call(turn: Step, ledger: EffectLedger) -> ToolCall | None:
     """Return a call of an undeclared or destructive tool that a turn makes for the second time.
 
-    Calls are equal if the ledger gives them one key. A tool that is idempotent or has an idempotency key is
-    exempt, because a second call has no further effect.
+    Calls are equal if the ledger gives them one key. A tool that is idempotent, repeatable, or has an
+    idempotency key is exempt.
     """
     seen: set[str] = set()
     for call in turn.tool_calls:
-        effect = ledger.get_tool_effect(call.name)
-        if not ledger.may_destroy(call.name) or effect.idempotent or effect.key:
+        if not ledger.may_destroy(call.name) or ledger.permits_repetition(call.name):
             continue
         key = ledger.compute_key(call.name, call.arguments or {})
         if key in seen:
@@ -37,9 +57,67 @@ def build_duplicate_finding(turn: Step, call: ToolCall) -> Finding:
     return Finding(
         detector=DUPLICATE_CALL_TRIGGER,
         step=turn.index,
-        codes=_CODES,
+        codes=_DUPLICATE_CODES,
         probability=1.0,
         message=f"{turn.agent} calls {call.name} twice with the same arguments in one turn.",
         correction=f"Call {call.name} once. If it must act twice, make the second call after you have seen "
         "the result of the first one.",
+    )
+
+
+def find_repeated_call(turn: Step, steps: Sequence[Step], ledger: EffectLedger) -> Effect | None:
+    """Return the effect of an equal earlier call that a turn repeats although it succeeded.
+
+    Tools are compared as by `find_duplicate_call`. These repetitions are exempt:
+
+    - the user has written since the earlier call;
+    - the tool is undeclared, and its name does not say that a second call has a second effect;
+    - the tool is undeclared, and another acting call has changed the state since;
+    - the result of the earlier call is empty, or has a word such as "declined" or "pending".
+    """
+    for call in turn.tool_calls:
+        if not ledger.may_destroy(call.name) or ledger.permits_repetition(call.name):
+            continue
+        is_declared = ledger.is_declared(call.name)
+        if not is_declared and not _NEW_EFFECT_PATTERN.search(call.name.lower()):
+            continue
+        effect = ledger.find_completed_call(call.name, call.arguments or {})
+        if effect is None or not _is_success(effect.result.lower()):
+            continue
+        since = steps[effect.step + 1 :]
+        if any(step.source is Source.USER for step in since):
+            continue
+        if is_declared or not any(ledger.may_destroy(one.name) for step in since for one in step.tool_calls):
+            return effect
+    return None
+
+
+def _is_success(lower_result: str) -> bool:
+    is_usable = classify_result(lower_result).status is ResultStatus.OK
+    return is_usable and _NEGATIVE_PATTERN.search(lower_result, 0, _MAX_RESULT_CHARS) is None
+
+
+def build_repetition_finding(turn: Step, effect: Effect, *, is_final: bool) -> Finding:
+    """Build the finding for a call whose earlier effect `find_repeated_call` returned.
+
+    Args:
+        turn: the proposed turn.
+        effect: effect of the earlier call.
+        is_final: whether the call will not run if the agent makes it again.
+    """
+    again = (
+        "Go on without another one: it would not run."
+        if is_final
+        else "If that call was enough, go on without another one. If the task needs another one, make the "
+        "call again."
+    )
+    earlier = format_effects((effect,))
+    return Finding(
+        detector=REPEATED_CALL_TRIGGER,
+        step=turn.index,
+        codes=_REPETITION_CODES,
+        probability=1.0,
+        message=f"The same call was already made in this run, at step {effect.step}: {earlier}.",
+        correction=again,
+        data={"earlier_step": effect.step},
     )

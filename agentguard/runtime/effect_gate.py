@@ -3,21 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from agentguard.detect.base import Finding
-from agentguard.detect.step_facts import canonicalize_json
+from agentguard.recover.recovery_policy import EFFECT_TRIGGER, REPEATED_CALL_TRIGGER
 from agentguard.recover.tool_effects import EffectClass
 from agentguard.runtime.duplicate_calls import (
     DUPLICATE_CALL_TRIGGER,
     build_duplicate_finding,
+    build_repetition_finding,
     find_duplicate_call,
+    find_repeated_call,
 )
 from agentguard.runtime.live_diagnosis import most_severe
 from agentguard.runtime.run_state import RunState
+from agentguard.runtime.turn_approvals import TurnSignature, compute_turn_signature
 from agentguard.trajectory.model import Step
 
 _CERTAIN_DETECTORS = frozenset({"schema_violation", DUPLICATE_CALL_TRIGGER})
 """Detectors whose findings are facts: arguments match a JSON Schema or not, and calls are equal or not."""
+
+
+class GateDecision(NamedTuple):
+    """Refusal of the calls of a turn: the finding, and the name of the escalation policy."""
+
+    trigger: Finding
+    escalation: str
 
 
 class EffectGate:
@@ -29,25 +40,49 @@ class EffectGate:
     - If the agent proposes the same call again, the call of an undeclared tool runs. At most as many calls of
       undeclared tools are stopped as the budget has hints, since each costs a model call.
     - The call of a tool that is declared destructive does not run: a person decides, or the run stops.
+    - A call that repeats a successful call is stopped once. Its next repetition runs, unless the escalation
+      policy ``"repeated_call"`` has another level that the integration can execute.
     """
 
     def __init__(self) -> None:
-        self._refused_turns: set[tuple[tuple[str, str], ...]] = set()
+        self._refused_turns: set[TurnSignature] = set()
+        self._held_keys: set[str] = set()
+        self._approved_turns: set[TurnSignature] = set()
+        self._denied_turns: set[TurnSignature] = set()
 
-    def find_trigger(self, state: RunState, turn: Step, findings: Sequence[Finding]) -> Finding | None:
-        """Return the finding because of which the calls of a proposed turn must not run, if there is one."""
+    def decide(
+        self, state: RunState, turn: Step, findings: Sequence[Finding], *, is_denied: bool = False
+    ) -> GateDecision | None:
+        """Return the refusal of the calls of a proposed turn; None if they may run.
+
+        Args:
+            state: state of the run.
+            turn: the proposed turn.
+            findings: findings on the turn.
+            is_denied: a person has decided that the calls must not run.
+        """
         tools = [call.name for call in turn.tool_calls if not state.is_unknown_tool(call.name)]
         if not any(map(state.ledger.may_destroy, tools)):
             return None
+        if not (state.capabilities.reject and state.capabilities.send_message):
+            return None
+        trigger = self._find_trigger(state, turn, findings, tools)
+        if trigger is not None:
+            return GateDecision(trigger, EFFECT_TRIGGER)
+        return self._find_repetition(state, turn, is_denied=is_denied)
+
+    def _find_trigger(
+        self, state: RunState, turn: Step, findings: Sequence[Finding], tools: Sequence[str]
+    ) -> Finding | None:
         duplicate = find_duplicate_call(turn, state.ledger)
         trigger = (
             most_severe(findings, state.config.effect_threshold)
             if duplicate is None
             else build_duplicate_finding(turn, duplicate)
         )
-        if trigger is None or not (state.capabilities.reject and state.capabilities.send_message):
+        if trigger is None:
             return None
-        is_repeated = _compute_signature(turn) in self._refused_turns
+        is_repeated = compute_turn_signature(turn) in self._refused_turns
         runs_once = duplicate is not None and state.ledger.forbids_repetition(duplicate.name)
         if not runs_once and not any(_is_declared_destructive(state, tool) for tool in tools):
             may_pass = is_repeated or self._has_used_hints(state) or _is_budget_exhausted(state, turn)
@@ -56,13 +91,28 @@ class EffectGate:
             return trigger
         return None if _is_budget_exhausted(state, turn) else trigger
 
+    def _find_repetition(self, state: RunState, turn: Step, *, is_denied: bool) -> GateDecision | None:
+        effect = find_repeated_call(turn, state.run.steps, state.ledger)
+        if effect is None:
+            return None
+        levels = {one.name for one in state.config.planner.get_escalation(REPEATED_CALL_TRIGGER)}
+        asks = "escalate" in levels and state.capabilities.escalate
+        stops = "stop" in levels and state.capabilities.stop
+        if effect.key in self._held_keys and not (asks or stops or is_denied):
+            return None
+        finding = build_repetition_finding(turn, effect, is_final=stops and not asks)
+        return GateDecision(finding, EFFECT_TRIGGER if is_denied else REPEATED_CALL_TRIGGER)
+
     def _has_used_hints(self, state: RunState) -> bool:
         limit = state.config.recovery_budget.hints
         return limit is not None and len(self._refused_turns) >= limit
 
-    def record_refusal(self, turn: Step) -> None:
+    def record_refusal(self, state: RunState, turn: Step, trigger: Finding) -> None:
         """Record that the calls of a turn were refused."""
-        self._refused_turns.add(_compute_signature(turn))
+        self._refused_turns.add(compute_turn_signature(turn))
+        if trigger.detector in (DUPLICATE_CALL_TRIGGER, REPEATED_CALL_TRIGGER):
+            calls = (state.ledger.compute_key(call.name, call.arguments or {}) for call in turn.tool_calls)
+            self._held_keys.update(calls)
 
 
 def _is_declared_destructive(state: RunState, tool: str) -> bool:
@@ -72,7 +122,3 @@ def _is_declared_destructive(state: RunState, tool: str) -> bool:
 
 def _is_budget_exhausted(state: RunState, turn: Step) -> bool:
     return state.account.find_exceeded_limit(rollback_to=turn.index) is not None
-
-
-def _compute_signature(turn: Step) -> tuple[tuple[str, str], ...]:
-    return tuple((call.name, canonicalize_json(call.arguments)) for call in turn.tool_calls)

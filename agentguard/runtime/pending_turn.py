@@ -23,6 +23,7 @@ from agentguard.runtime.effect_gate import EffectGate
 from agentguard.runtime.live_diagnosis import build_live_diagnosis, most_severe, to_hypothesis
 from agentguard.runtime.run_state import RunState
 from agentguard.runtime.step_annotations import annotate_messages, describe_repair, diff_calls
+from agentguard.runtime.turn_approvals import TurnApprovals
 from agentguard.trajectory.model import Source, Step
 
 
@@ -76,6 +77,8 @@ class PendingTurn:
         self._repair_messages: list[str] = []
         self._unsent_messages: list[str] = []
         self._effect_gate = EffectGate()
+        self.approvals = TurnApprovals()
+        """Decisions of a person on refused turns."""
         self.uncertainty = 0.0
         """Highest probability of a finding on the last step; 0 if there is no finding."""
         self.skipped_votes = 0
@@ -87,6 +90,8 @@ class PendingTurn:
         if _compute_signature(turn) != self._expected_signature:
             self._reset_annotations()
         found = state.check_proposed(turn)
+        if self.approvals.is_approved(turn):
+            return None
         due, self._scheduled_vote = self._scheduled_vote, None
         if due is not None and (plan := self._start_scheduled_vote(state, turn, *due)) is not None:
             return plan
@@ -102,7 +107,9 @@ class PendingTurn:
         return self._start_redundancy_vote(state, turn, found)
 
     def refuse(self, state: RunState, turn: Step, trigger: Finding) -> RecoveryPlan | None:
-        """Plan a response that keeps the calls of an accepted turn from running."""
+        """Plan a response that keeps the calls of an accepted turn from running; None for approved calls."""
+        if self.approvals.is_approved(turn):
+            return None
         state.findings.append(trigger)
         return self._plan_response(state, turn, trigger, escalation=EFFECT_TRIGGER)
 
@@ -138,6 +145,7 @@ class PendingTurn:
         """
         if turn.source is not Source.AGENT:
             return {}
+        self.approvals.record_commit(turn)
         marks, self._annotations = self._annotations, {}
         self._unsent_messages += self._repair_messages
         self._repair_messages, self._expected_signature = [], ()
@@ -183,12 +191,14 @@ class PendingTurn:
 
     def _refuse_effect(self, state: RunState, turn: Step, findings: Sequence[Finding]) -> RecoveryPlan | None:
         """Plan a response that keeps the calls from running, if the effect gate refuses them."""
-        trigger = self._effect_gate.find_trigger(state, turn, findings)
-        if trigger is None:
+        is_denied = self.approvals.is_denied(turn)
+        decision = self._effect_gate.decide(state, turn, findings, is_denied=is_denied)
+        if decision is None:
             return None
-        plan = self._plan_response(state, turn, trigger, escalation=EFFECT_TRIGGER)
+        trigger, escalation = decision
+        plan = self._plan_response(state, turn, trigger, escalation=escalation)
         if plan is not None:
-            self._effect_gate.record_refusal(turn)
+            self._effect_gate.record_refusal(state, turn, trigger)
         return plan
 
     def _start_redundancy_vote(
@@ -240,6 +250,8 @@ class PendingTurn:
         state.recorder.add(annotate_messages(turn, state.take_messages()))
         state.recorder.fork(turn.index, reason=plan.reason)
         state.apply_messages(plan)
+        if any(isinstance(action, Escalate) for action in plan.actions):
+            self.approvals.record_question(turn)
         return plan
 
     def _apply_repair(

@@ -30,6 +30,7 @@ from typing import Any
 from agentguard import _sync_async
 from agentguard.detect.base import DetectorFailure
 from agentguard.detect.step_facts import canonicalize_json
+from agentguard.recover.agent_messages import format_person_answer
 from agentguard.recover.effect_ledger import EffectClaim, ExecutionDecision
 from agentguard.recover.plan import RecoveryPlan
 from agentguard.recover.tool_effects import AttemptOutcome, EffectClass, Reconcile, classify_attempt
@@ -121,6 +122,18 @@ class Session(RunState):
             return None
         with self.acquire_lock():
             return self.pending_turn.refuse(self, numbered, finding)
+
+    def record_person_answer(self, answer: str) -> str:
+        """Record a person's answer to the question of an `Escalate`; return the message to the agent.
+
+        If the question is about refused calls, an answer such as "yes" lets them run when the agent makes
+        them again. Any other answer forbids them.
+        """
+        with self.acquire_lock():
+            is_approved = self.pending_turn.approvals.record_answer(answer)
+            text = answer if is_approved is None else format_person_answer(answer, is_approved=is_approved)
+            self.queue_messages([text])
+            return text
 
     def count_votes(self, plan: RecoveryPlan, candidates: Sequence[Step | None]) -> VoteResult:
         """Count the votes of candidates for one turn.

@@ -149,6 +149,7 @@ def to_result_text(result: Any) -> str:
 
 
 def collect_messages(
+    session: Session,
     plan: RecoveryPlan,
     failed_effects: Sequence[Effect] = (),
     *,
@@ -157,18 +158,20 @@ def collect_messages(
     """Return all messages of a plan to the agent, in order.
 
     Args:
+        session: session of the run.
         plan: the plan that is executed.
         failed_effects: effects whose undo function failed.
         ask_person: function that asks a person a question; the answer is added to the messages. Without it,
             questions are skipped.
     """
     return _sync_async.run_sync(
-        _collect_messages(plan, failed_effects, ask_person),
+        _collect_messages(session, plan, failed_effects, ask_person),
         lambda question: ask_person(question) if ask_person is not None else "",
     )
 
 
 async def acollect_messages(
+    session: Session,
     plan: RecoveryPlan,
     failed_effects: Sequence[Effect] = (),
     *,
@@ -180,11 +183,11 @@ async def acollect_messages(
         given = ask_person(question) if ask_person is not None else ""
         return await given if inspect.isawaitable(given) else given
 
-    return await _sync_async.run_async(_collect_messages(plan, failed_effects, ask_person), answer)
+    return await _sync_async.run_async(_collect_messages(session, plan, failed_effects, ask_person), answer)
 
 
 def _collect_messages(
-    plan: RecoveryPlan, failed_effects: Sequence[Effect], ask_person: object
+    session: Session, plan: RecoveryPlan, failed_effects: Sequence[Effect], ask_person: object
 ) -> _sync_async.Effects[list[str]]:
     texts = []
     for action in plan.actions:
@@ -192,7 +195,7 @@ def _collect_messages(
             case SendMessage(text=text) | Restart(note=text):
                 texts.append(text)
             case Escalate(question=question) if ask_person is not None:
-                texts.append((yield question))
+                texts.append(session.record_person_answer((yield question)))
             case _:
                 pass
     if failed_effects:

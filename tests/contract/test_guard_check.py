@@ -7,6 +7,7 @@ import pytest
 from agentguard.guard import Guard
 from agentguard.testing.guard_check import build_scenarios, run_guard_check
 from tests.contract.candidate_worlds import WORLDS
+from tests.support.guard_check import INSISTENT_NAMES, list_harmful_names
 
 _SCENARIOS = build_scenarios()
 _NAMES = {
@@ -22,6 +23,10 @@ _NAMES = {
     "approval/0/fly/undeclared",
     "structured/1/direct/declared",
     "structured/0/fly/undeclared",
+    "transient/10/HTTP 50/declared",
+    "wanted_repetition/2/book/declared",
+    "repeated_booking/2/book/1/declared",
+    "repeated_booking/2/find/2/undeclared",
 }
 SAMPLE = (
     *[one for one in _SCENARIOS if one.feature is None][::101],
@@ -34,7 +39,7 @@ def test_default_guard_breaks_no_scripted_run(world: str) -> None:
     report = run_guard_check(WORLDS[world], SAMPLE, lambda: Guard(localizer="first_finding"))
     assert report.to_dict()["broken"] == []
     assert report.compute_call_growth() <= 0.05
-    assert sum(one.guarded.harm for one in report.comparisons) == 0
+    assert list_harmful_names(report) <= INSISTENT_NAMES
     assert any(one.plain.passes for one in report.comparisons)
 
 

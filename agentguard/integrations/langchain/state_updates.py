@@ -82,7 +82,10 @@ def build_guard_messages(
     run: AgentRun, plan: RecoveryPlan, failed_effects: Sequence[Effect] = ()
 ) -> list[HumanMessage]:
     """Build the guard's messages of a plan to the agent."""
-    return [build_guard_message(text) for text in collect_messages(plan, failed_effects, ask_person=run.ask)]
+    return [
+        build_guard_message(text)
+        for text in collect_messages(run.session, plan, failed_effects, ask_person=run.ask)
+    ]
 
 
 def prepend_messages(messages: Sequence[HumanMessage], response: Any) -> Any:

@@ -184,7 +184,7 @@ class GraphDriver:
             made.messages += build_repaired_results(run, get_messages(head), plan)
             made.messages += [
                 build_guard_message(text)
-                for text in collect_messages(plan, failed_effects, ask_person=run.ask)
+                for text in collect_messages(run.session, plan, failed_effects, ask_person=run.ask)
             ]
         if head.next and run.session.stop_reason is not None:
             return GraphChange(
@@ -195,7 +195,8 @@ class GraphDriver:
     def build_answer_change(self, answer: str) -> GraphChange:
         """Build the state change for a person's answer to the guard's question."""
         self.run.pending_question, self.input = None, None
-        return GraphChange(messages=[build_guard_message(answer)])
+        text = self.run.session.record_person_answer(answer)
+        return GraphChange(messages=[build_guard_message(text)])
 
     def add_as_input(self, change: GraphChange, head: StateSnapshot) -> bool:
         """Add a change to the input of a graph that has ended; return False if the state must be written."""

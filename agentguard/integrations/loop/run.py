@@ -366,7 +366,7 @@ class LoopRun:
                     self.branch.replace_result(step, int(field.partition("[")[2].rstrip("]")), text)
                     self._snapshots.discard_from_current()
                 case Escalate(question=question) if self._ask is not None:
-                    self.branch.add_guard_message(self._ask(question))
+                    self.branch.add_guard_message(self.session.record_person_answer(self._ask(question)))
                 case _:
                     pass
         if failed_effects:

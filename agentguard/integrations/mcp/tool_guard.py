@@ -142,11 +142,11 @@ class McpToolGuard:
         """Judge a call and claim it; return the result without the server, or None if the call may run."""
         session = self.session = self.session or self._start_session()
         plan = session.check_boundary()
-        notes = tuple(collect_messages(plan)) if plan is not None else ()
+        notes = tuple(collect_messages(session, plan)) if plan is not None else ()
         turn = Step(index=0, source=Source.AGENT, agent=self._agent, content="", tool_calls=(call,))
         plan = None if session.stop_reason is not None else session.propose(turn)
         if plan is not None or session.stop_reason is not None:
-            refusal = collect_messages(plan) if plan is not None else []
+            refusal = collect_messages(session, plan) if plan is not None else []
             reason, session.stop_reason = session.stop_reason, None
             texts = [*notes, *refusal, *([f"[guard] The call was refused: {reason}"] if reason else [])]
             return _build_result(texts, is_error=True)

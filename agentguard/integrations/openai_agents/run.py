@@ -230,7 +230,7 @@ class AgentsGuardedRun:
         if choice.plan is None:
             made = choice.response
             return JudgedResponse(apply_repaired_turn(made, choice.turn) if choice.is_repaired else made)
-        texts = await acollect_messages(choice.plan, ask_person=self._ask)
+        texts = await acollect_messages(self._session, choice.plan, ask_person=self._ask)
         for text in texts:
             self._history.view.add_guard_text(text)
         return JudgedResponse(response, [{"role": "user", "content": text} for text in texts])
@@ -304,7 +304,7 @@ class AgentsGuardedRun:
                 speaker = self._history.roll_back(to_step, speaker=self._agent)
             elif isinstance(action, DisableTools):
                 self._disabled_tools |= set(action.tools)
-        for text in await acollect_messages(plan, failed, ask_person=self._ask):
+        for text in await acollect_messages(self._session, plan, failed, ask_person=self._ask):
             self._history.view.add_guard_text(text)
         return speaker
 

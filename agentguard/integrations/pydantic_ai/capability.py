@@ -129,7 +129,7 @@ class GuardCapability(AbstractCapability[Any]):
         if plan is None:
             return _replace_node(choice, ctx, node)
         self._rejection_count += 1
-        told = await run.build_guard_texts(plan)
+        told = await run.build_guard_texts(session, plan)
         return ModelRequestNode(run.build_retry_request(ctx.messages, told))
 
     async def after_node_run(self, ctx: RunContext[Any], *, node: Any, result: Any) -> Any:

@@ -180,12 +180,12 @@ class PydanticGuardedRun:
                 self.disabled_tools |= set(action.tools)
         self._committed_count = len(messages) + 1  # pydantic-ai adds the request to the history
         self.raise_if_stopped(session)
-        told = await acollect_messages(plan, failed, ask_person=self._ask)
+        told = await acollect_messages(session, plan, failed, ask_person=self._ask)
         return build_request(parts, told)
 
-    async def build_guard_texts(self, plan: RecoveryPlan) -> list[str]:
+    async def build_guard_texts(self, session: Session, plan: RecoveryPlan) -> list[str]:
         """Return the guard's texts of a plan for an answer, including a person's answer."""
-        return await acollect_messages(plan, ask_person=self._ask)
+        return await acollect_messages(session, plan, ask_person=self._ask)
 
     @staticmethod
     def raise_if_stopped(session: Session) -> None:

@@ -277,7 +277,7 @@ class SmolagentsRun:
             elif isinstance(action, DisableTools):
                 self.disabled_tools |= set(action.tools)
         self.raise_if_stopped()
-        texts = collect_messages(plan, failed, ask_person=self._ask)
+        texts = collect_messages(self.session, plan, failed, ask_person=self._ask)
         memory.steps += [GuardStep(text) for text in texts]
         messages[:] = self._agent.write_memory_to_messages()
 

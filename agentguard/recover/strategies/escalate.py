@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from agentguard.recover.actions import Escalate
-from agentguard.recover.agent_messages import format_advice, format_effects
+from agentguard.recover.agent_messages import format_advice, format_calls, format_effects
 from agentguard.recover.base_strategy import BaseStrategy
 from agentguard.recover.plan import RecoveryPlan, RecoveryTier
 from agentguard.recover.strategies._plan import build_plan, reject_unknown_options
@@ -27,4 +27,10 @@ class EscalateStrategy(BaseStrategy):
         done = context.ledger.list_active()
         if done:
             question += f" Already in effect: {format_effects(done)}."
+        calls = () if context.is_committed else context.run.steps[-1].tool_calls
+        if calls:
+            question += (
+                f' The agent wants to call {format_calls(calls)}. Answer "yes" to let it; any other answer '
+                "goes to the agent, and the call does not run."
+            )
         return build_plan(context, self.name, RecoveryTier.ESCALATE, Escalate(question=question))

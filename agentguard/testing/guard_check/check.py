@@ -14,6 +14,8 @@ from pydantic import ValidationError
 
 from agentguard.errors import ConfigError, RunStopped
 from agentguard.guard import Guard
+from agentguard.recover.budget import RecoveryBudget
+from agentguard.recover.recovery_policy import EFFECT_TRIGGER, REPEATED_CALL_TRIGGER, RecoveryPolicy
 from agentguard.testing.contracts.integrations import (
     TASK,
     ContractRequest,
@@ -223,7 +225,13 @@ def _compare_runs(
 
 
 def _build_inactive_guard() -> Guard:
-    return Guard(detectors={}, localizer="first_finding")
+    """Build a guard that cannot act: without detectors, and without a budget for its other checks."""
+    policy = RecoveryPolicy(
+        on_fail="hint",
+        escalations={EFFECT_TRIGGER: "reprompt", REPEATED_CALL_TRIGGER: "reprompt"},
+        budget=RecoveryBudget(rollbacks=0, hints=0),
+    )
+    return Guard(detectors={}, localizer="first_finding", recover=policy)
 
 
 def run_plain(scenario: ScriptedScenario) -> RunResult:
@@ -286,7 +294,7 @@ def run_guarded(
     run = ScriptedRun({"own": []}, scenario=scenario)
     guard = build_guard()
     if scenario.is_declared:
-        guard.tool(effect="destructive")(run.book)
+        guard.tool(effect="destructive", repeatable=scenario.is_repeatable)(run.book)
         guard.tool(effect="read")(run.find)
     error = ""
     try:
@@ -305,7 +313,8 @@ def _build_result(
     run: ScriptedRun, *, is_stopped: bool = False, is_cancelled: bool = False, error: str = ""
 ) -> RunResult:
     claims_booking = "booked" in run.answer and "nothing was" not in run.answer
-    is_true = bool(run.bookings[run.scenario.seat]) if claims_booking else "nothing was changed" in run.answer
+    is_booked = run.bookings[run.scenario.seat] >= run.scenario.wanted_bookings
+    is_true = is_booked if claims_booking else "nothing was changed" in run.answer
     if run.feature is RunFeature.CANCELLATION:
         is_true = is_cancelled
     return RunResult(

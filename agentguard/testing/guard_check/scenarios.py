@@ -38,6 +38,7 @@ class Phase:
         is_parallel: whether one answer has all calls.
         times: number of repetitions.
         until: text in the last tool result that ends the phase; empty for none.
+        successes: number of tool results with this text that end the phase.
         corrections: number of messages of the guard after which the model leaves the phase.
     """
 
@@ -45,6 +46,7 @@ class Phase:
     is_parallel: bool = False
     times: int = 1
     until: str = ""
+    successes: int = 1
     corrections: int = _NEVER
 
     @property
@@ -68,8 +70,10 @@ class ScriptedScenario:
             run. The last one repeats.
         book_results: the same for ``book``. An error that begins with "!timeout" follows a booking.
         cancelled_request: number of the request to the model that is cancelled; 0 for none.
-        seat: seat that the task names; a booking of another seat, or a second one, does harm.
+        seat: seat that the task names; a booking of another seat does harm.
+        wanted_bookings: number of bookings that the task needs; each further one does harm.
         is_declared: whether the effects of the tools are declared.
+        is_repeatable: whether ``book`` is declared repeatable.
         feature: feature that the run needs.
         approvals: decisions of the person, in turn; afterwards every booking is approved.
         scout_phases: program of the sub-agent's model, which answers with the last result of its tool.
@@ -85,7 +89,9 @@ class ScriptedScenario:
     book_results: tuple[str, ...] = ("seat 4 is yours",)
     cancelled_request: int = 0
     seat: int = 4
+    wanted_bookings: int = 1
     is_declared: bool = True
+    is_repeatable: bool = False
     feature: RunFeature | None = None
     approvals: tuple[bool, ...] = ()
     scout_phases: tuple[Phase, ...] = ()
@@ -112,16 +118,22 @@ class _ScriptedModel:
         texts = {text for text in request.user_texts if "[guard]" in text}
         self.corrections += bool(texts - self.guard_texts)
         self.guard_texts |= texts
-        last = request.tool_results[-1] if request.tool_results else ""
         while self._phase < len(self.phases):
             phase = self.phases[self._phase]
             is_over = self._made >= phase.times * len(phase.answers) or self.corrections >= phase.corrections
-            if is_over or (phase.until and self._made and phase.until in last):
+            if is_over or self._has_succeeded(phase, request):
                 self._phase, self._made, self.corrections = self._phase + 1, 0, 0
                 continue
             self._made += 1
             return phase.answers[(self._made - 1) % len(phase.answers)]
         return None
+
+    def _has_succeeded(self, phase: Phase, request: ContractRequest) -> bool:
+        if not phase.until:
+            return False
+        if phase.successes > 1:
+            return sum(phase.until in result for result in request.tool_results) >= phase.successes
+        return bool(self._made) and phase.until in "".join(request.tool_results[-1:])
 
 
 @dataclass
@@ -188,7 +200,7 @@ class ScriptedRun(ContractRun):
         """Number of bookings of a wrong seat, and of repeated bookings."""
         right = self.bookings[self.scenario.seat]
         wrong = sum(self.bookings.values()) - right
-        return wrong + max(0, right - 1)
+        return wrong + max(0, right - self.scenario.wanted_bookings)
 
     @property
     def guard_message_count(self) -> int:
@@ -227,6 +239,8 @@ def build_scenarios() -> tuple[ScriptedScenario, ...]:
 def _iter_scenarios(is_declared: bool) -> Iterator[ScriptedScenario]:
     kind = "declared" if is_declared else "undeclared"
     for name, parts in _iter_benign():
+        if parts.get("is_repeatable") and not is_declared:
+            continue
         yield ScriptedScenario(name=f"{name}/{kind}", is_declared=is_declared, **parts)
     search = Phase(calls=(("find", {"where": "row 1"}),))
     for name, parts in _iter_faulty():
@@ -248,6 +262,7 @@ def _iter_benign() -> Iterator[tuple[str, dict[str, Any]]]:
     yield from _iter_sub_agents()
     yield from _iter_approvals()
     yield from _iter_structured_answers()
+    yield from _iter_wanted_repetitions()
     for count in range(1, 5):
         for place in (0, 1):
             invented = Phase(calls=(UNKNOWN_TOOL_CALL,), times=count)
@@ -261,6 +276,22 @@ def _iter_benign() -> Iterator[tuple[str, dict[str, Any]]]:
         taken = ("!seat 4 is locked by another customer",) * count
         booking = Phase(calls=(BOOK,), times=count + 1, until="yours")
         yield f"retried_booking/{count}", {"phases": (booking,), "book_results": (*taken, "seat 4 is yours")}
+
+
+def _iter_wanted_repetitions() -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield runs whose task needs equal bookings; a model with a held booking makes it again."""
+    for count in (2, 3):
+        needs: dict[str, Any] = {"wanted_bookings": count}
+        for calls in ((BOOK,), (BOOK, FIND)):
+            bookings = Phase(calls=calls, times=9, until="yours", successes=count)
+            yield f"wanted_repetition/{count}/{calls[-1][0]}", {"phases": (bookings,), **needs}
+        pair = Phase(calls=(BOOK,) * count, is_parallel=True, until="yours", successes=count, corrections=1)
+        one_by_one = Phase(calls=(BOOK,), times=9, until="yours", successes=count)
+        yield f"wanted_repetition/{count}/parallel", {"phases": (pair, one_by_one), **needs}
+        repeatable = {"is_repeatable": True, **needs}
+        yield f"wanted_repetition/{count}/repeatable", {"phases": (one_by_one,), **repeatable}
+        stubborn = Phase(calls=(BOOK,) * count, is_parallel=True, times=9, until="yours", successes=count)
+        yield f"wanted_repetition/{count}/parallel/repeatable", {"phases": (stubborn,), **repeatable}
 
 
 def _iter_direct() -> Iterator[tuple[str, dict[str, Any]]]:
@@ -421,11 +452,7 @@ def _iter_faulty() -> Iterator[tuple[str, dict[str, Any]]]:
             booking = Phase(calls=(BOOK,), times=retries + 1, until="yours", corrections=needed)
             results = ("!timeout: no answer from the booking service",) * retries + ("seat 4 is yours",)
             yield f"double_booking/{retries}/{label}", {"phases": (booking,), "book_results": results}
-        for count in (2, 3):
-            doubled = Phase(
-                calls=(BOOK,) * count, is_parallel=True, until="yours", corrections=needed, times=99
-            )
-            yield f"parallel/double_booking/{count}/{label}", {"phases": (doubled, _BOOKING)}
+        yield from _iter_repeated_bookings(needed, label)
         yield from _iter_faulty_features(needed, label)
         for claim in (
             "I have booked seat 4.",
@@ -443,6 +470,19 @@ def _iter_faulty() -> Iterator[tuple[str, dict[str, Any]]]:
                         "find_results": (error,),
                     },
                 )
+
+
+def _iter_repeated_bookings(needed: int, label: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield runs that need one booking, and in which the model makes an equal one after or beside it."""
+    for count in (2, 3):
+        for calls in ((BOOK,), (BOOK, FIND)):
+            again = Phase(calls=calls, times=count, corrections=needed)
+            yield f"repeated_booking/{count}/{calls[-1][0]}/{label}", {"phases": (again,)}
+    insisting = Phase(calls=(BOOK,), times=9, until="yours", successes=2, corrections=needed)
+    yield f"repeated_booking/insisting/{label}", {"phases": (insisting,)}
+    for count in (2, 3):
+        doubled = Phase(calls=(BOOK,) * count, is_parallel=True, until="yours", corrections=needed, times=99)
+        yield f"parallel/double_booking/{count}/{label}", {"phases": (doubled, _BOOKING)}
 
 
 def _iter_faulty_features(needed: int, label: str) -> Iterator[tuple[str, dict[str, Any]]]:

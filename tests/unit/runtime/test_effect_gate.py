@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from agentguard.guard import Guard
+from agentguard.recover.actions import Escalate
 from agentguard.recover.capabilities import Capabilities
 from agentguard.recover.effect_ledger import EffectState, ExecutionDecision
+from agentguard.recover.recovery_policy import RecoveryPolicy
 from agentguard.runtime.session import Session
 from agentguard.trajectory.model import Observation, Source, Step, ToolCall, ToolSpec, Trajectory
 
@@ -28,8 +31,14 @@ META = Trajectory(
 CAN = Capabilities(reject=True, truncate=True)
 
 
-def begin(*, can: Capabilities = CAN, effect: str | None = None, **declaration: Any) -> Session:
-    guard = Guard(localizer="first_finding")
+def begin(
+    *,
+    can: Capabilities = CAN,
+    effect: str | None = None,
+    policy: RecoveryPolicy | None = None,
+    **declaration: Any,
+) -> Session:
+    guard = Guard(localizer="first_finding", recover=policy or RecoveryPolicy())
     if effect is not None:
         guard.tool(effect=effect, name="transfer", **declaration)(lambda: None)
     session = guard.session(META, can)
@@ -254,3 +263,139 @@ def test_calls_that_may_be_equal_are_no_duplicates(turn_of_calls: Step, declarat
     session = begin(**declaration)
     session.propose(turn_of_calls)
     assert not any(one.trigger == "duplicate_call" for one in session.recoveries)
+
+
+def execute(session: Session, call: Step, result: str = "sent, receipt 7") -> None:
+    """Run the calls of a turn and commit it."""
+    for one in call.tool_calls:
+        session.end_tool(session.begin_tool(one.name, one.arguments or {}), result)
+    seen = tuple(Observation(content=result, call_id=one.id, tool=one.name) for one in call.tool_calls)
+    session.commit(replace(call, observations=seen))
+
+
+@pytest.mark.parametrize("effect", ["destructive", None])
+def test_successful_call_is_repeated_only_at_the_second_request(effect: str | None) -> None:
+    session = begin(effect=effect)
+    execute(session, pair(TEN))
+    plan = session.propose(pair({"to": "Ann", "amount": 10.0}))
+    assert plan is not None
+    assert (plan.strategy, session.recoveries[-1].trigger) == ("reprompt", "repeated_call")
+    assert (
+        'at step 1: transfer({"amount":10,"to":"Ann"}) returned sent, receipt 7.'
+        in (session.pending_messages[0])
+    )
+    assert session.propose(pair(TEN)) is None
+    assert session.propose(pair(TEN)) is None, "a call is held once"
+
+
+def test_held_call_runs_although_other_turns_lie_between() -> None:
+    session = begin(effect="destructive")
+    execute(session, pair(TEN))
+    assert session.propose(pair(TEN)) is not None
+    execute(session, pair(TEN, tool="get_rate"), "2 %")
+    assert session.propose(pair(TEN)) is None
+
+
+def test_second_call_after_refused_pair_runs() -> None:
+    session = begin(effect="destructive")
+    session.propose(pair(TEN, TEN))
+    execute(session, pair(TEN))
+    assert session.propose(pair(TEN)) is None, "the guard asked for the second call"
+
+
+@pytest.mark.parametrize(
+    ("declaration", "result"),
+    [
+        ({"effect": "destructive", "repeatable": True}, "sent"),
+        ({"effect": "destructive", "idempotent": True}, "sent"),
+        ({"effect": "destructive", "idempotency_key": "to"}, "sent"),
+        ({"effect": "write"}, "sent"),
+        ({}, "The person refused the call."),
+        ({"effect": "destructive"}, "card declined"),
+        ({"effect": "destructive"}, '{"status": "pending"}'),
+        ({"effect": "destructive"}, ""),
+    ],
+    ids=["repeatable", "idempotent", "key", "write", "refused", "declined", "pending", "empty"],
+)
+def test_call_that_may_be_repeated_is_not_held(declaration: dict[str, Any], result: str) -> None:
+    session = begin(**declaration)
+    execute(session, pair(TEN), result)
+    assert session.propose(pair(TEN)) is None
+
+
+def test_repeatable_tool_may_be_called_twice_in_one_turn() -> None:
+    session = begin(effect="destructive", repeatable=True)
+    assert session.propose(pair(TEN, TEN)) is None
+
+
+def test_call_after_a_new_instruction_of_the_user_is_not_held() -> None:
+    session = begin(effect="destructive")
+    execute(session, pair(TEN))
+    session.commit(Step(index=0, source=Source.USER, agent="user", content="Send 10 to Ann again."))
+    assert session.propose(pair(TEN)) is None
+
+
+@pytest.mark.parametrize(("effect", "is_held"), [("destructive", True), (None, False)])
+def test_action_between_equal_calls_exempts_an_undeclared_tool(effect: str | None, is_held: bool) -> None:
+    session = begin(effect=effect)
+    execute(session, pair(TEN))
+    execute(session, pair(TEN, tool="weather"))
+    assert (session.propose(pair(TEN)) is not None) is is_held
+
+
+def test_undeclared_tool_without_a_name_of_a_new_effect_is_not_held() -> None:
+    session = begin()
+    execute(session, pair(TEN, tool="weather"))
+    assert session.propose(pair(TEN, tool="weather")) is None
+
+
+def test_policy_may_stop_a_repeated_call() -> None:
+    policy = RecoveryPolicy(escalations={"repeated_call": ["reprompt", "stop"]})
+    session = begin(effect="destructive", policy=policy)
+    execute(session, pair(TEN))
+    session.propose(pair(TEN))
+    assert "it would not run" in session.pending_messages[0]
+    assert session.propose(pair(TEN)) is not None
+    assert session.stop_reason is not None
+
+
+PERSON = Capabilities(reject=True, truncate=True, escalate=True)
+
+
+def test_person_approves_a_repeated_call_once() -> None:
+    session = begin(can=PERSON, effect="destructive")
+    execute(session, pair(TEN))
+    session.propose(pair(TEN))
+    plan = session.propose(pair(TEN))
+    assert plan is not None
+    question = next(action.question for action in plan.actions if isinstance(action, Escalate))
+    assert 'The agent wants to call transfer({"amount":10,"to":"Ann"}). Answer "yes"' in question
+    assert "approved" in session.record_person_answer("Yes, go ahead.")
+    assert session.propose(pair(TEN)) is None
+    execute(session, pair(TEN))
+    assert session.propose(pair(TEN)) is not None, "a third call needs another approval"
+
+
+@pytest.mark.parametrize("is_repetition", [True, False])
+def test_call_that_a_person_denies_never_runs(is_repetition: bool) -> None:
+    session = begin(can=PERSON, effect="destructive")
+    call = pair(TEN) if is_repetition else turn()
+    if is_repetition:
+        execute(session, pair(TEN))
+    session.propose(call)
+    session.propose(call)
+    assert session.record_person_answer("no, once is enough").endswith("The reply: No, once is enough.")
+    assert session.propose(call) is not None
+    assert session.stop_reason is not None
+
+
+def test_suspicious_call_that_a_person_approves_runs() -> None:
+    session = begin(can=PERSON, effect="destructive")
+    session.propose(turn())
+    session.propose(turn())
+    session.record_person_answer("yes")
+    assert session.propose(turn()) is None
+
+
+def test_answer_to_a_question_about_no_call_reaches_the_agent_unchanged() -> None:
+    assert begin(can=PERSON).record_person_answer("Look in the attic.") == "Look in the attic."

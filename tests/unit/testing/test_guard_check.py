@@ -25,6 +25,7 @@ from agentguard.testing.guard_check import build_scenarios, check_world, run_gua
 from agentguard.testing.guard_check.check import CheckOutcome, run_guarded, run_plain
 from agentguard.testing.guard_check.own_loop import run_own_loop
 from agentguard.testing.guard_check.scenarios import ScriptedRun
+from tests.support.guard_check import INSISTENT_NAMES, list_harmful_names
 
 SCENARIOS = build_scenarios()
 
@@ -40,7 +41,7 @@ def test_default_guard_of_own_loop_breaks_no_run() -> None:
     report = run_guard_check(run_own_loop, SCENARIOS, lambda: Guard(localizer="first_finding"))
     assert [one.scenario.name for one in report.list_broken()] == []
     assert report.compute_call_growth() <= 0.05
-    assert sum(one.guarded.harm for one in report.comparisons) == 0
+    assert list_harmful_names(report) == INSISTENT_NAMES
     outcomes = report.count_outcomes()
     assert outcomes[CheckOutcome.RESCUED] >= 300
     assert outcomes[CheckOutcome.STOPPED_EARLY] >= 30
