@@ -1,6 +1,6 @@
 """Latency of the store's queries and deletions on PostgreSQL with ten million steps.
 
-Run: .venv/bin/python -m benchmarks.store_scale [--runs 200000] [--repeats 20] [--json]
+Run: .venv/bin/python -m benchmarks.store_scale [--runs 200000] [--repeats 20] [--summaries-only] [--json]
 A private PostgreSQL server with 16 MB of shared buffers gets one diagnosed run, which SQL statements copy to
 all others: 50 steps and 5 findings a run, values of the sorted columns at random, a fifth of the runs failed.
 A second tenant has a tenth of the runs. Measured are the pages of the run list in each order, the filters,
@@ -18,7 +18,7 @@ import statistics
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -33,6 +33,7 @@ from agentguard.store.db.run_summary import SORT_COLUMNS, RunSort, RunSummaryFil
 from agentguard.store.db.tables import DIAGNOSES, FINDINGS, OVERVIEWS, RUNS, STEPS
 from agentguard.store.db.url import resolve_address
 from agentguard.store.read.pagination import Page
+from agentguard.store.read.run_summaries import refresh_summaries
 from agentguard.store.read.statistics import count_failures_over_time, group_failures_by_code
 from benchmarks.diagnose import synthetic_run
 from tests.postgres import Postgres, programs
@@ -92,7 +93,7 @@ def copy_runs(connection: Connection, table: Table, runs: range, tenant: str) ->
     )
 
 
-def fill(url: str, runs: int) -> None:
+def fill(url: str, runs: int, tables: Sequence[Table]) -> None:
     run = synthetic_run(STEPS_PER_RUN, 0)
     with Store.open(url) as store:
         store.write_run(run, tenant=TEMPLATE)
@@ -104,9 +105,10 @@ def fill(url: str, runs: int) -> None:
     for tenant, count in (("", runs), (OTHER, runs // 10)):
         for start in range(0, count, 20_000):
             with engine.begin() as connection:
-                for table in VALUES:
+                for table in tables:
                     copy_runs(connection, table, range(start, min(start + 20_000, count)), tenant)
         print(f"{time.perf_counter() - begin:6.0f} s: {count:,} runs of tenant {tenant!r}", flush=True)
+    refresh_summaries(engine)
     with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
         connection.execute(text("VACUUM ANALYZE"))
         size = connection.execute(text("SELECT pg_database_size(current_database())")).scalar_one()
@@ -229,11 +231,12 @@ def main() -> None:
     )
     parser.add_argument("--runs", type=int, default=200_000)
     parser.add_argument("--repeats", type=int, default=20)
+    parser.add_argument("--summaries-only", action="store_true", help="Store no steps and no findings.")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--folder", type=Path, help="Folder for the database; about 12 GiB.")
     arguments = parser.parse_args()
     with serving(arguments.folder) as url:
-        fill(url, arguments.runs)
+        fill(url, arguments.runs, (RUNS, DIAGNOSES, OVERVIEWS) if arguments.summaries_only else tuple(VALUES))
         times = measure_queries(url, arguments.repeats)
         quantiles = {
             name: sorted(values)[max(0, -(-len(values) * 95 // 100) - 1)] for name, values in times.items()

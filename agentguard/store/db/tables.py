@@ -273,7 +273,17 @@ HINTS = _table(
     _int("number"),
     indexes=(("updated_at",),),
 )
-# Shared totals, not rows of a tenant: neither retention nor the statistics of the store count them.
+# Numbers of runs, derived from the summaries (`agentguard.store.write.run_counts`).
+RUN_COUNTS = Table(
+    f"{PREFIX}run_counts",
+    metadata,
+    Column("tenant", Text, primary_key=True),
+    Column("kind", Text, primary_key=True),
+    Column("day", BigInteger, primary_key=True, autoincrement=False),
+    Column("name", Text, primary_key=True),
+    Column("runs", BigInteger, nullable=False),
+)
+# Shared totals of all tenants.
 SPENDING = Table(
     f"{PREFIX}spending",
     metadata,
@@ -325,9 +335,11 @@ TABLE_MAPPINGS: dict[type[rows.Row], TableMapping] = {
 }
 
 TABLES: dict[str, Table] = {
-    name.removeprefix(PREFIX): table for name, table in metadata.tables.items() if table is not SPENDING
+    name.removeprefix(PREFIX): table
+    for name, table in metadata.tables.items()
+    if table not in (RUN_COUNTS, SPENDING)
 }
-"""Tables of rows by name without the prefix."""
+"""Tables of rows by name without the prefix; retention deletes them, and the statistics count them."""
 
 RUN_TABLES: tuple[Table, ...] = (
     STEPS, BRANCHES, SNAPSHOTS, FINDINGS, DIAGNOSES, VERDICTS, RECOVERIES, EFFECTS, JUDGEMENTS, OVERVIEWS,

@@ -5,8 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import math
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from sqlalchemy import (
@@ -44,10 +43,10 @@ from agentguard.store.db.run_summary import (
     SummaryChange,
     VerdictFilter,
     normalize_label,
-    split_labels,
 )
-from agentguard.store.db.tables import OVERVIEWS, RUNS
+from agentguard.store.db.tables import OVERVIEWS, RUN_COUNTS, RUNS
 from agentguard.store.read.pagination import Page, ResultPage
+from agentguard.store.write.run_counts import CountedValues, CountKind, apply_changes, recount_runs
 from agentguard.store.write.summary_maintenance import rebuild_summaries
 from agentguard.store.write.summary_updates import build_blank_summary
 
@@ -99,30 +98,23 @@ def _plan_for_values(connection: Connection, filter: RunSummaryFilter) -> None:
 def compute_facets(connection: Connection, tenant: str) -> RunFacets:
     """Return the filter values of all runs."""
 
-    number = func.count().label("number")
+    counts, number = RUN_COUNTS.c, func.sum(RUN_COUNTS.c.runs)
 
-    def select_counts(*columns: Column[Any]) -> Select[Any]:
-        query = select(*columns, number).where(
-            _SUMMARY.tenant == validate_query_tenant(tenant), _SUMMARY.known
+    def list_most_frequent(kind: CountKind) -> dict[str, int]:
+        query = select(counts.name, number).where(
+            counts.tenant == validate_query_tenant(tenant), counts.kind == kind.value
         )
-        return query.group_by(*columns)
+        if kind in (CountKind.CODE, CountKind.AGENT):
+            query = query.where(counts.name != "")
+        query = query.group_by(counts.name).order_by(number.desc(), counts.name).limit(_MAX_FACET_VALUES)
+        return {name: int(runs) for name, runs in connection.execute(query)}
 
-    def grouped(column: Column[Any]) -> dict[str, int]:
-        query = select_counts(column).order_by(number.desc(), column).limit(_MAX_FACET_VALUES)
-        return {str(value): count for value, count in connection.execute(query)}
-
-    # One scan for three columns: a diagnosis has few combinations of them.
-    verdicts, codes, agents = Counter[str](), Counter[str](), Counter[str]()
-    for row in connection.execute(select_counts(_SUMMARY.verdict, _SUMMARY.code, _SUMMARY.agent)):
-        verdicts[row.verdict] += row.number
-        codes[row.code] += row.number
-        agents[row.agent] += row.number
     return RunFacets(
-        verdicts=_select_most_frequent(verdicts),
-        codes=_drop_empty_names(_select_most_frequent(codes)),
-        agents=_drop_empty_names(_select_most_frequent(agents)),
-        models=_count_labels(grouped(_SUMMARY.models)),
-        tags=_count_labels(grouped(_SUMMARY.tags)),
+        verdicts=list_most_frequent(CountKind.VERDICT),
+        codes=list_most_frequent(CountKind.CODE),
+        agents=list_most_frequent(CountKind.AGENT),
+        models=list_most_frequent(CountKind.MODEL),
+        tags=list_most_frequent(CountKind.TAG),
     )
 
 
@@ -138,33 +130,33 @@ def list_changes(connection: Connection, since: float, tenant: str, limit: int) 
 def refresh_summaries(engine: Engine, *, rebuild_all: bool = False) -> int:
     """Rebuild the summaries that a migration left incomplete, or all of them; return their number.
 
-    Works in small transactions, so that writers never wait long.
+    First count all runs again. Works in small transactions, so that writers never wait long.
 
     Raises:
         sqlalchemy.exc.SQLAlchemyError, OSError: the database cannot be used now.
     """
     refreshed_count = 0
-    if rebuild_all:
-        with engine.connect().execution_options(**IMMEDIATE_TRANSACTION) as connection, connection.begin():
+    with engine.connect().execution_options(**IMMEDIATE_TRANSACTION) as connection, connection.begin():
+        if rebuild_all:
             connection.execute(update(OVERVIEWS).values(stale=True))
             _insert_missing_summaries(connection)
+        recount_runs(connection)
     while True:
         with engine.connect().execution_options(**IMMEDIATE_TRANSACTION) as connection, connection.begin():
-            query = (
-                select(_SUMMARY.tenant, _SUMMARY.run_id)
-                .where(_SUMMARY.stale)
-                .limit(_REFRESH_CHUNK)
-                .with_for_update()
-            )
-            keys = [(tenant, run_id) for tenant, run_id in connection.execute(query)]
-            if not keys:
+            query = select(OVERVIEWS).where(_SUMMARY.stale).limit(_REFRESH_CHUNK).with_for_update()
+            stale = {(row["tenant"], row["run_id"]): row for row in connection.execute(query).mappings()}
+            if not stale:
                 return refreshed_count
-            summaries = rebuild_summaries(connection, keys)
-            for tenant, run_id in keys:
+            summaries = rebuild_summaries(connection, stale)
+            changes = []
+            for (tenant, run_id), row in stale.items():
                 values = summaries.get((tenant, run_id), {"known": False, "stale": False})
                 key = and_(_SUMMARY.tenant == tenant, _SUMMARY.run_id == run_id)
                 connection.execute(update(OVERVIEWS).where(key).values(**values))
-            refreshed_count += len(keys)
+                after = CountedValues.from_summary({**row, **values})
+                changes.append((CountedValues.from_summary(row), after))
+            apply_changes(connection, changes)
+            refreshed_count += len(stale)
 
 
 def _insert_missing_summaries(connection: Connection) -> None:
@@ -297,20 +289,3 @@ def _decode_cursor(text: str, sort: RunSort, column: Column[Any]) -> tuple[Any, 
 
 def _build_cursor_error() -> StoreError:
     return StoreError("the place a page begins after is not one that the store gave for this order")
-
-
-def _drop_empty_names(counts: dict[str, int]) -> dict[str, int]:
-    return {name: number for name, number in counts.items() if name}
-
-
-def _count_labels(counts: dict[str, int]) -> dict[str, int]:
-    """Return the counts of single labels from the counts of their combinations."""
-    label_counts: dict[str, int] = {}
-    for labels, number in counts.items():
-        for label in split_labels(labels):
-            label_counts[label] = label_counts.get(label, 0) + number
-    return _select_most_frequent(label_counts)
-
-
-def _select_most_frequent(counts: Mapping[str, int]) -> dict[str, int]:
-    return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:_MAX_FACET_VALUES])

@@ -2,35 +2,25 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, Final, Literal
 
-from sqlalchemy import (
-    BigInteger,
-    ColumnElement,
-    Connection,
-    RowMapping,
-    cast,
-    func,
-    literal,
-    select,
-    union_all,
-)
+from sqlalchemy import BigInteger, ColumnElement, Connection, and_, cast, func, or_, select
 
 from agentguard.store.db.row_mapping import validate_query_tenant
 from agentguard.store.db.run_summary import VerdictFilter
-from agentguard.store.db.tables import OVERVIEWS, RECOVERIES, RUNS
+from agentguard.store.db.tables import OVERVIEWS, RECOVERIES, RUN_COUNTS, RUNS
 from agentguard.store.store import Store
+from agentguard.store.write.run_counts import DAY_S, MAX_TIME_S, NO_DAY, CountKind
 
 Bucket = Literal["day", "week"]
 
-DAY_S: Final = 86_400
-_BUCKET_WIDTHS_S: Final[Mapping[str, int]] = {"day": DAY_S, "week": 7 * DAY_S}
-_FIRST_MONDAY_S: Final = 4 * DAY_S  # 1970-01-05, a Monday; days and weeks are in UTC
-_MAX_TIME_S: Final = 32_503_680_000  # the year 3000; later times come from a wrong clock
+_BUCKET_DAYS: Final[Mapping[str, tuple[int, int]]] = {"day": (1, 0), "week": (7, 3)}
+"""Days in a bucket, and days from the beginning of its first bucket to 1970-01-01, a Thursday; in UTC."""
 _IDS_PER_QUERY: Final = 500
 _MAX_NEWEST_FAILURES: Final = 500
 _SUMMARY = OVERVIEWS.c
@@ -107,7 +97,7 @@ def count_failures_over_time(
     Args:
         store: the store.
         bucket: width of a bucket.
-        since: count only runs that began at or after this time, in epoch seconds.
+        since: count only runs that began on or after the day of this time, in epoch seconds and UTC.
         max_series: maximum number of codes and of agents.
         max_buckets: count only the latest N buckets.
         tenant: tenant that owns the runs.
@@ -115,31 +105,39 @@ def count_failures_over_time(
     Raises:
         StoreUnavailable: the database cannot be read now.
     """
-    width = _BUCKET_WIDTHS_S[bucket]
-    offset = _FIRST_MONDAY_S if bucket == "week" else 0
-    conditions = [
-        _SUMMARY.tenant == validate_query_tenant(tenant),
-        _SUMMARY.known.is_(True),
-        _SUMMARY.verdict != "",
-        _SUMMARY.began_at.between(0, _MAX_TIME_S),
-    ]
+    days, shift = _BUCKET_DAYS[bucket]
+    width = days * DAY_S
+    counts = RUN_COUNTS.c
+    conditions = [counts.tenant == validate_query_tenant(tenant), counts.day != NO_DAY]
+    is_diagnosed = and_(counts.kind == CountKind.VERDICT.value, counts.name != "")
     with store.begin_read() as connection:
-        latest_time = connection.execute(select(func.max(_SUMMARY.began_at)).where(*conditions)).scalar()
-        if latest_time is None:
+        last_day = connection.execute(select(func.max(counts.day)).where(*conditions, is_diagnosed)).scalar()
+        if last_day is None:
             empty = FailureSeries(name="", total=0, counts={})
             return FailureFrequencies(width_s=width, runs=empty, failed=empty)
-        earliest = _compute_bucket_start(latest_time, width, offset) - (max_buckets - 1) * width
-        conditions.append(_SUMMARY.began_at >= max(earliest, since if since is not None else earliest))
-        counted = _count_runs(connection, build_bucket_expression(connection, width, offset), conditions)
+        number = ((counts.day + shift) // days).label("bucket")
+        earliest = ((last_day + shift) // days - max_buckets + 1) * days - shift
+        first_day = earliest if since is None else max(earliest, math.floor(since / DAY_S))
+        is_failure = counts.kind.in_((CountKind.FAILED_CODE.value, CountKind.FAILED_AGENT.value))
+        keys = (counts.kind, number, counts.name)
+        query = (
+            select(*keys, func.sum(counts.runs).label("runs"))
+            .where(*conditions, counts.day >= first_day, or_(is_diagnosed, is_failure))
+            .group_by(*keys)
+        )
+        series: dict[str, dict[str, dict[int, int]]] = {kind: {} for kind in CountKind}
+        for row in connection.execute(query):
+            start = (row.bucket * days - shift) * DAY_S
+            series[row.kind].setdefault(row.name, {})[start] = int(row.runs)
+    verdicts = series[CountKind.VERDICT]
+    runs = _build_series("", sum(map(Counter, verdicts.values()), Counter[int]()))
+    failed_runs = _build_series("", verdicts.get(VerdictFilter.FAILURE, {}))
     codes, agents = (
-        _build_failure_series([row for row in counted if row["column"] == name], width, offset)
-        for name in ("code", "agent")
-    )
-    verdicts = [row for row in counted if row["column"] == "verdict"]
-    failed_verdicts = [row for row in verdicts if row["name"] == VerdictFilter.FAILURE]
-    runs, failed_runs = (
-        FailureSeries(name="", total=counts.total(), counts=dict(counts))
-        for counts in (_sum_by_bucket(rows, width, offset) for rows in (verdicts, failed_verdicts))
+        sorted(
+            (_build_series(name, counts) for name, counts in series[kind].items()),
+            key=lambda one: (-one.total, one.name),
+        )
+        for kind in (CountKind.FAILED_CODE, CountKind.FAILED_AGENT)
     )
     first_start, end = min(runs.counts, default=0), max(runs.counts, default=-width)
     return FailureFrequencies(
@@ -147,8 +145,8 @@ def count_failures_over_time(
         starts=tuple(range(first_start, end + 1, width)),
         runs=runs,
         failed=failed_runs,
-        codes=codes[:max_series],
-        agents=agents[:max_series],
+        codes=tuple(codes[:max_series]),
+        agents=tuple(agents[:max_series]),
     )
 
 
@@ -172,7 +170,7 @@ def count_failures_by_agent_and_code(
             _SUMMARY.tenant == validate_query_tenant(tenant),
             _SUMMARY.known.is_(True),
             _SUMMARY.verdict == VerdictFilter.FAILURE.value,
-            _SUMMARY.began_at.between(since, _MAX_TIME_S),
+            _SUMMARY.began_at.between(since, MAX_TIME_S),
             _SUMMARY.agent.in_(agents),
             _SUMMARY.code.in_(codes),
         )
@@ -191,10 +189,12 @@ def group_failures_by_code(
         _SUMMARY.known.is_(True),
         _SUMMARY.verdict == VerdictFilter.FAILURE.value,
     )
-    number = func.count().label("total")
+    counts = RUN_COUNTS.c
+    counted = select(counts.name, func.sum(counts.runs)).where(
+        counts.tenant == tenant, counts.kind == CountKind.FAILED_CODE.value
+    )
     with store.begin_read() as connection:
-        counted = connection.execute(select(_SUMMARY.code, number).where(*conditions).group_by(_SUMMARY.code))
-        totals = {row.code: int(row.total) for row in counted}
+        totals = {code: int(total) for code, total in connection.execute(counted.group_by(counts.name))}
         latest_ids = _list_latest_failures(connection, conditions, totals, max(0, examples_per_code))
     failed_runs = find_failed_runs(store, chain.from_iterable(latest_ids.values()), tenant=tenant)
     ordered = sorted(totals.items(), key=lambda pair: (-pair[1], pair[0]))
@@ -309,50 +309,5 @@ def build_bucket_expression(connection: Connection, width: int, offset: int) -> 
     return cast(func.floor(share) if connection.dialect.name == "postgresql" else share, BigInteger)
 
 
-def _compute_bucket_start(time: float, width: int, offset: int) -> int:
-    return int((time - offset) // width) * width + offset
-
-
-def _count_runs(
-    connection: Connection, bucket: ColumnElement[int], conditions: Sequence[ColumnElement[bool]]
-) -> Sequence[RowMapping]:
-    """Count runs by bucket and verdict, and the failed ones by bucket and code, and by bucket and agent.
-
-    The database reads the summaries once, and returns no combinations of codes and agents, which are many.
-    """
-    keys = (bucket.label("bucket"), _SUMMARY.verdict, _SUMMARY.code, _SUMMARY.agent)
-    counted = select(*keys, func.count().label("runs")).where(*conditions).group_by(*keys).cte("counted")
-    queries = []
-    for name in ("verdict", "code", "agent"):
-        columns = (counted.c.bucket, counted.c[name])
-        query = select(
-            literal(name).label("column"),
-            counted.c.bucket,
-            counted.c[name].label("name"),
-            func.sum(counted.c.runs).label("runs"),
-        ).group_by(*columns)
-        queries.append(
-            query if name == "verdict" else query.where(counted.c.verdict == VerdictFilter.FAILURE.value)
-        )
-    return connection.execute(union_all(*queries)).mappings().all()
-
-
-def _sum_by_bucket(rows: Iterable[RowMapping], width: int, offset: int) -> Counter[int]:
-    """Return the number of runs by start of the bucket."""
-    counts: Counter[int] = Counter()
-    for row in rows:
-        counts[int(row["bucket"]) * width + offset] += int(row["runs"])
-    return counts
-
-
-def _build_failure_series(rows: Sequence[RowMapping], width: int, offset: int) -> tuple[FailureSeries, ...]:
-    """Return a series of failed runs for each name, most frequent first."""
-    rows_by_name: dict[str, list[RowMapping]] = {}
-    for row in rows:
-        rows_by_name.setdefault(row["name"], []).append(row)
-    counts_by_name = {name: _sum_by_bucket(group, width, offset) for name, group in rows_by_name.items()}
-    series = (
-        FailureSeries(name=name, total=counts.total(), counts=dict(counts))
-        for name, counts in counts_by_name.items()
-    )
-    return tuple(sorted(series, key=lambda one: (-one.total, one.name)))
+def _build_series(name: str, counts: Mapping[int, int]) -> FailureSeries:
+    return FailureSeries(name=name, total=sum(counts.values()), counts=dict(counts))

@@ -103,6 +103,7 @@ def apply_batch(connection: Connection, batch: WriteBatch, *, use_savepoints: bo
             execute_many(
                 connection, _build_upsert(TABLE_MAPPINGS[RunSummaryRow], connection.dialect.name), overviews
             )
+            summary_updater.count_runs(connection)
     return rejections
 
 

@@ -48,6 +48,7 @@ from agentguard.store.db.tables import (
     VERDICTS,
 )
 from agentguard.store.write.effect_claims import SHARED_BRANCH_PREFIX
+from agentguard.store.write.run_counts import CountedValues, apply_changes, delete_summaries
 
 _RUNS_PER_TRANSACTION = 200
 _ROWS_PER_TRANSACTION = 5_000
@@ -222,16 +223,14 @@ class Retention:
             self._database.get_engine().connect().execution_options(**IMMEDIATE_TRANSACTION) as connection,
             connection.begin(),
         ):
+            deleted: list[CountedValues] = []
             for tenant, ids in by_tenant.items():
                 for table in RUN_TABLES:
                     condition = and_(table.c.tenant == tenant, table.c.run_id.in_(ids))
-                    row_counts[_get_short_name(table)] += connection.execute(
-                        delete(table).where(condition)
-                    ).rowcount
+                    row_counts[_get_short_name(table)] += _delete_rows(connection, table, condition, deleted)
                 condition = and_(RUNS.c.tenant == tenant, RUNS.c.id.in_(ids))
-                row_counts[_get_short_name(RUNS)] += connection.execute(
-                    delete(RUNS).where(condition)
-                ).rowcount
+                row_counts[_get_short_name(RUNS)] += _delete_rows(connection, RUNS, condition, deleted)
+            apply_changes(connection, ((values, None) for values in deleted))
 
     def _remove(self, table: Table, condition: ColumnElement[bool], row_counts: Counter[str]) -> None:
         key = tuple_(*table.primary_key.columns)
@@ -244,7 +243,9 @@ class Retention:
                 .execution_options(**IMMEDIATE_TRANSACTION) as connection,
                 connection.begin(),
             ):
-                count = connection.execute(delete(table).where(key.in_(chunk))).rowcount
+                deleted: list[CountedValues] = []
+                count = _delete_rows(connection, table, key.in_(chunk), deleted)
+                apply_changes(connection, ((values, None) for values in deleted))
             row_counts[_get_short_name(table)] += count
 
     def _remove_oldest(self, table: Table, tenant: str | None, row_counts: Counter[str]) -> bool:
@@ -278,6 +279,17 @@ class Retention:
                 cursor.fetchall()
         finally:
             connection.close()
+
+
+def _delete_rows(
+    connection: Connection, table: Table, condition: ColumnElement[bool], deleted: list[CountedValues]
+) -> int:
+    """Delete rows and return their number; add the values of deleted summaries to ``deleted``."""
+    if table is not OVERVIEWS:
+        return connection.execute(delete(table).where(condition)).rowcount
+    summaries = delete_summaries(connection, condition)
+    deleted += summaries
+    return len(summaries)
 
 
 def measure_used_bytes(connection: Connection) -> int:

@@ -29,6 +29,7 @@ from agentguard.store.db.tables import (
     RUNS,
     STEPS,
 )
+from agentguard.store.write.run_counts import CountedValues, apply_changes
 from agentguard.store.write.summary_updates import (
     NO_USAGE,
     SummaryValues,
@@ -89,6 +90,7 @@ class SummaryUpdater:
             if (key_of := _KEY_GETTERS.get(type(row))) is not None and (key := key_of(row))[1]
         ]
         self._summaries = _load_summaries(connection, self._batch) if self._batch else {}
+        self._counted = {key: CountedValues.from_summary(one) for key, one in self._summaries.items()}
         self._replaced_usage: dict[RunKey, dict[_StepKey, UsageTotals]] = {}
         self._existing_branches: set[tuple[str, str, str]] = set()
         if self._batch:
@@ -153,6 +155,16 @@ class SummaryUpdater:
         for summary in self._summaries.values():
             summary["updated_at"] = now
         return list(self._summaries.values())
+
+    def count_runs(self, connection: Connection) -> None:
+        """Update the counts of runs after the summaries of `build_summaries` were written."""
+        apply_changes(
+            connection,
+            (
+                (before, CountedValues.from_summary(self._summaries[key]))
+                for key, before in self._counted.items()
+            ),
+        )
 
     def _apply_row(self, row: r.Row, key: RunKey) -> None:
         summary = self._summaries[key]

@@ -11,7 +11,6 @@ from agentguard.errors import FormatError
 from agentguard.schemata.model import ErrorSchema
 from agentguard.schemata.serialization import decode_schema
 from agentguard.store.read.statistics import (
-    DAY_S,
     FailedRun,
     FailureCodeGroup,
     FailureFrequencies,
@@ -22,6 +21,7 @@ from agentguard.store.read.statistics import (
     list_runs_by_schema,
 )
 from agentguard.store.store import Store
+from agentguard.store.write.run_counts import DAY_S
 from agentguard.trajectory.formats.sdk import JsonNode
 from agentguard_server.viewer.formatting import CodeTitle, find_code_title
 from agentguard_server.viewer.pagination import format_day
