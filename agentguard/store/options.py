@@ -17,9 +17,12 @@ class StoreOptions(Options):
         synchronous: SQLite only. With ``"normal"`` a power failure may lose the last commits; with ``"full"``
             every commit waits for the disk. Effect claims always use ``"full"``.
         lock_timeout_s: seconds to wait for a database lock that another process holds.
+        max_commit_delay_s: longest wait in seconds of rows for more rows of the same commit. A waiting
+            caller, or a queue that is half full, ends the wait.
     """
 
     max_rows: int = option(50_000, bounds=(1, 1_000_000_000))
     max_bytes: int = option(64 * 1024 * 1024, bounds=(1, 1 << 40))
     synchronous: SynchronousMode = option("normal", choices=("normal", "full"))
     lock_timeout_s: float = option(5.0, bounds=(0.0, 600.0))
+    max_commit_delay_s: float = option(0.04, bounds=(0.0, 10.0))

@@ -67,7 +67,12 @@ class Store(StoreQueries):
     def _build_components(self) -> None:
         o = self.options
         self._database = Database(self.address, synchronous=o.synchronous, lock_timeout_s=o.lock_timeout_s)
-        self._writer = StoreWriter(self._database, max_rows=o.max_rows, max_bytes=o.max_bytes)
+        self._writer = StoreWriter(
+            self._database,
+            max_rows=o.max_rows,
+            max_bytes=o.max_bytes,
+            max_commit_delay_s=o.max_commit_delay_s,
+        )
         self._unit_of_work = UnitOfWork(self._writer)
         self._producers: weakref.WeakSet[RowProducer] = weakref.WeakSet()
         self._executor = QueryExecutor(self._database)

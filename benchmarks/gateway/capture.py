@@ -4,6 +4,7 @@ Run: python -m benchmarks.gateway.capture [--repeat 5]
 
 Each scenario passes the same frames to a new collector with a new store. ``us`` is the least processor time
 of all threads per request, rows and diagnoses included; ``main_us`` is that of the thread that reads frames.
+Guarded runs are runs with an inline guard, which sends their events in place of requests and answers.
 """
 
 from __future__ import annotations
@@ -12,22 +13,28 @@ import argparse
 import json
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from agentguard_server.proxy.capture.collector import CaptureCollector
+from agentguard_server.proxy.capture.collector import GC_THRESHOLD, CaptureCollector, open_store
 from agentguard_server.proxy.capture.protocol import (
     HEADER_BYTES,
     CapturedExchange,
     CollectorConfig,
+    CollectorMessage,
+    RunEvent,
     decode_messages,
     encode_frame,
 )
 from agentguard_server.proxy.garbage_collector import tune_garbage_collector
 from agentguard_server.proxy.guard.options import CaptureOptions, GuardOptions
 
-from agentguard.store import Store
+from agentguard.intercept.registry import GUARDED_APIS
+from agentguard.trajectory._safe_json import dumps
+from agentguard.trajectory.event_log.events import build_events
+from agentguard.trajectory.model import Record, Trajectory
 from benchmarks.gateway.backend import CALL, said
 
 FRAME_MESSAGES = 50
@@ -88,19 +95,63 @@ def agent_runs(first: int, count: int, *, turns: int, result_bytes: int) -> list
     return lanes
 
 
-SCENARIOS: dict[str, Callable[[int], list[list[CapturedExchange]]]] = {
-    "conversations, 6 turns": lambda first: conversations(first, 256),
-    "agent runs, 16 turns": lambda first: agent_runs(first, 24, turns=16, result_bytes=400),
-    "long runs, 50 turns, 200 KB": lambda first: agent_runs(first, 4, turns=50, result_bytes=4000),
+def guarded_runs(first: int, count: int, *, turns: int, result_bytes: int) -> list[list[RunEvent]]:
+    """Build the events of the runs of `agent_runs`."""
+    adapter = GUARDED_APIS["chat"].adapter
+    lanes: list[list[RunEvent]] = []
+    for number, exchanges in enumerate(
+        agent_runs(first, count, turns=turns, result_bytes=result_bytes), first
+    ):
+        items = adapter.extract_items(json.loads(exchanges[-1].request_body))
+        items += adapter.extract_answer_items(json.loads(exchanges[-1].response)) or []
+        steps = [
+            adapter.build_step(items[start:end], "assistant") for start, end in adapter.split_turns(items, 0)
+        ]
+        run = Trajectory(
+            id=f"guarded-{number}",
+            format="event_log",
+            task=steps[1].content,
+            steps=tuple(step.with_index(index) for index, step in enumerate(steps)),
+            system_prompts={"assistant": steps[0].content},
+        )
+        events = build_events(Record(trajectory=run))
+        lanes.append([RunEvent("bench", run.id, i == 0, dumps(event)) for i, event in enumerate(events)])
+    return lanes
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scenario:
+    """Traffic of one kind.
+
+    Attributes:
+        build: builds the messages of each client; the argument is the number of the first client, from which
+            the texts derive.
+        requests: number of requests that the messages stand for.
+    """
+
+    build: Callable[[int], Sequence[Sequence[CollectorMessage]]]
+    requests: int
+
+
+SCENARIOS: dict[str, Scenario] = {
+    "conversations, 6 turns": Scenario(build=lambda first: conversations(first, 256), requests=1536),
+    "agent runs, 16 turns": Scenario(
+        build=lambda first: agent_runs(first, 24, turns=16, result_bytes=400), requests=384
+    ),
+    "long runs, 50 turns, 200 KB": Scenario(
+        build=lambda first: agent_runs(first, 4, turns=50, result_bytes=4000), requests=200
+    ),
+    "guarded runs, 16 turns": Scenario(
+        build=lambda first: guarded_runs(first, 24, turns=16, result_bytes=400), requests=384
+    ),
 }
-"""Scenarios by name; the argument is the number of the first lane, from which its texts derive."""
 
 
-def interleaved(lanes: list[list[CapturedExchange]]) -> list[CapturedExchange]:
+def interleaved(lanes: Sequence[Sequence[CollectorMessage]]) -> list[CollectorMessage]:
     return [lane[turn] for turn in range(max(map(len, lanes))) for lane in lanes if turn < len(lane)]
 
 
-def measure(messages: list[CapturedExchange]) -> dict[str, float]:
+def measure(messages: list[CollectorMessage], requests: int) -> dict[str, float]:
     """Return the processor time per request in microseconds, and what was stored."""
     chunks = [messages[at : at + FRAME_MESSAGES] for at in range(0, len(messages), FRAME_MESSAGES)]
     frames = [encode_frame(chunk)[HEADER_BYTES:] for chunk in chunks]
@@ -108,7 +159,8 @@ def measure(messages: list[CapturedExchange]) -> dict[str, float]:
         path = str(Path(folder) / "runs.db")
         capture = CaptureOptions(store=path)
         config = CollectorConfig(socket_path="", capture=capture, guard=GuardOptions())
-        with Store.open(path) as store:
+        with open_store(path) as store:
+            store.list_runs()  # creates the tables
             collector = CaptureCollector(config, store)
             before, main_before = time.process_time(), time.thread_time()
             for frame in frames:
@@ -119,8 +171,8 @@ def measure(messages: list[CapturedExchange]) -> dict[str, float]:
             whole = time.process_time() - before
             status = collector.build_status(0)
     return {
-        "us": whole / len(messages) * 1e6,
-        "main_us": main / len(messages) * 1e6,
+        "us": whole / requests * 1e6,
+        "main_us": main / requests * 1e6,
         "rows": status.written,
         "runs": status.runs,
         "diagnosed": status.diagnosed,
@@ -132,14 +184,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gateway.capture", description=__doc__)
     parser.add_argument("--repeat", type=int, default=5, help="measurements of each scenario")
     given = parser.parse_args()
-    tune_garbage_collector()
-    for name, build in SCENARIOS.items():
+    tune_garbage_collector(GC_THRESHOLD)
+    for name, scenario in SCENARIOS.items():
         # Other texts in each repetition: caches keep results of texts.
-        repetitions = [interleaved(build(1000 * repetition)) for repetition in range(given.repeat)]
-        messages = repetitions[0]
-        found = [measure(one) for one in repetitions]
+        repetitions = [interleaved(scenario.build(1000 * repetition)) for repetition in range(given.repeat)]
+        found = [measure(messages, scenario.requests) for messages in repetitions]
         best = min(found, key=lambda row: row["us"])
-        print(f"{name:<30}", f"{len(messages)} requests ", json.dumps({k: round(v) for k, v in best.items()}))
+        figures = json.dumps({k: round(v) for k, v in best.items()})
+        print(f"{name:<30}", f"{scenario.requests} requests ", figures)
 
 
 if __name__ == "__main__":

@@ -36,7 +36,7 @@ from agentguard.store.db.rows import (
 from agentguard.store.db.run_summary import RunSort, RunSummaryFilter
 from agentguard.store.read.pagination import Page, RunFilter
 from agentguard.store.trajectory_mapping import build_branch_row, build_run_row, build_step_row
-from agentguard.store.write import retention, writer
+from agentguard.store.write import retention
 from agentguard.trajectory.event_log.events import EventLogState
 from agentguard.trajectory.model import (
     Annotation,
@@ -379,7 +379,7 @@ def test_cancelled_wait_loses_no_rows(store):
 
 def test_unawaited_rows_are_batched(store, monkeypatch):
     """Rows may wait for long, but wait, flush and close write them at once."""
-    monkeypatch.setattr(writer, "_MAX_BATCH_DELAY_S", 600.0)
+    monkeypatch.setattr(store._writer, "_max_commit_delay_s", 600.0)
     row = FindingRow(run_id="r", detector="d")
     held = store.write(row)
     with pytest.raises(StoreTimeout):

@@ -28,8 +28,6 @@ from agentguard.store.write.receipt import WriteReceipt
 _LOG = logging.getLogger(__name__)
 _BATCH_ROWS = 2000
 _BATCH_BYTES = 8 * 1024 * 1024
-_MAX_BATCH_DELAY_S = 0.04
-"""Longest wait of rows for a larger batch, unless a caller waits for them."""
 _MIN_RETRY_DELAY_S = 0.05
 _MAX_RETRY_DELAY_S = 5.0
 
@@ -63,8 +61,10 @@ class WriterHealth:
 class StoreWriter:
     """Write queue and writer thread of a store."""
 
-    def __init__(self, database: Database, *, max_rows: int, max_bytes: int) -> None:
-        self._database = database
+    def __init__(
+        self, database: Database, *, max_rows: int, max_bytes: int, max_commit_delay_s: float
+    ) -> None:
+        self._database, self._max_commit_delay_s = database, max_commit_delay_s
         self._queue = WriteQueue(max_rows=max_rows, max_bytes=max_bytes)
         self._health = WriterHealth()
         self._retry_delay_s = _MIN_RETRY_DELAY_S
@@ -123,7 +123,7 @@ class StoreWriter:
 
     def _run(self) -> None:
         while units := self._queue.take(
-            max_rows=_BATCH_ROWS, max_bytes=_BATCH_BYTES, max_delay_s=_MAX_BATCH_DELAY_S
+            max_rows=_BATCH_ROWS, max_bytes=_BATCH_BYTES, max_delay_s=self._max_commit_delay_s
         ):
             self._write_until_done(units)
 

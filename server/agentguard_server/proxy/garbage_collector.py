@@ -9,9 +9,13 @@ _GC_THRESHOLD: Final = 20_000
 """New objects between two collections: some tens of requests, which create few reference cycles."""
 
 
-def tune_garbage_collector() -> None:
-    """Collect garbage less often, and exempt the objects of the start, which stay alive."""
+def tune_garbage_collector(threshold: int = _GC_THRESHOLD) -> None:
+    """Collect garbage less often, and exempt the objects of the start, which stay alive.
+
+    Args:
+        threshold: number of new objects between two collections.
+    """
     gc.collect()
     gc.freeze()
     gc.enable()  # the command may have disabled it for the start
-    gc.set_threshold(_GC_THRESHOLD, 10, 5)  # at most a million objects in cycles remain uncollected
+    gc.set_threshold(threshold, 10, 5)  # at most 50 thresholds of objects in cycles remain uncollected

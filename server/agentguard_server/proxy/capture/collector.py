@@ -18,6 +18,7 @@ from typing import Final
 
 from agentguard.errors import AgentGuardError
 from agentguard.guard import Guard
+from agentguard.store.options import StoreOptions
 from agentguard.store.store import Store
 from agentguard_server.proxy.capture.bundle_writer import RunBundleWriter
 from agentguard_server.proxy.capture.correlator import RunCorrelator
@@ -44,6 +45,11 @@ _NICENESS: Final = 10
 _DRAIN_TIMEOUT_S: Final = 2.0
 _CLOSE_TIMEOUT_S: Final = 5.0
 _MAX_LOGGED_FAILURES: Final = 100
+GC_THRESHOLD: Final = 100_000
+"""New objects between two collections. The rows that wait for a commit have 30,000."""
+
+COMMIT_DELAY_S: Final = 0.25
+"""Longest wait of rows for the next commit: a viewer sees a request within a second."""
 
 
 class CaptureCollector:
@@ -203,16 +209,21 @@ def main() -> int:
         if not line:
             return 0
         config = CollectorConfig.model_validate_json(line)
-        store = Store.open(config.capture.store, connect=False)
+        store = open_store(config.capture.store)
     except AgentGuardError as error:
         logger.error("the collector cannot start: %s", error)
         return 2
-    tune_garbage_collector()
+    tune_garbage_collector(GC_THRESHOLD)
     try:
         asyncio.run(_run_collector(config, store))
     finally:
         store.close(_CLOSE_TIMEOUT_S)
     return 0
+
+
+def open_store(url: str | None) -> Store:
+    """Open the store of a collector; the database may be down. Raises ConfigError and MissingExtra."""
+    return Store.open(url, connect=False, options=StoreOptions(max_commit_delay_s=COMMIT_DELAY_S))
 
 
 def _read_config_line() -> bytes:

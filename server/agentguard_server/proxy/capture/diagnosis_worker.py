@@ -5,6 +5,9 @@ from __future__ import annotations
 import logging
 import queue
 import threading
+import time
+from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -12,6 +15,7 @@ from agentguard.errors import AgentGuardError
 from agentguard.guard import Guard
 from agentguard.judge.cache import VerdictScope
 from agentguard.localize.serialization import build_diagnosis_rows
+from agentguard.store.db.rows import Row
 from agentguard.store.store import Store
 from agentguard.trajectory.model import Trajectory
 from agentguard_server.proxy.capture.bundle_writer import RunBundleWriter
@@ -23,6 +27,8 @@ _MAX_RESIDENT_CHARS: Final = 8 * 1024 * 1024
 _MAX_LOGGED_FAILURES: Final = 100
 _SHUTDOWN_TIMEOUT_S: Final = 5.0
 _STORE_FLUSH_TIMEOUT_S: Final = 30.0
+_MAX_ROW_DELAY_S: Final = 0.25
+"""Longest wait of the rows of a diagnosis for those of the next runs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +65,7 @@ class DiagnosisWorker:
         self._store, self._guard, self._bundles = store, guard, bundles
         self._queue: queue.Queue[tuple[EndedRun, int] | None] = queue.Queue(_MAX_PENDING_RUNS)
         self._lock = threading.Lock()
-        self._resident_chars = 0
+        self._resident_chars, self._is_closing = 0, False
         self.diagnosed_runs = self.undiagnosed_runs = 0
         self._thread = threading.Thread(target=self._run, name="agentguard-diagnosing", daemon=True)
         self._thread.start()
@@ -79,6 +85,7 @@ class DiagnosisWorker:
 
     def close(self) -> None:
         """Finish the queued diagnoses within a few seconds and stop the thread."""
+        self._is_closing = True
         try:
             self._queue.put(None, timeout=_SHUTDOWN_TIMEOUT_S)
         except queue.Full:
@@ -88,10 +95,17 @@ class DiagnosisWorker:
     def _run(self) -> None:
         while items := self._take_all():
             is_readable = self._flush_rows([run for run, _ in items])
-            for run, size in items:
+            waiting, rows = deque(items), list[Row]()
+            deadline = time.monotonic() + _MAX_ROW_DELAY_S
+            while waiting:
+                run, size = waiting.popleft()
                 if run.trajectory is not None or is_readable:
-                    self._diagnose_safely(run)
+                    rows += self._diagnose_safely(run)
                 self._release(size)
+                # Each write wakes the thread of the store, which costs a tenth of a diagnosis.
+                if rows and (not waiting or self._is_closing or time.monotonic() >= deadline):
+                    self._store.write(*rows)
+                    rows, deadline = [], time.monotonic() + _MAX_ROW_DELAY_S
 
     def _take_all(self) -> list[tuple[EndedRun, int]]:
         """Wait for ended runs and return all that wait; return an empty list after `close`."""
@@ -121,24 +135,27 @@ class DiagnosisWorker:
             return False
         return True
 
-    def _diagnose_safely(self, run: EndedRun) -> None:
+    def _diagnose_safely(self, run: EndedRun) -> Sequence[Row]:
+        """Diagnose a run and return the rows to write; count a failure."""
         try:
-            self._diagnose(run)
+            return self._diagnose(run)
         except AgentGuardError as error:
             self._record_undiagnosed(str(error))
         except Exception as error:  # one run must not keep the next from being diagnosed
             self._record_undiagnosed(type(error).__name__)
+        return ()
 
-    def _diagnose(self, run: EndedRun) -> None:
+    def _diagnose(self, run: EndedRun) -> Sequence[Row]:
         found = run.trajectory or self._store.get_trajectory(run.id, tenant=run.tenant)
         if found is None:
-            return
+            return ()
         with VerdictScope(self._store, tenant=run.tenant):
             diagnosis = self._guard.diagnose(found)
-        self._store.write(*build_diagnosis_rows(diagnosis, tenant=run.tenant))
+        rows = build_diagnosis_rows(diagnosis, tenant=run.tenant)
         self.diagnosed_runs += 1
         if self._bundles is not None:
             self._bundles.finish_run(run.tenant, found, diagnosis)
+        return rows
 
     def _release(self, size: int) -> None:
         with self._lock:

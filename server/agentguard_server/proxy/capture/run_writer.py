@@ -12,11 +12,13 @@ import orjson
 
 from agentguard.detect.persistence import build_finding_rows
 from agentguard.detect.runner import detect
+from agentguard.errors import FormatError
 from agentguard.guard import Guard
 from agentguard.recover.persistence import decode_recovery, to_recovery_row
 from agentguard.store.db.rows import AcceptanceRow, ClearRunRow, RunRow, StepRow
 from agentguard.store.event_sink import StoreEventSink
 from agentguard.store.store import Store
+from agentguard.trajectory.event_log.events import RunAssembler
 from agentguard.trajectory.model import Trajectory
 from agentguard.trajectory.redaction import Redactor
 from agentguard_server.proxy.capture.bundle_writer import RunBundleWriter
@@ -30,6 +32,9 @@ _RunKey = tuple[str, str]
 """Tenant and ID of a run."""
 
 _MAX_OPEN_RUNS: Final = 4096
+_MAX_BUFFERED_BYTES: Final = 8 * 1024 * 1024
+"""Upper bound on the buffered events of open runs. Beyond it the runs that began first leave the buffer."""
+
 _MAX_LOGGED_FAILURES: Final = 100
 
 
@@ -54,7 +59,9 @@ class RunWriter:
         self._redactor = Redactor() if redact else None
         self._event_sinks: OrderedDict[_RunKey, RunEventSink] = OrderedDict()
         self._changed_runs: dict[RunRowBuilder, None] = {}
-        self._pending_events: list[tuple[RunEventSink, dict[str, Any]]] = []
+        self._buffered_sinks: dict[RunEventSink, None] = {}
+        self._buffered_bytes = 0
+        self._pending_events: list[tuple[RunEventSink, dict[str, Any], bytes]] = []
         self._ended_runs: list[EndedRun] = []
         self._diagnosis_worker = None if guard is None else DiagnosisWorker(store, guard, bundles)
         self.ended_runs = self.failed_runs = 0
@@ -94,11 +101,13 @@ class RunWriter:
         key = (message.tenant, message.run_id)
         log = self._event_sinks.get(key)
         if message.is_new or log is None:
+            if log is not None:
+                log.release_buffer()
             log = self._event_sinks[key] = RunEventSink(self, message.tenant, is_new=message.is_new)
             while len(self._event_sinks) > _MAX_OPEN_RUNS:
-                self._event_sinks.popitem(last=False)
+                self._event_sinks.popitem(last=False)[1].release_buffer()
         event = orjson.loads(message.event)
-        self._pending_events.append((log, event))
+        self._pending_events.append((log, event, message.event))
         if event.get("event") == "end":
             self._event_sinks.pop(key, None)
 
@@ -147,12 +156,23 @@ class RunWriter:
     def _write_events(self) -> None:
         """Write the events of runs with an inline guard."""
         events, self._pending_events = self._pending_events, []
-        harmless = self._is_free_of_secrets([event for _, event in events])
-        for log, event in events:
+        harmless = self._is_free_of_secrets([event for _, event, _ in events])
+        for log, event, encoded in events:
             try:
-                log.append(event if harmless else self.redact(event))
+                stored = event if harmless else self.redact(event)
+                log.append(stored, encoded if stored is event else None)
             except Exception as error:  # one event must not prevent the next
                 self._record_failure(error)
+
+    def track_buffer(self, sink: RunEventSink, change: int) -> None:
+        """Count a change of a sink's buffer, and release the oldest buffers above the limit."""
+        self._buffered_bytes += change
+        if change > 0:
+            self._buffered_sinks[sink] = None
+        else:
+            self._buffered_sinks.pop(sink, None)
+        while self._buffered_bytes > _MAX_BUFFERED_BYTES:
+            next(iter(self._buffered_sinks)).release_buffer()
 
     def _record_failure(self, error: Exception) -> None:
         self.failed_runs += 1
@@ -198,6 +218,9 @@ class RunWriter:
 class RunEventSink:
     """Sink for the redacted events of one run.
 
+    It buffers the events of a run, so that the diagnosis does not read the run from the store. A run whose
+    events were redacted, or that this process did not see from its beginning, has no buffer.
+
     Args:
         writer: writer of the rows.
         tenant: tenant of the run.
@@ -208,9 +231,16 @@ class RunEventSink:
         self._writer, self._tenant, self._is_new = writer, tenant, is_new
         self._store_log = StoreEventSink(writer.store, tenant=tenant)
         self._run, self._has_tool_calls = "", False
+        self._buffer: list[bytes] | None = [] if is_new else None
+        self._buffer_bytes = 0
 
-    def append(self, event: dict[str, Any]) -> None:
-        """Queue the changes of an event. Raises FormatError if it is not valid or precedes the header."""
+    def append(self, event: dict[str, Any], encoded: bytes | None) -> None:
+        """Queue the changes of an event. Raises FormatError if it is not valid or precedes the header.
+
+        Args:
+            event: the event to store.
+            encoded: the event as JSON; None if it was redacted.
+        """
         name = event.get("event")
         if name == "header":
             self._run = str(event.get("id"))
@@ -219,6 +249,29 @@ class RunEventSink:
         elif name == "step":
             self._has_tool_calls = self._has_tool_calls or bool(event["step"].get("tool_calls"))
         self._store_log.append(event)
+        if encoded is None:
+            self.release_buffer()
+        elif self._buffer is not None:
+            self._buffer.append(encoded)
+            self._buffer_bytes += len(encoded)
+            self._writer.track_buffer(self, len(encoded))
         if name == "end":
-            ended = EndedRun(tenant=self._tenant, id=self._run)
+            ended = EndedRun(tenant=self._tenant, id=self._run, trajectory=self._assemble_run())
+            self.release_buffer()
             self._writer.finish_run(ended, should_diagnose=self._has_tool_calls)
+
+    def release_buffer(self) -> None:
+        """Drop the buffered events; the diagnosis then reads the run from the store."""
+        size, self._buffer, self._buffer_bytes = self._buffer_bytes, None, 0
+        self._writer.track_buffer(self, -size)
+
+    def _assemble_run(self) -> Trajectory | None:
+        """Return the run as it is stored; None if it must be read from the store."""
+        if not self._buffer or not self._has_tool_calls:
+            return None
+        assembler = RunAssembler()
+        try:
+            records = [assembler.apply(orjson.loads(encoded)) for encoded in self._buffer]
+        except FormatError:  # the store accepts some events that a log file must not have
+            return None
+        return None if records[-1] is None else records[-1].trajectory

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from agentguard_server.proxy.capture import diagnosis_worker
+from agentguard_server.proxy.capture import diagnosis_worker, run_writer
 from agentguard_server.proxy.capture.client import _BATCH_INTERVAL_S
-from agentguard_server.proxy.capture.collector import CaptureCollector
-from agentguard_server.proxy.capture.protocol import CollectorConfig
+from agentguard_server.proxy.capture.collector import COMMIT_DELAY_S, CaptureCollector, open_store
+from agentguard_server.proxy.capture.protocol import CollectorConfig, RunEvent
 from agentguard_server.proxy.guard.options import CaptureOptions, GuardOptions
 
 from agentguard.config.policy import Policy
@@ -26,8 +26,9 @@ from agentguard.localize.base import Diagnosis
 from agentguard.localize.serialization import build_diagnosis_rows
 from agentguard.store import Store
 from agentguard.store.db.rows import DiagnosisRow, FindingRow
-from agentguard.store.write.writer import _MAX_BATCH_DELAY_S
-from agentguard.trajectory.model import Trajectory
+from agentguard.trajectory._safe_json import dumps
+from agentguard.trajectory.event_log.events import build_events
+from agentguard.trajectory.model import Branch, Observation, Record, Source, Step, ToolCall, Trajectory
 from tests.support.capture_traffic import (
     POLICY,
     build_digests,
@@ -91,12 +92,48 @@ def test_failed_and_excess_diagnoses_are_counted(tmp_path: Path, monkeypatch: py
     assert status.diagnosed + status.undiagnosed == 19
 
 
+@pytest.mark.parametrize("limit", [1 << 20, 0])
+def test_guarded_run_is_diagnosed_from_its_events_or_from_the_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: int
+) -> None:
+    def get_trajectory(store: Store, run_id: str, *, tenant: str = "") -> Trajectory | None:
+        reads.append(run_id)
+        return original(store, run_id, tenant=tenant)
+
+    def build_step(index: int, result: str) -> Step:
+        call = ToolCall(name="find", arguments={"place": index}, id=f"c{index}")
+        found = Observation(content=result, call_id=call.id, tool="find")
+        agent = {"source": Source.AGENT, "agent": "assistant"}
+        return Step(index=index, tool_calls=(call,), observations=(found,), **agent)
+
+    reads: list[str] = []
+    original = Store.get_trajectory
+    monkeypatch.setattr(run_writer, "_MAX_BUFFERED_BYTES", limit)
+    prompt = Step(index=0, source=Source.USER, agent="user", content="Find a train.")
+    abandoned = Branch(id="b1", fork_step=2, steps=(build_step(2, "Error: 503"),), reason="rolled back")
+    steps = (prompt, build_step(1, "Error: 503"), build_step(2, "nothing found"))
+    run = Trajectory(id="g", format="event_log", task="Find a train.", steps=steps, branches=(abandoned,))
+    events = [dumps(event) for event in build_events(Record(trajectory=run))]
+    traffic = [RunEvent("team", "g", number == 0, event) for number, event in enumerate(events)]
+    url = str(tmp_path / "runs.db")
+    with monkeypatch.context() as patch:
+        patch.setattr(Store, "get_trajectory", get_trajectory)
+        status = record_traffic(url, traffic).build_status(0)
+    assert (status.diagnosed, status.undiagnosed, status.failed) == (1, 0, 0)
+    assert reads == ([] if limit else ["g"])
+    with Store.open(url) as store:
+        assert store.get_trajectory("g", tenant="team") == run
+        expected = build_diagnosis_rows(Guard.from_policy(Policy.parse(POLICY)).diagnose(run), tenant="team")
+        stored = [*store.list_diagnoses("g", tenant="team"), *store.list_findings("g", tenant="team")]
+    assert _describe_rows(stored) == _describe_rows(expected)
+
+
 def test_running_run_is_stored_without_waiting_for_its_end(tmp_path: Path) -> None:
     url = str(tmp_path / "runs.db")
     guard = GuardOptions(policy=Policy.parse(POLICY))
     task = {"role": "user", "content": "Find a train."}
     requests = play_conversation(CHAT, [task], calls("find", 3), run_id="running")
-    with Store.open(url) as store, Store.open(url) as viewer:
+    with open_store(url) as store, Store.open(url) as viewer:
         collector = CaptureCollector(
             CollectorConfig(socket_path="", capture=CaptureOptions(store=url), guard=guard), store
         )
@@ -107,7 +144,7 @@ def test_running_run_is_stored_without_waiting_for_its_end(tmp_path: Path) -> No
                 assert time.monotonic() < deadline, f"request {count} is not visible"
         assert not collector.run_writer.ended_runs
         collector.close()
-    assert _BATCH_INTERVAL_S + _MAX_BATCH_DELAY_S < 1.0, "delays before a viewer can see a request"
+    assert _BATCH_INTERVAL_S + COMMIT_DELAY_S < 1.0, "delays before a viewer can see a request"
 
 
 def _describe_rows(rows: Any) -> list[str]:
