@@ -16,16 +16,14 @@ from agentguard.resilience.base import (
 )
 from agentguard.resilience.circuit_breaker import CircuitBreaker, CircuitBreakerOptions, CircuitState
 from agentguard.resilience.clock import MONOTONIC, Clock
-from agentguard.resilience.concurrency_limit import ConcurrencyOptions
-from agentguard.resilience.deadline import Deadline
+from agentguard.resilience.deadline import AttemptTimeout, Deadline, Timeout
 from agentguard.resilience.events import EventKind, Observer, ResilienceEvent
 from agentguard.resilience.hedge import Hedge
-from agentguard.resilience.load_shedding import LoadShedding
+from agentguard.resilience.load_shedding import ConcurrencyOptions, LoadShedding
 from agentguard.resilience.outlier_ejection import HostBalancer, OutlierDetection, OutlierDetector
-from agentguard.resilience.pipeline import AttemptTimeout, Pipeline, Timeout, build_standard_strategies
-from agentguard.resilience.retry import Backoff, Retry
+from agentguard.resilience.pipeline import Pipeline, build_standard_strategies
+from agentguard.resilience.retry import Backoff, Retry, RetryBudget, RetryBudgetOptions
 from agentguard.resilience.retry_after import DO_NOT_RETRY, parse_pushback, parse_retry_after
-from agentguard.resilience.retry_budget import RetryBudget, RetryBudgetOptions
 from agentguard.resilience.stream_timeout import MonitoredStream, StreamTimeout
 
 __all__ = [

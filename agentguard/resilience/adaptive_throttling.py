@@ -14,8 +14,8 @@ from typing import Any, ClassVar
 
 from agentguard.errors import Overloaded
 from agentguard.options import RATIO, SECONDS, Options, option
-from agentguard.resilience._sliding_window import SlidingWindow
 from agentguard.resilience.base import CallOutcome, Response, Runtime, Send, classify_outcome, is_overload
+from agentguard.resilience.circuit_breaker import SlidingWindow
 from agentguard.resilience.deadline import Deadline
 from agentguard.resilience.events import EventKind
 from agentguard.resilience.stream_timeout import MonitoredStream

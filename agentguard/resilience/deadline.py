@@ -1,26 +1,42 @@
-"""Deadline of a call, over all its attempts, waits and streams.
+"""Deadlines and timeouts of calls.
 
 A deadline is a point in time, not a duration. It can be passed through every layer and across attempts
-without adding up. The earlier of two nested deadlines applies (gRPC's deadline propagation).
+without adding up. The earlier of two nested deadlines applies (gRPC's deadline propagation). The strategies
+`Timeout` and `AttemptTimeout` cancel a call when its time is up; nearly all of their timers are cancelled
+before they fire.
 """
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import math
-from collections.abc import Awaitable
+import time
+import weakref
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from heapq import heapify, heappop, heappush
 from types import TracebackType
-from typing import TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
-from agentguard.errors import ConfigError, DeadlineExceeded
-from agentguard.resilience._timer_heap import TimerEntry, get_timer_heap
+from agentguard.errors import ConfigError, DeadlineExceeded, Stage
+from agentguard.options import SECONDS, Options, option
 from agentguard.resilience.clock import MONOTONIC, Clock
+from agentguard.resilience.events import EventKind
+
+if TYPE_CHECKING:
+    from agentguard.resilience.base import Response, Runtime, Send
 
 T = TypeVar("T")
 
 CLOCK_TOLERANCE_S = 1e-6
 """Tolerance for timers: asyncio fires a timer early by up to the resolution of its clock."""
+_COMPACTION_THRESHOLD = 64
+"""Number of marked timers that are kept, whatever their share."""
+_CLOCK_RESOLUTION_S = time.get_clock_info("monotonic").resolution  # asyncio's loops also fire that early
+
+TimerEntry = list[Any]
+"""Handle of a timer for `TimerHeap.cancel`. Its last item is the callback, or None if it is cancelled."""
 
 
 @dataclass(slots=True, unsafe_hash=True)
@@ -90,6 +106,85 @@ class Deadline:
                 awaitable.close()
 
 
+class TimerHeap:
+    """Timers of one event loop."""
+
+    __slots__ = ("__weakref__", "_cancelled_count", "_handle", "_heap", "_loop", "_next_at", "_sequence")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = weakref.ref(loop)
+        self._heap: list[TimerEntry] = []
+        self._handle: asyncio.TimerHandle | None = None
+        self._next_at = math.inf  # when the handle fires
+        self._cancelled_count = 0
+        self._sequence = itertools.count()
+
+    def schedule(
+        self, loop: asyncio.AbstractEventLoop, seconds: float, callback: Callable[[], None]
+    ) -> TimerEntry:
+        """Call back after ``seconds``; ``loop`` must be the loop of this heap."""
+        fires_at = loop.time() + seconds
+        timer: TimerEntry = [fires_at, next(self._sequence), callback]
+        heappush(self._heap, timer)
+        if fires_at < self._next_at:
+            self._arm(loop, fires_at)
+        return timer
+
+    def cancel(self, timer: TimerEntry) -> None:
+        """Cancel a timer; a timer that has fired or was cancelled is ignored."""
+        if timer[2] is not None:
+            timer[2] = None
+            if self._heap[0] is timer:  # common if few calls run: it is the next timer
+                heappop(self._heap)
+                return
+            self._cancelled_count += 1
+            if self._cancelled_count > _COMPACTION_THRESHOLD and self._cancelled_count * 2 > len(self._heap):
+                self._heap = [one for one in self._heap if one[2] is not None]
+                heapify(self._heap)
+                self._cancelled_count = 0
+
+    def _arm(self, loop: asyncio.AbstractEventLoop, when: float) -> None:
+        if self._handle is not None:
+            self._handle.cancel()
+        self._next_at, self._handle = when, loop.call_at(when, self._run_due)
+
+    def _run_due(self) -> None:
+        """Run the due timers, and arm the loop's timer for the next one."""
+        self._handle, self._next_at = None, math.inf
+        loop = self._loop()
+        if loop is None:
+            return
+        try:
+            now = loop.time() + _CLOCK_RESOLUTION_S
+            while self._heap and (self._heap[0][2] is None or self._heap[0][0] <= now):
+                timer = heappop(self._heap)
+                call, timer[2] = timer[2], None
+                if call is None:
+                    self._cancelled_count -= 1
+                else:
+                    call()
+        finally:
+            if self._heap:
+                self._arm(loop, self._heap[0][0])
+
+
+_HEAPS: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, TimerHeap] = weakref.WeakKeyDictionary()
+_last_heap: tuple[Callable[[], asyncio.AbstractEventLoop | None], TimerHeap] | None = None
+
+
+def get_timer_heap(loop: asyncio.AbstractEventLoop) -> TimerHeap:
+    """Return the heap of a loop; the last result is cached, since the loop rarely changes."""
+    global _last_heap
+    last_heap = _last_heap
+    if last_heap is not None and last_heap[0]() is loop:
+        return last_heap[1]
+    heap = _HEAPS.get(loop)
+    if heap is None:
+        heap = _HEAPS[loop] = TimerHeap(loop)
+    _last_heap = (weakref.ref(loop), heap)
+    return heap
+
+
 class TaskTimeout:
     """Cancels the current task after some seconds unless it is stopped before, like `asyncio.timeout`.
 
@@ -131,75 +226,6 @@ class TaskTimeout:
         return self._caused_cancellation
 
 
-class ReusableTimeout:
-    """Timeout for the many waits of a stream; it is restarted for each and keeps one timer for all.
-
-    Use it like `TaskTimeout`, with `restart` in place of the constructor, and `close` after the last wait.
-    """
-
-    __slots__ = (
-        "_cancelling",
-        "_caused_cancellation",
-        "_expires_at",
-        "_fires_at",
-        "_has_fired",
-        "_loop",
-        "_task",
-        "_timer",
-        "_timers",
-    )
-
-    def __init__(self) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._timers = get_timer_heap(self._loop)
-        self._timer: TimerEntry | None = None
-        self._task: asyncio.Task[object] | None = None
-        self._expires_at = self._fires_at = 0.0
-        self._cancelling = 0
-        self._has_fired = self._caused_cancellation = False
-
-    def restart(self, seconds: float) -> None:
-        """Cancel the current task after ``seconds`` unless `stop` is called before."""
-        loop = self._loop
-        task = asyncio.current_task(loop)
-        assert task is not None
-        self._task, self._cancelling, self._caused_cancellation = task, task.cancelling(), False
-        self._expires_at = expires_at = loop.time() + seconds
-        if self._timer is None or expires_at < self._fires_at:
-            self._schedule(seconds)
-
-    def stop(self) -> bool:
-        """End the wait; return whether the timeout alone caused a cancellation. May be called repeatedly."""
-        if self._has_fired and self._task is not None:
-            self._has_fired = False
-            self._caused_cancellation = self._task.uncancel() <= self._cancelling
-        self._task = None
-        return self._caused_cancellation
-
-    def close(self) -> None:
-        """Cancel the timer after the last wait."""
-        if self._timer is not None:
-            self._timers.cancel(self._timer)
-            self._timer = None
-
-    def _schedule(self, seconds: float) -> None:
-        self.close()
-        self._fires_at = self._loop.time() + seconds
-        self._timer = self._timers.schedule(self._loop, seconds, self._on_timeout)
-
-    def _on_timeout(self) -> None:
-        """Cancel the task if its wait has expired; reschedule if the wait began after the timer was set."""
-        self._timer = None
-        if self._task is None:
-            return
-        remaining_s = self._expires_at - self._loop.time()
-        if remaining_s > CLOCK_TOLERANCE_S:
-            self._schedule(remaining_s)
-        else:
-            self._has_fired = True
-            self._task.cancel()
-
-
 class DeadlineLimit:
     """One use of a deadline around a block, by one task; see `Deadline.limit`."""
 
@@ -230,3 +256,72 @@ class DeadlineLimit:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop(kind)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timeout(Options):
+    """Deadline of the whole call: attempts, waits and streams. An earlier deadline of the caller applies."""
+
+    name: ClassVar[str] = "timeout"
+
+    total_s: float = option(600.0, bounds=SECONDS)
+
+    def build(self, inner: Send, runtime: Runtime) -> TimeoutEnforcer:
+        """Bind the strategy to the ``send`` of the next one."""
+        return TimeoutEnforcer(self.name, self.total_s, inner, runtime, propagates=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptTimeout(Options):
+    """Time limit of one attempt up to its head or first chunk; the stream after it has the whole deadline."""
+
+    name: ClassVar[str] = "attempt_timeout"
+
+    seconds: float = option(60.0, bounds=SECONDS)
+
+    def build(self, inner: Send, runtime: Runtime) -> TimeoutEnforcer:
+        """Bind the strategy to the ``send`` of the next one."""
+        return TimeoutEnforcer(self.name, self.seconds, inner, runtime, propagates=False)
+
+
+class TimeoutEnforcer:
+    """Cancels a call when its time is up."""
+
+    def __init__(self, name: str, seconds: float, inner: Send, runtime: Runtime, *, propagates: bool) -> None:
+        self._name, self._seconds, self._inner, self._runtime = name, seconds, inner, runtime
+        self._propagates = propagates
+
+    async def send(self, request: Any, deadline: Deadline) -> Response:
+        """Send the request on. Raises DeadlineExceeded when the time is up."""
+        # Same as `Deadline.limit` without its objects, because every attempt passes here twice.
+        now = deadline.clock.now()
+        expires_at = now + self._seconds
+        if deadline.at <= expires_at:
+            expires_at = deadline.at
+        elif self._propagates:
+            deadline = Deadline(expires_at, deadline.clock)
+        if expires_at - now <= CLOCK_TOLERANCE_S:
+            raise self._build_error("no time was left for", "unsent")
+        timer = TaskTimeout(expires_at - now)
+        try:
+            return await self._inner(request, deadline)
+        except asyncio.CancelledError:
+            if timer.stop():
+                raise self._build_error("too much time went into", "sent") from None
+            raise
+        except DeadlineExceeded:
+            if (
+                self._runtime.clock.now() >= expires_at - CLOCK_TOLERANCE_S
+            ):  # otherwise an inner timer expired
+                self._emit_timeout()
+            raise
+        finally:
+            timer.stop()
+
+    def _build_error(self, reason: str, stage: Stage) -> DeadlineExceeded:
+        """Report the timeout, and build its error."""
+        self._emit_timeout()
+        return DeadlineExceeded(f"{reason} {'the call' if self._propagates else 'the attempt'}", stage=stage)
+
+    def _emit_timeout(self) -> None:
+        self._runtime.emit_event(EventKind.TIMEOUT, self._name, seconds=self._seconds)

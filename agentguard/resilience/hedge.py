@@ -14,11 +14,10 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from agentguard.options import SECONDS, Options, option
-from agentguard.resilience._timer_heap import get_timer_heap
 from agentguard.resilience.base import Request, Response, Runtime, Send
-from agentguard.resilience.deadline import Deadline
+from agentguard.resilience.deadline import Deadline, get_timer_heap
 from agentguard.resilience.events import EventKind
-from agentguard.resilience.retry_budget import RetryBudget, RetryBudgetOptions
+from agentguard.resilience.retry import RetryBudget, RetryBudgetOptions
 from agentguard.resilience.stream_timeout import CLOSE_TIMEOUT_S, close_response
 
 _DEFAULT_BUDGET = RetryBudgetOptions(ratio=0.05, reserve=0.0, per_second=0.0, burst=10.0)

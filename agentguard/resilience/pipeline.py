@@ -9,94 +9,22 @@
 
 from __future__ import annotations
 
-import asyncio
 import random
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
-from agentguard.errors import ConfigError, DeadlineExceeded, Stage
-from agentguard.options import SECONDS, Options, option
+from agentguard.errors import ConfigError
 from agentguard.resilience.adaptive_throttling import AdaptiveThrottling
 from agentguard.resilience.base import BoundStrategy, ResilienceStrategy, Response, Runtime, Send
 from agentguard.resilience.circuit_breaker import CircuitBreakerOptions
 from agentguard.resilience.clock import MONOTONIC, Clock
-from agentguard.resilience.deadline import CLOCK_TOLERANCE_S, Deadline, TaskTimeout
-from agentguard.resilience.events import EventKind, Observer, Observers
+from agentguard.resilience.deadline import AttemptTimeout, Deadline, Timeout
+from agentguard.resilience.events import Observer, Observers
 from agentguard.resilience.hedge import Hedge
 from agentguard.resilience.load_shedding import LoadShedding
 from agentguard.resilience.retry import Retry
 from agentguard.resilience.stream_timeout import StreamTimeout
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Timeout(Options):
-    """Deadline of the whole call: attempts, waits and streams. An earlier deadline of the caller applies."""
-
-    name: ClassVar[str] = "timeout"
-
-    total_s: float = option(600.0, bounds=SECONDS)
-
-    def build(self, inner: Send, runtime: Runtime) -> TimeoutEnforcer:
-        """Bind the strategy to the ``send`` of the next one."""
-        return TimeoutEnforcer(self.name, self.total_s, inner, runtime, propagates=True)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AttemptTimeout(Options):
-    """Time limit of one attempt up to its head or first chunk; the stream after it has the whole deadline."""
-
-    name: ClassVar[str] = "attempt_timeout"
-
-    seconds: float = option(60.0, bounds=SECONDS)
-
-    def build(self, inner: Send, runtime: Runtime) -> TimeoutEnforcer:
-        """Bind the strategy to the ``send`` of the next one."""
-        return TimeoutEnforcer(self.name, self.seconds, inner, runtime, propagates=False)
-
-
-class TimeoutEnforcer:
-    """Cancels a call when its time is up."""
-
-    def __init__(self, name: str, seconds: float, inner: Send, runtime: Runtime, *, propagates: bool) -> None:
-        self._name, self._seconds, self._inner, self._runtime = name, seconds, inner, runtime
-        self._propagates = propagates
-
-    async def send(self, request: Any, deadline: Deadline) -> Response:
-        """Send the request on. Raises DeadlineExceeded when the time is up."""
-        # Same as `Deadline.limit` without its objects, because every attempt passes here twice.
-        now = deadline.clock.now()
-        expires_at = now + self._seconds
-        if deadline.at <= expires_at:
-            expires_at = deadline.at
-        elif self._propagates:
-            deadline = Deadline(expires_at, deadline.clock)
-        if expires_at - now <= CLOCK_TOLERANCE_S:
-            raise self._build_error("no time was left for", "unsent")
-        timer = TaskTimeout(expires_at - now)
-        try:
-            return await self._inner(request, deadline)
-        except asyncio.CancelledError:
-            if timer.stop():
-                raise self._build_error("too much time went into", "sent") from None
-            raise
-        except DeadlineExceeded:
-            if (
-                self._runtime.clock.now() >= expires_at - CLOCK_TOLERANCE_S
-            ):  # otherwise an inner timer expired
-                self._emit_timeout()
-            raise
-        finally:
-            timer.stop()
-
-    def _build_error(self, reason: str, stage: Stage) -> DeadlineExceeded:
-        """Report the timeout, and build its error."""
-        self._emit_timeout()
-        return DeadlineExceeded(f"{reason} {'the call' if self._propagates else 'the attempt'}", stage=stage)
-
-    def _emit_timeout(self) -> None:
-        self._runtime.emit_event(EventKind.TIMEOUT, self._name, seconds=self._seconds)
 
 
 class Pipeline:

@@ -17,7 +17,7 @@ from typing import Any, ClassVar, NoReturn, Protocol, Self
 from agentguard.errors import BackendError, DeadlineExceeded, ResilienceError, Stalled
 from agentguard.options import SECONDS, Options, option
 from agentguard.resilience.base import Response, Runtime, Send
-from agentguard.resilience.deadline import Deadline, ReusableTimeout
+from agentguard.resilience.deadline import CLOCK_TOLERANCE_S, Deadline, TimerEntry, get_timer_heap
 from agentguard.resilience.events import EventKind
 
 CLOSE_TIMEOUT_S = 0.1
@@ -86,6 +86,75 @@ class StreamMonitor:
         stream = MonitoredStream(response, deadline, self._options, self._runtime, classifier=api)
         await stream.start()
         return stream
+
+
+class ReusableTimeout:
+    """Timeout for the many waits of a stream; it is restarted for each and keeps one timer for all.
+
+    Use it like `TaskTimeout`, with `restart` in place of the constructor, and `close` after the last wait.
+    """
+
+    __slots__ = (
+        "_cancelling",
+        "_caused_cancellation",
+        "_expires_at",
+        "_fires_at",
+        "_has_fired",
+        "_loop",
+        "_task",
+        "_timer",
+        "_timers",
+    )
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._timers = get_timer_heap(self._loop)
+        self._timer: TimerEntry | None = None
+        self._task: asyncio.Task[object] | None = None
+        self._expires_at = self._fires_at = 0.0
+        self._cancelling = 0
+        self._has_fired = self._caused_cancellation = False
+
+    def restart(self, seconds: float) -> None:
+        """Cancel the current task after ``seconds`` unless `stop` is called before."""
+        loop = self._loop
+        task = asyncio.current_task(loop)
+        assert task is not None
+        self._task, self._cancelling, self._caused_cancellation = task, task.cancelling(), False
+        self._expires_at = expires_at = loop.time() + seconds
+        if self._timer is None or expires_at < self._fires_at:
+            self._schedule(seconds)
+
+    def stop(self) -> bool:
+        """End the wait; return whether the timeout alone caused a cancellation. May be called repeatedly."""
+        if self._has_fired and self._task is not None:
+            self._has_fired = False
+            self._caused_cancellation = self._task.uncancel() <= self._cancelling
+        self._task = None
+        return self._caused_cancellation
+
+    def close(self) -> None:
+        """Cancel the timer after the last wait."""
+        if self._timer is not None:
+            self._timers.cancel(self._timer)
+            self._timer = None
+
+    def _schedule(self, seconds: float) -> None:
+        self.close()
+        self._fires_at = self._loop.time() + seconds
+        self._timer = self._timers.schedule(self._loop, seconds, self._on_timeout)
+
+    def _on_timeout(self) -> None:
+        """Cancel the task if its wait has expired; reschedule if the wait began after the timer was set."""
+        self._timer = None
+        if self._task is None:
+            return
+        remaining_s = self._expires_at - self._loop.time()
+        if remaining_s > CLOCK_TOLERANCE_S:
+            self._schedule(remaining_s)
+        else:
+            self._has_fired = True
+            self._task.cancel()
 
 
 class MonitoredStream:

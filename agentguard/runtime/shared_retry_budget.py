@@ -6,7 +6,7 @@ import threading
 from typing import Final
 
 from agentguard.resilience.clock import MONOTONIC
-from agentguard.resilience.retry_budget import RetryBudget, RetryBudgetOptions
+from agentguard.resilience.retry import RetryBudget, RetryBudgetOptions
 
 _RESERVE: Final = 10.0
 

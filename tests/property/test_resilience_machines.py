@@ -23,8 +23,8 @@ from agentguard.resilience import (
     Runtime,
     parse_retry_after,
 )
-from agentguard.resilience._sliding_window import SlidingWindow
 from agentguard.resilience.base import CallOutcome
+from agentguard.resilience.circuit_breaker import SlidingWindow
 from agentguard.testing.virtual_clock import VirtualClock
 
 OUTCOMES = st.sampled_from(list(CallOutcome))

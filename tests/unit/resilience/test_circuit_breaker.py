@@ -15,8 +15,8 @@ from agentguard.resilience import (
     StreamTimeout,
     Timeout,
 )
-from agentguard.resilience._sliding_window import SlidingWindow
 from agentguard.resilience.base import CallOutcome
+from agentguard.resilience.circuit_breaker import SlidingWindow
 from agentguard.testing.virtual_clock import VirtualClock
 from tests.unit.resilience.scripted_backend import Backend, answer, carries, ends, fails, hang, read, stream
 

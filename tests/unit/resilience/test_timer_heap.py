@@ -1,7 +1,7 @@
 import asyncio
 import random
 
-from agentguard.resilience._timer_heap import get_timer_heap
+from agentguard.resilience.deadline import get_timer_heap
 from agentguard.testing.virtual_clock import VirtualClock
 
 
