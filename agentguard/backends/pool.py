@@ -16,11 +16,10 @@ from dataclasses import replace
 from typing import Any, cast
 
 from agentguard.backends import pipeline_config, status
-from agentguard.backends.attempt_context import AttemptContext
 from agentguard.backends.base import BackendRequest, Response, StreamingResponse
 from agentguard.backends.config import BackendsOptions, ReplicaOptions
 from agentguard.backends.health.hints import HintBridge, HintChannel
-from agentguard.backends.load_balancer import LoadBalancer
+from agentguard.backends.load_balancer import AttemptContext, LoadBalancer
 from agentguard.backends.membership import PoolMembership
 from agentguard.backends.quorum import QuorumReader
 from agentguard.backends.replica import Connect

@@ -64,6 +64,7 @@ class ChoicesFormat:
     def __init__(self, name: str, kind: type[_Chat] | type[_Completion]) -> None:
         self.name = name
         self._decode_body: StructDecoder[Any] = StructDecoder(kind)
+        self._decode_fast = msgspec.json.Decoder(kind).decode
 
     def has_content(self, chunk: bytes) -> bool:
         """Return whether the events contain text, a part of a tool call, a finish reason or usage."""
@@ -101,6 +102,11 @@ class ChoicesFormat:
     def find_body_error(self, body: bytes, request_body: bytes = b"") -> str | None:
         """Return an error, also for an answer without choices, or None for a valid answer."""
         del request_body
+        try:
+            if body.isascii() and self._decode_fast(body).error is None:
+                return None  # nearly all answers
+        except (msgspec.MsgspecError, RecursionError):
+            pass
         answer = self._decode_body(body)
         if not isinstance(answer, str):
             return format_error(answer.error) if answer.error is not None else None

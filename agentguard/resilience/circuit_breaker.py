@@ -139,12 +139,16 @@ class CallPermit:
 
 
 class CircuitBreaker:
-    """State machine and strategy of the breaker. All methods but `send` are synchronous, hence atomic."""
+    """State machine and strategy of the breaker. All methods but `send` are synchronous, hence atomic.
+
+    Attributes:
+        state: current state; an open breaker becomes half-open only when a call arrives.
+    """
 
     def __init__(self, options: CircuitBreakerOptions, inner: Send, runtime: Runtime) -> None:
         self._options, self._inner, self._runtime = options, inner, runtime
         self._window = SlidingWindow(options.sampling_duration_s, runtime.clock)
-        self._state, self._open_until, self._generation, self._has_probe_in_flight = (
+        self.state, self._open_until, self._generation, self._has_probe_in_flight = (
             CircuitState.CLOSED,
             0.0,
             0,
@@ -152,16 +156,11 @@ class CircuitBreaker:
         )
 
     @property
-    def state(self) -> CircuitState:
-        """Return the current state; an open breaker becomes half-open only when a call arrives."""
-        return self._state
-
-    @property
     def is_ready(self) -> bool:
         """Return whether `acquire` would succeed now; the state does not change."""
-        if self._state is CircuitState.CLOSED:
+        if self.state is CircuitState.CLOSED:
             return True
-        if self._state is CircuitState.HALF_OPEN:
+        if self.state is CircuitState.HALF_OPEN:
             return not self._has_probe_in_flight
         return self.remaining_break_s <= 0
 
@@ -172,12 +171,12 @@ class CircuitBreaker:
 
     def acquire(self) -> CallPermit:
         """Return a permit for a call. Raises CircuitOpen with the seconds until a probe if it is rejected."""
-        if self._state is CircuitState.CLOSED:
+        if self.state is CircuitState.CLOSED:
             return CallPermit(self, self._generation, is_probe=False)
         remaining_s = self.remaining_break_s
-        if self._state is CircuitState.OPEN and remaining_s <= 0:
+        if self.state is CircuitState.OPEN and remaining_s <= 0:
             self._transition(CircuitState.HALF_OPEN)
-        if self._state is CircuitState.OPEN or self._has_probe_in_flight:
+        if self.state is CircuitState.OPEN or self._has_probe_in_flight:
             raise CircuitOpen("the endpoint failed too often just now", retry_after_s=max(0.0, remaining_s))
         self._has_probe_in_flight = True
         return CallPermit(self, self._generation, is_probe=True)
@@ -203,7 +202,7 @@ class CircuitBreaker:
             self._transition(CircuitState.OPEN)
 
     def _transition(self, state: CircuitState) -> None:
-        self._state, self._has_probe_in_flight = state, False
+        self.state, self._has_probe_in_flight = state, False
         self._generation += 1
         if state is CircuitState.OPEN:
             self._open_until = self._runtime.clock.now() + self._options.break_duration_s
@@ -215,7 +214,7 @@ class CircuitBreaker:
 
     async def send(self, request: Any, deadline: Deadline) -> Response:
         """Send the request on, or raise CircuitOpen; a stream is recorded at its end."""
-        if self._state is not CircuitState.CLOSED:
+        if self.state is not CircuitState.CLOSED:
             return await self._send_probe(request, deadline)
         generation = self._generation  # results in a later generation are ignored
         try:

@@ -31,12 +31,13 @@ T = TypeVar("T")
 
 CLOCK_TOLERANCE_S = 1e-6
 """Tolerance for timers: asyncio fires a timer early by up to the resolution of its clock."""
-_COMPACTION_THRESHOLD = 64
-"""Number of marked timers that are kept, whatever their share."""
+_TIMER_TOLERANCE_S = 0.001
+_MIN_COMPACTION_SIZE = 128
+"""Size up to which a heap keeps cancelled timers."""
 _CLOCK_RESOLUTION_S = time.get_clock_info("monotonic").resolution  # asyncio's loops also fire that early
 
 TimerEntry = list[Any]
-"""Handle of a timer for `TimerHeap.cancel`. Its last item is the callback, or None if it is cancelled."""
+"""Timer: time, number and callback. Set the callback to None to cancel the timer."""
 
 
 @dataclass(slots=True, unsafe_hash=True)
@@ -107,16 +108,21 @@ class Deadline:
 
 
 class TimerHeap:
-    """Timers of one event loop."""
+    """Timers of one event loop that are nearly always cancelled before they fire: every call has some.
 
-    __slots__ = ("__weakref__", "_cancelled_count", "_handle", "_heap", "_loop", "_next_at", "_sequence")
+    asyncio creates an object per timer and passes each to the event loop. Here the loop has one timer for the
+    earliest entry of the heap. A cancelled entry stays in the heap until it is due, or until the heap has
+    grown to twice its size after the last compaction. For the caller the timing is the same.
+    """
+
+    __slots__ = ("__weakref__", "_compaction_size", "_handle", "_heap", "_loop", "_next_at", "_sequence")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = weakref.ref(loop)
         self._heap: list[TimerEntry] = []
         self._handle: asyncio.TimerHandle | None = None
         self._next_at = math.inf  # when the handle fires
-        self._cancelled_count = 0
+        self._compaction_size = _MIN_COMPACTION_SIZE
         self._sequence = itertools.count()
 
     def schedule(
@@ -125,23 +131,15 @@ class TimerHeap:
         """Call back after ``seconds``; ``loop`` must be the loop of this heap."""
         fires_at = loop.time() + seconds
         timer: TimerEntry = [fires_at, next(self._sequence), callback]
-        heappush(self._heap, timer)
+        heap = self._heap
+        heappush(heap, timer)
         if fires_at < self._next_at:
             self._arm(loop, fires_at)
+        if len(heap) > self._compaction_size:
+            heap[:] = [entry for entry in heap if entry[2] is not None]
+            heapify(heap)
+            self._compaction_size = max(_MIN_COMPACTION_SIZE, 2 * len(heap))
         return timer
-
-    def cancel(self, timer: TimerEntry) -> None:
-        """Cancel a timer; a timer that has fired or was cancelled is ignored."""
-        if timer[2] is not None:
-            timer[2] = None
-            if self._heap[0] is timer:  # common if few calls run: it is the next timer
-                heappop(self._heap)
-                return
-            self._cancelled_count += 1
-            if self._cancelled_count > _COMPACTION_THRESHOLD and self._cancelled_count * 2 > len(self._heap):
-                self._heap = [one for one in self._heap if one[2] is not None]
-                heapify(self._heap)
-                self._cancelled_count = 0
 
     def _arm(self, loop: asyncio.AbstractEventLoop, when: float) -> None:
         if self._handle is not None:
@@ -159,9 +157,7 @@ class TimerHeap:
             while self._heap and (self._heap[0][2] is None or self._heap[0][0] <= now):
                 timer = heappop(self._heap)
                 call, timer[2] = timer[2], None
-                if call is None:
-                    self._cancelled_count -= 1
-                else:
+                if call is not None:
                     call()
         finally:
             if self._heap:
@@ -185,6 +181,53 @@ def get_timer_heap(loop: asyncio.AbstractEventLoop) -> TimerHeap:
     return heap
 
 
+class ReusableTimer:
+    """Timer of a connection with one callback and one time, both of which can be replaced.
+
+    If the event loop's timer fires before a postponed time, it is scheduled again. Nearly every request ends
+    long before its timeout, so this is cheaper than a new loop timer for each request.
+
+    Attributes:
+        callback: function to call at its time; None for no call.
+    """
+
+    __slots__ = ("_expires_at", "_fires_at", "_loop", "_timer", "callback")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._timer: asyncio.TimerHandle | None = None
+        self._fires_at = self._expires_at = 0.0
+        self.callback: Callable[[], None] | None = None
+
+    def arm(self, seconds: float, callback: Callable[[], None]) -> None:
+        """Set callback and deadline; both replace the previous ones."""
+        self._expires_at, self.callback = self._loop.time() + seconds, callback
+        if self._timer is None or self._expires_at < self._fires_at:
+            self._schedule()
+
+    def cancel(self) -> None:
+        """Cancel the callback and the event loop's timer."""
+        self.callback = None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _schedule(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._fires_at, self._timer = self._expires_at, self._loop.call_at(self._expires_at, self._fire)
+
+    def _fire(self) -> None:
+        self._timer, late = None, self.callback
+        if late is None:
+            return
+        if self._expires_at - self._loop.time() > _TIMER_TOLERANCE_S:
+            self._schedule()
+        else:
+            self.callback = None
+            late()
+
+
 class TaskTimeout:
     """Cancels the current task after some seconds unless it is stopped before, like `asyncio.timeout`.
 
@@ -200,7 +243,7 @@ class TaskTimeout:
             timeout.stop()
     """
 
-    __slots__ = ("_cancelling", "_caused_cancellation", "_has_fired", "_task", "_timer", "_timers")
+    __slots__ = ("_cancelling", "_caused_cancellation", "_has_fired", "_task", "_timer")
 
     def __init__(self, seconds: float) -> None:
         loop = asyncio.get_running_loop()
@@ -208,18 +251,15 @@ class TaskTimeout:
         assert task is not None
         self._task, self._cancelling = task, task.cancelling()
         self._has_fired = self._caused_cancellation = False
-        self._timers = get_timer_heap(loop)
-        self._timer: TimerEntry | None = self._timers.schedule(loop, seconds, self._on_timeout)
+        self._timer = get_timer_heap(loop).schedule(loop, seconds, self._on_timeout)
 
     def _on_timeout(self) -> None:
-        self._has_fired, self._timer = True, None
+        self._has_fired = True
         self._task.cancel()
 
     def stop(self) -> bool:
         """Stop the timeout; return whether it alone caused a cancellation. May be called repeatedly."""
-        if self._timer is not None:
-            self._timers.cancel(self._timer)
-            self._timer = None
+        self._timer[2] = None
         if self._has_fired:
             self._has_fired = False
             self._caused_cancellation = self._task.uncancel() <= self._cancelling

@@ -101,7 +101,9 @@ class Hedger:
         self.budget.deposit()
         now = self._runtime.clock.now
         started = now()
-        delay = self.delay
+        delay = self._delay
+        if delay is None or self._samples_since_update >= _UPDATE_INTERVAL:
+            delay = self.delay
         if delay is None or not request.idempotent or delay >= deadline.at - started:
             response = await self._inner(request, deadline)
         else:
@@ -172,7 +174,7 @@ class _HedgedCall:
 
     __slots__ = (
         "_cancel_count", "_deadline", "_first", "_hedger", "_is_first_cancelled", "_request", "_timer",
-        "_timers", "second",
+        "second",
     )  # fmt: skip
 
     def __init__(self, hedger: Hedger, request: Request, deadline: Deadline, delay: float) -> None:
@@ -184,15 +186,14 @@ class _HedgedCall:
         assert task is not None
         self._first: asyncio.Task[Any] | None = task
         self._cancel_count = task.cancelling()
-        self._timers = get_timer_heap(loop)
-        self._timer = self._timers.schedule(loop, delay, self._start)
+        self._timer = get_timer_heap(loop).schedule(loop, delay, self._start)
 
     def finish_first(self, error: BaseException | None) -> BaseException | None:
         """Record the end of the first request; return its error, or that the second request interrupted it.
 
         There is no await in between, so a finished request is never interrupted.
         """
-        self._timers.cancel(self._timer)
+        self._timer[2] = None
         first_task, self._first = self._first, None
         if not self._is_first_cancelled or first_task is None:
             return error

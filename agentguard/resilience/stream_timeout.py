@@ -136,7 +136,7 @@ class ReusableTimeout:
     def close(self) -> None:
         """Cancel the timer after the last wait."""
         if self._timer is not None:
-            self._timers.cancel(self._timer)
+            self._timer[2] = None
             self._timer = None
 
     def _schedule(self, seconds: float) -> None:

@@ -154,7 +154,7 @@ def _explain(settings: ProxySettings, *, is_verbose: bool, json: bool) -> None:
 
 
 def _print_new_key(name: str, *, json: bool) -> None:
-    from agentguard_server.proxy.auth.api_keys import generate_key
+    from agentguard_server.proxy.auth.authorization import generate_key
     from agentguard_server.proxy.config.schema import KeyOptions
 
     key, hashed = generate_key()

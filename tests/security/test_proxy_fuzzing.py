@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from agentguard_server.proxy.auth.api_keys import generate_key
+from agentguard_server.proxy.auth.authorization import generate_key
 
 from agentguard.testing.fake_backend import FaultBackend
 from tests.faults.proxy_client import PATHS

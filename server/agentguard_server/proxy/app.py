@@ -10,10 +10,10 @@ from agentguard_server.proxy.auth.authorization import authorize
 from agentguard_server.proxy.errors import ProxyError
 from agentguard_server.proxy.http.headers import split_request_headers
 from agentguard_server.proxy.http.request_cycle import RequestCycle
-from agentguard_server.proxy.requests.body import ClientDisconnected, buffered_body, read_body
 from agentguard_server.proxy.requests.handler import RequestHandler
+from agentguard_server.proxy.requests.request_parser import ClientDisconnected, buffered_body, read_body
 from agentguard_server.proxy.requests.response_writer import ResponseWriter
-from agentguard_server.proxy.routes import Route, match_route, normalize_target
+from agentguard_server.proxy.routes import MODEL_ROUTES, Route, match_route, normalize_target
 from agentguard_server.proxy.state import AppState, Receive
 
 
@@ -32,8 +32,10 @@ class ProxyApp:
         """Serve one request."""
         self._request_count += 1
         request_id = f"{self._id_prefix}{self._request_count:06x}"
-        cycle.raw_path, cycle.query_string = normalize_target(cycle.raw_path, cycle.query_string)
-        route = match_route(cycle.method, cycle.raw_path)
+        route = MODEL_ROUTES.get(cycle.raw_path) if cycle.method == "POST" else None
+        if route is None:
+            cycle.raw_path, cycle.query_string = normalize_target(cycle.raw_path, cycle.query_string)
+            route = match_route(cycle.method, cycle.raw_path)
         if route.kind in ("open", "admin"):
             return self._serve_admin(cycle, route, request_id)
         return RequestHandler(self.app_state, cycle, route=route, request_id=request_id).handle()

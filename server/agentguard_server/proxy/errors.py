@@ -20,8 +20,8 @@ from typing import Final
 
 import orjson
 
-from agentguard.backends.attempt_context import NoReplica
 from agentguard.backends.base import Response, UpstreamError
+from agentguard.backends.load_balancer import NoReplica
 from agentguard.errors import (
     AgentGuardError,
     BackendError,

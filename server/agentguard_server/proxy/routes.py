@@ -36,13 +36,14 @@ _PUBLIC: Final = Route("open")
 _NOT_FOUND: Final = Route("none")
 _MODEL_LIST: Final = Route("models")
 
-_MODEL_ROUTES: Final = {
+MODEL_ROUTES: Final = {
     b"/v1/chat/completions": Route("model", "chat"),
     b"/v1/completions": Route("model", "completions"),
     b"/v1/embeddings": Route("model", "embeddings"),
     b"/v1/responses": Route("model", "responses"),
     b"/v1/messages": Route("model", "messages", "messages"),
 }
+"""Routes of the model APIs: a POST to one of these paths, spelled so."""
 _PUBLIC_PATHS: Final = frozenset({b"/healthz", b"/readyz"})
 """Public paths besides the viewer, which authenticates browsers itself by key and cookie."""
 _LITELLM_PATH: Final = b"/beta/litellm_basic_guardrail_api"
@@ -68,7 +69,7 @@ def normalize_target(path: bytes, query: bytes) -> tuple[bytes, bytes]:
         path = decoded if decoded.startswith(_MODEL_PREFIXES) else path  # admin paths have one spelling
     if path.startswith(_AZURE_PREFIXES):
         path, query = _normalize_azure_target(path, query)
-    return (path[:-1] if path.endswith(b"/") and path[:-1] in _MODEL_ROUTES else path), query
+    return (path[:-1] if path.endswith(b"/") and path[:-1] in MODEL_ROUTES else path), query
 
 
 def _normalize_azure_target(path: bytes, query: bytes) -> tuple[bytes, bytes]:
@@ -89,7 +90,7 @@ def match_route(method: str, path: bytes) -> Route:
         path: path as `normalize_target` returns it, so that authorisation and endpoint see the same path.
     """
     if method == "POST":
-        found = _MODEL_ROUTES.get(path)
+        found = MODEL_ROUTES.get(path)
         if found is not None:
             return found
     if path in _PUBLIC_PATHS or path == b"/ui" or path.startswith(b"/ui/"):

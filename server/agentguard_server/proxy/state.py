@@ -8,10 +8,10 @@ from typing import Any, Protocol
 from agentguard.backends.base import Backend, Headers
 from agentguard.backends.config import BackendsOptions
 from agentguard.resilience.clock import MONOTONIC, Clock
-from agentguard_server.proxy.auth.api_keys import Keyring
+from agentguard_server.proxy.auth.authorization import Keyring
 from agentguard_server.proxy.config.schema import ProxySettings
 from agentguard_server.proxy.hooks import ProxyRequest, RequestInterceptor, RequestObserver
-from agentguard_server.proxy.requests.body import BodyMemory
+from agentguard_server.proxy.requests.request_parser import BodyMemory
 from agentguard_server.proxy.requests.response_affinity import ResponseAffinity
 
 Scope = MutableMapping[str, Any]

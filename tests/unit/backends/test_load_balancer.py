@@ -3,8 +3,8 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agentguard.backends.attempt_context import AttemptContext, NoReplica
 from agentguard.backends.base import BackendRequest
+from agentguard.backends.load_balancer import AttemptContext, NoReplica
 from agentguard.errors import CircuitOpen, Overloaded, ResilienceError
 from tests.unit.backends.pool_fixtures import Scene, ok
 

@@ -3,7 +3,7 @@ from dataclasses import replace
 
 import pytest
 
-from agentguard.backends.attempt_context import NoReplica
+from agentguard.backends.load_balancer import NoReplica
 from agentguard.errors import (
     BackendError,
     CircuitOpen,

@@ -20,7 +20,7 @@ from starlette.applications import Starlette
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import Receive, Scope, Send
 
-from agentguard_server.proxy.auth.api_keys import ANONYMOUS, Caller, Keyring
+from agentguard_server.proxy.auth.authorization import ANONYMOUS, Caller, Keyring
 from agentguard_server.proxy.config.schema import UiOptions
 from agentguard_server.proxy.http.headers import extract_api_key, split_request_headers
 

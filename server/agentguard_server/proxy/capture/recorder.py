@@ -94,7 +94,7 @@ class CaptureRecorder:
         ended_at = time.time()
         made = CapturedExchange(
             tenant=asked.tenant,
-            run_id=parse_run_id(asked.run_id),
+            run_id=parse_run_id(asked.run_id) if asked.run_id else "",
             api=asked.api,
             is_retry=_is_retry(asked),
             request_body=asked.body,

@@ -12,21 +12,7 @@ import msgspec
 from agentguard.intercept.api_adapter import ApiAdapter
 
 _RUN_ID: Final = re.compile(r"[\x21-\x7e]{1,128}")
-_TOOLS_FIELD: Final = b'"tools"'
-_TOOL_HISTORY_MARKS: Final = (b'"tool_', b"_call", b"previous_response_id")
-"""Byte strings that occur in a body whose history has tool calls or is stored at the endpoint."""
-
 _decode = msgspec.json.Decoder().decode
-
-
-def may_offer_tools(body: bytes, *, may_continue_run: bool) -> bool:
-    """Return whether a body may offer tools. A fast scan of the bytes: False is certain, True is not.
-
-    Args:
-        body: body of a request whose JSON names contain no escapes.
-        may_continue_run: True if the request may also continue a guarded run, which it can without tools.
-    """
-    return _TOOLS_FIELD in body or (may_continue_run and any(trace in body for trace in _TOOL_HISTORY_MARKS))
 
 
 def parse_run_id(value: str) -> str:

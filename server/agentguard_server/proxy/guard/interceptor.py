@@ -23,7 +23,6 @@ from agentguard.trajectory.event_log.recorder import EventSink, RunRecorder
 from agentguard.trajectory.model import Source, Step, ToolCall, Trajectory
 from agentguard_server.proxy.guard.eligibility import (
     decode_body,
-    may_offer_tools,
     parse_run_id,
     requires_guard,
 )
@@ -34,6 +33,9 @@ from agentguard_server.proxy.hooks import GuardCounters, InterceptedRequest, Pro
 
 _SWEEPS_PER_TIMEOUT: Final = 4
 """Number of sweeps for idle runs per idle timeout."""
+_TOOLS_FIELD: Final = b'"tools"'
+_TOOL_HISTORY_MARKS: Final = (b'"tool_', b"_call", b"previous_response_id")
+"""Byte strings that occur in a body whose history has tool calls or is stored at the endpoint."""
 _MAX_INLINE_BODY_BYTES: Final = 65_536
 """Size above which a thread parses the body, so that other requests do not wait."""
 
@@ -149,11 +151,13 @@ class InlineGuard:
         if api is None or request.run_id == "off" or self.options.stream_mode == "observe":
             return None
         engine = self._interceptors.get(request.tenant) or self._create_interceptor(request.tenant)
-        run = parse_run_id(request.run_id)
+        run = parse_run_id(request.run_id) if request.run_id else ""
         must = self._guards_all or (bool(run) and engine.has_run(run))
-        going_on = self._conversations is not None or bool(len(engine.conversations))
-        if not must and not may_offer_tools(request.body, may_continue_run=going_on):
-            return None
+        if not must and _TOOLS_FIELD not in request.body:
+            if not any(mark in request.body for mark in _TOOL_HISTORY_MARKS):
+                return None
+            if self._conversations is None and not len(engine.conversations):
+                return None  # a request without tools can only continue a run
         if len(request.body) > self.options.max_body_bytes:
             self.counts.too_long += 1
             return None

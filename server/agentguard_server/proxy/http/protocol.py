@@ -23,9 +23,9 @@ import uvicorn
 from uvicorn.protocols.utils import get_local_addr, get_remote_addr, is_ssl
 from uvicorn.server import ServerState
 
+from agentguard.resilience.deadline import ReusableTimer
 from agentguard_server.proxy.config.schema import LimitsOptions
 from agentguard_server.proxy.errors import ProxyError, error_body, error_headers
-from agentguard_server.proxy.http.connection_timer import ConnectionTimer
 from agentguard_server.proxy.http.request_cycle import RequestCycle
 
 _LINGER_TIMEOUT_S: Final = 1.0
@@ -77,7 +77,7 @@ class HttpServerProtocol(asyncio.Protocol):
         self._unparsed_bytes = 0  # bytes since the last complete head or part of a body
         self._is_discarding = self._is_upgrading = self._is_paused = False
         self.tunnel_sink: Callable[[bytes], None] | None = None
-        self._timer = ConnectionTimer(self._loop)
+        self._timer = ReusableTimer(self._loop)
         self._write_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -186,15 +186,16 @@ class HttpServerProtocol(asyncio.Protocol):
             self._unparsed_bytes > limits.max_header_bytes and self._header_size() > limits.max_header_bytes
         ):
             return self._reject(431, "head_too_large", "the head of a request has a limit")
-        names, version = [name for name, _ in headers], parser.get_http_version()
-        hosts = names.count(b"host")
-        if hosts != 1 and (hosts or version != "1.0"):
+        fields, version = dict(headers), parser.get_http_version()
+        if len(fields) < len(headers) and [name for name, _ in headers].count(b"host") > 1:
+            return self._reject(400, "invalid_request", "a request has one Host")
+        if b"host" not in fields and version != "1.0":
             return self._reject(400, "invalid_request", "a request has one Host")
         self._phase, self._unparsed_bytes = "body", 0
         path, query = _split_target(self._url)
         method = parser.get_method().decode("ascii")
         keep_alive = version != "1.0" and parser.should_keep_alive()
-        asks = b"expect" in names and (b"expect", b"100-continue") in [(n, v.lower()) for n, v in headers]
+        asks = b"expect" in fields and (b"expect", b"100-continue") in [(n, v.lower()) for n, v in headers]
         before = self.cycle
         self.cycle = cycle = RequestCycle(
             self,
@@ -227,8 +228,7 @@ class HttpServerProtocol(asyncio.Protocol):
             return
         self._phase, line = "idle", self.cycle
         if line is not None and not line.is_complete:
-            line.more_body = False
-            line.notify()
+            line.end_body()
 
     # Reading and writing
 
@@ -249,7 +249,8 @@ class HttpServerProtocol(asyncio.Protocol):
         self.disconnect_listener = None
         if self.transport.is_closing():
             return self._timer.arm(self._limits.write_timeout_s, self._abort)
-        self.resume_reading()
+        if self._is_paused:
+            self.resume_reading()
         if self._pipeline:
             self._start_request(self._pipeline.popleft())
         elif cycle.more_body and not self._is_discarding:

@@ -6,10 +6,13 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, MutableMapping
 from http import HTTPStatus
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote
 
 from agentguard_server.proxy import error_summary
+
+if TYPE_CHECKING:
+    from agentguard_server.proxy.http.protocol import HttpServerProtocol
 
 logger = logging.getLogger("agentguard.proxy")
 
@@ -20,38 +23,6 @@ _MAX_EARLY_BYTES: Final = 65_536
 _FAILURE_TEXT: Final = b"the proxy failed; its log says more"
 
 HeaderPairs = Iterable[tuple[bytes, bytes]]
-
-
-class ServerTransport(Protocol):
-    """Interface of the connection for its requests.
-
-    Attributes:
-        transport: asyncio transport.
-        base_scope: part of the ASGI scope that all requests of the connection share.
-        disconnect_listener: request to notify when the client disconnects.
-        drained: event that is set when the client has read enough output; None while output is not blocked.
-        tasks: tasks of all connections that serve requests.
-        tunnel_sink: receiver of all further bytes after the switch to WebSocket; None before it.
-    """
-
-    transport: asyncio.Transport
-    base_scope: dict[str, Any]
-    disconnect_listener: RequestCycle | None
-    drained: asyncio.Event | None
-    tasks: set[asyncio.Task[None]]
-    tunnel_sink: Callable[[bytes], None] | None
-
-    def pause_reading(self) -> None:
-        """Pause reading."""
-
-    def resume_reading(self) -> None:
-        """Resume reading."""
-
-    def on_response_complete(self, cycle: RequestCycle) -> None:
-        """Process the end of a response."""
-
-    def start_lingering(self) -> None:
-        """Close the write side and discard input for a moment."""
 
 
 class RequestCycle:
@@ -107,7 +78,7 @@ class RequestCycle:
 
     def __init__(
         self,
-        transport: ServerTransport,
+        transport: HttpServerProtocol,
         method: str,
         http_version: str,
         *,
@@ -136,7 +107,15 @@ class RequestCycle:
         """Add a part of the body."""
         self._body_parts.append(data)
         self.body_size += len(data)
-        self.notify()
+        self._has_news = True
+        if self._receive_event is not None:
+            self._receive_event.set()
+
+    def end_body(self) -> None:
+        """Mark the body as complete."""
+        self.more_body, self._has_news = False, True
+        if self._receive_event is not None:
+            self._receive_event.set()
 
     def notify(self) -> None:
         """Wake the receiver."""
@@ -396,7 +375,7 @@ class RequestCycle:
 def _build_head(status: int, headers: list[tuple[bytes, bytes]], *, close: bool) -> bytes:
     """Build the head without its blank line. Raises RuntimeError if a header contains a line break or NUL."""
     lines = [_STATUS_LINES.get(status) or b"HTTP/1.1 %d " % status]
-    lines += [name + b": " + value for name, value in headers]
+    lines += map(b": ".join, headers)
     if close:
         lines.append(_CONNECTION_CLOSE)
     head = b"\r\n".join(lines)

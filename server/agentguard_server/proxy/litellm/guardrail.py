@@ -27,7 +27,7 @@ from agentguard.backends.base import Headers, StreamingResponse
 from agentguard.backends.base import Response as BackendResponse
 from agentguard.errors import InputError, ResilienceError
 from agentguard.resilience.clock import MONOTONIC, Clock
-from agentguard_server.proxy.auth.api_keys import ANONYMOUS, Caller
+from agentguard_server.proxy.auth.authorization import ANONYMOUS, Caller
 from agentguard_server.proxy.errors import ProxyError
 from agentguard_server.proxy.hooks import (
     GuardOutcome,

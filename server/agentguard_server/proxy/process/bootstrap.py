@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from agentguard.errors import ConfigError
-from agentguard_server.proxy.auth.api_keys import Keyring
+from agentguard_server.proxy.auth.authorization import Keyring
 from agentguard_server.proxy.auth.rate_limits import SharedRateLimits
 from agentguard_server.proxy.config.schema import ProxySettings
 from agentguard_server.proxy.guard.options import GuardOptions

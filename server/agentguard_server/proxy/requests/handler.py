@@ -15,11 +15,9 @@ from agentguard.backends.base import Headers, Response, StreamingResponse
 from agentguard.errors import BackendError, ResilienceError
 from agentguard.resilience.deadline import Deadline
 from agentguard_server.proxy import error_summary
-from agentguard_server.proxy.auth.api_keys import ANONYMOUS, Caller
-from agentguard_server.proxy.auth.authorization import authorize
+from agentguard_server.proxy.auth.authorization import ANONYMOUS, Caller, authorize
 from agentguard_server.proxy.errors import ProxyError, to_proxy_error, upstream_error_response
 from agentguard_server.proxy.hooks import (
-    CompletedRequest,
     InterceptedRequest,
     ProxyRequest,
     RequestInterceptor,
@@ -27,37 +25,14 @@ from agentguard_server.proxy.hooks import (
 )
 from agentguard_server.proxy.http.headers import split_request_headers
 from agentguard_server.proxy.http.request_cycle import RequestCycle
-from agentguard_server.proxy.requests import model_list, upstream_request
-from agentguard_server.proxy.requests.body import ClientDisconnected, buffered_body, read_body
+from agentguard_server.proxy.requests import model_list, request_parser
+from agentguard_server.proxy.requests.request_parser import ClientDisconnected, buffered_body, read_body
 from agentguard_server.proxy.requests.response_writer import ResponseAborted, ResponseWriter
 from agentguard_server.proxy.routes import BASE_PATH, Route
 from agentguard_server.proxy.state import AppState
 
 if TYPE_CHECKING:
     from agentguard_server.proxy.requests.usage_meter import UsageMeter
-
-
-def notify_observers(
-    app_state: AppState, request: ProxyRequest, writer: ResponseWriter, intercepted: InterceptedRequest | None
-) -> None:
-    """Report a completed request to all observers."""
-    recorded = CompletedRequest(
-        request=request,
-        sent_body=None if intercepted is None else intercepted.body,
-        status=writer.status,
-        response_body=writer.captured_body,
-        is_complete=writer.is_complete,
-        replica=writer.replica,
-        error_code=writer.error_code,
-        guard_outcome=None if intercepted is None else intercepted.outcome,
-        notes=writer.notes,
-        time_to_first_byte_s=None
-        if writer.first_byte_at is None
-        else writer.first_byte_at - request.started_at,
-        duration_s=app_state.clock.now() - request.started_at,
-    )
-    for recorder in app_state.request_observers:
-        recorder.record(recorded)
 
 
 logger = logging.getLogger("agentguard.proxy")
@@ -154,7 +129,7 @@ class RequestHandler:
             if entered:
                 self._settle()
             if self._app_state.request_observers:
-                request = self._request or upstream_request.build_rejected_request(
+                request = self._request or request_parser.build_rejected_request(
                     self._cycle,
                     self._route,
                     self._forwarded_headers,
@@ -164,7 +139,9 @@ class RequestHandler:
                     request_id=self._id,
                     started_at=self._started,
                 )
-                notify_observers(self._app_state, request, self._writer, self._intercepted)
+                completed = self._writer.build_completed_request(request, self._intercepted)
+                for observer in self._app_state.request_observers:
+                    observer.record(completed)
 
     def _settle(self) -> None:
         """End an accepted request: count what it used, and end it at the guard."""
@@ -199,29 +176,20 @@ class RequestHandler:
         self._caller.acquire(self._started)
 
     async def _relay_websocket(self) -> None:
-        from agentguard_server.proxy.requests.websocket import WebSocketRelay, build_tunnel_request
+        from agentguard_server.proxy.requests.websocket import build_tunnel_request, relay_websocket
 
         app_state, cycle = self._app_state, self._cycle
         if self._caller.is_metered:
             raise ProxyError(403, "not_metered", "a key with token limits or a budget cannot use WebSockets")
-        upstream_request.require_forwardable(cycle)
+        request_parser.require_forwardable(cycle)
         request = build_tunnel_request(
-            upstream_request.build_target(cycle)[len(BASE_PATH) :],
+            request_parser.build_target(cycle)[len(BASE_PATH) :],
             tuple(self._forwarded_headers),
             cycle.query_string,
             removes_keys=app_state.keyring is not None,
         )
         cycle.on_disconnect(self._on_disconnect)
-        response = await app_state.pool.send(request, _NO_DEADLINE)
-        if not isinstance(response, Response) or response.tunnel is None:
-            raise BackendError("the endpoint did not switch to WebSocket", stage="sent")
-        if app_state.interceptor is not None:
-            app_state.interceptor.counts.unsupported += 1
-        relay = WebSocketRelay(
-            cycle, response.tunnel, idle_timeout_s=app_state.settings.limits.websocket_idle_timeout_s
-        )
-        await relay.run(self._writer.start_tunnel(response))
-        self._writer.is_complete = True
+        await relay_websocket(app_state, cycle, self._writer, request)
 
     async def _process(self) -> None:
         app_state, cycle = self._app_state, self._cycle
@@ -233,7 +201,7 @@ class RequestHandler:
             body = await read_body(cycle, limits, app_state.body_memory)
         self._body = body
         cycle.on_disconnect(self._on_disconnect)
-        self._request = request = upstream_request.parse_request(
+        self._request = request = request_parser.parse_request(
             cycle,
             self._route,
             self._forwarded_headers,
@@ -256,7 +224,8 @@ class RequestHandler:
             if await self._prepare(request):
                 return None
             body = self._body if self._intercepted is None else self._intercepted.body or self._body
-        response = await self._send_upstream(request, body, request.stream)
+        send = self._send_to_pool if self._usage_meter is None else self._send_metered
+        response = await send(request, body, request.stream)
         if type(response) is not Response:
             return await self._stream_response(cast(StreamingResponse, response))
         if self._route.api == "responses":
@@ -367,16 +336,13 @@ class RequestHandler:
         finally:
             await answer.aclose()
 
-    def _send_upstream(
-        self, request: ProxyRequest, body: bytes, stream: bool
-    ) -> Coroutine[Any, Any, Response | StreamingResponse]:
-        if self._usage_meter is not None and request.api:
-            return self._send_metered(self._usage_meter, request, body, stream)
-        return self._send_to_pool(request, body, stream)
-
     async def _send_metered(
-        self, meter: UsageMeter, request: ProxyRequest, body: bytes, stream: bool
+        self, request: ProxyRequest, body: bytes, stream: bool
     ) -> Response | StreamingResponse:
+        """Send a request and count the tokens of its response."""
+        meter = self._usage_meter
+        if meter is None or not request.api:
+            return await self._send_to_pool(request, body, stream)
         from agentguard_server.proxy.requests.usage_meter import MeteredStream
 
         body, hides_usage = meter.prepare_body(body, stream=stream)
@@ -394,7 +360,7 @@ class RequestHandler:
         self, request: ProxyRequest, body: bytes, stream: bool
     ) -> Coroutine[Any, Any, Response | StreamingResponse]:
         return self._app_state.pool.send(
-            upstream_request.to_backend_request(
+            request_parser.to_backend_request(
                 request, headers=self._upstream_headers, body=body, stream=stream
             ),
             _NO_DEADLINE,
@@ -402,7 +368,7 @@ class RequestHandler:
 
     async def _call_model(self, body: bytes, stream: bool) -> Response | StreamingResponse:
         assert self._request is not None  # for mypy: the guard saw it
-        return await self._send_upstream(self._request, body, stream)
+        return await self._send_metered(self._request, body, stream)
 
     async def _send_upstream_error(self, error: ResilienceError) -> None:
         """Send the endpoint's error response unchanged, or else an error of the proxy."""

@@ -7,7 +7,7 @@ from typing import Final
 from agentguard.backends.base import Headers, Response
 from agentguard.resilience.clock import Clock
 from agentguard_server.proxy.errors import ProxyError, error_body, error_event, error_headers
-from agentguard_server.proxy.hooks import GuardOutcome
+from agentguard_server.proxy.hooks import CompletedRequest, GuardOutcome, InterceptedRequest, ProxyRequest
 from agentguard_server.proxy.http.headers import guard_headers, response_headers
 from agentguard_server.proxy.http.request_cycle import RequestCycle
 from agentguard_server.proxy.routes import Route
@@ -78,11 +78,6 @@ class ResponseWriter:
         self.notes: tuple[tuple[str, str], ...] = ()
         self.first_byte_at: float | None = None
 
-    @property
-    def captured_body(self) -> bytes:
-        """Return the beginning of the response body, up to the capture limit."""
-        return b"".join(self._captured_parts)
-
     async def send_response(self, response: Response, outcome: GuardOutcome | None = None) -> None:
         """Send a whole response, with the proxy's headers."""
         headers = self._prepare_response(response, outcome)
@@ -99,7 +94,8 @@ class ResponseWriter:
         self.replica, self.notes = response.replica, response.notes
         headers = response_headers(response.headers)
         if response.status not in _BODILESS_STATUSES:
-            headers.append((b"content-length", _content_length(response)))
+            body = response.body
+            headers.append((b"content-length", b"%d" % len(body) if body else _bodiless_length(response)))
         self._complete_head(response.status, headers, outcome)
         if self._capture_room:
             self._capture(response.body)
@@ -169,6 +165,25 @@ class ResponseWriter:
         self._capture(event)
         await self._cycle.send_body(event)
 
+    def build_completed_request(
+        self, request: ProxyRequest, intercepted: InterceptedRequest | None
+    ) -> CompletedRequest:
+        """Return the request with its result, for the observers."""
+        started_at, first_byte_at = request.started_at, self.first_byte_at
+        return CompletedRequest(
+            request=request,
+            sent_body=None if intercepted is None else intercepted.body,
+            status=self.status,
+            response_body=b"".join(self._captured_parts),
+            is_complete=self.is_complete,
+            replica=self.replica,
+            error_code=self.error_code,
+            guard_outcome=None if intercepted is None else intercepted.outcome,
+            notes=self.notes,
+            time_to_first_byte_s=None if first_byte_at is None else first_byte_at - started_at,
+            duration_s=self._clock.now() - started_at,
+        )
+
     def on_client_disconnect(self) -> None:
         """Record that the client disconnected."""
         self.error_code, self.status = self.error_code or "client_left", CLIENT_CLOSED_REQUEST
@@ -201,8 +216,6 @@ class ResponseWriter:
             self._capture_room = room - len(data)
 
 
-def _content_length(response: Response) -> bytes:
-    """Return the length of the body; for HEAD, the Content-Length of the upstream response."""
-    if not response.body:
-        return next((value for name, value in response.headers if name == b"content-length"), b"0")
-    return b"%d" % len(response.body)
+def _bodiless_length(response: Response) -> bytes:
+    """Return the Content-Length of an upstream response to HEAD; 0 if it has none."""
+    return next((value for name, value in response.headers if name == b"content-length"), b"0")

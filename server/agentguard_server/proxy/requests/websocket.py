@@ -6,10 +6,14 @@ import asyncio
 from typing import Final
 from urllib.parse import parse_qs
 
-from agentguard.backends.base import BackendRequest, Headers
+from agentguard.backends.base import BackendRequest, Headers, Response
 from agentguard.backends.http.tunnel import Tunnel
+from agentguard.errors import BackendError
+from agentguard.resilience.deadline import Deadline
 from agentguard_server.proxy.errors import ProxyError
 from agentguard_server.proxy.http.request_cycle import RequestCycle
+from agentguard_server.proxy.requests.response_writer import ResponseWriter
+from agentguard_server.proxy.state import AppState
 
 _HIGH_WATER_BYTES: Final = 262_144
 _KEY_PROTOCOL: Final = "openai-insecure-api-key."
@@ -56,6 +60,25 @@ def _remove_keys(headers: Headers) -> Headers:
         if value:
             kept.append((name, value))
     return tuple(kept)
+
+
+async def relay_websocket(
+    app_state: AppState, cycle: RequestCycle, writer: ResponseWriter, request: BackendRequest
+) -> None:
+    """Send a request for a WebSocket to the endpoint, and relay until one side ends.
+
+    Raises:
+        ResilienceError: the endpoint did not switch.
+    """
+    response = await app_state.pool.send(request, Deadline.never())
+    if not isinstance(response, Response) or response.tunnel is None:
+        raise BackendError("the endpoint did not switch to WebSocket", stage="sent")
+    if app_state.interceptor is not None:
+        app_state.interceptor.counts.unsupported += 1
+    idle_timeout_s = app_state.settings.limits.websocket_idle_timeout_s
+    relay = WebSocketRelay(cycle, response.tunnel, idle_timeout_s=idle_timeout_s)
+    await relay.run(writer.start_tunnel(response))
+    writer.is_complete = True
 
 
 class WebSocketRelay:

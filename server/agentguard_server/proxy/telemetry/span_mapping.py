@@ -14,8 +14,8 @@ from typing import Final
 from agentguard.otlp.model import EVALUATION_EVENT, AttributeValue, OtlpSpan, SpanEvent
 from agentguard.trajectory.redaction import Redactor
 from agentguard_server.proxy.hooks import CompletedRequest
+from agentguard_server.proxy.telemetry.metrics import extract_token_usage
 from agentguard_server.proxy.telemetry.options import TracingOptions
-from agentguard_server.proxy.telemetry.token_usage import extract_token_usage
 from agentguard_server.proxy.telemetry.trace_context import extract_trace_context
 
 EDGE_BYTES: Final = 4096

@@ -4,7 +4,7 @@ import asyncio
 import hashlib
 
 import pytest
-from agentguard_server.proxy.auth.api_keys import Keyring, generate_key
+from agentguard_server.proxy.auth.authorization import Keyring, generate_key
 from agentguard_server.proxy.auth.rate_limits import SharedRateLimits
 from agentguard_server.proxy.config.schema import ClientLimits, KeyOptions
 from agentguard_server.proxy.errors import ProxyError

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from agentguard_server.proxy.auth.api_keys import Keyring
+from agentguard_server.proxy.auth.authorization import Keyring
 from agentguard_server.proxy.config.loader import ConfigLoader, merge_sections
 from agentguard_server.proxy.config.schema import KeyOptions, ProxySettings
 from typer.testing import CliRunner

@@ -6,8 +6,8 @@ import json
 import pytest
 from agentguard_server.proxy.requests.response_affinity import ResponseAffinity
 
-from agentguard.backends.attempt_context import NoReplica
 from agentguard.backends.base import Response, UpstreamError
+from agentguard.backends.load_balancer import NoReplica
 from agentguard.errors import (
     BackendError,
     CircuitOpen,

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from agentguard_server.proxy.auth.api_keys import Caller, Keyring
+from agentguard_server.proxy.auth.authorization import Caller, Keyring
 from agentguard_server.proxy.config.schema import ClientLimits, KeyOptions
 from agentguard_server.proxy.guard.interceptor import InlineGuard
 from agentguard_server.proxy.guard.options import GuardOptions

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from agentguard_server.proxy.auth.api_keys import Keyring
+from agentguard_server.proxy.auth.authorization import Keyring
 from agentguard_server.proxy.auth.spending_ledger import SpendingLedger, format_period
 from agentguard_server.proxy.config.schema import ProxySettings
 from agentguard_server.proxy.process.bootstrap import Bootstrap

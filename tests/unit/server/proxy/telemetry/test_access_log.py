@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from agentguard_server.proxy.telemetry.access_log import LOG_FIELDS, StructuredLogger
-from agentguard_server.proxy.telemetry.log_writer import BackgroundLogWriter
+from agentguard_server.proxy.telemetry.access_log import LOG_FIELDS, BackgroundLogWriter, StructuredLogger
 from agentguard_server.proxy.telemetry.options import LogsOptions
 
 from agentguard.errors import ConfigError

@@ -5,7 +5,7 @@ import json
 import pytest
 from agentguard_server.proxy.errors import ProxyError, error_body, error_event, error_headers
 from agentguard_server.proxy.http.headers import extract_api_key, response_headers, split_request_headers
-from agentguard_server.proxy.requests.body import inspect_body, inspect_body_with_prefix
+from agentguard_server.proxy.requests.request_parser import inspect_body, inspect_body_with_prefix
 from agentguard_server.proxy.routes import match_route
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -1,13 +1,14 @@
-"""A connection timer fires once, at the last time set, and creates few loop timers."""
+"""A reusable timer fires once, at the last time set, and creates few loop timers."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import Any
 
-from agentguard_server.proxy.http.connection_timer import ConnectionTimer
 from hypothesis import given
 from hypothesis import strategies as st
+
+from agentguard.resilience.deadline import ReusableTimer
 
 
 @dataclass
@@ -43,9 +44,9 @@ class Loop:
         self.now = at
 
 
-def made() -> tuple[Loop, ConnectionTimer, list[float]]:
+def made() -> tuple[Loop, ReusableTimer, list[float]]:
     loop = Loop()
-    return loop, ConnectionTimer(loop), []  # type: ignore[arg-type]
+    return loop, ReusableTimer(loop), []  # type: ignore[arg-type]
 
 
 def test_timer_fires_once_at_last_set_time() -> None:
