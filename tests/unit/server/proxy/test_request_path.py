@@ -94,7 +94,7 @@ async def trace_request(folder: Path, body: dict[str, Any], answer: dict[str, An
     return {file for file in files if not file.startswith(("tests", ".venv"))}
 
 
-@pytest.mark.parametrize(("offers_tools", "most_files"), [(False, 46), (True, 112)])
+@pytest.mark.parametrize(("offers_tools", "most_files"), [(False, 31), (True, 97)])
 def test_request_enters_few_files(offers_tools: bool, most_files: int, tmp_path: Path) -> None:
     history = [{"role": "user", "content": "Is there a seat?"}]
     body = CHAT.body(history) if offers_tools else {"model": "m", "messages": history}
