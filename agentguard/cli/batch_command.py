@@ -33,7 +33,7 @@ Out = Annotated[
     typer.Option(
         metavar="FOLDER",
         rich_help_panel=_PANEL,
-        help="Write one row a run as Parquet to this folder or URL, resumably; --jobs workers.",
+        help="Write one row for each run as Parquet to this folder or URL, resumably; --jobs workers.",
     ),
 ]
 EngineName = Annotated[
@@ -169,7 +169,7 @@ def _count_workers(settings: BatchSettings) -> int:
 
 
 def _restore_url(path: Path) -> str:
-    """Return the URL that `Path` has read as a path without the second slash."""
+    """Restore the second slash of a URL, which `Path` has removed."""
     text = str(path)
     return f"file://{text[5:]}" if text.startswith("file:/") else _URL_PATTERN.sub(r"\1://", text)
 

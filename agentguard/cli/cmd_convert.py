@@ -212,7 +212,7 @@ class _ExportIO:
 
 
 def _export_training_data(ids: list[str], to: str, redactor: Redaction | None, ways: _ExportIO) -> int:
-    """Write the record of acceptance tests; returns the exit status."""
+    """Write the record of acceptance tests; return the exit status."""
     from agentguard.cli.training_export import export_judge_questions, export_training, require_store
     from agentguard.store.store import Store
 
@@ -232,7 +232,7 @@ def _export_training_data(ids: list[str], to: str, redactor: Redaction | None, w
 
 
 def _export_runs(runs: list[str], to: str, redactor: Redaction | None, ways: _ExportIO) -> int:
-    """Write runs in a format; returns the exit status."""
+    """Write runs in a format; return the exit status."""
     try:
         target = get_writable_format(to)
     except ConfigError as error:
@@ -275,7 +275,7 @@ def _write_event_log(
 def _send_runs(
     runs: list[str], otlp_options: ExportOptions, redactor: Redaction | None, ways: _ExportIO
 ) -> int:
-    """Send runs to a collector; returns the exit status."""
+    """Send runs to a collector; return the exit status."""
     if ways.store is not None:
         if redactor is not None:
             raise ConfigError("stored runs cannot be redacted: redact runs when they are stored")
@@ -319,9 +319,9 @@ def _write_document(runs: list[str], to: str, redactor: Redaction | None, ways: 
 
 
 def _build_document(runs: list[str], to: str, redactor: Redaction | None, ways: _ExportIO) -> bytes:
-    """One run as a document that people read."""
+    """Build the document of one run, for people."""
     if len(runs) != 1:
-        raise ConfigError(f"{to} takes one run a document; {len(runs)} were given")
+        raise ConfigError(f"{to} writes one run to a document; {len(runs)} were given")
     if ways.store is None:
         records = [
             redactor(record) if redactor else record
@@ -343,7 +343,7 @@ def _open_output(path: Path | None) -> AbstractContextManager[BinaryIO]:
 
 
 def _write(stream: BinaryIO, first: Any, others: Iterator[Any]) -> None:
-    """One document readable by people, or one line a run; a format of lines writes its lines."""
+    """Write one run as an indented document, several as JSON Lines; a format of lines writes its lines."""
     second_document = next(others, None)
     if second_document is None and isinstance(first, dict):
         stream.write(

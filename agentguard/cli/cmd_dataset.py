@@ -1,4 +1,4 @@
-"""``agentguard dataset``: the data sets there are, their cards, and whether a copy is what it should be."""
+"""``agentguard dataset``: list, describe, verify and build data sets."""
 
 from __future__ import annotations
 
@@ -58,10 +58,10 @@ def list_(datasets: Folders = None, json: Json = False) -> None:
         _print_json([_to_dict(manifest) for manifest in manifests])
         return
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in ("name", "runs", "origin", "licence", "kept", "what it is"):
+    for column in ("name", "runs", "origin", "licence", "available", "title"):
         table.add_column(column, justify="right" if column == "runs" else "left", no_wrap=column == "name")
     for manifest in manifests:
-        location = "here" if manifest.redistributed else "by its owners"
+        location = "included" if manifest.redistributed else "from its owners"
         runs = "–" if manifest.records is None else str(manifest.records)
         table.add_row(
             manifest.name, runs, manifest.origin, escape(manifest.licence), location, escape(manifest.title)
@@ -93,7 +93,7 @@ def verify_(
     datasets: Folders = None,
     json: Json = False,
 ) -> None:
-    """Check a copy: the files' sums, that every record can be read, how many there are, and their labels.
+    """Verify a copy: checksums of its files, readability and number of its records, and their labels.
 
     Exit status: 0 if the copy matches the manifest, 1 if it does not, 2 if there is no copy.
     """
@@ -134,7 +134,7 @@ def build(
     elif not Path(target).exists():
         catalogue.get(target)  # raises an error that lists the known names
     if name is None or format is None:
-        raise ConfigError("runs of your own need --name and --format")
+        raise ConfigError("your own runs need --name and --format")
     if origin not in ORIGINS:
         raise ConfigError(f"--origin {origin}: write {' or '.join(ORIGINS)}")
     data, verification = describe_dataset(
@@ -174,7 +174,7 @@ def _build_known(
 def _write_manifest(path: Path, out: Path | None, data: dict[str, Any], *, force: bool) -> None:
     target = out or (path if path.is_dir() else path.parent) / MANIFEST
     if target.exists() and not force:
-        raise ConfigError(f"{target} is already there (--force replaces it)")
+        raise ConfigError(f"{target} exists (--force replaces it)")
     try:
         target.write_text(dumps(data, comment="Written by `agentguard dataset build`."), encoding="utf-8")
     except OSError as error:
@@ -201,25 +201,25 @@ def _show_verified(found: VerificationReport, manifest: DatasetManifest | None) 
     for label, count in found.labels.items():
         typer.echo(f"{label}: {count}")
     if manifest is not None and not has_known_checksums:
-        typer.echo("The manifest has no sums: those above are of your copy; dataset build PATH keeps them.")
+        typer.echo("The manifest has no checksums; `dataset build PATH` writes those of your copy.")
     for line in (*map(str, found.broken[:_MAX_PROBLEMS]), *found.problems):
         console.print(to_one_line(line, 500), style="red", markup=False, highlight=False)
     if len(found.broken) > _MAX_PROBLEMS:
         typer.echo(f"… and {len(found.broken) - _MAX_PROBLEMS} more broken records")
     if found.is_valid:
-        console.print("nothing is wrong", style="green")
+        console.print("no problems", style="green")
 
 
 def _show_rebuilt(made: RebuildResult, manifest: DatasetManifest) -> None:
-    typer.echo(f"{made.records} runs made, {made.compared} compared with what is kept; sha256 {made.sha256}")
+    typer.echo(f"{made.records} runs generated, {made.compared} compared; sha256 {made.sha256}")
     for name in made.differing:
         typer.echo(f"differs: {to_one_line(name, 200)}")
     if made.same_sum is not None:
-        typer.echo("the sum is the manifest's" if made.same_sum else "the sum is not the manifest's")
+        typer.echo(f"the checksum {'equals' if made.same_sum else 'differs from'} that of the manifest")
     if not made.compared and made.same_sum is None:
-        typer.echo(f"nothing of {manifest.name} is kept in this installation to compare with")
+        typer.echo(f"this installation has no runs of {manifest.name} to compare with")
     elif made.ok:
-        typer.echo("the same")
+        typer.echo("equal")
 
 
 def _to_dict(one: DatasetManifest) -> dict[str, Any]:
@@ -234,7 +234,7 @@ def _format_details(one: DatasetManifest) -> Iterator[tuple[str, str]]:
     yield "licence", one.licence
     yield "origin", one.origin
     yield "format", one.format
-    yield "kept", "here" if one.redistributed else "by its owners"
+    yield "available", "included" if one.redistributed else "from its owners"
     yield "obtain", describe_source(one)
     if one.paper:
         yield "paper", one.paper

@@ -1,4 +1,4 @@
-"""``agentguard diagnose``: say whether recorded runs failed, and name the step that caused it."""
+"""``agentguard diagnose``: decide which recorded runs failed, and name the step that caused each failure."""
 
 from __future__ import annotations
 
@@ -265,7 +265,7 @@ def diagnose(
 
 @contextmanager
 def _learn_agents(guard: Guard, paths: list[Path], format: str | None) -> Iterator[None]:
-    """Override the localizer by one that also learnt from the annotated runs of the paths."""
+    """Replace the localizer by one that was also trained on the annotated runs of the paths."""
     if not paths:
         yield
         return
@@ -305,7 +305,7 @@ def _diagnose_runs(
 def _parse_endpoint(url: str | None, model: str | None, options: list[str]) -> dict[str, Any]:
     """Return the judge's settings on the command line, as a policy has them."""
     if url is None and model is not None:
-        raise ConfigError("--judge-model goes with --judge")
+        raise ConfigError("--judge-model needs --judge")
     settings: dict[str, Any] = parse_judge_options(options)
     settings |= {} if url is None else {"base_url": url}
     return settings | ({} if model is None else {"model": model})

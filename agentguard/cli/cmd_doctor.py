@@ -1,4 +1,4 @@
-"""``agentguard doctor``: is everything there, does it work, and what to do where it does not."""
+"""``agentguard doctor``: checks of an installation, with a remedy for each problem."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def doctor(
     config: Annotated[
         Path | None,
         typer.Argument(
-            metavar="[CONFIG]", help="Configuration of the proxy, to check with all that it names."
+            metavar="[CONFIG]", help="Configuration of the proxy, checked with its backends and its policy."
         ),
     ] = None,
     store: Annotated[
@@ -81,9 +81,9 @@ def _show_results(lines: Sequence[CheckResult], wrong: int) -> None:
         table.add_column(title, overflow="fold")
     for line in lines:
         cell = escape(line.found)
-        if line.way_out:
-            cell += f"\n[dim]→ {escape(line.way_out)}[/]"
+        if line.remedy:
+            cell += f"\n[dim]→ {escape(line.remedy)}[/]"
         table.add_row(_CONDITION_MARKS[line.condition], escape(line.area), escape(line.what), cell)
     console = build_console()
     console.print(table)
-    console.print(f"[bold red]{wrong} wrong[/]" if wrong else "[green]nothing is wrong[/]")
+    console.print(f"[bold red]problems: {wrong}[/]" if wrong else "[green]no problems[/]")

@@ -265,20 +265,20 @@ def _evaluate_methods(
 
 def _parse_cv(value: str | None) -> Any:
     if value not in (None, "question"):
-        raise ConfigError(f"--cv {value}: runs are split by question or not at all; write --cv question")
+        raise ConfigError(f"--cv {value}: is not a split; write --cv question")
     return value
 
 
 def _parse_specs(methods: Sequence[str], options: Sequence[str]) -> list[MethodSpec]:
     if options and len(methods) > 1:
-        raise ConfigError("--option goes with one --method; measure the others in a run of their own")
+        raise ConfigError("--option needs exactly one --method; measure the others separately")
     given = dict(parse_option(text, flag="--option") for text in options)
     return [resolve_method(name, given) for name in dict.fromkeys(methods)]
 
 
 @contextmanager
 def _show_progress() -> Iterator[Any]:
-    """A bar a method on standard error, shown as the method's turn comes."""
+    """Show one progress bar for each method on standard error."""
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bars:

@@ -142,7 +142,7 @@ def kinds(json: Json = False) -> None:
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("kind", no_wrap=True)
     table.add_column("rate", justify="right")
-    table.add_column("what it does")
+    table.add_column("description")
     table.add_column("code", no_wrap=True)
     for e in edits:
         rate = NATURAL_RATES.get(e.name)
@@ -181,7 +181,7 @@ def _read_records(paths: list[Path], format: str | None, tally: InjectionSummary
 def write_records(
     made: Iterable[Record], output: DatasetWriter, tally: InjectionSummary, *, total: int | None = None
 ) -> None:
-    """Write runs as they come; an interruption leaves what is whole."""
+    """Write runs one by one; an interruption leaves only complete runs."""
     console = Console(stderr=True)
     columns = (TextColumn("writing runs"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     try:
@@ -193,7 +193,7 @@ def write_records(
                     tally.add(record, new=is_new)
                 bars.advance(task)
     except KeyboardInterrupt:
-        typer.echo(f"interrupted after {tally.written} runs; --resume goes on from here", err=True)
+        typer.echo(f"interrupted after {tally.written} runs; --resume continues", err=True)
         raise typer.Exit(130) from None
     if not tally.written + tally.previously_written:
         _check_output(tally)
@@ -245,10 +245,10 @@ def _show(tally: InjectionSummary, out: Path) -> None:
     for code, count in tally.counts_by_kind["code"].most_common():
         table.add_row(code, str(count))
     console.print(table)
-    earlier_note = f", {tally.previously_written} of them from before" if tally.previously_written else ""
+    earlier_note = f", {tally.previously_written} of them earlier" if tally.previously_written else ""
     typer.echo(f"{tally.failed} failed and {tally.passed} passed runs in {out}{earlier_note}")
     if tally.without_place:
-        typer.echo(f"{tally.without_place} runs have no place for the errors that were drawn")
+        typer.echo(f"{tally.without_place} runs cannot have the errors that were drawn")
 
 
 def _print_json(value: Any) -> None:

@@ -45,7 +45,7 @@ def calibrate(
 
     address = resolve_address(url)
     if address.path is not None and not address.path.exists():
-        raise StoreError(f"there is no store {address}: make one with `agentguard store init`")
+        raise StoreError(f"there is no store {address}: create one with `agentguard store init`")
     with Store.open(url) as store:
         corrections = fit_recalibrations(iter_run_labels(store, tenant=tenant))
     if json:
@@ -109,20 +109,20 @@ def _show_corrections(corrections: tuple[Recalibration, ...]) -> None:
         if not one.has_enough_outcomes:
             console.print(
                 f"{one.method}: the probability of failure needs {MIN_OUTCOME_LABELS} judged outcomes, "
-                f"{MIN_LABELS_PER_OUTCOME} of each, and is left as it is",
+                f"{MIN_LABELS_PER_OUTCOME} of each; it is unchanged",
                 soft_wrap=True,
             )
         if not one.has_enough_steps:
             console.print(
-                f"{one.method}: the probabilities of steps need {MIN_STEP_LABELS} judged root causes, and are left "  # noqa: E501
-                "as they are",
+                f"{one.method}: the probabilities of steps need {MIN_STEP_LABELS} judged root causes; "
+                "they are unchanged",
                 soft_wrap=True,
             )
 
 
 Folder = Annotated[
     Path | None,
-    typer.Option("--model", metavar="DIR", help="Folder of a model; by default the one that ships."),
+    typer.Option("--model", metavar="DIR", help="Folder of a model; by default the included one."),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
@@ -151,7 +151,7 @@ def train(
         Path | None,
         typer.Option(
             metavar="DIR",
-            help="Model whose other parts are reused; by default the one that ships.",
+            help="Model whose other parts are reused; by default the included one.",
         ),
     ] = None,
     transfer_only: Annotated[

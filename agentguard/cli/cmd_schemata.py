@@ -1,4 +1,4 @@
-"""``agentguard schemata``: distil failures to error schemata, look at them, search, select and induce."""
+"""``agentguard schemata``: distil, list, search and select error schemata, and induce codes from them."""
 
 from __future__ import annotations
 
@@ -187,7 +187,7 @@ def search(
             [
                 {
                     "step": step_index,
-                    "schemata": [{"likeness": m.similarity, **show_.to_plain_dict(m.schema)} for m in row],
+                    "schemata": [{"similarity": m.similarity, **show_.to_plain_dict(m.schema)} for m in row],
                 }
                 for step_index, row in zip(steps, matches, strict=True)
             ]
@@ -272,11 +272,11 @@ def induce(
         return
     for proposal in proposals:
         nearest_note = (
-            f", nearest {proposal.nearest} at {proposal.nearest_likeness:.2f}" if proposal.nearest else ""
+            f", nearest {proposal.nearest} at {proposal.nearest_similarity:.2f}" if proposal.nearest else ""
         )
         typer.echo(
             f"{proposal.code}: {proposal.title} ({proposal.support} failures, "
-            f"likeness {proposal.cohesion:.2f}{nearest_note})"
+            f"similarity {proposal.cohesion:.2f}{nearest_note})"
         )
         typer.echo(f"    {proposal.definition}")
 
@@ -383,7 +383,7 @@ def _load_schemata(place: str | None) -> tuple[ErrorSchema, ...]:
 
 
 def _find_schema(schemata: Sequence[ErrorSchema], schema_id: str) -> ErrorSchema:
-    """The schema of an id, or of the beginning of one if only one has it."""
+    """Return the schema of an id, or of the beginning of an id if only one schema has it."""
     matches = [schema for schema in schemata if schema.id == schema_id]
     matches = matches or [schema for schema in schemata if schema.id.startswith(schema_id)]
     if len(matches) == 1:

@@ -88,7 +88,7 @@ def prune(
     if everything and tenant is None:
         raise ConfigError("--everything needs --tenant")
     if keep_failed and not selections[0]:
-        raise ConfigError("--keep-failed goes with --older-than and --max-bytes")
+        raise ConfigError("--keep-failed needs --older-than or --max-bytes")
     age = None if older_than is None else parse_age(older_than, "--older-than")
     with open_store(url) as store:
         if run is not None:

@@ -55,7 +55,7 @@ def list_(taxonomies: Folders = None, json: Json = False) -> None:
         )
         return
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in ("name", "codes", "what it is", "source"):
+    for column in ("name", "codes", "title", "source"):
         table.add_column(column, justify="right" if column == "codes" else "left")
     for taxonomy in catalogue:
         table.add_row(

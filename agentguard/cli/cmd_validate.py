@@ -112,7 +112,7 @@ def _show(tallies: list[ReadSummary]) -> None:
     for line in _group_errors([error for tally in tallies for error in tally.errors]):
         console.print(f"not read: {line}", style="red", markup=False, highlight=False)
     if not any(tally.errors for tally in tallies):
-        console.print("all can be read", style="green")
+        console.print("all are readable", style="green")
 
 
 def _describe_gaps(tally: ReadSummary) -> Iterator[str]:

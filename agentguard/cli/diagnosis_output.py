@@ -1,4 +1,4 @@
-"""A diagnosis as a person wants to see it: the verdict, the step, why, and what to do instead."""
+"""Output of one diagnosis on a terminal: verdict, step, reason, evidence and suggested fix."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class DiagnosisView:
 def render_diagnosis(
     console: Console, trajectory: Trajectory, diagnosis: Diagnosis, view: DiagnosisView
 ) -> None:
-    """Print one diagnosis whole."""
+    """Print one full diagnosis."""
     parts: list[RenderableType] = []
     if len(trajectory.steps) <= _MAX_TIMELINE_STEPS:
         parts.append(_build_timeline(trajectory, diagnosis))
@@ -100,7 +100,7 @@ def _format_cost(trajectory: Trajectory) -> str:
 
 
 def _build_timeline(trajectory: Trajectory, diagnosis: Diagnosis) -> Text:
-    """One mark a step: ● root cause, ! strong finding, · weak finding, and the kind of step else."""
+    """Build a mark for each step: ● root cause, ! strong finding, else its kind; yellow if weak."""
     worst: dict[int, float] = {}
     for finding in diagnosis.findings:
         worst[finding.step] = max(worst.get(finding.step, 0.0), finding.probability)
@@ -201,7 +201,7 @@ def _format_codes(codes: Sequence[str]) -> Text:
 
 
 def _get_code_title(code: str) -> str:
-    """A code's title; the code itself where no taxonomy at hand has it (a user's own detector)."""
+    """Return the title of a code; the code itself if no known taxonomy contains it."""
     return TaxonomyCatalog.load().get_title(code)
 
 

@@ -1,4 +1,4 @@
-"""Checks of an installation: what is there, what works, and the way out where something does not."""
+"""Checks of an installation, with a remedy for each problem."""
 
 from __future__ import annotations
 
@@ -56,17 +56,17 @@ class CheckResult:
         what: subject of the check.
         condition: ``note`` is information without a problem.
         found: result, without secrets.
-        way_out: remedy; empty if none is needed.
+        remedy: remedy; empty if none is needed.
     """
 
     area: str
     what: str
     condition: Condition
     found: str
-    way_out: str = ""
+    remedy: str = ""
 
     def as_dict(self) -> dict[str, str]:
-        """Plain values for JSON."""
+        """Return plain values for JSON."""
         return asdict(self)
 
 
@@ -79,7 +79,7 @@ class CheckContext:
         store: path or URL of a store; None: the default store, if it exists.
         network: whether to contact the configured endpoints.
         timeout_s: maximum wait for one endpoint.
-        canaries: whether to ask chat judges about the canary runs, as ``agentguard judge check`` does.
+        probe: whether to ask chat judges about the canary runs, as ``agentguard judge check`` does.
     """
 
     config: Path | None = None
@@ -93,7 +93,7 @@ CheckFunction = Callable[[CheckContext], Iterator[CheckResult]]
 
 
 def check_registry() -> Registry[CheckFunction]:
-    """The registry of checks: those below, the proxy's, and installed ones."""
+    """Return the registry of checks: built-in ones, including those of the proxy, and installed ones."""
     return _CHECK_REGISTRY
 
 
@@ -111,16 +111,16 @@ _CHECK_REGISTRY: Registry[CheckFunction] = Registry(
 
 
 def check_python(_: CheckContext) -> Iterator[CheckResult]:
-    """The interpreter, the package, the clock."""
+    """Check the interpreter, the package and the clock."""
     version = f"{platform.python_implementation()} {platform.python_version()}, {platform.machine()}"
     is_supported = sys.version_info >= (3, 11)
-    way_out = "" if is_supported else "install Python 3.11 or later"
+    remedy = "" if is_supported else "install Python 3.11 or later"
     yield CheckResult(
         area="python",
         what="version",
         condition="ok" if is_supported else "wrong",
         found=version,
-        way_out=way_out,
+        remedy=remedy,
     )
     yield CheckResult(area="python", what="agentguard", condition="ok", found=_get_installed_version())
     is_clock_wrong = time.time() < _YEAR_2024
@@ -129,7 +129,7 @@ def check_python(_: CheckContext) -> Iterator[CheckResult]:
         what="clock",
         condition="wrong" if is_clock_wrong else "ok",
         found=time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime()),
-        way_out="set this machine's clock: certificates and logs need it" if is_clock_wrong else "",
+        remedy="set this machine's clock; TLS certificates and logs depend on it" if is_clock_wrong else "",
     )
 
 
@@ -147,12 +147,12 @@ def check_extras(_: CheckContext) -> Iterator[CheckResult]:
             what=extra,
             condition="note",
             found=f"{', '.join(missing_packages)} not installed",
-            way_out=f"where it is needed: pip install 'agentguard[{extra}]'",
+            remedy=f"to use it: pip install 'agentguard[{extra}]'",
         )
 
 
 def check_model(_: CheckContext) -> Iterator[CheckResult]:
-    """The embedded judge's model file: there, unchanged, and able to answer."""
+    """Check that the model file of the embedded judge exists, is unchanged and can be loaded."""
     from agentguard.judge.embedded.model_io import load_card, load_model
 
     try:
@@ -164,19 +164,19 @@ def check_model(_: CheckContext) -> Iterator[CheckResult]:
             what="embedded judge",
             condition="wrong",
             found=str(error),
-            way_out="install agentguard again, or train a model: agentguard judge train",
+            remedy="install agentguard again, or train a model: agentguard judge train",
         )
         return
     digest = str(card.get("sha256", ""))[:12]
-    yield CheckResult(area="model", what="embedded judge", condition="ok", found=f"sound, sha256 {digest}…")
+    yield CheckResult(area="model", what="embedded judge", condition="ok", found=f"valid, sha256 {digest}…")
 
 
 def check_store(context: CheckContext) -> Iterator[CheckResult]:
-    """The store: reachable, of this version, and writable."""
+    """Check that the store is reachable, of this version and writable."""
     if not _is_installed("sqlalchemy"):
         yield CheckResult(
             area="store", what="store", condition="note", found="not installed",
-            way_out="where it is needed: pip install 'agentguard[store]'",
+            remedy="to use it: pip install 'agentguard[store]'",
         )  # fmt: skip
         return
     from agentguard.store.db.url import ENVIRONMENT_VARIABLE, resolve_address
@@ -185,16 +185,16 @@ def check_store(context: CheckContext) -> Iterator[CheckResult]:
         address = resolve_address(context.store)
     except AgentGuardError as error:
         yield CheckResult(area="store", what="address", condition="wrong", found=str(error),
-                   way_out=f"give --store, or set {ENVIRONMENT_VARIABLE}")  # fmt: skip
+                   remedy=f"give --store, or set {ENVIRONMENT_VARIABLE}")  # fmt: skip
         return
     if (
         address.path is not None
         and not address.path.exists()
         and (context.store or ENVIRONMENT_VARIABLE in os.environ)
     ):
-        way_out = "correct the path, or make it: agentguard store init"
+        remedy = "correct the path, or create the store: agentguard store init"
         yield CheckResult(
-            area="store", what=str(address), condition="wrong", found="there is none", way_out=way_out
+            area="store", what=str(address), condition="wrong", found="it does not exist", remedy=remedy
         )
         return
     yield check_store_access(context.store)
@@ -217,32 +217,32 @@ def check_store_access(url: str | None) -> CheckResult:
         with Store.open(url, options=StoreOptions(lock_timeout_s=2.0)) as opened_store:
             runs = opened_store.get_stats(tenant=None).rows.get("runs", 0)
     except StoreVersion as error:
-        way_out = "make a copy of it, then: agentguard store migrate"
-        return CheckResult(area="store", what=name, condition="wrong", found=str(error), way_out=way_out)
+        remedy = "copy the store, then run: agentguard store migrate"
+        return CheckResult(area="store", what=name, condition="wrong", found=str(error), remedy=remedy)
     except AgentGuardError as error:
-        way_out = "look whether the database runs, and whether its address and password are right"
-        return CheckResult(area="store", what=name, condition="wrong", found=str(error), way_out=way_out)
+        remedy = "check that the database runs, and its address and password"
+        return CheckResult(area="store", what=name, condition="wrong", found=str(error), remedy=remedy)
     return CheckResult(
         area="store", what=name, condition="ok", found=f"version {REVISIONS[-1]}, {runs:,} runs"
     )
 
 
 def _check_new_store_path(path: Path) -> CheckResult:
-    """A file that will be made, if it can be."""
+    """Check that a store can be created at a path."""
     folder = next(one for one in path.parents if one.exists())
     if not os.access(folder, os.W_OK):
-        way_out = f"let this user write to {folder}, or name another place"
+        remedy = f"give this user write access to {folder}, or use another path"
         return CheckResult(
-            area="store", what=str(path), condition="wrong", found="none can be made", way_out=way_out
+            area="store", what=str(path), condition="wrong", found="it cannot be created", remedy=remedy
         )
-    way_out = "it is made when it is first used, or by: agentguard store init"
+    remedy = "the first use creates it; so does: agentguard store init"
     return CheckResult(
-        area="store", what=str(path), condition="note", found="it does not exist yet", way_out=way_out
+        area="store", what=str(path), condition="note", found="it does not exist yet", remedy=remedy
     )
 
 
 def run_checks(context: CheckContext) -> Iterator[CheckResult]:
-    """All checks, in order; one that fails itself is a line, too."""
+    """Yield the results of all checks, in order; a check that raises yields a result too."""
     for name in check_registry():
         try:
             yield from check_registry().get(name)(context)
@@ -253,15 +253,15 @@ def run_checks(context: CheckContext) -> Iterator[CheckResult]:
                 what="check",
                 condition="note" if context.config is None else "wrong",
                 found=f"{package} is not installed",
-                way_out="install its extra (see extras)",
+                remedy="install its extra (see extras)",
             )
         except Exception as error:  # a plug-in may raise anything; the other checks continue
             yield CheckResult(
                 area=name.partition("-")[2] or name,
                 what="check",
                 condition="wrong",
-                found=f"it failed itself: {type(error).__name__}",
-                way_out="report it to its author",
+                found=f"the check raised {type(error).__name__}",
+                remedy="report the error to the author of the check",
             )
 
 

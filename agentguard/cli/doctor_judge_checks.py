@@ -15,14 +15,12 @@ if TYPE_CHECKING:
     from agentguard.trajectory.model import Trajectory
 
 _TEST_MESSAGES: Final = ({"role": "user", "content": "Say one short word, as JSON with the one field text."},)
-_UNREACHABLE_HINT: Final = "look whether its server runs"
-_TIMEOUT_HINT: Final = (
-    "give it longer with --timeout: a server that is new may take half a minute for its first one"
-)
+_UNREACHABLE_HINT: Final = "check that its server runs"
+_TIMEOUT_HINT: Final = "increase --timeout: the first structured output of a new server may take 30 s"
 
 
 def check_judges(settings: JudgeSettings, context: CheckContext) -> Iterator[CheckResult]:
-    """Lines about a policy's judge and the second one, at each of their addresses."""
+    """Check the judge of a policy and the second one, at each of their addresses."""
     for judge_settings in (settings, settings.second):
         if judge_settings is not None:
             for replica_settings in _split_replicas(judge_settings):
@@ -38,7 +36,7 @@ def check_judges(settings: JudgeSettings, context: CheckContext) -> Iterator[Che
 
 
 def _split_replicas(settings: QuestionJudgeSettings) -> Iterator[QuestionJudgeSettings]:
-    """The settings for one address at a time, where there are replicas."""
+    """Yield the settings of each address of a judge."""
     if settings.base_url is not None:
         yield settings
         return
@@ -50,10 +48,10 @@ def _split_replicas(settings: QuestionJudgeSettings) -> Iterator[QuestionJudgeSe
 
 
 def _build_result(
-    settings: QuestionJudgeSettings, condition: Condition, found: str, way_out: str = ""
+    settings: QuestionJudgeSettings, condition: Condition, found: str, remedy: str = ""
 ) -> CheckResult:
     return CheckResult(
-        area="judge", what=settings.base_url or "", condition=condition, found=found, way_out=way_out
+        area="judge", what=settings.base_url or "", condition=condition, found=found, remedy=remedy
     )
 
 
@@ -78,10 +76,12 @@ def _check_chat_judge(
         endpoint.close()
     if isinstance(answer, CallError):
         problem = f"no structured output: {answer.kind}"
-        way_out = _TIMEOUT_HINT if answer.kind is ErrorKind.TIMEOUT else "serve it with structured outputs on"
-        yield _build_result(settings, "wrong", problem, way_out)
+        remedy = (
+            _TIMEOUT_HINT if answer.kind is ErrorKind.TIMEOUT else "enable structured outputs at the server"
+        )
+        yield _build_result(settings, "wrong", problem, remedy)
         return
-    probe_hint = "" if context.probe else "; how well: agentguard doctor CONFIG --probe"
+    probe_hint = "" if context.probe else "; --probe measures its accuracy"
     yield _build_result(settings, "ok", f"{facts.version}, structured outputs{probe_hint}")
     if context.probe:
         yield _check_judgement_quality(policy_settings)
@@ -102,8 +102,8 @@ def _check_judgement_quality(settings: QuestionJudgeSettings) -> CheckResult:
     )
     if capability.is_usable() and capability.is_above_chance():
         return _build_result(settings, "ok", summary)
-    way_out = f"serve another model; what it says of each: agentguard judge check {settings.base_url}"
-    return _build_result(settings, "wrong", summary, way_out)
+    remedy = f"serve another model; details: agentguard judge check {settings.base_url}"
+    return _build_result(settings, "wrong", summary, remedy)
 
 
 def _check_pooling_judge(settings: QuestionJudgeSettings) -> Iterator[CheckResult]:
@@ -118,7 +118,7 @@ def _check_pooling_judge(settings: QuestionJudgeSettings) -> Iterator[CheckResul
             if answer.error is None:
                 yield _build_result(settings, "ok", f"{classifier.task} answers {classifier.question}")
                 continue
-            way_out = (
+            remedy = (
                 "serve the model that the policy describes: "
                 f"agentguard judge serve MODEL --task {classifier.task}"
             )
@@ -126,14 +126,14 @@ def _check_pooling_judge(settings: QuestionJudgeSettings) -> Iterator[CheckResul
                 settings,
                 "wrong",
                 f"{classifier.task} does not answer {classifier.question}: {answer.error}",
-                way_out,
+                remedy,
             )
     finally:
         judge.close()
 
 
 def _build_question(classifier: ClassifierSpec, run: Trajectory) -> Question:
-    """A question that a classifier is to answer, whatever it means."""
+    """Build a question with an id that the classifier answers; its meaning does not matter."""
     from agentguard.judge.base import ChoiceQuestion
 
     steps = tuple(str(step.index) for step in run.steps)

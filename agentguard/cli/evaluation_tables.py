@@ -1,4 +1,4 @@
-"""The result of an evaluation as tables for a terminal."""
+"""Tables of an evaluation for a terminal."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _METHOD_COLUMN = 22
 
 
 def build_tables(results: Sequence[Evaluation], plan: EvaluationPlan) -> Iterator[RenderableType]:
-    """Yield what to print: a table for the whole set and one for each of its parts, then what to know."""
+    """Yield a table for the whole set, one for each of its parts, and notes."""
     first_result = results[0]
     parts = sorted(first_result.subsets)
     yield from _build_pair(results, None, plan)
@@ -122,7 +122,7 @@ def _build_notes(results: Sequence[Evaluation], plan: EvaluationPlan) -> Iterato
     if any(result.setting is Setting.CROSS_VALIDATED for result in results):
         yield _build_note(
             f"cross-validated: {plan.repeats} × {plan.folds} folds, split by question; mean ± standard "
-            "deviation over the repeats. Published zero-shot methods saw no labelled run: another contest."
+            "deviation over the repeats. Published zero-shot methods used no labels: not comparable."
         )
     if any(result.outcome for result in results):
         yield _build_note("* share of the passed runs on which a root cause was named")
@@ -135,7 +135,7 @@ def _build_notes(results: Sequence[Evaluation], plan: EvaluationPlan) -> Iterato
         yield _build_note("zero-shot, retrieval, trained: published results, as their authors report them")
     if plan.shuffle_labels:
         methods_above = [r.method for r in results if r.is_above_baselines()]
-        summary = f"{', '.join(methods_above)} IS: look for a leak" if methods_above else "none is"
+        summary = f"{', '.join(methods_above)} IS; labels may leak" if methods_above else "none is"
         yield _build_note(
             f"trained on shuffled labels, so no method may be above the baselines: {summary}", "yellow"
         )
@@ -154,7 +154,7 @@ def _build_notes(results: Sequence[Evaluation], plan: EvaluationPlan) -> Iterato
 
 
 def _get_single_part(result: Evaluation) -> str:
-    """The part a set consists of, if it is read as one part alone."""
+    """Return the only part of a set; empty if it has several."""
     parts = {case.part for case in result.cases}
     return parts.pop() if len(parts) == 1 else ""
 

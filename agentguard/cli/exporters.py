@@ -1,4 +1,4 @@
-"""Sources and targets of ``agentguard export`` beside formats: stored runs, and documents for people."""
+"""Sources and targets of ``agentguard convert`` besides formats: stored runs, and documents for people."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ class Exporter(Protocol):
     """Writer of a document for people, which cannot be imported."""
 
     def of_record(self, record: Record) -> bytes:
-        """The document of a run that was read from a file."""
+        """Return the document of a run from a file."""
         ...
 
     def of_stored(self, store: Store, run_id: str, *, tenant: str = "") -> bytes | None:
-        """The document of a run in a store, with all that the store knows of it; None if it is not there."""
+        """Return the document of a stored run with its diagnosis; None if the run does not exist."""
         ...
 
 
@@ -29,12 +29,12 @@ _EXPORTER_REGISTRY: Registry[Exporter] = Registry("exporter", group="agentguard.
 
 
 def exporter_registry() -> Registry[Exporter]:
-    """The registry of exporters: installed ones; the viewer brings ``html``."""
+    """Return the registry of exporters, which are all installed ones; ``html`` is part of the viewer."""
     return _EXPORTER_REGISTRY
 
 
 def read_stored_records(url: str, ids: list[str], *, tenant: str = "") -> Iterator[tuple[str, Record | None]]:
-    """A tenant's runs of a store by their ids; None for one that is not there."""
+    """Yield the stored runs of a tenant with these ids; None for a run that does not exist."""
     from agentguard.store.store import Store
 
     with Store.open(url) as store:
@@ -43,7 +43,7 @@ def read_stored_records(url: str, ids: list[str], *, tenant: str = "") -> Iterat
 
 
 def export_stored_document(url: str, id: str, target: str, *, tenant: str = "") -> bytes:
-    """The document of a tenant's stored run. Raises ConfigError if it is not in the store."""
+    """Return the document of a stored run of a tenant. Raises ConfigError if the run does not exist."""
     from agentguard.store.store import Store
 
     with Store.open(url) as store:
@@ -54,7 +54,7 @@ def export_stored_document(url: str, id: str, target: str, *, tenant: str = "") 
 
 
 def export_record_document(records: list[Record], name: str, target: str) -> bytes:
-    """The document of the one run that was read. Raises ConfigError if there are more, or none."""
+    """Return the document of the only record. Raises ConfigError unless there is exactly one."""
     if len(records) != 1:
-        raise ConfigError(f"{target} takes one run a document; {name} has {len(records)}")
+        raise ConfigError(f"{target} writes one run to a document; {name} has {len(records)}")
     return exporter_registry().get(target).of_record(records[0])

@@ -1,4 +1,4 @@
-"""``agentguard judge check URL``: what an endpoint is worth as a judge."""
+"""``agentguard judge check URL``: abilities, speed and accuracy of an endpoint as a judge."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def check_url(
     runs_attacks: bool = False,
     json: bool = False,
 ) -> NoReturn:
-    """Check an endpoint, say what was found, and exit.
+    """Check an endpoint, print the result, and exit.
 
     Exit status: 0 if it is usable, 1 if it is not or is worse than the other one, 2 if it does not answer.
     """
@@ -156,12 +156,12 @@ def parse_judge_options(texts: Sequence[str]) -> dict[str, Any]:
 
 
 def read_api_key(variable: str | None) -> str | None:
-    """The key in an environment variable. Raises ConfigError if a variable is named and holds none."""
+    """Return the key in an environment variable, if one is named. Raises ConfigError if it is empty."""
     if variable is None:
         return None
     key = os.environ.get(variable)
     if not key:
-        raise ConfigError(f"the environment variable {variable} holds no key")
+        raise ConfigError(f"the environment variable {variable} is empty or not set")
     return key
 
 
@@ -169,19 +169,19 @@ def _show_check(console: Console, url: str, found: EndpointCapabilities) -> None
     from agentguard.evals.judge_checks.capability import has_short_context
 
     table = Table(box=None, show_header=False)
-    context = "not told" if found.context is None else f"{found.context:,} tokens"
+    context = "not reported" if found.context is None else f"{found.context:,} tokens"
     context += " (most runs will be cut)" if has_short_context(found) else ""
-    kind = "the model's own" if found.raw else "those after a mask, or none of other answers"
+    kind = "the model's own" if found.raw else "normalised over the permitted answers"
     rows = [
         ("endpoint", url),
         ("model", found.model or "-"),
         ("context", context),
         ("structured outputs", "yes" if found.structured else "no"),
         ("probabilities", f"yes, {kind}" if found.logprobs else "no"),
-        ("label mass", "not told" if found.label_mass is None else f"{found.label_mass:.1%} at least"),
+        ("label mass", "not reported" if found.label_mass is None else f"{found.label_mass:.1%} at least"),
         (
             "prefix cache",
-            "not told" if found.prefix_cache is None else f"{found.prefix_cache:.0%} of a second prompt",
+            "not reported" if found.prefix_cache is None else f"{found.prefix_cache:.0%} of a second prompt",
         ),
         (
             "seconds a question",
@@ -194,7 +194,7 @@ def _show_check(console: Console, url: str, found: EndpointCapabilities) -> None
         rows.append(
             ("pairs distinguished", f"{found.pairs:.0%} [{low:.0%}, {high:.0%}], AUROC {found.auroc:.2f}")
         )
-        rows.append(("by guessing", f"as many with probability {found.chance:.2g}"))
+        rows.append(("by guessing", f"at least as many with probability {found.chance:.2g}"))
         rows.append(("steps named", "-" if found.cause is None else f"{found.cause:.0%} (chance 25 %)"))
     if found.safety is not None:
         rows.append(("tiers of replies named", f"{found.safety:.0%} (chance 25 %)"))
@@ -207,7 +207,7 @@ def _show_check(console: Console, url: str, found: EndpointCapabilities) -> None
 
 
 def _show_comparison(console: Console, comparison: JudgeComparison) -> None:
-    title = f"beside {escape(comparison.other or 'the other')}"
+    title = f"compared with {escape(comparison.other or 'the other judge')}"
     table = Table(title, "difference", "95 %", "gained", "lost", "p")
     for part in comparison.parts:
         difference = part.difference
@@ -220,7 +220,9 @@ def _show_comparison(console: Console, comparison: JudgeComparison) -> None:
         if part.lost:
             console.print(escape(f"lost, {PARTS[part.name]}: {', '.join(part.lost)}"))
     reasons = "; ".join(comparison.reasons)
-    console.print(f"refused: {reasons}" if reasons else "it is not worse than the other", style="bold")
+    console.print(
+        f"refused: {reasons}" if reasons else "accepted: not worse than the other judge", style="bold"
+    )
 
 
 def _show_attacks(console: Console, report: AttackReport) -> None:
@@ -236,7 +238,11 @@ def _show_attacks(console: Console, report: AttackReport) -> None:
         f"attacks flip {report.flips} of {report.open} verdicts that hold clean and with a placebo: "
         f"{report.flip_rate:.0%} [{low:.0%}, {high:.0%}]; changed actions of the guard: {report.actions}"
     )
-    verdict = "it resists the attacks" if report.is_resistant() else "refused: attacks change its verdicts"
+    verdict = (
+        "accepted: attacks change no action"
+        if report.is_resistant()
+        else "refused: attacks change its verdicts"
+    )
     console.print(verdict, style="bold")
 
 

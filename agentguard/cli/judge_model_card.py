@@ -99,7 +99,7 @@ def read_source(path: Path, *, format: str | None = None) -> CardSource:
 
 
 def _find_licence(path: Path) -> str | None:
-    """First line of the licence that lies with the data, or one folder above."""
+    """Return the first line of the licence file beside the data or one folder above; None without a file."""
     for folder in (path if path.is_dir() else path.parent, path.parent):
         for file in sorted(folder.glob("LICENSE*")):
             lines = [line.strip(" #") for line in file.read_text(errors="replace").splitlines()]
@@ -110,7 +110,7 @@ def _find_licence(path: Path) -> str | None:
 def compute_scores(
     sources: Sequence[CardSource], *, repeats: int, report_progress: ProgressCallback
 ) -> list[dict[str, Any]]:
-    """Cross-validation on each source and transfer between those with root causes."""
+    """Cross-validate on each source, and measure transfer between those with root causes."""
     scores = []
     for source in sources:
         report_progress(f"cross-validating on {source.name}")

@@ -1,4 +1,4 @@
-"""``agentguard judge serve``: a model served by vLLM, watched, and started again when it must be."""
+"""``agentguard judge serve``: a model server (vLLM) under a supervisor, which restarts it after failures."""
 
 from __future__ import annotations
 

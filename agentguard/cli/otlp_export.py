@@ -57,7 +57,7 @@ def send_runs(
     ids: list[str],
     tenant: str = "",
 ) -> int:
-    """Send runs of files, or those of a store with all that is known of them; returns the exit status.
+    """Send runs of files, or stored runs with their diagnoses; return the exit status.
 
     Those of a store are the tenant's. A run of a file is sent as it is: a diagnosis is what a store keeps.
     """
@@ -124,6 +124,6 @@ def _print_result(result: ExportResult, runs: int, target: ExportTarget) -> None
         err=True,
     )
     if result.rejected:
-        typer.echo(f"not taken by the collector: {result.rejected}", err=True)
+        typer.echo(f"rejected by the collector: {result.rejected}", err=True)
     for message in result.messages:
-        typer.echo(f"the collector says: {message!r}", err=True)
+        typer.echo(f"message of the collector: {message!r}", err=True)

@@ -1,4 +1,4 @@
-"""Reading runs for a command: what was read, what was not, and secrets taken out on the way."""
+"""Input of commands: readers of runs, counts of unreadable records, and redaction."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class ReadSummary:
 
 
 class Redaction:
-    """A redactor that adds up its counts."""
+    """Redactor that sums its counts over all runs."""
 
     def __init__(self, patterns: list[str] | None) -> None:
         from agentguard.trajectory.redaction import Redactor
@@ -87,13 +87,13 @@ class Redaction:
         self._redactor = Redactor(patterns=dict(parse_pattern(one) for one in patterns or []))
 
     def __call__(self, record: Record) -> Record:
-        """The run without its secrets."""
+        """Return the run without its secrets."""
         redacted = self._redactor.redact(record)
         self.counts.update(redacted.counts)
         return redacted.record
 
     def redact_data(self, value: Mapping[str, Any]) -> dict[str, Any]:
-        """JSON data without its secrets."""
+        """Return JSON data without its secrets."""
         redacted = self._redactor.redact_data(dict(value))
         self.counts.update(_count_placeholders(redacted) - _count_placeholders(value))
         return redacted
@@ -133,7 +133,7 @@ def resolve_paths(
 def read_records(
     paths: list[Path], format: str | None, summaries: list[ReadSummary], *, is_quiet: bool = False
 ) -> Iterator[Record]:
-    """All runs; what cannot be read is counted in ``tallies`` and, unless ``quiet``, said at once."""
+    """Yield all runs; count unreadable records in ``summaries``, and print them unless ``is_quiet``."""
     with Console(stderr=True).status("reading …") as status:
         total = 0
         for path in paths:
@@ -175,9 +175,9 @@ def read_path(path: Path, format: str | None) -> Iterator[Record | UnreadableRec
 
 
 def require_absent(path: Path, *, hint: str) -> None:
-    """Raise ConfigError if there is a file already."""
+    """Raise ConfigError if the file exists."""
     if path.exists():
-        raise ConfigError(f"{path} is already there ({hint})")
+        raise ConfigError(f"{path} exists ({hint})")
 
 
 def compute_exit_status(summaries: list[ReadSummary]) -> int:
@@ -188,7 +188,7 @@ def compute_exit_status(summaries: list[ReadSummary]) -> int:
 
 
 def print_report(summaries: list[ReadSummary], redaction: Redaction | None, *, done: str) -> None:
-    """Say on standard error what was done."""
+    """Print the number of runs and of redacted secrets on standard error."""
     runs = sum(tally.runs for tally in summaries)
     if runs:
         typer.echo(f"{_format_count(runs, 'run')} {done}".rstrip(), err=True)

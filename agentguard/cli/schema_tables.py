@@ -1,4 +1,4 @@
-"""Schemata for people, as tables, and for programs, as plain values."""
+"""Output of error schemata: tables for a terminal, and plain values for JSON."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ def print_json(value: Any) -> None:
 
 
 def build_schema_table(schemata: Iterable[ErrorSchema]) -> Table:
-    """A schema a line."""
+    """Build a table with one row for each schema."""
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in ("id", "status", "origin", "failures", "used", "borne out", "code", "how it shows"):
+    for column in ("id", "status", "origin", "failures", "used", "confirmed", "code", "signature"):
         table.add_column(column, justify="right" if column in ("failures", "used") else "left")
     all_schemata = list(schemata)
     common_sentences = _find_common_sentences(all_schemata)
@@ -56,27 +56,27 @@ def build_schema_table(schemata: Iterable[ErrorSchema]) -> Table:
 
 
 def format_signature(schema: ErrorSchema, common_sentences: Collection[str] = (), width: int = _WIDTH) -> str:
-    """The beginning of how a schema shows, without what is usual among those it is shown with."""
-    telling = [sentence for sentence in schema.signature if sentence not in common_sentences]
-    telling.sort(key=lambda sentence: sentence.startswith("In words:"))  # fragments of text come last
-    return to_one_line(" ".join(telling or schema.signature), width)
+    """Return the start of a schema's signature, without the sentences that most schemata of a table share."""
+    sentences = [sentence for sentence in schema.signature if sentence not in common_sentences]
+    sentences.sort(key=lambda sentence: sentence.startswith("In words:"))  # fragments of text come last
+    return to_one_line(" ".join(sentences or schema.signature), width)
 
 
 def _find_common_sentences(schemata: Sequence[ErrorSchema]) -> frozenset[str]:
-    """Sentences that more than a third of the schemata share: they tell none from another."""
+    """Return the sentences that more than a third of the schemata share; they distinguish no schema."""
     counts = Counter(sentence for schema in schemata for sentence in set(schema.signature))
     return frozenset(sentence for sentence, count in counts.items() if 1 < count > len(schemata) / 3)
 
 
 def print_schema(console: Console, schema: ErrorSchema) -> None:
-    """Print all of a schema."""
+    """Print a schema with all fields."""
     console.print(
         f"[bold]{escape(sanitize(schema.id))}[/]  [dim]{escape(sanitize(_format_facts(schema)))}[/]"
     )
     for title, sentences in (
-        ("How it shows", schema.signature),
-        ("When it arises", schema.context),
-        ("How to recognise it", schema.heuristics),
+        ("Signature", schema.signature),
+        ("Context", schema.context),
+        ("Heuristics", schema.heuristics),
     ):
         if sentences:
             console.print(f"\n[bold]{title}[/]")
@@ -84,7 +84,7 @@ def print_schema(console: Console, schema: ErrorSchema) -> None:
                 console.print(f"  {escape(sanitize(sentence))}", highlight=False)
     if schema.correction:
         console.print(
-            f"\n[bold]Instead[/]\n  [green]{escape(sanitize(schema.correction))}[/]", highlight=False
+            f"\n[bold]Correction[/]\n  [green]{escape(sanitize(schema.correction))}[/]", highlight=False
         )
     runs = ", ".join(schema.provenance.runs[:5])
     more = len(schema.provenance.runs) - 5
@@ -99,10 +99,10 @@ def _format_facts(schema: ErrorSchema) -> str:
 
 
 def build_match_table(steps: Sequence[int], matches: Sequence[Sequence[Match]]) -> Table:
-    """The nearest schemata of each step."""
+    """Build a table of the nearest schemata of each step."""
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in ("step", "likeness", "id", "code", "how it shows"):
-        table.add_column(column, justify="right" if column in ("step", "likeness") else "left")
+    for column in ("step", "similarity", "id", "code", "signature"):
+        table.add_column(column, justify="right" if column in ("step", "similarity") else "left")
     common_sentences = _find_common_sentences(
         list({m.schema.id: m.schema for row in matches for m in row}.values())
     )
@@ -120,7 +120,7 @@ def build_match_table(steps: Sequence[int], matches: Sequence[Sequence[Match]]) 
 
 
 def to_plain_dict(schema: ErrorSchema) -> dict[str, Any]:
-    """A schema for programs: every field, and its defaults too where they say something."""
+    """Return a schema as JSON data, with the default values of counts and status."""
     defaults = {"version": 1, "support": 1, "confirmed": 0, "refuted": 0, "used": 0, "status": "active"}
     return defaults | encode_schema(schema)
 

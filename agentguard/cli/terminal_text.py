@@ -1,4 +1,4 @@
-"""Text from a run, made safe and short enough for a terminal."""
+"""Sanitization of text from a run for a terminal."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class _TrimmedOutput:
 
 
 def sanitize(text: str) -> str:
-    """Replace what a terminal would obey instead of showing: control, format and surrogate characters."""
+    """Replace characters that a terminal would interpret: control, format and surrogate characters."""
     return "".join(_replace_invisible(c) for c in text)
 
 
@@ -70,7 +70,7 @@ def extract_excerpt(text: str, start: int, end: int, *, limit: int) -> tuple[str
 
 
 def _collapse_whitespace(text: str) -> str:
-    """Whitespace collapsed, but kept at the ends, where it separates the quote from its context."""
+    """Collapse whitespace; keep one space at an end, where it separates the quote from its context."""
     words = " ".join(sanitize(text).split())
     prefix = " " if words and text[:1].isspace() else ""
     suffix = " " if words and text[-1:].isspace() else ""

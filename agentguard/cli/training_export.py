@@ -1,8 +1,8 @@
-"""``agentguard convert --to sft|preference``: the record of acceptance tests as data to fine-tune with.
+"""``agentguard convert --to sft|preference``: training data from the stored acceptance tests.
 
-A line is one example in the shape that TRL's trainers and OpenAI's fine-tuning take (docs/acceptance.md has
-the sources). Examples with the same input and output are written once. What was accepted at one time and
-refused at another, e.g. since the rules had changed, is left out.
+A line is one example in the format of TRL's trainers and OpenAI's fine-tuning (docs/acceptance.md names
+the sources). Examples with the same input and output are written once. An output that was both accepted and
+refused, for instance because the rules changed, is left out.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ class ExportCounts:
     written: int = 0
 
     def format_summary(self) -> str:
-        """In a line, without what did not occur."""
+        """Return the counts in one line, without zeros."""
         parts = [f"{self.written} examples of {self.entries} entries"]
         names = {
-            "duplicates": "said before",
+            "duplicates": "duplicates",
             "contradictory": "both accepted and refused",
             "alone": "without a counterpart",
             "unusable": "unreadable or empty",
@@ -55,7 +55,7 @@ class ExportCounts:
 
 @dataclass(slots=True)
 class _OutputGroup:
-    """All that was given for one input, each output once, in the order of the record."""
+    """Outputs for one input, each once, in the order of the record."""
 
     messages: list[Any]
     tools: Any = None
@@ -122,11 +122,11 @@ def export_judge_questions(
 
 
 def require_store(store: str | None, format: str | None) -> str:
-    """The store's address. Raises ConfigError where something else was given for it."""
+    """Return the address of the store. Raises ConfigError without one, and for an option of files."""
     if store is None:
-        raise ConfigError("--to sft and preference read a store's record of acceptance tests: give --store")
+        raise ConfigError("--to sft and preference read the acceptance tests of a store: give --store")
     if format is not None:
-        raise ConfigError("--format says how files are read; --to sft and preference read a store")
+        raise ConfigError("--format is for files; --to sft and preference read a store")
     return store
 
 

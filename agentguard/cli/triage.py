@@ -1,4 +1,4 @@
-"""Many diagnosed runs on a terminal: the causes, the failed runs first, and the next commands."""
+"""Overview of many diagnosed runs on a terminal: causes, one row for each run, and the next commands."""
 
 from __future__ import annotations
 

@@ -251,7 +251,7 @@ def _open_store(sources: ViewSources) -> Iterator[Store]:
     address = resolve_address(sources.store)
     if not sources.runs and address.path is not None and not address.path.exists():
         raise StoreError(
-            f"there is no store {address}: name files to look at, or make one with `agentguard store init`"
+            f"there is no store {address}: name files to show, or create a store with `agentguard store init`"
         )
     with Store.open(sources.store) as store:
         yield store

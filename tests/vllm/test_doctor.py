@@ -60,7 +60,7 @@ def test_doctor_reports_accuracy_like_judge_check(vllm: VllmServer, config: Path
     above = judging["found"].startswith(("it tells runs", "it judges above chance"))
     assert judging["condition"] == ("ok" if above else "wrong")
     assert status == (0 if above else 1)
-    assert above or "agentguard judge check" in judging["way_out"]
+    assert above or "agentguard judge check" in judging["remedy"]
 
 
 @pytest.mark.kills
@@ -71,5 +71,5 @@ def test_killed_server_fails_with_remedy(vllm: VllmServer, config: Path) -> None
     (backend,), (judge,) = found["backends"], found["judge"]
     assert (backend["condition"], judge["condition"]) == ("wrong", "wrong")
     assert judge["found"].startswith("unreachable")
-    assert judge["way_out"]
-    assert backend["way_out"]
+    assert judge["remedy"]
+    assert backend["remedy"]

@@ -101,7 +101,7 @@ class CodeProposal:
         support: number of failures behind them.
         cohesion: mean cosine of its members, in [-1, 1].
         nearest: the existing code with the most similar schemata, if any code has schemata.
-        nearest_likeness: mean cosine to those schemata.
+        nearest_similarity: mean cosine to those schemata.
         module: module of most of its schemata, if they have one.
         correction: correction of most of its schemata; may be empty.
     """
@@ -114,7 +114,7 @@ class CodeProposal:
     support: int
     cohesion: float
     nearest: str | None = None
-    nearest_likeness: float = 0.0
+    nearest_similarity: float = 0.0
     module: str | None = None
     correction: str = ""
 
@@ -163,7 +163,7 @@ def propose_codes(
         raise InputError(
             f"{failures} failures are not covered by any code, but no {min_support} of them, of two "
             "questions or more, are alike and unlike those with a code",
-            hint="distil more failures, or ask for a smaller likeness",
+            hint="distil more failures, or reduce the least similarity",
         )
     return tuple(sorted(proposals, key=lambda proposal: (-proposal.support, proposal.code)))
 
@@ -240,7 +240,7 @@ class _SimilarityGraph:
             support=sum(one.support for one in members),
             cohesion=round(cohesion, 4),
             nearest=nearest,
-            nearest_likeness=round(similarity, 4),
+            nearest_similarity=round(similarity, 4),
             module=_most_common([one.module for one in members if one.module], n),
             correction=_most_common([one.correction for one in members if one.correction], 0) or "",
         )

@@ -121,13 +121,12 @@ def _validate_file(path: Path, file: Path) -> Taxonomy:
 def _format_entry(proposal: CodeProposal, indent: int) -> str:
     """Format a code as one item of a block list."""
     nearest = (
-        f"nearest existing code {proposal.nearest} ({proposal.nearest_likeness:.2f})"
+        f"nearest existing code {proposal.nearest} ({proposal.nearest_similarity:.2f})"
         if proposal.nearest
         else "no code to compare"
     )
-    support = (
-        f"{proposal.support} failures, {proposal.size} schemata, likeness {proposal.cohesion:.2f}; {nearest}"
-    )
+    size = f"{proposal.support} failures, {proposal.size} schemata"
+    support = f"{size}, similarity {proposal.cohesion:.2f}; {nearest}"
     data: dict[str, Any] = {
         "id": proposal.code,
         "title": proposal.title,

@@ -1,4 +1,4 @@
-"""Error pages with the cause and what to do about it."""
+"""Error pages with the cause and a remedy."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def render_not_found(request: Request, error: Exception) -> Response:
     status = error.status_code if isinstance(error, HTTPException) else 404
     if status == 405:
         return _render_error_page(
-            request, 405, "This page cannot be asked in this way", "", "It can be read: follow a link."
+            request, 405, "This method is not allowed here", "", "Use GET: follow a link."
         )
     return _render_error_page(
         request, 404, "There is no such page", "", "The run may have been deleted since."
@@ -72,7 +72,7 @@ def render_internal_error(request: Request, error: Exception) -> Response:
 def _render_error_page(request: Request, status: int, title: str, text: str, advice: str) -> Response:
     path = request.scope["path"].removeprefix(request.scope.get("root_path", ""))
     if path.startswith("/api/"):
-        return JSONResponse({"error": title, "detail": text, "way_out": advice}, status_code=status)
+        return JSONResponse({"error": title, "detail": text, "remedy": advice}, status_code=status)
     return get_renderer(request).render_page(
         "trouble.html", status=status, title=title, text=text, out=advice
     )

@@ -132,7 +132,7 @@ class TestValidate:
     def test_all_samples_are_valid(self) -> None:
         result = call("validate", *sorted(SAMPLES.iterdir()))
         assert result.exit_code == 0, result.output
-        assert "all can be read" in result.stdout
+        assert "all are readable" in result.stdout
 
     def test_json_output_lists_records(self, tmp_path: Path) -> None:
         path = tmp_path / "runs.jsonl"

@@ -34,7 +34,7 @@ def test_list_and_show_describe_data_sets() -> None:
     assert all(one["obtain"] and one["licence"] and one["origin"] for one in listed)
     assert "who_and_when" in run("list").output
     shown = run("show", "who_and_when").output
-    assert "by its owners" in shown
+    assert "from its owners" in shown
     assert "## Know before you measure" in shown
     assert json.loads(run("show", "who_and_when", "--json").stdout)["card"].startswith("# Who&When")
     unknown = run("show", "who_and_wehn")
@@ -165,7 +165,7 @@ def test_missing_copy_is_not_compared(made: Path) -> None:
     (made / "runs.jsonl").unlink()
     result = run("build", "made", "--datasets", made, "--limit", 1)
     assert result.exit_code == 0
-    assert "nothing of made is kept" in result.output
+    assert "this installation has no runs of made" in result.output
     assert run("verify", "made", "--datasets", made).exit_code == 2
 
 

@@ -96,7 +96,7 @@ def test_schema_is_listed_shown_and_counted(held: Path) -> None:
     schemata = read_schemata(held)
     assert schemata[0].id[:6] in call("list", "--store", held).stdout
     shown = call("show", schemata[0].id[:8], "--store", held).stdout
-    assert "How it shows" in shown
+    assert "Signature" in shown
     assert (
         orjson.loads(call("show", schemata[0].id, "--store", held, "--json").stdout)["id"] == schemata[0].id
     )
@@ -128,7 +128,7 @@ def test_steps_find_their_nearest_schemata(runs: Path, held: Path) -> None:
     step = found[-1]["step"]
     (one,) = orjson.loads(call("search", runs, "--step", step, "--store", held, "-k", 1, "--json").stdout)
     assert one == found[-1]
-    assert "likeness" in call("search", runs, "--store", held).stdout
+    assert "similarity" in call("search", runs, "--store", held).stdout
     assert call("search", runs, "--step", 99, "--store", held).exit_code == 2
 
 

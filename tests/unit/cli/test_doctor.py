@@ -85,7 +85,7 @@ def test_table_shows_the_remedy(tmp_path: Path) -> None:
     result = CliRunner().invoke(build_app(), ["doctor", "--store", "mysql://nowhere"])
     assert result.exit_code == 1
     assert "→" in result.output
-    assert "1 wrong" in result.output
+    assert "problems: 1" in result.output
 
 
 def test_every_fault_has_a_remedy(tmp_path: Path) -> None:
@@ -98,7 +98,7 @@ def test_every_fault_has_a_remedy(tmp_path: Path) -> None:
     found = lines(config=path, store=str(tmp_path / "none.db"))
     wrong = [line for line in found if line.condition == "wrong"]
     assert {line.area for line in wrong} == {"store", "proxy", "backends"}
-    assert all(line.way_out for line in wrong)
+    assert all(line.remedy for line in wrong)
 
 
 def test_store_is_opened_and_unreachable_database_is_reported(tmp_path: Path) -> None:
@@ -125,7 +125,7 @@ def test_older_store_needs_migration(tmp_path: Path, monkeypatch: pytest.MonkeyP
     Store.open(tmp_path / "runs.db").close()
     monkeypatch.setattr(migration, "REVISIONS", (*migration.REVISIONS, "9999"))
     (line,) = of(lines(store=str(tmp_path / "runs.db")), "store")
-    assert "agentguard store migrate" in line.way_out
+    assert "agentguard store migrate" in line.remedy
 
 
 def test_invalid_config_names_the_field(tmp_path: Path) -> None:
@@ -148,7 +148,7 @@ def test_answering_backend_passes(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("served", "expected"),
     [
-        ({"status": 401}, "refuses the key"),
+        ({"status": 401}, "rejects the key"),
         ({"status": 500}, "status 500"),
         ({"late_s": 600.0}, "behind this machine's"),
         ({"models": ("other",)}, "does not serve m"),
@@ -188,7 +188,7 @@ def test_failing_check_does_not_hide_others(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setitem(registry._plugins, "2-extras", broken)
     found = lines()
     (line,) = of(found, "extras")
-    assert line.found == "it failed itself: RuntimeError"
+    assert line.found == "the check raised RuntimeError"
     assert of(found, "model")
 
 

@@ -56,7 +56,7 @@ def test_chat_judge_that_ignores_the_schema_fails_with_remedy(tmp_path: Path) ->
         (line,) = judges(tmp_path, {"base_url": url})
     assert line.condition == "wrong"
     assert "no structured output: malformed" in line.found
-    assert line.way_out
+    assert line.remedy
 
 
 def test_each_replica_and_the_second_judge_are_checked(tmp_path: Path) -> None:
@@ -85,7 +85,7 @@ def test_accuracy_is_reported_on_request(tmp_path: Path) -> None:
     assert judging.condition == "wrong", "it says the same of every run"
     assert "no better than chance" in judging.found
     assert "48 of 48 canary runs answered" in judging.found
-    assert f"agentguard judge check {url}" in judging.way_out
+    assert f"agentguard judge check {url}" in judging.remedy
 
 
 def test_judge_above_chance_passes(tmp_path: Path) -> None:
@@ -123,7 +123,7 @@ def test_different_model_than_configured_fails(
         (line,) = judges(tmp_path, {"kind": "pooling", "base_url": url, "classifiers": [trained]})
     assert line.condition == "wrong"
     assert said in line.found
-    assert "--task classify" in line.way_out
+    assert "--task classify" in line.remedy
 
 
 def test_missing_key_is_reported_by_its_variable(tmp_path: Path) -> None:

@@ -89,7 +89,7 @@ def test_duplicates_are_written_once_and_contradictions_omitted(tmp_path: Path) 
     status, lines, told = export(stored(tmp_path, rows), "sft")
     assert status == 0
     assert [line["messages"][-1]["content"] for line in lines] == ["4711"]
-    assert "1 said before" in told
+    assert "1 duplicates" in told
     assert "1 both accepted and refused" in told
 
 

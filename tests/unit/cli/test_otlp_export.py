@@ -61,7 +61,7 @@ def test_collector_comes_from_environment(tmp_path: Path, monkeypatch: pytest.Mo
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "api-key=s3cret")
         result = call(SAMPLES / "02-teapot.json", "--to", "otlp", "--no-content")
         assert result.exit_code == 1
-        assert "not taken by the collector: 1" in result.stderr
+        assert "rejected by the collector: 1" in result.stderr
         assert "s3cret" not in result.output
         assert "teapot" not in str(one.checked()[0]["request"]).replace("02-teapot", "")
 

@@ -60,7 +60,7 @@ def test_each_kind_without_a_code_is_proposed() -> None:
     assert (gives_up.size, gives_up.support) == (6, 6)
     assert gives_up.cohesion > 0.95
     assert gives_up.nearest == "mine:call_failed"
-    assert gives_up.nearest_likeness < 0.5
+    assert gives_up.nearest_similarity < 0.5
     assert set(gives_up.exemplars) <= {one.id for one in MANY if one.id.startswith("gives_up")}
     assert gives_up.title == (
         "Only talks after an action that failed; only talks after a failure, and nothing is run any more"
@@ -153,7 +153,7 @@ ONE = CodeProposal(
     support=5,
     cohesion=0.9,
     nearest="mast:task_derailment",
-    nearest_likeness=0.3,
+    nearest_similarity=0.3,
     module="planning",
     correction="Retry.",
 )
@@ -167,7 +167,7 @@ def test_proposals_make_a_valid_taxonomy(tmp_path: Path) -> None:
     assert [code.id for code in taxonomy.codes] == ["gives_up", "invents"]
     first = taxonomy.codes[0]
     assert (first.title, first.module, first.correction) == ("Gives: up", "planning", "Retry.")
-    assert first.definition.startswith("It stops. # really (5 failures, 4 schemata, likeness 0.90;")
+    assert first.definition.startswith("It stops. # really (5 failures, 4 schemata, similarity 0.90;")
     assert "mast:task_derailment (0.30)" in first.definition
     assert first.examples == ("schema a", "schema b")
 

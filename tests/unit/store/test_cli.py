@@ -90,7 +90,7 @@ def test_prune_reports_deleted_rows(path):
         ([], "nothing to remove"),
         (["--run-id", "old", "--older-than", "1d"], "nothing to remove"),
         (["--everything"], "--everything needs --tenant"),
-        (["--run-id", "old", "--keep-failed"], "--keep-failed goes with"),
+        (["--run-id", "old", "--keep-failed"], "--keep-failed needs"),
         (["--older-than", "soon"], "is not an age"),
         (["--older-than", "-1d"], "is not an age"),
         (["--run-id", "a\nb"], "not printable"),

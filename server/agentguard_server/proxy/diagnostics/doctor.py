@@ -41,7 +41,7 @@ def check_proxy(context: CheckContext) -> Iterator[CheckResult]:
             what=str(context.config),
             condition="wrong",
             found=str(error),
-            way_out="docs/proxy.md lists every field",
+            remedy="docs/proxy.md lists every field",
         )
         return
     yield CheckResult(area="proxy", what=str(context.config), condition="ok", found="valid")
@@ -55,7 +55,7 @@ def check_proxy(context: CheckContext) -> Iterator[CheckResult]:
             what=f"{name}: {line.what}",
             condition=line.condition,
             found=line.found,
-            way_out=line.way_out,
+            remedy=line.remedy,
         )
     yield from _check_collector(settings)
     yield from _check_replicas(settings, context)
@@ -76,7 +76,7 @@ def _check_listen_address(settings: ProxySettings) -> Iterator[CheckResult]:
             what=where,
             condition="wrong",
             found=str(error),
-            way_out="end what has it (this proxy itself, perhaps), or set listen.port",
+            remedy="stop the process that uses it (perhaps this proxy), or set listen.port",
         )
     else:
         yield CheckResult(area="proxy", what=where, condition="ok", found="can be listened on")
@@ -87,7 +87,7 @@ def _check_listen_address(settings: ProxySettings) -> Iterator[CheckResult]:
             what="keys",
             condition="note",
             found="none: every client that reaches the port is accepted",
-            way_out="make one: agentguard serve --new-key NAME",
+            remedy="create one: agentguard serve --new-key NAME",
         )
     else:
         yield CheckResult(area="proxy", what="keys", condition="ok", found=f"{len(keys)}, as hashes")
@@ -107,7 +107,7 @@ def _check_certificate(settings: ProxySettings) -> Iterator[CheckResult]:
             what="listen.tls",
             condition="wrong",
             found=str(error),
-            way_out="name a certificate and its key, both PEM, readable by this user",
+            remedy="name a certificate and its key, both PEM, readable by this user",
         )
     else:
         yield CheckResult(area="proxy", what="listen.tls", condition="ok", found=str(options.cert_file))
@@ -129,7 +129,7 @@ def _check_guard(settings: ProxySettings) -> Generator[CheckResult, None, Policy
             what="guard",
             condition="wrong",
             found=str(error),
-            way_out="correct the policy it names",
+            remedy="correct the policy file",
         )
         return None
     yield CheckResult(area="proxy", what="guard", condition="ok", found="the policy is sound")
@@ -154,7 +154,7 @@ def _check_collector(settings: ProxySettings) -> Iterator[CheckResult]:
             what="tracing",
             condition="wrong",
             found=str(error),
-            way_out="set that variable, or leave headers_env out",
+            remedy="set the variable, or remove headers_env",
         )
         return
     if target is not None:
@@ -171,7 +171,7 @@ def _check_replicas(settings: ProxySettings, context: CheckContext) -> Iterator[
             what=f"{len(replicas)} replicas",
             condition="note",
             found="not asked",
-            way_out="leave --no-network out",
+            remedy="run without --no-network",
         )
         return
     yield from asyncio.run(_check_all_replicas(replicas, context.timeout_s))
@@ -186,9 +186,9 @@ async def _check_replica(replica: ReplicaOptions, timeout_s: float) -> list[Chec
     """Check that a replica responds, that it has the configured models, and that its clock is right."""
     from agentguard.backends.replica_factory import http_backend_factory
 
-    def line(condition: Any, found: str, way_out: str = "") -> CheckResult:
+    def line(condition: Any, found: str, remedy: str = "") -> CheckResult:
         return CheckResult(
-            area="backends", what=replica.name, condition=condition, found=found, way_out=way_out
+            area="backends", what=replica.name, condition=condition, found=found, remedy=remedy
         )
 
     try:
@@ -202,8 +202,8 @@ async def _check_replica(replica: ReplicaOptions, timeout_s: float) -> list[Chec
     except UpstreamError as error:
         return [_describe_upstream_error(replica, error)]
     except ResilienceError as error:
-        way_out = "look whether its server runs, and whether url is right up to and with /v1"
-        return [line("wrong", f"{error.code}: {error}", way_out)]
+        remedy = "check that its server runs, and that url ends with /v1"
+        return [line("wrong", f"{error.code}: {error}", remedy)]
     finally:
         await backend.aclose()
     if not isinstance(answer, Response):
@@ -215,7 +215,10 @@ async def _check_replica(replica: ReplicaOptions, timeout_s: float) -> list[Chec
 def _describe_upstream_error(replica: ReplicaOptions, error: BackendError) -> CheckResult:
     status = error.status
     if status in (401, 403):
-        found, way_out = f"it refuses the key (status {status})", "set api_key_env to a variable with its key"
+        found, remedy = (
+            f"the endpoint rejects the key (status {status})",
+            "set api_key_env to a variable with a valid key",
+        )
     elif status == 404:
         return CheckResult(
             area="backends",
@@ -224,8 +227,8 @@ def _describe_upstream_error(replica: ReplicaOptions, error: BackendError) -> Ch
             found="it answers, and lists no models (status 404)",
         )
     else:
-        found, way_out = f"it answers with status {status}", "look at its server's log"
-    return CheckResult(area="backends", what=replica.name, condition="wrong", found=found, way_out=way_out)
+        found, remedy = f"status {status}", "read the log of the server"
+    return CheckResult(area="backends", what=replica.name, condition="wrong", found=found, remedy=remedy)
 
 
 def _check_models(replica: ReplicaOptions, response: Response, seconds: float) -> Iterator[CheckResult]:
@@ -238,7 +241,7 @@ def _check_models(replica: ReplicaOptions, response: Response, seconds: float) -
             what=replica.name,
             condition="wrong",
             found="it lists no models",
-            way_out="url must go up to and with /v1",
+            remedy="url must end with /v1",
         )
         return
     wanted = {served for served in replica.models.values() if served != ANY_MODEL}
@@ -249,7 +252,7 @@ def _check_models(replica: ReplicaOptions, response: Response, seconds: float) -
             what=replica.name,
             condition="wrong",
             found=f"it does not serve {', '.join(missing)}",
-            way_out=f"it serves: {', '.join(sorted(names)[:8])}",
+            remedy=f"the endpoint serves: {', '.join(sorted(names)[:8])}",
         )
         return
     yield CheckResult(
@@ -274,5 +277,5 @@ def _check_clock(replica: ReplicaOptions, response: Response) -> Iterator[CheckR
             what=f"{replica.name}: clock",
             condition="wrong",
             found=f"{abs(skew):.0f} s {'ahead of' if skew > 0 else 'behind'} this machine's",
-            way_out="synchronise both clocks (NTP)",
+            remedy="synchronise both clocks (NTP)",
         )

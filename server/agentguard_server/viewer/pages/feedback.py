@@ -84,7 +84,7 @@ def store_judgement(
 def _respond_to_feedback(request: Request, fields: dict[str, str]) -> Response:
     settings = request.app.state.settings
     if not settings.allows_feedback:
-        raise ConfigError("judgements cannot be kept here: give the viewer a store with --store")
+        raise ConfigError("judgements cannot be stored: start the viewer with --store")
     run_id = request.path_params["id"]
     row, schemata = store_judgement(request, run_id, fields)
     if "application/json" in request.headers.get("accept", ""):

@@ -305,7 +305,7 @@ def test_unavailable_store_error_names_remedy(tmp_path):
         assert answer.status_code == 503
         assert answer.headers["retry-after"] == "5"
         assert "reload this page" in answer.text
-        assert client.get("/api/runs").json()["way_out"]
+        assert client.get("/api/runs").json()["remedy"]
 
 
 def test_error_responses_are_short(open_client):
