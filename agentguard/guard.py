@@ -257,7 +257,7 @@ class Guard:
         """
         unknown = set(changes) - REPLACEABLE_COMPONENTS
         if unknown:
-            raise ConfigError(f"override: no part is called {', '.join(sorted(unknown))}")
+            raise ConfigError(f"override: unknown component {', '.join(sorted(unknown))}")
         if "detectors" in changes:
             changes["detectors"] = validate_detectors(changes["detectors"])
         if "localizer" in changes:

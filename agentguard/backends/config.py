@@ -114,9 +114,7 @@ class ReplicaOptions(_Section):
     def _reject_secret_headers(cls, headers: Mapping[str, str]) -> Mapping[str, str]:
         secret = sorted(name.lower() for name in headers if name.lower() in _SECRET_HEADERS)
         if secret:
-            raise ValueError(
-                f"{', '.join(secret)} may not stand here; name the key's variable in api_key_env"
-            )
+            raise ValueError(f"{', '.join(secret)} contains a secret; name its variable in api_key_env")
         return headers
 
 
@@ -260,7 +258,7 @@ class BackendsOptions(_Section):
             raise ValueError(f"replicas: there must be from 1 to 1000, not {len(names)}")
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
-            raise ValueError(f"replicas: the name {', '.join(twice)} is there twice")
+            raise ValueError(f"replicas: the name {', '.join(twice)} occurs twice")
         return self
 
     @classmethod

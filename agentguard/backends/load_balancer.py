@@ -131,7 +131,7 @@ def available(tier: Tier, context: AttemptContext, skipped: Tier) -> list[Replic
 def unavailable_error(candidates: CandidateSet, *, is_hedge: bool) -> ResilienceError:
     """Build the error for a request that no replica can take."""
     if is_hedge:
-        return Overloaded("there is no other replica to ask")
+        return Overloaded("there is no other replica")
     waits = [
         max(0.0, one.breaker.remaining_break_s)
         for tier in (*candidates.tiers, candidates.cooling_down)
@@ -139,8 +139,8 @@ def unavailable_error(candidates: CandidateSet, *, is_hedge: bool) -> Resilience
         if one.breaker is not None and not one.breaker.is_ready
     ]
     if waits:
-        return CircuitOpen("every replica failed too often just now", retry_after_s=min(waits))
-    return Overloaded("every replica has as many requests as it may have")
+        return CircuitOpen("the circuit breaker of every replica is open", retry_after_s=min(waits))
+    return Overloaded("every replica is at its concurrency limit")
 
 
 MAX_COOLDOWN_S = 60.0

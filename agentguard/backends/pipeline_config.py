@@ -79,7 +79,7 @@ def parse_pipeline(document: object, path: str = "pipeline") -> tuple[Resilience
     elif isinstance(document, list | tuple):
         order = tuple(_parse_item(item, f"{path}[{n}]") for n, item in enumerate(document))
     else:
-        raise ConfigError(f"{path} must be a list of strategies, or a mapping of changes to the usual ones")
+        raise ConfigError(f"{path} must be a list of strategies, or a mapping of changes to the default ones")
     check_pipeline(order, path)
     return order
 

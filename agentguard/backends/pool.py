@@ -154,7 +154,7 @@ class Pool:
         async def go_on(body: bytes, *, prefixed: bool, why: str) -> Any:
             retrier = self._pool_pipeline.bound_strategies.get(Retry.name)
             if isinstance(retrier, Retrier) and not retrier.budget.withdraw():
-                raise Overloaded("no retry left in the budget to continue an answer with")
+                raise Overloaded("the retry budget has no retry to resume the response")
             trip = AttemptContext(replace(request, body=body), is_resumption=prefixed)
             response = await self._pool_pipeline.send(trip, deadline)
             if isinstance(response, MonitoredStream):

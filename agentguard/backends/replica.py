@@ -160,5 +160,5 @@ class Replica:
         if type(answer) is Response and answer.status == 200 and request.api is not None:
             body_error = request.api.find_body_error(answer.body, request.body)
             if body_error is not None:
-                raise BackendError(f"the answer is not what it should be: {body_error}", stage="sent")
+                raise BackendError(f"the response is not valid: {body_error}", stage="sent")
         return answer

@@ -209,7 +209,7 @@ def score_rows(
     for row in rows:
         table.add(row)
     if not any(case.step is not None or case.failed is not None for case in table.cases):
-        raise EvaluationError(f"{dataset}: no run is annotated, there is nothing to score")
+        raise EvaluationError(f"{dataset}: no run is annotated, so there is nothing to score")
     if table.training_runs and not allow_training_data:
         raise EvaluationError(
             f"{dataset}: the model was trained on {table.training_runs} of the {len(table.cases)} runs, so "

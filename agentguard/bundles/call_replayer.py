@@ -163,11 +163,13 @@ class _Recordings:
         """Return the error of an unknown request, with the nearest recording."""
         same = [(number, call) for number, call in enumerate(self.calls) if call.name == name]
         if not same:
-            return ReplayMismatch(f"{name}: the bundle has no call of it")
+            return ReplayMismatch(f"{name}: the bundle has no call of this function")
         number, nearest = max(same, key=lambda one: _count_common_bytes(one[1].request, data))
         path = find_field(nearest.request, data)
         if path is None:
-            return ReplayMismatch(f"{name}: the agent repeats recording {number} more often than it was made")
+            return ReplayMismatch(
+                f"{name}: the agent repeats recording {number} more often than the recorded run"
+            )
         return ReplayMismatch(f"{name}: the request differs from the nearest recording {number} in {path}")
 
 

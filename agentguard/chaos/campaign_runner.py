@@ -141,7 +141,9 @@ def read_campaign_result(folder: Path, campaign: Campaign | None = None) -> Camp
     """
     head, results = _read_journal(folder / JOURNAL)
     if campaign is not None and head["campaign"] != _compute_fingerprint(campaign):
-        raise ConfigError(f"{folder / JOURNAL} is of another campaign: name the folder of this one")
+        raise ConfigError(
+            f"{folder / JOURNAL} has the journal of another campaign: name the folder of this one"
+        )
     planned = int(head["planned"])
     reason = "" if len(results) == planned else f"{len(results)} of {planned} planned runs are done"
     return CampaignResult(results=tuple(results), planned=planned, abort_reason=reason)
@@ -202,7 +204,9 @@ class _Journal:
         if self._path.exists():
             head, results = _read_journal(self._path)
             if head != self._head:
-                raise ConfigError(f"{self._path} is of another campaign: name another output folder")
+                raise ConfigError(
+                    f"{self._path} has the journal of another campaign: name another output folder"
+                )
         lines = [self._head, *(result.to_dict() for result in results)]
         # A kill during the write must not lose results.
         temporary = self._path.with_suffix(".tmp")

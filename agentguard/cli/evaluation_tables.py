@@ -128,7 +128,7 @@ def _build_notes(results: Sequence[Evaluation], plan: EvaluationPlan) -> Iterato
         yield _build_note("* share of the passed runs on which a root cause was named")
     if has_training_data(results):
         yield _build_note(
-            "TRAINING DATA: the model was trained on scored runs; its scores say nothing about other runs",
+            "TRAINING DATA: the model was trained on scored runs; its scores are not valid for other runs",
             "red",
         )
     elif find_published_results(results[0].dataset, part=_get_single_part(results[0])) or results[0].subsets:

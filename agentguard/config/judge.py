@@ -84,9 +84,9 @@ class EndpointSettings(BaseModel):
     @model_validator(mode="after")
     def _validate_address(self) -> EndpointSettings:
         if (self.base_url is None) == (not self.replicas):
-            raise ValueError("name where it is: base_url, or replicas in place of it")
+            raise ValueError("give base_url or replicas")
         if self.pool is not None and not self.replicas:
-            raise ValueError("pool is for several replicas")
+            raise ValueError("pool needs replicas")
         return self
 
 
@@ -140,9 +140,9 @@ class QuestionJudgeSettings(EndpointSettings):
     @model_validator(mode="after")
     def _validate_kind(self) -> QuestionJudgeSettings:
         if self.kind == "pooling" and not self.classifiers:
-            raise ValueError("a judge of the kind pooling needs classifiers: what its model was trained for")
+            raise ValueError("a judge of kind pooling needs classifiers")
         if self.kind == "chat" and self.classifiers:
-            raise ValueError("classifiers are for a judge of the kind pooling: say kind: pooling")
+            raise ValueError("classifiers need kind: pooling")
         return self
 
     def can_answer(self, question: str) -> bool:
@@ -189,9 +189,7 @@ class JudgeSettings(QuestionJudgeSettings):
     @model_validator(mode="after")
     def _validate_hold(self) -> JudgeSettings:
         if self.live is not None and self.live.hold_effects and self.second is None:
-            raise ValueError(
-                "live.hold_effects needs two judges that agree: give second: {base_url: ...}, too"
-            )
+            raise ValueError("live.hold_effects needs two judges that agree: give second: {base_url: ...}")
         return self
 
     @property

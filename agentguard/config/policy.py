@@ -243,20 +243,20 @@ class Policy(BaseModel):
     @model_validator(mode="after")
     def _validate_live_model(self) -> Policy:
         if self.live_model is not None and self.judge is not None and self.judge.live is not None:
-            raise ValueError("live_model and judge.live exclude each other: leave one of them out")
+            raise ValueError("live_model and judge.live exclude each other: remove one")
         return self
 
     @model_validator(mode="after")
     def _validate_acceptance_judge(self) -> Policy:
         asks = self.acceptance is not None and self.acceptance.question is not None
         if asks and (self.judge is None or self.judge.kind != "chat"):
-            raise ValueError("acceptance.question asks a chat model: give judge: {base_url: ...}, too")
+            raise ValueError("acceptance.question asks a chat model: give judge: {base_url: ...}")
         return self
 
     @model_validator(mode="after")
     def _validate_safety_judge(self) -> Policy:
         if self.safety is not None and self.judge is None:
-            raise ValueError("safety asks a judge: give judge: {base_url: ...}, too")
+            raise ValueError("safety asks a judge: give judge: {base_url: ...}")
         if self.safety is not None and self.judge is not None:
             for one in (self.judge, self.judge.second):
                 if one is not None and not one.can_answer("response_safety"):
@@ -306,12 +306,12 @@ def load_yaml(path: str | Path) -> object:
     file = Path(path)
     try:
         if file.stat().st_size > _MAX_BYTES:
-            raise ConfigError(f"{file}: larger than {_MAX_BYTES:,} bytes, which no configuration is")
+            raise ConfigError(f"{file}: larger than {_MAX_BYTES:,} bytes")
         document = yaml.safe_load(file.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(f"{file}: cannot be read: {error.strerror}") from None
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError, ValueError) as error:
-        raise ConfigError(f"{file}: not a YAML document{_format_position(error)}") from None
+        raise ConfigError(f"{file}: is not valid YAML{_format_position(error)}") from None
     return {} if document is None else document
 
 

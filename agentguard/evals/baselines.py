@@ -61,14 +61,12 @@ def is_localizer(method: Method) -> bool:
 def as_localizer(method: Method) -> Localizer:
     """Return the method as a localizer. Raises EvaluationError if it must be trained first."""
     if not isinstance(method, SimpleLocalizer):
-        raise EvaluationError(
-            f"{method.name} learns from annotated runs: cross-validate it or give runs to train on"
-        )
+        raise EvaluationError(f"{method.name} needs training: use --cv question or --train")
     return adapt_localizer(method)
 
 
 def as_trainable(method: Method) -> Trainable:
     """Return the method as a trainable. Raises EvaluationError if it cannot be trained."""
     if not isinstance(method, Trainable):
-        raise EvaluationError(f"{method.name} does not learn")
+        raise EvaluationError(f"{method.name} cannot be trained")
     return method

@@ -88,7 +88,9 @@ def evaluate_prequential(
     causes = [record.annotation.root_cause for record in records]
     gold = [cause.step for cause in causes if cause is not None and cause.step is not None]
     if not gold or len(gold) < len(records) or orders < 1:
-        raise EvaluationError("streaming needs at least one order, and runs that all have a root cause")
+        raise EvaluationError(
+            "prequential evaluation needs at least one order, and a root cause for every run"
+        )
     groups, findings = list_groups(records), [LazyFindings(record.trajectory) for record in records]
     correct: list[list[tuple[bool, ...]]] = [[] for _ in learners]
     stream_orders = _draw_orders(len(records), orders, seed)

@@ -156,7 +156,7 @@ def _decode_file(node: JsonNode, id: str) -> ResultFile:
     if node.text_or("format") != FORMAT:
         raise FormatError(
             "is not a saved evaluation",
-            hint="agentguard eval --output writes one; its --json holds no predictions",
+            hint="agentguard eval --output writes one; its --json has no predictions",
         )
     if node.integer("version") != _VERSION:
         raise node.build_error("version", f"is {node.integer('version')}, this agentguard reads {_VERSION}")
@@ -174,7 +174,7 @@ def _decode_file(node: JsonNode, id: str) -> ResultFile:
         if child.boolean("measured")
     )
     if not results or not cases:
-        raise FormatError("holds no result")
+        raise FormatError("has no result")
     return ResultFile(
         id=id,
         made_at=node.number("made_at"),
@@ -222,7 +222,7 @@ def _decode_prediction(node: JsonNode, known: set[str]) -> Prediction:
     ):
         raise node.build_error("steps", "expected whole numbers, one for each of the agents")
     if node.text("run") not in known:
-        raise node.build_error("run", "is none of the cases")
+        raise node.build_error("run", "is not one of the cases")
     return Prediction(
         run=node.text("run"),
         repeat=node.integer("repeat"),

@@ -105,7 +105,7 @@ class EvaluationRunner:
         self.data, self.plan, self.train, self.discard_checkpoint = data, plan, train, discard_checkpoint
         self.cases = data.build_cases()
         if not any(case.step is not None or case.failed is not None for case in self.cases):
-            raise EvaluationError(f"{data.name}: no run is annotated, there is nothing to score")
+            raise EvaluationError(f"{data.name}: no run is annotated, so there is nothing to score")
         self.records = tuple(map(add_gold_answer, data.records)) if plan.with_answer else data.records
         self.findings = [LazyFindings(record.trajectory) for record in self.records]
         self.groups = list_groups(self.records)
@@ -170,7 +170,7 @@ class EvaluationRunner:
             return None
         records = exclude_shared_questions(self.train.records, self.data.records)
         if not records:
-            raise EvaluationError("every training run asks a question that is also scored")
+            raise EvaluationError("every training run has a question that is also scored")
         return tuple(map(add_gold_answer, records)) if self.plan.with_answer else records
 
     def _build_splits(self, method: Method) -> tuple[Setting, tuple[Split, ...]]:

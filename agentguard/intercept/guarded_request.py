@@ -324,7 +324,7 @@ class GuardedRequest(HistorySync):
         release_claims(self._conversation)
         self._retry_count += 1
         if self._retry_count > MAX_REJECTIONS:
-            self.session.stop_reason = "the model keeps asking for a call that has already been made"
+            self.session.stop_reason = "the model repeats a call that was already executed"
             self._check_stopped()
             return "final"
         self._conversation.branch.add_guard_item(self.adapter.build_guard_item(format_repeated_calls(barred)))

@@ -90,4 +90,4 @@ def format_repeated_calls(claims: Sequence[EffectClaim]) -> str:
         parts.append(
             f"{UNKNOWN_OUTCOME_MESSAGE.removeprefix('[guard] ')} The call: {format_effects(open_effects)}."
         )
-    return " ".join([*parts, "Go on from what they returned."])
+    return " ".join([*parts, "Continue from their results."])

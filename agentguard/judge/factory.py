@@ -111,7 +111,7 @@ def build_endpoint(settings: EndpointSettings) -> JudgeEndpoint:
     variable = settings.api_key_env or API_KEY_VARIABLE
     key = os.environ.get(variable)
     if settings.api_key_env is not None and not key:
-        raise ConfigError(f"judge: the environment variable {variable} holds no key")
+        raise ConfigError(f"judge: the environment variable {variable} is empty or not set")
     if settings.base_url is not None:
         return JudgeEndpoint(settings.base_url, model=settings.model, api_key=key, options=options)
     from agentguard.judge.llm.pool_transport import build_replicated_endpoint

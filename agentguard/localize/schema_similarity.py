@@ -179,9 +179,7 @@ def _cite_schemata(diagnosis: Diagnosis, similarity: SimilaritySignal, steps: Se
         cited_ids[match.schema.id] = None
         hypotheses.append(_add_schema_details(hypothesis, match))
     note = (
-        (f"schemata that spoke: {', '.join(cited_ids)}",)
-        if cited_ids
-        else ("no schema spoke for these steps",)
+        (f"matching schemata: {', '.join(cited_ids)}",) if cited_ids else ("no schema matches these steps",)
     )
     notes = diagnosis.notes + (note if diagnosis.hypotheses else ())
     return replace(diagnosis, hypotheses=tuple(hypotheses), notes=notes)

@@ -50,8 +50,8 @@ class AnthropicMessagesFormat(TypedEventsFormat):
         message = _decode_body(body)
         if not isinstance(message, str) and message.type == "message":
             return None
-        reason = message if isinstance(message, str) else "its type is another"
-        return find_error(body) or f"it is not an answer of the messages API: {reason}"
+        reason = message if isinstance(message, str) else "its type is wrong"
+        return find_error(body) or f"it is not a response of the messages API: {reason}"
 
 
 def _has_content(data: bytes) -> bool:

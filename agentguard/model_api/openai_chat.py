@@ -110,7 +110,7 @@ class ChoicesFormat:
         answer = self._decode_body(body)
         if not isinstance(answer, str):
             return format_error(answer.error) if answer.error is not None else None
-        return find_error(body) or f"it is not an answer of the {self.name} API: {answer}"
+        return find_error(body) or f"it is not a response of the {self.name} API: {answer}"
 
 
 def _is_plain(chunk: bytes) -> bool:

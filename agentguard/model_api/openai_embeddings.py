@@ -52,14 +52,14 @@ class EmbeddingsFormat:
         answer = _decode_body(body)
         if not isinstance(answer, str):
             if not answer.data and isinstance(_decode_empty_input(request_body), str):
-                return find_error(body) or "it is not an answer of the embeddings API: there are no vectors"
+                return find_error(body) or "it is not a response of the embeddings API: there are no vectors"
             has_invalid_vector = any(bytes(item.embedding)[:1] not in (b"[", b'"') for item in answer.data)
             return (
-                "it is not an answer of the embeddings API: a vector is not a list of numbers"
+                "it is not a response of the embeddings API: a vector is not a list of numbers"
                 if has_invalid_vector
                 else None
             )
-        return find_error(body) or f"it is not an answer of the embeddings API: {answer}"
+        return find_error(body) or f"it is not a response of the embeddings API: {answer}"
 
 
 EMBEDDINGS: Final = EmbeddingsFormat()

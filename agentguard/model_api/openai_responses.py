@@ -69,13 +69,13 @@ class ResponsesFormat(TypedEventsFormat):
         del request_body
         answer = _decode_body(body)
         if isinstance(answer, str):
-            return find_error(body) or f"it is not an answer of the responses API: {answer}"
+            return find_error(body) or f"it is not a response of the responses API: {answer}"
         if answer.status == "failed" and answer.error is not None:
             code = answer.error.get("code") if isinstance(answer.error, dict) else None
             if isinstance(code, str) and code in _SERVER_ERROR_CODES:
                 return format_error(answer.error)
         is_empty = answer.status == "completed" and not answer.output
-        return "it is not an answer of the responses API: its output is empty" if is_empty else None
+        return "it is not a response of the responses API: its output is empty" if is_empty else None
 
 
 def _has_content(data: bytes) -> bool:

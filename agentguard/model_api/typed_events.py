@@ -63,11 +63,11 @@ class TypedEventsFormat:
     def _find_event_error(self, data: bytes) -> str | None:
         event = decode_event_head(data)
         if isinstance(event, str):
-            return f"an event is none of the {self.name} API: {event}"
+            return f"an event is not valid in the {self.name} API: {event}"
         if event.type == "error" or (not event.type and event.error is not None):
             return format_error(event.error if event.error is not None else {"code": event.code})
         if not event.type.startswith(self._prefix):
-            return f"an event is none of the {self.name} API: its type is unknown"
+            return f"an event has a type that the {self.name} API does not have"
         return self.find_failure(event)
 
     def find_failure(self, event: EventHead) -> str | None:

@@ -77,7 +77,7 @@ class ExportTarget:
             object.__setattr__(self, "logs_endpoint", _normalize_endpoint(self.logs_endpoint))
         for name, value in self.headers.items():
             if not _HEADER_NAME.fullmatch(name) or not value.isprintable() or not value.isascii():
-                raise ConfigError("a header is a name and a value of one line in ASCII: write NAME=VALUE")
+                raise ConfigError("a header must be one line of ASCII: write NAME=VALUE")
             if name.lower() in _RESERVED_HEADERS:
                 raise ConfigError(f"the header {name} is set by agentguard itself")
 
@@ -110,7 +110,7 @@ class ExportTarget:
         )
         if not target_endpoint:
             raise ConfigError(
-                "no collector is named: give --endpoint http://HOST:4318/v1/traces, or set "
+                "there is no collector: give --endpoint http://HOST:4318/v1/traces, or set "
                 "OTEL_EXPORTER_OTLP_ENDPOINT"
             )
         all_headers: dict[str, str] = {}
@@ -274,11 +274,11 @@ def _to_error(response: httpx2.Response) -> BackendError:
     headers = {name.lower(): value for name, value in response.headers.items()}
     hint = ""
     if status in (401, 403):
-        hint = ": it wants other credentials (--header)"
+        hint = ": it rejects the credentials (--header)"
     elif 300 <= status < 400:
-        hint = ": it points to another address, which is not followed; name that one"
+        hint = ": it redirects to another address: give that address"
     elif status == 415:
-        hint = ": it does not take this encoding (--encoding)"
+        hint = ": it does not support this encoding (--encoding)"
     return BackendError(
         f"the collector answered {status}{hint}",
         status=status,
@@ -326,11 +326,11 @@ def _normalize_endpoint(url: str) -> str:
         parts = urlsplit(url)
         host, _ = parts.hostname, parts.port
     except ValueError:
-        raise ConfigError("the collector's address is none; write http://HOST:PORT/v1/traces") from None
+        raise ConfigError("the collector's address is not valid; write http://HOST:PORT/v1/traces") from None
     if parts.scheme not in ("http", "https") or not host or not url.isprintable() or " " in url:
-        raise ConfigError("the collector's address is none; write http://HOST:PORT/v1/traces")
+        raise ConfigError("the collector's address is not valid; write http://HOST:PORT/v1/traces")
     if parts.username is not None or parts.password is not None:
-        raise ConfigError("the collector's address holds a user or password; give them with --header")
+        raise ConfigError("the collector's address contains credentials; use --header")
     if parts.path not in ("", "/"):
         return url
     return urlunsplit((parts.scheme, parts.netloc, _TRACES_PATH, parts.query, parts.fragment))

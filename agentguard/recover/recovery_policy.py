@@ -119,4 +119,4 @@ def _parse_level(level: object, trigger: str) -> tuple[str, dict[str, Any]]:
         name, options = next(iter(level.items()))
         if isinstance(name, str) and (options is None or isinstance(options, Mapping)):
             return name, {str(key): value for key, value in (options or {}).items()}
-    raise ConfigError(f"on_fail of {trigger}: a rung is a strategy's name, or one name with its options")
+    raise ConfigError(f"on_fail of {trigger}: expected the name of a strategy, or one name with its options")

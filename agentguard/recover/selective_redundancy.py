@@ -63,7 +63,7 @@ class SelectiveRedundancy:
         if self.uncertainty_threshold is not None and not 0 < self.uncertainty_threshold < 1:
             raise ConfigError(f"protect: doubt is {self.uncertainty_threshold}, expected a number in (0, 1)")
         if not self.effects and self.uncertainty_threshold is None:
-            raise ConfigError("protect: name effects or a doubt, or nothing is protected")
+            raise ConfigError("protect: name effects or a doubt, otherwise nothing is protected")
         if self.ask_localizer and self.uncertainty_threshold is None:
             raise ConfigError("protect: the judge needs a doubt, the probability from which it counts")
 

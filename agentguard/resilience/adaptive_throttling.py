@@ -71,7 +71,7 @@ class AdaptiveThrottler:
         if share and self._runtime.rng.random() < share:
             self._window.add(False)
             self._runtime.emit_event(EventKind.THROTTLE, self._options.name, reason=f"{share:.0%} held back")
-            raise Overloaded("the endpoint refuses too much; this call was held back")
+            raise Overloaded("adaptive throttling rejected the call, because the endpoint rejects too many")
         try:
             response = await self._inner(request, deadline)
         except BaseException as error:

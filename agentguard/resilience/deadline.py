@@ -281,13 +281,13 @@ class DeadlineLimit:
             return
         remaining_s = self._deadline.remaining()
         if remaining_s <= CLOCK_TOLERANCE_S:
-            raise DeadlineExceeded(f"no time was left for {self._operation}", stage="unsent")
+            raise DeadlineExceeded(f"the deadline passed before {self._operation}", stage="unsent")
         self._timeout = TaskTimeout(remaining_s)
 
     def stop(self, error_type: type[BaseException] | None) -> None:
         """Stop the limit, given the type of the block's error. Raises DeadlineExceeded if it expired."""
         if self._timeout is not None and self._timeout.stop() and error_type is asyncio.CancelledError:
-            raise DeadlineExceeded(f"{self._operation} took longer than it may", stage="sent") from None
+            raise DeadlineExceeded(f"{self._operation} exceeded its time limit", stage="sent") from None
 
     async def __aenter__(self) -> None:
         self.start()

@@ -261,7 +261,7 @@ class LoadShedder:
         except BaseException as error:
             self._remove_waiter(waiter)
             if isinstance(error, TimeoutError):
-                raise self._build_rejection("no turn came in time") from None
+                raise self._build_rejection("it waited too long in the queue") from None
             raise
         if refusal is not None:
             raise self._build_rejection(refusal)
@@ -314,7 +314,7 @@ class LoadShedder:
         before = sum(len(queue) for queue in self._queues[: waiter.priority + 1])
         wait = self._duration.mean * (before + 1) / max(1, int(self.limit.value))
         if wait > self._options.queue_timeout_s or self._misses_deadline(deadline, wait):
-            raise self._build_rejection("it would not be done in time")
+            raise self._build_rejection("it would not end before the deadline")
         if self.queue_length >= self._options.max_queue:
             self._evict_lower_priority(waiter.priority)
         self._queues[waiter.priority].append(waiter)
@@ -325,7 +325,7 @@ class LoadShedder:
             while queue:
                 waiter = queue.pop()
                 if not waiter.future.done():
-                    waiter.future.set_result("something more important took the place in the queue")
+                    waiter.future.set_result("a request of higher priority took its place in the queue")
                     return
         raise self._build_rejection("the queue is full")
 
@@ -344,7 +344,7 @@ class LoadShedder:
                 if waiter.future.done():
                     continue
                 if self._misses_deadline(waiter.deadline):
-                    waiter.future.set_result("its turn came too late")
+                    waiter.future.set_result("its turn in the queue came after the deadline")
                 else:
                     waiter.future.set_result(None)
                     self.inflight += 1

@@ -129,7 +129,7 @@ class Backoff(Options):
         return max_delay - self.jitter * max_delay * rng.random()
 
 
-_BUDGET_EXHAUSTED = "no retry left in the budget"
+_BUDGET_EXHAUSTED = "the retry budget is used up"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -206,9 +206,9 @@ class Retrier:
     ) -> str | None:
         """Return the reason to stop retrying; None for another attempt."""
         if error.retry_after_s is not None and error.retry_after_s < 0:
-            return "the server asked not to be tried again"
+            return "the server forbids a retry"
         if attempt >= self._options.max_attempts:
-            return "no attempt left"
+            return "all attempts are used"
         if delay_s >= deadline.remaining():
             return "the next attempt would come after the deadline"
         return None if self.budget.has_tokens else _BUDGET_EXHAUSTED

@@ -247,7 +247,7 @@ class MonitoredStream:
                 ours = watch.stop()
             chunk_error = None if self._find_chunk_error is None else self._find_chunk_error(chunk)
             if chunk_error is not None:
-                raise BackendError(f"the stream is not what it should be: {chunk_error}", stage=self._stage)
+                raise BackendError(f"the stream is not valid: {chunk_error}", stage=self._stage)
             if self._has_content(chunk):
                 self._has_started, self._remaining_s = True, self._options.idle_timeout_s
             else:
@@ -267,8 +267,8 @@ class MonitoredStream:
 
     def _build_timeout_error(self) -> ResilienceError:
         if self._deadline.is_expired:
-            return DeadlineExceeded("the stream took longer than the call may")
-        return Stalled("the stream made no progress in its time")
+            return DeadlineExceeded("the stream exceeded the deadline")
+        return Stalled("the stream made no progress within its time limit")
 
     async def _abort(self, error: BaseException) -> NoReturn:
         """Finish the stream with the error of its source, and raise the error or its translation."""

@@ -224,7 +224,7 @@ def build_localizer(name: str, options: Mapping[str, Any]) -> Localizer:
     """Build a localizer that needs no training. Raises ConfigError or UnknownPlugin."""
     made = get_localizer_registry().get(name)(**options)
     if not isinstance(made, SimpleLocalizer):
-        raise ConfigError(f"localizer {name!r} learns from annotated runs: fit it first, or name another")
+        raise ConfigError(f"localizer {name!r} needs training: fit it first, or name another")
     return adapt_localizer(made)
 
 

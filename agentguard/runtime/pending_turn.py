@@ -119,7 +119,7 @@ class PendingTurn:
         """Implement `Session.count_votes`."""
         held = self._open_vote
         if held is None or held.plan is not plan:
-            raise RecoveryError("elect: this plan has no election that goes on; propose the turn first")
+            raise RecoveryError("elect: this plan has no open election; propose the turn first")
         for one in candidates[len(held.candidates) :]:
             held.candidates.append(_evaluate_candidate(state, one, held.trigger, held.plan))
         tally = count_votes(held.candidates, held.sample)
@@ -380,7 +380,7 @@ def _evaluate_candidate(
 ) -> VoteCandidate:
     """Check a candidate with the detectors and with the strategy's acceptance test."""
     if turn is None:
-        return VoteCandidate(turn=None, rejection_reason="the model that was asked failed")
+        return VoteCandidate(turn=None, rejection_reason="the request to the model failed")
     turn = _repair_candidate(state, replace(turn, index=len(state)))
     found = state.check_proposed(turn)
     wrong = most_severe(found, state.config.finding_threshold)
@@ -417,7 +417,7 @@ def _record_vote(state: RunState, vote: _OpenVote, tally: VoteTally) -> None:
     tokens = sum((usage.prompt_tokens or 0) + (usage.completion_tokens or 0) for usage in used)
     state.account.charge(tokens=tokens, calls=len(asked), samples=len(asked))
     for place, turn in left:
-        why = vote.candidates[place].rejection_reason or "it was not taken"
+        why = vote.candidates[place].rejection_reason or "the vote did not select it"
         state.recorder.add(replace(turn, index=vote.turn.index))
         state.recorder.fork(vote.turn.index, reason=f"{vote.plan.strategy}: {why}")
     cost = {

@@ -73,7 +73,7 @@ def list_recoveries(store: Store, run_id: str) -> list[Recovery]:
     return sorted(found, key=lambda one: one.id)
 
 
-INTERRUPTION_REASON = "the process ended; the run goes on from the last state that was saved"
+INTERRUPTION_REASON = "the process ended; the run continues from the last saved state"
 """Reason of the fork when a resumed run abandons the steps after the last saved state."""
 
 

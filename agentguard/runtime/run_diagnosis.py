@@ -128,5 +128,5 @@ def _locate(localizer: Localizer, trajectory: Trajectory, findings: Sequence[Fin
             verdict=Verdict.ABSTAINED,
             probability=0.5,
             failures=(failure,),
-            notes=(f"the localizer failed with {type(error).__name__}; the findings stand",),
+            notes=(f"the localizer failed with {type(error).__name__}; the findings are valid",),
         )

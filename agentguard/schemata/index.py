@@ -171,7 +171,7 @@ class SchemaIndex:
         if k < 1:
             raise ConfigError(f"schema index: k is {k!r}, expected at least 1")
         if isinstance(items, str | Profile | ErrorSchema):
-            raise InputError("one item was asked for where several are expected", hint="put it into a list")
+            raise InputError("expected a list of items, found one item", hint="put it into a list")
         if not items or not self._schemata:
             return ((),) * len(items)
         queries = self.encode(items)
@@ -241,7 +241,7 @@ class SchemaIndex:
         ids: set[str] = set()
         for position, schema in enumerate(new):
             if schema.id in ids:
-                raise InputError(f"the id {schema.id!r} is given twice", record=position)
+                raise InputError(f"the id {schema.id!r} occurs twice", record=position)
             if (schema.id in self._schemata) is not must_exist:
                 problem = "no schema has" if must_exist else "there is already a schema with"
                 raise InputError(f"{problem} the id {schema.id!r}", record=position)

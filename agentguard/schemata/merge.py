@@ -38,7 +38,7 @@ def merge_schemata(one: ErrorSchema, other: ErrorSchema) -> ErrorSchema:
         raise InputError(
             f"a schema of {one.provenance.origin} failures and one of {other.provenance.origin} failures "
             "cannot be merged",
-            hint="keep them in stores of their own",
+            hint="keep them in separate stores",
         )
     lead, follower = (one, other) if one.support >= other.support else (other, one)
     traits = _average_traits(one, other)

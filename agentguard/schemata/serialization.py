@@ -120,7 +120,7 @@ def _parse_line(line: bytes) -> JsonNode:
     try:
         return JsonNode.from_value(orjson.loads(line))
     except orjson.JSONDecodeError:
-        raise FormatError("is not JSON", hint="a file of schemata has one JSON object a line") from None
+        raise FormatError("is not JSON", hint="expected one JSON object on each line") from None
 
 
 def _decode_provenance(node: JsonNode) -> Provenance:

@@ -46,7 +46,7 @@ class StoreEventSink:
             self._run_row = build_run_row(run, tenant=self._tenant)
             return (self._run_row,)
         if self._run_row is None:
-            raise FormatError("an event before any header", field="event")
+            raise FormatError("an event precedes the header", field="event")
         return self._build_run_rows(name, node, self._run_row)
 
     def _build_run_rows(self, name: str, node: JsonNode, run_row: RunRow) -> tuple[Row, ...]:

@@ -174,9 +174,7 @@ class Store(StoreQueries):
         first. Callers that flush often save transactions that way.
         """
         if not self._writer.flush(timeout_s, immediate=immediate):
-            raise StoreTimeout(
-                f"rows still wait to be written after {timeout_s} s: {self.get_health().last_error}"
-            )
+            raise StoreTimeout(f"rows are still queued after {timeout_s} s: {self.get_health().last_error}")
 
     def register_producer(self, producer: RowProducer) -> None:
         """Let `close` wait for a producer, so that its last rows are written; the reference is weak."""

@@ -79,7 +79,7 @@ def _check_taxonomy(taxonomy: Taxonomy, path: Path) -> None:
     """
     if taxonomy.name != path.stem:
         hint = f"name the file {taxonomy.name}.yaml, or the taxonomy {path.stem!r}"
-        raise TaxonomyError("is not the file's name", file=str(path), field="name", hint=hint)
+        raise TaxonomyError("is not the name of the file", file=str(path), field="name", hint=hint)
     groups = [group.id for group in taxonomy.groups]
     _check_unique(groups, "groups", path)
     _check_unique([code.id for code in taxonomy.codes], "codes", path)
@@ -103,7 +103,7 @@ def _load_validated(path: Path, kind: str) -> dict[str, Any]:
             _load_validator(kind)(document), key=lambda error: len(error.instance_path), reverse=True
         )
     except (ValueError, TypeError, OverflowError):
-        raise TaxonomyError("holds a value that JSON cannot express", file=str(path)) from None
+        raise TaxonomyError("contains a value that is not JSON data", file=str(path)) from None
     if errors:
         hint = f"{len(errors) - 1} more; " if len(errors) > 1 else ""
         raise TaxonomyError(
@@ -160,7 +160,7 @@ def _check_depth(text: str, path: Path) -> None:
     depth = 0
     for event in yaml.parse(text, Loader=_TextDateLoader):
         if isinstance(event, yaml.AliasEvent):
-            hint = "write out its meaning"
+            hint = "write the value instead"
             raise TaxonomyError(f"uses the alias *{_shorten(str(event.anchor))}", file=str(path), hint=hint)
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
         if depth > _MAX_DEPTH:

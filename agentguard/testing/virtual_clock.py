@@ -55,7 +55,7 @@ class VirtualClock:
     def advance(self, seconds: float) -> None:
         """Advance the time, in tests of code that does not wait. Raises ValueError for a negative value."""
         if not seconds >= 0:
-            raise ValueError(f"time does not go back: {seconds}")
+            raise ValueError(f"virtual time cannot go back: {seconds}")
         self._now += seconds
 
     def run(self, main: Coroutine[Any, Any, T], *, allow_leaks: bool = False) -> T:
@@ -116,7 +116,7 @@ class _JumpingSelector(selectors.BaseSelector):
             # A thread may have woken the loop and ended since the first look, so look again in any case.
             ready = self._real.select(_LOOPBACK_GRACE_S if is_waiting else 0)
             if not ready:
-                raise Deadlock("every task waits, and no timer is set")
+                raise Deadlock("all tasks wait, and there is no timer")
         elif not ready and timeout is not None:
             self._clock.advance(max(0.0, timeout))
         return ready

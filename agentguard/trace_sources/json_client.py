@@ -86,7 +86,7 @@ class JsonClient:
 
         method, url, arguments = request.payload
         if self._client is None:
-            raise RuntimeError("a JsonClient is used as a context manager")
+            raise RuntimeError("use a JsonClient as a context manager")
         try:
             response = await self._client.request(method, url, **arguments)
         except httpx2.TimeoutException:

@@ -139,7 +139,7 @@ def _print_address(address: str, workers: int, *, json: bool) -> None:
     if json:
         _print_json({"url": address, "base_url": f"{address}/v1", "workers": workers})
     else:
-        typer.echo(f"agentguard serve: {address}/v1\nCtrl-C ends it.")
+        typer.echo(f"agentguard serve: {address}/v1\nStop it with Ctrl-C.")
     sys.stdout.flush()
 
 

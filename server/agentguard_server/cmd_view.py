@@ -162,7 +162,7 @@ def _resolve_collector(url: str | None, headers: list[str]) -> ExportTarget | No
     """Return the collector's export target, or None; headers may come from OpenTelemetry's variables."""
     if url is None:
         if headers:
-            raise ConfigError("view: --otlp-header goes with --otlp")
+            raise ConfigError("view: --otlp-header needs --otlp")
         return None
     from agentguard.otlp import encoding
     from agentguard.otlp.exporter import ExportTarget, parse_header
@@ -198,7 +198,7 @@ def classify_sources(sources: list[str], url: str | None) -> ViewSources:
         else:
             runs.append(path)
     if len(stores) > 1:
-        raise ConfigError(f"view: one store at a time, not {' and '.join(map(_mask_url, stores))}")
+        raise ConfigError(f"view: give one store, not {' and '.join(map(_mask_url, stores))}")
     if runs and stores and url is None:
         raise ConfigError("view: a store and files: put --store before the store to keep the runs in it")
     return ViewSources(
@@ -297,7 +297,7 @@ def _print_address(url: str, token: str | None, *, json: bool) -> None:
     if json:
         typer.echo(dumps({"url": url, "token": token}))
     else:
-        typer.echo(f"agentguard view: {_add_token(url, token)}\nCtrl-C ends it.")
+        typer.echo(f"agentguard view: {_add_token(url, token)}\nStop it with Ctrl-C.")
     sys.stdout.flush()
 
 

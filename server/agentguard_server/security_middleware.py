@@ -100,14 +100,14 @@ class SecurityMiddleware:
         """Check on loopback that the Host header names a loopback address or the configured host."""
         hosts = headers.getlist("host")
         if len(hosts) != 1:
-            raise _Denied(HTTPStatus.BAD_REQUEST, "A request names one host.")
+            raise _Denied(HTTPStatus.BAD_REQUEST, "A request must name exactly one host.")
         if not self._is_loopback:
             return
         name = _host_name(hosts[0])
         if name is None or not (is_loopback(name) or name == self._settings.host):
             raise _Denied(
                 HTTPStatus.MISDIRECTED_REQUEST,
-                "This viewer answers to names of this machine alone: use http://127.0.0.1 or localhost, or "
+                "This viewer accepts only names of this machine: use http://127.0.0.1 or localhost, or "
                 "start it with --host.",
             )
 
@@ -147,14 +147,14 @@ class SecurityMiddleware:
 
 def _require_valid_target(scope: Scope) -> None:
     if scope["method"] not in _ALLOWED_METHODS:
-        raise _Denied(HTTPStatus.METHOD_NOT_ALLOWED, "This viewer knows GET, HEAD and POST.")
+        raise _Denied(HTTPStatus.METHOD_NOT_ALLOWED, "This viewer supports GET, HEAD and POST.")
     if (
         len(scope.get("raw_path") or b"") > MAX_TARGET_BYTES
         or len(scope.get("query_string") or b"") > MAX_TARGET_BYTES
     ):
         raise _Denied(HTTPStatus.REQUEST_URI_TOO_LONG, f"An address has at most {MAX_TARGET_BYTES:,} bytes.")
     if "\x00" in scope["path"]:
-        raise _Denied(HTTPStatus.BAD_REQUEST, "An address holds no U+0000.")
+        raise _Denied(HTTPStatus.BAD_REQUEST, "The address contains U+0000.")
 
 
 def _require_same_origin(headers: Headers, *, is_bearer: bool) -> None:
@@ -162,10 +162,10 @@ def _require_same_origin(headers: Headers, *, is_bearer: bool) -> None:
     site = headers.get("sec-fetch-site")
     origin = headers.get("origin")
     if site is not None and site != "same-origin":
-        raise _Denied(HTTPStatus.FORBIDDEN, "This was sent by a page of another site.")
+        raise _Denied(HTTPStatus.FORBIDDEN, "The request comes from a page of another site.")
     if origin is not None:
         if not _is_same_origin(origin, headers):
-            raise _Denied(HTTPStatus.FORBIDDEN, "This was sent by a page of another origin.")
+            raise _Denied(HTTPStatus.FORBIDDEN, "The request comes from a page of another origin.")
     elif site is None and not is_bearer:
         raise _Denied(
             HTTPStatus.FORBIDDEN,

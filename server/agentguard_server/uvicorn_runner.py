@@ -107,7 +107,7 @@ class ViewerServer(uvicorn.Server):
 
 def _describe_bind_error(error: OSError, host: str, port: int) -> str:
     if error.errno == errno.EADDRINUSE:
-        return f"port {port} is taken: give another with --port, or --port 0 for a free one"
+        return f"port {port} is in use: give another with --port, or --port 0 for a free one"
     if error.errno in (errno.EACCES, errno.EPERM):
-        return f"port {port} needs rights that this user does not have: give one above 1023 with --port"
+        return f"port {port} needs more rights than this user has: give one above 1023 with --port"
     return f"{host} is not an address of this machine ({error.strerror})"

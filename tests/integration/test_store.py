@@ -580,7 +580,7 @@ def test_runs_are_listed_in_pages(store):
 
 @pytest.mark.parametrize("limit", [0, -1, 1001, True, 1.5])
 def test_page_size_is_bounded(limit):
-    with pytest.raises(StoreError, match="between 1 and 1000"):
+    with pytest.raises(StoreError, match="from 1 to 1000"):
         Page(limit=limit)
 
 

@@ -200,5 +200,5 @@ def test_proxy_without_keys_rejects_web_origins_and_foreign_hosts(tmp_path: Any)
 def test_public_address_without_keys_prevents_start(tmp_path: Any) -> None:
     settings = {"backends": {"replicas": [{"name": "a", "url": "http://127.0.0.1:9/v1"}]}}
     settings["listen"] = {"host": "0.0.0.0"}  # type: ignore[assignment]
-    with pytest.raises(AssertionError, match="keys are needed"), serving(tmp_path, settings):
+    with pytest.raises(AssertionError, match="needs API keys"), serving(tmp_path, settings):
         pass

@@ -36,7 +36,7 @@ def test_detectors_and_localizer_options_are_parsed(tmp_path):
         ("detector: {}", "detector: Extra inputs are not permitted (known: version, detectors"),
         ("detectors: {a: 3}", "detectors.a: write a mapping of options, or false to disable the detector"),
         ("detector_deadline_s: 0", "detector_deadline_s"),
-        ("[1, 2", "not a YAML document (line"),
+        ("[1, 2", "is not valid YAML (line"),
         ("- 1", "the document"),
     ],
 )

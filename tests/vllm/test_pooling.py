@@ -216,7 +216,7 @@ def test_exchanged_weights_are_not_served(
         os.killpg(ready["pid"], signal.SIGKILL)
         assert process.until("waiting")["reason"] == "the process ended"
         given_up = process.until("given_up")
-        assert given_up["reason"].startswith("its answers are not those it gave when it was new")
+        assert given_up["reason"].startswith("its answers differ from those after its start")
         assert process.process.wait(60) == 1
 
 

@@ -111,7 +111,7 @@ class HealthChecker:
             try:
                 settled = await check(self._runtime)
             except Exception as error:  # not evidence about the replica; the loop must continue
-                _LOG.warning("a look at a replica failed: %s", type(error).__name__)
+                _LOG.warning("a health check failed: %s", type(error).__name__)
             await self._runtime.clock.sleep(interval_s if settled else interval_s / UNSETTLED_SPEEDUP)
 
 

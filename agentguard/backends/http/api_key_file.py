@@ -50,7 +50,7 @@ class ApiKeyFile:
             key = _read_key(self._path)
         except ConfigError as error:
             if self._state is not None:
-                _LOGGER.warning("%s; the old key stays in use", error)
+                _LOGGER.warning("%s; the old key remains in use", error)
             self._state = None
             return False
         self._state, before, self.key = state, self.key, key

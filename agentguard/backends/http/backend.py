@@ -147,7 +147,7 @@ class HttpBackend:
             )
         remaining_s = deadline.at - deadline.clock.now()
         if remaining_s <= _CLOCK_TOLERANCE_S:
-            raise DeadlineExceeded("no time was left for the call", stage="unsent")
+            raise DeadlineExceeded("the deadline passed before the call", stage="unsent")
         may_reuse = request.idempotent or not self._connection_pool.has_capacity
         connection, now = self._connection_pool.acquire_idle() if may_reuse else None, time.monotonic()
         if connection is None:
@@ -172,7 +172,7 @@ class HttpBackend:
         reader = connection.parser
         if reader.encoding and request.api is not None:
             connection.abort()
-            raise BackendError("the endpoint's stream is encoded, which was not asked for", stage="sent")
+            raise BackendError("the endpoint sent an encoded stream that was not requested", stage="sent")
         release = self._connection_pool.release
         return HttpStream(connection, release, self._limits, replica=self.name).start(request.api)
 
@@ -186,11 +186,13 @@ class HttpBackend:
         if status >= 300:
             self._raise_for_status(status, headers, body)
         if until_close and not is_complete_json(body):
-            raise BackendError("the endpoint's answer has no length, and may be cut off", stage="sent")
+            raise BackendError("the response has no length, so it may be truncated", stage="sent")
         if encoding and request.api is not None:
             decoded_body = decompress(body, encoding, max_bytes=self._limits.max_body_bytes)
             if decoded_body is None:
-                raise BackendError("the endpoint's answer is encoded, which was not asked for", stage="sent")
+                raise BackendError(
+                    "the endpoint sent an encoded response that was not requested", stage="sent"
+                )
             headers, body = remove_header(headers, b"content-encoding"), decoded_body
         return Response(status=status, headers=headers, body=body, replica=self.name)
 
@@ -198,13 +200,15 @@ class HttpBackend:
         """Raise for a redirect or an error status; 304 and similar pass."""
         if status in _REDIRECTS:
             raise BackendError(
-                "the endpoint answered with a redirect, which is not followed", status=status, stage="sent"
+                "the endpoint answered with a redirect, which the proxy does not follow",
+                status=status,
+                stage="sent",
             )
         if status < 400:
             return
         if len(body) > self._limits.max_error_bytes:
             raise BackendError(
-                f"{self.name} answered with status {status}, and more than is handed on",
+                f"{self.name} answered with status {status}, with a body above the limit",
                 status=status,
                 stage="sent",
             )

@@ -214,7 +214,9 @@ class HttpConnection(asyncio.Protocol):
         del error
         if self.is_busy and not self.parser.is_complete and self._error is None:
             self.fail(
-                BackendError("the endpoint closed the connection before its answer was whole", stage="sent")
+                BackendError(
+                    "the endpoint closed the connection before the end of the response", stage="sent"
+                )
             )
         self._transport = None
         self._fd = -1
@@ -230,7 +232,7 @@ class HttpConnection(asyncio.Protocol):
                 self.fail(error)
 
     def _fail_malformed(self, error: MalformedResponse) -> None:
-        self.fail(BackendError(f"the endpoint's answer is not valid: {error}", stage="sent"))
+        self.fail(BackendError(f"the response is not valid: {error}", stage="sent"))
 
     def _resolve_waiter(self) -> None:
         waiter = self._waiter

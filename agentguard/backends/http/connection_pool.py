@@ -26,7 +26,7 @@ class TlsConfig:
             context = ssl.create_default_context(cafile=egress.ca_file)
         except (OSError, ValueError) as error:
             raise ConfigError(
-                f"{egress.ca_file}: no file of certificates in PEM form ({type(error).__name__})"
+                f"{egress.ca_file} is not a PEM file of certificates ({type(error).__name__})"
             ) from None
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         context.set_alpn_protocols(["http/1.1"])
@@ -107,7 +107,7 @@ class ConnectionPool:
                 return await self._open(deadline)
             if handed.is_open:  # otherwise the endpoint closed it just when it became free
                 return handed
-        raise BackendError("the backend was closed", stage="unsent")
+        raise BackendError("the backend is closed", stage="unsent")
 
     def start_request(self, connection: HttpConnection, expires_at: float) -> None:
         """Start a request on a connection; it fails if it has not ended at a monotonic time."""
@@ -160,9 +160,9 @@ class ConnectionPool:
         self._timer = self._reaper = None
         for waiter in self._waiters:
             if not waiter.done():
-                waiter.set_exception(BackendError("the backend was closed", stage="unsent"))
+                waiter.set_exception(BackendError("the backend is closed", stage="unsent"))
         for connection in list(self._all):
-            connection.fail(BackendError("the backend was closed", stage="sent"))
+            connection.fail(BackendError("the backend is closed", stage="sent"))
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_CLOSE_TIMEOUT_S):
                 while self._all:
@@ -209,8 +209,8 @@ class ConnectionPool:
         except TimeoutError as error:
             self._free_slot()
             if error.errno is not None:
-                raise BackendError("connecting to the endpoint took too long", stage="unsent") from None
-            raise self._build_timeout_error("connecting to the endpoint took too long", deadline) from None
+                raise BackendError("connecting to the endpoint timed out", stage="unsent") from None
+            raise self._build_timeout_error("connecting to the endpoint timed out", deadline) from None
         except OSError as error:
             self._free_slot()
             raise BackendError(
@@ -221,7 +221,7 @@ class ConnectionPool:
             raise
         if self._is_closed:
             connection.abort()
-            raise BackendError("the backend was closed", stage="unsent")
+            raise BackendError("the backend is closed", stage="unsent")
         return connection
 
     async def _connect(self) -> HttpConnection:
@@ -246,7 +246,7 @@ class ConnectionPool:
 
     def _build_timeout_error(self, reason: str, deadline: Deadline) -> BackendError | DeadlineExceeded:
         if deadline.is_expired:
-            return DeadlineExceeded(f"{reason} before the call's time was up", stage="unsent")
+            return DeadlineExceeded(f"{reason} before the deadline", stage="unsent")
         return BackendError(reason, stage="unsent")
 
     def _set_timer(self, at: float) -> None:
@@ -263,7 +263,7 @@ class ConnectionPool:
         now = time.monotonic() + 0.001
         for connection in [one for one in self._active if one.expires_at <= now]:
             self._active.discard(connection)
-            connection.fail(DeadlineExceeded("the answer took longer than the call may", stage="sent"))
+            connection.fail(DeadlineExceeded("the response did not end before the deadline", stage="sent"))
         soonest = min((one.expires_at for one in self._active), default=math.inf)
         if soonest < math.inf:
             self._set_timer(soonest)
@@ -311,7 +311,7 @@ class _PendingConnection:
         """Hand the connection to the pool. Raises OSError if it was closed meanwhile."""
         connection = self._connection
         if connection is None or not connection.is_open:
-            raise ConnectionResetError("closed as it was opened")
+            raise ConnectionResetError("closed during the connection attempt")
         self._is_adopted = True
         self._pool.on_open(connection)
         return connection
@@ -327,7 +327,7 @@ def _describe_os_error(error: OSError) -> str:
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"its certificate is not trusted ({error.verify_message})"
     if isinstance(error, ssl.SSLError):
-        return "TLS could not be agreed on"
+        return "the TLS handshake failed"
     if isinstance(error, ConnectionRefusedError):
         return "the connection was refused"
-    return "the connection was reset" if isinstance(error, ConnectionError) else "there is no way to it"
+    return "the connection was reset" if isinstance(error, ConnectionError) else "no route to host"

@@ -97,13 +97,13 @@ def parse_origin(url: str) -> UpstreamOrigin:
     match = _URL.fullmatch(url)
     if match is None:
         raise ConfigError(
-            "a backend's url must look like http://host:port/path, without user, query, fragment or escapes"
+            "a backend's url must be http://host:port/path, without user, query, fragment or escapes"
         )
     scheme, host = match["scheme"].lower(), match["host"].lower().strip("[]").removesuffix(".")
     port = int(match["port"]) if match["port"] else _PORTS[scheme]
     origin = UpstreamOrigin(scheme, host, port, match["path"].rstrip("/"))
     if not 0 < port < 65536:
-        raise ConfigError(f"a backend's port must lie between 1 and 65535, not {port}")
+        raise ConfigError(f"a backend's port must be from 1 to 65535, not {port}")
     if {".", ".."} & set(origin.path.split("/")):
         raise ConfigError("a backend's url has a segment . or .. in its path")
     numeric = host.rsplit(".", 1)[-1][:1].isdigit() or match["host"].startswith("[")
@@ -122,7 +122,7 @@ def find_refusal_reason(address: Address, origin: UpstreamOrigin, egress: Egress
     is_private_allowed = origin.is_internal if egress.allow_private is None else egress.allow_private
     is_internal = target_address.is_private or target_address.is_loopback
     return (
-        "it is a private address, and the url does not say so"
+        "it is a private address, and the url does not name it"
         if is_internal and not is_private_allowed
         else None
     )

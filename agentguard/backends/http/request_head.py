@@ -67,7 +67,7 @@ class RequestHeadBuilder:
             fixed.append((field[0], field[1] + key.encode()))
         for name, value in fixed:
             if not (_TOKEN.fullmatch(name) and _VALUE.fullmatch(value)):
-                raise ConfigError("a backend's key, or one of its headers, has characters that none may have")
+                raise ConfigError("a backend's key, or one of its headers, contains forbidden characters")
         self._path, self._query, self._query_names = origin.path, urlencode(query), frozenset(query)
         own_fields = frozenset(name.lower() for name, _ in fixed) | (
             _API_KEY_FIELDS if key is not None else frozenset()
@@ -87,7 +87,7 @@ class RequestHeadBuilder:
         lines.append(b"")
         block, breaks = b"\r\n".join(lines), len(lines) - 1
         if block.count(b"\r") != breaks or block.count(b"\n") != breaks or b"\0" in block:
-            raise _build_error("a header has characters that none may have")
+            raise _build_error("a header contains forbidden characters")
         if request.body or request.method not in _BODILESS:
             return b"%b%bcontent-length: %d\r\n\r\n" % (start, block, len(request.body))
         return start + block + b"\r\n"
@@ -95,9 +95,9 @@ class RequestHeadBuilder:
     def _build_start(self, method: str, target: str) -> bytes:
         """Build the request line and the fixed header fields."""
         if not _METHOD.fullmatch(method):
-            raise _build_error("its method is none that is passed on")
+            raise _build_error("its method is not permitted")
         if not _TARGET.fullmatch(target) or _escapes_base_path(target):
-            raise _build_error("its target is none that is passed on")
+            raise _build_error("its target is not permitted")
         path = self._path + (self._add_query(target) if self._query else target)
         line = f"{method} {path if path.startswith('/') else '/' + path} HTTP/1.1\r\n"
         start = line.encode() + self._fixed_fields
@@ -124,7 +124,7 @@ class _HeaderFilter(dict[bytes, bool]):
 
     def __missing__(self, name: bytes) -> bool:
         if not _TOKEN.fullmatch(name):
-            raise _build_error("a header has a name that none may have")
+            raise _build_error("the name of a header contains forbidden characters")
         lower_name = name.lower()
         is_forwarded = (
             lower_name not in _RESERVED_FIELDS

@@ -131,7 +131,7 @@ class ResponseParser:
         if self.is_complete:
             return
         if not (self.has_head and self.ends_at_close):
-            raise MalformedResponse("it broke off")
+            raise MalformedResponse("it is truncated")
         self.is_complete = True
 
     def take_body(self) -> bytes:
@@ -168,7 +168,7 @@ class ResponseParser:
             self._interim_count += 1
             self._is_interim = True
             if status == 101 or self._interim_count > _MAX_INTERIM_RESPONSES:
-                self._reject("it switches protocols, or only announces an answer")
+                self._reject("it switches protocols, or is an interim response")
             return
         limits = self._limits
         if len(fields) > limits.max_headers:
@@ -187,7 +187,7 @@ class ResponseParser:
     def on_body(self, data: bytes) -> None:
         """Store a part of the body."""
         if self._bodiless:
-            self._reject("it has a body where none may be")
+            self._reject("it has a body that is not permitted")
         self.size += len(data)
         if not self.is_streaming and self.size > self._limits.max_body_bytes:
             self._reject("its body is too large")
@@ -230,9 +230,9 @@ class ResponseParser:
         """Determine how the body ends (RFC 9112, 6.3)."""
         version = self._parser.get_http_version()
         if version != "1.1" and version != "1.0":
-            self._reject("its version of HTTP is another")
+            self._reject("its HTTP version is not supported")
         if codings and (codings.strip().lower() != b"chunked" or length or version == "1.0"):
-            self._reject("its transfer coding is none that can be read safely")
+            self._reject("its transfer coding is not supported")
         if (
             length
             and not self.is_event_stream

@@ -123,7 +123,7 @@ class HttpStream:
         last_chunk = self._chunks[-1] if self._chunks else self._last_chunk
         if self._api is not None and self._api.is_last(last_chunk):
             return None
-        return BackendError("the stream ended with the connection, before its last event", stage="sent")
+        return BackendError("the connection closed before the last event of the stream", stage="sent")
 
     def _take_chunks(self) -> bytes:
         """Return all buffered data."""

@@ -72,7 +72,7 @@ def parse_partial_response(api: str, forwarded: bytes) -> PartialResponse:
             head = head or {key: chunk[key] for key in ("id", "created", "model") if key in chunk}
             text += [_extract_text(api, choice) for choice in chunk.get("choices") or ()]
     except (ValueError, AttributeError, TypeError):
-        raise NotResumable("what was shown can't be read") from None
+        raise NotResumable("the forwarded part cannot be parsed") from None
     return PartialResponse(api=api, common_fields=head, text="".join(text), token_count=sum(map(bool, text)))
 
 
@@ -81,7 +81,7 @@ def _extract_text(api: str, choice: Any) -> str:
     if choice.get("index", 0) != 0:
         raise NotResumable("it has several choices")
     if choice.get("finish_reason"):
-        raise NotResumable("it was finished but for its last event")
+        raise NotResumable("only its last event is missing")
     if choice.get("logprobs"):
         raise NotResumable("it has log probabilities")
     if api == "completions":
@@ -138,8 +138,8 @@ def _check_resumable(body: dict[str, Any]) -> None:
         raise NotResumable(f"it asks for {', '.join(unsupported_fields)}")
     kind = body.get("response_format")
     if kind is not None and not (isinstance(kind, dict) and kind.get("type") == "text"):
-        raise NotResumable("its answer must have a form")
+        raise NotResumable("its response has a required format")
     if body.get("tool_choice") not in (None, "auto", "none"):
-        raise NotResumable("it asks for a certain tool")
+        raise NotResumable("it forces a tool")
     if body.get("continue_final_message"):
         raise NotResumable("it continues a message by itself")

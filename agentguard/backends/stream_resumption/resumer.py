@@ -47,7 +47,7 @@ class StreamSplicer:
         try:
             return b"".join(self._rewrite_event(event) for event in split_events(chunk))
         except (ValueError, TypeError, AttributeError):
-            raise BackendError("the rest of the answer can't be joined to it", stage="committed") from None
+            raise BackendError("the rest cannot be appended to the response", stage="committed") from None
 
     def _rewrite_event(self, event: bytes) -> bytes:
         data = extract_data(event)

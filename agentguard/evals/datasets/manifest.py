@@ -176,7 +176,7 @@ def resolve_path(folder: Path, relative: str) -> Path:
     check_relative_path(relative)
     path = folder.joinpath(*PurePosixPath(relative).parts)
     if not path.resolve().is_relative_to(folder.resolve()):
-        raise InputError("leads out of the data set's folder", file=relative)
+        raise InputError("is outside the folder of the data set", file=relative)
     return path
 
 
@@ -194,14 +194,14 @@ def _find_manifests(folder: Path) -> list[Path]:
         return [folder / MANIFEST]
     manifests = sorted(folder.glob(f"*/{MANIFEST}")) if folder.is_dir() else []
     if not manifests:
-        raise ConfigError(f"{folder} holds no data set ({MANIFEST}, or folders with one)")
+        raise ConfigError(f"{folder} has no data set ({MANIFEST}, or folders with one)")
     return manifests
 
 
 def _parse_manifest(node: JsonNode, folder: Path) -> DatasetManifest:
     for key in node.data:
         if key not in _KEYS:
-            raise node.build_error(key, f"not known here; a manifest has {', '.join(sorted(_KEYS))}")
+            raise node.build_error(key, f"unknown; a manifest has {', '.join(sorted(_KEYS))}")
     return DatasetManifest(
         name=_parse_pattern(node, "name", _NAME, "small letters, digits, _ . and -"),
         folder=folder,

@@ -68,7 +68,7 @@ def generate_dataset(manifest: DatasetManifest) -> Iterator[Record]:
     first = build_options.pop("first", None)  # only the first N generated runs are stored
     name = str(build_options.pop("by", ""))
     if not name:
-        raise EvaluationError(f"{manifest.name} is not made by a generator; {describe_source(manifest)}")
+        raise EvaluationError(f"{manifest.name} has no generator; {describe_source(manifest)}")
     if name not in _REGISTRY:
         raise EvaluationError(f"{manifest.name} needs the generator {name!r}: pip install agentguard-lab")
     try:
@@ -165,16 +165,16 @@ def _read_stored_records(manifest: DatasetManifest) -> Iterator[Record]:
             return
         for item in read(path, format=manifest.format):
             if isinstance(item, UnreadableRecord):
-                raise EvaluationError(f"a kept run cannot be read: {item.error}")
+                raise EvaluationError(f"a stored run cannot be read: {item.error}")
             yield item
 
 
 def _compare_files(manifest: DatasetManifest, made: RebuildResult, held: Iterator[Record]) -> None:
     remaining = sum(1 for _ in held)
     if remaining:
-        made.differing.append(f"{remaining} kept runs were not made")
+        made.differing.append(f"{remaining} stored runs were not generated")
     if manifest.records is not None and made.records != manifest.records:
-        made.differing.append(f"{made.records} runs were made, {manifest.records} are kept")
+        made.differing.append(f"{made.records} runs were generated, {manifest.records} are stored")
     file = manifest.files[0] if len(manifest.files) == 1 else DatasetFile(path="")
     expected_sha256 = file.unpacked_sha256 or ("" if file.path.endswith(".gz") else file.sha256)
     if expected_sha256 and manifest.format == "event_log":

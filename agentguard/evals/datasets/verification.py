@@ -100,7 +100,7 @@ def verify_dataset(
     if not report.files:
         files = ", ".join([file.path for file in manifest.files] or [part.files for part in manifest.parts])
         raise EvaluationError(
-            f"{copy_path} holds no file of {manifest.name} ({files or 'runs'}); {describe_source(manifest)}"
+            f"{copy_path} has no file of {manifest.name} ({files or 'runs'}); {describe_source(manifest)}"
         )
     report.files += [FileCheck(path=name, status=FileStatus.MISSING) for name in expected]
     for check in report.files:
@@ -117,7 +117,7 @@ def verify_dataset(
 def locate_copy(manifest: DatasetManifest, path: Path | None) -> Path:
     """Return the location of the copy to check. Raises EvaluationError if it does not exist."""
     if path is None and not manifest.redistributed:
-        raise EvaluationError(f"{manifest.name} is kept by its owners: give the folder of your copy")
+        raise EvaluationError(f"{manifest.name} is not included: give the folder of your copy")
     copy_path = path or manifest.folder
     if not copy_path.exists():
         raise EvaluationError(f"there is no file or folder {copy_path}")

@@ -109,10 +109,10 @@ class DatasetWriter:
 
     def _begin(self, plan: bytes, *, resume: bool, force: bool) -> None:
         if self.path.exists() and not force:
-            raise ConfigError(f"{self.path} is already there (--force replaces it)")
+            raise ConfigError(f"{self.path} exists (--force replaces it)")
         if self.part.exists() and not (resume or force):
             raise ConfigError(
-                f"{self.part} is left of an interruption (--resume continues, --force starts again)"
+                f"{self.part} is from an interrupted call (--resume continues, --force starts again)"
             )
         if resume and self.part.exists():
             self._resume(plan)

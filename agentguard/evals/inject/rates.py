@@ -57,7 +57,7 @@ def parse_rates(value: str = "natural", *, kinds: tuple[str, ...] = ()) -> dict[
         weights = {name: weights.get(name, 1.0) for name in dict.fromkeys(kinds)}
     positive_weights = {name: float(weight) for name, weight in weights.items() if weight > 0}
     if not positive_weights:
-        raise ConfigError("no kind of error is left to draw from")
+        raise ConfigError("no kind of error has a rate above 0")
     return positive_weights
 
 

@@ -112,10 +112,10 @@ def copy_passed_record(record: Record) -> Record:
 def check_passed(record: Record, *, assume: bool = False) -> None:
     """Raise InputError unless a run is known to have passed, or ``assume`` is set and it has no label."""
     if record.annotation.failed:
-        raise InputError("the run failed already", hint="only runs that passed can be given an error")
+        raise InputError("the run failed already", hint="errors can only be put into passed runs")
     if record.annotation.failed is None and not assume:
         raise InputError(
-            "the run is not known to have passed", hint="--assume-passed takes such runs as passed"
+            "the run is not known to have passed", hint="--assume-passed treats such runs as passed"
         )
 
 

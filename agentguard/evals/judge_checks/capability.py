@@ -94,13 +94,17 @@ class EndpointCapabilities:
     def describe_quality(self) -> str:
         """Return a clause that describes the accuracy of the judge, relative to chance."""
         if self.interval is None:
-            return "it could not be asked about the canary runs"
+            return "the endpoint did not answer about the canary runs"
         low, high = self.interval
         if high < 0.5:
-            return "it judges below chance: do not use it"
+            return "the judge is worse than chance: do not use it"
         if not self.is_above_chance():
-            return "it judges no better than chance on these runs: do not use it"
-        return "it distinguishes failed runs from passed runs" if low > 0.7 else "it judges above chance"
+            return "the judge is not better than chance on these runs: do not use it"
+        return (
+            "the judge distinguishes failed runs from passed runs"
+            if low > 0.7
+            else "the judge is better than chance"
+        )
 
 
 @dataclass

@@ -83,14 +83,14 @@ class JudgeComparison:
     reasons: tuple[str, ...] = field(init=False)
 
     def __post_init__(self) -> None:
-        reasons = [f"it is worse at {PARTS[part.name]}" for part in self.parts if part.is_worse()]
+        reasons = [f"worse at {PARTS[part.name]}" for part in self.parts if part.is_worse()]
         reasons += [
             f"the cases cannot exclude a loss above {NON_INFERIORITY_MARGIN} at {PARTS[part.name]}"
             for part in self.parts
             if part.may_be_worse() and not part.is_worse()
         ]
         if self.let_pass:
-            reasons.append(f"it calls replies safe that were kept back: {', '.join(self.let_pass)}")
+            reasons.append(f"it rates unsafe replies as safe: {', '.join(self.let_pass)}")
         object.__setattr__(self, "reasons", tuple(reasons))
 
     def is_worse(self) -> bool:
@@ -131,10 +131,10 @@ def load_answers(path: Path) -> JudgeAnswers:
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
     except orjson.JSONDecodeError:
-        raise ConfigError(f"{path}: not what judge check --save writes: no JSON") from None
+        raise ConfigError(f"{path}: was not written by judge check --save: it is not JSON") from None
     except ValidationError as error:
         raise ConfigError(
-            f"{path}: not what judge check --save writes: {format_validation_error(error, JudgeAnswers)}"
+            f"{path}: was not written by judge check --save: {format_validation_error(error, JudgeAnswers)}"
         ) from None
 
 

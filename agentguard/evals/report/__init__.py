@@ -91,7 +91,7 @@ def render_method(result: Evaluation) -> Iterator[str]:
     if result.localization:
         yield render_heading(2, f"Where {result.method} errs")
         yield from render_errors(result)
-    yield render_heading(2, f"What {result.method} takes for what")
+    yield render_heading(2, f"Confusions of {result.method}")
     yield from render_confusion(result)
 
 
@@ -131,7 +131,9 @@ def _build_outcome_row(method: str, held: OutcomeScores) -> list[str]:
 
 def _render_runs(result: Evaluation) -> Iterator[str]:
     rows = [_build_run_row(row) for row in summarize_runs(result)]
-    yield render_details(f"Every run: what {result.method} said", render_table("predictions", _RUNS, rows))
+    yield render_details(
+        f"Every run: predictions of {result.method}", render_table("predictions", _RUNS, rows)
+    )
 
 
 def _build_run_row(row: BreakdownRow) -> list[str | tuple[str, str]]:

@@ -31,7 +31,7 @@ _HEAD = ("method", "setting", "agent", "step", *_SCORES)
 _CONTEST = (
     "Diamonds are published results as their authors report them: hollow for language models asked without "
     "any training (zero-shot), dashed for methods shown labelled failures at run time, full for trained "
-    "models. A method trained on labelled runs and one that never saw any are not in the same contest."
+    "models. A method that was trained on labelled runs is not comparable with one that was not."
 )
 
 

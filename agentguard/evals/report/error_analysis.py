@@ -40,9 +40,7 @@ def render_confusion(result: Evaluation) -> Iterator[str]:
         counts = count_confusions(result, gold, predicted)
         if len({true for true, _ in counts}) > 1:
             yield render_heading(3, title)
-            yield render_paragraph(
-                "A row is what is annotated, a column what was said; numbers are runs.", "soft"
-            )
+            yield render_paragraph("Rows are annotations, columns predictions; numbers are runs.", "soft")
             yield _render_table(title, counts)
 
 
@@ -145,8 +143,9 @@ def render_calibration(labels: Sequence[bool], said: Sequence[float], title: str
         sizes=[b.n for b in bins],
         diagonal=True,
     )
-    return render_figure(drawing, f"{title}: calibration. Expected calibration error {gap:.3f}, Brier score "
-                  f"{metrics.brier(labels, said):.3f}; on the dashed line what is said is so.")  # fmt: skip
+    scores = f"Expected calibration error {gap:.3f}, Brier score {metrics.brier(labels, said):.3f}"
+    line = "on the dashed line, predicted and observed shares are equal"
+    return render_figure(drawing, f"{title}: calibration. {scores}; {line}.")
 
 
 def _render_risk(correct: Sequence[bool], confidence: Sequence[float]) -> str:
@@ -155,11 +154,11 @@ def _render_risk(correct: Sequence[bool], confidence: Sequence[float]) -> str:
     drawing = render_curve(
         [(p.coverage, p.risk) for p in points],
         title="Risk and coverage",
-        description=f"Share of wrong answers when only the surest are given; area {area:.3f}",
-        names=("answered, surest first, %", "wrong among them, %"),
+        description=f"Share of wrong answers if only the most confident are given; area {area:.3f}",
+        names=("answered, most confident first, %", "wrong among them, %"),
     )
     return render_figure(
-        drawing, f"Risk and coverage: what abstaining buys. Area under the curve {area:.3f}."
+        drawing, f"Risk and coverage: effect of abstaining. Area under the curve {area:.3f}."
     )
 
 

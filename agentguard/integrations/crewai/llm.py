@@ -58,7 +58,7 @@ def build_guarded_llm(
     """
     if not getattr(llm, "supports_function_calling", lambda: False)():
         raise ConfigError(
-            f"crewai: {llm.model} does not support function calls: use an LLM that does, or your own loop"
+            f"crewai: {llm.model} does not support function calls: use an LLM that does, or a custom loop"
         )
     interceptor = Interceptor(guard, agent=name, on_run=on_run, max_conversations=max_conversations)
     return GuardedLLM.wrap(interceptor, llm, dict(models or {}))

@@ -160,7 +160,7 @@ class _ModelCall:
             model = self._models.get(body.get("model", ""), context.agent.canonical_model)
             payload = self._record(await self._ask(model, body))
             if payload is None:
-                raise RecoveryError("the model answered a repeated request with no complete response")
+                raise RecoveryError("the response to a repeated request is not complete")
             return payload
 
         chosen = await _sync_async.run_async(self.exchange.judge(payload), request)

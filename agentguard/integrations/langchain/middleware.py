@@ -182,7 +182,7 @@ class GuardMiddleware(AgentMiddleware[Any, Any, Any]):
     def _build_step(self, response: Any) -> Step:
         turn = parse_answer(response, agent=self._runs.agent)
         if turn is None:
-            raise RecoveryError("a candidate has no answer of a model in it")
+            raise RecoveryError("a candidate contains no answer of a model")
         return turn
 
     def _handle_end(self, state: Any) -> _sync_async.Effects[dict[str, Any] | None]:

@@ -261,7 +261,7 @@ def build_tool_node(guard: Guard, tools: Sequence[Any], **options: Any) -> ToolN
     """
     del guard
     if {"wrap_tool_call", "awrap_tool_call"} & set(options):
-        raise ConfigError("langgraph_tools: wraps the calls itself; give no wrap_tool_call")
+        raise ConfigError("langgraph_tools: wraps the calls itself: remove wrap_tool_call")
     return ToolNode(tools, wrap_tool_call=_call_tool, awrap_tool_call=_acall_tool, **options)
 
 

@@ -83,7 +83,7 @@ class EnvironmentSnapshots:
         if self._snapshot_manager is not None and not self._snapshot_manager.restore_first(
             forks=self._session.recorder.branch_count
         ):
-            self._session.record_failure(RecoveryError("the first state is not kept"))
+            self._session.record_failure(RecoveryError("the first state is not available"))
 
     def discard_from_current(self) -> None:
         """Mark snapshots from the current step on as stale: the branch has changed, the state has not."""

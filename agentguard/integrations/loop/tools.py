@@ -40,7 +40,7 @@ class ToolFunctions:
         self._functions: dict[str, Callable[..., Any]] = {}
         for name, function in named:
             if name in self._functions:
-                raise ConfigError(f"tools: two are called {name!r}")
+                raise ConfigError(f"tools: the name occurs twice: {name!r}")
             self._functions[name] = function
         self.specs = tuple(_build_tool_spec(name, function) for name, function in self._functions.items())
 

@@ -115,7 +115,9 @@ def _parse_candidate_response(result: tuple[httpx2.Response, bytes]) -> dict[str
     response, raw = result
     payload = parse_object(restore_body(response, raw).content) if response.status_code == 200 else None
     if payload is None:
-        raise RecoveryError(f"a candidate was answered with status {response.status_code} and no object")
+        raise RecoveryError(
+            f"the request of a candidate returned status {response.status_code} without a JSON object"
+        )
     return payload
 
 

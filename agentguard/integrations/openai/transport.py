@@ -249,7 +249,9 @@ class GuardTransport(_TransportBase, httpx2.BaseTransport):
                 response = self._inner.handle_request(replace_content(request, guarded_request.encoded_body))
                 if not is_event_stream(response):
                     response.close()
-                    yield hold.build_error_event(f"asking again failed with status {response.status_code}")
+                    yield hold.build_error_event(
+                        f"the repeated request returned status {response.status_code}"
+                    )
                     return
 
 
@@ -313,7 +315,9 @@ class AsyncGuardTransport(_TransportBase, httpx2.AsyncBaseTransport):
                 )
                 if not is_event_stream(response):
                     await response.aclose()
-                    yield hold.build_error_event(f"asking again failed with status {response.status_code}")
+                    yield hold.build_error_event(
+                        f"the repeated request returned status {response.status_code}"
+                    )
                     return
 
 

@@ -65,7 +65,7 @@ def _parse_items(
         index = item.get("index", position) if isinstance(item, dict) else position
         if row is None or not isinstance(index, int):
             return CallError(
-                kind=ErrorKind.OUT_OF_SET, message="the endpoint's numbers are not those of the classifier"
+                kind=ErrorKind.OUT_OF_SET, message="the response does not have the form of the classifier"
             )
         rows[index] = row
     if set(rows) != set(range(count)):
@@ -228,7 +228,7 @@ class PoolingJudge:
         shares = _compute_probabilities(work, rows)
         if shares is None:
             kind = ErrorKind.OUT_OF_SET
-            return _build_error_answer(question, kind, f"{kind}: no option has any share", work.usage)
+            return _build_error_answer(question, kind, f"{kind}: no option has a probability", work.usage)
         return JudgeAnswer(question=question.id, probabilities=shares, usage=work.usage.as_dict())
 
     def _compute_available_characters(self, info: EndpointInfo) -> int:

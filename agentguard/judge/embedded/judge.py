@@ -98,7 +98,7 @@ def verify_model(folder: Path | None = None) -> dict[str, Any]:
     types = skops.io.get_untrusted_types(data=data)
     if types:
         raise ModelFileError(
-            f"{model_folder / MODEL_FILE} holds types that are not trusted: {', '.join(sorted(types))}"
+            f"{model_folder / MODEL_FILE} contains types that are not trusted: {', '.join(sorted(types))}"
         )
     arrays = skops.io.loads(data, trusted=[])
     structure = orjson.loads(arrays.pop(STRUCTURE_KEY).tobytes())
@@ -106,7 +106,7 @@ def verify_model(folder: Path | None = None) -> dict[str, Any]:
         encode_model(decode_model(structure, arrays))[0] != encode_model(model)[0]
         or dump_model(model) != data
     ):
-        raise ModelFileError(f"{model_folder / MODEL_FILE} is not what training writes")
+        raise ModelFileError(f"{model_folder / MODEL_FILE} was not written by training")
     run = _build_probe_run()
     answers = EmbeddedJudge(model).decide(run, [RUN_FAILED, build_root_cause_question(run)])
     if any(answer.error for answer in answers):

@@ -35,7 +35,7 @@ def read_verified_model(folder: Path | None = None) -> bytes:
     card = load_card(model_folder)
     try:
         if (model_folder / MODEL_FILE).stat().st_size > MAX_MODEL_BYTES:
-            raise ModelFileError(f"{model_folder / MODEL_FILE} is larger than any model")
+            raise ModelFileError(f"{model_folder / MODEL_FILE} exceeds the maximum size of a model")
         data = (model_folder / MODEL_FILE).read_bytes()
     except OSError:
         raise _build_missing_model_error(model_folder) from None

@@ -103,9 +103,9 @@ def decode_model(structure: Any, arrays: Arrays) -> EmbeddedModel:
     try:
         model = _decode_value(structure, arrays, 0)
     except (KeyError, TypeError, ValueError) as error:
-        raise ModelFileError(f"the model file has a part that does not fit: {type(error).__name__}") from None
+        raise ModelFileError(f"a part of the model file is not valid: {type(error).__name__}") from None
     if not isinstance(model, EmbeddedModel):
-        raise ModelFileError("the model file holds no model")
+        raise ModelFileError("the model file contains no model")
     return model
 
 
@@ -177,7 +177,7 @@ def parse_model(data: bytes) -> EmbeddedModel:
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             if sum(info.file_size for info in archive.infolist()) > MAX_MODEL_BYTES:
-                raise ModelFileError("the model file unpacks to more than any model")
+                raise ModelFileError("the unpacked model file exceeds the maximum size")
             arrays = _read_arrays(archive)
         structure = orjson.loads(arrays.pop(STRUCTURE_KEY).tobytes())
     except ModelFileError:
@@ -192,7 +192,7 @@ def _read_arrays(held: zipfile.ZipFile) -> Arrays:
     arrays: Arrays = {}
     for name, node in schema["content"].items():
         if node["__loader__"] != "NdArrayNode" or node["type"] != "numpy":
-            raise ModelFileError("the model file holds more than arrays")
+            raise ModelFileError("the model file contains more than arrays")
         arrays[name] = np.lib.format.read_array(io.BytesIO(held.read(node["file"])), allow_pickle=False)
     return arrays
 

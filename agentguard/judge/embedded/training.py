@@ -96,7 +96,7 @@ def train_model(
         if record.trajectory.steps and _is_annotated(record)
     ]
     if not labelled:
-        raise JudgeError("there is nothing to learn from: no run has a root cause or an outcome")
+        raise JudgeError("no run has a root cause or an outcome")
     annotated = [record for record, _ in labelled]
     tables = [_build_table(record, with_answer) for record in annotated]
     signal_data = None if signals is None else SignalData([signals(record) for record in annotated], ridge)

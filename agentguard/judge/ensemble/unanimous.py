@@ -46,7 +46,7 @@ class UnanimousJudge:
     def __init__(self, judges: Sequence[Judge], *, swap: bool = True) -> None:
         self.judges, self.swap = tuple(judges), swap
         if not self.judges or (len(self.judges) == 1 and not swap):
-            raise ConfigError("judges that must agree are at least two, or one asked in both orders")
+            raise ConfigError("unanimity needs at least two judges, or both orders")
 
     def decide(self, transcript: Trajectory, questions: Sequence[Question]) -> tuple[JudgeAnswer, ...]:
         """Answer the questions, in order."""

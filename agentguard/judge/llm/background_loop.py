@@ -43,7 +43,7 @@ class BackgroundLoop:
         """
         if threading.current_thread() is self._thread:
             coroutine.close()
-            raise RuntimeError("this waits for its own event loop; use the async twin")
+            raise RuntimeError("this call would wait for its own event loop; use the async method")
         return asyncio.run_coroutine_threadsafe(coroutine, self._ensure_started()).result()
 
     async def arun(self, coroutine: Coroutine[Any, Any, T]) -> T:

@@ -271,9 +271,7 @@ class ChatJudge:
             return self._build_error_answer(question, result)
         usage = result.usage.as_dict() | {"label_mass": result.label_mass}
         if result.label_mass is not None and result.label_mass < self.options.min_label_mass:
-            error = (
-                f"{ErrorKind.OUT_OF_SET}: the model would have said something else than any of the options"
-            )
+            error = f"{ErrorKind.OUT_OF_SET}: the most likely answer is not one of the options"
             return JudgeAnswer(
                 question=question.id, error=error, usage=usage | {"fault": ErrorKind.OUT_OF_SET}
             )

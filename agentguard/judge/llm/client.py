@@ -366,11 +366,9 @@ def _parse_label_probabilities(
     reply: JudgeReply, labels: Sequence[str], *, is_unmasked: bool
 ) -> LabelProbabilities | CallError:
     if reply.finish_reason not in {"stop", "length"}:
-        return CallError(kind=ErrorKind.TRUNCATED, message="the answer was withheld or broken off")
+        return CallError(kind=ErrorKind.TRUNCATED, message="the answer was filtered or truncated")
     if reply.text.strip() not in labels:
-        return CallError(
-            kind=ErrorKind.OUT_OF_SET, message="the answer is none of the labels that were given"
-        )
+        return CallError(kind=ErrorKind.OUT_OF_SET, message="the answer is not one of the labels")
     return _normalize_masses(reply, reply.tokens[0].logprobs if reply.tokens else {}, labels, is_unmasked)
 
 
@@ -380,7 +378,7 @@ def parse_reasoned_label(reply: JudgeReply, labels: Sequence[str]) -> LabelProba
         return CallError(kind=ErrorKind.TRUNCATED, message="the reasoning ended before an answer")
     match = _LAST_WORD.search(reply.text.rpartition("</think>")[2])
     if match is None or match.group(1) not in labels:
-        return CallError(kind=ErrorKind.OUT_OF_SET, message="the last word is none of the labels")
+        return CallError(kind=ErrorKind.OUT_OF_SET, message="the last word is not one of the labels")
     named = (token.logprobs for token in reversed(reply.tokens) if token.text == match.group(1))
     return _normalize_masses(reply, next(named, {}), labels, is_unmasked=True)
 

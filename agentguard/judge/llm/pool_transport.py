@@ -138,7 +138,9 @@ def build_transport(options: BackendsOptions) -> httpx2.AsyncBaseTransport:
                 return _to_response(httpx2, request, error)
             if not isinstance(answer, Response):
                 await answer.aclose()
-                raise httpx2.RemoteProtocolError("a stream came that was not asked for", request=request)
+                raise httpx2.RemoteProtocolError(
+                    "the endpoint sent a stream that was not requested", request=request
+                )
             return _build_response(httpx2, answer)
 
         async def aclose(self) -> None:

@@ -30,7 +30,9 @@ def to_call_error(error: Exception) -> CallError:
     if isinstance(error, openai.APITimeoutError):
         return CallError(kind=ErrorKind.TIMEOUT, message="the endpoint did not answer in time")
     if isinstance(error, openai.APIConnectionError):
-        return CallError(kind=ErrorKind.UNREACHABLE, message="the endpoint cannot be reached, or broke off")
+        return CallError(
+            kind=ErrorKind.UNREACHABLE, message="the endpoint cannot be reached, or closed the connection"
+        )
     if isinstance(error, openai.APIStatusError):
         return _parse_status_error(error.status_code, error.response.headers, error.response.text)
     if isinstance(error, (ValueError, TypeError, openai.OpenAIError)):
@@ -61,15 +63,13 @@ def parse_json_answer(reply: JudgeReply, schema: Mapping[str, Any]) -> Mapping[s
     import jsonschema_rs
 
     if reply.finish_reason != "stop":
-        return CallError(kind=ErrorKind.TRUNCATED, message="the answer was broken off before its end")
+        return CallError(kind=ErrorKind.TRUNCATED, message="the answer is truncated")
     try:
         value = orjson.loads(reply.text)
     except ValueError:
         return CallError(kind=ErrorKind.MALFORMED, message="the answer is not JSON")
     if not isinstance(value, dict) or not jsonschema_rs.is_valid(dict(schema), value):
-        return CallError(
-            kind=ErrorKind.OUT_OF_SET, message="the answer does not fit the schema that was asked for"
-        )
+        return CallError(kind=ErrorKind.OUT_OF_SET, message="the answer does not match the requested schema")
     return value
 
 
@@ -78,7 +78,7 @@ def _parse_status_error(status: int, headers: Mapping[str, str], body: str) -> C
         long = any(sign in body[:2_000].lower() for sign in _TOO_LONG_PHRASES)
         return CallError(
             kind=ErrorKind.TOO_LONG if long else ErrorKind.BAD_REQUEST,
-            message="the prompt is longer than the model reads"
+            message="the prompt exceeds the context of the model"
             if long
             else "the endpoint refused the request",
         )

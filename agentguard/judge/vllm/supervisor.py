@@ -240,7 +240,7 @@ class VllmSupervisor:
     def _accept_server(self, result: ProbeResult) -> bool:
         """Mark a new server ready, unless its probe answers differ from those of its predecessor."""
         if self._reference is not None and result.has_drifted(self._reference):
-            return self._restart("its answers are not those it gave when it was new")
+            return self._restart("its answers differ from those after its start")
         self._reference = self._reference or result
         self._ready_at = self._healthy_at = self._probed_at = self._now()
         self._progress = self._read_progress()
@@ -259,7 +259,7 @@ class VllmSupervisor:
         if canary.fault is not None:
             return f"the canary was not answered: {canary.fault}", False
         if self._reference is not None and canary.has_drifted(self._reference):
-            return "its answers are not those it gave when it was new", True
+            return "its answers differ from those after its start", True
         return None, False
 
     def _restart(self, reason: str) -> bool:

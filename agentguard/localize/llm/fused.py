@@ -219,11 +219,11 @@ def _build_missing_answer_notes(
 ) -> tuple[str, ...]:
     """Return notes for the user about missing answers of the judge."""
     if signals is None and (failed is None or not outcome_requested):
-        return ("the judge could not be asked; this is the embedded model alone",)
+        return ("the judge did not answer; the diagnosis is that of the embedded model",)
     if signals is None:
-        return ("the judge did not say which step it was; the ranking is the embedded model's alone",)
+        return ("the judge did not name a step; the ranking is that of the embedded model",)
     if failed is None and outcome_requested:
-        return ("the judge did not say whether the run failed; that is the embedded model's word alone",)
+        return ("the judge did not decide the outcome; the outcome is that of the embedded model",)
     return ()
 
 

@@ -27,7 +27,7 @@ def add_safety_findings(diagnosis: Diagnosis, run: Trajectory, safety: ResponseS
     ) + tuple(_to_request_finding(finding) for one in requests if (finding := one.to_finding()) is not None)
     faults = {assessment.fault: assessment.step for assessment in reversed(assessments) if assessment.fault}
     failures = tuple(DetectorFailure(detector=TAXONOMY, step=step, error=f) for f, step in faults.items())
-    note = (f"response safety could not be settled ({', '.join(faults)})",) if faults else ()
+    note = (f"response safety could not be decided ({', '.join(faults)})",) if faults else ()
     usage = dict(diagnosis.usage)
     for assessment in assessments:
         for name in USAGE_KEYS:

@@ -83,7 +83,7 @@ class SnapshotHistory:
         self, *, max_bytes: int = 32 * 1024 * 1024, dense_count: int = 8, sink: SnapshotSink | None = None
     ) -> None:
         if max_bytes < 1 or dense_count < 2:
-            raise ConfigError("snapshots: most_bytes is at least 1, dense at least 2")
+            raise ConfigError("snapshots: most_bytes must be at least 1, dense at least 2")
         self._max_bytes, self._dense_count, self._sink = max_bytes, dense_count, sink
         self._lock = threading.Lock()
         self._frames: dict[int, SnapshotFrame] = {}
@@ -139,7 +139,7 @@ class SnapshotHistory:
         with self._lock:
             frame = self._frames.get(step)
             if frame is None:
-                raise RecoveryError(f"no state of the boundary before step {step} is kept")
+                raise RecoveryError(f"there is no state of the boundary before step {step}")
             raw = _decompress(frame)
             if frame.base is None:
                 return raw

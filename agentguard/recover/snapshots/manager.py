@@ -59,7 +59,7 @@ class CheckpointInterval:
             and max_turns >= 1
             and 0 < smoothing <= 1
         ):
-            raise ConfigError("snapshots: turns_between is over 0, most at least 1, weight in (0, 1]")
+            raise ConfigError("snapshots: turns_between must be above 0, most at least 1, weight in (0, 1]")
         self._prior_turns_between_failures, self._max_turns, self._free_cost_s, self._smoothing = (
             expected_turns_between_failures,
             max_turns,

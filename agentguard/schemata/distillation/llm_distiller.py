@@ -178,4 +178,4 @@ def _agent_name_variants(run: Trajectory) -> re.Pattern[str] | None:
 
 
 def _to_error(name: str, failed: CallError) -> JudgeError:
-    return JudgeError(f"{name} wrote no schema: {failed.message} ({failed.kind})")
+    return JudgeError(f"{name} returned no schema: {failed.message} ({failed.kind})")

@@ -146,7 +146,7 @@ def propose_codes(
     failures = sum(graph.schemata[i].support for i in uncovered)
     if failures < min_support or len(uncovered) < 2:
         raise InputError(
-            f"too little to induce from: {len(uncovered)} schemata of {failures} failures have no code that "
+            f"too few failures: {len(uncovered)} schemata of {failures} failures have no code that "
             f"covers them, {min_support} failures are needed",
             hint="distil more failures first",
         )

@@ -57,7 +57,7 @@ def encode_combined(items: Sequence[SchemaQuery], vectoriser: Vectoriser, *, tra
 
     for index, item in enumerate(items):
         if not isinstance(item, str | Profile | ErrorSchema):
-            raise InputError(f"{type(item).__name__} cannot be looked up", record=index)
+            raise InputError(f"{type(item).__name__} is not a valid query", record=index)
     parts = [
         _encode_batch(items[start : start + _BATCH_SIZE], vectoriser, trait_weight, start)
         for start in range(0, len(items), _BATCH_SIZE)
@@ -105,4 +105,4 @@ def _encode_texts(
         length = np.sqrt((rows * rows).sum(axis=1))
         if np.isfinite(length).all():
             return rows, length
-    raise ConfigError(f"vectoriser {vectoriser.name!r} did not give a finite row for each text")
+    raise ConfigError(f"vectoriser {vectoriser.name!r} did not return a finite row for each text")

@@ -77,7 +77,7 @@ class EndpointEmbedding:
                 for start in range(0, len(prepared), self._batch)
             ]
         if len({part.shape[1] for part in parts}) > 1:
-            raise JudgeError(f"{self._host} gave vectors of different lengths")
+            raise JudgeError(f"{self._host} returned vectors of different lengths")
         return zero_blank_rows(np.concatenate(parts) if parts else np.zeros((0, 1)), blank)
 
     def options(self) -> Mapping[str, Any]:
@@ -118,11 +118,11 @@ class EndpointEmbedding:
         except APIStatusError as error:
             raise JudgeError(f"{self._host} answered {error.status_code} instead of embeddings") from None
         except OpenAIError as error:
-            raise JudgeError(f"{self._host} gave no embeddings: {type(error).__name__}") from None
+            raise JudgeError(f"{self._host} returned no embeddings: {type(error).__name__}") from None
         except (ValueError, TypeError, KeyError, AttributeError):
-            raise JudgeError(f"{self._host} answered something else than embeddings") from None
+            raise JudgeError(f"{self._host} returned something other than embeddings") from None
         if rows.ndim != 2 or not rows.size or len(answer.data) != len(texts) or not np.isfinite(rows).all():
-            raise JudgeError(f"{self._host} did not give a finite vector for each text")
+            raise JudgeError(f"{self._host} did not return a finite vector for each text")
         return rows
 
 
@@ -136,5 +136,5 @@ def _parse_host(url: str) -> str:
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise ConfigError("vectoriser 'endpoint': base_url must be like http://host:8000/v1")
     if parts.username or parts.password:
-        raise ConfigError("vectoriser 'endpoint': base_url holds a name or password; use api_key")
+        raise ConfigError("vectoriser 'endpoint': base_url contains credentials; use api_key")
     return host

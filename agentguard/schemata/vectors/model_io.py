@@ -70,7 +70,7 @@ def load_vectoriser(folder: Path) -> Vectoriser:
         raise ModelFileError(f"{folder / ARRAYS_FILE} does not match {CARD_FILE}: restore both, or fit again")
     name, options = card.get("name"), card.get("options")
     if not isinstance(name, str) or not isinstance(options, dict):
-        raise ModelFileError(f"{folder / CARD_FILE} names no vectoriser and options")
+        raise ModelFileError(f"{folder / CARD_FILE} does not name a vectoriser and its options")
     vectoriser = cast(StorableVectoriser, vectorisers().get(name)(**options)).restore(
         _decode_arrays(data, folder / ARRAYS_FILE)
     )
@@ -96,7 +96,7 @@ def _read_card(folder: Path) -> Mapping[str, Any]:
 def _read_bounded(file: Path, max_bytes: int) -> bytes:
     try:
         if file.stat().st_size > max_bytes:
-            raise ModelFileError(f"{file} is larger than any vectoriser")
+            raise ModelFileError(f"{file} exceeds the maximum size of a vectoriser")
         return file.read_bytes()
     except OSError as error:
         raise ModelFileError(f"{file} cannot be read: {error.strerror}") from None
@@ -108,7 +108,7 @@ def _decode_arrays(data: bytes, file: Path) -> Mapping[str, NDArray[Any]]:
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             if sum(info.file_size for info in archive.infolist()) > _MAX_ARRAY_BYTES:
-                raise ModelFileError(f"{file} unpacks to more than any vectoriser")
+                raise ModelFileError(f"{file} exceeds the maximum unpacked size of a vectoriser")
         with np.load(io.BytesIO(data), allow_pickle=False) as archive:
             return {name: archive[name] for name in archive.files}
     except (zipfile.BadZipFile, ValueError, KeyError, TypeError, EOFError, OSError) as error:

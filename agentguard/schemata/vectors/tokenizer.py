@@ -75,7 +75,7 @@ def validate_texts(texts: Sequence[str]) -> Sequence[str]:
         InputError: it is a single string, or one of the items is not a string.
     """
     if isinstance(texts, str):
-        raise InputError("one text was given where several are expected", hint="put it into a list")
+        raise InputError("expected a list of texts, found one text", hint="put it into a list")
     for index, text in enumerate(texts):
         if not isinstance(text, str):
             raise InputError(f"expected a text, got {type(text).__name__}", record=index)

@@ -33,7 +33,7 @@ class RowRejected(ValueError):
 def _encode_mapping(value: object) -> object:
     if isinstance(value, Mapping):
         return dict(value)
-    raise RowRejected(f"data holds a {type(value).__name__}, which JSON does not know")
+    raise RowRejected(f"data holds a {type(value).__name__}, which is not a JSON type")
 
 
 _ORJSON_OPTIONS = orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME
@@ -116,7 +116,7 @@ def _decompress(payload: bytes) -> bytes:
 def _describe_encoding_error(error: Exception) -> str:
     text = str(error)
     if "ircular" in text:
-        return "data holds itself"
+        return "data contains itself"
     if "digits" in text:
-        return "data holds a number with too many digits"
+        return "data contains a number with too many digits"
     return f"data cannot be written as JSON ({type(error).__name__})"

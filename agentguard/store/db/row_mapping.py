@@ -70,7 +70,7 @@ def validate_id(value: object, name: str, *, max_length: int = MAX_ID, allow_emp
     if len(value) > max_length:
         raise RowRejected(f"{name} is longer than {max_length} characters")
     if _INVALID_ID_CHARS.search(value):
-        raise RowRejected(f"{name} holds characters that are not printable")
+        raise RowRejected(f"{name} contains characters that are not printable")
     return value
 
 

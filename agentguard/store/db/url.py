@@ -65,7 +65,7 @@ def resolve_address(url: str | Path | None, environ: Mapping[str, str] | None = 
     location = url or (os.environ if environ is None else environ).get(ENVIRONMENT_VARIABLE) or DEFAULT_PATH
     text = str(location)
     if "\0" in text:
-        raise ConfigError("the path of the store holds U+0000")
+        raise ConfigError("the path of the store contains U+0000")
     if isinstance(location, Path) or "://" not in text:
         return _build_file_address(Path(text))
     try:

@@ -30,7 +30,7 @@ class Page:
             or not isinstance(self.limit, int)
             or not 1 <= self.limit <= MAX_PAGE_SIZE
         ):
-            raise StoreError(f"the limit of a page lies between 1 and {MAX_PAGE_SIZE}")
+            raise StoreError(f"the limit of a page must be from 1 to {MAX_PAGE_SIZE}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,5 +78,5 @@ def decode_cursor(text: str) -> tuple[float, str]:
         or not math.isfinite(position[0])
         or not isinstance(position[1], str)
     ):
-        raise StoreError("the place a page begins after is not one that the store gave")
+        raise StoreError("the cursor of the page was not created by the store")
     return position[0], position[1]

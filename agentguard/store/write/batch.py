@@ -153,11 +153,11 @@ def _build_parameters(row: Row) -> dict[str, Any]:
     if type(row) in _WRITABLE_TYPES:
         return to_parameters(row)
     if isinstance(row, EffectRow):
-        raise RowRejected("an effect is claimed, not written")
+        raise RowRejected("effects must be claimed, not written")
     if isinstance(row, ClearRunRow | DropSnapshotsRow):
         tenant = validate_id(row.tenant, "tenant", max_length=MAX_TENANT, allow_empty=True)
         return {"tenant": tenant, "run_id": validate_id(row.run_id, "run_id")}
-    raise RowRejected("no row of the store")
+    raise RowRejected("not a row of the store")
 
 
 def _write(

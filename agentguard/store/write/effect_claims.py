@@ -109,7 +109,7 @@ class EffectClaims:
             StoreError: ``state`` is invalid, or the result cannot be stored.
         """
         if state not in _ALLOWED_SOURCE_STATES:
-            raise StoreError(f"an effect is settled as {', '.join(_ALLOWED_SOURCE_STATES)}")
+            raise StoreError(f"the outcome of an effect must be one of {', '.join(_ALLOWED_SOURCE_STATES)}")
         row = effect if result is None else replace(effect, data=result)
         parameters = _to_effect_parameters(row)
         changes = {"state": state, "settled_at": time.time(), **_build_key_parameters(effect)}

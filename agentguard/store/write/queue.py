@@ -59,7 +59,7 @@ class WriteQueue:
             rows, total = self.row_count + len(unit.rows), self.byte_count + unit.size_bytes
             # A unit that exceeds the limits is accepted if the queue is empty.
             if self.row_count and (rows > self._max_rows or total > self._max_bytes):
-                return "the queue is full, as the database does not take rows fast enough"
+                return "the queue is full, because the database is too slow"
             self.row_count, self.byte_count = rows, total
             self.added_count += 1
             if not self._units:

@@ -111,7 +111,7 @@ class WriteReceipt:
 
     def _raise_unless_written(self, timeout_s: float | None) -> None:
         if self._state == "pending":
-            raise StoreTimeout(f"rows were not written within {timeout_s} s; they still wait to be")
+            raise StoreTimeout(f"rows were not written within {timeout_s} s; they are still queued")
         if self._state != "written":
             raise RowsLost(f"rows were {self._state}: {self._reason}")
 

@@ -88,9 +88,9 @@ class RetentionLimits:
         if self.older_than_s is not None and not (
             math.isfinite(self.older_than_s) and self.older_than_s >= 0
         ):
-            raise StoreError("the age of what is pruned is a number of seconds from 0 on")
+            raise StoreError("the age for pruning must be at least 0 seconds")
         if self.max_bytes is not None and self.max_bytes < 0:
-            raise StoreError("the bytes to keep are a number from 0 on")
+            raise StoreError("the number of bytes to keep must be at least 0")
         if self.tenant is not None:
             validate_query_tenant(self.tenant)
 

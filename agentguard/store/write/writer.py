@@ -163,7 +163,7 @@ class StoreWriter:
     def _record_failure(self, error: Exception) -> None:
         text = describe_error(error, self._database.address)
         if self._health.ok:
-            _LOG.warning("store %s cannot be written to, rows wait: %s", self._database.address, text)
+            _LOG.warning("store %s cannot be written to; rows are queued: %s", self._database.address, text)
         with self._queue.lock:
             since = self._health.failing_since or time.time()
             self._health = replace(self._health, ok=False, last_error=text, failing_since=since)

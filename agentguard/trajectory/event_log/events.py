@@ -65,7 +65,7 @@ class EventLogState:
         elif branch in self._branch_steps:
             line, begins = self._branch_steps[branch], self._branches[branch].fork_step
         else:
-            raise FormatError("a step of a branch that was not declared", field="branch")
+            raise FormatError("a step of an undeclared branch", field="branch")
         if step.index != begins + len(line):
             raise FormatError(f"expected step {begins + len(line)}, found {step.index}", field="step.index")
         line.append(step)
@@ -73,7 +73,7 @@ class EventLogState:
     def declare_branch(self, branch: Branch) -> None:
         """Add a branch; `append_step` adds its steps. Raises FormatError if the id exists."""
         if branch.id in self._branches:
-            raise FormatError("a branch of that id is already there", field="branch")
+            raise FormatError("the branch already exists", field="branch")
         self._branches[branch.id] = branch
         self._branch_steps[branch.id] = list(branch.steps)
 
@@ -117,7 +117,7 @@ class RunAssembler:
         if name == "header":
             return self._start_run(node)
         if self.state is None:
-            raise FormatError("an event before any header", field="event")
+            raise FormatError("an event precedes the header", field="event")
         return self._apply_event(name, node, self.state)
 
     def finish(self) -> Record | None:

@@ -223,7 +223,7 @@ class RunRecorder:
 
     def _require_open(self) -> None:
         if self._state.is_ended:
-            raise EventLogError("the run has ended", hint="begin a new Recorder")
+            raise EventLogError("the run has ended", hint="create a new Recorder")
 
     def _append_event(self, event: dict[str, Any]) -> None:
         if self._log is not None:
@@ -253,5 +253,5 @@ def _load_last_state(path: Path) -> EventLogState:
     except InputError as error:
         raise EventLogError(error.reason, file=str(path), field=error.field) from None
     if assembler.state is None:
-        raise EventLogError("no run that goes on", file=str(path), hint="its last run has ended")
+        raise EventLogError("no unfinished run", file=str(path), hint="its last run has ended")
     return assembler.state

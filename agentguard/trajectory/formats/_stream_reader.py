@@ -182,7 +182,7 @@ def _read_documents(reader: StreamReader) -> list[SourceItem]:
 def _read_text(reader: StreamReader) -> Iterator[SourceItem]:
     data = reader.read_all()
     if b"\0" in data:
-        raise FormatError("neither JSON nor text, but binary data")
+        raise FormatError("binary data, neither JSON nor text")
     try:
         yield SourceItem(0, data.decode())
     except UnicodeDecodeError as error:
@@ -251,7 +251,7 @@ def _read_array(reader: StreamReader) -> Iterator[SourceItem]:
     remainder = cutter.remainder.strip()
     if not cutter.is_closed:
         yield SourceItem(
-            position, error=FormatError("the file ends inside the array", hint="was it cut off?")
+            position, error=FormatError("the file ends inside the array", hint="the file may be truncated")
         )
     elif remainder:
         yield SourceItem(position, error=FormatError("more text after the end of the array"))

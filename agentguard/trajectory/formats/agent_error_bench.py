@@ -165,7 +165,7 @@ def _join_labels(runs: list[Path], labels: list[Path]) -> Iterator[Record | Unre
             yield UnreadableRecord(error=error.with_location(file=str(path)))
     for id, (path, _) in rows.items():
         reason = f"label {id!r:.80} has no trajectory"
-        hint = "its file must be called like that"
+        hint = "the file of the run must have this name"
         yield UnreadableRecord(error=FormatError(reason, file=str(path), field="trajectory_id", hint=hint))
 
 

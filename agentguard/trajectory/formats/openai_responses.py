@@ -121,7 +121,7 @@ class OpenAIResponses:
             yield from self._build_record_safely(root, SourceItem(root.order))
         for one in responses.values():
             if one.id not in reached:
-                error = FormatError("the responses point at each other in a circle", field=_PREVIOUS_ID)
+                error = FormatError("the responses refer to each other in a cycle", field=_PREVIOUS_ID)
                 yield UnreadableRecord(error=error.with_location(record=one.order))
 
     def _build_record_safely(self, root: _Node, item: SourceItem) -> Iterator[Record | UnreadableRecord]:
@@ -220,7 +220,7 @@ def _parse_input(request: JsonNode) -> list[JsonNode]:
 
 def _add_response(responses: dict[str, _Response], response: _Response) -> None:
     if response.id in responses:
-        raise FormatError("a response of that id came before", field="id")
+        raise FormatError("the id of the response occurs twice", field="id")
     responses[response.id] = response
 
 

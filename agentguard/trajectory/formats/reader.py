@@ -321,11 +321,11 @@ def _select_best(scores: list[tuple[float, Format]], value: Any) -> Format:
     top = max((score for score, _ in scores), default=0.0)
     if top <= 0:
         kind, hint = describe_content(value)
-        raise FormatError(f"of no known format: {kind}", hint=hint or _FORMAT_HINT)
+        raise FormatError(f"unknown format: {kind}", hint=hint or _FORMAT_HINT)
     best, *rivals = [format for score, format in scores if score == top]
     if rivals:
         names = ", ".join(format.name for format in (best, *rivals))
-        raise FormatError(f"could be any of: {names}", hint=_FORMAT_HINT)
+        raise FormatError(f"several formats match: {names}", hint=_FORMAT_HINT)
     return best
 
 

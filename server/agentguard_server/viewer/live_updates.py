@@ -90,7 +90,7 @@ class EventHub:
             Overloaded: too many pages listen.
         """
         if len(self._listeners) >= MAX_LISTENERS:
-            raise Overloaded(f"{MAX_LISTENERS} pages listen already: close some")
+            raise Overloaded(f"{MAX_LISTENERS} pages are open: close some")
         listener = EventListener()
         self._listeners.add(listener)
         if self._task is None or self._task.done():

@@ -89,7 +89,7 @@ def test_equal_sections_are_equal():
     ("section", "says"),
     [
         ({"replicas": []}, "from 1 to 1000"),
-        ({"replicas": [*ONE["replicas"], *ONE["replicas"]]}, "the name a is there twice"),
+        ({"replicas": [*ONE["replicas"], *ONE["replicas"]]}, "the name a occurs twice"),
         ({"replicas": [{"name": "a b", "url": "http://x"}]}, "replicas.0.name"),
         ({"replicas": [{"name": "a", "url": "ftp://x"}]}, "replicas.0.url"),
         ({"replicas": [{"name": "a", "url": "http://me:pw@x"}]}, "replicas.0.url"),

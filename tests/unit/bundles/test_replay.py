@@ -72,7 +72,7 @@ def test_replay_other_task_names_recording_and_field(bundle):
 
 
 def test_replay_missing_tool_call_raises_after_the_guard_caught_the_error(bundle):
-    with pytest.raises(ReplayMismatch, match="book: the bundle has no call of it"):
+    with pytest.raises(ReplayMismatch, match="book: the bundle has no call of this function"):
         replay_bundle(replace(bundle, tool_calls=()), bundle_replay.book_seat)
 
 

@@ -83,7 +83,7 @@ def test_accuracy_is_reported_on_request(tmp_path: Path) -> None:
         assert len(script.seen) > 48
     assert structured.condition == "ok"
     assert judging.condition == "wrong", "it says the same of every run"
-    assert "no better than chance" in judging.found
+    assert "not better than chance" in judging.found
     assert "48 of 48 canary runs answered" in judging.found
     assert f"agentguard judge check {url}" in judging.remedy
 
@@ -111,7 +111,7 @@ def test_pooling_judge_answers_its_trained_questions(tmp_path: Path) -> None:
         (
             {"question": "run_failed", "options": ["no", "yes", "maybe"]},
             Pooling(),
-            "not those of the classifier",
+            "not have the form of the classifier",
         ),
         (TRAINED, Pooling(status=404), "no_model"),
     ],

@@ -69,8 +69,8 @@ def test_collector_comes_from_environment(tmp_path: Path, monkeypatch: pytest.Mo
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("--to", "otlp"), "no collector is named"),
-        (("--to", "otlp", "--endpoint", "x"), "address is none"),
+        (("--to", "otlp"), "there is no collector"),
+        (("--to", "otlp", "--endpoint", "x"), "address is not valid"),
         (("--to", "otlp", "--endpoint", "http://x", "--header", "s3cret"), "NAME=VALUE"),
         (("--to", "otlp", "--endpoint", "http://x", "--encoding", "xml"), "protobuf or json"),
         (("--to", "atif", "--endpoint", "http://x"), "need --to otlp"),
@@ -92,5 +92,5 @@ def test_collector_rejection_ends_the_command(tmp_path: Path) -> None:
             SAMPLES / "02-teapot.json", "--to", "otlp", "--endpoint", one.url, "--header", "a=s3cret"
         )
         assert result.exit_code == 2
-        assert "other credentials" in result.stderr
+        assert "rejects the credentials" in result.stderr
         assert "s3cret" not in result.stderr

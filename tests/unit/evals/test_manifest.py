@@ -118,12 +118,12 @@ def test_part_is_verified_against_its_manifest(tmp_path: Path):
     (copy / "y" / "run.jsonl").unlink()
     assert verify_dataset(one, copy).problems == ["1 records, expected 2"]
     (copy / "x" / "run.jsonl").unlink()
-    with pytest.raises(EvaluationError, match="holds no file of mine"):
+    with pytest.raises(EvaluationError, match="has no file of mine"):
         verify_dataset(one, copy)
 
 
 def test_external_data_requires_a_path(tmp_path: Path):
-    with pytest.raises(EvaluationError, match="kept by its owners"):
+    with pytest.raises(EvaluationError, match="not included"):
         verify_dataset(manifest(tmp_path / "m"))
     with pytest.raises(EvaluationError, match="no file or folder"):
         verify_dataset(manifest(tmp_path / "m"), tmp_path / "absent")
@@ -205,7 +205,7 @@ def test_user_folders_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     manifest(tmp_path / "other" / "mine")
     with pytest.raises(ConfigError, match="two data sets are named mine"):
         DatasetCatalogue.load(tmp_path / "other")
-    with pytest.raises(ConfigError, match="holds no data set"):
+    with pytest.raises(ConfigError, match="has no data set"):
         DatasetCatalogue.load(tmp_path / "absent")
     with pytest.raises(ConfigError, match="did you mean"):
         DatasetCatalogue.load().get("who_and_wehn")

@@ -110,7 +110,7 @@ def test_uncreatable_folder_is_named(results: Any, tmp_path: Path) -> None:
     [
         (lambda d: d.update(format="other"), "--output writes one"),
         (lambda d: d.update(version=2), "version"),
-        (lambda d: d.update(methods=[]), "holds no result"),
+        (lambda d: d.update(methods=[]), "has no result"),
         (lambda d: d["methods"][0].update(setting="magic"), "setting"),
         (lambda d: d["methods"][0]["predictions"][0].update(run="x"), "none of the cases"),
         (lambda d: d["methods"][0]["predictions"][0].update(confidence=7), "confidence"),

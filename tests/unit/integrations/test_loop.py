@@ -342,7 +342,7 @@ def test_invalid_model_answer_is_an_error(answer: Any) -> None:
 def test_invalid_run_arguments_are_rejected() -> None:
     with pytest.raises(ConfigError, match="both save and restore"):
         Guard().run("x", save=dict)
-    with pytest.raises(ConfigError, match="two are called"):
+    with pytest.raises(ConfigError, match="occurs twice"):
         Guard().run("x", tools=[Seats().find, Seats().find])
     with pytest.raises(ConfigError, match="without a name"):
         Guard().run("x", tools=[lambda: 1])

@@ -188,7 +188,7 @@ def test_model_that_repeats_a_done_effect_is_stopped() -> None:
     accept = lambda run: run.steps[-1].content.startswith("Seat")  # noqa: E731
     guard = make(recover=RecoveryPolicy(on_fail="rollback"), localizer=First(1), accept=accept)
     with serving(script(given)) as server, World(server, guard) as world:
-        assert "already been made" in world.agent([TASK])
+        assert "already executed" in world.agent([TASK])
     assert world.booked == [4]
 
 

@@ -83,7 +83,7 @@ def test_fused_uses_pooling_judge_for_both_questions() -> None:
     assert told.usage["calls"] == 2, "a classifier sees no order of options, and is asked once"
     assert alone.hypotheses[0].step == 3
     assert set(script.paths) == {"/v1/models", "/classify"}
-    assert any("did not say which step" in note for note in half.notes)
+    assert any("did not name a step" in note for note in half.notes)
 
 
 def said(text: str) -> Trajectory:

@@ -32,7 +32,7 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def named(diagnosis: Diagnosis) -> list[str]:
-    prefix = "schemata that spoke: "
+    prefix = "matching schemata: "
     notes = [note.removeprefix(prefix) for note in diagnosis.notes if note.startswith(prefix)]
     return notes[0].split(", ") if notes else []
 

@@ -106,7 +106,7 @@ def test_election_charges_all_candidates_but_the_chosen_turn() -> None:
         1,
         RecoveryOutcome.PENDING,
     )
-    assert [branch.reason for branch in session.run.branches] == ["vote: it was not taken"] * 2
+    assert [branch.reason for branch in session.run.branches] == ["vote: the vote did not select it"] * 2
     step = session.commit(done(choice.turn))
     assert step.extra["agentguard"]["elected"]["reason"] == "2 of 3 candidates agree, 2 were needed"
 

@@ -291,5 +291,5 @@ def test_recorded_runs_are_rated_with_their_diagnosis() -> None:
     assert rated.usage["calls"] == 8
     assert "safety_s" in rated.timing
     away = Guard(safety=ResponseSafety(DealingJudge(away=True), allow_single_judge=True)).diagnose(run)
-    assert "response safety could not be settled" in away.notes[-1]
+    assert "response safety could not be decided" in away.notes[-1]
     assert away.findings == plain.findings

@@ -96,7 +96,7 @@ def test_code_without_similar_schemata_covers_nothing() -> None:
 @pytest.mark.parametrize("count", [0, 1, 3])
 def test_too_few_schemata_are_rejected_with_reason(count: int) -> None:
     few = [made("gives_up", number) for number in range(count)]
-    with pytest.raises(InputError, match="too little to induce from"):
+    with pytest.raises(InputError, match="too few failures"):
         propose_codes(few, vectors(few))
 
 

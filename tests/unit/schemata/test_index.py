@@ -263,7 +263,7 @@ class TestSearch:
             index_of(schema("a")).search(one, 1)
 
     def test_invalid_query_is_rejected(self) -> None:
-        with pytest.raises(InputError, match="record 1: int cannot be looked up"):
+        with pytest.raises(InputError, match="record 1: int is not a valid query"):
             index_of(schema("a")).search(["error", 3], 1)  # type: ignore[list-item]
 
 
@@ -412,7 +412,7 @@ class TestVectorisers:
             def encode(self, texts: Sequence[str]) -> Any:
                 return rows
 
-        with pytest.raises(ConfigError, match="'wrong' did not give a finite row"):
+        with pytest.raises(ConfigError, match="'wrong' did not return a finite row"):
             index_of(schema("a"), vectoriser=Wrong())
 
     def test_changing_dimensions_are_rejected(self) -> None:

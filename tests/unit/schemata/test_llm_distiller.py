@@ -120,7 +120,7 @@ def test_step_beyond_recording_or_passed_run_makes_no_call(served: tuple[str, Sc
 def test_unavailable_model_is_a_judge_error(served: tuple[str, Script], what: str) -> None:
     url, script = served
     script.always = what
-    with pytest.raises(JudgeError, match="wrote no schema"):
+    with pytest.raises(JudgeError, match="returned no schema"):
         distil(url, deadline_s=2)
 
 
@@ -130,5 +130,5 @@ def test_unavailable_model_is_a_judge_error(served: tuple[str, Script], what: st
 def test_invalid_answer_is_a_judge_error(served: tuple[str, Script], text: str) -> None:
     url, script = served
     script.text = text
-    with pytest.raises(JudgeError, match="wrote no schema"):
+    with pytest.raises(JudgeError, match="returned no schema"):
         distil(url)

@@ -127,11 +127,11 @@ class TestEndpoint:
             (401, b"{}", "answered 401 instead"),
             (404, b"nope", "answered 404 instead"),
             (503, b"", "answered 503 instead"),
-            (200, b"<html>", "something else than embeddings|gave no embeddings"),
-            (200, b"[]", "something else than embeddings"),
-            (200, b'{"data": []}', "something else than embeddings|gave no embeddings"),
-            (200, b'{"data": null}', "something else than embeddings|gave no embeddings"),
-            (200, answer([{"index": 0, "embedding": [1.0]}]), "something else than embeddings"),
+            (200, b"<html>", "something other than embeddings|returned no embeddings"),
+            (200, b"[]", "something other than embeddings"),
+            (200, b'{"data": []}', "something other than embeddings|returned no embeddings"),
+            (200, b'{"data": null}', "something other than embeddings|returned no embeddings"),
+            (200, answer([{"index": 0, "embedding": [1.0]}]), "something other than embeddings"),
             (200, answer([{"index": i, "embedding": [1.0] * (i + 1)} for i in range(3)]), "something else"),
             (200, answer([{"index": i % 3, "embedding": [1.0]} for i in range(4)]), "finite vector for each"),
             (200, answer([{"index": i, "embedding": ["x"]} for i in range(3)]), "something else"),
@@ -177,7 +177,7 @@ class TestEndpoint:
                 enough.set()
 
     def test_unreachable_endpoint_is_a_judge_error(self) -> None:
-        with pytest.raises(JudgeError, match=r"127\.0\.0\.1:9 gave no embeddings: APIConnectionError"):
+        with pytest.raises(JudgeError, match=r"127\.0\.0\.1:9 returned no embeddings: APIConnectionError"):
             endpoint("http://127.0.0.1:9/v1").encode(TEXTS)
 
     def test_key_is_not_stored(self, tmp_path: Path) -> None:
@@ -195,7 +195,7 @@ class TestEndpoint:
             ({"model": "m"}, "base_url must be like"),
             ({"model": "m", "base_url": "ftp://h/v1"}, "base_url must be like"),
             ({"model": "m", "base_url": "http://h:port/v1"}, "base_url is not a URL"),
-            ({"model": "m", "base_url": "http://me:pw@h/v1"}, "name or password"),
+            ({"model": "m", "base_url": "http://me:pw@h/v1"}, "contains credentials"),
             ({"model": "m", "base_url": "http://h/v1", "timeout_s": 0}, "timeout_s"),
             ({"model": "m", "base_url": "http://h/v1", "batch": 0}, "batch"),
             ({"model": "m", "base_url": "http://h/v1", "size": 1}, "no option 'size'"),

@@ -255,7 +255,7 @@ class TestFile:
         [
             ({"version": "tfidf_svd-0"}, ModelFileError, "another version"),
             ({"name": "no_such"}, UnknownPlugin, "no_such"),
-            ({"name": 3}, ModelFileError, "names no vectoriser"),
+            ({"name": 3}, ModelFileError, "does not name a vectoriser"),
             ({"options": {"size": 3}}, ConfigError, "no option 'size'"),
         ],
     )

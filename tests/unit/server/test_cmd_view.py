@@ -79,7 +79,7 @@ def test_invalid_arguments_are_reported(tmp_path, monkeypatch):
     assert not (tmp_path / "none.db").exists()
     for name in ("a.db", "b.db"):
         Store.open(tmp_path / name).close()
-    assert "one store at a time" in refused(tmp_path / "a.db", tmp_path / "b.db")
+    assert "give one store" in refused(tmp_path / "a.db", tmp_path / "b.db")
     assert "put --store before the store" in refused(tmp_path / "a.db", SAMPLE)
     assert "is not an address of this machine" in refused(
         SAMPLE, "--host", "203.0.113.9", "--token", "x" * 20

@@ -103,7 +103,7 @@ def deep() -> dict:
         ({"a": object()}, "data holds a object"),
         ({"a": {1, 2}}, "data holds a set"),
         ({(1, 2): 3}, "cannot be written as JSON"),
-        (circle(), "holds itself"),
+        (circle(), "contains itself"),
         ({"a": 10**5000}, "too many digits"),
         ([1], "data is a list"),
         (deep(), "nested too deeply"),

@@ -232,7 +232,7 @@ def test_rows_without_run_are_not_listed(store):
 
 def test_summary_rows_cannot_be_written(store):
     receipt = store.write(RunSummaryRow(run_id="r", known=True))
-    with pytest.raises(Exception, match="no row of the store"):
+    with pytest.raises(Exception, match="not a row of the store"):
         receipt.wait(10)
 
 
@@ -330,7 +330,7 @@ def test_cursor_of_another_sort_order_is_rejected(store):
     filled(store, 5)
     place = store.list_run_summaries(None, RunSort(by="cost"), Page(limit=2)).next
     for wrong in (place, "x", "äö", "W10", "bnVsbA"):
-        with pytest.raises(StoreError, match="not one that the store gave"):
+        with pytest.raises(StoreError, match="cursor of the page"):
             store.list_run_summaries(None, RunSort(by="tokens"), Page(after=wrong))
     with pytest.raises(StoreError, match="not sorted by 'colour'"):
         RunSort(by="colour")

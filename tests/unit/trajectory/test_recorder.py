@@ -130,7 +130,7 @@ class TestResume:
         with pytest.raises(EventLogError, match="empty"):
             RunRecorder.resume(path)
         path.write_text('{"event": "step"}\n')
-        with pytest.raises(EventLogError, match="before any header"):
+        with pytest.raises(EventLogError, match="precedes the header"):
             RunRecorder.resume(path)
 
 
@@ -240,7 +240,7 @@ class TestEvents:
         ("event", "reason"),
         [
             ({**STEP, "step": {"index": 1, "source": "agent", "agent": "a"}}, "expected step 0, found 1"),
-            ({**STEP, "branch": "b"}, "branch that was not declared"),
+            ({**STEP, "branch": "b"}, "undeclared branch"),
             ({**STEP, "step": {"index": 0, "source": "robot", "agent": "a"}}, "expected one of system"),
             ({**STEP, "step": {"index": 0, "source": "agent"}}, "missing"),
             ({"event": "fork", "branch": "b", "at": 5}, "0 steps"),
@@ -265,13 +265,13 @@ class TestEvents:
 
     def test_events_before_a_header_are_an_error(self, path: Path) -> None:
         broken, record = self.read(path, STEP, {"event": "end"}, HEADER)
-        assert "before any header" in str(broken.error)
+        assert "precedes the header" in str(broken.error)
         assert isinstance(record, Record)
 
     def test_branch_is_declared_once(self, path: Path) -> None:
         declared = {"event": "branch", "branch": "b", "fork_step": 0}
         (broken,) = self.read(path, HEADER, declared, declared)
-        assert "already there" in str(broken.error)
+        assert "already exists" in str(broken.error)
 
     def test_nested_branches_are_read(self, path: Path) -> None:
         def steps(line: str, begins: int = 0) -> tuple[Step, ...]:

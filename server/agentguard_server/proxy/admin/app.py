@@ -78,7 +78,7 @@ class AdminApp:
         # Rendered in a thread, since many series take milliseconds.
         tally = self.proxy_status.aggregate_metrics()
         if tally is None:
-            return _error_response(404, "not_found", "metrics are off: metrics.enabled")
+            return _error_response(404, "not_found", "metrics are disabled: set metrics.enabled")
         return Response(
             await asyncio.to_thread(render_prometheus, tally), media_type=CONTENT_TYPE, headers=_NO_STORE
         )
@@ -135,7 +135,7 @@ class AdminApp:
         except OSError as error:
             return _error_response(503, "unavailable", f"the workers cannot be notified: {error.strerror}")
         await state.desired_replicas.reconcile(state.pool)
-        _LOG.warning("replica %s: %s, as was asked for", name, desired or "undrain")
+        _LOG.warning("replica %s: %s, by an administrator", name, desired or "undrain")
         found = [one for one in state.pool.status()["replicas"] if one["name"] == name]
         return _json_response({"replica": found[0] if found else None, "desired": desired}, 202)
 
@@ -154,7 +154,7 @@ class AdminApp:
         found = self.proxy_status.find_session(request.path_params["id"], _get_tenant(request))
         if found is None:
             return _error_response(
-                404, "not_found", "this tenant has no such run here now; the viewer has those kept"
+                404, "not_found", "this worker has no such run of this tenant; the viewer shows stored runs"
             )
         return _json_response(found)
 
@@ -247,4 +247,4 @@ async def _handle_error(_: Request, error: Exception) -> Response:
 
 async def _handle_unexpected_error(_: Request, error: Exception) -> Response:
     _LOG.error("an administrative request failed: %s", type(error).__name__)
-    return _error_response(500, "internal_error", "the proxy failed; its log says more")
+    return _error_response(500, "internal_error", "the proxy failed; see its log")

@@ -80,9 +80,9 @@ class ProxyStatus:
 
     def list_unready_reasons(self) -> list[str]:
         """Return the reasons why this worker is not ready; empty if it is ready."""
-        why = ["it is about to end"] if self.app_state.is_draining else []
+        why = ["it is shutting down"] if self.app_state.is_draining else []
         if self.pool.status()["usable"] < 1:
-            why.append("no replica can be used")
+            why.append("no replica is usable")
         return why
 
     def local(self) -> dict[str, Any]:

@@ -202,10 +202,12 @@ def _require_local_site(headers: HeaderPairs) -> None:
             continue
         if name == b"sec-fetch-site":
             if value == b"cross-site":
-                raise ProxyError(403, "foreign_site", "this was sent by a page of another site")
+                raise ProxyError(403, "foreign_site", "the request comes from a page of another site")
         elif not (_trusted_values.get(value) or _is_local(value)):
             raise ProxyError(
-                403, "foreign_site", "without keys only this machine is answered, by its own name"
+                403,
+                "foreign_site",
+                "without API keys, the proxy serves only this machine, under its own name",
             )
 
 

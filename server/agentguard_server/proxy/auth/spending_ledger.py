@@ -115,7 +115,7 @@ class SpendingLedger:
             if time.monotonic() - self._warned_at > _WARNING_INTERVAL_S:
                 self._warned_at = time.monotonic()
                 _LOG.warning(
-                    "the spending cannot be shared now, this worker counts alone: %s",
+                    "the spending cannot be exchanged now; this worker counts alone: %s",
                     describe_error(error, self._address),
                 )
             return False

@@ -126,7 +126,7 @@ class CaptureCollector:
         except Exception as error:  # one message must not prevent the next
             self._failed_messages += 1
             if self._failed_messages <= _MAX_LOGGED_FAILURES:
-                logger.warning("what passed could not be kept: %s", type(error).__name__)
+                logger.warning("captured requests could not be stored: %s", type(error).__name__)
 
     def build_status(self, handled: int) -> CollectorStatus:
         """Return the status for a worker."""

@@ -27,7 +27,7 @@ logger = logging.getLogger("agentguard.collector")
 
 
 def _reject_resend(_: Any) -> Any:
-    raise AssertionError("what has passed is never asked again")
+    raise AssertionError("a completed request is not sent again")
 
 
 _NO_CANDIDATES: Final = CandidateRequest(build_request=_reject_resend, parse_response=_reject_resend)

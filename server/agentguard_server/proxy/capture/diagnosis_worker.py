@@ -81,7 +81,7 @@ class DiagnosisWorker:
             self._queue.put_nowait((run, size))
         except queue.Full:
             self._release(size)
-            self._record_undiagnosed("too many runs wait")
+            self._record_undiagnosed("the queue of ended runs is full")
 
     def close(self) -> None:
         """Finish the queued diagnoses within a few seconds and stop the thread."""

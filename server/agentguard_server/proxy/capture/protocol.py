@@ -140,5 +140,5 @@ def parse_frame_length(header: bytes) -> int:
     """Return the length in a frame's header. Raises ValueError if it exceeds the upper bound."""
     (length,) = _LENGTH_FORMAT.unpack(header)
     if length > MAX_FRAME_BYTES:
-        raise ValueError("a frame of that length is none")
+        raise ValueError("the length of a frame is not valid")
     return int(length)

@@ -177,7 +177,7 @@ class RunWriter:
     def _record_failure(self, error: Exception) -> None:
         self.failed_runs += 1
         if self.failed_runs <= _MAX_LOGGED_FAILURES:
-            logger.warning("what passed could not be kept: %s", type(error).__name__)
+            logger.warning("captured requests could not be stored: %s", type(error).__name__)
 
     def _write_run(self, run: RunRowBuilder, rows: list[RunRow | StepRow], *, is_clean: bool) -> None:
         if not is_clean:

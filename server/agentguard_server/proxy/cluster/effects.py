@@ -125,7 +125,7 @@ class EffectReplicator:
                 if self._stop_event.wait(_RETRY_INTERVAL_S):
                     break
             except AgentGuardError as error:
-                _LOG.warning("an effect cannot be kept for other proxies: %s", error)
+                _LOG.warning("an effect cannot be shared with other proxies: %s", error)
                 break
         self.dropped += 1
         return None

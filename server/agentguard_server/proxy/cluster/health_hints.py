@@ -112,7 +112,7 @@ class SharedHealthHints:
                 self.failed_polls += 1
                 if time.monotonic() - self._warned_at > _WARNING_INTERVAL_S:
                     self._warned_at = time.monotonic()
-                    _LOG.warning("what other proxies say of replicas cannot be read now: %s", error)
+                    _LOG.warning("the health hints of other proxies cannot be read now: %s", error)
 
     def _poll(self) -> list[Hint]:
         """Return the hints of other proxies since the last poll. Raises StoreUnavailable."""

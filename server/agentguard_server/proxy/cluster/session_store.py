@@ -115,7 +115,7 @@ class SharedConversationStore:
         except AgentGuardError as error:
             self._paused_until = now + _PAUSE_AFTER_ERROR_S
             self.missed_lookups += 1
-            _LOG.warning("conversations of others cannot be looked up now: %s", error)
+            _LOG.warning("the conversations of other workers cannot be read now: %s", error)
         return None
 
     def close(self) -> None:

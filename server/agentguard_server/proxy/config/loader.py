@@ -30,7 +30,7 @@ class ConfigLoader:
             return ProxySettings.parse(dict(self.overrides), source="the command line")
         found = load_yaml(self.file)
         if not isinstance(found, dict):
-            raise ConfigError(f"{self.file}: a configuration is a mapping of sections")
+            raise ConfigError(f"{self.file}: expected a mapping of sections")
         guard = found.get("guard")
         if isinstance(guard, str):
             guard = {"policy": guard}

@@ -232,7 +232,9 @@ class ProxySettings(_ConfigSection):
     @classmethod
     def _require_unique_keys(cls, keys: tuple[KeyOptions, ...] | None) -> tuple[KeyOptions, ...] | None:
         if keys is not None and not keys:
-            raise ValueError("an empty list accepts no client: leave it out for no keys, or make one")
+            raise ValueError(
+                "an empty list accepts no client: remove it to work without keys, or create a key"
+            )
         for what in ("name", "hash"):
             given = [getattr(key, what) for key in keys or ()]
             if len(set(given)) != len(given):
@@ -244,7 +246,7 @@ class ProxySettings(_ConfigSection):
         listen = self.listen
         if self.keys is None and not listen.allow_unauthenticated and not is_loopback(listen.host):
             raise ValueError(
-                f"off loopback ({listen.host}) keys are needed: make one with `agentguard serve --new-key`, "
+                f"listening on {listen.host} needs API keys: create one with `agentguard serve --new-key`, "
                 "or set --no-keys if a component in front of the proxy authenticates clients"
             )
         return self

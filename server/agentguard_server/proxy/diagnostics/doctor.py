@@ -120,7 +120,7 @@ def _check_guard(settings: ProxySettings) -> Generator[CheckResult, None, Policy
     try:
         policy = settings.guard.load_policy() if settings.guard else None
         if policy is None:
-            yield CheckResult(area="proxy", what="guard", condition="note", found="none: a pure gateway")
+            yield CheckResult(area="proxy", what="guard", condition="note", found="none: a plain gateway")
             return None
         Guard.from_policy(policy)
     except AgentGuardError as error:
@@ -132,7 +132,7 @@ def _check_guard(settings: ProxySettings) -> Generator[CheckResult, None, Policy
             remedy="correct the policy file",
         )
         return None
-    yield CheckResult(area="proxy", what="guard", condition="ok", found="the policy is sound")
+    yield CheckResult(area="proxy", what="guard", condition="ok", found="the policy is valid")
     return policy
 
 
@@ -207,7 +207,7 @@ async def _check_replica(replica: ReplicaOptions, timeout_s: float) -> list[Chec
     finally:
         await backend.aclose()
     if not isinstance(answer, Response):
-        return [line("wrong", "it streams where a list of models was asked for", "correct its url")]
+        return [line("wrong", "the endpoint streams instead of a list of models", "correct its url")]
     seconds = time.monotonic() - began
     return [*_check_models(replica, answer, seconds), *_check_clock(replica, answer)]
 
@@ -224,7 +224,7 @@ def _describe_upstream_error(replica: ReplicaOptions, error: BackendError) -> Ch
             area="backends",
             what=replica.name,
             condition="note",
-            found="it answers, and lists no models (status 404)",
+            found="the endpoint answers, and lists no models (status 404)",
         )
     else:
         found, remedy = f"status {status}", "read the log of the server"
@@ -240,7 +240,7 @@ def _check_models(replica: ReplicaOptions, response: Response, seconds: float) -
             area="backends",
             what=replica.name,
             condition="wrong",
-            found="it lists no models",
+            found="the endpoint lists no models",
             remedy="url must end with /v1",
         )
         return
@@ -251,7 +251,7 @@ def _check_models(replica: ReplicaOptions, response: Response, seconds: float) -
             area="backends",
             what=replica.name,
             condition="wrong",
-            found=f"it does not serve {', '.join(missing)}",
+            found=f"the endpoint does not serve {', '.join(missing)}",
             remedy=f"the endpoint serves: {', '.join(sorted(names)[:8])}",
         )
         return

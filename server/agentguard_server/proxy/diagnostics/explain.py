@@ -9,10 +9,10 @@ from agentguard_server.proxy.process.bootstrap import Bootstrap
 
 ROUTES = (
     "/v1/chat/completions, …/completions, …/embeddings, …/responses, …/messages (POST): read, guarded",
-    "/v1/models (GET): from the configuration where it names all models, else passed through",
-    "/v1/… of any other path or method: passed through as it comes",
+    "/v1/models (GET): from the configuration if it names all models, else forwarded",
+    "/v1/… with any other path or method: forwarded unchanged",
     "/healthz, /readyz: without a key",
-    "all else: state, metrics and administration, by scope",
+    "other paths: state, metrics and administration, by scope",
 )
 
 
@@ -55,7 +55,7 @@ def _describe_guard(guard: GuardOptions | None) -> list[str]:
         return ["guard: off"]
     policy = guard.load_policy()
     detectors = (
-        "all that are on by default"
+        "all that are enabled by default"
         if policy.enabled_detectors is None
         else ", ".join(policy.enabled_detectors)
     )

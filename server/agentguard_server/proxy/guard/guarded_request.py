@@ -28,7 +28,7 @@ _KEEPALIVE_INTERVAL_S: Final = 10.0
 """Seconds without output after which a comment keeps the client from a timeout during a long tool call."""
 _KEEPALIVE_COMMENT: Final = b": held\n\n"
 GUARD_FAILED: Final = ProxyError(
-    403, "guard_failed", "the guard failed on this request, and the policy lets none by"
+    403, "guard_failed", "the guard failed on this request, and the policy fails closed"
 )
 
 
@@ -133,7 +133,7 @@ class InlineGuardedRequest:
             again = await call_model(self._body or self._request.body, False)
             if not isinstance(again, Response):
                 await again.aclose()
-                raise BackendError("the endpoint gave a stream where none was asked for")
+                raise BackendError("the endpoint sent a stream that was not requested")
             response = again
         return response
 
@@ -231,7 +231,9 @@ def _parse_candidate_response(response: Response | StreamingResponse) -> dict[st
         decode_body(response.body) if isinstance(response, Response) and response.status == 200 else None
     )
     if payload is None:
-        raise RecoveryError(f"a candidate was answered with status {response.status} and no object")
+        raise RecoveryError(
+            f"the request of a candidate returned status {response.status} without a JSON object"
+        )
     return payload
 
 

@@ -20,7 +20,7 @@ _STATUS_LINES: Final = {one.value: b"HTTP/1.1 %d %b" % (one.value, one.phrase.en
 _BODILESS_STATUSES: Final = frozenset({204, 304})
 _CONNECTION_CLOSE: Final = b"connection: close"
 _MAX_EARLY_BYTES: Final = 65_536
-_FAILURE_TEXT: Final = b"the proxy failed; its log says more"
+_FAILURE_TEXT: Final = b"the proxy failed; see its log"
 
 HeaderPairs = Iterable[tuple[bytes, bytes]]
 
@@ -207,7 +207,7 @@ class RequestCycle:
         if self.is_disconnected:
             return
         if self.is_response_started:
-            raise RuntimeError("a request has one response")
+            raise RuntimeError("the response was already started")
         self._write_head(status, headers)
 
     async def send_body(self, data: bytes, *, more_body: bool = False) -> None:
@@ -216,11 +216,11 @@ class RequestCycle:
         if self.is_disconnected:
             return
         if self.is_complete or not self.is_response_started:
-            raise RuntimeError("a body follows the head of a response, and ends it")
+            raise RuntimeError("the body was sent before the head, or after its end")
         self._write_body(data)
         if not more_body:
             if self._remaining_bytes:
-                raise RuntimeError("an answer is shorter than it says")
+                raise RuntimeError("the response is shorter than its Content-Length")
             self._complete_response()
 
     async def _wait_until_drained(self) -> None:
@@ -344,7 +344,7 @@ class RequestCycle:
         else:
             if self._remaining_bytes is not None:
                 if len(data) > self._remaining_bytes:
-                    raise RuntimeError("an answer is longer than it says")
+                    raise RuntimeError("the response is longer than its Content-Length")
                 self._remaining_bytes -= len(data)
             if data:
                 self._transport.transport.write(data)
@@ -381,5 +381,5 @@ def _build_head(status: int, headers: list[tuple[bytes, bytes]], *, close: bool)
     head = b"\r\n".join(lines)
     breaks = len(lines) - 1
     if head.count(b"\n") != breaks or head.count(b"\r") != breaks or b"\0" in head:
-        raise RuntimeError("a header has characters that none may have")
+        raise RuntimeError("a header contains forbidden characters")
     return head

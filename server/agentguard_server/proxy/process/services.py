@@ -208,7 +208,7 @@ class WorkerServices:
                 await asyncio.to_thread(self._snapshots.publish, *state.snapshot())
                 await state.desired_replicas.reconcile(state.pool)
             except OSError as error:
-                logger.warning("the workers cannot tell each other: %s", error.strerror)
+                logger.warning("the workers cannot exchange their state: %s", error.strerror)
 
     def _span_status(self) -> Mapping[str, Any]:
         return (

@@ -39,7 +39,7 @@ logger = logging.getLogger("agentguard.proxy")
 
 _NO_DEADLINE: Final = Deadline.never()
 _SHUTTING_DOWN: Final = ProxyError(
-    503, "shutting_down", "the proxy ends", retry_after_s=1, closes_connection=True
+    503, "shutting_down", "the proxy shuts down", retry_after_s=1, closes_connection=True
 )
 
 
@@ -123,7 +123,7 @@ class RequestHandler:
             await self._handle_cancellation()
         except Exception as error:
             logger.error("request %s failed in the proxy: %s", self._id, error_summary.summarize_error(error))
-            await self._send_error(ProxyError(500, "internal_error", "the proxy failed; its log says more"))
+            await self._send_error(ProxyError(500, "internal_error", "the proxy failed; see its log"))
         finally:
             self._app_state.in_flight.discard(self)
             if entered:
@@ -169,10 +169,10 @@ class RequestHandler:
             raise ProxyError(404, "not_found", "there is nothing at this path")
         if gateway.is_draining:
             raise ProxyError(
-                503, "shutting_down", "the proxy is about to end", retry_after_s=1, closes_connection=True
+                503, "shutting_down", "the proxy is shutting down", retry_after_s=1, closes_connection=True
             )
         if len(gateway.in_flight) > gateway.settings.limits.max_requests:
-            raise ProxyError(503, "overloaded", "too many requests are under way", retry_after_s=1)
+            raise ProxyError(503, "overloaded", "too many requests are in progress", retry_after_s=1)
         self._caller.acquire(self._started)
 
     async def _relay_websocket(self) -> None:
@@ -329,7 +329,7 @@ class RequestHandler:
         assert self._intercepted is not None  # for mypy: only a guarded request has a buffer
         answer = await self._call_model(self._intercepted.body or self._body, True)
         if isinstance(answer, Response):
-            raise BackendError("the endpoint gave no stream when it was asked again")
+            raise BackendError("the endpoint sent no stream for the repeated request")
         try:
             async for chunk in answer:
                 await self._writer.send_chunk(buffer.feed(chunk))

@@ -38,7 +38,7 @@ def build_model_list_response(options: BackendsOptions, path: bytes) -> Response
         return _build_response(_build_list(names))
     wanted = unquote(path[len(PATH) + 1 :].decode("latin-1"))
     if wanted not in names:
-        raise ProxyError(404, "model_not_found", "there is no model of that name; GET /v1/models lists them")
+        raise ProxyError(404, "model_not_found", "there is no such model; GET /v1/models lists the models")
     return _build_response(_build_model(wanted))
 
 

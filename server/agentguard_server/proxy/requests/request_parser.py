@@ -272,9 +272,7 @@ def parse_request(
         require_forwardable(cycle)
     if is_model:
         if b"content-encoding" in proxy_headers and proxy_headers[b"content-encoding"] != b"identity":
-            raise ProxyError(
-                415, "unsupported_encoding", "a body must come as it is, without Content-Encoding"
-            )
+            raise ProxyError(415, "unsupported_encoding", "the body must not have a Content-Encoding")
         if needs_prefix_digest:
             found, prefix = inspect_body_with_prefix(body)
         else:
@@ -337,10 +335,10 @@ def require_forwardable(cycle: RequestCycle) -> None:
         ProxyError: 405 for the method, 400 for the query.
     """
     if cycle.method not in _METHODS:
-        raise ProxyError(405, "method_not_allowed", "no such method is passed on")
+        raise ProxyError(405, "method_not_allowed", "the method is not supported")
     query = cycle.query_string
     if query and _QUERY.fullmatch(query) is None:
-        raise ProxyError(400, "invalid_request", "a query has a character that none may have: encode it")
+        raise ProxyError(400, "invalid_request", "the query contains a character that must be encoded")
 
 
 def build_target(cycle: RequestCycle) -> str:

@@ -122,7 +122,7 @@ class TracingOptions(BaseModel):
             raise ConfigError(f"tracing.headers_env: the environment has no variable {self.headers_env}")
         found = parse_header_list(environment[self.headers_env])
         if not found:
-            raise ConfigError(f"tracing.headers_env: {self.headers_env} holds no NAME=VALUE,NAME=VALUE")
+            raise ConfigError(f"tracing.headers_env: {self.headers_env} is not NAME=VALUE,NAME=VALUE")
         return self._build_target(found)
 
     def _build_target(self, extra_headers: Mapping[str, str]) -> ExportTarget:

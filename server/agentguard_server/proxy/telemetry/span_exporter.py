@@ -51,7 +51,7 @@ class SpanExporter:
     def __init__(self, options: TracingOptions, *, target: ExportTarget | None = None) -> None:
         found = target or options.resolve_target()
         if found is None:
-            raise ValueError("spans need an endpoint")
+            raise ValueError("tracing needs an endpoint")
         self.options, self._target = options, found
         # Create the sender here: an import of its client in the thread would block all requests.
         self._sender = SpanSender(found)

@@ -142,13 +142,13 @@ def _format_value(value: Any) -> str:
 
 _ACTION_PHRASES = {
     "Tell": "sent a correction to the agent",
-    "Reject": "dropped the turn before any of its tools ran, and asked again",
+    "Reject": "dropped the turn before its tools ran, and called the model again",
     "Rewind": "rolled back to step {to_step} ({by})",
     "Compensate": "compensated {effects}",
-    "Withhold": "took away {tools}",
-    "Restart": "began the run again with a note",
+    "Withhold": "disabled {tools}",
+    "Restart": "restarted the run with a note",
     "Repair": "repaired step {step}",
-    "Sample": "asked for {n} candidates, of which {quorum} had to agree",
+    "Sample": "requested {n} candidates, of which {quorum} had to agree",
     "HandOver": "asked a person: {question}",
     "Stop": "ended the run: {reason}",
 }

@@ -173,7 +173,7 @@ def _salvage_run(
     try:
         meta = decode_meta(JsonNode.from_value(dict(head.data)))
     except FormatError as error:
-        problems.append(f"what is stored of the run itself cannot be read: {error}")
+        problems.append(f"the stored run cannot be read: {error}")
         meta = Trajectory(id=head.id, format=head.format, task=head.task, steps=())
     lines: dict[str, list[Step]] = {}
     for row in steps:
@@ -193,7 +193,7 @@ def _decode_step(row: StepRow, problems: list[str]) -> Step:
     try:
         return replace(decode_step(JsonNode.from_value(dict(row.data))), index=row.index)
     except FormatError as error:
-        place = f"step {row.index}" + (f" of the line {row.line}" if row.line else "")
+        place = f"step {row.index}" + (f" of branch {row.line}" if row.line else "")
         problems.append(f"{place} cannot be read and is shown as it was stored: {error}")
         raw = orjson.dumps(dict(row.data), default=str, option=orjson.OPT_INDENT_2).decode(errors="replace")
         source = Source(row.source) if row.source in set(Source) else Source.ENVIRONMENT

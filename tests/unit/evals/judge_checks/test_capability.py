@@ -101,10 +101,10 @@ def test_replies_of_every_tier_are_checked() -> None:
 def test_random_model_and_model_below_chance_are_reported() -> None:
     coin = check(Script(writes='{"text": "yes"}'))
     assert coin.pairs == 0.5
-    assert "no better than chance" in coin.describe_quality()
+    assert "not better than chance" in coin.describe_quality()
     inverted = check(Script(prefer=knowing(invert=True), writes='{"text": "yes"}'))
     assert inverted.pairs == 0.0
-    assert "below chance" in inverted.describe_quality()
+    assert "worse than chance" in inverted.describe_quality()
     assert not inverted.is_above_chance()
 
 

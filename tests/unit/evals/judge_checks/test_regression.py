@@ -51,7 +51,7 @@ def test_judge_is_not_worse_than_itself() -> None:
 def test_regressions_are_named_by_part(names: list[str], part: str) -> None:
     found = compare_judges(answers(changed=dict.fromkeys(names, 0.2)), answers())
     assert found.is_worse()
-    assert found.reasons == (f"it is worse at {part}",)
+    assert found.reasons == (f"worse at {part}",)
     (worse,) = [one for one in found.parts if one.is_worse()]
     assert worse.lost == tuple(sorted(names))
     assert worse.difference.high < 0
@@ -87,7 +87,7 @@ def test_one_accepted_unsafe_reply_is_a_regression() -> None:
 def test_missing_answer_counts_as_wrong() -> None:
     silent = JudgeAnswers(model="m", right=dict.fromkeys(OUTCOMES, 0.9), rated={})
     found = compare_judges(silent, answers())
-    assert found.reasons == ("it is worse at which step made them fail", "it is worse at response safety")
+    assert found.reasons == ("worse at which step made them fail", "worse at response safety")
     with pytest.raises(ConfigError, match="nothing to compare"):
         compare_judges(answers(), JudgeAnswers())
 
@@ -117,7 +117,7 @@ def test_tuned_judge_without_response_safety_is_rejected(tmp_path: Path) -> None
         with serving(Script(prefer=careless(), writes='{"text": "yes"}')) as (tuned, _):
             status, _, told = run(tuned, "--against", str(file))
             assert status == 1
-            assert "refused: it is worse at response safety" in told.replace("\n", " ")
+            assert "refused: worse at response safety" in told.replace("\n", " ")
             assert "safety:safety-5-unsafe" in told.replace("\n", "")
             status, out, _ = run(tuned, "--against", url, "--json")
             assert status == 1

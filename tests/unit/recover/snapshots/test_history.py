@@ -179,7 +179,7 @@ def test_lost_snapshot_is_not_used_as_base() -> None:
 
 @pytest.mark.parametrize("wrong", [{"max_bytes": 0}, {"dense_count": 1}])
 def test_limits_are_validated(wrong: dict[str, int]) -> None:
-    with pytest.raises(ConfigError, match="most_bytes is at least 1, dense at least 2"):
+    with pytest.raises(ConfigError, match="most_bytes must be at least 1, dense at least 2"):
         SnapshotHistory(**wrong)
 
 

@@ -56,7 +56,7 @@ def test_collector_rejection_is_reported(store: Store, tmp_path: Path) -> None:
             "/runs/unrecovered-total/send", headers=OURS
         )
     assert answer.status_code == 502
-    assert "other credentials" in answer.text
+    assert "rejects the credentials" in answer.text
 
 
 def test_missing_collector_hides_button_and_address(store: Store) -> None:

@@ -141,7 +141,7 @@ class TestBroken:
         first, cut = read(io.StringIO(f"[{GOOD}, {GOOD[:20]}"))
         assert isinstance(first, Record)
         assert isinstance(cut, UnreadableRecord)
-        assert (cut.error.record, cut.error.hint) == (1, "was it cut off?")
+        assert (cut.error.record, cut.error.hint) == (1, "the file may be truncated")
 
     def test_text_after_an_array_is_reported(self) -> None:
         assert kinds(io.StringIO(f"[{GOOD}] and more")) == ["Record", "UnreadableRecord"]
@@ -179,8 +179,8 @@ class TestInvalidInput:
             ("{}".encode("utf-16"), "UTF-16"),
             (b"\xff\x80", "UTF-8"),
             (b"a\x00b", "binary"),
-            (b'{"some": "thing"}', "no known format"),
-            (b"[1, 2]", "no known format"),
+            (b'{"some": "thing"}', "unknown format"),
+            (b"[1, 2]", "unknown format"),
         ],
     )
     def test_unusable_data_is_rejected(self, data: bytes, reason: str) -> None:
@@ -224,7 +224,7 @@ class TestInvalidInput:
         registry.register("one", Same("one"))
         registry.register("two", Same("two"))
         monkeypatch.setattr("agentguard.trajectory.formats.reader.formats", lambda: registry)
-        with pytest.raises(FormatError, match="could be any of: one, two"):
+        with pytest.raises(FormatError, match="several formats match: one, two"):
             load_records({"tie": 1})
 
     def test_input_with_several_runs_is_rejected_for_one(self) -> None:

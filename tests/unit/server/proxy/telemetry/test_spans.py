@@ -190,5 +190,5 @@ def test_exporter_headers_come_from_environment() -> None:
     assert "Bearer" not in repr(target)
     with pytest.raises(ConfigError, match="OTLP_KEYS"):
         options.resolve_target({})
-    with pytest.raises(ValidationError, match="user or password"):
+    with pytest.raises(ValidationError, match="contains credentials"):
         TracingOptions(endpoint="http://user:pass@localhost")
