@@ -57,4 +57,4 @@ def test_run_end_without_judge_stores_the_embedded_diagnosis(tmp_path: Path) -> 
     with Store.open(tmp_path / "runs.db") as store:
         (row,) = store.list_diagnoses(played.sessions[0].id)
     assert row.data["judge"] == ""
-    assert "the judge could not be asked" in " ".join(row.data["notes"])
+    assert "the judge did not answer" in " ".join(row.data["notes"])

@@ -57,7 +57,7 @@ def test_doctor_reports_accuracy_like_judge_check(vllm: VllmServer, config: Path
     count = len(build_reference_runs())
     assert f"({count} of {count} canary runs answered)" in judging["found"]
     # The tiny model may be below chance; the report must be consistent with its figure.
-    above = judging["found"].startswith(("it tells runs", "the judge is better than chance"))
+    above = judging["found"].startswith(("the judge distinguishes", "the judge is better than chance"))
     assert judging["condition"] == ("ok" if above else "wrong")
     assert status == (0 if above else 1)
     assert above or "agentguard judge check" in judging["remedy"]

@@ -111,7 +111,7 @@ def test_published_results_are_shown_with_their_setting() -> None:
     text = render_report(compare(data, [Says(1)], plan=PLAN), plan=PLAN)
     assert "ReCast (Qwen3.5-27B)" in text
     assert "zero-shot" in text
-    assert "not in the same contest" in text
+    assert "not comparable with one that was not" in text
 
 
 def test_marks_are_at_their_values() -> None:

@@ -112,7 +112,7 @@ def test_uncreatable_folder_is_named(results: Any, tmp_path: Path) -> None:
         (lambda d: d.update(version=2), "version"),
         (lambda d: d.update(methods=[]), "has no result"),
         (lambda d: d["methods"][0].update(setting="magic"), "setting"),
-        (lambda d: d["methods"][0]["predictions"][0].update(run="x"), "none of the cases"),
+        (lambda d: d["methods"][0]["predictions"][0].update(run="x"), "not one of the cases"),
         (lambda d: d["methods"][0]["predictions"][0].update(confidence=7), "confidence"),
         (lambda d: d["methods"][0]["predictions"][0].update(steps=["1", 2]), "whole numbers"),
         (lambda d: d["methods"][0]["predictions"][0].update(agents=[]), "steps"),

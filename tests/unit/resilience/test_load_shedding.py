@@ -123,7 +123,7 @@ def test_queue_timeout_rejects_and_frees_the_place():
     async def main():
         running = [asyncio.create_task(send(BasicRequest())) for _ in range(2)]
         await clock.sleep(0.1)
-        with pytest.raises(Overloaded, match="no turn"):
+        with pytest.raises(Overloaded, match="waited too long"):
             await send(BasicRequest())
         assert (clock.now(), shed.queue_length) == (2.1, 0)
         for task in running:

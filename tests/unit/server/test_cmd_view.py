@@ -75,7 +75,7 @@ def test_invalid_arguments_are_reported(tmp_path, monkeypatch):
     monkeypatch.delenv("AGENTGUARD_STORE", raising=False)
     assert "there is no file, folder or store nothing.json" in refused("nothing.json")
     assert "there is no store" in refused()
-    assert "name files to look at" in refused("--store", tmp_path / "none.db")
+    assert "name files to show" in refused("--store", tmp_path / "none.db")
     assert not (tmp_path / "none.db").exists()
     for name in ("a.db", "b.db"):
         Store.open(tmp_path / name).close()

@@ -48,7 +48,7 @@ def test_unavailable_judge_falls_back_to_the_embedded_model() -> None:
     told = FusedLocalizer(judge=DealingJudge(away=True)).locate(chat(), ())
     assert told.hypotheses == alone.hypotheses
     assert told.failures[0].error == "timeout: no answer"
-    assert "the judge could not be asked" in told.notes[-1]
+    assert "the judge did not answer" in told.notes[-1]
 
 
 class Raising:
@@ -67,7 +67,8 @@ def test_raising_judge_falls_back_to_the_embedded_model() -> None:
 
 
 @pytest.mark.parametrize(
-    ("missing", "note"), [("run_failed", "whether the run failed"), ("root_cause_step", "which step it was")]
+    ("missing", "note"),
+    [("run_failed", "did not decide the outcome"), ("root_cause_step", "did not name a step")],
 )
 def test_partial_answer_is_used_and_marked(missing: str, note: str) -> None:
     judge = TableJudge(
