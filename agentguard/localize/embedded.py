@@ -23,7 +23,7 @@ UNDECIDED_NOTE = "the evidence does not suffice for a verdict; the named steps a
 """Note of a diagnosis that abstains."""
 RULES_NOTE = "verdict by general rules: the model has no labelled runs of this agent"
 """Note of a diagnosis whose basis is `OutcomeBasis.RULES`."""
-TRAINING_NOTE = "the model was trained on this run, so the verdict says nothing about other runs"
+TRAINING_NOTE = "the model was trained on this run, so the verdict is not evidence for other runs"
 """Note of a diagnosis of a run in the model's training data."""
 _MIN_PROBABILITY = 0.005  # less probable hypotheses are omitted
 

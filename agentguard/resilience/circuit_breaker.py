@@ -177,7 +177,7 @@ class CircuitBreaker:
         if self.state is CircuitState.OPEN and remaining_s <= 0:
             self._transition(CircuitState.HALF_OPEN)
         if self.state is CircuitState.OPEN or self._has_probe_in_flight:
-            raise CircuitOpen("the endpoint failed too often just now", retry_after_s=max(0.0, remaining_s))
+            raise CircuitOpen("the circuit breaker is open", retry_after_s=max(0.0, remaining_s))
         self._has_probe_in_flight = True
         return CallPermit(self, self._generation, is_probe=True)
 

@@ -288,4 +288,4 @@ def _decode_cursor(text: str, sort: RunSort, column: Column[Any]) -> tuple[Any, 
 
 
 def _build_cursor_error() -> StoreError:
-    return StoreError("the place a page begins after is not one that the store gave for this order")
+    return StoreError("the cursor of the page is not one of this order")

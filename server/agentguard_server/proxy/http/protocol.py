@@ -152,7 +152,7 @@ class HttpServerProtocol(asyncio.Protocol):
                 0,
             )  # the common case: the request is complete and being served
         elif phase != "idle" and self._unparsed_bytes > self._limits.max_header_bytes:
-            self._reject(431, "head_too_large", "the head of a request has a limit")
+            self._reject(431, "head_too_large", "the head of the request exceeds the limit")
         elif phase == "body":
             self._timer.callback = None
         elif self._timer.callback is None:
@@ -185,12 +185,12 @@ class HttpServerProtocol(asyncio.Protocol):
         if len(headers) > limits.max_headers or (
             self._unparsed_bytes > limits.max_header_bytes and self._header_size() > limits.max_header_bytes
         ):
-            return self._reject(431, "head_too_large", "the head of a request has a limit")
+            return self._reject(431, "head_too_large", "the head of the request exceeds the limit")
         fields, version = dict(headers), parser.get_http_version()
         if len(fields) < len(headers) and [name for name, _ in headers].count(b"host") > 1:
-            return self._reject(400, "invalid_request", "a request has one Host")
+            return self._reject(400, "invalid_request", "a request must have exactly one Host header")
         if b"host" not in fields and version != "1.0":
-            return self._reject(400, "invalid_request", "a request has one Host")
+            return self._reject(400, "invalid_request", "a request must have exactly one Host header")
         self._phase, self._unparsed_bytes = "body", 0
         path, query = _split_target(self._url)
         method = parser.get_method().decode("ascii")
@@ -315,7 +315,7 @@ class HttpServerProtocol(asyncio.Protocol):
 
     def _on_header_timeout(self) -> None:
         if self._phase == "head":
-            self._reject(408, "request_timeout", "the head did not come in time")
+            self._reject(408, "request_timeout", "the head of the request did not arrive in time")
         else:
             self.transport.close()
 
@@ -346,9 +346,9 @@ class HttpServerProtocol(asyncio.Protocol):
         """Start a request that may switch to WebSocket; bytes wait until the switch."""
         limits = self._app.app_state.settings.limits
         if len(self._headers) > limits.max_headers or self._header_size() > limits.max_header_bytes:
-            return self._reject(431, "head_too_large", "the head of a request has a limit")
+            return self._reject(431, "head_too_large", "the head of the request exceeds the limit")
         if [name for name, _ in self._headers].count(b"host") != 1:
-            return self._reject(400, "invalid_request", "a request has one Host")
+            return self._reject(400, "invalid_request", "a request must have exactly one Host header")
         self._is_upgrading, self._phase, self._timer.callback = False, "idle", None
         path, query = _split_target(self._url)
         self.cycle = cycle = RequestCycle(

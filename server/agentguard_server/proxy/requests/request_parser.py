@@ -85,7 +85,7 @@ async def read_body(cycle: RequestCycle, limits: LimitsOptions, memory: BodyMemo
             return await _receive_body(cycle, limits, memory)
     except TimeoutError:
         raise ProxyError(
-            408, "request_timeout", "the body did not come in time", closes_connection=True
+            408, "request_timeout", "the body did not arrive in time", closes_connection=True
         ) from None
     finally:
         cycle.resume_reading()
@@ -108,7 +108,7 @@ async def _receive_body(cycle: RequestCycle, limits: LimitsOptions, memory: Body
                     raise ProxyError(
                         503,
                         "overloaded",
-                        "too much is being sent at once",
+                        "the bodies in transfer exceed the limit",
                         retry_after_s=1,
                         closes_connection=True,
                     )
@@ -213,7 +213,7 @@ def _invalid_json(error: Exception) -> ProxyError:
     if isinstance(error, RecursionError):
         return ProxyError(400, "invalid_json", "the body is nested too deeply")
     if isinstance(error, msgspec.ValidationError):
-        return ProxyError(400, "invalid_json", "the body must be an object of JSON")
+        return ProxyError(400, "invalid_json", "the body must be a JSON object")
     return ProxyError(400, "invalid_json", "the body is not valid JSON")
 
 
