@@ -37,12 +37,12 @@ class Serving:
 
 @contextmanager
 def serving(
-    model: str, python: str | Path, *more: str, environment: Mapping[str, str] | None = None
+    model: str, python: str | Path | None, *more: str, environment: Mapping[str, str] | None = None
 ) -> Iterator[Serving]:
-    """Serve a model with the vLLM, or its fake, of an interpreter."""
+    """Serve a model with the vLLM, or its fake, of an interpreter; None for the ``vllm`` on the path."""
     command = [
         *(sys.executable, "-c", "from agentguard.cli import main; main()"),
-        *("judge", "serve", model, "--python", str(python), "--json", *more),
+        *("judge", "serve", model, "--json", *(() if python is None else ("--python", str(python))), *more),
     ]
     told = {**os.environ, "PYTHONUNBUFFERED": "1", **(environment or {})}
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=told, cwd=ROOT) as process:

@@ -81,14 +81,14 @@ def _build_header(trajectory: Trajectory, diagnosis: Diagnosis) -> RenderableTyp
 
 
 def _format_judge_usage(usage: Mapping[str, float]) -> str:
-    """Return calls, cached answers and tokens of the judge; empty if no judge was asked."""
+    """Return calls, cached answers, tokens and cost of the judge; empty if no judge was asked."""
     calls, cached = int(usage.get("calls", 0)), int(usage.get("cached_answers", 0))
     if not calls and not cached:
         return ""
     tokens = int(usage.get("prompt_tokens", 0) + usage.get("completion_tokens", 0))
-    return (
-        f"{_format_count(calls, 'call')}, {_format_count(cached, 'answer')} from the cache, {tokens:,} tokens"
-    )
+    cost = f", ${usage['cost_usd']:.4g}" if "cost_usd" in usage else ""
+    counts = f"{_format_count(calls, 'call')}, {_format_count(cached, 'answer')} from the cache"
+    return f"{counts}, {tokens:,} tokens{cost}"
 
 
 def _format_cost(trajectory: Trajectory) -> str:

@@ -160,6 +160,7 @@ class LiveJudgeSettings(BaseModel):
         threshold: probability from which an answer starts a recovery at the next boundary.
         max_pending: waiting questions of all runs.
         max_tokens: tokens for one run.
+        max_cost_usd: cost for one run in US dollars; needs a price of the judge's model in ``prices``.
         hold_effects: hold calls with effects until the judge and ``second`` have answered; they must agree.
         hold_s: longest wait for them in seconds; then the call runs.
     """
@@ -169,6 +170,7 @@ class LiveJudgeSettings(BaseModel):
     threshold: Annotated[float, Field(gt=0, le=1)] = 0.9
     max_pending: Annotated[int, Field(ge=1, le=10_000)] = 32
     max_tokens: Annotated[int, Field(ge=0)] = 200_000
+    max_cost_usd: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
     hold_effects: bool = False
     hold_s: Annotated[float, Field(gt=0, le=600)] = 5.0
 

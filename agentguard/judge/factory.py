@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from agentguard.config.judge import ClassifierSettings, EndpointSettings, QuestionJudgeSettings
+from agentguard.config.prices import PriceTable
 from agentguard.errors import ConfigError
 from agentguard.judge.cache import CachedJudge, VerdictStore
 from agentguard.judge.llm.chat_judge import ChatJudge, ChatOptions
@@ -23,7 +24,11 @@ API_KEY_VARIABLE: Final = "AGENTGUARD_JUDGE_KEY"
 
 
 def build_judge(
-    settings: EndpointSettings, *, schemata: SchemaSource = (), store: VerdictStore | None = None
+    settings: EndpointSettings,
+    *,
+    schemata: SchemaSource = (),
+    store: VerdictStore | None = None,
+    prices: PriceTable | None = None,
 ) -> CachedJudge:
     """Build a cached judge: classifiers or a chat model; no connection is opened.
 
@@ -31,6 +36,7 @@ def build_judge(
         settings: endpoint and options of the judge.
         schemata: texts of earlier failures to show a chat model after a run, or a function that selects them.
         store: keeps the answers beyond the process.
+        prices: prices by pattern of model names, for the cost of a chat model's answers.
 
     Raises:
         ConfigError: the URL or a limit is invalid, the variable for the key is not set, or the settings of a
@@ -41,7 +47,8 @@ def build_judge(
     if isinstance(settings, QuestionJudgeSettings) and settings.kind == "pooling":
         return CachedJudge(build_pooling_judge(settings), store=store)
     endpoint = build_endpoint(settings)
-    judge = ChatJudge(endpoint, schemata=schemata, options=build_chat_options(settings))
+    options = replace(build_chat_options(settings), prices=prices or {})
+    judge = ChatJudge(endpoint, schemata=schemata, options=options)
     return CachedJudge(judge, store=store)
 
 

@@ -94,7 +94,8 @@ class Diagnosis:
         usage: cost of model calls: ``calls``, ``cached_answers`` (answers without a call),
             ``prompt_tokens``, ``completion_tokens``, ``cached_tokens`` and ``seconds`` of waiting;
             ``label_mass``, the smallest probability that the judge gave to all options of a question
-            together, if the endpoint reports it. Empty if no model was called.
+            together, if the endpoint reports it; ``cost_usd``, if the policy has a price of the judge's
+            model. Empty if no model was called.
         judge: version of the judge that answered; empty if no judge did.
         notes: remarks for the user, e.g. why the method abstained.
         recalibrated: parameters of the recalibration (`agentguard.localize.recalibration`); empty if the

@@ -252,7 +252,16 @@ def build_policy_judge(
     from agentguard.judge.factory import build_judge
 
     texts = () if schemata is None else schemata.list_prompt_texts
-    return build_judge(policy.judge, schemata=texts, store=store)
+    return build_judge(policy.judge, schemata=texts, store=store, prices=policy.prices)
+
+
+def _build_second_judge(policy: Policy) -> Judge | None:
+    """Build the judge that must agree with the policy's judge, if there is one."""
+    if policy.judge is None or policy.judge.second is None:
+        return None
+    from agentguard.judge.factory import build_judge
+
+    return build_judge(policy.judge.second, prices=policy.prices)
 
 
 def build_live_judge(policy: Policy, judge: Judge | None) -> LiveJudge | None:
@@ -269,10 +278,8 @@ def build_live_judge(policy: Policy, judge: Judge | None) -> LiveJudge | None:
         )
     if judge is None or policy.judge is None or policy.judge.live is None:
         return None
-    from agentguard.judge.factory import build_judge
-
-    second = None if policy.judge.second is None else build_judge(policy.judge.second)
-    return LiveJudge(judge, second_judge=second, options=LiveJudgeOptions(**policy.judge.live.model_dump()))
+    options = LiveJudgeOptions(**policy.judge.live.model_dump())
+    return LiveJudge(judge, second_judge=_build_second_judge(policy), options=options)
 
 
 def build_acceptance_test(policy: Policy, judge: Judge | None) -> AcceptanceTest | None:
@@ -284,17 +291,16 @@ def build_acceptance_test(policy: Policy, judge: Judge | None) -> AcceptanceTest
 
     rules: list[AcceptanceRule] = list(build_rules(given.rules))
     if given.question is not None and judge is not None and policy.judge is not None:
-        from agentguard.judge.factory import build_judge
         from agentguard.recover.acceptance.llm_rule import LlmRule
         from agentguard.recover.acceptance.sources import AnswerSources
 
-        question, second = given.question, policy.judge.second
+        question, second = given.question, _build_second_judge(policy)
         has_sources = question.source_tools or question.source_files
         sources = AnswerSources(tools=question.source_tools, files=question.source_files)
         rules.append(
             LlmRule(
                 question.text,
-                [judge] if second is None else [judge, build_judge(second)],
+                [judge] if second is None else [judge, second],
                 min_probability=question.min_probability,
                 sources=sources if has_sources else None,
             )
@@ -307,18 +313,15 @@ def build_response_safety(policy: Policy, judge: Judge | None) -> ResponseSafety
     given = policy.safety
     if given is None or judge is None or policy.judge is None:
         return None
-    from agentguard.judge.factory import build_judge
-
     tiers = {tier: getattr(given, tier.value) for tier in TIERS_WORST_FIRST}
     rules = SafetyRules(
         thresholds={tier: one.threshold for tier, one in tiers.items()},
         actions={tier: SafetyAction(one.action) for tier, one in tiers.items() if one.action is not None},
         unknown=SafetyAction(given.unknown),
     )
-    second = None if policy.judge.second is None else build_judge(policy.judge.second)
     return ResponseSafety(
         judge,
-        second_judge=second,
+        second_judge=_build_second_judge(policy),
         rules=rules,
         allow_single_judge=given.alone,
         rates_requests=given.requests,

@@ -7,7 +7,7 @@
   escalation. So no model alone changes an action with effects.
 - With ``hold_effects``, a call with effects waits for two judges for at most ``hold_s`` seconds. They must
   agree to refuse it; without an answer in time, it runs.
-- Each run has a limit of tokens. When it is reached, the judge is not asked again in this run.
+- Each run has a limit of tokens and of cost. When one is reached, the judge is not asked again in this run.
 """
 
 from __future__ import annotations
@@ -52,6 +52,7 @@ class LiveJudgeOptions:
         threshold: probability from which an answer becomes a finding that starts a recovery.
         max_pending: waiting questions of all runs; a further one replaces the oldest.
         max_tokens: prompt and completion tokens for one run.
+        max_cost_usd: cost for one run in US dollars, of a judge with a price; None for no limit.
         hold_effects: hold calls with effects until two judges have answered.
         hold_s: longest wait for them in seconds.
     """
@@ -59,6 +60,7 @@ class LiveJudgeOptions:
     threshold: float = 0.9
     max_pending: int = 32
     max_tokens: int = 200_000
+    max_cost_usd: float | None = None
     hold_effects: bool = False
     hold_s: float = 5.0
 
@@ -128,7 +130,7 @@ class LiveRun:
 
     def submit(self, step: Step) -> None:
         """Queue a committed step of the agent; takes microseconds."""
-        if step.source is Source.AGENT and self._has_tokens():
+        if step.source is Source.AGENT and self._has_budget():
             self._latest = step
             self._live_judge.queue.put(partial(self._classify, step))
 
@@ -144,7 +146,7 @@ class LiveRun:
     @property
     def holds_effects(self) -> bool:
         """Return whether calls with effects wait for the judges."""
-        return self._live_judge.options.hold_effects and self._has_tokens()
+        return self._live_judge.options.hold_effects and self._has_budget()
 
     def classify_proposal(self, run: Trajectory, turn: Step) -> Finding | None:
         """Ask about a turn whose tools have not run; return None without a finding within ``hold_s``.
@@ -162,7 +164,8 @@ class LiveRun:
             finally:
                 is_answered.set()
 
-        self._live_judge.queue.put(ask)
+        # In the queue, the agent would also wait for the questions of other runs.
+        threading.Thread(target=ask, name="agentguard-held-call", daemon=True).start()
         is_answered.wait(self._live_judge.options.hold_s)
         return answers[0] if answers else None
 
@@ -171,12 +174,14 @@ class LiveRun:
         """Return whether there is an answer that no boundary has handled."""
         return bool(self._findings)
 
-    def _has_tokens(self) -> bool:
-        spent = self.usage["prompt_tokens"] + self.usage["completion_tokens"]
-        return spent < self._live_judge.options.max_tokens
+    def _has_budget(self) -> bool:
+        options = self._live_judge.options
+        tokens = self.usage["prompt_tokens"] + self.usage["completion_tokens"]
+        is_paid = options.max_cost_usd is None or self.usage.get("cost_usd", 0.0) < options.max_cost_usd
+        return tokens < options.max_tokens and is_paid
 
     def _classify(self, step: Step) -> None:
-        if step is not self._latest or not self._has_tokens():
+        if step is not self._latest or not self._has_budget():
             return
         run = self._recorder.trajectory
         if step.index >= len(run.steps) or run.steps[step.index] is not step:

@@ -17,14 +17,11 @@ from typing import Any, Final
 from agentguard.errors import ConfigError
 from agentguard.judge.base import Judge, JudgeAnswer, Question, VersionedJudge, close_judge
 from agentguard.judge.llm.multiple_choice import list_options
+from agentguard.judge.usage import add_usage
 from agentguard.trajectory.model import Trajectory
 
 NO_QUORUM: Final = "quorum"
 """Error of a question that too few members could answer."""
-
-_USAGE_KEYS: Final = (
-    *("calls", "cached_answers", "prompt_tokens", "completion_tokens", "cached_tokens", "seconds"),
-)
 
 
 class PanelJudge:
@@ -124,13 +121,10 @@ def merge_answers(question: Question, answers: Sequence[JudgeAnswer], *, quorum:
 
 
 def _sum_usage(answers: Sequence[JudgeAnswer]) -> dict[str, Any]:
-    """Sum the cost of the members; the label mass is the smallest."""
+    """Sum the cost of the members; they wait at the same time."""
     total: dict[str, Any] = {}
-    for name in _USAGE_KEYS:
-        values = [v for a in answers if isinstance(v := a.usage.get(name), int | float)]
-        if values:
-            total[name] = max(values) if name == "seconds" else sum(values)
-    masses = [mass for a in answers if isinstance(mass := a.usage.get("label_mass"), int | float)]
-    if masses:
-        total["label_mass"] = min(masses)
+    for answer in answers:
+        add_usage(total, answer.usage)
+    if "seconds" in total:
+        total["seconds"] = max(answer.usage.get("seconds", 0.0) for answer in answers)
     return total

@@ -17,8 +17,9 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
+from agentguard.config.prices import PriceTable, find_price
 from agentguard.errors import ConfigError
 from agentguard.judge.base import (
     MAX_TEXT_CHARS,
@@ -45,11 +46,13 @@ from agentguard.judge.llm.types import (
     LABELS,
     PERSISTENT_ERRORS,
     CallError,
+    CallUsage,
     EndpointInfo,
     ErrorKind,
     LabelProbabilities,
     Message,
 )
+from agentguard.judge.usage import COST_KEY
 from agentguard.trajectory.model import Trajectory
 
 SchemaSource = Sequence[str] | Callable[[Trajectory], Sequence[str]]
@@ -84,6 +87,8 @@ class ChatOptions:
         reasoning_tokens: tokens that the model may use to reason before each answer; 0 asks for the answer at
             once. A model that always reasons (gpt-oss) needs it.
         max_line_characters: maximum length of generated text, since generation takes most of the time.
+        prices: prices by pattern of model names, for the cost of answers; a model without a price has no
+            cost.
         nonce_secret: secret for the numbers in the fences; random for each judge by default. Judges with the
             same secret share a server's prefix cache.
     """
@@ -95,6 +100,7 @@ class ChatOptions:
     min_label_mass: float = 0.0
     reasoning_tokens: int = 0
     max_line_characters: int = MAX_TEXT_CHARS
+    prices: PriceTable = field(default_factory=dict)
     nonce_secret: bytes = field(default=b"", repr=False)
 
 
@@ -229,7 +235,18 @@ class ChatJudge:
         if isinstance(reply, CallError):
             return GeneratedText(error=str(reply.kind))
         value, usage = reply
-        return GeneratedText(text=to_one_line(neutralize(value["text"]), max_length), usage=usage.as_dict())
+        return GeneratedText(
+            text=to_one_line(neutralize(value["text"]), max_length), usage=self._price(usage)
+        )
+
+    def _price(self, usage: CallUsage) -> dict[str, Any]:
+        """Return the usage as plain values, with the cost if the model has a price."""
+        info = self.endpoint.info
+        price = None if info is None else find_price(self.options.prices, info.model)
+        if price is None:
+            return usage.as_dict()
+        cost = price.compute_cost(usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens)
+        return usage.as_dict() | {COST_KEY: cost}
 
     def _compute_available_characters(
         self, endpoint_info: EndpointInfo, context: _PromptContext, questions: Sequence[Question]
@@ -269,7 +286,7 @@ class ChatJudge:
         )
         if isinstance(result, CallError):
             return self._build_error_answer(question, result)
-        usage = result.usage.as_dict() | {"label_mass": result.label_mass}
+        usage = self._price(result.usage) | {"label_mass": result.label_mass}
         if result.label_mass is not None and result.label_mass < self.options.min_label_mass:
             error = f"{ErrorKind.OUT_OF_SET}: the most likely answer is not one of the options"
             return JudgeAnswer(

@@ -49,14 +49,16 @@ async def pick_option(options: Sequence[str], ask: AskLabels) -> LabelProbabilit
     shares = list(outer.probabilities.values())
     open_groups = _select_groups(shares)
     inner = await asyncio.gather(*(pick_option(groups[i], ask) for i in open_groups))
-    usage = outer.usage
+    usage, masses = outer.usage, [outer.label_mass]
     probabilities = {option: shares[i] / len(group) for i, group in enumerate(groups) for option in group}
     for i, result in zip(open_groups, inner, strict=True):
         if isinstance(result, CallError):
             return result
         usage += result.usage
+        masses.append(result.label_mass)
         probabilities |= {option: shares[i] * p for option, p in result.probabilities.items()}
-    return LabelProbabilities(probabilities=probabilities, label_mass=outer.label_mass, usage=usage)
+    known = [mass for mass in masses if mass is not None]
+    return LabelProbabilities(probabilities=probabilities, label_mass=min(known, default=None), usage=usage)
 
 
 def trace_choice(options: Sequence[str], option: str) -> Iterator[tuple[tuple[str, ...], int]]:

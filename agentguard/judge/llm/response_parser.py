@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
 from agentguard.judge.llm.types import CallError, CallUsage, ErrorKind, JudgeReply, TokenLogprobs
+
+if TYPE_CHECKING:
+    import openai
 
 _ERROR_BY_STATUS: Final = {
     401: ErrorKind.REFUSED,
@@ -20,6 +23,8 @@ _ERROR_BY_STATUS: Final = {
     503: ErrorKind.BUSY,
 }
 _TOO_LONG_PHRASES: Final = ("context length", "context_length", "maximum context", "too long", "input_tokens")
+_CONNECT_ERRORS: Final = frozenset({"ConnectError", "ConnectTimeout", "ProxyError", "UnsupportedProtocol"})
+"""Errors of the HTTP client before a request is sent."""
 _MAX_RETRY_AFTER_S: Final = 3_600.0
 
 
@@ -30,9 +35,7 @@ def to_call_error(error: Exception) -> CallError:
     if isinstance(error, openai.APITimeoutError):
         return CallError(kind=ErrorKind.TIMEOUT, message="the endpoint did not answer in time")
     if isinstance(error, openai.APIConnectionError):
-        return CallError(
-            kind=ErrorKind.UNREACHABLE, message="the endpoint cannot be reached, or closed the connection"
-        )
+        return _parse_connection_error(error)
     if isinstance(error, openai.APIStatusError):
         return _parse_status_error(error.status_code, error.response.headers, error.response.text)
     if isinstance(error, (ValueError, TypeError, openai.OpenAIError)):
@@ -71,6 +74,17 @@ def parse_json_answer(reply: JudgeReply, schema: Mapping[str, Any]) -> Mapping[s
     if not isinstance(value, dict) or not jsonschema_rs.is_valid(dict(schema), value):
         return CallError(kind=ErrorKind.OUT_OF_SET, message="the answer does not match the requested schema")
     return value
+
+
+def _parse_connection_error(error: openai.APIConnectionError) -> CallError:
+    """Return whether no connection was made, or a connection ended before the answer."""
+    if type(error.__cause__).__name__ in _CONNECT_ERRORS:
+        return CallError(kind=ErrorKind.UNREACHABLE, message="the endpoint accepts no connection")
+    return CallError(
+        kind=ErrorKind.UNREACHABLE,
+        message="the endpoint closed the connection before its answer was complete",
+        is_interrupted=True,
+    )
 
 
 def _parse_status_error(status: int, headers: Mapping[str, str], body: str) -> CallError:

@@ -62,11 +62,13 @@ class CallError:
         kind: reason.
         message: description in a clause; without text of the run or of the endpoint.
         retry_after_s: delay that the endpoint requested, if any.
+        is_interrupted: whether the connection ended after the request was sent.
     """
 
     kind: ErrorKind
     message: str
     retry_after_s: float | None = None
+    is_interrupted: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

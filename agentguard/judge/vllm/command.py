@@ -30,6 +30,11 @@ SHUTDOWN_TIMEOUT_S: Final = 15
 _QUEUE_LIMIT: Final = 64
 _CPU_BLOCK_SIZE: Final = 32
 _RETENTION_INTERVAL: Final = 128
+_KEEP_ALIVE_S: Final = 75
+"""Seconds that the server keeps an idle connection; clients of this package close theirs after 2 s.
+
+A busy server closes connections late, and resets a request that has arrived meanwhile.
+"""
 _NO_TELEMETRY: Final = {"VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
 """Environment that disables vLLM's usage reports."""
 
@@ -198,7 +203,8 @@ def _choose_chat_flags(installation: VllmInstallation, model: ModelFacts) -> Ite
 
 def build_environment(options: ServeOptions, inherited: Mapping[str, str] | None = None) -> dict[str, str]:
     """Build the server's environment: the inherited one, the API key, and no usage reports."""
-    made = {**(os.environ if inherited is None else inherited), **_NO_TELEMETRY}
+    keep_alive = {"VLLM_HTTP_TIMEOUT_KEEP_ALIVE": str(_KEEP_ALIVE_S)}
+    made = {**keep_alive, **(os.environ if inherited is None else inherited), **_NO_TELEMETRY}
     if options.offline:
         made["HF_HUB_OFFLINE"] = "1"
     if options.api_key is not None:

@@ -70,8 +70,13 @@ def fetch_counters(root: str) -> Mapping[str, float]:
     try:
         with open_url(f"{root}/metrics", timeout_s=_TIMEOUT_S) as answer:
             text = answer.read(_MAX_BYTES).decode(errors="replace")
-    except (urllib.error.URLError, OSError, ValueError):
-        raise JudgeError("the endpoint exposes no metrics; only vLLM's are read") from None
+    except urllib.error.HTTPError as error:
+        raise JudgeError(
+            f"{root}/metrics answers {error.code}; only the metrics of vLLM can be read"
+        ) from None
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "reason", None) or error
+        raise JudgeError(f"{root}/metrics cannot be read: {reason}") from None
     return sum_counters(text)
 
 

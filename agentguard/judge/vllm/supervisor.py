@@ -3,7 +3,8 @@
 Two health checks (Wang 2024): a heartbeat shows that the process answers; a known-answer probe (canary)
 shows that its answers are right.
 
-- A busy server is alive: while the counters of its engine grow, an unanswered check does not count.
+- A busy server is alive: an unanswered check does not count if the counters of its engine have grown within
+  ``stall_timeout_s``.
 - A server that fails either check is *suspect*.
 - After ``failure_threshold`` consecutive failures the supervisor starts the server again, after exponential
   backoff. A server with a heartbeat first completes its running requests; any other one is killed at once.
@@ -14,6 +15,7 @@ shows that its answers are right.
 
 from __future__ import annotations
 
+import math
 import random
 import threading
 import time
@@ -79,6 +81,8 @@ class WatchOptions:
         heartbeat_interval_s: time between heartbeats.
         probe_interval_s: time between known-answer probes; the first one runs before the server is ready.
         failure_threshold: consecutive failed checks before a restart.
+        stall_timeout_s: time without growing counters after which a busy server counts as stalled; one step
+            of its engine may take longer than a heartbeat.
         max_restarts: restarts before the supervisor gives up.
         restart_reset_s: time in service after which the restart count is reset.
         backoff: delays between starts.
@@ -88,6 +92,7 @@ class WatchOptions:
     heartbeat_interval_s: float = 5.0
     probe_interval_s: float = 60.0
     failure_threshold: int = 2
+    stall_timeout_s: float = 30.0
     max_restarts: int = 5
     restart_reset_s: float = 600.0
     backoff: Backoff = field(default_factory=lambda: Backoff(initial_delay_s=1.0, max_delay_s=60.0))
@@ -133,6 +138,7 @@ class VllmSupervisor:
         self._started_at = self._ready_at = self._healthy_at = self._probed_at = 0.0
         self._failures = 0
         self._progress: float | None = None
+        self._progressed_at = -math.inf
         self._start_error = ""
 
     @property
@@ -193,10 +199,9 @@ class VllmSupervisor:
             return self._handle_exit()
         if self._status.phase is ServerPhase.STARTING:
             return self._check_start()
-        progress, before = self._read_progress(), self._progress
-        self._progress = progress
         trouble, is_conclusive = self._find_problem()
-        is_busy = progress is not None and before is not None and progress > before
+        self._update_progress()
+        is_busy = self._now() - self._progressed_at < self.options.stall_timeout_s
         if trouble is None or (is_busy and not is_conclusive):
             self._failures, self._healthy_at = 0, self._now()
             self._mark_healthy("" if trouble is None else f"{_BUSY}: {trouble}")
@@ -207,6 +212,15 @@ class VllmSupervisor:
         self._probed_at = 0.0  # probe again at the next check
         self._set_phase(ServerPhase.SUSPECT, reason=trouble)
         return True
+
+    def _update_progress(self) -> None:
+        """Read the counters; without an answer the last known ones stay."""
+        progress, before = self._read_progress(), self._progress
+        if progress is None:
+            return
+        self._progress = progress
+        if before is not None and progress > before:
+            self._progressed_at = self._now()
 
     def _mark_healthy(self, reason: str) -> None:
         """Set the phase to ready if the server was suspect, or if it is or was busy for another reason."""
@@ -243,7 +257,7 @@ class VllmSupervisor:
             return self._restart("its answers differ from those after its start")
         self._reference = self._reference or result
         self._ready_at = self._healthy_at = self._probed_at = self._now()
-        self._progress = self._read_progress()
+        self._progress, self._progressed_at = self._read_progress(), -math.inf
         self._set_phase(ServerPhase.READY, reason=self._status.reason, canary=dict(result.as_dict()))
         return True
 

@@ -6,6 +6,7 @@ judge never overrules the rules: if it sees no failure but a rule is certain of 
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, cast
@@ -27,6 +28,7 @@ from agentguard.judge.base import (
     close_judge,
 )
 from agentguard.judge.ensemble.panel import ask_judges
+from agentguard.judge.usage import USAGE_KEYS, add_usage
 from agentguard.localize._ranking import MAX_HYPOTHESES, reject_unknown_options
 from agentguard.localize.base import Diagnosis, Hypothesis, Verdict
 from agentguard.localize.base_localizer import BaseLocalizer
@@ -36,13 +38,8 @@ if TYPE_CHECKING:
     from agentguard.judge.llm.chat_judge import SchemaSource
 
 
-USAGE_KEYS: Final = (
-    *("calls", "cached_answers", "prompt_tokens", "completion_tokens", "cached_tokens", "seconds"),
-)
-
-
 class QuerySession:
-    """Questions of one diagnosis to a judge.
+    """Questions of one diagnosis to a judge; thread-safe.
 
     Attributes:
         usage: cost of all answers; see `Diagnosis.usage`.
@@ -52,7 +49,8 @@ class QuerySession:
 
     def __init__(self, judge: Judge) -> None:
         self.judge = judge
-        self.usage = dict.fromkeys(USAGE_KEYS, 0.0)
+        self.usage: dict[str, float] = dict.fromkeys(USAGE_KEYS, 0.0)
+        self._lock = threading.Lock()
         self.judge_version = ""
         self._faults: dict[str, str] = {}
 
@@ -77,13 +75,8 @@ class QuerySession:
 
     def add_usage(self, usage: Mapping[str, object]) -> None:
         """Add the cost of a call."""
-        for name in USAGE_KEYS:
-            value = usage.get(name)
-            if isinstance(value, int | float):
-                self.usage[name] += value
-        mass = usage.get("label_mass")
-        if isinstance(mass, int | float):
-            self.usage["label_mass"] = min(mass, self.usage.get("label_mass", 1.0))
+        with self._lock:
+            add_usage(self.usage, usage)
 
     def ask_yes_no(self, run: Trajectory, question: Predicate) -> float | None:
         """Return the probability of yes; None if the judge could not answer."""

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from agentguard.detect.base import DetectorFailure, Finding
 from agentguard.judge.response_safety import REQUEST_TRIGGER, TAXONOMY, ResponseSafety, SafetyAction
+from agentguard.judge.usage import add_usage
 from agentguard.localize.base import Diagnosis
-from agentguard.localize.llm.base import USAGE_KEYS
 from agentguard.trajectory.model import Trajectory
 
 
@@ -30,10 +30,7 @@ def add_safety_findings(diagnosis: Diagnosis, run: Trajectory, safety: ResponseS
     note = (f"response safety could not be decided ({', '.join(faults)})",) if faults else ()
     usage = dict(diagnosis.usage)
     for assessment in assessments:
-        for name in USAGE_KEYS:
-            value = assessment.usage.get(name)
-            if isinstance(value, int | float):
-                usage[name] = usage.get(name, 0.0) + value
+        add_usage(usage, assessment.usage)
     return replace(
         diagnosis,
         findings=(*diagnosis.findings, *findings),

@@ -126,8 +126,6 @@ def test_finish_reason_is_checked(served: tuple[str, Script], finish: str) -> No
         ("overlong", ErrorKind.TOO_LONG),
         ("html", ErrorKind.MALFORMED),
         ("not-chat", ErrorKind.MALFORMED),
-        ("truncated", ErrorKind.UNREACHABLE),
-        ("reset", ErrorKind.UNREACHABLE),
     ],
 )
 def test_faults_are_values(served: tuple[str, Script], what: str, expected: ErrorKind) -> None:
@@ -135,6 +133,19 @@ def test_faults_are_values(served: tuple[str, Script], what: str, expected: Erro
     script.always = what
     assert fault(pick(url)) is expected
     assert len(script.seen) == 1  # there is no retry by default
+
+
+@pytest.mark.parametrize("what", ["truncated", "reset"])
+def test_interrupted_request_is_sent_once_more(served: tuple[str, Script], what: str) -> None:
+    url, script = served
+    script.faults = [what]
+    picked(pick(url))
+    assert len(script.seen) == 2
+    script.always = what
+    error = pick(url)
+    assert fault(error) is ErrorKind.UNREACHABLE
+    assert "closed the connection before its answer was complete" in error.message
+    assert len(script.seen) == 4
 
 
 @pytest.mark.parametrize("what", ["hang", "drip"])
@@ -162,7 +173,9 @@ def test_deadline_uses_real_seconds(served: tuple[str, Script], what: str) -> No
 
 
 def test_unreachable_endpoint_is_a_fault() -> None:
-    assert fault(pick(f"http://127.0.0.1:{closed_port()}/v1")) is ErrorKind.UNREACHABLE
+    error = pick(f"http://127.0.0.1:{closed_port()}/v1")
+    assert fault(error) is ErrorKind.UNREACHABLE
+    assert error.message == "the endpoint accepts no connection"
 
 
 def test_unserved_model_is_a_fault(served: tuple[str, Script]) -> None:

@@ -148,26 +148,52 @@ def test_answer_about_a_step_that_was_rolled_back_is_dropped() -> None:
     assert [one.step for one in found] == [0], "only the answer about the step that took its place"
 
 
-@pytest.mark.parametrize("fault", ["unreachable", "hang", "lie"])
-def test_faulty_judge_adds_less_than_a_millisecond_to_a_turn(fault: str) -> None:
-    def measure(policy: Policy) -> float:
-        seconds = []
-        with Guard.from_policy(policy) as guard:
-            session = guard.session(META, CAN)
-            for number in range(60):
-                began = time.perf_counter()
-                session.check_boundary()
-                act(session, f"Step {number}.")
-                seconds.append(time.perf_counter() - began)
-        return statistics.median(seconds)
+TURNS = 60
+MAX_TURN_CPU_S = 0.001
 
-    script = Script(always="hang" if fault == "hang" else None, prefer=lambda prompt, label: 0.5)
+
+def play_turns(policy: Policy) -> float:
+    """Play turns; return the median CPU time that a turn takes in the agent's thread."""
+    seconds = []
+    with Guard.from_policy(policy) as guard:
+        session = guard.session(META, CAN)
+        for number in range(TURNS):
+            began = time.thread_time()
+            session.check_boundary()
+            act(session, f"Step {number}.")
+            seconds.append(time.thread_time() - began)
+        assert len(session.run.steps) == TURNS
+    return statistics.median(seconds)
+
+
+@pytest.mark.parametrize("fault", ["unreachable", "hang", "500", "lie"])
+def test_faulty_judge_adds_less_than_a_millisecond_of_the_agents_thread_to_a_turn(fault: str) -> None:
+    script = Script(
+        always=None if fault in ("unreachable", "lie") else fault, prefer=lambda prompt, label: 0.5
+    )
     with serving(script) as (url, _):
         address = f"http://127.0.0.1:{closed_port()}/v1" if fault == "unreachable" else url
         judge = {"base_url": address, "deadline_s": 1, "live": {"threshold": 0.4}}
         document = {"enabled_detectors": ["exact_loop"], "budgets": {"hints": 0}}
-        alone = measure(Policy.parse(document))
-        assert measure(Policy.parse({**document, "judge": judge})) < alone + 0.001
+        alone = play_turns(Policy.parse(document))
+        assert play_turns(Policy.parse({**document, "judge": judge})) < alone + MAX_TURN_CPU_S
+
+
+def test_hanging_judge_holds_no_turn() -> None:
+    """The judge answers only after all turns: a turn that waited for it would fail its wait of a minute."""
+    judge = ScriptedJudge(0.99, is_held=True)
+    live = LiveJudge(judge, second_judge=ScriptedJudge(0.99))
+    session = begin(live)
+    act(session)
+    assert judge.asked.wait(LONG_S)
+    for number in range(TURNS):
+        assert session.check_boundary() is None
+        assert session.propose(Step(index=0, source=Source.AGENT, agent="assistant", content="A.")) is None
+        act(session, f"Step {number}.")
+    assert not judge.released.is_set()
+    assert judge.seen == [1], "the judge still has its first question"
+    judge.released.set()
+    assert live.queue.flush(LONG_S)
 
 
 HOLD = LiveJudgeOptions(hold_effects=True, hold_s=LONG_S)

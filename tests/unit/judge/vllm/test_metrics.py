@@ -74,9 +74,12 @@ def test_computed_tokens_are_sent_minus_cached_tokens() -> None:
 
 
 def test_missing_counters_are_an_error() -> None:
-    with telling(b"", 404) as root, pytest.raises(JudgeError, match="no metrics"):
+    with (
+        telling(b"", 404) as root,
+        pytest.raises(JudgeError, match="/metrics answers 404; only the metrics of vLLM"),
+    ):
         fetch_work(root)
-    with pytest.raises(JudgeError, match="no metrics"):
+    with pytest.raises(JudgeError, match=r":9/metrics cannot be read: .*refused"):
         fetch_work("http://127.0.0.1:9")
 
 

@@ -223,6 +223,28 @@ def test_busy_server_is_alive_while_its_engine_works() -> None:
     assert any(state.reason == "busy: the canary was not answered: busy" for state in seen)
 
 
+def test_server_whose_engine_step_takes_longer_than_the_heartbeats_is_alive() -> None:
+    world = World(progress=0.0, progress_each_read=100.0)
+    slow = {50.0: lambda: (fail_canary(world)(), setattr(world, "beats", False), pause(world))}
+    events = slow | {70.0: lambda: (setattr(world, "beats", True), setattr(world, "progress_each_read", 1.0))}
+    _, seen = watch(world, events, until=100)
+    assert len(world.starts) == 1
+    assert "suspect" not in phases(seen)
+
+
+def test_server_without_progress_for_the_stall_timeout_is_restarted() -> None:
+    world = World(progress=0.0, progress_each_read=100.0)
+    _, seen = watch(world, {50: lambda: (setattr(world, "beats", False), pause(world))}, until=100)
+    assert len(world.starts) > 1
+    (at,) = [state for state in seen if state.phase is ServerPhase.WAITING][:1]
+    assert at.reason == "no heartbeat"
+    assert 50 + OPTIONS.stall_timeout_s <= world.starts[1] < 50 + OPTIONS.stall_timeout_s + 30
+
+
+def pause(world: World) -> None:
+    world.progress_each_read = 0.0
+
+
 def test_idle_reason_is_cleared_after_a_busy_phase() -> None:
     world = World(progress=0.0, progress_each_read=100.0)
     events = {50.0: fail_canary(world), 100.0: lambda: setattr(world, "canary", GOOD)}

@@ -1,7 +1,9 @@
-"""Diagnosis of a guarded run at its end with the policy's judge, in every integration."""
+"""Requests of a guarded run to the policy's judge, at its end and beside the agent, in every integration."""
 
 from __future__ import annotations
 
+import re
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -9,25 +11,63 @@ import pytest
 from agentguard.config.policy import Policy
 from agentguard.guard import Guard
 from agentguard.store import Store
-from agentguard.testing.contracts.integrations import BOOK_CALL, FINAL_ANSWER, FIND_CALL, ContractRun
+from agentguard.testing.contracts.integrations import (
+    BOOK_CALL,
+    FINAL_ANSWER,
+    FIND_CALL,
+    ContractRequest,
+    ContractRun,
+    ScriptedAnswer,
+)
 from tests.contract.candidate_worlds import WORLDS
 from tests.unit.judge.chat_server import Script, closed_port, serving
 
-FRAMEWORKS = ("loop", "langchain", "langgraph", "pydantic_ai", "openai_agents", "chat", "achat")
 TWO_QUESTIONS_IN_BOTH_ORDERS = 4
+LONG_S = 60.0
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "chat-judge.md"
+ROW = re.compile(r"^\| .* \| `(\w+)` \| (\d+) \| (\d+) \|$", re.MULTILINE)
+COUNTS = {world: (int(at_end), int(live)) for world, at_end, live in ROW.findall(PAGE.read_text())}
+"""World to the number of requests at the end, and with a live judge, as the page has them."""
+FRAMEWORKS = [world for world in COUNTS if world != "proxy"]
 
 
-def run_agent(world: str, url: str, path: Path) -> ContractRun:
+@dataclass
+class PacedRun(ContractRun):
+    """Run whose model answers only when the live judge is idle, so that the judge skips no turn."""
+
+    guard: Guard | None = None
+
+    def next_answer(self, request: ContractRequest) -> ScriptedAnswer:
+        """Wait for the live judge, then answer."""
+        assert self.guard is not None
+        live_judge = self.guard.components.live_judge
+        assert live_judge is None or live_judge.queue.flush(LONG_S)
+        return super().next_answer(request)
+
+
+def run_agent(world: str, url: str, path: Path, **judge: object) -> ContractRun:
     """Run an agent of the framework to its end under a policy with a judge; close guard and store."""
-    policy = Policy.parse({"judge": {"base_url": url}, "detector_deadline_s": 60})
-    played = ContractRun(script={"own": [FIND_CALL, BOOK_CALL, FINAL_ANSWER]})
+    policy = Policy.parse({"judge": {"base_url": url, **judge}, "detector_deadline_s": 60})
     with Store.open(path) as store, Guard.from_policy(policy, store=store) as guard:
+        played = PacedRun(script={"own": [FIND_CALL, BOOK_CALL, FINAL_ANSWER]}, guard=guard)
         WORLDS[world](guard, played)
-    assert played.answer == FINAL_ANSWER
+    assert played.answer.strip() == FINAL_ANSWER
     return played
 
 
+def test_page_counts_the_requests_of_every_integration() -> None:
+    assert set(COUNTS) == {*WORLDS, "proxy"}
+
+
 @pytest.mark.parametrize("world", FRAMEWORKS)
+def test_judge_gets_the_documented_number_of_requests(world: str, tmp_path: Path) -> None:
+    for number, options in enumerate(({}, {"live": {}})):
+        with serving(Script(prefer=lambda prompt, label: 0.3)) as (url, script):
+            run_agent(world, url, tmp_path / f"{number}.db", **options)
+            assert len(script.seen) == COUNTS[world][number]
+
+
+@pytest.mark.parametrize("world", ["loop", "langchain", "chat"])
 def test_run_end_asks_the_judge_and_stores_verdict_cost_and_version(world: str, tmp_path: Path) -> None:
     with serving(Script(prefer=lambda prompt, label: 0.3)) as (url, script):
         played = run_agent(world, url, tmp_path / "runs.db")
