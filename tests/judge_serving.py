@@ -42,7 +42,9 @@ def serving(
     """Serve a model with the vLLM, or its fake, of an interpreter; None for the ``vllm`` on the path."""
     command = [
         *(sys.executable, "-c", "from agentguard.cli import main; main()"),
-        *("judge", "serve", model, "--json", *(() if python is None else ("--python", str(python))), *more),
+        *("judge", "serve", model, "--json", "--port", "0"),
+        *(() if python is None else ("--python", str(python))),
+        *more,
     ]
     told = {**os.environ, "PYTHONUNBUFFERED": "1", **(environment or {})}
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=told, cwd=ROOT) as process:

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from agentguard.judge.vllm.presets import ServePreset
     from agentguard.judge.vllm.status_server import ServerStatus
 
+DEFAULT_PORT: Final = 8_000
+"""Port of vLLM's own server."""
+
 TASKS: Final = ("chat", "classify", "score", "embed")
 
 
@@ -35,7 +38,9 @@ def serve(
     ] = "chat",
     name: Annotated[str, typer.Option(help="Model name that clients request.")] = "judge",
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65_535, help="Port to listen on; 0 takes a free one.")] = 0,
+    port: Annotated[
+        int, typer.Option(min=0, max=65_535, help="Port to listen on; 0 takes a free one.")
+    ] = DEFAULT_PORT,
     max_model_len: Annotated[
         int | None,
         typer.Option("--max-model-len", min=256, help="Upper bound on prompt and answer, in tokens."),

@@ -2,11 +2,42 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
 import pytest
 
-from tests.vllm_server import vllm, vllm_session
+from tests.judge_serving import Serving, serving
+from tests.vllm_server import CPU_ENVIRONMENT, CPU_FLAGS, vllm, vllm_session
+from tests.vllm_setup import PYTHON, WEIGHTS, missing
 
 __all__ = ["vllm", "vllm_session"]
+
+FLAGS = (
+    "--max-model-len",
+    "4096",
+    "--offline",
+    "--health-interval",
+    "1",
+    "--probe-interval",
+    "30",
+    "--startup-timeout",
+    "600",
+)
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[Serving]:
+    if lacking := missing():
+        if os.environ.get("CI") == "true":
+            pytest.fail(lacking)
+        pytest.skip(lacking)
+    log = ("--log", str(tmp_path / "server.log"))
+    with serving(
+        str(WEIGHTS), PYTHON, *FLAGS, *log, "--", *CPU_FLAGS, environment=CPU_ENVIRONMENT
+    ) as process:
+        yield process
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

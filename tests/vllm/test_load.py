@@ -9,9 +9,6 @@ import pytest
 
 from tests.judge_load import run_load
 from tests.judge_serving import Serving
-from tests.vllm.test_serve import served
-
-__all__ = ["served"]
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1_800)]
 

@@ -9,9 +9,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
 
@@ -24,39 +22,13 @@ from agentguard.judge.llm.types import EndpointOptions
 from agentguard.judge.vllm.metrics import fetch_counters
 from agentguard.localize.llm.fused import FusedLocalizer
 from agentguard.trajectory.model import Source, Step, Trajectory
-from tests.judge_serving import Serving, children, get, gone, serving
+from tests.judge_serving import Serving, children, get, gone
 from tests.proxy_server import within
-from tests.vllm_server import CPU_ENVIRONMENT, CPU_FLAGS
-from tests.vllm_setup import PYTHON, WEIGHTS, missing
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1_800)]
 
 DEADLINE_S = 20.0
 MARGIN_S = 15.0
-FLAGS = (
-    "--max-model-len",
-    "4096",
-    "--offline",
-    "--health-interval",
-    "1",
-    "--probe-interval",
-    "30",
-    "--startup-timeout",
-    "600",
-)
-
-
-@pytest.fixture
-def served(tmp_path: Path) -> Iterator[Serving]:
-    if lacking := missing():
-        if os.environ.get("CI") == "true":
-            pytest.fail(lacking)
-        pytest.skip(lacking)
-    log = ("--log", str(tmp_path / "server.log"))
-    with serving(
-        str(WEIGHTS), PYTHON, *FLAGS, *log, "--", *CPU_FLAGS, environment=CPU_ENVIRONMENT
-    ) as process:
-        yield process
 
 
 def long_run() -> Trajectory:

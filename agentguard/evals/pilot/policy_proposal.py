@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import yaml
@@ -12,12 +12,21 @@ from agentguard.config.policy import ESCALATION_KEY, Policy
 from agentguard.detect.base import detectors
 from agentguard.evals.pilot.estimate import InterventionEstimate, PilotReport, PilotVerdict
 from agentguard.evals.pilot.scripted import PILOT_STRATEGIES
+from agentguard.recover.acceptance.base import ACCEPTANCE_TRIGGER
 from agentguard.recover.recovery_policy import DEFAULT_ESCALATION
+from agentguard.runtime.live_judge import (
+    LIVE_JUDGE_TRIGGER,
+    OUTCOME_MODEL_TRIGGER,
+    SINGLE_JUDGE_ESCALATION,
+)
 
 MAX_HELPFUL: Final = 2
 """Number of strategies that are tried before the strategies that end the run."""
 
 _FINAL_STRATEGIES: Final = ("escalate", "stop")
+
+_LIVE_SETTINGS: Final = {LIVE_JUDGE_TRIGGER: ("judge", "live"), OUTCOME_MODEL_TRIGGER: ("live_model",)}
+"""Trigger to the place of its settings in a policy."""
 
 
 def propose_policy(report: PilotReport, policy: Policy | None = None) -> Policy:
@@ -27,6 +36,8 @@ def propose_policy(report: PilotReport, policy: Policy | None = None) -> Policy:
     - Strategies that hurt are removed. A detector is switched off if none remains before the final ones.
     - The final strategies ``escalate`` and ``stop`` remain. A pilot measures them as the first answer to a
       trigger, not after several failed recoveries.
+    - The acceptance test keeps its final strategies, whatever the pilot measures.
+    - A live judge or live outcome model whose interventions hurt is switched off.
     - The other triggers keep the escalation of the policy.
 
     Raises:
@@ -35,15 +46,28 @@ def propose_policy(report: PilotReport, policy: Policy | None = None) -> Policy:
     base = policy or Policy()
     cells: dict[str, list[InterventionEstimate]] = defaultdict(list)
     for one in report.interventions:
-        if one.trigger in detectors().names():
-            cells[one.trigger].append(one)
-    changes = {trigger: _build_options(base, trigger, several) for trigger, several in cells.items()}
+        cells[one.trigger].append(one)
     document = base.model_dump(mode="json", exclude_unset=True)
-    document["detectors"] = {
-        **document.get("detectors", {}),
-        **{k: v for k, v in changes.items() if v is not None},
-    }
-    return Policy.parse(document, source="pilot")
+    options = dict(document.get("detectors", {}))
+    for trigger, several in cells.items():
+        levels = _choose_levels(base, trigger, several)
+        if trigger in detectors().names():
+            if levels is not None:
+                own = {**base.get_detector_options(trigger), ESCALATION_KEY: levels}
+                options[trigger] = own if levels else False
+        elif trigger == ACCEPTANCE_TRIGGER and base.acceptance is not None and levels:
+            document["acceptance"]["on_fail"] = levels
+        elif levels == [] and (path := _LIVE_SETTINGS.get(trigger)) is not None:
+            _remove(document, path)
+    return Policy.parse({**document, "detectors": options}, source="pilot")
+
+
+def _remove(document: dict[str, Any], path: Sequence[str]) -> None:
+    """Remove a key inside of mappings, if it is there."""
+    *parents, last = path
+    for name in parents:
+        document = document.get(name) or {}
+    document.pop(last, None)
 
 
 def format_policy(policy: Policy, report: PilotReport) -> str:
@@ -69,28 +93,35 @@ def format_estimate(estimate: InterventionEstimate) -> str:
     return f"{name}: {estimate.verdict.value} ({figures})"
 
 
-def _build_options(
-    base: Policy, trigger: str, estimates: Iterable[InterventionEstimate]
-) -> Mapping[str, Any] | bool | None:
-    """Return the detector's options with its escalation; False to switch it off, None for no change."""
+def _choose_levels(base: Policy, trigger: str, estimates: Iterable[InterventionEstimate]) -> list[Any] | None:
+    """Return the trigger's escalation; an empty list if all its strategies hurt, None for no change."""
     by_verdict: dict[PilotVerdict, list[InterventionEstimate]] = defaultdict(list)
     for one in estimates:
         if one.strategy not in _FINAL_STRATEGIES:
             by_verdict[one.verdict].append(one)
     harmful = {one.strategy for one in by_verdict[PilotVerdict.HURTS]}
     helpful = [one.strategy for one in sorted(by_verdict[PilotVerdict.HELPS], key=_rank_estimate)]
-    given = base.list_escalations().get(trigger, base.recover.on_fail) or DEFAULT_ESCALATION
-    present = [given] if isinstance(given, str) else list(given)
+    present = _list_levels(base, trigger)
     final = [level for level in present if get_strategy_name(level) in _FINAL_STRATEGIES]
     first = [level for level in present if level not in final and get_strategy_name(level) not in harmful]
     if helpful:
         configured = {get_strategy_name(level): level for level in first}
         first = [configured.get(name, name) for name in helpful[:MAX_HELPFUL]]
     if not first and harmful:
-        return False
-    if [*first, *final] == present:
-        return None
-    return {**base.get_detector_options(trigger), ESCALATION_KEY: [*first, *final]}
+        return final if trigger == ACCEPTANCE_TRIGGER else []
+    return None if [*first, *final] == present else [*first, *final]
+
+
+def _list_levels(base: Policy, trigger: str) -> list[Any]:
+    """Return the levels of a trigger's escalation policy."""
+    if trigger == OUTCOME_MODEL_TRIGGER or (trigger == LIVE_JUDGE_TRIGGER and not _has_second(base)):
+        return [SINGLE_JUDGE_ESCALATION]
+    given = base.list_escalations().get(trigger, base.recover.on_fail) or DEFAULT_ESCALATION
+    return [given] if isinstance(given, str) else list(given)
+
+
+def _has_second(base: Policy) -> bool:
+    return base.judge is not None and base.judge.second is not None
 
 
 def _rank_estimate(estimate: InterventionEstimate) -> tuple[float, int]:

@@ -115,6 +115,31 @@ def test_policy_prefers_helpful_strategies_and_removes_harmful_ones() -> None:
     Guard.from_policy(policy)
 
 
+def test_policy_switches_off_a_live_judge_and_a_live_model_that_hurt() -> None:
+    judge = {"base_url": "http://127.0.0.1:1/v1", "live": {}}
+    for trigger, document in (("judge", {"judge": judge}), ("outcome_model", {"live_model": {}})):
+        base = Policy.parse(document)
+        hurts = estimate_interventions(build_pairs(1, 9, 30, 60, trigger=trigger))
+        policy = propose_policy(hurts, base)
+        assert policy.live_model is None
+        assert policy.judge is None or policy.judge.live is None
+        helps = estimate_interventions(build_pairs(30, 10, 1, 9, trigger=trigger))
+        kept = propose_policy(helps, base)
+        assert (kept.judge, kept.live_model) == (base.judge, base.live_model)
+
+
+def test_policy_orders_the_strategies_of_the_acceptance_test() -> None:
+    base = Policy.parse({"acceptance": {"rules": [{"contains": ["ok"]}], "on_fail": ["hint", "escalate"]}})
+    pairs = [
+        *build_pairs(1, 9, 30, 60, trigger="acceptance", strategy="hint"),
+        *build_pairs(30, 10, 1, 9, trigger="acceptance", strategy="restart"),
+    ]
+    policy = propose_policy(estimate_interventions(pairs), base)
+    assert policy.list_escalations() == {"acceptance": ("restart", "escalate")}
+    hurts = propose_policy(estimate_interventions(pairs[:100]), base)
+    assert hurts.list_escalations() == {"acceptance": ("escalate",)}
+
+
 def test_runs_are_paired_by_task_in_their_order() -> None:
     without = [OutcomeRun(id=f"b{i}", task="Book  seat 4.", failed=i == 0) for i in range(2)]
     guarded = [OutcomeRun(id=f"g{i}", task="Book seat 4.", failed=False) for i in range(3)]
