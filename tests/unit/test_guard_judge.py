@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -237,6 +238,23 @@ def test_parallel_diagnosis_gives_the_same_answers_in_the_same_order(tmp_path: P
     alone = diagnose(1)
     assert len(alone) == 6
     assert diagnose(4) == alone
+
+
+def test_price_of_the_judges_model_gives_the_cost_of_a_diagnosis(made: Make, tmp_path: Path) -> None:
+    prices = {"judge": {"input": 2.0, "cached_input": 1.0, "output": 4.0}}
+    with serving(preferring("yes", "step 3")) as (url, _):
+        usage = made(policy(url, prices=prices)).diagnose(chat()).usage
+        unpriced = made(policy(url, prices={"other": prices["judge"]})).diagnose(chat()).usage
+        (tmp_path / "p.yaml").write_text(json.dumps({"judge": {"base_url": url}, "prices": prices}))
+        (tmp_path / "run.json").write_text(json.dumps(recorded(1)))
+        words = ["diagnose", str(tmp_path / "run.json"), "--policy", str(tmp_path / "p.yaml")]
+        shown = CliRunner().invoke(build_app(), words).output
+    new = usage["prompt_tokens"] - usage["cached_tokens"]
+    dollars = (2.0 * new + usage["cached_tokens"] + 4.0 * usage["completion_tokens"]) / 1e6
+    assert usage["cost_usd"] == pytest.approx(dollars)
+    assert dollars > 0
+    assert "cost_usd" not in unpriced
+    assert re.search(r"from the cache, [\d,]+ tokens, \$0\.00", shown), shown
 
 
 def test_judge_option_of_the_command_line_reaches_the_request(tmp_path: Path) -> None:

@@ -294,6 +294,19 @@ def test_probabilities_of_any_number_of_options_sum_to_one(count: int) -> None:
     assert picked.usage.calls == calls
 
 
+def test_label_mass_of_grouped_options_is_the_smallest_of_all_calls() -> None:
+    async def ask(shown: list[str]) -> LabelProbabilities:
+        is_group = shown[0].startswith("one of")
+        shares = {chr(65 + i): 1 / len(shown) for i in range(len(shown))}
+        return LabelProbabilities(
+            probabilities=shares, label_mass=0.9 if is_group else 0.2, usage=CallUsage(calls=1)
+        )
+
+    result = asyncio.run(pick_option([f"option {i}" for i in range(40)], ask))  # type: ignore[arg-type]
+    assert isinstance(result, LabelProbabilities)
+    assert result.label_mass == 0.2
+
+
 def test_failed_group_is_a_fault() -> None:
     async def ask(shown: list[str]) -> LabelProbabilities | CallError:
         if shown[0].startswith("one of"):

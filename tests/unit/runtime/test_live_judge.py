@@ -31,8 +31,8 @@ class ScriptedJudge:
 
     name = "scripted"
 
-    def __init__(self, yes: float, *, is_held: bool = False, tokens: int = 10) -> None:
-        self.yes, self.tokens = yes, tokens
+    def __init__(self, yes: float, *, is_held: bool = False, tokens: int = 10, cost_usd: float = 0.0) -> None:
+        self.yes, self.tokens, self.cost_usd = yes, tokens, cost_usd
         self.seen: list[int] = []
         self.asked, self.released = threading.Event(), threading.Event()
         if not is_held:
@@ -43,7 +43,7 @@ class ScriptedJudge:
         self.asked.set()
         assert self.released.wait(LONG_S)
         shares = {"yes": self.yes, "no": 1 - self.yes}
-        usage = {"calls": 1, "prompt_tokens": self.tokens, "completion_tokens": 0}
+        usage = {"calls": 1, "prompt_tokens": self.tokens, "completion_tokens": 0, "cost_usd": self.cost_usd}
         return tuple(JudgeAnswer(question=q.id, probabilities=shares, usage=usage) for q in questions)
 
 
@@ -130,6 +130,16 @@ def test_run_beyond_its_tokens_asks_no_further() -> None:
     assert judge.seen == [1, 2]
     assert session.live_run is not None
     assert session.live_run.usage["prompt_tokens"] == 120
+
+
+def test_run_beyond_its_cost_asks_no_further() -> None:
+    judge = ScriptedJudge(0.1, cost_usd=0.06)
+    live = LiveJudge(judge, options=LiveJudgeOptions(max_cost_usd=0.1))
+    session = begin(live)
+    for _ in range(4):
+        act(session)
+        assert live.queue.flush(LONG_S)
+    assert judge.seen == [1, 2]
 
 
 def test_answer_about_a_step_that_was_rolled_back_is_dropped() -> None:
@@ -243,6 +253,19 @@ def test_held_call_is_refused_if_two_judges_agree() -> None:
     seats, session = book_with(live)
     assert seats == []
     assert any(one.trigger == "judge" and one.plan.strategy == "reprompt" for one in session.recoveries)
+
+
+def test_held_call_does_not_wait_for_questions_of_other_runs() -> None:
+    judge = ScriptedJudge(0.99)
+    live = LiveJudge(judge, second_judge=ScriptedJudge(0.99), options=HOLD)
+    blocked = threading.Event()
+    live.queue.put(lambda: blocked.wait(LONG_S))
+    waiting = begin(live)
+    turn = Step(index=0, source=Source.AGENT, agent="assistant", content="Book seat 5.")
+    assert waiting.check_with_judges(turn) is not None, "two judges refuse the call while the queue waits"
+    assert not blocked.is_set()
+    blocked.set()
+    assert live.queue.flush(LONG_S)
 
 
 def test_held_call_runs_after_the_bounded_wait() -> None:
