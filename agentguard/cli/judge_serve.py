@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, cast
@@ -128,6 +129,8 @@ def _resolve_model(model: str | None) -> tuple[str, ServePreset | None]:
     from agentguard.judge.vllm.presets import PRESETS, detect_gpu_memory_gb, select_preset
 
     preset = select_preset(detect_gpu_memory_gb()) if model is None else PRESETS.get(model)
+    if preset is None and re.fullmatch(r"\d+ ?gi?b?", model or "", re.IGNORECASE):
+        raise ConfigError(f"judge serve: {model!r} is not a preset; there are: {', '.join(PRESETS)}")
     return (model or "" if preset is None else preset.model), preset
 
 

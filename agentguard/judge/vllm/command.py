@@ -30,13 +30,17 @@ SHUTDOWN_TIMEOUT_S: Final = 15
 _QUEUE_LIMIT: Final = 64
 _CPU_BLOCK_SIZE: Final = 32
 _RETENTION_INTERVAL: Final = 128
-_KEEP_ALIVE_S: Final = 75
-"""Seconds that the server keeps an idle connection; clients of this package close theirs after 2 s.
-
-A busy server closes connections late, and resets a request that has arrived meanwhile.
-"""
-_NO_TELEMETRY: Final = {"VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
-"""Environment that disables vLLM's usage reports."""
+_KEEP_ALIVE_VARIABLE: Final = "VLLM_HTTP_TIMEOUT_KEEP_ALIVE"
+_ENVIRONMENT: Final = {
+    # Clients of this package close idle connections after 2 s.
+    _KEEP_ALIVE_VARIABLE: (
+        "75",
+        "with vLLM's 5 s, a busy server closes idle connections late and resets new requests",
+    ),
+    "VLLM_NO_USAGE_STATS": ("1", "no usage reports"),
+    "DO_NOT_TRACK": ("1", "no usage reports"),
+}
+"""Environment variables of the server: value and reason."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,7 +113,9 @@ class ServeCommand:
         return any(flag.name == name for flag in self.flags)
 
     def explain(self) -> Iterator[tuple[str, str]]:
-        """Yield each part of the command with its reason."""
+        """Yield each part of the command with its reason, the environment first."""
+        for name, (value, reason) in _ENVIRONMENT.items():
+            yield f"{name}={value}", reason
         yield shlex.join(self.program), "the program and the model"
         for flag in self.flags:
             yield shlex.join(flag.argv), flag.reason
@@ -135,7 +141,9 @@ def plan_command(options: ServeOptions, port: int) -> ServeCommand:
     files = list_local_files(options.model) or locate_model_files(
         installation.interpreter, options.model, environment=build_environment(options)
     )
-    return build_command(options, port, installation, read_model_facts(files))
+    is_known = any(file.name == "config.json" for file in files)
+    facts = read_model_facts(files) if is_known or options.preset is None else options.preset.facts
+    return build_command(options, port, installation, facts)
 
 
 def build_command(
@@ -203,8 +211,9 @@ def _choose_chat_flags(installation: VllmInstallation, model: ModelFacts) -> Ite
 
 def build_environment(options: ServeOptions, inherited: Mapping[str, str] | None = None) -> dict[str, str]:
     """Build the server's environment: the inherited one, the API key, and no usage reports."""
-    keep_alive = {"VLLM_HTTP_TIMEOUT_KEEP_ALIVE": str(_KEEP_ALIVE_S)}
-    made = {**keep_alive, **(os.environ if inherited is None else inherited), **_NO_TELEMETRY}
+    known = os.environ if inherited is None else inherited
+    made = {**known, **{name: value for name, (value, _) in _ENVIRONMENT.items()}}
+    made[_KEEP_ALIVE_VARIABLE] = known.get(_KEEP_ALIVE_VARIABLE, made[_KEEP_ALIVE_VARIABLE])
     if options.offline:
         made["HF_HUB_OFFLINE"] = "1"
     if options.api_key is not None:

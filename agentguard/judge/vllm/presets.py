@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from agentguard.errors import ConfigError
+from agentguard.judge.vllm.model_facts import Attention, ModelFacts
 
 _MIB_PER_GB: Final = 953.7
 _QUERY_TIMEOUT_S: Final = 20.0
@@ -29,6 +30,7 @@ class ServePreset:
         max_model_len: longest prompt and answer in tokens.
         max_num_batched_tokens: tokens of one engine step; larger steps read long runs faster.
         reason: why this model.
+        facts: facts about the model, for a machine that cannot read its configuration.
     """
 
     memory_gb: int
@@ -37,7 +39,11 @@ class ServePreset:
     max_model_len: int
     max_num_batched_tokens: int
     reason: str
+    facts: ModelFacts
 
+
+_QWEN3_FACTS: Final = ModelFacts(attention=Attention.FULL, has_thinking_switch=True, max_model_len=40_960)
+_GPT_OSS_FACTS: Final = ModelFacts(attention=Attention.SLIDING, max_model_len=131_072)
 
 PRESETS: Final[Mapping[str, ServePreset]] = {
     "24gb": ServePreset(
@@ -46,6 +52,7 @@ PRESETS: Final[Mapping[str, ServePreset]] = {
         precision="MXFP4",
         max_model_len=32_768,
         max_num_batched_tokens=8_192,
+        facts=_GPT_OSS_FACTS,
         reason="33.3 % of root-cause steps on Who&When AG in one call, as Qwen3-32B (34.9 %) with a quarter "
         "of the memory; it answers after reasoning, so give the policy judge: {reasoning_tokens: 2048}",
     ),
@@ -55,6 +62,7 @@ PRESETS: Final[Mapping[str, ServePreset]] = {
         precision="FP8",
         max_model_len=24_576,
         max_num_batched_tokens=8_192,
+        facts=_QWEN3_FACTS,
         reason="34.9 % of root-cause steps on Who&When AG in one call (BF16); full attention, so that the "
         "prefix cache works without experimental options",
     ),
@@ -64,6 +72,7 @@ PRESETS: Final[Mapping[str, ServePreset]] = {
         precision="FP8",
         max_model_len=40_960,
         max_num_batched_tokens=16_384,
+        facts=_QWEN3_FACTS,
         reason="as 48gb, with the model's whole native context and room for more concurrent runs",
     ),
     "141gb": ServePreset(
@@ -72,6 +81,7 @@ PRESETS: Final[Mapping[str, ServePreset]] = {
         precision="BF16",
         max_model_len=40_960,
         max_num_batched_tokens=16_384,
+        facts=_QWEN3_FACTS,
         reason="as 80gb, in the precision of the published figures; an alternative is Llama-3.3-70B in FP8 "
         "(43.7 % and 20.7 % on Who&When AG and HC, with several calls a run)",
     ),

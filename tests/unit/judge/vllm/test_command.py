@@ -8,7 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from agentguard.cli.app import build_app
 from agentguard.errors import ConfigError
 from agentguard.judge.vllm.command import ServeOptions, build_command, build_environment, plan_command
 from agentguard.judge.vllm.installation import VllmInstallation, find_program, inspect_installation
@@ -180,6 +182,32 @@ def test_pooling_model_is_served_without_prompt_flags() -> None:
 )
 def test_preset_follows_the_memory(memory_gb: float, name: str) -> None:
     assert select_preset(memory_gb) is PRESETS[name]
+
+
+def test_preset_has_the_flags_of_its_model_without_the_configuration(tmp_path: Path) -> None:
+    program = write_vllm(tmp_path, help_text="--default-chat-template-kwargs " + RETENTION)
+
+    def plan(name: str) -> list[str]:
+        preset = PRESETS[name]
+        return plan_command(ServeOptions(model=preset.model, preset=preset, python=program), 1).argv
+
+    assert "--default-chat-template-kwargs" in plan("48gb")
+    assert RETENTION not in plan("48gb")
+    assert RETENTION in plan("24gb")
+
+
+def test_mistyped_preset_is_an_error_with_the_presets() -> None:
+    result = CliRunner().invoke(build_app(), ["judge", "serve", "48g"])
+    assert result.exit_code == 2
+    assert "'48g' is not a preset; there are: 24gb, 48gb" in result.output
+
+
+def test_environment_keeps_connections_longer_than_clients() -> None:
+    name = "VLLM_HTTP_TIMEOUT_KEEP_ALIVE"
+    assert build_environment(ServeOptions(model="m"), {})[name] == "75"
+    assert build_environment(ServeOptions(model="m"), {name: "9"})[name] == "9"
+    parts = build_command(ServeOptions(model="m"), 1, GPU, ModelFacts()).explain()
+    assert f"{name}=75" in [part for part, _ in parts]
 
 
 def test_preset_sets_context_and_step_size() -> None:
