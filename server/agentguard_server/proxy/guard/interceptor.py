@@ -329,7 +329,7 @@ def _settle_abandoned(future: asyncio.Future[InterceptResult]) -> None:
 
 def _warm_up(guard: Guard) -> None:
     """Run the detectors once, so that the first request does not wait for their initialisation."""
-    with guard.override(live_judge=None):  # this run is no question for the judge
+    with guard.override(live_judge=None):  # the judge is not asked about this run
         session = guard.session(Trajectory(id="warm", format="event_log", task="", steps=()), CAPABILITIES)
     call = ToolCall(id="c", name="warm", arguments={})
     turn = Step(index=0, source=Source.AGENT, agent="assistant", content="Warm up.", tool_calls=(call,))
